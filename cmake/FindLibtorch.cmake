@@ -1,0 +1,44 @@
+# Finds the part of the PyPI wheel that tools/setup.sh unpacked: libc10, libtorch_cpu and the headers.
+# The wheel's own CMake files demand CUDA, so they are not used.
+#
+# Sets Libtorch_FOUND and the target Libtorch::cpu. Looks in TESSERA_LIBTORCH, then in the cache folders
+# that tools/setup.sh uses, in its order.
+set(_libtorch_version 2.11.0)
+set(TESSERA_LIBTORCH "" CACHE PATH "Folder that holds torch/lib and torch/include; empty: the cache of tools/setup.sh")
+set(_libtorch_places)
+if(TESSERA_LIBTORCH)
+  list(APPEND _libtorch_places ${TESSERA_LIBTORCH})
+endif()
+if(DEFINED ENV{TESSERA_CACHE})
+  list(APPEND _libtorch_places $ENV{TESSERA_CACHE}/libtorch-${_libtorch_version})
+endif()
+if(DEFINED ENV{XDG_CACHE_HOME})
+  list(APPEND _libtorch_places $ENV{XDG_CACHE_HOME}/tessera/libtorch-${_libtorch_version})
+endif()
+list(APPEND _libtorch_places $ENV{HOME}/.cache/tessera/libtorch-${_libtorch_version}
+     ${CMAKE_CURRENT_SOURCE_DIR}/.cache/libtorch-${_libtorch_version})
+
+foreach(_place IN LISTS _libtorch_places)
+  if(EXISTS ${_place}/torch/lib/libtorch_cpu.so)
+    set(Libtorch_ROOT_DIR ${_place})
+    break()
+  endif()
+endforeach()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(Libtorch
+  REQUIRED_VARS Libtorch_ROOT_DIR
+  REASON_FAILURE_MESSAGE "libtorch ${_libtorch_version} is not in the cache; run: tools/setup.sh")
+
+if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
+  set(_lib ${Libtorch_ROOT_DIR}/torch/lib)
+  add_library(Libtorch::c10 SHARED IMPORTED)
+  set_target_properties(Libtorch::c10 PROPERTIES IMPORTED_LOCATION ${_lib}/libc10.so)
+  add_library(Libtorch::cpu SHARED IMPORTED)
+  set_target_properties(Libtorch::cpu PROPERTIES
+    IMPORTED_LOCATION ${_lib}/libtorch_cpu.so
+    INTERFACE_LINK_LIBRARIES Libtorch::c10
+    INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${_lib}:${Libtorch_ROOT_DIR}/nvidia/cu13/lib"
+    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
+      "${Libtorch_ROOT_DIR}/torch/include;${Libtorch_ROOT_DIR}/torch/include/torch/csrc/api/include")
+endif()

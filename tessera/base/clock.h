@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Monotonic time.
+#pragma once
+
+#include <chrono>
+
+namespace tessera {
+
+/// Seconds since an arbitrary start; never goes back.
+inline double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace tessera

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Name -> thing. Registries are filled by static objects and frozen once main starts.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera {
+
+/// Case-insensitive map from names to values of T; whoever registers here is found, listed and tested.
+template <class T>
+class Registry {
+ public:
+  explicit Registry(std::string what) : what_(std::move(what)) {}
+
+  bool add(const std::string& name, T value) {
+    const bool fresh = entries_.emplace(text::lower(name), Entry{name, std::move(value)}).second;
+    TESSERA_ASSERT(fresh);
+    return fresh;
+  }
+  [[nodiscard]] bool has(std::string_view name) const { return entries_.count(text::lower(name)) > 0; }
+  /// Throws Error{Config} with the nearest name.
+  [[nodiscard]] const T& get(std::string_view name) const {
+    const auto it = entries_.find(text::lower(name));
+    if (it == entries_.end()) {
+      throw Error(Error::Kind::Config, "unknown " + what_ + " \"" + std::string(name) + "\"",
+                  text::suggestion(name, names()));
+    }
+    return it->second.value;
+  }
+  /// As registered, sorted without regard to case.
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const auto& [key, entry] : entries_) out.push_back(entry.name);
+    return out;
+  }
+
+ private:
+  struct Entry {
+    std::string name;
+    T value;
+  };
+  std::string what_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace tessera

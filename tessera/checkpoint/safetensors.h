@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// safetensors files: a JSON header and raw tensors. Files from outside are hostile: every length is checked before use.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/base/dtype.h"
+#include "tessera/base/files.h"
+
+namespace tessera::checkpoint {
+
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::F32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0, end = 0;   ///< in the data part
+};
+
+/// A mapped file. Error{Format} naming file and tensor for every lie: header length, overlap, hole, overflow, size, duplicate.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  [[nodiscard]] const std::vector<TensorEntry>& entries() const { return entries_; }
+  [[nodiscard]] const TensorEntry* find(std::string_view name) const;
+  [[nodiscard]] std::span<const std::byte> bytes(const TensorEntry& entry) const;
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  std::unique_ptr<files::Mapped> file_;
+  std::vector<TensorEntry> entries_;
+  std::map<std::string, std::string> metadata_;
+  std::uint64_t data_begin_ = 0;
+};
+
+/// One tensor to write.
+struct TensorBytes {
+  std::string name;
+  DType dtype = DType::F32;
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+/// Writes and syncs a file at exactly `path` (the caller renames). Tensors are ordered by descending dtype, then name.
+void write_safetensors(const std::filesystem::path& path, std::vector<TensorBytes> tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's view of the job: who it is, its mesh, its groups and the transport between them.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/base/control_page.h"
+#include "tessera/comm/transport.h"
+#include "tessera/mesh/mesh.h"
+
+namespace tessera::comm {
+
+/// A rank of a running job. Two worlds can live in one process. Threads: the rank's own.
+class World {
+ public:
+  World(int rank, mesh::Mesh mesh, std::unique_ptr<Transport> transport, ControlPage* control);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return mesh_.size(); }
+  [[nodiscard]] bool speaks() const { return rank_ == 0; }
+  [[nodiscard]] const mesh::Mesh& mesh() const { return mesh_; }
+  [[nodiscard]] Transport& transport() { return *transport_; }
+  [[nodiscard]] ControlPage& control() { return *control_; }
+  /// The group of this rank over `axes`; made once, in the same order on all ranks. Nobody else makes groups.
+  const Group& group(mesh::AxisSet axes);
+  const Group& everyone() { return group(mesh::AxisSet::all()); }
+
+  /// The step this rank works on, for reports.
+  void set_step(std::int64_t step);
+
+  /// Small reductions by value, complete on return.
+  std::vector<double> all_reduce(const Group& group, std::vector<double> values, Op op, CallSite site);
+  /// values of every member in group order: size() * values.size() doubles.
+  std::vector<double> all_gather(const Group& group, const std::vector<double>& values, CallSite site);
+
+ private:
+  int rank_;
+  mesh::Mesh mesh_;
+  std::unique_ptr<Transport> transport_;
+  ControlPage* control_;
+  std::map<std::uint8_t, Group> groups_;
+};
+
+/// A world of one: every collective is a copy or nothing.
+std::unique_ptr<World> solo_world();
+/// N ranks as N threads of this process over the `threads` transport: for tests and debuggers. Runs fn on each and
+/// rethrows the first error. A rank that throws aborts the world, so that the others stop too.
+void run_threads(int ranks, const std::function<void(World&)>& fn);
+void run_threads(const mesh::Mesh& mesh, const std::function<void(World&)>& fn);
+
+}  // namespace tessera::comm

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON whose every value knows where it stood: line, column and key path.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera::json {
+
+/// Where a value stood. A value that was made by the program or by `--set` has line 0 and says so in `source`.
+struct Place {
+  std::string source;  ///< file name, "--set optimizer.lr=1", ...
+  int line = 0;
+  int column = 0;
+  /// "config.json:3:12" or the source alone.
+  [[nodiscard]] std::string text() const;
+};
+
+/// A JSON value. Objects keep the order of their members. Numbers keep their text, so that 5e8 can be an integer.
+/// Threads: none for writers.
+class Value {
+ public:
+  enum class Type { Null, Bool, Number, String, Array, Object };
+  using Member = std::pair<std::string, Value>;
+
+  Value() = default;                         // null
+  static Value boolean(bool value);
+  static Value integer(std::int64_t value);
+  static Value number(double value);
+  static Value string(std::string value);
+  static Value array(std::vector<Value> items = {});
+  static Value object(std::vector<Member> members = {});
+
+  [[nodiscard]] Type type() const { return type_; }
+  [[nodiscard]] std::string_view type_name() const;  ///< "a number", "an object", ...
+  [[nodiscard]] bool is_null() const { return type_ == Type::Null; }
+  [[nodiscard]] bool is_object() const { return type_ == Type::Object; }
+  [[nodiscard]] bool is_array() const { return type_ == Type::Array; }
+  [[nodiscard]] bool is_string() const { return type_ == Type::String; }
+  [[nodiscard]] bool is_number() const { return type_ == Type::Number; }
+  [[nodiscard]] bool is_bool() const { return type_ == Type::Bool; }
+
+  [[nodiscard]] bool as_bool() const;
+  [[nodiscard]] double as_double() const;
+  /// The number if it is integral and fits (5e8 is), else nothing.
+  [[nodiscard]] std::optional<std::int64_t> as_integer() const;
+  [[nodiscard]] const std::string& as_string() const;
+  [[nodiscard]] const std::vector<Value>& items() const;
+  [[nodiscard]] std::vector<Value>& items();
+  [[nodiscard]] const std::vector<Member>& members() const;
+  [[nodiscard]] std::vector<Member>& members();
+  /// The member or nullptr.
+  [[nodiscard]] const Value* find(std::string_view key) const;
+  [[nodiscard]] Value* find(std::string_view key);
+  /// The member, made null where it is absent. `this` must be an object or null (which becomes an object).
+  Value& operator[](std::string_view key);
+  void push_back(Value item);
+
+  Place place;      ///< of the value
+  Place key_place;  ///< of its key, if it is a member
+
+  /// Compact text, or indented. Doubles are the shortest decimals that read back; integers stay integers.
+  [[nodiscard]] std::string dump(int indent = -1) const;
+  bool operator==(const Value& other) const;  ///< by value; places do not count
+
+ private:
+  Type type_ = Type::Null;
+  bool bool_ = false;
+  std::string text_;  // of a number or string
+  std::vector<Value> items_;
+  std::vector<Member> members_;
+};
+
+struct ParseOptions {
+  bool relaxed = true;  ///< `//`, `/* */` and `#` comments, trailing commas
+  int max_depth = 200;
+};
+/// Reads one JSON value. Throws Error{Config} with source:line:column, the key path, what was expected and what
+/// stands there; duplicate keys, NaN and Infinity, deeper nesting and invalid UTF-8 are refused. A BOM is accepted.
+Value parse(std::string_view text, const std::string& source, ParseOptions options = {});
+/// The same for strict machine-made JSON (metrics, manifests, headers of other files): errors are Error{Format}.
+Value parse_strict(std::string_view text, const std::string& source, int max_depth = 200);
+
+}  // namespace tessera::json

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to token ids and back.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/config/fields.h"
+
+namespace tessera::data {
+
+/// `tokenizer` of the configuration.
+struct TokenizerOptions {
+  std::string type = "byte";
+  std::string vocab;    ///< empty: the shipped one
+  std::string merges;
+  void describe(config::Fields& fields);
+};
+
+/// Threads: const methods from any thread.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  [[nodiscard]] virtual std::string name() const = 0;          ///< "byte", "gpt2"
+  [[nodiscard]] virtual std::int64_t size() const = 0;         ///< ids are 0 .. size - 1
+  [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
+  /// Appends the ids of `text`. Special tokens in the text ("<|endoftext|>") are recognised if `special`.
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& out, bool special = true) const = 0;
+  /// The bytes of one id; may be part of a character. Empty for ids that are none of ours.
+  [[nodiscard]] virtual std::string_view bytes_of(std::int32_t id) const = 0;
+  /// Changes when the result of encode could: part of the token cache's key and of the checkpoint.
+  [[nodiscard]] virtual std::string fingerprint() const = 0;
+  [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids) const;
+};
+using TokenizerPtr = std::shared_ptr<const Tokenizer>;
+
+/// By options.type; the files of `gpt2` default to the shipped ones. Error{Config} for unknown types, Error{Format} for bad files.
+TokenizerPtr make_tokenizer(const TokenizerOptions& options);
+/// vocab.json and merges.txt of a Hugging Face folder.
+TokenizerPtr tokenizer_from_folder(const std::filesystem::path& folder);
+/// Folder of files that ship with tessera ("share/"): beside the program, or in the source tree.
+std::filesystem::path share_dir();
+
+}  // namespace tessera::data

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a block may ask about the step it runs in.
+#pragma once
+
+#include <any>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <typeindex>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/block.h"
+#include "tessera/ops/dropout.h"
+
+namespace tessera::nn {
+
+enum class Mode : std::uint8_t { Train, Eval, Prefill, Decode };
+
+/// Passed to every forward. Threads: the rank's own.
+class StepContext {
+ public:
+  StepContext(Mode mode, std::uint64_t seed) : mode_(mode), seed_(seed) {}
+
+  [[nodiscard]] Mode mode() const { return mode_; }
+  [[nodiscard]] bool training() const { return mode_ == Mode::Train; }
+  std::int64_t step = 0;                  ///< from 0: updates made before
+  int micro = 0;                          ///< micro-batch of this rank within the step
+  /// Position of the first token of the flow: the length of the KV cache in Decode, else 0.
+  std::int64_t position = 0;
+  bool want_logits = false;               ///< the objective puts "logits" into its outputs (always in Prefill and Decode)
+  std::string block_name;                 ///< set by the runner
+  const Batch* batch = nullptr;           ///< set by the runner
+
+  /// The random bits of one dropout of this block. `site` is its name within the block ("attention", "residual").
+  /// p is 0 outside of training.
+  [[nodiscard]] ops::DropoutKey dropout(std::string_view site, double p) const;
+
+  /// State of a block that outlives a forward (a KV cache): never a member of the block.
+  template <class S>
+  S& state(const Block& block) {
+    auto& slot = states_[{&block, std::type_index(typeid(S))}];
+    if (!slot.has_value()) slot = S{};
+    return *std::any_cast<S>(&slot);
+  }
+
+  /// Runs fn(inputs) as a named region: selective recompute may drop what it saves and run it again in backward.
+  at::Tensor region(std::string_view name, const std::function<at::Tensor(const std::vector<at::Tensor>&)>& fn,
+                    const std::vector<at::Tensor>& inputs);
+  /// Whether weight gradients should be put off (zero-bubble schedules); then pass them to defer().
+  [[nodiscard]] bool deferring() const { return deferring_; }
+  void defer(std::function<void()> fn) { deferred_.push_back(std::move(fn)); }
+  void set_deferring(bool on) { deferring_ = on; }
+  void run_deferred();
+
+ private:
+  Mode mode_;
+  std::uint64_t seed_;
+  bool deferring_ = false;
+  std::vector<std::function<void()>> deferred_;
+  std::map<std::pair<const Block*, std::type_index>, std::any> states_;
+};
+
+}  // namespace tessera::nn

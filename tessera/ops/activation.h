@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pointwise activations by name.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::ops {
+
+enum class Activation { GeluTanh, Gelu, Relu, Silu };
+/// "gelu_tanh" (also Hugging Face's "gelu_new"), "gelu", "relu", "silu". Error{Config} with the nearest name.
+Activation activation_from_name(std::string_view name);
+std::vector<std::string> activation_names();
+
+/// In x's dtype, computed in fp32. Works on meta.
+at::Tensor activate(const at::Tensor& x, Activation activation);
+at::Tensor activate_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation);
+
+}  // namespace tessera::ops

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Learning-rate schedules: pure functions of the update's number.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "tessera/base/registry.h"
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+
+namespace tessera::optim {
+
+class Schedule {
+ public:
+  virtual ~Schedule() = default;
+  /// Rate of update k (from 1): schedule index k - 1, that is the library's rate right after construction for k = 1 and after its
+  /// (k-1)-th scheduler.step() otherwise.
+  [[nodiscard]] virtual double lr(std::int64_t update) const = 0;
+  /// Steps of warm-up, for `trainer.clip_after_warmup`; 0 if there is none.
+  [[nodiscard]] virtual std::int64_t warmup_steps() const { return 0; }
+};
+
+/// What a schedule may need beside its own parameters.
+struct ScheduleContext {
+  double base_lr = 0.0;          ///< the optimizer's
+  std::int64_t max_steps = 0;    ///< of the run; 0 if unknown
+};
+using ScheduleFactory = std::unique_ptr<Schedule> (*)(const json::Value& params, const ScheduleContext& context,
+                                                      config::Problems& problems, config::Origins& origins);
+Registry<ScheduleFactory>& schedules();
+#define TESSERA_LR_SCHEDULE(name, factory) \
+  static const bool tessera_schedule_##factory = ::tessera::optim::schedules().add(name, factory)
+
+}  // namespace tessera::optim

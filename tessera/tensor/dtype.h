@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between our element types and libtorch's, and the precision a run works in.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera {
+
+at::ScalarType to_torch(DType dtype);
+DType from_torch(at::ScalarType type);
+
+/// bf16: weights and activations bf16; master weights, moments, gradients and their reduction, logits, softmax, norms
+/// and loss fp32.
+struct Precision {
+  DType working = DType::F32;
+};
+
+}  // namespace tessera

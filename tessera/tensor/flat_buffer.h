@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters side by side in one piece of memory, in chunks of 1024 elements, cut evenly over data-parallel ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/base/dtype.h"
+#include "tessera/comm/transport.h"
+#include "tessera/tensor/param.h"
+
+namespace tessera {
+
+/// Elements of a chunk: no chunk of a parameter is ever cut by a shard, so sums over chunks do not know the layout.
+inline constexpr std::int64_t kChunk = 1024;
+
+/// Where a parameter lies in the buffer. `begin` is a multiple of kChunk and does not depend on the number of ranks.
+struct Segment {
+  std::shared_ptr<const ParamInfo> info;
+  std::int64_t begin = 0;
+  std::int64_t numel = 0;
+  [[nodiscard]] std::int64_t end() const { return begin + numel; }
+};
+
+/// Offsets of a list of parameters and the range of each shard. Pure arithmetic.
+class FlatLayout {
+ public:
+  FlatLayout(std::string name, const std::vector<std::shared_ptr<const ParamInfo>>& params, int shards);
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::span<const Segment> segments() const { return segments_; }
+  [[nodiscard]] std::int64_t numel() const { return numel_; }            ///< padded: a multiple of kChunk * shards
+  [[nodiscard]] int shards() const { return shards_; }
+  [[nodiscard]] std::int64_t shard_numel() const { return numel_ / shards_; }
+  [[nodiscard]] std::int64_t shard_begin(int shard) const { return shard * shard_numel(); }
+
+ private:
+  std::string name_;
+  std::vector<Segment> segments_;
+  std::int64_t numel_ = 0;
+  int shards_ = 1;
+};
+
+/// A 1-d tensor over `region`'s memory that keeps it alive.
+at::Tensor tensor_over(const comm::RegionPtr& region, std::int64_t numel, DType dtype);
+/// The view of a segment in a flat tensor, in the parameter's shape.
+at::Tensor view_of(const at::Tensor& flat, const Segment& segment);
+
+}  // namespace tessera

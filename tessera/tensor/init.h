@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// First values of parameters: a function of (seed, name, global index) alone.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/tensor/param.h"
+
+namespace tessera {
+
+/// Writes elements [begin, begin + out.numel()) of the parameter (row-major, global) into the fp32 1-d tensor `out`.
+/// Normal: Box-Muller in fp64 on Philox(mix64(seed, hash(name))), counter = index / 2.
+void initialize_range(const ParamInfo& info, std::uint64_t seed, std::int64_t begin, at::Tensor out);
+
+}  // namespace tessera
