@@ -14,6 +14,8 @@ enum class Tag : std::uint8_t { Parameters, Gradients, Optimizer, Activations, C
 inline constexpr int kNumTags = 6;
 std::string_view name(Tag tag) noexcept;
 
+struct Charge;
+
 struct Usage {
   std::array<std::int64_t, kNumTags> current{};  ///< bytes by tag
   std::array<std::int64_t, kNumTags> peak{};     ///< of each tag by itself
@@ -33,9 +35,25 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
- private:
+  /// The counters; they live on while charges are open, so that a block may outlive its rank.
   struct State;
+
+ private:
+  friend struct Charge;
   State* state_;
+};
+
+/// Bytes that somebody holds. Whoever opened it releases it once, from any thread and under any tag: it is taken from
+/// the ledger and tag that it was opened under, which need not be alive or current any more. Trivial, so that it
+/// can lie in a block's header.
+struct Charge {
+  Ledger::State* ledger = nullptr;
+  std::int64_t bytes = 0;
+  Tag tag = Tag::Other;
+
+  /// Charges this thread's current ledger under `tag`.
+  static Charge open(std::int64_t bytes, Tag tag) noexcept;
+  void release() noexcept;  ///< does nothing the second time
 };
 
 /// The ledger that allocations of this thread are charged to; never null (a process-wide one by default).

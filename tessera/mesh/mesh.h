@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,8 @@ class AxisSet {
   }
   [[nodiscard]] constexpr bool has(Axis axis) const { return (bits_ >> static_cast<unsigned>(axis)) & 1U; }
   [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
+  /// One bit an axis, Pp lowest: a key that is the same on all ranks.
+  [[nodiscard]] constexpr std::uint8_t bits() const { return bits_; }
   constexpr bool operator==(const AxisSet&) const = default;
 
  private:
