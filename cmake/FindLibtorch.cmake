@@ -28,7 +28,7 @@ endforeach()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(Libtorch
   REQUIRED_VARS Libtorch_ROOT_DIR
-  REASON_FAILURE_MESSAGE "libtorch ${_libtorch_version} is not in the cache; run: tools/setup.sh")
+  REASON_FAILURE_MESSAGE "libtorch ${_libtorch_version} is not in the cache: run tools/setup.sh")
 
 if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
   set(_lib ${Libtorch_ROOT_DIR}/torch/lib)
