@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/base/control_page.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <new>
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace tessera {
+namespace {
+
+// Not FUTEX_PRIVATE: the waiters are other processes.
+void wake(std::atomic<std::uint32_t>& word) noexcept {
+  static_assert(sizeof(std::atomic<std::uint32_t>) == 4 &&
+                std::atomic<std::uint32_t>::is_always_lock_free);
+  syscall(
+      SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+std::size_t ControlPage::bytes(int ranks) {
+  return sizeof(ControlPage) + static_cast<std::size_t>(ranks) * sizeof(RankLine);
+}
+
+ControlPage* ControlPage::format(void* memory, int ranks) {
+  auto* page = new (memory) ControlPage;
+  page->ranks = static_cast<std::uint32_t>(ranks);
+  for (int rank = 0; rank < ranks; ++rank)
+    new (page->lines() + rank) RankLine;
+  return page;
+}
+
+bool ControlPage::abort(int rank, std::uint32_t kind, std::string_view text) noexcept {
+  std::uint32_t unclaimed = 0;
+  if (!abort_claim.compare_exchange_strong(unclaimed, 1)) return false;
+  const std::size_t length = std::min(text.size(), sizeof(message) - 1);
+  std::memcpy(message, text.data(), length);
+  message[length] = '\0';
+  abort_rank.store(static_cast<std::uint32_t>(rank), std::memory_order_relaxed);
+  aborted.store(kind + 1, std::memory_order_release);
+  ring_all();
+  return true;
+}
+
+std::string ControlPage::abort_message() const {
+  if (aborted.load(std::memory_order_acquire) == 0) return "";
+  return std::string(message, strnlen(message, sizeof(message)));
+}
+
+void ControlPage::ring(int rank) noexcept {
+  std::atomic<std::uint32_t>& bell = line(rank).doorbell;
+  bell.fetch_add(1, std::memory_order_release);
+  wake(bell);
+}
+
+void ControlPage::ring_all() noexcept {
+  for (std::uint32_t rank = 0; rank < ranks; ++rank)
+    ring(static_cast<int>(rank));
+}
+
+}  // namespace tessera

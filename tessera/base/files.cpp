@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/base/files.h"
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::files {
+namespace {
+
+[[noreturn]] void fail(std::string_view operation,
+                       const fs::path& path,
+                       int reason,
+                       Where where = Where::here()) {
+  std::string fix;
+  if (reason == ENOENT) fix = "check the path; relative paths start at the working directory";
+  if (reason == EACCES || reason == EPERM)
+    fix = "check the permissions of the file and of its folder";
+  if (reason == ENOSPC || reason == EDQUOT) fix = "free some disk space";
+  throw Error(
+      Error::Kind::Io,
+      "cannot " + std::string(operation) + " " + path.string() + ": " + std::strerror(reason),
+      fix,
+      where);
+}
+
+// A descriptor that closes itself.
+class Fd {
+ public:
+  Fd(const fs::path& path, int flags, mode_t mode = 0666)
+      : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {}
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool ok() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+struct stat status_of(const Fd& fd, const fs::path& path) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail("examine", path, errno);
+  if (S_ISDIR(status.st_mode)) fail("read", path, EISDIR);
+  return status;
+}
+
+void write_all(int fd, std::string_view content, const fs::path& path) {
+  while (!content.empty()) {
+    const ssize_t n = ::write(fd, content.data(), content.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("write", path, errno);
+    content.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+std::string read_all(int fd, const fs::path& path) {
+  std::string out;
+  std::array<char, 1 << 16> buffer;
+  for (;;) {
+    const ssize_t n = ::read(fd, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("read", path, errno);
+    if (n == 0) return out;
+    out.append(buffer.data(), static_cast<std::size_t>(n));
+  }
+}
+
+fs::path folder_of(const fs::path& path) {
+  const fs::path folder = path.parent_path();
+  return folder.empty() ? fs::path(".") : folder;
+}
+
+}  // namespace
+
+std::string read(const fs::path& path) {
+  const Fd fd(path, O_RDONLY);
+  if (!fd.ok()) fail("open", path, errno);
+  status_of(fd, path);
+  return read_all(fd.get(), path);
+}
+
+void write_atomic(const fs::path& path, std::string_view content) {
+  // The process number keeps two writers of the same path apart.
+  const fs::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
+  try {
+    const Fd fd(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    if (!fd.ok()) fail("create", temporary, errno);
+    write_all(fd.get(), content, temporary);
+    if (::fsync(fd.get()) != 0) fail("sync", temporary, errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0)
+      fail("rename a temporary file to", path, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  sync(folder_of(path));
+}
+
+void sync(const fs::path& path) {
+  const Fd fd(path, O_RDONLY);
+  if (!fd.ok()) fail("open", path, errno);
+  // Some file systems refuse to sync a folder; they order their metadata by other means.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL && errno != EROFS) fail("sync", path, errno);
+}
+
+std::uint64_t free_bytes(const fs::path& path) {
+  // The path may not exist yet: its nearest existing ancestor lies on the disk it will be on.
+  fs::path place = path.empty() ? fs::path(".") : path;
+  struct statvfs status {};
+  while (::statvfs(place.c_str(), &status) != 0) {
+    const bool has_parent = place.has_relative_path() && folder_of(place) != place;
+    if ((errno != ENOENT && errno != ENOTDIR) || !has_parent)
+      fail("examine the disk of", path, errno);
+    place = folder_of(place);
+  }
+  return static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
+}
+
+TempDir::TempDir() {
+  std::error_code reason;
+  fs::path base = fs::temp_directory_path(reason);
+  if (reason) base = "/tmp";
+  std::string pattern = (base / "tessera-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) fail("create a temporary folder in", base, errno);
+  path_ = pattern;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;  // a destructor has nobody to tell
+  fs::remove_all(path_, ignored);
+}
+
+Mapped::Mapped(const fs::path& path) {
+  const Fd fd(path, O_RDONLY);
+  if (!fd.ok()) fail("open", path, errno);
+  size_ = static_cast<std::size_t>(status_of(fd, path).st_size);
+  if (size_ == 0) return;
+  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) fail("map", path, errno);
+  data_ = static_cast<const std::byte*>(data);
+}
+
+Mapped::~Mapped() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+std::unique_ptr<Lock> Lock::try_acquire(const fs::path& path, std::string* owner) {
+  Fd fd(path, O_RDWR | O_CREAT);
+  if (!fd.ok()) fail("open the lock", path, errno);
+  int result = 0;
+  do {
+    result = ::flock(fd.get(), LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno == EWOULDBLOCK) {
+    if (owner != nullptr) *owner = std::string(text::trim(read_all(fd.get(), path)));
+    return nullptr;
+  }
+  if (result != 0) fail("lock", path, errno);
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  if (::ftruncate(fd.get(), 0) != 0) fail("write", path, errno);
+  write_all(fd.get(),
+            "host " + std::string(host.data()) + ", process " + std::to_string(::getpid()) + "\n",
+            path);
+  return std::unique_ptr<Lock>(new Lock(fd.release()));
+}
+
+std::unique_ptr<Lock> Lock::acquire(const fs::path& path,
+                                    void (*waiting)(const std::string& owner)) {
+  std::string owner;
+  if (auto lock = try_acquire(path, &owner)) return lock;
+  if (waiting != nullptr) waiting(owner);
+  for (;;) {
+    {
+      const Fd fd(path, O_RDWR | O_CREAT);
+      if (!fd.ok()) fail("open the lock", path, errno);
+      while (::flock(fd.get(), LOCK_EX) != 0) {
+        if (errno != EINTR) fail("lock", path, errno);
+      }
+    }
+    // Closing gave it up again; whoever is quickest now has it, and writes the owner's line.
+    if (auto lock = try_acquire(path, nullptr)) return lock;
+  }
+}
+
+Lock::~Lock() {
+  ::close(fd_);
+}
+
+fs::path cache_dir() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const std::string own = variable("TESSERA_CACHE"); !own.empty()) return own;
+  if (const std::string xdg = variable("XDG_CACHE_HOME"); !xdg.empty())
+    return fs::path(xdg) / "tessera";
+  const std::string home = variable("HOME");
+  if (home.empty() || ::access(home.c_str(), W_OK | X_OK) != 0) return ".cache";
+  return fs::path(home) / ".cache" / "tessera";
+}
+
+std::string hex64(std::uint64_t value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string out(16, '0');
+  for (std::size_t i = 16; i-- > 0; value >>= 4)
+    out[i] = kDigits[value & 15];
+  return out;
+}
+
+}  // namespace tessera::files

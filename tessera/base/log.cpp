@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/base/log.h"
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/spdlog.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::log {
+namespace {
+
+struct State {
+  std::mutex mutex;
+  Sink sink;
+  Level level = Level::Info;
+  std::shared_ptr<spdlog::logger> file;
+  std::set<std::string, std::less<>> told;
+};
+
+// Never destroyed: a static destructor may still log.
+State& state() {
+  static State* const the = new State;
+  return *the;
+}
+
+spdlog::level::level_enum spdlog_level(Level level) {
+  switch (level) {
+    case Level::Debug:
+      return spdlog::level::debug;
+    case Level::Info:
+      return spdlog::level::info;
+    case Level::Warning:
+      return spdlog::level::warn;
+    case Level::Error:
+      return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+void write_locked(State& s, Level level, std::string_view message) {
+  if (level < s.level) return;
+  if (s.file)
+    s.file->log(spdlog_level(level), spdlog::string_view_t(message.data(), message.size()));
+  if (s.sink) s.sink(level, message);
+}
+
+void write(Level level, std::string_view message) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  write_locked(s, level, message);
+}
+
+}  // namespace
+
+void set_sink(Sink sink) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.sink = std::move(sink);
+}
+
+void set_level(Level level) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.level = level;
+}
+
+void open_file(const std::string& path) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.file.reset();
+  if (path.empty()) return;
+  try {
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
+    s.file = std::make_shared<spdlog::logger>("file", std::move(sink));
+  } catch (const std::exception& reason) {
+    throw Error(Error::Kind::Io, "cannot open the log file " + path + ": " + reason.what());
+  }
+  s.file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
+  s.file->set_level(spdlog::level::trace);
+  s.file->flush_on(spdlog::level::trace);
+}
+
+void debug(std::string_view message) {
+  write(Level::Debug, message);
+}
+void info(std::string_view message) {
+  write(Level::Info, message);
+}
+void warn(std::string_view message) {
+  write(Level::Warning, message);
+}
+void error(std::string_view message) {
+  write(Level::Error, message);
+}
+
+void warn_once(std::string_view message) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.told.emplace(message).second) write_locked(s, Level::Warning, message);
+}
+
+}  // namespace tessera::log

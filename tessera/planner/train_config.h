@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole configuration of a training run: every section's options, and what they resolve to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/dtype.h"
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/models/family.h"
+#include "tessera/optim/rule.h"
+#include "tessera/optim/schedule.h"
+
+namespace tessera::planner {
+
+struct TrainerOptions {
+  std::optional<std::int64_t> max_steps;
+  std::optional<double> epochs;
+  std::int64_t seed = 1234;
+  std::string on_nonfinite = "stop";
+  bool clip_after_warmup = false;
+  void describe(config::Fields& fields);
+};
+struct EvalOptions {
+  std::int64_t every = 0, batches = 10, micro_batch = 8;
+  std::string prompt;
+  std::int64_t max_new_tokens = 50, top_k = 1;
+  double temperature = 1.0;
+  void describe(config::Fields& fields);
+};
+struct CheckpointOptions {
+  std::optional<std::int64_t> every;   ///< unset: every 15 minutes; 0: never
+  std::int64_t keep = 3;
+  bool final = true;
+  void describe(config::Fields& fields);
+};
+struct RunOptions {
+  std::string dir;                     ///< empty: runs/<name of the file>
+  std::optional<std::int64_t> threads_per_rank;
+  void describe(config::Fields& fields);
+};
+struct OptimizerOptions {
+  std::string type = "AdamW";
+  json::Value params;
+  bool decay_all = false;
+  void describe(config::Fields& fields);
+};
+struct SchedulerOptions {
+  std::string type;                    ///< empty: constant
+  json::Value params;
+  void describe(config::Fields& fields);
+};
+struct Bf16Options {
+  bool enabled = false;
+  void describe(config::Fields& fields);
+};
+struct ZeroOptions {
+  std::optional<std::int64_t> stage;
+  void describe(config::Fields& fields);   ///< and DeepSpeed's other keys, from config/deepspeed_keys.h
+};
+
+/// The configuration as written; defaults in place.
+struct TrainConfig {
+  models::ModelOptions model;
+  data::TokenizerOptions tokenizer;
+  data::DataOptions data;
+  std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+  OptimizerOptions optimizer;
+  SchedulerOptions scheduler;
+  double gradient_clipping = 0.0;
+  Bf16Options bf16;
+  ZeroOptions zero_optimization;
+  std::string gradient_reduction = "each";
+  TrainerOptions trainer;
+  std::int64_t steps_per_print = 10;
+  EvalOptions eval;
+  CheckpointOptions checkpoint;
+  RunOptions run;
+  bool wall_clock_breakdown = false, memory_breakdown = false;
+  void describe(config::Fields& fields);
+};
+
+/// Everything a rank needs, checked and fixed in every number. Made before any rank starts; pure apart from reading files.
+struct Plan {
+  TrainConfig config;
+  json::Value resolved;                 ///< config.json of the run folder: every key with its value
+  models::Resolved model;
+  data::TokenizerPtr tokenizer;
+  std::string run_dir;
+  std::int64_t sequence_length = 0;
+  int ranks = 1;
+  int threads = 1;                      ///< per rank
+  std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
+  int zero_stage = 0;
+  DType working = DType::F32;
+  std::int64_t max_steps = 0;           ///< known once the data is; 0 before
+  bool quiet = false;
+};
+
+/// Reads and checks a whole configuration for `ranks` ranks: all problems at once as one Error{Config}. Does not open data.
+Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file);
+/// optimizer.type/params and scheduler.type/params of a plan whose max_steps is known.
+std::unique_ptr<optim::Rule> make_rule(const Plan& plan);
+std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, double base_lr);
+
+}  // namespace tessera::planner
