@@ -39,6 +39,6 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
     IMPORTED_LOCATION ${_lib}/libtorch_cpu.so
     INTERFACE_LINK_LIBRARIES Libtorch::c10
     INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${_lib}:${Libtorch_ROOT_DIR}/nvidia/cu13/lib"
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
+    INTERFACE_INCLUDE_DIRECTORIES
       "${Libtorch_ROOT_DIR}/torch/include;${Libtorch_ROOT_DIR}/torch/include/torch/csrc/api/include")
 endif()
