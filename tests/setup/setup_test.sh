@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: fast
+# Set-up does nothing when nothing is missing, and names what is missing with the command that brings it.
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+setup=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/tools/setup.sh
+
+# A cache that looks complete; set-up checks that the parts are there, the linker checks what is in them.
+fill_cache() {
+  local root=$1/libtorch-2.11.0 part
+  for part in torch/lib/{libc10.so,libtorch_cpu.so,libgomp.so.1} nvidia/cu13/lib/{libcudart.so.13,libcupti.so.13} \
+      torch/include/{ATen/ATen.h,c10/core/TensorImpl.h,torch/csrc/autograd/custom_function.h}; do
+    mkdir -p "$root/$(dirname "$part")"
+    : >"$root/$part"
+  done
+}
+
+# Debian's packages all there, whatever this machine has.
+all_installed='shift 2; for p; do echo "installed $p"; done'
+no_network=(env -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL=http://127.0.0.1:9/simple)
+
+present_cache() {
+  fill_cache "$box/cache"
+  for name in apt-get sudo pip curl wget; do shim "$box/shims" $name; done
+  shim "$box/shims" dpkg-query "$all_installed"
+
+  local begin=${EPOCHREALTIME/./}
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache bash -x "$setup" >"$box/out" 2>"$box/trace"
+  local code=$? took_ms=$(((${EPOCHREALTIME/./} - begin) / 1000))
+
+  expect "exit code 0, not $code" test $code = 0
+  expect "nothing to say" test ! -s "$box/out"
+  expect "only dpkg-query is called" test "$(cut -d' ' -f1 "$box/shims/calls" | sort -u)" = dpkg-query
+  expect "no pip and no download" test -z "$(grep -E '^\++ ([^ ]*python3|apt-get|sudo|attended|download) ' "$box/trace")"
+  expect "under one second, not $took_ms ms" test "$took_ms" -lt 1000
+}
+
+offline_without_cache() {
+  shim "$box/shims" dpkg-query "$all_installed"
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "${no_network[@]}" "$setup" >"$box/out" 2>"$box/err"
+  local code=$?
+
+  expect "exit code 8, not $code" test $code = 8
+  expect "the words" says "offline without a cache" "$box/err"
+  expect "the missing thing" says "libtorch 2.11.0" "$box/err"
+  expect "the command" says "tools/setup.sh" "$box/err"
+  expect "size and free disk first" says "MB free there" "$box/out"
+  expect "nothing half-made" test -z "$(find "$box/cache" -mindepth 1 -not -name '*.lock')"
+}
+
+missing_package_without_sudo() {
+  fill_cache "$box/cache"
+  shim "$box/shims" dpkg-query 'shift 2; for p; do [[ $p == lld ]] || echo "installed $p"; done'
+  shim "$box/shims" id 'echo 1000'
+  shim "$box/shims" sudo 'exit 1'
+  shim "$box/shims" apt-get
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "$setup" >"$box/out" 2>"$box/err" </dev/null
+  local code=$?
+
+  expect "exit code 8, not $code" test $code = 8
+  expect "the apt line" says "apt-get install -y --no-install-recommends lld" "$box/err"
+  expect "apt is not called" test -z "$(grep apt-get "$box/shims/calls")"
+}
+
+missing_package_as_root() {
+  fill_cache "$box/cache"
+  shim "$box/shims" dpkg-query "shift 2; for p; do [[ \$p == lld && ! -e $box/installed ]] || echo \"installed \$p\"; done"
+  shim "$box/shims" id 'echo 0'
+  shim "$box/shims" sudo
+  shim "$box/shims" apt-get "[[ \$* != *install* ]] || : >$box/installed"
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "$setup" >"$box/out" 2>"$box/err" </dev/null
+  local code=$?
+
+  expect "exit code 0, not $code: $(cat "$box/err")" test $code = 0
+  expect "it is installed without what is only recommended" \
+    says "apt-get -q install -y --no-install-recommends lld" "$box/shims/calls"
+  expect "sudo is not called" test -z "$(grep '^sudo' "$box/shims/calls")"
+}
+
+failing_apt() {
+  shim "$box/shims" dpkg-query 'shift 2; for p; do [[ $p == lld ]] || echo "installed $p"; done'
+  shim "$box/shims" id 'echo 0'
+  shim "$box/shims" apt-get 'exit 100'
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "$setup" >"$box/out" 2>"$box/err" </dev/null
+  local code=$?
+
+  expect "exit code 8, not $code" test $code = 8
+  expect "the package" says "could not install: lld" "$box/err"
+}
+
+unwritable_cache() {
+  shim "$box/shims" dpkg-query "$all_installed"
+  : >"$box/file"  # a folder below a file cannot be made, not even by root
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/file/a XDG_CACHE_HOME=$box/second "${no_network[@]}" "$setup" >"$box/out" 2>"$box/err"
+
+  expect "the next cache folder is taken" says "$box/second/tessera" "$box/out"
+}
+
+full_disk() {
+  shim "$box/shims" dpkg-query "$all_installed"
+  shim "$box/shims" df 'echo head; echo "disk 1 1 4096 1% /"'
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "${no_network[@]}" "$setup" >"$box/out" 2>"$box/err"
+  local code=$?
+
+  expect "exit code 8, not $code" test $code = 8
+  expect "both numbers" says "4 MB free; set-up needs 1150 MB" "$box/err"
+}
+
+# A package index that accepts and never answers, so that set-up is caught in the middle of its download.
+ctrl_c() {
+  shim "$box/shims" dpkg-query "$all_installed"
+  python3 -c '
+import socket, time
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(8); print(s.getsockname()[1], flush=True); time.sleep(60)' >"$box/port" &
+  local index=$!
+  until [[ -s $box/port ]]; do sleep 0.05; done
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache env -u PIP_FIND_LINKS --default-signal=INT PIP_CONFIG_FILE=/dev/null \
+    PIP_INDEX_URL="http://127.0.0.1:$(cat "$box/port")/simple" "$setup" >"$box/out" 2>"$box/err" &
+  local running=$!
+  until compgen -G "$box/cache/.libtorch-2.11.0.partial.*/wheels/pip.log" >/dev/null; do sleep 0.05; done
+  kill -INT $running
+  wait $running
+  local code=$?
+  kill $index
+
+  expect "exit code 130, not $code" test $code = 130
+  expect "it says so" says "nothing half-made is left behind" "$box/err"
+  expect "nothing half-made" test -z "$(find "$box/cache" -mindepth 1 -not -name '*.lock')"
+}
+
+killed_before() {
+  fill_cache "$box/cache"
+  rm "$box/cache/libtorch-2.11.0/torch/lib/libc10.so"
+  mkdir -p "$box/cache/.libtorch-2.11.0.partial.abcdef"
+  shim "$box/shims" dpkg-query "$all_installed"
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "${no_network[@]}" "$setup" >"$box/out" 2>"$box/err"
+
+  expect "an incomplete entry counts as missing" says "offline without a cache" "$box/err"
+  expect "the remains of a killed set-up are gone" test ! -e "$box/cache/.libtorch-2.11.0.partial.abcdef"
+}
+
+claim "with everything present set-up calls neither apt nor sudo nor pip, and is quick" present_cache
+claim "offline without a cache is said in those words" offline_without_cache
+claim "a missing package without sudo names the apt line and calls nothing" missing_package_without_sudo
+claim "root installs what is missing, and only that" missing_package_as_root
+claim "a failing apt-get names the packages" failing_apt
+claim "an unwritable cache folder gives way to the next" unwritable_cache
+claim "too little disk is said with both numbers before the download" full_disk
+claim "Ctrl-C in the middle of the download leaves nothing half-made" ctrl_c
+claim "what a killed set-up left behind is cleared away" killed_before
+claims_done

@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# For tests written in bash: `claim TEXT FUNCTION` runs a function in a subshell with a fresh folder in $box;
+# `expect TEXT CONDITION...` fails the claim. End the file with `claims_done`.
+set -uo pipefail
+failed=0
+
+claim() {
+  local box
+  box=$(mktemp -d)
+  if ("$2") >"$box/.log" 2>&1; then
+    printf 'ok      %s\n' "$1"
+  else
+    printf 'FAILED  %s\n' "$1"
+    sed 's/^/        /' "$box/.log"
+    failed=1
+  fi
+  rm -rf -- "$box"
+}
+
+expect() {
+  local what=$1
+  shift
+  "$@" || { printf 'expected: %s\n' "$what"; exit 1; }
+}
+
+says() { grep -qF -- "$1" "$2" || { printf 'this does not say "%s":\n' "$1"; cat "$2"; return 1; }; }
+
+# shim FOLDER NAME [BODY]: a program that stands in for a real one and records its call in FOLDER/calls.
+shim() {
+  mkdir -p "$1"
+  printf '#!/bin/bash\nprintf "%%s\\n" "%s $*" >>"%s/calls"\n%s\n' "$2" "$1" "${3:-exit 99}" >"$1/$2"
+  chmod +x "$1/$2"
+}
+
+claims_done() { exit "$failed"; }

@@ -1,0 +1,199 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Brings what a build needs and is not there: Debian packages (packages.txt), and the part of libtorch's
+# PyPI wheel that tessera links (wheels.txt). What is there is never fetched, asked for or touched again.
+#
+#   tools/setup.sh            set up; quiet when there is nothing to do
+#   tools/setup.sh --where    print the folder that holds libtorch, and do nothing
+#
+# libtorch goes to the first of these that is given and writable: $TESSERA_CACHE, $XDG_CACHE_HOME/tessera,
+# ~/.cache/tessera, .cache/ in this clone. An entry is made in a temporary folder under a lock and renamed when
+# complete, so that whatever interrupts it leaves nothing half-made. Exit codes: 0 ready, 8 something is missing
+# (the message names it and the command that brings it), 130 and 143 interrupted.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly kVersion=2.11.0
+readonly kEntry=libtorch-$kVersion
+readonly kDownloadMb=545 kUnpackedMb=520
+# pip holds a wheel twice while it downloads; afterwards wheel and unpacked files stand side by side.
+readonly kNeededMb=1150
+readonly kPython=/usr/bin/python3  # the system's: one from a virtual environment may lack pip
+readonly kParts=(torch/lib/libc10.so torch/lib/libtorch_cpu.so torch/lib/libgomp.so.1
+                 nvidia/cu13/lib/libcudart.so.13 nvidia/cu13/lib/libcupti.so.13
+                 torch/include/ATen/ATen.h torch/include/c10/core/TensorImpl.h torch/include/torch/csrc/autograd/custom_function.h)
+
+say() { printf '%s\n' "$*"; }
+
+# fail WHAT FIX: the missing thing, then the command that brings it.
+fail() {
+  printf 'tessera set-up: %s\n  fix: %s\n' "$1" "$2" >&2
+  exit 8
+}
+
+# ---- Debian packages ------------------------------------------------------------------------------------------
+
+packages() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' packages.txt; }
+
+# Those of packages.txt that are not installed, one a line.
+missing_packages() {
+  local installed
+  # dpkg-query exits 1 when it does not know one of the names; what it knows it still lists.
+  # shellcheck disable=SC2046  # one word a package
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' $(packages) 2>/dev/null | sed -n 's/^installed //p' || true)
+  comm -23 <(packages | sort) <(sort -u <<<"$installed")
+}
+
+install_packages() {
+  command -v dpkg-query >/dev/null ||
+    fail "dpkg-query is not here, and set-up knows Debian 12 only" \
+         "install the equivalents of packages.txt yourself on Debian 12 or in a container of it: docker run -it -v \"$PWD:$PWD\" -w \"$PWD\" debian:12"
+  local missing=() line become=()
+  mapfile -t missing < <(missing_packages)
+  ((${#missing[@]})) || return 0
+  line="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+  if (($(id -u) != 0)); then
+    if ! command -v sudo >/dev/null; then
+      fail "these Debian packages are missing, and there is no sudo here: ${missing[*]}" "as root: $line"
+    elif sudo -n true 2>/dev/null; then
+      become=(sudo -n)
+    elif [[ -t 0 && -t 1 ]]; then
+      become=(sudo)
+    else
+      fail "these Debian packages are missing, and sudo would ask for a password without a terminal to ask on: ${missing[*]}" \
+           "sudo sh -c '$line'"
+    fi
+  fi
+  say "Installing ${#missing[@]} Debian packages: ${missing[*]}"
+  local apt=("${become[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q)
+  if ! { "${apt[@]}" update </dev/null && "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null; }; then
+    fail "apt-get could not install: ${missing[*]} (its own message stands above)" "${become:+sudo }sh -c '$line'"
+  fi
+  mapfile -t missing < <(missing_packages)
+  ((${#missing[@]} == 0)) || fail "still missing after apt-get: ${missing[*]}" "${become:+sudo }sh -c '$line'"
+}
+
+# ---- libtorch -------------------------------------------------------------------------------------------------
+
+cache_folders() {
+  [[ -z ${TESSERA_CACHE:-} ]] || say "$TESSERA_CACHE"
+  [[ -z ${XDG_CACHE_HOME:-} ]] || say "$XDG_CACHE_HOME/tessera"
+  [[ -z ${HOME:-} ]] || say "$HOME/.cache/tessera"
+  say "$PWD/.cache"
+}
+
+complete() {  # complete FOLDER: every part is there
+  local part
+  for part in "${kParts[@]}"; do [[ -e $1/$part ]] || return 1; done
+}
+
+writable() { mkdir -p "$1" 2>/dev/null && [[ -w $1 ]]; }
+
+# Sets `cache` to the first folder that has libtorch or can take it; `present` says which of the two.
+choose_cache() {
+  local folder
+  present=false
+  while IFS= read -r folder; do
+    cache=$folder
+    if complete "$folder/$kEntry"; then present=true; return; fi
+    if writable "$folder"; then return; fi
+  done < <(cache_folders)
+  fail "no cache folder is writable: $(cache_folders | paste -sd' ')" "TESSERA_CACHE=/some/writable/folder $0"
+}
+
+temporary=""
+child=""
+clean_up() {
+  trap - EXIT INT TERM HUP
+  if [[ -n $child ]]; then
+    kill -TERM "$child" 2>/dev/null || true
+    wait "$child" 2>/dev/null || true
+  fi
+  [[ -z $temporary ]] || rm -rf -- "$temporary"
+}
+interrupted() {
+  clean_up
+  printf '\ntessera set-up: interrupted; nothing half-made is left behind\n' >&8  # 2 may be pip's log now
+  exit "$1"
+}
+
+# Runs a command so that a signal reaches us at once, not after the command ended.
+attended() {
+  "$@" 9>&- </dev/null &
+  child=$!
+  local code=0
+  wait "$child" || code=$?
+  child=""
+  return "$code"
+}
+
+download() {  # download FOLDER: the wheels of wheels.txt
+  local bar=off
+  [[ ! -t 1 ]] || bar=on
+  TMPDIR=$1 attended "$kPython" -m pip --disable-pip-version-check download --progress-bar "$bar" \
+    --no-cache-dir --retries 2 --timeout 30 --dest "$1" --requirement wheels.txt \
+    --require-hashes --no-deps --only-binary=:all: \
+    --python-version 3.11 --implementation cp --abi cp311 \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
+    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 2>"$1/pip.log"
+}
+
+explain_download() {  # explain_download LOG: why pip failed, in its words and in ours
+  cat "$1" >&2
+  local again=tools/setup.sh
+  if grep -qE 'NewConnectionError|ConnectTimeoutError|name resolution|Name or service|Network is unreachable|Connection refused|ProxyError|Cannot connect to proxy|Read timed out|No matching distribution' "$1"; then
+    fail "offline without a cache: libtorch $kVersion is not in $cache, and the Python package index cannot be reached" \
+         "connect and run: $again   (or copy the folder $kEntry from a machine that has it into $cache)"
+  elif grep -q 'DO NOT MATCH THE HASHES' "$1"; then
+    fail "a downloaded wheel is not the one that wheels.txt names (its hash differs): a proxy or mirror changed it" \
+         "use the original index: PIP_INDEX_URL=https://pypi.org/simple $again"
+  elif grep -q 'No space left' "$1"; then
+    fail "the disk of $cache filled up during the download" "free $kNeededMb MB there, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh"
+  fi
+  fail "pip could not download the wheels of wheels.txt (its own message stands above)" "$again"
+}
+
+fetch_libtorch() {
+  [[ $(uname -m) == x86_64 ]] || fail "this machine is $(uname -m); the pinned libtorch is built for x86_64" "use an x86_64 machine"
+  exec 9>"$cache/.$kEntry.lock"
+  if ! flock -n 9; then
+    say "Another set-up is filling $cache; waiting for it."
+    flock 9
+    if complete "$cache/$kEntry"; then return 0; fi
+  fi
+  rm -rf -- "$cache/.$kEntry.partial."*  # of a set-up that was killed: we hold the lock, so nobody is using it
+  local free_mb
+  free_mb=$(df -Pk "$cache" | awk 'NR == 2 {print int($4 / 1024)}')
+  say "libtorch $kVersion: downloading $kDownloadMb MB, keeping $kUnpackedMb MB in $cache/$kEntry ($free_mb MB free there)"
+  ((free_mb >= kNeededMb)) ||
+    fail "the disk of $cache has $free_mb MB free; set-up needs $kNeededMb MB while it unpacks" \
+         "free some, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh"
+  temporary=$(mktemp -d "$cache/.$kEntry.partial.XXXXXX")
+  mkdir "$temporary/wheels"
+  download "$temporary/wheels" || explain_download "$temporary/wheels/pip.log"
+  attended "$kPython" tools/unpack_libtorch.py "$temporary/wheels" "$temporary/$kEntry" ||
+    fail "the downloaded wheels could not be unpacked into $cache (the reason stands above)" tools/setup.sh
+  complete "$temporary/$kEntry" || fail "the unpacked wheels lack a file that tessera links" tools/setup.sh
+  rm -rf -- "${cache:?}/$kEntry"  # only an incomplete one can stand there
+  chmod 755 "$temporary/$kEntry"
+  mv -- "$temporary/$kEntry" "$cache/$kEntry"
+  say "libtorch $kVersion is ready in $cache/$kEntry"
+}
+
+main() {
+  local present cache
+  case "${1:-}" in
+    "") ;;
+    --where) choose_cache; say "$cache/$kEntry"; return ;;
+    *) printf 'usage: tools/setup.sh [--where]\n' >&2; exit 2 ;;
+  esac
+  exec 8>&2
+  trap clean_up EXIT
+  trap 'interrupted 130' INT
+  trap 'interrupted 143' TERM HUP
+  install_packages
+  choose_cache
+  if ! $present; then fetch_libtorch; fi
+}
+
+main "$@"

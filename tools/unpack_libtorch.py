@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes out of the wheels in one folder what tessera links and includes, and nothing else.
+
+usage: unpack_libtorch.py WHEELS TARGET
+
+Of the headers only these: the wheel's include folder also carries fmt, which would shadow Debian's.
+libtorch_cpu.so finds libcudart and libcupti through its own RPATH in the sibling folder nvidia/cu13/lib.
+"""
+import pathlib
+import sys
+import zipfile
+
+LIBRARIES = {
+    "torch/lib/libc10.so",
+    "torch/lib/libtorch_cpu.so",
+    "torch/lib/libgomp.so.1",
+    "nvidia/cu13/lib/libcudart.so.13",
+    "nvidia/cu13/lib/libcupti.so.13",
+}
+HEADERS = tuple("torch/include/" + name for name in ("ATen/", "c10/", "torch/", "caffe2/", "sleef.h"))
+
+
+def wanted(name):
+    return name in LIBRARIES or (name.startswith(HEADERS) and not name.endswith("/"))
+
+
+def main():
+    wheels, target = map(pathlib.Path, sys.argv[1:])
+    entries = []
+    for path in sorted(wheels.glob("*.whl")):
+        wheel = zipfile.ZipFile(path)
+        entries += [(wheel, info) for info in wheel.infolist() if wanted(info.filename)]
+    missing = LIBRARIES - {info.filename for _, info in entries}
+    if missing:
+        sys.exit("the wheels lack " + ", ".join(sorted(missing)))
+    total = sum(info.file_size for _, info in entries)
+    done, shown = 0, -1
+    for wheel, info in entries:
+        path = target / info.filename
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with wheel.open(info) as source, open(path, "wb") as sink:  # open() checks the entry's CRC at its end
+            while chunk := source.read(1 << 22):
+                sink.write(chunk)
+                done += len(chunk)
+                if sys.stdout.isatty() and (percent := 100 * done // total) != shown:
+                    print(f"\runpacking {percent:3d} %", end="", flush=True)
+                    shown = percent
+    if sys.stdout.isatty():
+        print()
+    print(f"unpacked {len(entries)} files, {total / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
