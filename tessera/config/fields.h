@@ -71,6 +71,8 @@ class Problems {
   void add(const json::Place& place, std::string path, std::string what, std::string fix = "");
   [[nodiscard]] bool empty() const { return list_.empty(); }
   [[nodiscard]] const std::vector<Problem>& list() const { return list_; }
+  /// Adds those of a part of the configuration that was checked on its own; `path` is where the part stands.
+  void adopt(const Problems& part, std::string_view path);
   /// Throws Error{Config} that lists every problem with place, key path and fix; nothing when there is none.
   void raise() const;
 
@@ -82,6 +84,8 @@ class Problems {
 class Origins {
  public:
   void note(std::string path, json::Place place);
+  /// `value` and everything in it.
+  void note_all(const std::string& path, const json::Value& value);
   /// Of the key or of its nearest enclosing object.
   [[nodiscard]] json::Place place(std::string_view path) const;
   [[nodiscard]] bool given(std::string_view path) const;  ///< the user wrote this very key
@@ -91,7 +95,8 @@ class Origins {
 };
 
 /// Reads `source` (an object) into what `options.describe` names: unknown keys (with the nearest name), wrong types,
-/// ranges and choices go to `problems`; keys that are absent keep their defaults.
+/// ranges and choices go to `problems`; keys that are absent keep their defaults. null stands for "not given" where
+/// the field is optional, a single string for a list of one.
 template <class S>
 void read(const json::Value& source, S& options, Problems& problems, Origins& origins);
 /// The options as JSON in the order of describe(); optionals without a value are left out.
@@ -99,7 +104,6 @@ template <class S>
 json::Value write(S& options);
 
 namespace detail {
-class Reader;
 void read_fields(const json::Value& source, void (*describe)(void*, Fields&), void* options, Problems& problems,
                  Origins& origins);
 json::Value write_fields(void (*describe)(void*, Fields&), void* options);

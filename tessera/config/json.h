@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,7 +21,8 @@ struct Place {
 };
 
 /// A JSON value. Objects keep the order of their members. Numbers keep their text, so that 5e8 can be an integer.
-/// Threads: none for writers.
+/// The as_...() accessors throw with the value's place if it has another type: Error{Config}, or Error{Format} for what
+/// parse_strict() read. Threads: any for readers, none for writers.
 class Value {
  public:
   enum class Type { Null, Bool, Number, String, Array, Object };
@@ -32,7 +31,7 @@ class Value {
   Value() = default;                         // null
   static Value boolean(bool value);
   static Value integer(std::int64_t value);
-  static Value number(double value);
+  static Value number(double value);         ///< null if it is not finite: JSON has no word for that
   static Value string(std::string value);
   static Value array(std::vector<Value> items = {});
   static Value object(std::vector<Member> members = {});
@@ -67,12 +66,17 @@ class Value {
 
   /// Compact text, or indented. Doubles are the shortest decimals that read back; integers stay integers.
   [[nodiscard]] std::string dump(int indent = -1) const;
-  bool operator==(const Value& other) const;  ///< by value; places do not count
+  bool operator==(const Value& other) const;  ///< by value; places and the order of members do not count
 
  private:
+  friend class Parser;
+  void expect(Type type) const;
+  void append_to(std::string& out, int indent, int depth) const;
+
   Type type_ = Type::Null;
   bool bool_ = false;
-  std::string text_;  // of a number or string
+  bool strict_ = false;  // read by parse_strict()
+  std::string text_;     // of a number or string
   std::vector<Value> items_;
   std::vector<Member> members_;
 };
@@ -86,5 +90,8 @@ struct ParseOptions {
 Value parse(std::string_view text, const std::string& source, ParseOptions options = {});
 /// The same for strict machine-made JSON (metrics, manifests, headers of other files): errors are Error{Format}.
 Value parse_strict(std::string_view text, const std::string& source, int max_depth = 200);
+
+/// A path with one more step: "a" + "b" = "a.b".
+std::string join_path(std::string_view path, std::string_view key);
 
 }  // namespace tessera::json

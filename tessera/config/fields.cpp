@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/config/fields.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::config {
+namespace {
+
+std::string brief(const json::Value& value) {
+  std::string text = value.dump();
+  constexpr std::size_t kMost = 40;
+  if (text.size() <= kMost) return text;
+  text.resize(kMost);
+  text.resize(kMost - text::incomplete_utf8_tail(text));
+  return text + "...";
+}
+
+std::string found(const json::Value& value) {
+  if (value.is_null() || value.is_object()) return std::string(value.type_name());
+  return std::string(value.is_bool() ? "" : value.type_name()) + (value.is_bool() ? "" : " ") +
+         brief(value);
+}
+
+std::string unit_of(const Doc& doc) {
+  return doc.unit.empty() ? "" : " " + doc.unit;
+}
+
+// The reader: a stack of the objects that are open, each with the keys that describe() has asked
+// for.
+class Reader : public Fields {
+ public:
+  Reader(const json::Value& source, Problems& problems, Origins& origins)
+      : problems_(problems), origins_(origins) {
+    origins_.note("", source.place);
+    frames_.push_back({"", &source, {}});
+    check_is_object(frames_.back());
+  }
+
+  using Fields::field;
+  void field(std::string_view key, Slot slot, const Doc& doc) override {
+    const std::string path = json::join_path(frames_.back().path, key);
+    const json::Value* value = take(key);
+    if (value == nullptr) {
+      if (doc.required) problems_.add(frame_place(), path, "is missing", doc.text);
+      return;
+    }
+    origins_.note_all(path, *value);
+    std::visit([&](auto* member) { assign(member, *value, path, doc); }, slot);
+  }
+
+  void begin(std::string_view key, std::string_view) override {
+    const json::Value* value = take(key);
+    frames_.push_back({json::join_path(frames_.back().path, key), value, {}});
+    if (value != nullptr) origins_.note(frames_.back().path, value->place);
+    check_is_object(frames_.back());
+  }
+
+  void end() override {
+    refuse_unknown(frames_.back());
+    frames_.pop_back();
+  }
+
+  void finish() { refuse_unknown(frames_.front()); }
+
+ private:
+  struct Frame {
+    std::string path;
+    const json::Value* object;  // nullptr: absent
+    std::vector<std::string> known;
+  };
+
+  const json::Value* take(std::string_view key) {
+    Frame& frame = frames_.back();
+    frame.known.emplace_back(key);
+    return frame.object == nullptr ? nullptr : frame.object->find(key);
+  }
+
+  void check_is_object(Frame& frame) {
+    if (frame.object == nullptr || frame.object->is_object()) return;
+    problems_.add(
+        frame.object->place, frame.path, "expected an object, found " + found(*frame.object));
+    frame.object = nullptr;
+  }
+
+  // The open object, or the nearest one around it that the source has.
+  [[nodiscard]] json::Place frame_place() const { return origins_.place(frames_.back().path); }
+
+  void refuse_unknown(const Frame& frame) {
+    if (frame.object == nullptr) return;
+    for (const auto& [key, value] : frame.object->members()) {
+      if (std::find(frame.known.begin(), frame.known.end(), key) != frame.known.end()) continue;
+      problems_.add(value.key_place.source.empty() ? value.place : value.key_place,
+                    json::join_path(frame.path, key),
+                    "unknown key",
+                    text::suggestion(key, frame.known));
+    }
+  }
+
+  void mismatch(const json::Value& value, const std::string& path, const std::string& expected) {
+    problems_.add(value.place,
+                  path,
+                  "expected " + expected + ", found " + found(value),
+                  value.is_null() ? "remove the key to get its default" : "");
+  }
+
+  bool in_range(double number, const json::Value& value, const std::string& path, const Doc& doc) {
+    const bool low = number < doc.min || (doc.above_min && number == doc.min);
+    if (!low && number <= doc.max) return true;
+    const std::string bound =
+        low ? (doc.above_min ? "more than " : "at least ") + text::number(doc.min)
+            : "at most " + text::number(doc.max);
+    problems_.add(
+        value.place, path, "expected " + bound + unit_of(doc) + ", found " + brief(value));
+    return false;
+  }
+
+  void assign(bool* member, const json::Value& value, const std::string& path, const Doc&) {
+    if (!value.is_bool()) return mismatch(value, path, "true or false");
+    *member = value.as_bool();
+  }
+
+  void assign(std::int64_t* member,
+              const json::Value& value,
+              const std::string& path,
+              const Doc& doc) {
+    if (!value.is_number()) return mismatch(value, path, "an integer");
+    const auto integer = value.as_integer();
+    if (!integer) return mismatch(value, path, "an integer");
+    if (in_range(static_cast<double>(*integer), value, path, doc)) *member = *integer;
+  }
+
+  void assign(double* member, const json::Value& value, const std::string& path, const Doc& doc) {
+    if (!value.is_number()) return mismatch(value, path, "a number");
+    if (in_range(value.as_double(), value, path, doc)) *member = value.as_double();
+  }
+
+  void assign(std::string* member,
+              const json::Value& value,
+              const std::string& path,
+              const Doc& doc) {
+    if (!value.is_string()) return mismatch(value, path, "a string");
+    const std::string& text = value.as_string();
+    if (!doc.choices.empty() &&
+        std::find(doc.choices.begin(), doc.choices.end(), text) == doc.choices.end()) {
+      problems_.add(
+          value.place, path, "unknown value " + brief(value), text::suggestion(text, doc.choices));
+      return;
+    }
+    *member = text;
+  }
+
+  void assign(std::vector<double>* member,
+              const json::Value& value,
+              const std::string& path,
+              const Doc& doc) {
+    if (!value.is_array()) return mismatch(value, path, "an array of numbers");
+    assign_items(member, value, path, doc);
+  }
+
+  void assign(std::vector<std::string>* member,
+              const json::Value& value,
+              const std::string& path,
+              const Doc& doc) {
+    if (value.is_string()) {
+      std::string one;
+      assign(&one, value, path, doc);
+      *member = {one};
+      return;
+    }
+    if (!value.is_array()) return mismatch(value, path, "a string or an array of strings");
+    assign_items(member, value, path, doc);
+  }
+
+  template <class T>
+  void assign_items(std::vector<T>* member,
+                    const json::Value& value,
+                    const std::string& path,
+                    const Doc& doc) {
+    member->clear();
+    for (std::size_t i = 0; i < value.items().size(); ++i) {
+      T item{};
+      assign(&item, value.items()[i], path + "[" + std::to_string(i) + "]", doc);
+      member->push_back(item);
+    }
+  }
+
+  template <class T>
+  void assign(std::optional<T>* member,
+              const json::Value& value,
+              const std::string& path,
+              const Doc& doc) {
+    if (value.is_null()) return member->reset();
+    T read{};
+    const std::size_t before = problems_.list().size();
+    assign(&read, value, path, doc);
+    if (problems_.list().size() == before) *member = std::move(read);
+  }
+
+  void assign(json::Value* member, const json::Value& value, const std::string&, const Doc&) {
+    *member = value;
+  }
+
+  Problems& problems_;
+  Origins& origins_;
+  std::vector<Frame> frames_;
+};
+
+// The writer: a stack of the objects that are being filled.
+class Writer : public Fields {
+ public:
+  using Fields::field;
+  void field(std::string_view key, Slot slot, const Doc&) override {
+    std::visit([&](auto* member) { put(key, *member); }, slot);
+  }
+  void begin(std::string_view key, std::string_view) override {
+    keys_.emplace_back(key);
+    objects_.push_back(json::Value::object());
+  }
+  void end() override {
+    json::Value inner = std::move(objects_.back());
+    objects_.pop_back();
+    objects_.back()[keys_.back()] = std::move(inner);
+    keys_.pop_back();
+  }
+  json::Value finish() { return std::move(objects_.front()); }
+
+ private:
+  static json::Value of(bool value) { return json::Value::boolean(value); }
+  static json::Value of(std::int64_t value) { return json::Value::integer(value); }
+  static json::Value of(double value) { return json::Value::number(value); }
+  static json::Value of(const std::string& value) { return json::Value::string(value); }
+  static json::Value of(const json::Value& value) { return value; }
+  template <class T>
+  static json::Value of(const std::vector<T>& values) {
+    json::Value out = json::Value::array();
+    for (const T& value : values)
+      out.push_back(of(value));
+    return out;
+  }
+
+  template <class T>
+  void put(std::string_view key, const T& value) {
+    objects_.back()[key] = of(value);
+  }
+  template <class T>
+  void put(std::string_view key, const std::optional<T>& value) {
+    if (value) put(key, *value);
+  }
+
+  std::vector<json::Value> objects_{json::Value::object()};
+  std::vector<std::string> keys_;
+};
+
+std::string line_of(const Problems::Problem& problem) {
+  std::string out = problem.place.text();
+  if (!out.empty()) out += ": ";
+  if (!problem.path.empty()) out += problem.path + ": ";
+  return out + problem.what;
+}
+
+}  // namespace
+
+void Problems::add(const json::Place& place, std::string path, std::string what, std::string fix) {
+  list_.push_back({place, std::move(path), std::move(what), std::move(fix)});
+}
+
+void Problems::adopt(const Problems& part, std::string_view path) {
+  for (Problem problem : part.list_) {
+    problem.path = problem.path.empty() ? std::string(path) : json::join_path(path, problem.path);
+    list_.push_back(std::move(problem));
+  }
+}
+
+void Problems::raise() const {
+  if (list_.empty()) return;
+  if (list_.size() == 1)
+    throw Error(Error::Kind::Config, line_of(list_.front()), list_.front().fix);
+  std::vector<Problem> sorted = list_;
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Problem& a, const Problem& b) {
+    return std::pair(a.place.line, a.place.column) < std::pair(b.place.line, b.place.column);
+  });
+  std::string what = std::to_string(sorted.size()) + " problems in the configuration:";
+  for (const Problem& problem : sorted) {
+    what += "\n  " + line_of(problem);
+    if (!problem.fix.empty()) what += "\n    fix: " + problem.fix;
+  }
+  throw Error(Error::Kind::Config, what);
+}
+
+void Origins::note(std::string path, json::Place place) {
+  list_.emplace_back(std::move(path), std::move(place));
+}
+
+void Origins::note_all(const std::string& path, const json::Value& value) {
+  note(path, value.place);
+  if (!value.is_object()) return;
+  for (const auto& [key, member] : value.members())
+    note_all(json::join_path(path, key), member);
+}
+
+bool Origins::given(std::string_view path) const {
+  return std::any_of(
+      list_.begin(), list_.end(), [&](const auto& entry) { return entry.first == path; });
+}
+
+json::Place Origins::place(std::string_view path) const {
+  for (;;) {
+    const auto it = std::find_if(
+        list_.begin(), list_.end(), [&](const auto& entry) { return entry.first == path; });
+    if (it != list_.end()) return it->second;
+    if (path.empty()) return {};
+    const std::size_t dot = path.rfind('.');
+    path = dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+  }
+}
+
+namespace detail {
+
+void read_fields(const json::Value& source,
+                 void (*describe)(void*, Fields&),
+                 void* options,
+                 Problems& problems,
+                 Origins& origins) {
+  Reader reader(source, problems, origins);
+  describe(options, reader);
+  reader.finish();
+}
+
+json::Value write_fields(void (*describe)(void*, Fields&), void* options) {
+  Writer writer;
+  describe(options, writer);
+  return writer.finish();
+}
+
+}  // namespace detail
+}  // namespace tessera::config

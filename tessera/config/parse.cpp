@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+// A recursive-descent parser. The depth limit bounds the recursion, so 200,000 brackets are a
+// message and not a crash.
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/config/json.h"
+
+namespace tessera::json {
+namespace {
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_word(char c) {
+  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' ||
+         c == '+' || c == '.' || static_cast<unsigned char>(c) >= 0x80;
+}
+
+int hex_value(char c) {
+  if (is_digit(c)) return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+void append_utf8(std::string& out, unsigned code) {
+  const auto byte = [&](unsigned value) { out += static_cast<char>(value); };
+  if (code < 0x80) {
+    byte(code);
+  } else if (code < 0x800) {
+    byte(0xC0 | (code >> 6));
+    byte(0x80 | (code & 0x3F));
+  } else if (code < 0x10000) {
+    byte(0xE0 | (code >> 12));
+    byte(0x80 | ((code >> 6) & 0x3F));
+    byte(0x80 | (code & 0x3F));
+  } else {
+    byte(0xF0 | (code >> 18));
+    byte(0x80 | ((code >> 12) & 0x3F));
+    byte(0x80 | ((code >> 6) & 0x3F));
+    byte(0x80 | (code & 0x3F));
+  }
+}
+
+}  // namespace
+
+class Parser {
+ public:
+  Parser(std::string_view text,
+         const std::string& source,
+         const ParseOptions& options,
+         Error::Kind kind)
+      : text_(text), source_(source), options_(options), kind_(kind) {}
+
+  Value document() {
+    refuse_what_is_no_text();
+    if (text_.substr(0, 3) == "\xEF\xBB\xBF") {
+      text_.remove_prefix(3);
+    } else if (text_.substr(0, 2) == "\xFF\xFE" || text_.substr(0, 2) == "\xFE\xFF") {
+      fail(0, "this is UTF-16, expected UTF-8", "save the file as UTF-8");
+    }
+    if (const auto bad = text::find_invalid_utf8(text_)) {
+      fail(*bad, "byte " + hex_byte(text_[*bad]) + " is not valid UTF-8", "save the file as UTF-8");
+    }
+    skip_blank();
+    if (at_end())
+      fail(at_, "the file is empty, expected " + std::string(expected_), "write at least {}");
+    Value out = value(0);
+    skip_blank();
+    if (!at_end())
+      fail(at_, "expected the end of the file after the closing bracket, found " + found());
+    return out;
+  }
+
+ private:
+  // ---- where we are ----
+  [[nodiscard]] bool at_end() const { return at_ >= text_.size(); }
+  [[nodiscard]] char peek() const { return at_end() ? '\0' : text_[at_]; }
+
+  // Line and column of `position`, which never goes back: the whole file is counted once.
+  Place locate(std::size_t position) {
+    for (; located_ < position && located_ < text_.size(); ++located_) {
+      if (text_[located_] == '\n') {
+        ++line_;
+        column_ = 1;
+      } else if ((static_cast<unsigned char>(text_[located_]) & 0xC0) != 0x80) {
+        ++column_;
+      }
+    }
+    return {source_, line_, column_};
+  }
+
+  [[nodiscard]] static std::string hex_byte(char c) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(c);
+    return std::string("0x") + kDigits[byte >> 4] + kDigits[byte & 15];
+  }
+
+  // What stands at the position, for a message.
+  [[nodiscard]] std::string found() const {
+    if (at_end()) return "the end of the file";
+    const char c = text_[at_];
+    if (c == '\n' || c == '\r') return "the end of the line";
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return "byte " + hex_byte(c);
+    std::size_t end = at_;
+    while (end < text_.size() && is_word(text_[end]) && end - at_ < 24)
+      ++end;
+    while (end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80)
+      ++end;
+    if (end == at_) ++end;
+    const std::string_view token = text_.substr(at_, end - at_);
+    return token == "\"" ? "a string" : fmt::format("\"{}\"", token);
+  }
+
+  [[noreturn]] void fail_at(const Place& place,
+                            const std::string& what,
+                            const std::string& fix) const {
+    const std::string where = path_.empty() ? "" : " (at " + path_ + ")";
+    throw Error(kind_, place.text() + ": " + what + where, fix);
+  }
+  [[noreturn]] void fail(std::size_t position,
+                         const std::string& what,
+                         const std::string& fix = "") {
+    fail_at(locate(position), what, fix);
+  }
+
+  void refuse_what_is_no_text() const {
+    const std::size_t nul = text_.find('\0');
+    if (nul == std::string_view::npos) return;
+    throw Error(kind_,
+                source_ + ": this is a binary file (byte 0x00 at offset " + std::to_string(nul) +
+                    "), expected " + std::string(expected_),
+                "name a JSON file");
+  }
+
+  // ---- blanks and comments ----
+  void skip_blank() {
+    for (;;) {
+      const char c = peek();
+      if (!at_end() && (c == ' ' || c == '\t' || c == '\n' || c == '\r')) {
+        ++at_;
+      } else if (c == '#' || (c == '/' && (next_is('/') || next_is('*')))) {
+        skip_comment();
+      } else {
+        return;
+      }
+    }
+  }
+  [[nodiscard]] bool next_is(char c) const { return at_ + 1 < text_.size() && text_[at_ + 1] == c; }
+
+  void skip_comment() {
+    if (!options_.relaxed) fail(at_, "comments are not allowed here");
+    if (peek() == '/' && next_is('*')) {
+      const std::size_t end = text_.find("*/", at_ + 2);
+      if (end == std::string_view::npos) fail(at_, "this comment is never closed", "add */");
+      at_ = end + 2;
+    } else {
+      at_ = std::min(text_.find('\n', at_), text_.size());
+    }
+  }
+
+  // ---- values ----
+  Value value(int depth) {
+    Place place = locate(at_);
+    Value out = bare_value(depth);
+    out.place = std::move(place);
+    out.strict_ = kind_ == Error::Kind::Format;
+    return out;
+  }
+
+  Value bare_value(int depth) {
+    const char c = peek();
+    if (c == '{' || c == '[') {
+      if (depth >= options_.max_depth) {
+        fail(at_,
+             "nested deeper than " + std::to_string(options_.max_depth) + " levels",
+             "close brackets earlier");
+      }
+      return c == '{' ? object(depth) : array(depth);
+    }
+    if (c == '"') return Value::string(string());
+    if (is_digit(c) || c == '-') return number();
+    if (at_end() || !is_word(c)) {
+      fail(at_, "expected a value, found " + found(), c == '\'' ? "use double quotes" : "");
+    }
+    return word();
+  }
+
+  Value word() {
+    const std::size_t begin = at_;
+    while (!at_end() && is_word(peek()))
+      ++at_;
+    const std::string_view name = text_.substr(begin, at_ - begin);
+    if (name == "true") return Value::boolean(true);
+    if (name == "false") return Value::boolean(false);
+    if (name == "null") return Value();
+    at_ = begin;
+    const std::string lower = text::lower(name);
+    if (lower == "nan" || lower == "inf" || lower == "infinity" || lower == "+inf" ||
+        lower == "+infinity") {
+      fail(begin, std::string(name) + " is not a number that JSON knows", "write a finite number");
+    }
+    std::string fix = "strings stand in double quotes";
+    if (lower == "true" || lower == "yes" || lower == "on") fix = "write true";
+    if (lower == "false" || lower == "no" || lower == "off") fix = "write false";
+    if (lower == "none" || lower == "nil") fix = "write null";
+    if (name.front() == '+' || name.front() == '.') fix = "numbers begin with a digit or \"-\"";
+    fail(begin, "expected a value, found " + found(), fix);
+  }
+
+  Value number() {
+    const std::size_t begin = at_;
+    while (!at_end() && is_word(peek()))
+      ++at_;
+    const std::string_view token = text_.substr(begin, at_ - begin);
+    if (!is_json_number(token)) {
+      at_ = begin;
+      const bool no_number = token.size() > 1 && !is_digit(token[1]) && token[0] == '-';
+      fail(begin,
+           "\"" + std::string(token.substr(0, 40)) + "\" is not a number",
+           no_number ? "write a finite number" : "numbers look like 12, -3, 0.5 or 5e8");
+    }
+    double as_double = 0.0;
+    const auto result = std::from_chars(token.data(), token.data() + token.size(), as_double);
+    // Too small becomes 0 (as everywhere), too large has no double: an exponent above zero tells
+    // them apart.
+    if (result.ec == std::errc::result_out_of_range && token.find("e-") == std::string_view::npos &&
+        token.find("E-") == std::string_view::npos) {
+      fail(begin,
+           std::string(token.substr(0, 40)) + " is too large for a number",
+           "write a smaller number");
+    }
+    Value out;
+    out.type_ = Value::Type::Number;
+    out.text_ = std::string(token);
+    return out;
+  }
+
+  // RFC 8259: -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)?
+  static bool is_json_number(std::string_view token) {
+    std::size_t i = 0;
+    const auto digits = [&] {
+      const std::size_t begin = i;
+      while (i < token.size() && is_digit(token[i]))
+        ++i;
+      return i - begin;
+    };
+    if (token[i] == '-') ++i;
+    const std::size_t whole_begin = i, whole = digits();
+    if (whole == 0 || (whole > 1 && token[whole_begin] == '0')) return false;
+    if (i < token.size() && token[i] == '.') {
+      ++i;
+      if (digits() == 0) return false;
+    }
+    if (i < token.size() && (token[i] == 'e' || token[i] == 'E')) {
+      ++i;
+      if (i < token.size() && (token[i] == '+' || token[i] == '-')) ++i;
+      if (digits() == 0) return false;
+    }
+    return i == token.size();
+  }
+
+  std::string string() {
+    const std::size_t open = at_++;
+    std::string out;
+    for (;;) {
+      const std::size_t run = text_.find_first_of("\"\\\n\r", at_);
+      if (run == std::string_view::npos || text_[run] == '\n' || text_[run] == '\r') {
+        fail(open, "this string is never closed", "add a double quote before the end of the line");
+      }
+      append_run(out, run);
+      if (text_[run] == '"') {
+        at_ = run + 1;
+        return out;
+      }
+      at_ = run;
+      append_escape(out);
+    }
+  }
+
+  void append_run(std::string& out, std::size_t end) {
+    for (std::size_t i = at_; i < end; ++i) {
+      if (static_cast<unsigned char>(text_[i]) < 0x20 && (text_[i] != '\t' || !options_.relaxed)) {
+        fail(i,
+             "control byte " + hex_byte(text_[i]) + " inside a string",
+             "write it as an escape, such as \\t");
+      }
+    }
+    out += text_.substr(at_, end - at_);
+  }
+
+  void append_escape(std::string& out) {
+    constexpr std::string_view kLetters = "\"\\/bfnrt", kMeans = "\"\\/\b\f\n\r\t";
+    const char c = at_ + 1 < text_.size() ? text_[at_ + 1] : '\0';
+    if (c == 'u') return append_unicode(out);
+    const std::size_t which = c == '\0' ? std::string_view::npos : kLetters.find(c);
+    if (which == std::string_view::npos) {
+      fail(at_,
+           "unknown escape \\" + std::string(c == '\0' ? 0 : 1, c),
+           "write \\\\ for a backslash");
+    }
+    out += kMeans[which];
+    at_ += 2;
+  }
+
+  void append_unicode(std::string& out) {
+    const std::size_t begin = at_;
+    unsigned code = four_digits(begin);
+    if (code >= 0xD800 && code < 0xDC00) {
+      const bool pair = at_ + 1 < text_.size() && text_[at_] == '\\' && text_[at_ + 1] == 'u';
+      const unsigned low = pair ? four_digits(begin) : 0;
+      if (low < 0xDC00 || low > 0xDFFF)
+        fail(begin, "half of a surrogate pair", "write both halves");
+      code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+    } else if (code >= 0xDC00 && code < 0xE000) {
+      fail(begin, "half of a surrogate pair", "write both halves");
+    }
+    append_utf8(out, code);
+  }
+
+  // Reads \uXXXX at the position; errors are told at `begin`.
+  unsigned four_digits(std::size_t begin) {
+    unsigned code = 0;
+    for (std::size_t i = at_ + 2; i < at_ + 6; ++i) {
+      const int digit = i < text_.size() ? hex_value(text_[i]) : -1;
+      if (digit < 0) fail(begin, "\\u needs four hexadecimal digits");
+      code = code * 16 + static_cast<unsigned>(digit);
+    }
+    at_ += 6;
+    return code;
+  }
+
+  // ---- containers ----
+  // After an element: true if another one follows, false at the closing bracket.
+  bool another(char close, const Place& open) {
+    skip_blank();
+    if (peek() == ',') {
+      const std::size_t comma = at_++;
+      skip_blank();
+      if (peek() != close) return true;
+      if (!options_.relaxed) fail(comma, "a comma before the closing bracket is not allowed here");
+    }
+    if (peek() == close && !at_end()) {
+      ++at_;
+      return false;
+    }
+    if (at_end()) never_closed(close, open);
+    fail(at_, std::string("expected \",\" or \"") + close + "\", found " + found());
+  }
+
+  [[noreturn]] void never_closed(char close, const Place& open) {
+    const char bracket = close == '}' ? '{' : '[';
+    fail_at(locate(at_),
+            std::string("expected \"") + close + "\", found the end of the file; the \"" + bracket +
+                "\" at line " + std::to_string(open.line) + ", column " +
+                std::to_string(open.column) + " is never closed",
+            std::string("add \"") + close + "\"");
+  }
+
+  Value array(int depth) {
+    const Place open = locate(at_++);
+    Value out = Value::array();
+    skip_blank();
+    if (peek() == ']') {
+      ++at_;
+      return out;
+    }
+    const std::size_t outer = path_.size();
+    do {
+      if (at_end()) never_closed(']', open);
+      path_ += fmt::format("[{}]", out.items_.size());
+      out.items_.push_back(value(depth + 1));
+      path_.resize(outer);
+    } while (another(']', open));
+    return out;
+  }
+
+  Value object(int depth) {
+    const Place open = locate(at_++);
+    Value out = Value::object();
+    skip_blank();
+    if (peek() == '}') {
+      ++at_;
+      return out;
+    }
+    std::unordered_set<std::string> seen;
+    do {
+      if (at_end()) never_closed('}', open);
+      member(out, seen, depth);
+    } while (another('}', open));
+    return out;
+  }
+
+  void member(Value& out, std::unordered_set<std::string>& seen, int depth) {
+    const std::size_t outer = path_.size();
+    Place key_place = locate(at_);
+    if (peek() != '"') {
+      fail(at_,
+           "expected a key in double quotes, found " + found(),
+           peek() == ',' ? "remove one comma" : "");
+    }
+    std::string key = string();
+    path_ = join_path(path_, key);
+    if (!seen.insert(key).second) {
+      const Value* first = out.find(key);
+      fail_at(key_place,
+              "the key \"" + key + "\" stands here twice, first at line " +
+                  std::to_string(first->key_place.line),
+              "remove one of them");
+    }
+    skip_blank();
+    if (peek() != ':') fail(at_, "expected \":\" after the key \"" + key + "\", found " + found());
+    ++at_;
+    skip_blank();
+    Value item = value(depth + 1);
+    item.key_place = std::move(key_place);
+    out.members_.emplace_back(std::move(key), std::move(item));
+    path_.resize(outer);
+  }
+
+  static constexpr std::string_view expected_ = "one JSON object";
+  std::string_view text_;
+  const std::string& source_;
+  ParseOptions options_;
+  Error::Kind kind_;
+  std::size_t at_ = 0;
+  std::size_t located_ = 0;
+  int line_ = 1, column_ = 1;
+  std::string path_;
+};
+
+Value parse(std::string_view text, const std::string& source, ParseOptions options) {
+  return Parser(text, source, options, Error::Kind::Config).document();
+}
+
+Value parse_strict(std::string_view text, const std::string& source, int max_depth) {
+  return Parser(text, source, {.relaxed = false, .max_depth = max_depth}, Error::Kind::Format)
+      .document();
+}
+
+}  // namespace tessera::json
