@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/activation.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/text.h"
+#include "tessera/ops/cpu/tensors.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr std::int64_t kGrain = 16384;
+
+const std::pair<const char*, Activation> kNames[] = {{"gelu_tanh", Activation::GeluTanh},
+                                                     {"gelu_new", Activation::GeluTanh},
+                                                     {"gelu", Activation::Gelu},
+                                                     {"relu", Activation::Relu},
+                                                     {"silu", Activation::Silu}};
+
+}  // namespace
+
+std::vector<std::string> activation_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, activation] : kNames)
+    names.emplace_back(name);
+  return names;
+}
+
+Activation activation_from_name(std::string_view name) {
+  for (const auto& [known, activation] : kNames) {
+    if (name == known) return activation;
+  }
+  throw Error(Error::Kind::Config,
+              "unknown activation \"" + std::string(name) + "\"",
+              text::suggestion(name, activation_names()));
+}
+
+at::Tensor activate(const at::Tensor& x, Activation activation) {
+  at::Tensor y = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
+  if (x.is_meta()) return y;
+  const at::Tensor from = x.contiguous();
+  const auto kernel = cpu::kernels().activate[cpu::float_of(x)];
+  cpu::parallel(x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    kernel(from.data_ptr(), y.data_ptr(), static_cast<int>(activation), begin, end);
+  });
+  return y;
+}
+
+at::Tensor activate_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation) {
+  TESSERA_REQUIRE(dy.numel() == x.numel(),
+                  Shape,
+                  "activation gradient of " + cpu::shape(dy) + " for an input of " + cpu::shape(x),
+                  "both need the same shape");
+  at::Tensor dx = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
+  if (x.is_meta()) return dx;
+  const at::Tensor gradient = dy.to(x.scalar_type()).contiguous(), from = x.contiguous();
+  const auto kernel = cpu::kernels().activate_grad[cpu::float_of(x)];
+  cpu::parallel(x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    kernel(gradient.data_ptr(),
+           from.data_ptr(),
+           dx.data_ptr(),
+           static_cast<int>(activation),
+           begin,
+           end);
+  });
+  return dx;
+}
+
+}  // namespace tessera::ops

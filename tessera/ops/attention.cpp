@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/attention.h"
+
+#include <cmath>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/ops/cpu/isa.h"
+#include "tessera/ops/cpu/tensors.h"
+
+namespace tessera::ops {
+namespace {
+
+double scale_of(const AttentionArgs& args, const at::Tensor& q) {
+  return args.scale != 0.0 ? args.scale : 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
+}
+
+/// A query that sees every key needs no mask: one new token after a cache, for example.
+bool sees_all(const AttentionArgs& args, std::int64_t keys) {
+  return !args.causal || args.query_offset + 1 >= keys;
+}
+
+/// ATen's flash kernel: no mask, no dropout, and its causal triangle starts at query 0 = key 0.
+bool flash_fits(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k) {
+  if (args.mask_BS.defined() || args.dropout.active()) return false;
+  return sees_all(args, k.size(2)) || (args.query_offset == 0 && q.size(2) == k.size(2));
+}
+
+/// Inputs as the flash kernel should see them: bf16 only where the CPU multiplies it.
+at::Tensor for_flash(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 && !native_bf16() ? x.to(at::kFloat) : x;
+}
+
+void check(const at::Tensor& q,
+           const at::Tensor& k,
+           const at::Tensor& v,
+           const AttentionArgs& args) {
+  const bool fits = q.dim() == 4 && k.dim() == 4 && v.sizes() == k.sizes() &&
+                    q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3) &&
+                    q.scalar_type() == k.scalar_type() && k.scalar_type() == v.scalar_type();
+  TESSERA_REQUIRE(
+      fits,
+      Shape,
+      "attention of q " + cpu::shape(q) + ", k " + cpu::shape(k) + ", v " + cpu::shape(v),
+      "expected [batch, heads, tokens, channels] that agree but for the tokens, in one dtype");
+  TESSERA_REQUIRE(
+      !args.mask_BS.defined() || (args.mask_BS.dim() == 2 && args.mask_BS.size(0) == q.size(0) &&
+                                  args.mask_BS.size(1) == k.size(2)),
+      Shape,
+      "attention mask of " + cpu::shape(args.mask_BS) + " for keys " + cpu::shape(k),
+      "expected [batch, keys]");
+}
+
+/// Softmax of scaled, masked scores [B, H, T, S] in place.
+void softmax_(const at::Tensor& scores, const AttentionArgs& args, double scale) {
+  const at::Tensor mask = args.mask_BS.defined() ? cpu::plain_float(args.mask_BS) : at::Tensor();
+  const cpu::SoftmaxRows rows{.scores = scores.data_ptr<float>(),
+                              .mask_BS = mask.defined() ? mask.data_ptr<float>() : nullptr,
+                              .heads = scores.size(1),
+                              .queries = scores.size(2),
+                              .keys = scores.size(3),
+                              .query_offset = args.query_offset,
+                              .causal = args.causal,
+                              .scale = static_cast<float>(scale)};
+  const auto kernel = cpu::kernels().softmax;
+  cpu::parallel(scores.numel() / scores.size(3), 16, [&](std::int64_t begin, std::int64_t end) {
+    kernel(rows, begin, end);
+  });
+}
+
+AttentionOut math_attention(const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            const AttentionArgs& args) {
+  const at::Tensor probabilities =
+      at::matmul(cpu::plain_float(q), cpu::plain_float(k).transpose(2, 3)).contiguous();
+  softmax_(probabilities, args, scale_of(args, q));
+  const at::Tensor y = at::matmul(dropout(probabilities, args.dropout), cpu::plain_float(v));
+  return {y.to(q.scalar_type()), probabilities};
+}
+
+AttentionGrads math_backward(const at::Tensor& dy,
+                             const at::Tensor& q,
+                             const at::Tensor& k,
+                             const at::Tensor& v,
+                             const at::Tensor& probabilities,
+                             const AttentionArgs& args) {
+  const at::Tensor g = cpu::plain_float(dy), dropped = dropout(probabilities, args.dropout);
+  const at::Tensor dv = at::matmul(dropped.transpose(2, 3), g);
+  at::Tensor dscores = at::matmul(g, cpu::plain_float(v).transpose(2, 3)).contiguous();
+  dscores = dropout(dscores, args.dropout);
+  const std::int64_t S = dscores.size(3);
+  const auto kernel = cpu::kernels().softmax_grad;
+  const float scale = static_cast<float>(scale_of(args, q));
+  cpu::parallel(dscores.numel() / S, 16, [&](std::int64_t begin, std::int64_t end) {
+    kernel(probabilities.data_ptr<float>(), dscores.data_ptr<float>(), S, scale, begin, end);
+  });
+  return {at::matmul(dscores, cpu::plain_float(k)).to(q.scalar_type()),
+          at::matmul(dscores.transpose(2, 3), cpu::plain_float(q)).to(q.scalar_type()),
+          dv.to(q.scalar_type())};
+}
+
+AttentionOut meta_attention(const at::Tensor& q, const at::Tensor& k, bool flash) {
+  const auto options = q.options().dtype(at::kFloat);
+  const at::Tensor saved = flash ? at::empty({q.size(0), q.size(1), q.size(2)}, options)
+                                 : at::empty({q.size(0), q.size(1), q.size(2), k.size(2)}, options);
+  return {at::empty_like(q), saved};
+}
+
+}  // namespace
+
+AttentionOut attention(const at::Tensor& q_BHTK,
+                       const at::Tensor& k_BHSK,
+                       const at::Tensor& v_BHSK,
+                       const AttentionArgs& args) {
+  check(q_BHTK, k_BHSK, v_BHSK, args);
+  const bool flash = flash_fits(args, q_BHTK, k_BHSK);
+  if (q_BHTK.is_meta()) return meta_attention(q_BHTK, k_BHSK, flash);
+  if (!flash) return math_attention(q_BHTK, k_BHSK, v_BHSK, args);
+  const bool causal = !sees_all(args, k_BHSK.size(2));
+  auto [y, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(for_flash(q_BHTK),
+                                                                        for_flash(k_BHSK),
+                                                                        for_flash(v_BHSK),
+                                                                        0.0,
+                                                                        causal,
+                                                                        std::nullopt,
+                                                                        scale_of(args, q_BHTK));
+  return {y.to(q_BHTK.scalar_type()), logsumexp};
+}
+
+AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
+                                  const at::Tensor& q_BHTK,
+                                  const at::Tensor& k_BHSK,
+                                  const at::Tensor& v_BHSK,
+                                  const AttentionOut& out,
+                                  const AttentionArgs& args) {
+  check(q_BHTK, k_BHSK, v_BHSK, args);
+  if (q_BHTK.is_meta())
+    return {at::empty_like(q_BHTK), at::empty_like(k_BHSK), at::empty_like(v_BHSK)};
+  if (!flash_fits(args, q_BHTK, k_BHSK)) {
+    return math_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out.saved, args);
+  }
+  const bool causal = !sees_all(args, k_BHSK.size(2));
+  const at::Tensor dy = dy_BHTK.to(q_BHTK.scalar_type());
+  auto [dq, dk, dv] =
+      at::_scaled_dot_product_flash_attention_for_cpu_backward(for_flash(dy),
+                                                               for_flash(q_BHTK),
+                                                               for_flash(k_BHSK),
+                                                               for_flash(v_BHSK),
+                                                               for_flash(out.y_BHTK),
+                                                               out.saved,
+                                                               0.0,
+                                                               causal,
+                                                               std::nullopt,
+                                                               scale_of(args, q_BHTK));
+  const at::ScalarType dtype = q_BHTK.scalar_type();
+  return {dq.to(dtype), dk.to(dtype), dv.to(dtype)};
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Headers stand before the pragma: their inline functions must stay runnable on every CPU.
+#include <cstdint>
+
+#include "tessera/base/philox.h"
+#include "tessera/ops/cpu/kernels.h"
+
+#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
+#define TESSERA_KERNELS avx512_kernels
+#define TESSERA_LANES 16
+#include "tessera/ops/cpu/bodies.inc"

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/cpu/isa.h"
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::ops {
+namespace {
+
+bool runs(Isa isa) {
+  switch (isa) {
+    case Isa::Portable:
+      return true;
+    case Isa::Avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case Isa::Avx512:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  }
+  return false;
+}
+
+Isa best() {
+  if (runs(Isa::Avx512)) return Isa::Avx512;
+  return runs(Isa::Avx2) ? Isa::Avx2 : Isa::Portable;
+}
+
+Isa choose() {
+  __builtin_cpu_init();
+  const char* asked = std::getenv("TESSERA_ISA");
+  if (asked == nullptr || *asked == '\0') return best();
+  const std::vector<std::string> names = {"portable", "avx2", "avx512"};
+  for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512}) {
+    if (name(isa) != asked) continue;
+    TESSERA_REQUIRE(runs(isa),
+                    Unsupported,
+                    "TESSERA_ISA=" + std::string(asked) + ", but this CPU does not have it",
+                    "unset TESSERA_ISA, or TESSERA_ISA=" + std::string(name(best())));
+    return isa;
+  }
+  throw Error(Error::Kind::Config,
+              "TESSERA_ISA=" + std::string(asked) + " is not known",
+              text::suggestion(asked, names));
+}
+
+}  // namespace
+
+Isa isa() {
+  static const Isa chosen = choose();
+  return chosen;
+}
+
+std::string_view name(Isa isa) {
+  switch (isa) {
+    case Isa::Portable:
+      return "portable";
+    case Isa::Avx2:
+      return "avx2";
+    case Isa::Avx512:
+      return "avx512";
+  }
+  return "?";
+}
+
+bool native_bf16() {
+  static const bool native = isa() == Isa::Avx512 && (__builtin_cpu_supports("avx512bf16") ||
+                                                      __builtin_cpu_supports("amx-bf16"));
+  return native;
+}
+
+bool native_bf16_to_fp32() {
+  return native_bf16() && __builtin_cpu_is("intel");
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which body of our kernels runs on this machine, and whether its CPU multiplies bf16 by itself.
+#pragma once
+
+#include <string_view>
+
+namespace tessera::ops {
+
+enum class Isa { Portable, Avx2, Avx512 };
+
+/// The best body that the CPU has, or TESSERA_ISA = portable | avx2 | avx512 (read once).
+/// Error{Config} for another word, Error{Unsupported} for a body that this CPU cannot run. Another
+/// body is another order of no sum: results agree to the bit.
+Isa isa();
+std::string_view name(Isa isa);
+
+/// True where matrix products of bf16 operands are done in hardware (AVX512-BF16 or AMX). False
+/// whenever TESSERA_ISA asks for less than avx512.
+bool native_bf16();
+/// True where a bf16 product can be added to an fp32 matrix at hardware speed (Intel: MKL's
+/// bf16bf16f32).
+bool native_bf16_to_fp32();
+
+}  // namespace tessera::ops

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of our own CPU kernels. One set of bodies (bodies.inc) is compiled once for each
+// instruction set; every set does the same operations in the same order, so that a result depends
+// neither on the CPU nor on an element's place in a vector. Legend: N rows, C channels, V
+// vocabulary, T queries, S keys.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::ops::cpu {
+
+/// Element type of a kernel's data: fp32, or bf16 as its 16 bits.
+enum Float : int { kF32 = 0, kBF16 = 1 };
+inline constexpr int kFloats = 2;
+
+struct NormRows {
+  const void* x;
+  const float* weight;
+  const float* bias;  // or nullptr
+  void* y;
+  float* mean;
+  float* rstd;
+  std::int64_t channels;
+  double eps;
+};
+struct NormGradRows {
+  const void* dy;
+  const void* x;
+  const float* mean;
+  const float* rstd;
+  const float* weight;
+  void* dx;
+  std::int64_t channels;
+};
+struct EntropyRows {
+  float* logits;
+  const std::int64_t* labels;
+  double* losses;  // one a row; 0 where the row is ignored
+  std::int64_t vocab;
+  std::int64_t ignored;
+  double smoothing;
+  bool want_grad;
+};
+/// Scores of (batch, head, query) rows, fp32, in place.
+struct SoftmaxRows {
+  float* scores;
+  const float* mask_BS;  // or nullptr
+  std::int64_t heads, queries, keys, query_offset;
+  bool causal;
+  float scale;
+};
+struct AdamWRange {
+  float* master;
+  float* exp_avg;
+  float* exp_avg_sq;
+  const float* grad;
+  std::uint16_t* working;  // or nullptr
+  float grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2;
+  float keep;       // 1 - lr * decay where decay is decoupled, else 1
+  float l2;         // decay where it goes into the gradient, else 0
+  float step_size;  // lr / (1 - beta1^t)
+  float inv_sqrt_correction2;
+  float eps;
+};
+
+/// Ranges are [begin, end) of rows or elements; the caller cuts them for its threads.
+struct Kernels {
+  void (*layer_norm[kFloats])(const NormRows&, std::int64_t begin, std::int64_t end);
+  /// dweight, dbias: sums of these rows, added to; nullptr: skipped.
+  void (*layer_norm_grad[kFloats])(
+      const NormGradRows&, float* dweight, float* dbias, std::int64_t begin, std::int64_t end);
+  /// sums[c] += x[row][c] over the rows in order.
+  void (*column_sums[kFloats])(
+      const void* x, std::int64_t columns, float* sums, std::int64_t begin, std::int64_t end);
+  /// activation: 0 gelu_tanh, 1 gelu, 2 relu, 3 silu.
+  void (*activate[kFloats])(
+      const void* x, void* y, int activation, std::int64_t begin, std::int64_t end);
+  void (*activate_grad[kFloats])(const void* dy,
+                                 const void* x,
+                                 void* dx,
+                                 int activation,
+                                 std::int64_t begin,
+                                 std::int64_t end);
+  /// y = kept ? x * scale : 0; element i of the range is element `first + i` of the sample.
+  void (*dropout[kFloats])(const void* x,
+                           void* y,
+                           std::int64_t numel,
+                           std::uint64_t key,
+                           std::uint64_t sample,
+                           std::uint64_t first,
+                           std::uint32_t threshold,
+                           float scale);
+  /// table[id] += dy for all tokens in order, columns [begin, end).
+  void (*embedding_grad[kFloats])(const void* dy,
+                                  const std::int64_t* ids,
+                                  float* table,
+                                  std::int64_t tokens,
+                                  std::int64_t channels,
+                                  std::int64_t begin,
+                                  std::int64_t end);
+  void (*cross_entropy)(const EntropyRows&, std::int64_t begin, std::int64_t end);
+  void (*softmax)(const SoftmaxRows&, std::int64_t begin, std::int64_t end);
+  /// dscores = probabilities * (dscores - sum of both) * scale, in place.
+  void (*softmax_grad)(const float* probabilities,
+                       float* dscores,
+                       std::int64_t keys,
+                       float scale,
+                       std::int64_t begin,
+                       std::int64_t end);
+  void (*adamw)(const AdamWRange&, std::int64_t begin, std::int64_t end);
+  void (*square_sums)(const float* x,
+                      std::int64_t numel,
+                      std::int64_t chunk,
+                      double* sums,
+                      std::int64_t begin,
+                      std::int64_t end);
+  std::int64_t (*first_nonfinite)(const float* x, std::int64_t numel);
+};
+
+/// Of isa().
+const Kernels& kernels();
+
+const Kernels& portable_kernels();
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+
+}  // namespace tessera::ops::cpu

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between tensors and the kernels' raw pointers. Included by .cpp files only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/cpu/kernels.h"
+
+namespace tessera::ops::cpu {
+
+/// The kernels' name for a tensor's dtype; another one is Error{Unsupported}.
+inline Float float_of(const at::Tensor& x) {
+  if (x.scalar_type() == at::kFloat) return kF32;
+  TESSERA_REQUIRE(x.scalar_type() == at::kBFloat16,
+                  Unsupported,
+                  std::string("a tensor of ") + c10::toString(x.scalar_type()),
+                  "use float or bfloat16");
+  return kBF16;
+}
+
+inline std::string shape(const at::Tensor& x) {
+  std::string out = "[";
+  for (std::int64_t dim = 0; dim < x.dim(); ++dim) {
+    out += (dim > 0 ? ", " : "") + std::to_string(x.size(dim));
+  }
+  return out + "]";
+}
+
+/// The tensor as fp32 in row-major order; no copy where it is so already.
+inline at::Tensor plain_float(const at::Tensor& x) {
+  return x.to(at::kFloat).contiguous();
+}
+
+/// A destination that the kernels write: fp32, row-major, of `numel` elements.
+inline float* destination(const at::Tensor& to, std::int64_t numel, const char* name) {
+  TESSERA_REQUIRE(to.scalar_type() == at::kFloat && to.is_contiguous() && to.numel() == numel,
+                  Shape,
+                  std::string(name) + " is " + c10::toString(to.scalar_type()) + shape(to),
+                  "pass contiguous float of " + std::to_string(numel) + " elements");
+  return to.data_ptr<float>();
+}
+
+/// fn(begin, end) over [0, n), cut for at::get_num_threads() threads with at least `grain` each.
+template <class Fn>
+void parallel(std::int64_t n, std::int64_t grain, const Fn& fn) {
+  at::parallel_for(0, n, grain < 1 ? 1 : grain, fn);
+}
+
+}  // namespace tessera::ops::cpu

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/norm.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/ops/cpu/row_blocks.h"
+#include "tessera/ops/cpu/tensors.h"
+
+namespace tessera::ops {
+namespace {
+
+/// Elements that make a share of work worth a thread.
+constexpr std::int64_t kGrainElements = 8192;
+
+std::int64_t rows_per_thread(std::int64_t channels) {
+  return std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, channels));
+}
+
+void check_channels(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const std::int64_t C = x.dim() > 0 ? x.size(-1) : 0;
+  TESSERA_REQUIRE(C > 0 && weight.numel() == C && (!bias.defined() || bias.numel() == C),
+                  Shape,
+                  "layer_norm of " + cpu::shape(x) + " with a weight of " + cpu::shape(weight),
+                  "weight and bias need one value for each of the input's last dimension");
+}
+
+}  // namespace
+
+LayerNormOut layer_norm(const at::Tensor& x_NC,
+                        const at::Tensor& weight_C,
+                        const at::Tensor& bias_C,
+                        double eps) {
+  check_channels(x_NC, weight_C, bias_C);
+  const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
+  LayerNormOut out{at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous),
+                   at::empty({N}, x_NC.options().dtype(at::kFloat)),
+                   at::empty({N}, x_NC.options().dtype(at::kFloat))};
+  if (x_NC.is_meta()) return out;
+  const at::Tensor x = x_NC.contiguous(), weight = cpu::plain_float(weight_C);
+  const at::Tensor bias = bias_C.defined() ? cpu::plain_float(bias_C) : at::Tensor();
+  const cpu::NormRows rows{.x = x.data_ptr(),
+                           .weight = weight.data_ptr<float>(),
+                           .bias = bias.defined() ? bias.data_ptr<float>() : nullptr,
+                           .y = out.y_NC.data_ptr(),
+                           .mean = out.mean_N.data_ptr<float>(),
+                           .rstd = out.rstd_N.data_ptr<float>(),
+                           .channels = C,
+                           .eps = eps};
+  const auto kernel = cpu::kernels().layer_norm[cpu::float_of(x)];
+  cpu::parallel(N, rows_per_thread(C), [&](std::int64_t begin, std::int64_t end) {
+    kernel(rows, begin, end);
+  });
+  return out;
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
+                               const at::Tensor& x_NC,
+                               const at::Tensor& mean_N,
+                               const at::Tensor& rstd_N,
+                               const at::Tensor& weight_C,
+                               const at::Tensor& dweight_C,
+                               bool accumulate_weight,
+                               const at::Tensor& dbias_C,
+                               bool accumulate_bias) {
+  check_channels(x_NC, weight_C, {});
+  at::Tensor dx = at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous);
+  if (x_NC.is_meta()) return dx;
+  const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
+  const at::Tensor dy = dy_NC.to(x_NC.scalar_type()).contiguous(), x = x_NC.contiguous();
+  const at::Tensor weight = cpu::plain_float(weight_C);
+  const cpu::NormGradRows rows{.dy = dy.data_ptr(),
+                               .x = x.data_ptr(),
+                               .mean = mean_N.data_ptr<float>(),
+                               .rstd = rstd_N.data_ptr<float>(),
+                               .weight = weight.data_ptr<float>(),
+                               .dx = dx.data_ptr(),
+                               .channels = C};
+  const cpu::RowBlocks blocks{N};
+  const at::Tensor partial = at::zeros({blocks.count(), 2, C}, mean_N.options());
+  float* sums = partial.data_ptr<float>();
+  const auto kernel = cpu::kernels().layer_norm_grad[cpu::float_of(x)];
+  cpu::parallel(blocks.count(), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      float* dweight = dweight_C.defined() ? sums + block * 2 * C : nullptr;
+      float* dbias = dbias_C.defined() ? sums + (block * 2 + 1) * C : nullptr;
+      kernel(rows, dweight, dbias, blocks.begin(block), blocks.end(block));
+    }
+  });
+  if (dweight_C.defined()) {
+    float* to = cpu::destination(dweight_C, C, "dweight");
+    cpu::fold_blocks(sums, blocks.count(), 2 * C, C, accumulate_weight, to);
+  }
+  if (dbias_C.defined()) {
+    float* to = cpu::destination(dbias_C, C, "dbias");
+    cpu::fold_blocks(sums + C, blocks.count(), 2 * C, C, accumulate_bias, to);
+  }
+  return dx;
+}
+
+}  // namespace tessera::ops
