@@ -10,7 +10,14 @@
 namespace tessera::memory {
 
 /// What memory is for.
-enum class Tag : std::uint8_t { Parameters, Gradients, Optimizer, Activations, Communication, Other };
+enum class Tag : std::uint8_t {
+  Parameters,
+  Gradients,
+  Optimizer,
+  Activations,
+  Communication,
+  Other
+};
 inline constexpr int kNumTags = 6;
 std::string_view name(Tag tag) noexcept;
 
@@ -20,13 +27,14 @@ struct Usage {
   std::array<std::int64_t, kNumTags> current{};  ///< bytes by tag
   std::array<std::int64_t, kNumTags> peak{};     ///< of each tag by itself
   std::int64_t total = 0;
-  std::int64_t total_peak = 0;                   ///< of the sum
+  std::int64_t total_peak = 0;  ///< of the sum
 };
 
-/// Counters of one rank. Threads: any; `threads` ranks of one process each have their own (see ScopedLedger).
+/// Counters of one rank. Threads: any; `threads` ranks of one process each have their own (see
+/// ScopedLedger).
 class Ledger {
  public:
-  void add(Tag tag, std::int64_t bytes) noexcept;      ///< negative: freed
+  void add(Tag tag, std::int64_t bytes) noexcept;  ///< negative: freed
   [[nodiscard]] Usage usage() const noexcept;
   void reset_peak() noexcept;
 
@@ -43,9 +51,9 @@ class Ledger {
   State* state_;
 };
 
-/// Bytes that somebody holds. Whoever opened it releases it once, from any thread and under any tag: it is taken from
-/// the ledger and tag that it was opened under, which need not be alive or current any more. Trivial, so that it
-/// can lie in a block's header.
+/// Bytes that somebody holds. Whoever opened it releases it once, from any thread and under any
+/// tag: it is taken from the ledger and tag that it was opened under, which need not be alive or
+/// current any more. Trivial, so that it can lie in a block's header.
 struct Charge {
   Ledger::State* ledger = nullptr;
   std::int64_t bytes = 0;
@@ -56,7 +64,8 @@ struct Charge {
   void release() noexcept;  ///< does nothing the second time
 };
 
-/// The ledger that allocations of this thread are charged to; never null (a process-wide one by default).
+/// The ledger that allocations of this thread are charged to; never null (a process-wide one by
+/// default).
 Ledger& current_ledger() noexcept;
 /// Charges this thread's allocations to `ledger` while it lives.
 class ScopedLedger {
@@ -70,7 +79,8 @@ class ScopedLedger {
   Ledger* before_;
 };
 
-/// Allocations of this thread are counted under `tag` while it lives; the innermost wins. Default: Activations.
+/// Allocations of this thread are counted under `tag` while it lives; the innermost wins. Default:
+/// Activations.
 class ScopedTag {
  public:
   explicit ScopedTag(Tag tag) noexcept;
