@@ -36,6 +36,7 @@ struct Resolved {
 using WeightSource = std::function<void(const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out)>;
 
 struct Family {
+  /// Pure: never opens `model.from` (see options_from_folder). The description leaves out preset and from.
   /// Presets, given fields, `tokenizer_size` and `sequence_length` -> a model. Cross checks go to `problems`.
   Resolved (*resolve)(const ModelOptions& options, std::int64_t tokenizer_size, std::optional<std::int64_t> sequence_length,
                       config::Problems& problems, const config::Origins& origins);
@@ -46,6 +47,12 @@ struct Family {
   WeightSource (*weights_from_hf)(const std::filesystem::path& folder, const Resolved& resolved);
 };
 Registry<Family>& families();
+/// The family that a config.json of a Hugging Face folder asks for: Error{Unsupported} with the nearest one that is built.
+const Family& family_of_hf(const json::Value& hf_config);
+/// Options where `model.from` names a Hugging Face folder: its shape, and what the user wrote over it where that may
+/// differ (dropout, label smoothing, init_std). Keys that contradict the weights go to `problems`.
+ModelOptions options_from_folder(const ModelOptions& given, const std::filesystem::path& folder, config::Problems& problems,
+                                 const config::Origins& origins);
 #define TESSERA_MODEL(name, family) static const bool tessera_model_registered = ::tessera::models::families().add(name, family)
 
 }  // namespace tessera::models

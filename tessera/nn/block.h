@@ -41,7 +41,7 @@ struct Outcome {
 };
 
 /// One micro-batch: named tensors ("input_ids" [B, T] int64, "labels" [B, T] int64 with -100 where ignored,
-/// "attention_mask" [B, T]) and the number of each sample in the whole run.
+/// "attention_mask" [B, T] with 0 at padding, only where there is some) and the number of each sample in the whole run.
 class Batch {
  public:
   [[nodiscard]] bool has(std::string_view name) const;
@@ -59,7 +59,8 @@ class Params {
  public:
   struct Tags {
     bool trainable = true;
-    Shape matrix_shape = {};
+    Shape matrix_shape = {};     ///< empty: the shape
+    bool without_prefix = false; ///< the name is global already
     mesh::ShardSpec spec = {};
   };
   explicit Params(std::string prefix) : prefix_(std::move(prefix)) {}

@@ -20,18 +20,24 @@ namespace tessera::nn {
 
 enum class Mode : std::uint8_t { Train, Eval, Prefill, Decode };
 
-/// Passed to every forward. Threads: the rank's own.
+/// Passed to every forward; outlives the backward of what ran with it. Threads: the rank's own.
 class StepContext {
  public:
   StepContext(Mode mode, std::uint64_t seed) : mode_(mode), seed_(seed) {}
 
   [[nodiscard]] Mode mode() const { return mode_; }
+  /// Prefill and Decode share a context, because it holds the caches.
+  void set_mode(Mode mode) { mode_ = mode; }
   [[nodiscard]] bool training() const { return mode_ == Mode::Train; }
   std::int64_t step = 0;                  ///< from 0: updates made before
   int micro = 0;                          ///< micro-batch of this rank within the step
   /// Position of the first token of the flow: the length of the KV cache in Decode, else 0.
   std::int64_t position = 0;
-  bool want_logits = false;               ///< the objective puts "logits" into its outputs (always in Prefill and Decode)
+  /// Tokens that a KV cache should have room for from the start; a longer text makes it grow.
+  std::int64_t cache_capacity = 0;
+  /// The objective puts "logits" [B, T, V] into its outputs. Prefill and Decode always do; without this, for the last token
+  /// alone: [B, 1, V].
+  bool want_logits = false;
   std::string block_name;                 ///< set by the runner
   const Batch* batch = nullptr;           ///< set by the runner
 
@@ -54,6 +60,7 @@ class StepContext {
   [[nodiscard]] bool deferring() const { return deferring_; }
   void defer(std::function<void()> fn) { deferred_.push_back(std::move(fn)); }
   void set_deferring(bool on) { deferring_ = on; }
+  /// Runs what was put off, in the order in which it was, and forgets it.
   void run_deferred();
 
  private:

@@ -35,6 +35,8 @@ struct ParamInfo {
   mesh::ShardSpec spec;
   [[nodiscard]] std::int64_t numel() const;
 };
+/// Whether weight decay applies by the rule "two or more dimensions" (of the matrix shape).
+bool decays(const ParamInfo& info);
 
 /// Where the gradient of one micro-batch goes: fp32, in the shape of the parameter.
 class GradSink {

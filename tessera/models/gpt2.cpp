@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/gpt2.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/functional.h"
+#include "tessera/ops/cross_entropy.h"
+
+// Legend: B batch, T tokens, C embed, F ffn, H heads, K channels of a head, V vocabulary.
+namespace tessera::models {
+
+namespace {
+
+using nn::Batch;
+using nn::Flow;
+using nn::Outcome;
+using nn::Params;
+using nn::StepContext;
+
+constexpr Params::Tags kGlobalName = {.without_prefix = true};
+
+Param* token_table(Params& params, const Gpt2Shape& shape) {
+  const Shape sizes = {shape.vocab_size, shape.hidden_size};
+  const Init init = Init::normal(shape.init_std);
+  if (shape.tie_embeddings) return params.tied("wte.weight", sizes, {"vocab", "embed"}, init);
+  return params.add("wte.weight", sizes, {"vocab", "embed"}, init, kGlobalName);
+}
+
+struct Norm {
+  Param* weight = nullptr;
+  Param* bias = nullptr;
+  void declare(Params& params,
+               const std::string& name,
+               std::int64_t channels,
+               Params::Tags tags = {}) {
+    weight = params.add(name + ".weight", {channels}, {"embed"}, Init::ones(), tags);
+    bias = params.add(name + ".bias", {channels}, {"embed"}, Init::zeros(), tags);
+  }
+  [[nodiscard]] at::Tensor operator()(const at::Tensor& x, double eps, StepContext& context) const {
+    return nn::layer_norm(x, *weight, *bias, eps, context);
+  }
+};
+
+class Embedding final : public nn::Block {
+ public:
+  explicit Embedding(const Gpt2Shape& shape) : shape_(shape) {}
+
+  void declare(Params& params) override {
+    tokens_ = token_table(params, shape_);
+    positions_ = params.add("wpe.weight",
+                            {shape_.max_positions, shape_.hidden_size},
+                            {"", "embed"},
+                            Init::normal(shape_.init_std),
+                            kGlobalName);
+  }
+
+  Outcome forward(Flow /*in*/, const Batch& batch, StepContext& context) override {
+    const at::Tensor& ids_BT = batch.tensor("input_ids");
+    const std::int64_t first = context.position, last = first + ids_BT.size(1);
+    TESSERA_REQUIRE(
+        last <= shape_.max_positions,
+        Shape,
+        fmt::format(
+            "{} tokens are more than the model has positions ({})", last, shape_.max_positions),
+        fmt::format("give it at most {} tokens at a time", shape_.max_positions));
+    const at::Tensor positions_BT = at::arange(first, last, ids_BT.options()).expand_as(ids_BT);
+    const at::Tensor x_BTC = nn::embedding(ids_BT, *tokens_, context) +
+                             nn::embedding(positions_BT, *positions_, context);
+    return {.flow = {.diff = {nn::dropout(
+                         x_BTC, context.dropout("embedding", shape_.embedding_dropout))}}};
+  }
+
+ private:
+  Gpt2Shape shape_;
+  Param* tokens_ = nullptr;
+  Param* positions_ = nullptr;
+};
+
+class Layer final : public nn::Block {
+ public:
+  explicit Layer(const Gpt2Shape& shape)
+      : shape_(shape), activation_(ops::activation_from_name(shape.activation)) {}
+
+  void declare(Params& params) override {
+    const std::int64_t C = shape_.hidden_size, F = shape_.ffn_hidden_size, H = shape_.num_heads,
+                       K = C / H;
+    const Init init = Init::normal(shape_.init_std);
+    // The residual stream adds two projections a layer: their variance is divided by that number.
+    const Init residual =
+        Init::normal(shape_.init_std / std::sqrt(2.0 * static_cast<double>(shape_.num_layers)));
+    ln_1_.declare(params, "ln_1", C);
+    qkv_weight_ = params.add("attn.c_attn.weight",
+                             {3, H, K, C},
+                             {"", "heads", "", "embed"},
+                             init,
+                             {.matrix_shape = {3 * C, C}});
+    if (shape_.qkv_bias) {
+      qkv_bias_ = params.add("attn.c_attn.bias",
+                             {3, H, K},
+                             {"", "heads", ""},
+                             Init::zeros(),
+                             {.matrix_shape = {3 * C}});
+    }
+    proj_weight_ = params.add("attn.c_proj.weight", {C, C}, {"embed", "heads"}, residual);
+    proj_bias_ = params.add("attn.c_proj.bias", {C}, {"embed"}, Init::zeros());
+    ln_2_.declare(params, "ln_2", C);
+    fc_weight_ = params.add("mlp.c_fc.weight", {F, C}, {"ffn", "embed"}, init);
+    fc_bias_ = params.add("mlp.c_fc.bias", {F}, {"ffn"}, Init::zeros());
+    out_weight_ = params.add("mlp.c_proj.weight", {C, F}, {"embed", "ffn"}, residual);
+    out_bias_ = params.add("mlp.c_proj.bias", {C}, {"embed"}, Init::zeros());
+  }
+
+  Outcome forward(Flow in, const Batch& batch, StepContext& context) override {
+    at::Tensor x_BTC = in.diff.at(0);
+    x_BTC = x_BTC + drop(attention(x_BTC, batch, context), "attention_output", context);
+    x_BTC = x_BTC + drop(mlp(x_BTC, context), "mlp_output", context);
+    return {.flow = {.diff = {x_BTC}}};
+  }
+
+ private:
+  [[nodiscard]] at::Tensor attention(const at::Tensor& x_BTC,
+                                     const Batch& batch,
+                                     StepContext& context) const {
+    const at::Tensor h_BTC = ln_1_(x_BTC, shape_.layer_norm_eps, context);
+    const auto qkv =
+        nn::split_heads(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), 3, shape_.num_heads);
+    ops::AttentionArgs args;
+    if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
+    args.dropout = context.dropout("attention", shape_.attention_dropout);
+    const at::Tensor y_BHTK =
+        nn::attention(qkv[0], qkv[1], qkv[2], std::move(args), *this, context);
+    return nn::linear(nn::merge_heads(y_BHTK), *proj_weight_, proj_bias_, context);
+  }
+
+  [[nodiscard]] at::Tensor mlp(const at::Tensor& x_BTC, StepContext& context) const {
+    const at::Tensor h_BTC = ln_2_(x_BTC, shape_.layer_norm_eps, context);
+    const at::Tensor f_BTF =
+        nn::activate(nn::linear(h_BTC, *fc_weight_, fc_bias_, context), activation_);
+    return nn::linear(f_BTF, *out_weight_, out_bias_, context);
+  }
+
+  [[nodiscard]] at::Tensor drop(const at::Tensor& x,
+                                std::string_view site,
+                                StepContext& context) const {
+    return nn::dropout(x, context.dropout(site, shape_.residual_dropout));
+  }
+
+  Gpt2Shape shape_;
+  ops::Activation activation_;
+  Norm ln_1_, ln_2_;
+  Param* qkv_weight_ = nullptr;
+  Param* qkv_bias_ = nullptr;
+  Param* proj_weight_ = nullptr;
+  Param* proj_bias_ = nullptr;
+  Param* fc_weight_ = nullptr;
+  Param* fc_bias_ = nullptr;
+  Param* out_weight_ = nullptr;
+  Param* out_bias_ = nullptr;
+};
+
+class Head final : public nn::Objective {
+ public:
+  explicit Head(const Gpt2Shape& shape) : shape_(shape) {}
+
+  void declare(Params& params) override {
+    norm_.declare(params, "ln_f", shape_.hidden_size, kGlobalName);
+    weight_ = shape_.tie_embeddings ? token_table(params, shape_)
+                                    : params.add("lm_head.weight",
+                                                 {shape_.vocab_size, shape_.hidden_size},
+                                                 {"vocab", "embed"},
+                                                 Init::normal(shape_.init_std),
+                                                 kGlobalName);
+  }
+
+  Outcome forward(Flow in, const Batch& batch, StepContext& context) override {
+    at::Tensor x_BTC = in.diff.at(0);
+    const bool generating =
+        context.mode() == nn::Mode::Prefill || context.mode() == nn::Mode::Decode;
+    if (generating && !context.want_logits) x_BTC = x_BTC.narrow(1, x_BTC.size(1) - 1, 1);
+    x_BTC = norm_(x_BTC, shape_.layer_norm_eps, context);
+    if (generating || !batch.has("labels")) {
+      return {.outputs = {{"logits", nn::vocab_logits(x_BTC, *weight_, context)}}};
+    }
+    // Evaluation reports the plain cross-entropy.
+    const double smoothing = context.training() ? shape_.label_smoothing : 0.0;
+    const nn::VocabLoss loss =
+        nn::vocab_loss(x_BTC, *weight_, batch.tensor("labels"), smoothing, context);
+    Outcome out = {.terms = {{.name = "loss", .sum = loss.sum}}};
+    if (loss.logits.defined()) out.outputs["logits"] = loss.logits;
+    return out;
+  }
+
+  [[nodiscard]] std::vector<double> denominators(const Batch& batch) const override {
+    const at::Tensor& labels = batch.tensor("labels");
+    if (labels.is_meta()) return {static_cast<double>(labels.numel())};
+    return {labels.ne(ops::kIgnoreLabel).sum().item<double>()};
+  }
+
+ private:
+  Gpt2Shape shape_;
+  Norm norm_;
+  Param* weight_ = nullptr;
+};
+
+template <class B>
+nn::BlockSpec block(std::string name, const Gpt2Shape& shape) {
+  return {std::move(name), [shape] { return std::make_unique<B>(shape); }};
+}
+
+}  // namespace
+
+nn::Model gpt2(const Gpt2Shape& shape) {
+  nn::Model model;
+  model.blocks.push_back(block<Embedding>("wte", shape));
+  for (std::int64_t i = 0; i < shape.num_layers; ++i)
+    model.blocks.push_back(block<Layer>(fmt::format("h.{}", i), shape));
+  model.blocks.push_back(block<Head>("head", shape));
+  return model;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hugging Face's GPT-2 files: keys of config.json, and names and layouts of the tensors.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "tessera/models/family.h"
+
+namespace tessera::models {
+
+/// Every key that changes what the model computes is honoured or refused by name; keys that concern
+/// other tasks or libraries pass. Absent keys have Hugging Face's defaults.
+ModelOptions gpt2_options_from_hf(const json::Value& config);
+
+/// Opens model.safetensors, or the shards of model.safetensors.index.json. Checks all names and
+/// shapes first; the source keeps the files mapped and touches only what it is asked for. Threads:
+/// any.
+WeightSource gpt2_weights_from_hf(const std::filesystem::path& folder, const Resolved& resolved);
+
+/// How a parameter of ours stands in their files: its name (without "transformer."), its shape
+/// there, and whether that is our matrix transposed (their Conv1D stores [in, out]).
+struct HfTensor {
+  std::string name;
+  Shape shape;
+  bool transposed = false;
+};
+HfTensor gpt2_hf_tensor(const ParamInfo& info);
+
+}  // namespace tessera::models

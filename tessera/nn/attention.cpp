@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/attention.h"
+
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/functional.h"
+#include "tessera/nn/kv_cache.h"
+
+namespace tessera::nn {
+
+namespace {
+
+using namespace detail;
+
+struct AttentionNode : torch::autograd::Function<AttentionNode> {
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            const ops::AttentionArgs& args) {
+    const ops::AttentionOut out = ops::attention(q, k, v, args);
+    node->save_for_backward({q, k, v, out.y_BHTK, out.saved});
+    keep(node, args);
+    return out.y_BHTK;
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const ops::AttentionGrads d = ops::attention_backward(grads[0],
+                                                          saved[0],
+                                                          saved[1],
+                                                          saved[2],
+                                                          {saved[3], saved[4]},
+                                                          kept<ops::AttentionArgs>(node));
+    return {d.dq_BHTK, d.dk_BHSK, d.dv_BHSK, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& q,
+                     const at::Tensor& k,
+                     const at::Tensor& v,
+                     ops::AttentionArgs args,
+                     const Block& block,
+                     StepContext& context) {
+  std::vector<at::Tensor> inputs = {q, k, v};
+  if (context.mode() == Mode::Prefill || context.mode() == Mode::Decode) {
+    auto& cache = context.state<KvCache>(block);
+    cache.write(context.position, k, v, context.cache_capacity);
+    inputs = {q, cache.keys(), cache.values()};
+    args.query_offset = context.position;
+  }
+  return context.region(
+      "attention",
+      [args = std::move(args)](const std::vector<at::Tensor>& in) {
+        return AttentionNode::apply(in[0], in[1], in[2], args);
+      },
+      inputs);
+}
+
+}  // namespace tessera::nn

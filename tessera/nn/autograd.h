@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tools of this folder's autograd nodes; heavy headers, for .cpp files only.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/nn/step_context.h"
+#include "tessera/tensor/param.h"
+
+namespace tessera::nn::detail {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Any value in a node's saved data.
+template <class T>
+struct Kept : torch::CustomClassHolder {
+  explicit Kept(T v) : value(std::move(v)) {}
+  T value;
+};
+template <class T>
+void keep(AutogradContext* node, T value) {
+  node->saved_data["kept"] =
+      at::IValue::make_capsule(c10::make_intrusive<Kept<T>>(std::move(value)));
+}
+template <class T>
+T& kept(AutogradContext* node) {
+  return static_cast<Kept<T>*>(node->saved_data.at("kept").toCapsule().get())->value;
+}
+
+/// [..., C] as rows: [N, C], contiguous.
+inline at::Tensor rows(const at::Tensor& x) {
+  return x.reshape({-1, x.size(-1)}).contiguous();
+}
+/// A weight [O..., I] as a matrix [O, I].
+inline at::Tensor matrix(const at::Tensor& weight) {
+  return weight.view({-1, weight.size(-1)});
+}
+
+/// Makes a weight gradient now, or later when the schedule defers them. `make` calls
+/// GradSink::written() itself.
+inline void weight_gradient(StepContext& context, std::function<void()> make) {
+  if (context.deferring()) {
+    context.defer(std::move(make));
+  } else {
+    make();
+  }
+}
+
+}  // namespace tessera::nn::detail

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/nn/block.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+
+bool Batch::has(std::string_view name) const {
+  return tensors_.find(name) != tensors_.end();
+}
+
+const at::Tensor& Batch::tensor(std::string_view name) const {
+  const auto it = tensors_.find(name);
+  TESSERA_REQUIRE(it != tensors_.end(), Bug, "the batch has no \"" + std::string(name) + "\"", "");
+  return it->second;
+}
+
+void Batch::set(std::string name, at::Tensor value) {
+  tensors_.insert_or_assign(std::move(name), std::move(value));
+}
+
+namespace {
+
+std::shared_ptr<Param> make(
+    std::string name, Shape shape, std::vector<std::string> axes, Init init, Params::Tags tags) {
+  TESSERA_REQUIRE(axes.size() == shape.size(),
+                  Bug,
+                  "parameter " + name + " has " + std::to_string(shape.size()) + " dims and " +
+                      std::to_string(axes.size()) + " logical axes",
+                  "name one axis for each dim, \"\" for none");
+  ParamInfo info;
+  info.name = std::move(name);
+  info.matrix_shape = tags.matrix_shape.empty() ? shape : std::move(tags.matrix_shape);
+  info.shape = std::move(shape);
+  info.axes = std::move(axes);
+  info.init = init;
+  info.trainable = tags.trainable;
+  info.spec = std::move(tags.spec);
+  return std::make_shared<Param>(std::make_shared<const ParamInfo>(std::move(info)));
+}
+
+}  // namespace
+
+Param* Params::add(std::string name,
+                   Shape global,
+                   std::vector<std::string> logical_axes,
+                   Init init) {
+  return add(std::move(name), std::move(global), std::move(logical_axes), init, Tags{});
+}
+
+Param* Params::add(
+    std::string name, Shape global, std::vector<std::string> logical_axes, Init init, Tags tags) {
+  if (!tags.without_prefix && !prefix_.empty()) name = prefix_ + "." + name;
+  list_.push_back(
+      make(std::move(name), std::move(global), std::move(logical_axes), init, std::move(tags)));
+  return list_.back().get();
+}
+
+Param* Params::tied(std::string global_name,
+                    Shape global,
+                    std::vector<std::string> logical_axes,
+                    Init init) {
+  const auto plain =
+      make(std::move(global_name), std::move(global), std::move(logical_axes), init, Tags{});
+  ParamInfo info = plain->info();
+  info.tied = true;
+  list_.push_back(std::make_shared<Param>(std::make_shared<const ParamInfo>(std::move(info))));
+  return list_.back().get();
+}
+
+}  // namespace tessera::nn

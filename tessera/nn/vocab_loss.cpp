@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/base/error.h"
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/functional.h"
+#include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/linear.h"
+
+namespace tessera::nn {
+
+namespace {
+
+using namespace detail;
+
+struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
+  struct Use {
+    const Param* weight;
+    StepContext* context;
+    at::Tensor dlogits;  // the largest buffer of a step: freed as soon as backward has used it
+  };
+  static variable_list forward(AutogradContext* node,
+                               const at::Tensor& x,
+                               const at::Tensor& weight,
+                               const at::Tensor& labels,
+                               double label_smoothing,
+                               Use use) {
+    const at::Tensor logits = ops::linear(rows(x), matrix(weight), {}, at::kFloat);
+    const bool want_grad = use.context->training();
+    at::Tensor kept_logits;
+    if (use.context->want_logits) {
+      auto sizes = x.sizes().vec();
+      sizes.back() = logits.size(1);
+      kept_logits = (want_grad ? logits.clone() : logits).view(sizes);
+    }
+    const auto out = ops::cross_entropy_(logits, labels.reshape({-1}), label_smoothing, want_grad);
+    use.dlogits = out.dlogits_NV;
+    node->save_for_backward({x, weight});
+    keep(node, std::move(use));
+    const at::Tensor sum = at::full({}, out.loss_sum, x.options().dtype(at::kDouble));
+    if (!kept_logits.defined()) return {sum};
+    node->mark_non_differentiable({kept_logits});
+    return {sum, kept_logits};
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor x = rows(saved[0]), &weight = saved[1];
+    auto& use = kept<Use>(node);
+    const at::Tensor dy = scaled(std::move(use.dlogits), grads[0], x.scalar_type());
+    at::Tensor dx;
+    if (node->needs_input_grad(0)) {
+      dx = ops::linear_input_grad(dy, matrix(weight)).view(saved[0].sizes());
+    }
+    if (node->needs_input_grad(1)) {
+      weight_gradient(*use.context, [dy, x, w = use.weight] {
+        GradSink& sink = w->grad();
+        ops::linear_weight_grad(dy, x, matrix(sink.out()), sink.accumulate());
+        sink.written();
+      });
+    }
+    return {dx, {}, {}, {}, {}};
+  }
+
+  // Times the incoming gradient, in the dtype of the products that follow.
+  static at::Tensor scaled(at::Tensor dlogits, const at::Tensor& factor, at::ScalarType dtype) {
+    TESSERA_REQUIRE(
+        dlogits.defined(), Bug, "a second backward through one loss", "run the forward again");
+    if (dtype == dlogits.scalar_type()) return dlogits.mul_(factor);
+    at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));
+    return at::mul_out(out, dlogits, factor);
+  }
+};
+
+}  // namespace
+
+VocabLoss vocab_loss(const at::Tensor& x_BTC,
+                     const Param& weight_VC,
+                     const at::Tensor& labels_BT,
+                     double label_smoothing,
+                     StepContext& context) {
+  const variable_list out = VocabLossNode::apply(x_BTC,
+                                                 weight_VC.tensor(),
+                                                 labels_BT,
+                                                 label_smoothing,
+                                                 VocabLossNode::Use{&weight_VC, &context, {}});
+  return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tensor/dtype.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+at::ScalarType to_torch(DType dtype) {
+  switch (dtype) {
+    case DType::F64:
+      return at::ScalarType::Double;
+    case DType::F32:
+      return at::ScalarType::Float;
+    case DType::F16:
+      return at::ScalarType::Half;
+    case DType::BF16:
+      return at::ScalarType::BFloat16;
+    case DType::I64:
+      return at::ScalarType::Long;
+    case DType::I32:
+      return at::ScalarType::Int;
+    case DType::I16:
+      return at::ScalarType::Short;
+    case DType::I8:
+      return at::ScalarType::Char;
+    case DType::U64:
+      return at::ScalarType::UInt64;
+    case DType::U32:
+      return at::ScalarType::UInt32;
+    case DType::U16:
+      return at::ScalarType::UInt16;
+    case DType::U8:
+      return at::ScalarType::Byte;
+    case DType::Bool:
+      return at::ScalarType::Bool;
+  }
+  throw Error(Error::Kind::Bug, "element type " + std::to_string(static_cast<int>(dtype)));
+}
+
+DType from_torch(at::ScalarType type) {
+  for (int i = 0; i <= static_cast<int>(DType::Bool); ++i) {
+    if (to_torch(static_cast<DType>(i)) == type) return static_cast<DType>(i);
+  }
+  throw Error(
+      Error::Kind::Unsupported,
+      std::string("tensors of type ") + c10::toString(type) + " have no place in files or buffers",
+      "convert them to one of the types that safetensors knows");
+}
+
+}  // namespace tessera

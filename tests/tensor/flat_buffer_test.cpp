@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tensor/flat_buffer.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+namespace tessera {
+namespace {
+
+std::vector<std::shared_ptr<const ParamInfo>> parameters(const std::vector<Shape>& shapes) {
+  std::vector<std::shared_ptr<const ParamInfo>> out;
+  for (const Shape& shape : shapes) {
+    ParamInfo info;
+    info.name = std::string(1, static_cast<char>('a' + out.size()));
+    info.shape = shape;
+    out.push_back(std::make_shared<const ParamInfo>(info));
+  }
+  return out;
+}
+
+class PlainRegion final : public comm::Region {
+ public:
+  PlainRegion(std::size_t size, bool* freed) : memory_(size), freed_(freed) {}
+  ~PlainRegion() override { *freed_ = true; }
+  [[nodiscard]] void* data() const override { return const_cast<std::byte*>(memory_.data()); }
+  [[nodiscard]] std::size_t bytes() const override { return memory_.size(); }
+
+ private:
+  std::vector<std::byte> memory_;
+  bool* freed_;
+};
+
+TEST(FlatLayout, StartsEveryParameterAtAChunk) {
+  const FlatLayout layout("h.0", parameters({{3, 5}, {1024}, {1025}, {2, 2}}), 1);
+
+  std::vector<std::int64_t> begins;
+  for (const Segment& segment : layout.segments())
+    begins.push_back(segment.begin);
+
+  EXPECT_EQ(begins, (std::vector<std::int64_t>{0, 1024, 2048, 4096}));
+  EXPECT_EQ(layout.numel(), 5120);
+}
+
+TEST(FlatLayout, PadsForTheShardsWithoutMovingAnything) {
+  const auto params = parameters({{3000}, {10}});
+  const FlatLayout alone("h.0", params, 1);
+
+  for (int shards = 1; shards <= 7; ++shards) {
+    const FlatLayout layout("h.0", params, shards);
+
+    EXPECT_EQ(layout.numel() % (kChunk * shards), 0);
+    EXPECT_EQ(layout.shard_begin(shards), layout.numel());
+    EXPECT_EQ(layout.shard_numel() % kChunk, 0);
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      EXPECT_EQ(layout.segments()[i].begin, alone.segments()[i].begin);
+    }
+  }
+}
+
+TEST(TensorOver, KeepsItsRegionAlive) {
+  bool freed = false;
+  auto region = std::make_shared<PlainRegion>(4096, &freed);
+  at::Tensor tensor = tensor_over(region, 1024, DType::F32);
+  tensor.fill_(3.0);
+
+  region.reset();
+  EXPECT_FALSE(freed);
+  EXPECT_EQ(tensor.sum().item<float>(), 3072.0F);
+
+  tensor.reset();
+  EXPECT_TRUE(freed);
+}
+
+TEST(ViewOf, SharesTheMemoryOfItsSegment) {
+  const FlatLayout layout("h.0", parameters({{7}, {2, 3}}), 1);
+  const at::Tensor flat = at::zeros({layout.numel()});
+
+  view_of(flat, layout.segments()[1]).fill_(1.0);
+
+  EXPECT_EQ(view_of(flat, layout.segments()[1]).sizes(), (std::vector<std::int64_t>{2, 3}));
+  EXPECT_TRUE(at::equal(flat.narrow(0, 1024, 6), at::ones({6})));
+  EXPECT_EQ(flat.sum().item<float>(), 6.0F);
+}
+
+}  // namespace
+}  // namespace tessera
