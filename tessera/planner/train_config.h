@@ -35,13 +35,13 @@ struct EvalOptions {
   void describe(config::Fields& fields);
 };
 struct CheckpointOptions {
-  std::optional<std::int64_t> every;   ///< unset: every 15 minutes; 0: never
+  std::optional<std::int64_t> every;  ///< unset: every 15 minutes; 0: never
   std::int64_t keep = 3;
   bool final = true;
   void describe(config::Fields& fields);
 };
 struct RunOptions {
-  std::string dir;                     ///< empty: runs/<name of the file>
+  std::string dir;  ///< empty: runs/<name of the file>
   std::optional<std::int64_t> threads_per_rank;
   void describe(config::Fields& fields);
 };
@@ -52,7 +52,7 @@ struct OptimizerOptions {
   void describe(config::Fields& fields);
 };
 struct SchedulerOptions {
-  std::string type;                    ///< empty: constant
+  std::string type;  ///< empty: constant
   json::Value params;
   void describe(config::Fields& fields);
 };
@@ -62,7 +62,8 @@ struct Bf16Options {
 };
 struct ZeroOptions {
   std::optional<std::int64_t> stage;
-  void describe(config::Fields& fields);   ///< and DeepSpeed's other keys, from config/deepspeed_keys.h
+  void describe(
+      config::Fields& fields);  ///< and DeepSpeed's other keys, from config/deepspeed_keys.h
 };
 
 /// The configuration as written; defaults in place.
@@ -70,7 +71,8 @@ struct TrainConfig {
   models::ModelOptions model;
   data::TokenizerOptions tokenizer;
   data::DataOptions data;
-  std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+  std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,
+      gradient_accumulation_steps;
   OptimizerOptions optimizer;
   SchedulerOptions scheduler;
   double gradient_clipping = 0.0;
@@ -86,24 +88,28 @@ struct TrainConfig {
   void describe(config::Fields& fields);
 };
 
-/// Everything a rank needs, checked and fixed in every number. Made before any rank starts; pure apart from reading files.
+/// Everything a rank needs, checked and fixed in every number. Made before any rank starts; pure
+/// apart from reading files.
 struct Plan {
   TrainConfig config;
-  json::Value resolved;                 ///< config.json of the run folder: every key with its value
+  json::Value resolved;  ///< config.json of the run folder: every key with its value
   models::Resolved model;
   data::TokenizerPtr tokenizer;
   std::string run_dir;
   std::int64_t sequence_length = 0;
   int ranks = 1;
-  int threads = 1;                      ///< per rank
+  int threads = 1;  ///< per rank
   std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
   int zero_stage = 0;
   DType working = DType::F32;
-  std::int64_t max_steps = 0;           ///< known once the data is; 0 before
+  std::int64_t max_steps = 0;    ///< known once the data is; 0 before
+  models::WeightSource weights;  ///< of model.from; empty: initialised from the seed
+  std::vector<std::string> notes;       ///< what the user should be told once: keys without a meaning here, crowded cores
   bool quiet = false;
 };
 
-/// Reads and checks a whole configuration for `ranks` ranks: all problems at once as one Error{Config}. Does not open data.
+/// Reads and checks a whole configuration for `ranks` ranks: all problems at once as one
+/// Error{Config}. Does not open data.
 Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file);
 /// optimizer.type/params and scheduler.type/params of a plan whose max_steps is known.
 std::unique_ptr<optim::Rule> make_rule(const Plan& plan);

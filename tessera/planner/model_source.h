@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// `model.from`: a Hugging Face folder, or a run or checkpoint of ours, as a start for training.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "tessera/config/json.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/models/family.h"
+
+namespace tessera::planner {
+
+struct ModelSource {
+  std::filesystem::path folder;  ///< of the Hugging Face files, or the checkpoint
+  bool hugging_face = false;
+  std::string family;                ///< name in models::families()
+  json::Value model;                 ///< the model section that the source stands for
+  data::TokenizerOptions tokenizer;  ///< of a run of ours
+};
+
+/// Finds out what stands at `path` and reads its description; no weights. Errors: Error{Config} if
+/// nothing is there, Error{Format} for a damaged description, Error{Unsupported} for a model type
+/// or key that is not built.
+ModelSource open_model_source(const std::filesystem::path& path);
+
+/// The tokenizer that belongs to the source.
+data::TokenizerPtr source_tokenizer(const ModelSource& source);
+
+/// The source's weights under our names; nothing is read before the first call. Error{Format} lists
+/// missing, unexpected and mis-shaped names.
+models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved);
+
+/// The model section of a configuration with a source: its keys, over those of the source. Keys
+/// that fix the shape may not contradict it: such go to `problems`.
+json::Value merge_model(const json::Value& written,
+                        const ModelSource& source,
+                        config::Problems& problems);
+
+}  // namespace tessera::planner

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/overrides.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::planner {
+namespace {
+
+// "optimizer.lr" -> optimizer, params, lr.
+std::vector<std::string> steps_of(std::string_view path) {
+  std::vector<std::string> steps = text::split(path, '.');
+  if (steps.size() != 2) return steps;
+  constexpr std::array<std::string_view, 4> kOwn = {"type", "params", "decay_all", "legacy_fusion"};
+  const bool holder = steps[0] == "optimizer" || steps[0] == "scheduler";
+  const bool own = std::find(kOwn.begin(), kOwn.end(), steps[1]) != kOwn.end();
+  if (holder && !own) steps.insert(steps.begin() + 1, "params");
+  return steps;
+}
+
+void set_place(json::Value& value, const json::Place& place) {
+  value.place = value.key_place = place;
+  if (value.is_array()) {
+    for (json::Value& item : value.items())
+      set_place(item, place);
+  }
+  if (value.is_object()) {
+    for (auto& [key, member] : value.members())
+      set_place(member, place);
+  }
+}
+
+json::Value value_of(std::string_view text) {
+  try {
+    return json::parse(text, "--set");
+  } catch (const Error&) {
+    return json::Value::string(std::string(text));
+  }
+}
+
+}  // namespace
+
+void set_key(json::Value& source,
+             std::string_view path,
+             json::Value value,
+             const std::string& origin) {
+  const json::Place place{origin};
+  json::Value* at = &source;
+  for (const std::string& step : steps_of(path)) {
+    TESSERA_REQUIRE(!step.empty(),
+                    Config,
+                    fmt::format("{}: \"{}\" is no key", origin, path),
+                    "keys look like optimizer.params.lr");
+    TESSERA_REQUIRE(
+        at->is_object() || at->is_null(),
+        Config,
+        fmt::format("{}: there is no \"{}\" inside of {}", origin, step, at->type_name()),
+        "name a key of an object");
+    json::Value& next = (*at)[step];
+    if (next.is_null()) next.place = next.key_place = place;
+    at = &next;
+  }
+  set_place(value, place);
+  *at = std::move(value);
+}
+
+void apply_override(json::Value& source, std::string_view assignment) {
+  const std::size_t equals = assignment.find('=');
+  TESSERA_REQUIRE(equals != std::string_view::npos && equals > 0,
+                  Config,
+                  fmt::format("--set {}: expected KEY=VALUE", assignment),
+                  "such as --set optimizer.lr=3e-4");
+  const std::string origin = fmt::format("--set {}", assignment);
+  set_key(source,
+          text::trim(assignment.substr(0, equals)),
+          value_of(assignment.substr(equals + 1)),
+          origin);
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a configuration to a plan: read, complete, check, and say everything that is wrong at once.
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/config/deepspeed_keys.h"
+#include "tessera/launch/launch.h"
+#include "tessera/planner/model_source.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/train_config.h"
+#include "tessera/planner/validate.h"
+
+namespace tessera::planner {
+namespace {
+
+constexpr std::int64_t kDefaultLength = 1024;
+
+// `bfloat16` is the old name of `bf16`.
+json::Value with_new_names(json::Value source, config::Problems& problems) {
+  json::Value* const old = source.is_object() ? source.find("bfloat16") : nullptr;
+  if (old == nullptr) return source;
+  if (source.find("bf16") != nullptr) {
+    problems.add(
+        old->key_place, "bfloat16", "is the old name of bf16, which is given as well", "remove it");
+  }
+  json::Value out = json::Value::object();
+  out.place = source.place;
+  for (auto& [key, value] : source.members()) {
+    if (key == "bfloat16" && source.find("bf16") != nullptr) continue;
+    out.members().emplace_back(key == "bfloat16" ? "bf16" : key, value);
+  }
+  return out;
+}
+
+std::string run_dir_of(const TrainConfig& config, const std::string& name_of_file) {
+  if (!config.run.dir.empty()) return config.run.dir;
+  const std::string stem = std::filesystem::path(name_of_file).stem().string();
+  return "runs/" + (stem.empty() ? "run" : stem);
+}
+
+// Makes one plan. A step that fails with a problem of the configuration leaves it in the list and
+// the others go on.
+class Planner {
+ public:
+  Planner(int ranks, const std::string& name_of_file) : name_of_file_(name_of_file) {
+    plan_.ranks = ranks;
+  }
+
+  Plan make(const json::Value& source) {
+    read(source);
+    const bool sane_ranks = plan_.ranks >= 1 && plan_.ranks <= kMostRanks;
+    check_config(plan_.config, plan_.ranks, problems_, origins_);
+    if (sane_ranks) fix_layout();
+    attempt("model.from", [&] { open_source(); });
+    attempt("tokenizer", [&] { open_tokenizer(); });
+    if (plan_.tokenizer) attempt("model", [&] { resolve_model(); });
+    attempt("optimizer", [&] { check_rule(plan_.config, problems_, origins_); });
+    attempt("scheduler", [&] { check_schedule(plan_.config, problems_, origins_); });
+    problems_.raise();
+    if (failure_) std::rethrow_exception(failure_);
+    if (source_) plan_.weights = source_weights(*source_, plan_.model);
+    plan_.resolved = resolved();
+    return std::move(plan_);
+  }
+
+ private:
+  void attempt(const std::string& path, const std::function<void()>& step) {
+    try {
+      step();
+    } catch (const Error& error) {
+      if (exit_code(error.kind()) == exit_code(Error::Kind::Config)) {
+        problems_.add(origins_.place(path), path, error.what(), error.fix());
+      } else if (!failure_) {
+        failure_ = std::current_exception();
+      }
+    }
+  }
+
+  void read(const json::Value& source) {
+    written_ =
+        config::take_deepspeed_keys(with_new_names(source, problems_), problems_, plan_.notes);
+    config::read(written_, plan_.config, problems_, origins_);
+  }
+
+  void fix_layout() {
+    TrainConfig& config = plan_.config;
+    if (const auto sizes = solve_batch(config, plan_.ranks, problems_, origins_)) {
+      plan_.global_batch = sizes->global;
+      plan_.micro_batch = sizes->micro;
+      plan_.accumulation = sizes->accumulation;
+    }
+    // A block without a stage is DeepSpeed's: stage 0. Without a block, sharding the update costs
+    // nothing.
+    const bool block = origins_.given("zero_optimization");
+    plan_.zero_stage = static_cast<int>(
+        config.zero_optimization.stage.value_or(!block && plan_.ranks > 1 ? 1 : 0));
+    plan_.working = config.bf16.enabled ? DType::BF16 : DType::F32;
+    plan_.threads = static_cast<int>(
+        config.run.threads_per_rank.value_or(launch::threads_per_rank(plan_.ranks)));
+    plan_.run_dir = run_dir_of(config, name_of_file_);
+    const int cores = launch::usable_cores();
+    if (plan_.ranks > cores) {
+      plan_.notes.push_back(fmt::format("{} ranks share {} {}: fewer ranks would be faster",
+                                        plan_.ranks,
+                                        cores,
+                                        cores == 1 ? "core" : "cores"));
+    }
+  }
+
+  void open_source() {
+    if (!plan_.config.model.from) return;
+    const std::string from = *plan_.config.model.from;
+    source_ = open_model_source(from);
+    const json::Value* written = written_.find("model");
+    const json::Value merged =
+        merge_model(written == nullptr ? json::Value() : *written, *source_, problems_);
+    config::Problems part;
+    config::Origins part_origins;
+    plan_.config.model = models::ModelOptions();
+    config::read(merged, plan_.config.model, part, part_origins);
+    problems_.adopt(part, "model");
+  }
+
+  void open_tokenizer() {
+    // Without its own source's model, a default tokenizer would only add a misleading message.
+    if (plan_.config.model.from && !source_) return;
+    const bool own = source_ && !origins_.given("tokenizer");
+    if (own && !source_->hugging_face) plan_.config.tokenizer = source_->tokenizer;
+    if (own && source_->hugging_face) name_files(plan_.config.tokenizer, source_->folder);
+    plan_.tokenizer =
+        own ? source_tokenizer(*source_) : data::make_tokenizer(plan_.config.tokenizer);
+  }
+
+  // The resolved configuration names the files of a folder's own tokenizer, so that it stands
+  // without the folder's rules.
+  static void name_files(data::TokenizerOptions& options, const std::filesystem::path& folder) {
+    const auto vocab = folder / "vocab.json", merges = folder / "merges.txt";
+    if (!std::filesystem::exists(vocab) || !std::filesystem::exists(merges)) return;
+    options = {.type = "gpt2", .vocab = vocab.string(), .merges = merges.string()};
+  }
+
+  void resolve_model() {
+    const TrainConfig& config = plan_.config;
+    const std::size_t before = problems_.list().size();
+    plan_.model = models::families()
+                      .get(config.model.family)
+                      .resolve(config.model,
+                               plan_.tokenizer->size(),
+                               config.data.sequence_length,
+                               problems_,
+                               origins_);
+    plan_.sequence_length = config.data.sequence_length.value_or(
+        plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
+    if (problems_.list().size() == before) {
+      check_model(config, plan_.model, plan_.sequence_length, problems_, origins_);
+    }
+  }
+
+  [[nodiscard]] json::Value resolved() const {
+    TrainConfig config = plan_.config;
+    config.data.sequence_length = plan_.sequence_length;
+    if (config.data.pack) config.data.stride = config.data.stride.value_or(plan_.sequence_length);
+    config.train_batch_size = plan_.global_batch;
+    config.train_micro_batch_size_per_gpu = plan_.micro_batch;
+    config.gradient_accumulation_steps = plan_.accumulation;
+    config.zero_optimization.stage = plan_.zero_stage;
+    config.run.dir = plan_.run_dir;
+    config.run.threads_per_rank = plan_.threads;
+    if (!config.trainer.max_steps && !config.trainer.epochs) config.trainer.epochs = 1.0;
+    if (config.scheduler.type.empty()) config.scheduler.type = "constant";
+    config.optimizer.params = complete_optimizer_params(config.optimizer);
+    if (config.scheduler.params.is_null()) config.scheduler.params = json::Value::object();
+    json::Value out = config::write(config);
+    out["model"] = plan_.model.description;
+    if (config.model.from) out["model"]["from"] = json::Value::string(*config.model.from);
+    return out;
+  }
+
+  std::string name_of_file_;
+  Plan plan_;
+  json::Value written_;
+  config::Problems problems_;
+  config::Origins origins_;
+  std::optional<ModelSource> source_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file) {
+  return Planner(ranks, name_of_file).make(source);
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/recipe.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::planner {
+namespace {
+
+// Names that other programs know and that are refused with better words than "unknown".
+constexpr std::array<std::string_view, 20> kKnownRules = {
+    "adam",   "adagrad",   "lamb",    "onebitadam", "onebitlamb", "zerooneadam",     "lion",
+    "muadam", "muadamw",   "musgd",   "sgd",        "rmsprop",    "adafactor",       "lars",
+    "muon",   "fusedadam", "cpuadam", "hybridadam", "fusedlamb",  "deepspeedcpuadam"};
+constexpr std::array<std::string_view, 16> kKnownSchedules = {"lrrangetest",
+                                                              "onecycle",
+                                                              "cosine_with_restarts",
+                                                              "polynomial",
+                                                              "constant_with_warmup",
+                                                              "noam",
+                                                              "inverse_sqrt",
+                                                              "exponential",
+                                                              "cosineannealinglr",
+                                                              "flatannealinglr",
+                                                              "linearwarmuplr",
+                                                              "multisteplr",
+                                                              "polynomiallr",
+                                                              "wsd",
+                                                              "reduce_lr_on_plateau",
+                                                              "nodecay"};
+
+template <class T>
+const T& built(const Registry<T>& registry,
+               const std::string& type,
+               std::span<const std::string_view> known) {
+  const bool later = std::find(known.begin(), known.end(), text::lower(type)) != known.end();
+  TESSERA_REQUIRE(registry.has(type) || !later,
+                  Unsupported,
+                  fmt::format("not built yet: \"{}\"", type),
+                  "use one of: " + text::join(registry.names(), ", "));
+  return registry.get(type);
+}
+
+json::Value object_or(const json::Value& params, const json::Place& place) {
+  if (!params.is_null()) return params;
+  json::Value out = json::Value::object();
+  out.place = place;
+  return out;
+}
+
+std::unique_ptr<optim::Rule> build_rule(const OptimizerOptions& options,
+                                        const json::Place& place,
+                                        config::Problems& problems) {
+  const optim::RuleFactory factory = built(optim::rules(), options.type, kKnownRules);
+  config::Problems part;
+  config::Origins origins;
+  auto rule = factory(object_or(options.params, place), part, origins);
+  problems.adopt(part, "optimizer.params");
+  return rule;
+}
+
+std::unique_ptr<optim::Schedule> build_schedule(const SchedulerOptions& options,
+                                                const optim::ScheduleContext& context,
+                                                const json::Place& place,
+                                                config::Problems& problems) {
+  const std::string type = options.type.empty() ? "constant" : options.type;
+  const optim::ScheduleFactory factory = built(optim::schedules(), type, kKnownSchedules);
+  config::Problems part;
+  config::Origins origins;
+  auto schedule = factory(object_or(options.params, place), context, part, origins);
+  problems.adopt(part, "scheduler.params");
+  return schedule;
+}
+
+bool is_params(const json::Value& params, const char* path, config::Problems& problems) {
+  if (params.is_null() || params.is_object()) return true;
+  problems.add(params.place, path, "expected an object, found " + std::string(params.type_name()));
+  return false;
+}
+
+}  // namespace
+
+void check_rule(const TrainConfig& config,
+                config::Problems& problems,
+                const config::Origins& origins) {
+  if (!is_params(config.optimizer.params, "optimizer.params", problems)) return;
+  build_rule(config.optimizer, origins.place("optimizer"), problems);
+}
+
+void check_schedule(const TrainConfig& config,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+  if (!is_params(config.scheduler.params, "scheduler.params", problems)) return;
+  config::Problems ignored;
+  const bool rule_fits = !config.optimizer.params.is_null() && config.optimizer.params.is_object();
+  double base_lr = 1e-3;
+  if (rule_fits && optim::rules().has(config.optimizer.type)) {
+    if (const auto rule = build_rule(config.optimizer, {}, ignored)) base_lr = rule->base_lr();
+  }
+  build_schedule(config.scheduler,
+                 {.base_lr = base_lr, .max_steps = config.trainer.max_steps.value_or(0)},
+                 origins.place("scheduler"),
+                 problems);
+}
+
+json::Value complete_optimizer_params(const OptimizerOptions& options) {
+  json::Value out = options.params.is_object() ? options.params : json::Value::object();
+  if (text::lower(options.type) != "adamw") return out;
+  const auto fill = [&](const char* key, json::Value value) {
+    if (out.find(key) == nullptr) out[key] = std::move(value);
+  };
+  fill("lr", json::Value::number(1e-3));
+  fill("betas", json::Value::array({json::Value::number(0.9), json::Value::number(0.999)}));
+  fill("eps", json::Value::number(1e-8));
+  fill("weight_decay", json::Value::number(0.01));
+  return out;
+}
+
+std::unique_ptr<optim::Rule> make_rule(const Plan& plan) {
+  config::Problems problems;
+  auto rule = build_rule(plan.config.optimizer, {}, problems);
+  problems.raise();
+  return rule;
+}
+
+std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, double base_lr) {
+  config::Problems problems;
+  auto schedule = build_schedule(
+      plan.config.scheduler, {.base_lr = base_lr, .max_steps = plan.max_steps}, {}, problems);
+  problems.raise();
+  return schedule;
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The optimizer and the schedule of a configuration: checks before the plan, objects after it.
+#pragma once
+
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+
+/// Unknown or not built types, and wrong parameters, go to `problems` or are thrown as
+/// Error{Config}.
+void check_rule(const TrainConfig& config,
+                config::Problems& problems,
+                const config::Origins& origins);
+void check_schedule(const TrainConfig& config,
+                    config::Problems& problems,
+                    const config::Origins& origins);
+
+/// optimizer.params with the defaults in place of what is not given.
+json::Value complete_optimizer_params(const OptimizerOptions& options);
+
+}  // namespace tessera::planner

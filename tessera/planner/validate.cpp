@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/validate.h"
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+
+namespace tessera::planner {
+namespace {
+
+constexpr const char* kTrain = "train_batch_size";
+constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
+constexpr const char* kAccumulation = "gradient_accumulation_steps";
+
+// The one of the given keys that a message should point at.
+const char* given_batch_key(const TrainConfig& config) {
+  if (config.train_batch_size) return kTrain;
+  return config.train_micro_batch_size_per_gpu ? kMicro : kAccumulation;
+}
+
+BatchSizes complete(const TrainConfig& config, std::int64_t ranks) {
+  const auto &train = config.train_batch_size, &micro = config.train_micro_batch_size_per_gpu,
+             &accumulation = config.gradient_accumulation_steps;
+  if (train && micro && accumulation) return {*train, *micro, *accumulation};
+  if (train && micro) return {*train, *micro, *train / *micro / ranks};
+  if (train && accumulation) return {*train, *train / ranks / *accumulation, *accumulation};
+  if (train) return {*train, *train / ranks, 1};
+  const std::int64_t passes = accumulation.value_or(1);
+  return {*micro * passes * ranks, *micro, passes};
+}
+
+std::string nearest_batches(std::int64_t train, std::int64_t unit) {
+  const std::int64_t below = train / unit * unit;
+  const std::string above = std::to_string(below + unit);
+  return fmt::format("set train_batch_size to {}",
+                     below > 0 ? std::to_string(below) + " or " + above : above);
+}
+
+// What to type so that the equation closes.
+std::string batch_fix(const TrainConfig& config, const BatchSizes& sizes, std::int64_t ranks) {
+  const auto &train = config.train_batch_size, &micro = config.train_micro_batch_size_per_gpu,
+             &accumulation = config.gradient_accumulation_steps;
+  if (train && micro && accumulation) {
+    return fmt::format("set train_batch_size to {}, or remove one of the three",
+                       *micro * *accumulation * ranks);
+  }
+  if (micro) return nearest_batches(sizes.global, *micro * ranks);
+  return nearest_batches(sizes.global, accumulation.value_or(1) * ranks);
+}
+
+}  // namespace
+
+std::optional<BatchSizes> solve_batch(const TrainConfig& config,
+                                      int ranks,
+                                      config::Problems& problems,
+                                      const config::Origins& origins) {
+  const std::string key = given_batch_key(config);
+  if (!config.train_batch_size && !config.train_micro_batch_size_per_gpu) {
+    problems.add(origins.place(key),
+                 config.gradient_accumulation_steps ? kAccumulation : kTrain,
+                 "the batch size is missing: neither train_batch_size nor "
+                 "train_micro_batch_size_per_gpu is given",
+                 "add \"train_batch_size\": 16, in sequences");
+    return std::nullopt;
+  }
+  if (config.train_batch_size && *config.train_batch_size < ranks) {
+    problems.add(origins.place(kTrain),
+                 kTrain,
+                 fmt::format("{} ranks cannot share a global batch of {} sequences",
+                             ranks,
+                             *config.train_batch_size),
+                 fmt::format("raise train_batch_size to at least {}, or use at most {} ranks",
+                             ranks,
+                             *config.train_batch_size));
+    return std::nullopt;
+  }
+  const BatchSizes sizes = complete(config, ranks);
+  const std::int64_t product = sizes.micro * sizes.accumulation * ranks;
+  if (product == sizes.global && product > 0) return sizes;
+  problems.add(origins.place(key),
+               key,
+               fmt::format("the batch arithmetic does not close: train_batch_size {} is not "
+                           "micro {} x accumulation {} x ranks {} = {}",
+                           sizes.global,
+                           sizes.micro,
+                           sizes.accumulation,
+                           ranks,
+                           product),
+               batch_fix(config, sizes, ranks));
+  return std::nullopt;
+}
+
+void check_config(const TrainConfig& config,
+                  int ranks,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
+  const auto add = [&](const char* path, std::string what, std::string fix) {
+    problems.add(origins.place(path), path, std::move(what), std::move(fix));
+  };
+  if (ranks < 1 || ranks > kMostRanks) {
+    problems.add(
+        {"-n"}, "", fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks), "use -n 2");
+  }
+  if (config.zero_optimization.stage.value_or(0) > 1) {
+    add("zero_optimization.stage",
+        fmt::format("not built yet: stage {}", *config.zero_optimization.stage),
+        "set it to 0 or 1");
+  }
+  if (config.gradient_reduction == "once") {
+    add("gradient_reduction",
+        "not built yet: \"once\"",
+        "remove the key: \"each\" is the default on one host");
+  }
+  if (config.data.train.empty()) {
+    add("data.train",
+        "is missing",
+        "name a .txt, .jsonl, folder or .bin/.idx pair: \"data\": {\"train\": \"my.txt\"}");
+  }
+  if (!config.data.validation.empty() && config.data.validation_fraction > 0) {
+    add("data.validation_fraction",
+        "data.validation is given as well: two sources of validation data",
+        "remove one of the two");
+  }
+  const bool validation = !config.data.validation.empty() || config.data.validation_fraction > 0;
+  if (config.eval.every > 0 && !validation && config.eval.prompt.empty()) {
+    add("eval.every",
+        "there is nothing to evaluate on: neither data.validation nor data.validation_fraction is "
+        "given",
+        "add \"validation_fraction\": 0.1 to data, or set eval.every to 0");
+  }
+  if (!config.data.pack && config.data.stride) {
+    add("data.stride", "has no meaning without packing: every document is one sample", "remove it");
+  }
+}
+
+void check_model(const TrainConfig& config,
+                 const models::Resolved& model,
+                 std::int64_t sequence_length,
+                 config::Problems& problems,
+                 const config::Origins& origins) {
+  if (sequence_length > model.max_positions) {
+    const char* path = config.data.sequence_length ? "data.sequence_length" : "model.max_positions";
+    problems.add(origins.place(path),
+                 path,
+                 fmt::format("data.sequence_length {} is more than model.max_positions {}",
+                             sequence_length,
+                             model.max_positions),
+                 fmt::format("set data.sequence_length to at most {}", model.max_positions));
+  }
+  if (config.eval.every > 0 && config.eval.prompt.size() > 0 &&
+      config.eval.top_k > model.vocab_size) {
+    problems.add(
+        origins.place("eval.top_k"),
+        "eval.top_k",
+        fmt::format("{} is more than the vocabulary of {}", config.eval.top_k, model.vocab_size),
+        "use 0 for all tokens");
+  }
+}
+
+}  // namespace tessera::planner

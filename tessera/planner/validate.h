@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules between keys. Pure: what breaks a rule goes to `problems` with the place of the key to
+// change.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "tessera/config/fields.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+
+inline constexpr int kMostRanks = 1024;
+
+/// global = micro x accumulation x ranks, in sequences.
+struct BatchSizes {
+  std::int64_t global = 0, micro = 0, accumulation = 0;
+};
+/// Completes the three keys of the batch for `ranks` data-parallel ranks and checks that the
+/// equation closes; where it does not, it is printed with its numbers and nothing is returned.
+/// Source: DeepSpeed's batch configuration.
+std::optional<BatchSizes> solve_batch(const TrainConfig& config,
+                                      int ranks,
+                                      config::Problems& problems,
+                                      const config::Origins& origins);
+
+/// Rules that need nothing but the configuration.
+void check_config(const TrainConfig& config,
+                  int ranks,
+                  config::Problems& problems,
+                  const config::Origins& origins);
+
+/// Rules between the configuration and the model that it resolved to.
+void check_model(const TrainConfig& config,
+                 const models::Resolved& model,
+                 std::int64_t sequence_length,
+                 config::Problems& problems,
+                 const config::Origins& origins);
+
+}  // namespace tessera::planner
