@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/batches.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::engine {
+
+nn::Batch make_batch(const data::Dataset& dataset,
+                     std::span<const std::int64_t> samples,
+                     std::span<const std::int64_t> numbers) {
+  TESSERA_ASSERT(samples.size() == numbers.size());
+  const auto size = static_cast<std::int64_t>(samples.size());
+  const std::int64_t length = dataset.length();
+  const at::Tensor input_ids = at::empty({size, length}, at::kLong);
+  const at::Tensor labels = at::empty({size, length}, at::kLong);
+  const at::Tensor mask = at::empty({size, length}, at::kLong);
+  bool padded = false;
+  for (std::int64_t b = 0; b < size; ++b) {
+    const std::int64_t at = b * length;
+    padded |= dataset.get(samples[static_cast<std::size_t>(b)],
+                          input_ids.data_ptr<std::int64_t>() + at,
+                          labels.data_ptr<std::int64_t>() + at,
+                          mask.data_ptr<std::int64_t>() + at);
+  }
+  nn::Batch batch;
+  batch.set("input_ids", input_ids);
+  batch.set("labels", labels);
+  if (padded) batch.set("attention_mask", mask);
+  batch.sample_ids.assign(numbers.begin(), numbers.end());
+  return batch;
+}
+
+nn::Batch prompt_batch(std::span<const std::int32_t> ids) {
+  at::Tensor input_ids = at::empty({1, static_cast<std::int64_t>(ids.size())}, at::kLong);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    input_ids.data_ptr<std::int64_t>()[i] = ids[i];
+  nn::Batch batch;
+  batch.set("input_ids", std::move(input_ids));
+  batch.sample_ids = {0};
+  return batch;
+}
+
+}  // namespace tessera::engine

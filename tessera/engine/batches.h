@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Samples of a dataset as the tensors of one micro-batch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tessera/data/dataset.h"
+#include "tessera/nn/block.h"
+
+namespace tessera::engine {
+
+/// input_ids and labels [B, T] int64, attention_mask [B, T] only where a sample is padded.
+/// `numbers`: of each sample in the whole run (the key of its dropout). B may be 0.
+nn::Batch make_batch(const data::Dataset& dataset,
+                     std::span<const std::int64_t> samples,
+                     std::span<const std::int64_t> numbers);
+/// A batch of one text without labels, for generation.
+nn::Batch prompt_batch(std::span<const std::int32_t> ids);
+
+}  // namespace tessera::engine

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/engine/batches.h"
+#include "tessera/engine/generate.h"
+#include "tessera/models/gpt2.h"
+#include "tessera/tensor/init.h"
+
+namespace tessera::engine {
+namespace {
+
+bool decays(const planner::Plan& plan, const ParamInfo& info) {
+  const Shape& shape = info.matrix_shape.empty() ? info.shape : info.matrix_shape;
+  return plan.config.optimizer.decay_all || shape.size() >= 2;
+}
+
+}  // namespace
+
+Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const data::Datasets> data)
+    : plan_(std::move(plan)),
+      world_(world),
+      data_(std::move(data)),
+      rule_(planner::make_rule(plan_)),
+      schedule_(planner::make_schedule(plan_, rule_->base_lr())),
+      order_(data_->train->size(),
+             plan_.config.data.shuffle,
+             static_cast<std::uint64_t>(plan_.config.trainer.seed)),
+      batches_(data_->train->size(), plan_.global_batch, plan_.config.data.drop_last) {
+  const int shards = world_.mesh().size(mesh::AxisSet::dp());
+  model_ = std::make_unique<parallel::ModelInstance>(
+      plan_.model.model, shards, plan_.working, world_.transport());
+  gradients_ = std::make_unique<parallel::GradientFold>(
+      world_, *model_, static_cast<int>(plan_.accumulation));
+  optimizer_ = std::make_unique<parallel::ShardedOptimizer>(
+      world_, *model_, *rule_, plan_.zero_stage, [this](const ParamInfo& info) {
+        return decays(plan_, info);
+      });
+  executor_ = std::make_unique<parallel::Executor>(
+      *model_, std::vector<parallel::Policy*>{optimizer_.get(), gradients_.get()});
+  clock_ = now_s();
+}
+
+Engine::~Engine() = default;
+
+void Engine::initialize_weights() {
+  if (plan_.weights) {
+    optimizer_->fill(plan_.weights);
+    return;
+  }
+  const auto seed = static_cast<std::uint64_t>(plan_.config.trainer.seed);
+  optimizer_->fill([seed](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    initialize_range(info, seed, begin, at::from_blob(out, {end - begin}, at::kFloat));
+  });
+}
+
+nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
+  const comm::Group& group = world_.group(mesh::AxisSet::dp());
+  const std::int64_t b = plan_.micro_batch;
+  const std::int64_t begin =
+      std::min(batch.size, (static_cast<std::int64_t>(micro) * group.size() + group.index) * b);
+  const std::int64_t end = std::min(batch.size, begin + b);
+  std::vector<std::int64_t> samples, numbers;
+  for (std::int64_t i = begin; i < end; ++i) {
+    samples.push_back(order_(batch.epoch, batch.first + i));
+    numbers.push_back(batch.consumed_before + i);
+  }
+  return make_batch(*data_->train, samples, numbers);
+}
+
+parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
+                                       int micros,
+                                       StepReport& report) {
+  parallel::StepInput input;
+  input.step = step_;
+  input.seed = static_cast<std::uint64_t>(plan_.config.trainer.seed);
+  input.num_micros = micros;
+  input.load = [this, &batch](int micro) { return load_micro(batch, micro); };
+  input.global_denominators = [this, &report](const std::vector<std::vector<double>>& mine) {
+    // Counts are integers below 2^53, so their sum is exact in any order. The flag of a stop rides
+    // along.
+    std::vector<double> sums = mine.front();
+    for (std::size_t m = 1; m < mine.size(); ++m) {
+      for (std::size_t d = 0; d < sums.size(); ++d)
+        sums[d] += mine[m][d];
+    }
+    sums.push_back(static_cast<double>(world_.control().stop_requested.load()));
+    sums = world_.all_reduce(world_.everyone(),
+                             std::move(sums),
+                             comm::Op::Sum,
+                             TESSERA_HERE("token counts of the step"));
+    report.stop_requested = sums.back() > 0;
+    report.stop_signal = static_cast<int>(world_.control().stop_requested.load());
+    sums.pop_back();
+    return sums;
+  };
+  return input;
+}
+
+StepReport Engine::train_step() {
+  StepReport report;
+  world_.set_step(step_ + 1);
+  const data::GlobalBatch batch = batches_.at(samples_);
+  const int n = world_.mesh().size(mesh::AxisSet::dp());
+  const auto micros =
+      static_cast<int>((batch.size + n * plan_.micro_batch - 1) / (n * plan_.micro_batch));
+  const parallel::StepInput input = step_input(batch, micros, report);
+  const parallel::StepOutput out = executor_->train(parallel::accumulation_schedule(micros), input);
+
+  const double reduce_start = now_s();
+  gradients_->finish();
+  report.step = step_ + 1;
+  report.epoch =
+      static_cast<double>(batch.consumed_after) / static_cast<double>(data_->train->size());
+  report.grad_norm = optim::gradient_norm(gradients_->chunk_sums());
+  fold_losses(out.losses, report);
+  report.reduce_s = now_s() - reduce_start;
+
+  const double update_start = now_s();
+  const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
+  if (!finite && plan_.config.trainer.on_nonfinite == "stop") refuse_nonfinite(report);
+  // A skipped step does not advance the schedule.
+  const std::int64_t update = step_ - skipped_ + 1;
+  report.lr = schedule_->lr(update);
+  if (finite) {
+    optimizer_->update(*gradients_,
+                       {.lr = report.lr, .grad_scale = clip(report.grad_norm), .step = update});
+  } else {
+    report.skipped = true;
+    ++skipped_;
+  }
+  report.optimizer_s = now_s() - update_start;
+
+  ++step_;
+  samples_ = batch.consumed_after;
+  report.batch_tokens = batch.size * plan_.sequence_length;
+  tokens_ += report.batch_tokens;
+  report.tokens = tokens_;
+  report.skipped_total = skipped_;
+  report.epoch_ended = batches_.at(samples_).epoch != batch.epoch;
+  const parallel::StepTimes times = executor_->take_times();
+  report.data_s = times.data;
+  report.forward_s = times.forward;
+  report.backward_s = times.backward;
+  report.comm_s = world_.transport().take_comm_seconds();
+  const double now = now_s();
+  report.seconds = now - clock_;
+  clock_ = now;
+  return report;
+}
+
+double Engine::clip(double norm) const {
+  // Clipping can be left off during the warm-up, as long as the learning rate itself bounds the
+  // step.
+  if (plan_.config.trainer.clip_after_warmup && step_ <= schedule_->warmup_steps()) return 1.0;
+  return optim::clip_coefficient(norm, plan_.config.gradient_clipping);
+}
+
+/// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank.
+void Engine::fold_losses(const std::vector<double>& mine, StepReport& report) {
+  std::vector<double> values = mine;
+  values.push_back(static_cast<double>(memory().total_peak));
+  const comm::Group& group = world_.group(mesh::AxisSet::dp());
+  const std::vector<double> all =
+      world_.all_gather(group, values, TESSERA_HERE("losses of the micro-batches"));
+  const std::size_t width = values.size();
+  micro_losses_.clear();
+  for (std::size_t m = 0; m < mine.size(); ++m) {
+    for (int r = 0; r < group.size(); ++r)
+      micro_losses_.push_back(all[static_cast<std::size_t>(r) * width + m]);
+  }
+  for (const double loss : micro_losses_)
+    report.loss += loss;
+  for (int r = 0; r < group.size(); ++r) {
+    const auto peak =
+        static_cast<std::int64_t>(all[static_cast<std::size_t>(r) * width + mine.size()]);
+    report.mem_peak_bytes = std::max(report.mem_peak_bytes, peak);
+  }
+}
+
+void Engine::refuse_nonfinite(const StepReport& report) {
+  const comm::Group& group = world_.group(mesh::AxisSet::dp());
+  std::string where;
+  for (std::size_t j = 0; j < micro_losses_.size() && where.empty(); ++j) {
+    if (std::isfinite(micro_losses_[j])) continue;
+    where = fmt::format("the loss of micro-batch {} on rank {} is {}",
+                        j,
+                        group.ranks[j % static_cast<std::size_t>(group.size())],
+                        micro_losses_[j]);
+  }
+  if (const auto culprit = gradients_->find_nonfinite()) {
+    where += fmt::format("{}the gradient of {} in block {} on rank {} is not finite",
+                         where.empty() ? "" : "; ",
+                         culprit->tensor,
+                         culprit->block,
+                         culprit->rank);
+  }
+  throw Error(Error::Kind::Numeric,
+              fmt::format("diverged at step {}: {}",
+                          report.step,
+                          where.empty() ? "the gradient norm overflowed" : where),
+              "lower optimizer.lr, lengthen the warm-up or set gradient_clipping; "
+              "trainer.on_nonfinite \"skip\" goes on "
+              "without the update. The last checkpoint is kept");
+}
+
+EvalReport Engine::evaluate() {
+  optimizer_->wait_weights();
+  const planner::EvalOptions& options = plan_.config.eval;
+  const data::Dataset& dataset = *data_->validation;
+  const std::int64_t samples = std::min(dataset.size(), options.batches * options.micro_batch);
+  const std::int64_t batches = (samples + options.micro_batch - 1) / options.micro_batch;
+  // Batch i is computed by rank i mod n and folded in i: neither its shape nor the order knows the
+  // layout.
+  const comm::Group& group = world_.group(mesh::AxisSet::dp());
+  std::vector<double> sums(static_cast<std::size_t>(batches) * 2, 0.0);
+  for (std::int64_t i = group.index; i < batches; i += group.size()) {
+    std::vector<std::int64_t> indices;
+    const std::int64_t end = std::min(samples, (i + 1) * options.micro_batch);
+    for (std::int64_t s = i * options.micro_batch; s < end; ++s)
+      indices.push_back(s);
+    nn::StepContext context(nn::Mode::Eval, 0);
+    const nn::Batch batch = make_batch(dataset, indices, indices);
+    const nn::Outcome out = executor_->infer(batch, context);
+    sums[static_cast<std::size_t>(2 * i)] = out.terms.at(0).sum.item<double>();
+    sums[static_cast<std::size_t>(2 * i + 1)] = model_->objective().denominators(batch).at(0);
+    world_.transport().progress();
+  }
+  // Every entry is written by one rank and zero elsewhere, so this sum is exact.
+  sums =
+      world_.all_reduce(group, std::move(sums), comm::Op::Sum, TESSERA_HERE("evaluation losses"));
+  EvalReport report;
+  double total = 0;
+  for (std::int64_t i = 0; i < batches; ++i) {
+    total += sums[static_cast<std::size_t>(2 * i)];
+    report.tokens += static_cast<std::int64_t>(sums[static_cast<std::size_t>(2 * i + 1)]);
+  }
+  report.loss = report.tokens == 0 ? 0.0 : total / static_cast<double>(report.tokens);
+  return report;
+}
+
+std::string Engine::sample() {
+  optimizer_->wait_weights();
+  std::string text;
+  if (world_.speaks()) {
+    const planner::EvalOptions& options = plan_.config.eval;
+    Generator generator(*executor_, *plan_.tokenizer, plan_.model);
+    GenerateOptions how;
+    how.max_new_tokens = options.max_new_tokens;
+    how.sampler = {.temperature = options.temperature, .top_k = options.top_k, .top_p = 1.0};
+    how.seed = static_cast<std::uint64_t>(plan_.config.trainer.seed);
+    text = options.prompt;
+    generator.run(options.prompt, how, [&](std::string_view piece) { text += piece; });
+  }
+  world_.transport().barrier(world_.everyone(), TESSERA_HERE("sample text"))->wait();
+  return text;
+}
+
+std::filesystem::path Engine::save(const std::filesystem::path& root) {
+  optimizer_->wait_weights();
+  checkpoint::Meta meta;
+  meta.step = step_;
+  meta.samples = samples_;
+  meta.tokens = tokens_;
+  meta.config = plan_.resolved;
+  meta.extra["skipped"] = json::Value::integer(skipped_);
+  meta.extra["data"] = json::Value::string(data_->fingerprint);
+  meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());
+  meta.extra["threads_per_rank"] = json::Value::integer(plan_.threads);
+  meta.extra["ranks"] = json::Value::integer(world_.size());
+  const comm::Group& everyone = world_.everyone();
+  checkpoint::Ranks ranks;
+  ranks.rank = world_.rank();
+  ranks.size = world_.size();
+  ranks.barrier = [&] { world_.transport().barrier(everyone, TESSERA_HERE("save"))->wait(); };
+  ranks.any = [&](bool mine) {
+    return world_.all_reduce(everyone, {mine ? 1.0 : 0.0}, comm::Op::Max, TESSERA_HERE("save"))[0] >
+           0;
+  };
+  const auto pieces = optimizer_->pieces(/*for_save=*/true);
+  return checkpoint::save(root, meta, pieces, ranks);
+}
+
+void Engine::load(const checkpoint::Checkpoint& checkpoint) {
+  optimizer_->wait_weights();
+  const auto pieces = optimizer_->pieces(/*for_save=*/false);
+  checkpoint.load(pieces);
+  optimizer_->publish();
+  optimizer_->wait_weights();
+  const checkpoint::Meta& meta = checkpoint.meta();
+  step_ = meta.step;
+  samples_ = meta.samples;
+  tokens_ = meta.tokens;
+  if (const json::Value* skipped = meta.extra.find("skipped"))
+    skipped_ = skipped->as_integer().value_or(0);
+  clock_ = now_s();
+}
+
+void Engine::pause_clock() {
+  paused_at_ = now_s();
+}
+void Engine::resume_clock() {
+  clock_ += now_s() - paused_at_;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine of one rank: model, data, optimizer and layout joined; one call is one step.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/comm/world.h"
+#include "tessera/data/dataset.h"
+#include "tessera/memory/ledger.h"
+#include "tessera/optim/rule.h"
+#include "tessera/optim/schedule.h"
+#include "tessera/parallel/executor.h"
+#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/model_instance.h"
+#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::engine {
+
+/// What one step did; the same on every rank but for the times, which are rank 0's.
+struct StepReport {
+  std::int64_t step = 0;  ///< from 1
+  double epoch = 0.0;     ///< passes over the training data so far
+  double loss = 0.0;      ///< before the update, over the global batch
+  double lr = 0.0;
+  double grad_norm = 0.0;         ///< before clipping
+  std::int64_t tokens = 0;        ///< so far
+  std::int64_t batch_tokens = 0;  ///< of this step
+  bool skipped = false;           ///< no update: the gradient was not finite
+  std::int64_t skipped_total = 0;
+  double seconds = 0.0;  ///< from the end of the last update to the end of this one, without
+                         ///< evaluation and saving
+  double data_s = 0.0, forward_s = 0.0, backward_s = 0.0, reduce_s = 0.0, optimizer_s = 0.0;
+  double comm_s = 0.0;              ///< waits and copies of collectives, inside of the others
+  std::int64_t mem_peak_bytes = 0;  ///< largest rank
+  bool stop_requested = false;      ///< a signal asked all ranks to stop after this step
+  int stop_signal = 0;
+  bool epoch_ended = false;
+};
+
+struct EvalReport {
+  double loss = 0.0;  ///< nats a token
+  std::int64_t tokens = 0;
+};
+
+/// Threads: the rank's own. All methods are collective: every rank calls them in the same order.
+class Engine {
+ public:
+  Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const data::Datasets> data);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  [[nodiscard]] const planner::Plan& plan() const { return plan_; }
+  [[nodiscard]] comm::World& world() { return world_; }
+  [[nodiscard]] const data::Datasets& data() const { return *data_; }
+  [[nodiscard]] parallel::ModelInstance& model() { return *model_; }
+  [[nodiscard]] parallel::Executor& executor() { return *executor_; }
+  [[nodiscard]] std::int64_t step() const { return step_; }
+  [[nodiscard]] std::int64_t max_steps() const { return plan_.max_steps; }
+  [[nodiscard]] memory::Usage memory() const { return memory::current_ledger().usage(); }
+
+  /// First weights: from seed and names, or from plan.config.model.from.
+  void initialize_weights();
+  /// One update on one global batch. Error{Numeric} names step, rank, block and tensor of what is
+  /// not finite, before any update.
+  StepReport train_step();
+  /// Mean loss over the first `eval.batches` batches of `eval.micro_batch` validation samples; the
+  /// same bits for any layout.
+  EvalReport evaluate();
+  /// A continuation of eval.prompt, on rank 0 (empty elsewhere). The weights must be whole: every
+  /// rank calls it.
+  std::string sample();
+
+  /// Writes a checkpoint under `root`. Every rank throws the same Error{Io} when it could not be
+  /// written.
+  std::filesystem::path save(const std::filesystem::path& root);
+  /// Weights, moments, step and position of a checkpoint, whatever layout wrote it.
+  void load(const checkpoint::Checkpoint& checkpoint);
+  /// Time that is not the step's (evaluation, saving) goes between these.
+  void pause_clock();
+  void resume_clock();
+
+ private:
+  struct Losses;
+  parallel::StepInput step_input(const data::GlobalBatch& batch, int micros, StepReport& report);
+  nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
+  void fold_losses(const std::vector<double>& mine, StepReport& report);
+  void refuse_nonfinite(const StepReport& report);
+  [[nodiscard]] double clip(double norm) const;
+
+  planner::Plan plan_;
+  comm::World& world_;
+  std::shared_ptr<const data::Datasets> data_;
+  std::unique_ptr<parallel::ModelInstance> model_;
+  std::unique_ptr<optim::Rule> rule_;
+  std::unique_ptr<optim::Schedule> schedule_;
+  std::unique_ptr<parallel::GradientFold> gradients_;
+  std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
+  std::unique_ptr<parallel::Executor> executor_;
+  data::SampleOrder order_;
+  data::BatchPlan batches_;
+  std::int64_t step_ = 0, samples_ = 0, tokens_ = 0, skipped_ = 0;
+  std::vector<double> micro_losses_;  ///< of the last step, all ranks', in the order of the fold
+  double clock_ = 0.0;                ///< start of the step's time
+  double paused_at_ = 0.0;
+};
+
+/// Fills in what needs the data: max_steps. Error{Config} if there is nothing to train.
+void finish_plan(planner::Plan& plan, const data::Datasets& data);
+/// Opens the plan's data, tokenizing what is not in the cache.
+std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
+                                                const data::TokenizeOptions& how);
+/// The third of the four steps (configuration, launch, initialize, fit): an engine with its first
+/// weights.
+std::unique_ptr<Engine> initialize(const planner::Plan& plan,
+                                   comm::World& world,
+                                   std::shared_ptr<const data::Datasets> data = nullptr);
+
+}  // namespace tessera::engine

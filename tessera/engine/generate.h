@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text out of a model: the prompt is read at once, then one token at a time with the KV cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/data/tokenizer.h"
+#include "tessera/models/family.h"
+#include "tessera/ops/sampler.h"
+#include "tessera/parallel/executor.h"
+
+namespace tessera::engine {
+
+struct GenerateOptions {
+  std::int64_t max_new_tokens = 100;
+  ops::SamplerOptions sampler;
+  std::uint64_t seed = 1234;
+  bool ignore_eos = false;  ///< go on after end of text, which is then never produced
+};
+
+/// What came of a call.
+struct Generated {
+  std::vector<std::int32_t> tokens;  ///< new ones, without the end of text that stopped it
+  bool ended = false;                ///< by end of text
+  double prompt_s = 0.0, decode_s = 0.0;
+};
+
+/// Threads: the rank's own. Cost: one forward of the prompt, then one of a single position a token;
+/// when max_positions is full the last half of the text is read anew.
+class Generator {
+ public:
+  Generator(parallel::Executor& executor,
+            const data::Tokenizer& tokenizer,
+            const models::Resolved& model);
+  /// Continues `prompt` (an empty one starts from end of text). `on_text` receives what was made as
+  /// valid UTF-8: bytes of an unfinished character wait for the next token, invalid ones become
+  /// U+FFFD.
+  Generated run(std::string_view prompt,
+                const GenerateOptions& options,
+                const std::function<void(std::string_view)>& on_text);
+  /// The same on token ids.
+  Generated run_ids(std::vector<std::int32_t> prompt,
+                    const GenerateOptions& options,
+                    const std::function<void(std::int32_t)>& on_token);
+
+ private:
+  parallel::Executor& executor_;
+  const data::Tokenizer& tokenizer_;
+  const models::Resolved& model_;
+};
+
+}  // namespace tessera::engine

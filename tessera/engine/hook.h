@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What may happen around the steps of a training. Hooks run in the order of their priority; small
+// is earlier.
+#pragma once
+
+#include <string_view>
+
+#include "tessera/engine/engine.h"
+
+namespace tessera::engine {
+
+class Trainer;
+
+/// Every rank runs every hook, so a hook may call collective methods of the engine, on all ranks
+/// alike. Only World::speaks() should print or write files. Source of points and priorities:
+/// Colossal-AI's trainer.
+class Hook {
+ public:
+  /// Losses and metrics come first, schedules next, what reports or writes last.
+  static constexpr int kMetric = 0;
+  static constexpr int kSchedule = 1;
+  static constexpr int kReport = 10;
+
+  explicit Hook(int priority) : priority_(priority) {}
+  virtual ~Hook() = default;
+  [[nodiscard]] int priority() const { return priority_; }
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  virtual void after_hook_is_attached(Trainer& trainer) {}
+  virtual void before_train(Trainer& trainer) {}
+  virtual void after_train(Trainer& trainer) {}
+  virtual void before_train_epoch(Trainer& trainer) {}
+  virtual void after_train_epoch(Trainer& trainer) {}
+  virtual void before_train_iter(Trainer& trainer) {}
+  virtual void after_train_iter(Trainer& trainer, const StepReport& report) {}
+  virtual void before_test(Trainer& trainer) {}
+  virtual void after_test(Trainer& trainer, const EvalReport& report) {}
+
+ private:
+  int priority_;
+};
+
+}  // namespace tessera::engine

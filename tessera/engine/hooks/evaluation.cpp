@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Held-out loss, sample text and the loss plot.
+#include <string>
+
+#include "tessera/base/text.h"
+#include "tessera/engine/hooks/hooks.h"
+#include "tessera/engine/plot.h"
+
+namespace tessera::engine {
+
+void EvaluationHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+  if (report.step % every_ == 0) run(trainer);
+}
+
+void EvaluationHook::after_train(Trainer& trainer) {
+  // A stop must be quick: what was asked for is the checkpoint, not another evaluation.
+  if (trainer.stop_signal() == 0 && trainer.last() && evaluated_step_ != trainer.engine().step())
+    run(trainer);
+}
+
+void EvaluationHook::run(Trainer& trainer) {
+  Engine& engine = trainer.engine();
+  evaluated_step_ = engine.step();
+  trainer.test();
+  engine.pause_clock();
+  if (!engine.plan().config.eval.prompt.empty()) {
+    const std::string sample = engine.sample();
+    if (Console* console = trainer.console()) {
+      console->line("sample:");
+      for (const std::string& line : text::split(sample, '\n'))
+        console->line("  | " + line);
+    }
+  }
+  if (engine.world().speaks() && !trainer.run_dir().empty()) {
+    write_loss_plot(trainer.run_dir() / "loss.svg",
+                    read_losses(trainer.run_dir() / "metrics.jsonl"));
+  }
+  engine.resume_clock();
+}
+
+}  // namespace tessera::engine

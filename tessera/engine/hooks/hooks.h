@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hooks that come with tessera.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/engine/hook.h"
+#include "tessera/engine/metrics.h"
+#include "tessera/engine/trainer.h"
+
+namespace tessera::engine {
+
+/// metrics.jsonl in the run folder, and a line on the console every steps_per_print steps (the
+/// first and last always).
+class MetricByStepHook final : public Hook {
+ public:
+  MetricByStepHook();
+  ~MetricByStepHook() override;
+  [[nodiscard]] std::string_view name() const override { return "metric-by-step"; }
+  void before_train(Trainer& trainer) override;
+  void after_train_iter(Trainer& trainer, const StepReport& report) override;
+  void after_test(Trainer& trainer, const EvalReport& report) override;
+
+ private:
+  std::unique_ptr<MetricsFile> file_;
+  double comm_share_ = 0.0;
+  std::int64_t steps_ = 0;
+  bool warned_comm_ = false;
+};
+
+/// Mean loss of each epoch on the console.
+class MetricByEpochHook final : public Hook {
+ public:
+  MetricByEpochHook() : Hook(kReport) {}
+  [[nodiscard]] std::string_view name() const override { return "metric-by-epoch"; }
+  void before_train_epoch(Trainer& trainer) override;
+  void after_train_iter(Trainer& trainer, const StepReport& report) override;
+  void after_train_epoch(Trainer& trainer) override;
+
+ private:
+  double loss_ = 0.0;
+  std::int64_t steps_ = 0;
+};
+
+/// Mean of the losses since the last reset, for whoever wants a smooth number.
+class LossHook final : public Hook {
+ public:
+  LossHook() : Hook(kMetric) {}
+  [[nodiscard]] std::string_view name() const override { return "loss"; }
+  void after_train_iter(Trainer& trainer, const StepReport& report) override;
+  [[nodiscard]] double mean() const {
+    return steps_ == 0 ? 0.0 : sum_ / static_cast<double>(steps_);
+  }
+  void reset() {
+    sum_ = 0.0;
+    steps_ = 0;
+  }
+
+ private:
+  double sum_ = 0.0;
+  std::int64_t steps_ = 0;
+};
+
+/// Tokens a second over all steps but the first few, told at the end.
+class ThroughputHook final : public Hook {
+ public:
+  explicit ThroughputHook(std::int64_t ignored_steps = 0)
+      : Hook(kReport), ignored_steps_(ignored_steps) {}
+  [[nodiscard]] std::string_view name() const override { return "throughput"; }
+  void after_train_iter(Trainer& trainer, const StepReport& report) override;
+  void after_train(Trainer& trainer) override;
+  [[nodiscard]] double tokens_per_s() const {
+    return seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0.0;
+  }
+
+ private:
+  std::int64_t ignored_steps_;
+  std::int64_t seen_ = 0, tokens_ = 0;
+  double seconds_ = 0.0;
+};
+
+/// Held-out loss, sample text and loss.svg every so many steps and at the end.
+class EvaluationHook final : public Hook {
+ public:
+  explicit EvaluationHook(std::int64_t every) : Hook(kReport), every_(every) {}
+  [[nodiscard]] std::string_view name() const override { return "evaluation"; }
+  void after_train_iter(Trainer& trainer, const StepReport& report) override;
+  void after_train(Trainer& trainer) override;
+
+ private:
+  void run(Trainer& trainer);
+  std::int64_t every_;
+  std::int64_t evaluated_step_ = -1;
+};
+
+/// Checkpoints every so many steps or minutes, at a stop and at the end. One that cannot be written
+/// is told, and training goes on.
+class CheckpointHook final : public Hook {
+ public:
+  explicit CheckpointHook(planner::CheckpointOptions options);
+  [[nodiscard]] std::string_view name() const override { return "checkpoint"; }
+  void before_train(Trainer& trainer) override;
+  void after_train_iter(Trainer& trainer, const StepReport& report) override;
+  void after_train(Trainer& trainer) override;
+
+ private:
+  [[nodiscard]] bool due(Trainer& trainer, const StepReport& report) const;
+  void save(Trainer& trainer);
+  planner::CheckpointOptions options_;
+  double last_save_ = 0.0;
+};
+
+/// The live line of a terminal: bar, loss, speed, ETA.
+class ProgressHook final : public Hook {
+ public:
+  ProgressHook() : Hook(kReport) {}
+  [[nodiscard]] std::string_view name() const override { return "progress"; }
+  void before_train(Trainer& trainer) override;
+  void after_train_iter(Trainer& trainer, const StepReport& report) override;
+  void after_train(Trainer& trainer) override;
+
+ private:
+  double start_ = 0.0;
+  std::int64_t first_step_ = 0;
+};
+
+}  // namespace tessera::engine

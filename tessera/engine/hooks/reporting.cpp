@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hooks that tell: metrics by step and epoch, mean loss, throughput, the live line.
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/text.h"
+#include "tessera/engine/hooks/hooks.h"
+
+namespace tessera::engine {
+
+MetricByStepHook::MetricByStepHook() : Hook(kReport) {}
+MetricByStepHook::~MetricByStepHook() = default;
+
+void MetricByStepHook::before_train(Trainer& trainer) {
+  if (!trainer.engine().world().speaks() || trainer.run_dir().empty()) return;
+  file_ =
+      std::make_unique<MetricsFile>(trainer.run_dir() / "metrics.jsonl", trainer.engine().step());
+}
+
+void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+  const planner::TrainConfig& config = trainer.engine().plan().config;
+  if (file_) file_->write(report, config.wall_clock_breakdown);
+  ++steps_;
+  comm_share_ +=
+      (report.comm_s / std::max(report.seconds, 1e-9) - comm_share_) / static_cast<double>(steps_);
+  Console* console = trainer.console();
+  if (console == nullptr) return;
+  const std::int64_t last = trainer.engine().max_steps();
+  const bool due = config.steps_per_print > 0 && report.step % config.steps_per_print == 0;
+  if (steps_ == 1 || report.step == last || due || report.skipped || report.stop_requested) {
+    console->line(
+        step_line(report, last, report.seconds * static_cast<double>(last - report.step)));
+    if (config.wall_clock_breakdown) console->line(breakdown_line(report));
+    if (config.memory_breakdown) {
+      const memory::Usage usage = trainer.engine().memory();
+      std::string line = "  memory (peak of each)";
+      for (int t = 0; t < memory::kNumTags; ++t) {
+        const auto tag = static_cast<memory::Tag>(t);
+        const auto peak = static_cast<std::uint64_t>(
+            std::max<std::int64_t>(0, usage.peak[static_cast<std::size_t>(t)]));
+        line += fmt::format(" | {} {}", memory::name(tag), text::bytes(peak));
+      }
+      console->line(line);
+    }
+  }
+  if (!warned_comm_ && steps_ >= 20 && comm_share_ > 0.5 && trainer.engine().world().size() > 1) {
+    warned_comm_ = true;
+    console->line(fmt::format(
+        "note: communication takes {:.0f}% of the time; fewer ranks (-n {}) would likely be faster",
+        100 * comm_share_,
+        std::max(1, trainer.engine().world().size() / 2)));
+  }
+}
+
+void MetricByStepHook::after_test(Trainer& trainer, const EvalReport& report) {
+  const std::int64_t step = trainer.engine().step();
+  if (file_) file_->write(step, report);
+  if (Console* console = trainer.console()) {
+    console->line(fmt::format("eval at step {} | loss {:.4f} | {} tokens",
+                              step,
+                              report.loss,
+                              text::with_commas(report.tokens)));
+  }
+}
+
+void MetricByEpochHook::before_train_epoch(Trainer& trainer) {
+  loss_ = 0.0;
+  steps_ = 0;
+}
+
+void MetricByEpochHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+  loss_ += report.loss;
+  ++steps_;
+}
+
+void MetricByEpochHook::after_train_epoch(Trainer& trainer) {
+  Console* console = trainer.console();
+  if (console == nullptr || steps_ == 0) return;
+  console->line(fmt::format("epoch {:.0f} | {} steps | mean loss {:.4f}",
+                            trainer.last()->epoch,
+                            steps_,
+                            loss_ / static_cast<double>(steps_)));
+}
+
+void LossHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+  sum_ += report.loss;
+  ++steps_;
+}
+
+void ThroughputHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+  if (++seen_ <= ignored_steps_) return;
+  tokens_ += report.batch_tokens;
+  seconds_ += report.seconds;
+}
+
+void ThroughputHook::after_train(Trainer& trainer) {
+  Console* console = trainer.console();
+  if (console == nullptr || tokens_ == 0) return;
+  console->line(fmt::format("throughput {} tokens/s over {} steps (the first {} not counted)",
+                            text::count(tokens_per_s()),
+                            seen_ - ignored_steps_,
+                            ignored_steps_));
+}
+
+void ProgressHook::before_train(Trainer& trainer) {
+  start_ = now_s();
+  first_step_ = trainer.engine().step();
+}
+
+void ProgressHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+  Console* console = trainer.console();
+  if (console == nullptr || !console->is_terminal()) return;
+  constexpr int kWidth = 24;
+  const std::int64_t last = trainer.engine().max_steps();
+  const double elapsed = now_s() - start_;
+  const double eta = elapsed / static_cast<double>(report.step - first_step_) *
+                     static_cast<double>(last - report.step);
+  const auto filled = static_cast<int>(
+      static_cast<double>(kWidth) * static_cast<double>(report.step) / static_cast<double>(last));
+  std::string bar;
+  for (int i = 0; i < kWidth; ++i)
+    bar += i < filled ? "█" : "░";
+  console->live(fmt::format(
+      "{} {}/{}  loss {:.3f}  {} tok/s  ETA {}",
+      bar,
+      report.step,
+      last,
+      report.loss,
+      text::count(static_cast<double>(report.batch_tokens) / std::max(report.seconds, 1e-9)),
+      text::duration(eta)));
+}
+
+void ProgressHook::after_train(Trainer& trainer) {
+  if (Console* console = trainer.console()) console->live("");
+}
+
+}  // namespace tessera::engine

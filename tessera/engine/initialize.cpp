@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a plan to an engine: data, number of steps, first weights.
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/engine/engine.h"
+
+namespace tessera::engine {
+
+std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
+                                                const data::TokenizeOptions& how) {
+  const std::int64_t needed = plan.config.data.drop_last ? plan.global_batch : 1;
+  return std::make_shared<const data::Datasets>(data::open_datasets(
+      plan.config.data, *plan.tokenizer, plan.model.vocab_size, plan.sequence_length, needed, how));
+}
+
+void finish_plan(planner::Plan& plan, const data::Datasets& data) {
+  const planner::TrainerOptions& trainer = plan.config.trainer;
+  const data::BatchPlan batches(data.train->size(), plan.global_batch, plan.config.data.drop_last);
+  const double epochs = trainer.epochs.value_or(trainer.max_steps ? HUGE_VAL : 1.0);
+  const double by_epochs = std::ceil(epochs * static_cast<double>(batches.steps_per_epoch()));
+  const double by_steps = trainer.max_steps ? static_cast<double>(*trainer.max_steps) : HUGE_VAL;
+  plan.max_steps = static_cast<std::int64_t>(std::min(by_epochs, by_steps));
+  TESSERA_REQUIRE(plan.max_steps > 0,
+                  Config,
+                  "there is nothing to train: the number of steps is 0",
+                  "raise trainer.max_steps or trainer.epochs");
+  TESSERA_REQUIRE(
+      plan.config.eval.every == 0 || data.validation != nullptr,
+      Config,
+      fmt::format("eval.every is {}, but there is no validation data", plan.config.eval.every),
+      "set data.validation or data.validation_fraction, or eval.every to 0");
+  // A schedule that counts on the number of steps can be checked only now.
+  planner::make_schedule(plan, planner::make_rule(plan)->base_lr());
+}
+
+std::unique_ptr<Engine> initialize(const planner::Plan& plan,
+                                   comm::World& world,
+                                   std::shared_ptr<const data::Datasets> data) {
+  planner::Plan mine = plan;
+  if (data == nullptr) data = open_data(mine, {});
+  if (mine.max_steps == 0) finish_plan(mine, *data);
+  auto engine = std::make_unique<Engine>(std::move(mine), world, std::move(data));
+  engine->initialize_weights();
+  return engine;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joins launch/ to comm/: ranks that start as processes and go on as a World.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/world.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::engine {
+
+/// Receives the report of a failure, first line first.
+using Report = std::function<void(const std::vector<std::string>&)>;
+
+/// Runs `fn` on every rank of the plan and returns the job's exit code. Without launcher variables
+/// this process becomes the supervisor of plan.ranks children; under torchrun, srun or mpirun it is
+/// one of the ranks. An Error that leaves fn breaks the world with its message, so that the other
+/// ranks stop with it; its code is the rank's exit code. The caller must not have run an ATen
+/// operation.
+int run_ranks(const planner::Plan& plan,
+              const Report& report,
+              const std::function<int(comm::World&)>& fn);
+
+/// What libtorch makes global, set once on each rank: allocator, thread count.
+void prepare_process(int threads);
+
+}  // namespace tessera::engine

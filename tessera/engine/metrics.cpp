@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/metrics.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/config/json.h"
+
+namespace tessera::engine {
+namespace {
+
+/// Calls fn(line, parsed) for every readable line.
+template <class Fn>
+void for_each_line(const std::string& content, Fn fn) {
+  for (const std::string& line : text::split(content, '\n')) {
+    if (line.empty()) continue;
+    try {
+      const json::Value value = json::parse_strict(line, "metrics.jsonl");
+      if (value.find("step") != nullptr) fn(line, value);
+    } catch (const Error&) {
+      // A line that a killed process left unfinished.
+    }
+  }
+}
+
+/// Content without the steps past last_step and without a torn last line.
+std::string kept_lines(const std::string& content, std::int64_t last_step) {
+  std::string out;
+  for_each_line(content, [&](const std::string& line, const json::Value& value) {
+    if (value.find("step")->as_integer().value_or(0) <= last_step) out += line + '\n';
+  });
+  return out;
+}
+
+double milliseconds(double seconds) {
+  return seconds * 1e3;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t last_step) : path_(path) {
+  if (std::filesystem::exists(path)) {
+    const std::string before = files::read(path);
+    const std::string after = kept_lines(before, last_step);
+    if (after != before) files::write_atomic(path, after);
+  }
+  fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  TESSERA_REQUIRE(fd_ >= 0,
+                  Io,
+                  fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)),
+                  "choose a writable run.dir");
+}
+
+MetricsFile::~MetricsFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void MetricsFile::append(const std::string& line) {
+  const ssize_t written = ::write(fd_, line.data(), line.size());
+  TESSERA_REQUIRE(written == static_cast<ssize_t>(line.size()),
+                  Io,
+                  fmt::format("cannot write {}: {}",
+                              path_.string(),
+                              written < 0 ? std::strerror(errno) : "short write"),
+                  "free disk space");
+}
+
+void MetricsFile::write(const StepReport& report, bool breakdown) {
+  json::Value out = json::Value::object();
+  out["step"] = json::Value::integer(report.step);
+  out["epoch"] = json::Value::number(report.epoch);
+  out["loss"] = json::Value::number(report.loss);
+  out["lr"] = json::Value::number(report.lr);
+  out["grad_norm"] = json::Value::number(report.grad_norm);
+  out["tokens"] = json::Value::integer(report.tokens);
+  out["tokens_per_s"] =
+      json::Value::number(static_cast<double>(report.batch_tokens) / report.seconds);
+  out["step_ms"] = json::Value::number(milliseconds(report.seconds));
+  out["comm_ms"] = json::Value::number(milliseconds(report.comm_s));
+  out["data_ms"] = json::Value::number(milliseconds(report.data_s));
+  if (breakdown) {
+    out["forward_ms"] = json::Value::number(milliseconds(report.forward_s));
+    out["backward_ms"] = json::Value::number(milliseconds(report.backward_s));
+    out["reduce_ms"] = json::Value::number(milliseconds(report.reduce_s));
+    out["optimizer_ms"] = json::Value::number(milliseconds(report.optimizer_s));
+  }
+  out["mem_peak_bytes"] = json::Value::integer(report.mem_peak_bytes);
+  out["skipped"] = json::Value::integer(report.skipped_total);
+  append(out.dump() + '\n');
+}
+
+void MetricsFile::write(std::int64_t step, const EvalReport& report) {
+  json::Value out = json::Value::object();
+  out["step"] = json::Value::integer(step);
+  out["eval_loss"] = json::Value::number(report.loss);
+  out["eval_tokens"] = json::Value::integer(report.tokens);
+  append(out.dump() + '\n');
+}
+
+LossHistory read_losses(const std::filesystem::path& path) {
+  LossHistory history;
+  if (!std::filesystem::exists(path)) return history;
+  for_each_line(files::read(path), [&](const std::string&, const json::Value& value) {
+    const std::int64_t step = value.find("step")->as_integer().value_or(0);
+    const json::Value* loss = value.find("loss");
+    const json::Value* eval = value.find("eval_loss");
+    if (loss != nullptr && loss->is_number()) history.train.push_back({step, loss->as_double()});
+    if (eval != nullptr && eval->is_number()) history.eval.push_back({step, eval->as_double()});
+  });
+  return history;
+}
+
+std::string step_line(const StepReport& report, std::int64_t max_steps, double eta_s) {
+  const double seconds = report.seconds > 0 ? report.seconds : 1e-9;
+  std::string line = fmt::format(
+      "step {}/{} | loss {:.4f} | lr {:.2e} | gnorm {:.3f} | {} tok/s | mem {} | data {:.0f}% comm "
+      "{:.0f}%",
+      report.step,
+      max_steps,
+      report.loss,
+      report.lr,
+      report.grad_norm,
+      text::count(static_cast<double>(report.batch_tokens) / seconds),
+      text::bytes(static_cast<std::uint64_t>(report.mem_peak_bytes)),
+      100.0 * report.data_s / seconds,
+      100.0 * report.comm_s / seconds);
+  if (report.skipped) line += " | skipped: the gradient is not finite";
+  if (eta_s > 0) line += " | ETA " + text::duration(eta_s);
+  return line;
+}
+
+std::string breakdown_line(const StepReport& report) {
+  return fmt::format(
+      "  data {:.1f} ms | forward {:.1f} ms | backward {:.1f} ms | reduce {:.1f} ms | optimizer "
+      "{:.1f} ms",
+      milliseconds(report.data_s),
+      milliseconds(report.forward_s),
+      milliseconds(report.backward_s),
+      milliseconds(report.reduce_s),
+      milliseconds(report.optimizer_s));
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// metrics.jsonl: one JSON object a line, flushed every step; and the line that people read.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/engine/engine.h"
+
+namespace tessera::engine {
+
+/// Appends to a run's metrics.jsonl. Error{Io} when it cannot be written.
+class MetricsFile {
+ public:
+  /// Opens the file and first cuts the lines of steps past `last_step`: after a resume every step
+  /// stands there once.
+  MetricsFile(const std::filesystem::path& path, std::int64_t last_step);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+  void write(const StepReport& report, bool breakdown);
+  void write(std::int64_t step, const EvalReport& report);
+
+ private:
+  void append(const std::string& line);
+  int fd_ = -1;
+  std::filesystem::path path_;
+};
+
+/// A point of the loss curve, read back from metrics.jsonl.
+struct LossPoint {
+  std::int64_t step = 0;
+  double value = 0.0;
+};
+struct LossHistory {
+  std::vector<LossPoint> train, eval;
+};
+/// Lines that cannot be read (a torn last one) are left out.
+LossHistory read_losses(const std::filesystem::path& path);
+
+/// "step 120/5000 | loss 3.2104 | lr 3.0e-04 | gnorm 0.82 | 178.0k tok/s | mem 1.2 GiB | data 1%
+/// comm 9% | ETA 2h13m"
+std::string step_line(const StepReport& report, std::int64_t max_steps, double eta_s);
+/// The second line of `wall_clock_breakdown`.
+std::string breakdown_line(const StepReport& report);
+
+}  // namespace tessera::engine

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/resume.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::engine {
+namespace {
+namespace fs = std::filesystem;
+
+enum class Weight { Free, Accepted, Refused };
+
+/// By the longest prefix of the key path that stands here; everything else is free.
+Weight weight_of(std::string_view path) {
+  static constexpr std::array<std::pair<std::string_view, Weight>, 19> kRules = {{
+      {"model", Weight::Refused},
+      {"model.from",
+       Weight::Free},  // where the first weights came from; the shape is compared by itself
+      {"model.preset", Weight::Free},
+      {"model.dropout", Weight::Refused},
+      {"tokenizer", Weight::Refused},
+      {"tokenizer.vocab",
+       Weight::Free},  // the tokenizer's fingerprint is compared instead of file names
+      {"tokenizer.merges", Weight::Free},
+      {"data", Weight::Refused},
+      {"data.train", Weight::Free},  // the data's fingerprint is compared instead of file names
+      {"data.validation", Weight::Free},
+      {"optimizer.type", Weight::Refused},
+      {"optimizer.params", Weight::Accepted},
+      {"optimizer.decay_all", Weight::Accepted},
+      {"scheduler", Weight::Accepted},
+      {"gradient_clipping", Weight::Accepted},
+      {"trainer.clip_after_warmup", Weight::Accepted},
+      {"trainer.seed", Weight::Refused},
+      {"bf16", Weight::Accepted},
+      {"train_batch_size", Weight::Accepted},
+  }};
+  Weight weight = Weight::Free;
+  std::size_t longest = 0;
+  for (const auto& [prefix, value] : kRules) {
+    const bool matches = path == prefix || (path.size() > prefix.size() &&
+                                            path.starts_with(prefix) && path[prefix.size()] == '.');
+    if (matches && prefix.size() >= longest) {
+      longest = prefix.size();
+      weight = value;
+    }
+  }
+  return weight;
+}
+
+/// Calls fn(path, old, new) for every leaf that differs; either side may be nullptr.
+template <class Fn>
+void differences(const std::string& path,
+                 const json::Value* before,
+                 const json::Value* after,
+                 Fn& fn) {
+  const bool objects =
+      (before == nullptr || before->is_object()) && (after == nullptr || after->is_object());
+  if (!objects) {
+    if (before == nullptr || after == nullptr || !(*before == *after)) fn(path, before, after);
+    return;
+  }
+  std::vector<std::string> keys;
+  for (const json::Value* side : {before, after}) {
+    if (side == nullptr) continue;
+    for (const auto& [key, value] : side->members()) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    }
+  }
+  for (const std::string& key : keys) {
+    differences(path.empty() ? key : path + "." + key,
+                before == nullptr ? nullptr : before->find(key),
+                after == nullptr ? nullptr : after->find(key),
+                fn);
+  }
+}
+
+std::string shown(const json::Value* value) {
+  return value == nullptr ? "(absent)" : value->dump();
+}
+
+std::string text_of(const json::Value& object, std::string_view key) {
+  const json::Value* value = object.find(key);
+  return value != nullptr && value->is_string() ? value->as_string() : "";
+}
+
+fs::path checkpoint_at(const fs::path& path) {
+  if (fs::exists(path / "manifest.json")) return path;
+  for (const fs::path& root : {path / "checkpoints", path}) {
+    if (const auto found = checkpoint::newest(root)) return *found;
+  }
+  throw Error(Error::Kind::Format,
+              fmt::format("{} holds no complete checkpoint", path.string()),
+              "name a run folder or one of its checkpoints/step-NNNNNNNN");
+}
+
+}  // namespace
+
+std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
+                                          const planner::Plan& plan,
+                                          const std::string& data_fingerprint) {
+  std::vector<std::string> accepted, refused;
+  auto note = [&](const std::string& path, const json::Value* before, const json::Value* after) {
+    const std::string line = fmt::format("{}: {} -> {}", path, shown(before), shown(after));
+    switch (weight_of(path)) {
+      case Weight::Free:
+        break;
+      case Weight::Accepted:
+        accepted.push_back(line);
+        break;
+      case Weight::Refused:
+        refused.push_back(line);
+        break;
+    }
+  };
+  differences("", &meta.config, &plan.resolved, note);
+  const std::string old_data = text_of(meta.extra, "data");
+  if (!old_data.empty() && old_data != data_fingerprint)
+    refused.push_back("the training data is another");
+  const std::string old_tokenizer = text_of(meta.extra, "tokenizer");
+  if (!old_tokenizer.empty() && old_tokenizer != plan.tokenizer->fingerprint())
+    refused.push_back("the tokenizer is another");
+  TESSERA_REQUIRE(
+      refused.empty(),
+      Config,
+      fmt::format("cannot go on from step {}: the run in this folder was another one\n    {}",
+                  meta.step,
+                  text::join(refused, "\n    ")),
+      "choose another run.dir, start anew with --resume never (the old contents are moved aside), "
+      "or take only its weights with "
+      "model.from");
+  return accepted;
+}
+
+ResumePoint find_resume_point(const std::string& how,
+                              const RunFolder& folder,
+                              const planner::Plan& plan,
+                              const std::string& data_fingerprint) {
+  ResumePoint point;
+  if (how == "never") return point;
+  if (how == "auto") {
+    point.checkpoint = checkpoint::newest(folder.checkpoints());
+    if (!point.checkpoint) return point;
+  } else {
+    point.checkpoint = checkpoint_at(how);
+  }
+  const checkpoint::Checkpoint opened(*point.checkpoint);
+  point.step = opened.meta().step;
+  point.samples = opened.meta().samples;
+  point.changes = accepted_changes(opened.meta(), plan, data_fingerprint);
+  return point;
+}
+
+}  // namespace tessera::engine

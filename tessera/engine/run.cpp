@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/run.h"
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/launch.h"
+#include "tessera/engine/resume.h"
+#include "tessera/engine/run_folder.h"
+#include "tessera/engine/trainer.h"
+#include "tessera/launch/launch.h"
+#include "tessera/planner/first_table.h"
+#include "tessera/planner/memory.h"
+
+namespace tessera::engine {
+namespace {
+
+void say(const TrainCommand& command, std::string_view text) {
+  if (command.console != nullptr && !command.quiet) command.console->line(text);
+}
+
+/// Progress of tokenizing, at most a few times a second.
+data::TokenizeOptions tokenize_options(const planner::Plan& plan, const TrainCommand& command) {
+  data::TokenizeOptions how;
+  how.text_field = plan.config.data.text_field;
+  how.invalid_utf8 = plan.config.data.invalid_utf8;
+  how.threads = launch::usable_cores();
+  how.progress = [&command, last = 0.0](std::int64_t done, std::int64_t total) mutable {
+    const double now = now_s();
+    if (command.console == nullptr || command.quiet || (now - last < 0.25 && done < total)) return;
+    last = now;
+    command.console->live(
+        done >= total
+            ? std::string()
+            : fmt::format("tokenizing {} of {} ({:.0f}%)",
+                          text::bytes(static_cast<std::uint64_t>(done)),
+                          text::bytes(static_cast<std::uint64_t>(total)),
+                          100.0 * static_cast<double>(done) / static_cast<double>(total)));
+  };
+  return how;
+}
+
+/// What every rank does once it is part of a world.
+int train_rank(const planner::Plan& plan,
+               comm::World& world,
+               const std::shared_ptr<const data::Datasets>& data,
+               const RunFolder& folder,
+               const ResumePoint& resume,
+               const TrainCommand& command) {
+  log::open_file(folder.log_file(world.rank()).string());
+  log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
+  Engine engine(plan, world, data);
+  if (resume.checkpoint) {
+    engine.load(checkpoint::Checkpoint(*resume.checkpoint));
+  } else {
+    engine.initialize_weights();
+  }
+  Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
+  trainer.attach_defaults();
+  const int code = trainer.fit();
+  // Nobody leaves while a peer may still read its memory.
+  world.transport().barrier(world.everyone(), TESSERA_HERE("end of training"))->wait();
+  if (world.speaks()) {
+    const std::string state = trainer.stop_signal() != 0 ? "stopped" : "finished";
+    const std::string message = trainer.incomplete().empty() ? "" : trainer.incomplete().front();
+    folder.write_status(state, engine.step(), code, message);
+    if (code == kExitIncomplete) log::error("trained to the end, but: " + message);
+  }
+  return code;
+}
+
+std::optional<int> finished_already(const planner::Plan& plan,
+                                    const ResumePoint& resume,
+                                    const RunFolder& folder,
+                                    const TrainCommand& command) {
+  if (!resume.checkpoint || resume.step < plan.max_steps) return std::nullopt;
+  say(command,
+      fmt::format("{} is finished: step {} of {}. To go on raise trainer.max_steps (or "
+                  "trainer.epochs), or choose another run.dir",
+                  folder.path().string(),
+                  resume.step,
+                  plan.max_steps));
+  return kExitOk;
+}
+
+planner::TableFacts table_facts(const planner::Plan& plan,
+                                const data::Datasets& data,
+                                const RunFolder& folder,
+                                const ResumePoint& resume) {
+  planner::TableFacts facts;
+  facts.train_tokens = data.train_tokens;
+  facts.validation_tokens = data.validation_tokens;
+  facts.train_samples = data.train->size();
+  facts.free_disk_bytes = files::free_bytes(folder.path());
+  facts.available_memory_bytes = launch::available_memory();
+  facts.run_dir = folder.path().string();
+  facts.resume_step = resume.step;
+  if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
+  facts.changes = resume.changes;
+  return facts;
+}
+
+}  // namespace
+
+int run_training(planner::Plan plan, const TrainCommand& command) {
+  const std::optional<launch::Launcher> launcher = launch::detect_launcher();
+  const bool speaks = !launcher || launcher->rank == 0;
+  TrainCommand mine = command;
+  if (!speaks) mine.console = nullptr;
+
+  const std::shared_ptr<const data::Datasets> data = open_data(plan, tokenize_options(plan, mine));
+  finish_plan(plan, *data);
+  planner::check_memory(plan, launch::available_memory());
+
+  // Under a launcher only rank 0 owns the folder; the others only write their logs into it.
+  std::optional<RunFolder> folder;
+  folder.emplace(plan.run_dir, /*owns=*/speaks && !command.dry_run);
+  ResumePoint resume = find_resume_point(command.resume, *folder, plan, data->fingerprint);
+  if (!mine.quiet && mine.console != nullptr) {
+    for (const std::string& line :
+         planner::first_table(plan, table_facts(plan, *data, *folder, resume)))
+      mine.console->line(line);
+  }
+  if (const auto code = finished_already(plan, resume, *folder, mine)) return *code;
+  if (command.dry_run) return kExitOk;
+
+  if (speaks) {
+    if (command.resume == "never") {
+      if (const auto old = folder->move_aside())
+        say(mine, fmt::format("the old contents were moved to {}", old->string()));
+    }
+    folder->prepare(plan.resolved);
+    folder->write_status("running", resume.step, 0, "");
+  }
+  const Report report = [&](const std::vector<std::string>& lines) {
+    for (const std::string& line : lines)
+      log::error(line);
+    if (speaks && !lines.empty())
+      folder->write_status("failed", folder->last_metric_step(), 0, lines.front());
+  };
+  const int code = run_ranks(plan, report, [&](comm::World& world) {
+    return train_rank(plan, world, data, *folder, resume, mine);
+  });
+  if (speaks) folder->finish_status(code);
+  return code;
+}
+
+}  // namespace tessera::engine

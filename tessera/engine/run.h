@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// One training run from a plan to its exit code: data, folder, resume point, first table, ranks,
+// status.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tessera/engine/console.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::engine {
+
+struct TrainCommand {
+  std::string resume = "auto";  ///< "auto", "never", or a run or checkpoint
+  bool dry_run = false;
+  bool quiet = false;  ///< no table and no step lines
+  bool verbose = false;
+  bool json = false;
+  Console* console = nullptr;  ///< null: nothing is said
+};
+
+/// Errors that can be known before a rank starts are thrown; after that the report goes to the
+/// console and the code is returned.
+int run_training(planner::Plan plan, const TrainCommand& command);
+
+}  // namespace tessera::engine

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The folder of a run: its lock, its configuration, its status, its logs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tessera/base/files.h"
+#include "tessera/config/json.h"
+
+namespace tessera::engine {
+
+/// A run folder that this process owns. A second process is refused at once with the owner's host
+/// and process.
+class RunFolder {
+ public:
+  /// owns: creates the folder if need be and takes its lock. Error{Io} if it is not writable, or is
+  /// locked. Otherwise only looks: for a dry run, and for the ranks of a launcher that do not
+  /// speak.
+  explicit RunFolder(const std::filesystem::path& path, bool owns = true);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+  /// config.json of the run that stands here, if there is one.
+  [[nodiscard]] std::optional<json::Value> config() const;
+  /// config.json and the folders below.
+  void prepare(const json::Value& resolved) const;
+  void write_status(const std::string& state,
+                    std::int64_t step,
+                    int exit_code,
+                    const std::string& message) const;
+  /// Corrects state and exit code once the job has ended; keeps step and message.
+  void finish_status(int exit_code) const;
+  /// Last step that metrics.jsonl knows; 0 if there is none.
+  [[nodiscard]] std::int64_t last_metric_step() const;
+  /// Moves everything but the lock to PATH.old-N, for `--resume never`. Returns where to, or
+  /// nothing if there was nothing.
+  std::optional<std::filesystem::path> move_aside() const;
+  [[nodiscard]] std::filesystem::path log_file(int rank) const;
+
+ private:
+  std::filesystem::path path_;
+  std::unique_ptr<files::Lock> lock_;
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/trainer.h"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/engine/hooks/hooks.h"
+
+namespace tessera::engine {
+
+Trainer::Trainer(Engine& engine, Console* console, std::filesystem::path run_dir)
+    : engine_(engine), console_(console), run_dir_(std::move(run_dir)) {}
+
+void Trainer::attach(std::unique_ptr<Hook> hook) {
+  const auto at = std::upper_bound(
+      hooks_.begin(), hooks_.end(), hook->priority(), [](int priority, const auto& other) {
+        return priority < other->priority();
+      });
+  Hook& attached = **hooks_.insert(at, std::move(hook));
+  attached.after_hook_is_attached(*this);
+}
+
+void Trainer::attach_defaults() {
+  const planner::TrainConfig& config = engine_.plan().config;
+  attach(std::make_unique<MetricByStepHook>());
+  attach(std::make_unique<MetricByEpochHook>());
+  attach(std::make_unique<ThroughputHook>(/*ignored_steps=*/2));
+  if (config.eval.every > 0) attach(std::make_unique<EvaluationHook>(config.eval.every));
+  if (!run_dir_.empty()) attach(std::make_unique<CheckpointHook>(config.checkpoint));
+  attach(std::make_unique<ProgressHook>());
+}
+
+EvalReport Trainer::test() {
+  engine_.pause_clock();
+  for (const auto& hook : hooks_)
+    hook->before_test(*this);
+  last_eval_ = engine_.evaluate();
+  for (const auto& hook : hooks_)
+    hook->after_test(*this, *last_eval_);
+  engine_.resume_clock();
+  return *last_eval_;
+}
+
+int Trainer::fit() {
+  for (const auto& hook : hooks_)
+    hook->before_train(*this);
+  bool epoch_open = false;
+  while (!stop_ && engine_.step() < engine_.max_steps()) {
+    if (!epoch_open) {
+      for (const auto& hook : hooks_)
+        hook->before_train_epoch(*this);
+      epoch_open = true;
+    }
+    for (const auto& hook : hooks_)
+      hook->before_train_iter(*this);
+    last_ = engine_.train_step();
+    if (last_->stop_requested) {
+      stop_signal_ = last_->stop_signal;
+      stop_ = true;
+    }
+    for (const auto& hook : hooks_)
+      hook->after_train_iter(*this, *last_);
+    if (last_->epoch_ended) {
+      for (const auto& hook : hooks_)
+        hook->after_train_epoch(*this);
+      epoch_open = false;
+    }
+  }
+  for (const auto& hook : hooks_)
+    hook->after_train(*this);
+  return exit_code();
+}
+
+int Trainer::exit_code() const {
+  if (stop_signal_ != 0) {
+    const bool saved = saved_step_ == engine_.step();
+    if (stop_signal_ == SIGINT) return kExitInterrupted;
+    return saved ? kExitStopped : kExitTerminated;
+  }
+  return incomplete_.empty() ? kExitOk : kExitIncomplete;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop: steps until the plan is fulfilled or somebody asks to stop, with hooks around them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/engine/console.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/hook.h"
+
+namespace tessera::engine {
+
+/// The last of the four steps. Threads: the rank's own.
+class Trainer {
+ public:
+  /// `console` may be null: then nothing is said. `run_dir` empty: no hook writes files.
+  explicit Trainer(Engine& engine, Console* console = nullptr, std::filesystem::path run_dir = {});
+
+  void attach(std::unique_ptr<Hook> hook);
+  /// The hooks that `tessera train` uses, as the plan's configuration asks for them.
+  void attach_defaults();
+  /// Trains to the plan's max_steps. Returns the exit code: 0, 9 (something asked for was not
+  /// done), 75 or 130 (stopped and saved), 143 (stopped, nothing saved).
+  int fit();
+
+  [[nodiscard]] Engine& engine() { return engine_; }
+  [[nodiscard]] Console* console() { return engine_.world().speaks() ? console_ : nullptr; }
+  [[nodiscard]] const std::filesystem::path& run_dir() const { return run_dir_; }
+  [[nodiscard]] const std::optional<StepReport>& last() const { return last_; }
+  [[nodiscard]] const std::optional<EvalReport>& last_eval() const { return last_eval_; }
+  /// Evaluates now and tells every hook.
+  EvalReport test();
+  /// All ranks alike: the loop ends after this step.
+  void stop() { stop_ = true; }
+  /// Something asked for could not be done, but training goes on: the exit code becomes 9 and the
+  /// reason is told at the end.
+  void note_incomplete(std::string reason) { incomplete_.push_back(std::move(reason)); }
+  [[nodiscard]] const std::vector<std::string>& incomplete() const { return incomplete_; }
+  /// A checkpoint of the current step stands on disk.
+  void note_saved() { saved_step_ = engine_.step(); }
+  [[nodiscard]] std::int64_t saved_step() const { return saved_step_; }
+  /// The signal that ended the loop early, or 0.
+  [[nodiscard]] int stop_signal() const { return stop_signal_; }
+
+ private:
+  [[nodiscard]] int exit_code() const;
+
+  Engine& engine_;
+  Console* console_;
+  std::filesystem::path run_dir_;
+  std::vector<std::unique_ptr<Hook>> hooks_;
+  std::optional<StepReport> last_;
+  std::optional<EvalReport> last_eval_;
+  std::vector<std::string> incomplete_;
+  std::int64_t saved_step_ = -1;
+  int stop_signal_ = 0;
+  bool stop_ = false;
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training step is a list of actions; policies act before and after each block of an action.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera::parallel {
+
+/// What an action does. Load: make the micro-batch's tensors. Backward: inputs and weights
+/// together.
+enum class Do : std::uint8_t { Load, Forward, Backward };
+
+struct Action {
+  Do kind;
+  int chunk = 0;  ///< of this stage's model; 0 without interleaving
+  int micro = 0;
+  int peer = -1;  ///< of sends and receives; -1 for none
+};
+
+/// One block of an action, as policies see it.
+struct BlockRun {
+  int block = 0;  ///< index in the model
+  int micro = 0;
+  int num_micros = 1;  ///< of this step
+};
+
+/// Acts between blocks: gather, fold, prefetch, recompute, offload. Every block of a user gets all
+/// of them.
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual void before(const Action& action, const BlockRun& run) {}
+  virtual void after(const Action& action, const BlockRun& run) {}
+};
+
+/// Gradient accumulation: a pipeline with one stage. All loads first, because the loss's
+/// denominators must be known before the first backward; then forward and backward of each
+/// micro-batch in turn.
+std::vector<Action> accumulation_schedule(int micro_batches);
+
+}  // namespace tessera::parallel

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/train_runs.h"
+
+#include <cstring>
+#include <mutex>
+
+#include <ATen/Parallel.h>
+
+#include "tessera/base/philox.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/launch.h"
+
+namespace tessera::testing {
+namespace {
+
+/// Words in an order that a model can learn something from.
+std::string synthetic_text(std::size_t bytes) {
+  static const char* const kWords[] = {"the ", "cat ", "sat ", "on ", "a ", "mat ", "and ", "dog ", "ran ", "far.\n"};
+  std::string text;
+  const Philox random{7};
+  for (std::uint64_t i = 0; text.size() < bytes; ++i) text += kWords[random(i)[0] % 10];
+  return text;
+}
+
+}  // namespace
+
+TinyRun::TinyRun() {
+  files::write_atomic(folder_.path() / "text.txt", synthetic_text(6000));
+  config_ = json::parse(R"({
+    "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "max_positions": 16, "dropout": 0.1},
+    "data": {"sequence_length": 16, "validation_fraction": 0.2},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupCosine", "params": {"warmup_num_steps": 5, "total_num_steps": 40, "min_lr": 1e-4}},
+    "gradient_clipping": 1.0,
+    "trainer": {"max_steps": 40, "seed": 5},
+    "eval": {"every": 10, "batches": 3, "micro_batch": 2},
+    "run": {"threads_per_rank": 1}
+  })",
+                        "tiny.json");
+  config_["data"]["train"] = json::Value::string((folder_.path() / "text.txt").string());
+  config_["run"]["dir"] = json::Value::string((folder_.path() / "run").string());
+}
+
+TinyRun& TinyRun::set(const std::string& path, const std::string& value) {
+  json::Value* at = &config_;
+  for (const std::string& key : text::split(path, '.')) at = &(*at)[key];
+  *at = json::parse(value, path);
+  return *this;
+}
+
+planner::Plan TinyRun::plan(const Layout& layout) const {
+  json::Value config = config_;
+  config["train_micro_batch_size_per_gpu"] = json::Value::integer(layout.micro_batch);
+  config["gradient_accumulation_steps"] = json::Value::integer(layout.accumulation);
+  config["zero_optimization"]["stage"] = json::Value::integer(layout.stage);
+  return planner::make_plan(config, layout.ranks, "tiny.json");
+}
+
+Trace TinyRun::train(const Layout& layout, std::int64_t steps, const std::filesystem::path& save,
+                     const std::filesystem::path& resume) const {
+  engine::prepare_process(1);
+  planner::Plan plan = this->plan(layout);
+  const auto data = engine::open_data(plan, {});
+  engine::finish_plan(plan, *data);
+  const files::TempDir own;
+  const std::filesystem::path root = save.empty() ? own.path() : save;
+  Trace trace;
+  comm::run_threads(layout.ranks, [&](comm::World& world) {
+    at::set_num_threads(1);
+    memory::Ledger ledger;
+    const memory::ScopedLedger scoped(ledger);
+    engine::Engine engine(plan, world, data);
+    if (resume.empty()) {
+      engine.initialize_weights();
+    } else {
+      engine.load(checkpoint::Checkpoint(resume));
+    }
+    Trace mine;
+    while (engine.step() < steps) {
+      const engine::StepReport report = engine.train_step();
+      mine.losses.push_back(report.loss);
+      mine.grad_norms.push_back(report.grad_norm);
+    }
+    mine.eval_losses.push_back(engine.evaluate().loss);
+    const std::filesystem::path saved = engine.save(root);
+    if (world.speaks()) {
+      mine.digest = checkpoint::Checkpoint(saved).digest();
+      trace = std::move(mine);
+    }
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
+  });
+  return trace;
+}
+
+std::vector<std::pair<std::string, std::vector<float>>> TinyRun::first_gradient(const Layout& layout) const {
+  // AdamW's first moment after one update without clipping is (1 - beta1) times the gradient, tensor by tensor.
+  const files::TempDir own;
+  const Trace trace = train(layout, 1, own.path());
+  const checkpoint::Checkpoint opened(*checkpoint::newest(own.path()));
+  std::vector<std::pair<std::string, std::vector<float>>> out;
+  for (const auto& tensor : opened.tensors()) {
+    if (!tensor.name.starts_with("optimizer.exp_avg.")) continue;
+    std::int64_t numel = 1;
+    for (const std::int64_t dim : tensor.shape) numel *= dim;
+    std::vector<float> values(static_cast<std::size_t>(numel));
+    checkpoint::PieceBytes piece{tensor.name, DType::F32, tensor.shape, {mesh::whole(tensor.shape), 0, numel},
+                                 {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)}};
+    opened.load({&piece, 1});
+    out.emplace_back(tensor.name.substr(std::strlen("optimizer.exp_avg.")), std::move(values));
+  }
+  return out;
+}
+
+}  // namespace tessera::testing
