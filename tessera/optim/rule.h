@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/dtype.h"
@@ -53,6 +54,9 @@ class Rule {
 /// optimizer.type and optimizer.params. Problems of the parameters carry their places.
 using RuleFactory = std::unique_ptr<Rule> (*)(const json::Value& params, config::Problems& problems, config::Origins& origins);
 Registry<RuleFactory>& rules();
+/// The factory of an optimizer.type. Throws Error{Unsupported} "not built yet" for a name of DeepSpeed's, torch's or BMTrain's
+/// that is not here, Error{Config} with the nearest name for any other.
+RuleFactory rule_factory(std::string_view type);
 #define TESSERA_OPTIMIZER(name, factory) \
   static const bool tessera_optimizer_##factory = ::tessera::optim::rules().add(name, factory)
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "tessera/base/registry.h"
 #include "tessera/config/fields.h"
@@ -29,6 +30,8 @@ struct ScheduleContext {
 using ScheduleFactory = std::unique_ptr<Schedule> (*)(const json::Value& params, const ScheduleContext& context,
                                                       config::Problems& problems, config::Origins& origins);
 Registry<ScheduleFactory>& schedules();
+/// The factory of a scheduler.type; an empty one is "constant". Throws as rule_factory() does.
+ScheduleFactory schedule_factory(std::string_view type);
 #define TESSERA_LR_SCHEDULE(name, factory) \
   static const bool tessera_schedule_##factory = ::tessera::optim::schedules().add(name, factory)
 

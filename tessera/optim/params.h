@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the readers of optimizer.params and scheduler.params share.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tessera/base/error.h"
+#include "tessera/base/registry.h"
+#include "tessera/base/text.h"
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+
+namespace tessera::optim {
+
+/// Reads `params` (null: none given) into a struct with describe(). Paths of problems are relative
+/// to `params`.
+template <class S>
+S read_params(const json::Value& params, config::Problems& problems, config::Origins& origins) {
+  json::Value source = params.is_null() ? json::Value::object() : params;
+  source.place = params.place;
+  S options;
+  config::read(source, options, problems, origins);
+  return options;
+}
+
+/// The entry of a registry, or why there is none: `planned` names are known but not built yet.
+template <class T>
+const T& find(const Registry<T>& registry,
+              std::string_view kind,
+              std::string_view name,
+              std::span<const std::string> planned) {
+  if (registry.has(name)) return registry.get(name);
+  for (const std::string& known : planned) {
+    TESSERA_REQUIRE(text::lower(known) != text::lower(name),
+                    Unsupported,
+                    std::string(kind) + " \"" + known + "\" is not built yet",
+                    "choose one of: " + text::join(registry.names(), ", "));
+  }
+  return registry.get(name);
+}
+
+}  // namespace tessera::optim

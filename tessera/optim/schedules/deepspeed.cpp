@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// WarmupLR, WarmupDecayLR and WarmupCosineLR with DeepSpeed's parameters and DeepSpeed's counting:
+// t = update - 2, so that the lowest rate comes twice, at t = -1 and t = 0.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "tessera/optim/params.h"
+#include "tessera/optim/schedule.h"
+
+namespace tessera::optim {
+namespace {
+
+struct Warmup {
+  std::int64_t steps = 1000;
+  std::string type = "log";
+
+  void describe(config::Fields& f) {
+    f.field("warmup_num_steps",
+            steps,
+            {.text = "Steps of warm-up; fewer than 2 count as 2.", .unit = "steps", .min = 0});
+    f.field("warmup_type", type, {.text = "Shape of the warm-up.", .choices = {"log", "linear"}});
+  }
+  [[nodiscard]] std::int64_t length() const { return std::max<std::int64_t>(2, steps); }
+  /// Share of the way up at t, from 0 to 1.
+  [[nodiscard]] double share(std::int64_t t) const {
+    if (t >= length()) return 1.0;
+    const double done = static_cast<double>(t), all = static_cast<double>(length());
+    return type == "log" ? std::log(done + 1.0) / std::log(all) : done / all;
+  }
+};
+
+std::int64_t iteration(std::int64_t update) {
+  return update - 2;
+}
+
+struct WarmupLrOptions {
+  double low = 0.0, high = 1e-3;
+  Warmup warmup;
+
+  void describe(config::Fields& f) {
+    f.field("warmup_min_lr", low, {.text = "Rate at the start.", .min = 0});
+    f.field("warmup_max_lr", high, {.text = "Rate after the warm-up.", .min = 0});
+    warmup.describe(f);
+  }
+};
+struct WarmupDecayOptions : WarmupLrOptions {
+  std::int64_t total = 0;
+
+  void describe(config::Fields& f) {
+    f.field("total_num_steps",
+            total,
+            {.text = "Step at which the rate reaches its end.",
+             .unit = "steps",
+             .min = 1,
+             .default_text = "trainer.max_steps"});
+    WarmupLrOptions::describe(f);
+  }
+};
+struct WarmupCosineLrOptions {
+  std::int64_t total = 0;
+  double warmup_min_ratio = 0.0, cos_min_ratio = 1e-4;
+  Warmup warmup;
+
+  void describe(config::Fields& f) {
+    f.field("total_num_steps",
+            total,
+            {.text = "Step at which the cosine reaches its lowest point.",
+             .unit = "steps",
+             .min = 1,
+             .default_text = "trainer.max_steps"});
+    f.field("warmup_min_ratio",
+            warmup_min_ratio,
+            {.text = "Share of the optimizer's rate at which the warm-up begins.", .min = 0});
+    f.field("cos_min_ratio",
+            cos_min_ratio,
+            {.text = "Share of the optimizer's rate at the end.", .min = 0});
+    warmup.describe(f);
+  }
+};
+
+class WarmupLr final : public Schedule {
+ public:
+  /// `total` 0: no decay.
+  WarmupLr(const WarmupLrOptions& options, std::int64_t total) : options_(options), total_(total) {}
+
+  [[nodiscard]] std::int64_t warmup_steps() const override { return options_.warmup.length(); }
+  [[nodiscard]] double lr(std::int64_t update) const override {
+    const std::int64_t t = iteration(update);
+    if (t < 0) return options_.low;
+    return options_.low + (options_.high - options_.low) * share(t);
+  }
+
+ private:
+  [[nodiscard]] double share(std::int64_t t) const {
+    const std::int64_t W = options_.warmup.length();
+    if (total_ == 0 || t < W) return options_.warmup.share(t);
+    return std::max(0.0,
+                    static_cast<double>(total_ - t) /
+                        static_cast<double>(std::max<std::int64_t>(1, total_ - W)));
+  }
+
+  WarmupLrOptions options_;
+  std::int64_t total_;
+};
+
+class WarmupCosineLr final : public Schedule {
+ public:
+  WarmupCosineLr(const WarmupCosineLrOptions& options, double base_lr)
+      : options_(options), base_lr_(base_lr) {}
+
+  [[nodiscard]] std::int64_t warmup_steps() const override { return options_.warmup.length(); }
+  [[nodiscard]] double lr(std::int64_t update) const override {
+    const std::int64_t t = iteration(update);
+    return t < 0 ? 0.0 : base_lr_ * ratio(t);
+  }
+
+ private:
+  [[nodiscard]] double ratio(std::int64_t t) const {
+    const std::int64_t W = options_.warmup.length();
+    const double first = options_.warmup_min_ratio, last = options_.cos_min_ratio;
+    if (t < W) return first + (1.0 - first) * options_.warmup.share(t);
+    const double way = static_cast<double>(t - W + 1) /
+                       static_cast<double>(std::max<std::int64_t>(1, options_.total - W));
+    return std::max(0.0, last + (1.0 - last) * 0.5 * (1.0 + std::cos(std::numbers::pi * way)));
+  }
+
+  WarmupCosineLrOptions options_;
+  double base_lr_;
+};
+
+std::unique_ptr<Schedule> make_warmup_lr(const json::Value& params,
+                                         const ScheduleContext&,
+                                         config::Problems& problems,
+                                         config::Origins& origins) {
+  return std::make_unique<WarmupLr>(read_params<WarmupLrOptions>(params, problems, origins), 0);
+}
+
+std::unique_ptr<Schedule> make_warmup_decay_lr(const json::Value& params,
+                                               const ScheduleContext& context,
+                                               config::Problems& problems,
+                                               config::Origins& origins) {
+  const auto options = read_params<WarmupDecayOptions>(params, problems, origins);
+  const std::int64_t total = options.total > 0 ? options.total : context.max_steps;
+  return std::make_unique<WarmupLr>(options, total);
+}
+
+std::unique_ptr<Schedule> make_warmup_cosine_lr(const json::Value& params,
+                                                const ScheduleContext& context,
+                                                config::Problems& problems,
+                                                config::Origins& origins) {
+  auto options = read_params<WarmupCosineLrOptions>(params, problems, origins);
+  if (options.total == 0) options.total = context.max_steps;
+  return std::make_unique<WarmupCosineLr>(options, context.base_lr);
+}
+
+TESSERA_LR_SCHEDULE("WarmupLR", make_warmup_lr);
+TESSERA_LR_SCHEDULE("WarmupDecayLR", make_warmup_decay_lr);
+TESSERA_LR_SCHEDULE("WarmupCosineLR", make_warmup_cosine_lr);
+
+}  // namespace
+}  // namespace tessera::optim

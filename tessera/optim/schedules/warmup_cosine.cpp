@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// WarmupCosine: from initial_lr in a straight line to the optimizer's rate, then half a cosine down
+// to min_lr, which it keeps.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "tessera/optim/params.h"
+#include "tessera/optim/schedule.h"
+
+namespace tessera::optim {
+namespace {
+
+struct Options {
+  double initial_lr = 0.0, min_lr = 0.0;
+  std::int64_t warmup = 0, total = 0;
+
+  void describe(config::Fields& f) {
+    f.field("initial_lr", initial_lr, {.text = "Rate of the first update.", .min = 0});
+    f.field("min_lr", min_lr, {.text = "Rate at the end.", .min = 0});
+    f.field("warmup_num_steps",
+            warmup,
+            {.text = "Steps from initial_lr to the optimizer's rate.", .unit = "steps", .min = 0});
+    f.field("total_num_steps",
+            total,
+            {.text = "Step at which min_lr is reached.",
+             .unit = "steps",
+             .min = 1,
+             .default_text = "trainer.max_steps"});
+  }
+};
+
+class WarmupCosine final : public Schedule {
+ public:
+  WarmupCosine(const Options& options, double peak) : options_(options), peak_(peak) {}
+
+  [[nodiscard]] std::int64_t warmup_steps() const override { return options_.warmup; }
+  [[nodiscard]] double lr(std::int64_t update) const override {
+    const std::int64_t t = update - 1, W = options_.warmup;
+    if (t < W) {
+      const double step = (peak_ - options_.initial_lr) / static_cast<double>(W);
+      return options_.initial_lr + static_cast<double>(t) * step;
+    }
+    const double length = static_cast<double>(std::max<std::int64_t>(1, options_.total - W));
+    const double way = std::min(1.0, static_cast<double>(t - W) / length);
+    return options_.min_lr +
+           (peak_ - options_.min_lr) * 0.5 * (1.0 + std::cos(std::numbers::pi * way));
+  }
+
+ private:
+  Options options_;
+  double peak_;
+};
+
+std::unique_ptr<Schedule> make_warmup_cosine(const json::Value& params,
+                                             const ScheduleContext& context,
+                                             config::Problems& problems,
+                                             config::Origins& origins) {
+  Options options = read_params<Options>(params, problems, origins);
+  if (options.total == 0) options.total = context.max_steps;
+  return std::make_unique<WarmupCosine>(options, context.base_lr);
+}
+
+TESSERA_LR_SCHEDULE("WarmupCosine", make_warmup_cosine);
+
+}  // namespace
+}  // namespace tessera::optim

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/optim/rule.h"
+
+#include <cmath>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::optim {
+namespace {
+
+using testing::HasSubstr;
+
+struct Made {
+  std::unique_ptr<Rule> rule;
+  config::Problems problems;
+};
+
+Made make(const std::string& type, const std::string& params) {
+  Made made;
+  config::Origins origins;
+  made.rule = rule_factory(type)(json::parse(params, "config.json"), made.problems, origins);
+  return made;
+}
+
+/// One element after one update.
+float updated(const Rule& rule, float weight, float grad, bool decay) {
+  float exp_avg = 0.0F, exp_avg_sq = 0.0F;
+  rule.update({.master = &weight,
+               .grad = &grad,
+               .state = {&exp_avg, &exp_avg_sq},
+               .numel = 1,
+               .decay = decay},
+              {.lr = rule.base_lr(), .step = 1});
+  return weight;
+}
+
+TEST(AdamRule, KeepsTwoMomentsAndReadsItsParameters) {
+  const auto made = make(
+      "adamw",
+      R"({"lr": 5e-4, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.2, "torch_adam": true})");
+
+  ASSERT_TRUE(made.problems.empty());
+  EXPECT_DOUBLE_EQ(made.rule->base_lr(), 5e-4);
+  EXPECT_EQ(made.rule->scope(), Scope::Elementwise);
+  ASSERT_EQ(made.rule->state().size(), 2U);
+  EXPECT_EQ(made.rule->state()[0].name, "exp_avg");
+  EXPECT_EQ(made.rule->state()[1].name, "exp_avg_sq");
+}
+
+TEST(AdamRule, FirstStepMovesByTheRateAgainstTheGradient) {
+  const auto made = make("AdamW", R"({"lr": 0.01, "weight_decay": 0})");
+
+  EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, true), 0.99, 1e-7);
+  EXPECT_NEAR(updated(*made.rule, 1.0F, -3.0F, true), 1.01, 1e-7);
+}
+
+TEST(AdamRule, DecayActsOnlyWhereTheViewAsksForIt) {
+  const auto made = make("AdamW", R"({"lr": 0.01, "weight_decay": 0.5})");
+
+  EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, true), 1.0 - 0.005 - 0.01, 1e-7);
+  EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, false), 1.0 - 0.01, 1e-7);
+}
+
+TEST(AdamRule, AdamDecaysTheWeightsUnlessToldToDecayTheGradient) {
+  const auto decoupled = make("Adam", R"({"lr": 0.01, "weight_decay": 0.5})");
+  const auto coupled = make("Adam", R"({"lr": 0.01, "weight_decay": 0.5, "adam_w_mode": false})");
+
+  EXPECT_NEAR(updated(*decoupled.rule, 1.0F, 3.0F, true), 1.0 - 0.005 - 0.01, 1e-7);
+  EXPECT_NEAR(updated(*coupled.rule, 1.0F, 3.0F, true), 1.0 - 0.01, 1e-7);
+}
+
+TEST(AdamRule, ParametersThatAreAbsentKeepDefaults) {
+  const auto made = make("AdamW", "{}");
+
+  EXPECT_TRUE(made.problems.empty());
+  EXPECT_DOUBLE_EQ(made.rule->base_lr(), 1e-3);
+  EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, true), 1.0 - 1e-3 * 0.01 - 1e-3, 1e-7);
+}
+
+TEST(AdamRule, ClippingIsSentToItsOwnKey) {
+  const auto made = make("AdamW", R"({"max_grad_norm": 1.0})");
+
+  ASSERT_EQ(made.problems.list().size(), 1U);
+  EXPECT_THAT(made.problems.list()[0].fix, HasSubstr("gradient_clipping"));
+}
+
+TEST(AdamRule, AllProblemsAreToldWithTheirPlaces) {
+  const auto made = make(
+      "AdamW", "{\"lr\": \"fast\",\n \"betas\": [0.9],\n \"eps\": -1,\n \"wieght_decay\": 0.1}");
+
+  EXPECT_EQ(made.problems.list().size(), 4U);
+  std::string fixes;
+  for (const auto& problem : made.problems.list()) {
+    EXPECT_GT(problem.place.line, 0) << problem.path;
+    fixes += problem.fix;
+  }
+  EXPECT_THAT(fixes, HasSubstr("weight_decay"));
+}
+
+TEST(AdamRule, BetasOfOneAreRefused) {
+  EXPECT_FALSE(make("AdamW", R"({"betas": [0.9, 1.0]})").problems.empty());
+}
+
+TEST(RuleNames, PlannedOnesAreNotBuiltYetAndOthersGetTheNearestName) {
+  for (const std::string name : {"Lamb", "OneBitAdam", "lion", "SGD", "Muon", "Adagrad"}) {
+    try {
+      rule_factory(name);
+      FAIL() << name << " was found";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Unsupported) << name;
+      EXPECT_THAT(error.what(), HasSubstr("not built yet")) << name;
+    }
+  }
+  try {
+    rule_factory("AdmaW");
+    FAIL() << "a misspelt name was found";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    EXPECT_THAT(error.fix(), HasSubstr("AdamW"));
+  }
+}
+
+TEST(Clipping, ScalesOnlyWhatIsTooLong) {
+  EXPECT_DOUBLE_EQ(clip_coefficient(5.0, 0.0), 1.0);
+  EXPECT_DOUBLE_EQ(clip_coefficient(0.5, 1.0), 1.0);
+  EXPECT_NEAR(clip_coefficient(4.0, 1.0), 0.25, 1e-6);
+}
+
+TEST(Clipping, NormIsTheRootOfTheSums) {
+  const std::vector<double> sums = {9.0, 16.0};
+
+  EXPECT_DOUBLE_EQ(gradient_norm(sums), 5.0);
+}
+
+TEST(Clipping, ANormThatIsNotFiniteStaysSo) {
+  EXPECT_TRUE(std::isnan(gradient_norm(std::vector<double>{1.0, std::nan("")})));
+}
+
+}  // namespace
+}  // namespace tessera::optim
