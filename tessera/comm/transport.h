@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives between ranks. Only the consumer moves data (a pull protocol): posting never blocks, so a posted rank
-// needs no processor for its peers to finish and no order of waits can deadlock.
+// Collectives between ranks. Only the consumer moves data (a pull protocol): posting never blocks,
+// so a posted rank needs no processor for its peers to finish and no order of waits can deadlock.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace tessera::comm {
 
-/// Memory that peers can read directly. Freed by its last owner. Regions must be allocated by all ranks of a world in
-/// any order; nothing is collective about it.
+/// Memory that peers can read directly. Freed by its last owner. Regions must be allocated by all
+/// ranks of a world in any order; nothing is collective about it.
 class Region {
  public:
   virtual ~Region() = default;
@@ -47,10 +47,13 @@ struct Group {
 };
 
 enum class Op : std::uint8_t { Sum, Max, Min, BitOr };
-/// Store: out = in_0 + in_1 + ...  Accumulate: out = ((out + in_0) + in_1) + ...  Both in rank order, one element at a time.
+std::string_view name(Op op) noexcept;
+/// Store: out = in_0 + in_1 + ...  Accumulate: out = ((out + in_0) + in_1) + ...  Both in rank
+/// order, one element at a time.
 enum class Fold : std::uint8_t { Store, Accumulate };
 
-/// Where a collective was called: told when ranks disagree or stall. Make it with TESSERA_HERE("reduce h.3").
+/// Where a collective was called: told when ranks disagree or stall. Make it with
+/// TESSERA_HERE("reduce h.3").
 struct CallSite {
   const char* file = "";
   int line = 0;
@@ -72,10 +75,13 @@ class Work {
 };
 using WorkPtr = std::unique_ptr<Work>;
 
-/// Collectives of one rank. Every member of a group must post the same operations on it in the same order; a mismatch
-/// (sequence number, op, dtype, count) is Error{Comm} naming both ranks and call sites. Every wait throws after abort().
-/// Inputs that peers read should lie in a region (allocate()); others are copied into one first.
-/// Threads: each rank uses its own Transport from one thread.
+inline constexpr double kStallLimit = 300;  ///< seconds
+
+/// Collectives of one rank. Every member of a group must post the same operations on it in the same
+/// order; a mismatch (sequence number, op, dtype, count) is Error{Comm} naming both ranks and call
+/// sites. Every wait throws after abort(). Inputs that peers read should lie in a region
+/// (allocate()); others are copied into one first. Threads: each rank uses its own Transport from
+/// one thread.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -83,8 +89,10 @@ class Transport {
   /// Zeroed memory, aligned to 4096. Error{Memory} with the numbers when it cannot be had.
   virtual RegionPtr allocate(std::size_t bytes, memory::Tag tag) = 0;
 
-  /// in: count elements on every rank, count divisible by the group's size; out: count / size, this rank's part.
-  virtual WorkPtr reduce_scatter(const Group& group, Span in, Span out, Op op, Fold fold, CallSite site) = 0;
+  /// in: count elements on every rank, count divisible by the group's size; out: count / size, this
+  /// rank's part.
+  virtual WorkPtr reduce_scatter(
+      const Group& group, Span in, Span out, Op op, Fold fold, CallSite site) = 0;
   /// in: this rank's part (may lie in `out` at its place); out: all parts in group order.
   virtual WorkPtr all_gather(const Group& group, Span in, Span out, CallSite site) = 0;
   /// In place; the fold is in rank order, so every rank holds the same bits.
@@ -103,6 +111,9 @@ class Transport {
   virtual void abort(const Error& error) noexcept = 0;
   /// Seconds this rank spent in waits and copies since the last call.
   virtual double take_comm_seconds() noexcept = 0;
+  /// A wait for ranks that show no sign of life (no new operation, no new step) for this long is
+  /// Error{Comm} naming them, and breaks the world. Default kStallLimit.
+  virtual void set_stall_limit(double seconds) noexcept = 0;
 };
 
 }  // namespace tessera::comm

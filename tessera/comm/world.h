@@ -17,7 +17,13 @@ namespace tessera::comm {
 /// A rank of a running job. Two worlds can live in one process. Threads: the rank's own.
 class World {
  public:
+  /// Takes no ownership of `control`, which outlives the world.
   World(int rank, mesh::Mesh mesh, std::unique_ptr<Transport> transport, ControlPage* control);
+  /// Keeps `control` alive.
+  World(int rank,
+        mesh::Mesh mesh,
+        std::unique_ptr<Transport> transport,
+        std::shared_ptr<ControlPage> control);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -28,30 +34,39 @@ class World {
   [[nodiscard]] const mesh::Mesh& mesh() const { return mesh_; }
   [[nodiscard]] Transport& transport() { return *transport_; }
   [[nodiscard]] ControlPage& control() { return *control_; }
-  /// The group of this rank over `axes`; made once, in the same order on all ranks. Nobody else makes groups.
+  /// The group of this rank over `axes`; made once, in the same order on all ranks. Nobody else
+  /// makes groups.
   const Group& group(mesh::AxisSet axes);
   const Group& everyone() { return group(mesh::AxisSet::all()); }
 
   /// The step this rank works on, for reports.
   void set_step(std::int64_t step);
 
-  /// Small reductions by value, complete on return.
-  std::vector<double> all_reduce(const Group& group, std::vector<double> values, Op op, CallSite site);
+  /// Small reductions by value, complete on return. BitOr takes whole numbers.
+  std::vector<double> all_reduce(const Group& group,
+                                 std::vector<double> values,
+                                 Op op,
+                                 CallSite site);
   /// values of every member in group order: size() * values.size() doubles.
-  std::vector<double> all_gather(const Group& group, const std::vector<double>& values, CallSite site);
+  std::vector<double> all_gather(const Group& group,
+                                 const std::vector<double>& values,
+                                 CallSite site);
 
  private:
   int rank_;
   mesh::Mesh mesh_;
+  std::shared_ptr<ControlPage> control_;  ///< outlives transport_
   std::unique_ptr<Transport> transport_;
-  ControlPage* control_;
   std::map<std::uint8_t, Group> groups_;
 };
 
+/// A control page in private memory.
+std::shared_ptr<ControlPage> private_control_page(int ranks);
 /// A world of one: every collective is a copy or nothing.
 std::unique_ptr<World> solo_world();
-/// N ranks as N threads of this process over the `threads` transport: for tests and debuggers. Runs fn on each and
-/// rethrows the first error. A rank that throws aborts the world, so that the others stop too.
+/// N ranks as N threads of this process over the `threads` transport: for tests and debuggers. Runs
+/// fn on each, with a ledger of its own, and rethrows the first error. A rank that throws aborts
+/// the world, so that the others stop too.
 void run_threads(int ranks, const std::function<void(World&)>& fn);
 void run_threads(const mesh::Mesh& mesh, const std::function<void(World&)>& fn);
 

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/comm/fold.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+#define TESSERA_INLINE inline __attribute__((always_inline))
+
+/// Elements of a block: four arrays of them fit in a first-level cache.
+constexpr std::size_t kBlock = 1024;
+
+/// Bits of a bf16 in memory; a type of its own, so that it is not mistaken for an integer.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+template <class T>
+struct Element {
+  using Sum = T;
+  static TESSERA_INLINE Sum load(T value) { return value; }
+  static TESSERA_INLINE T store(Sum value) { return value; }
+};
+template <>
+struct Element<Bf16> {
+  using Sum = float;
+  static TESSERA_INLINE Sum load(Bf16 value) {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+  }
+  // to_bf16() of base/dtype.h without a branch, so that it vectorises.
+  static TESSERA_INLINE Bf16 store(Sum value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
+    const std::uint32_t quiet_nan = bits | 0x400000U;
+    const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
+    return {static_cast<std::uint16_t>((is_nan ? quiet_nan : rounded) >> 16)};
+  }
+};
+
+template <Op kOp, class T>
+TESSERA_INLINE T combine(T a, T b) {
+  if constexpr (kOp == Op::Sum) {
+    if constexpr (std::is_floating_point_v<T>) return a + b;
+    // Unsigned arithmetic wraps; signed overflow would be undefined.
+    else {
+      using U = std::make_unsigned_t<T>;
+      return static_cast<T>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
+    }
+  } else if constexpr (kOp == Op::Max) {
+    return (a < b || b != b) ? b : a;
+  } else if constexpr (kOp == Op::Min) {
+    return (b < a || b != b) ? b : a;
+  } else {
+    return static_cast<T>(a | b);
+  }
+}
+
+// `out` may be one of the inputs: element i is read before it is written, which is what ivdep says.
+template <Op kOp, class T, int kInputs>
+TESSERA_INLINE void fold_once(T* out, const void* const* in, std::size_t count) {
+  using E = Element<T>;
+  const T* a = static_cast<const T*>(in[0]);
+  const T* b = static_cast<const T*>(in[1]);
+  const T* c = static_cast<const T*>(in[kInputs > 2 ? 2 : 1]);
+  const T* d = static_cast<const T*>(in[kInputs > 3 ? 3 : 1]);
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) {
+    auto sum = combine<kOp>(E::load(a[i]), E::load(b[i]));
+    if constexpr (kInputs > 2) sum = combine<kOp>(sum, E::load(c[i]));
+    if constexpr (kInputs > 3) sum = combine<kOp>(sum, E::load(d[i]));
+    out[i] = E::store(sum);
+  }
+}
+
+template <Op kOp, class T>
+TESSERA_INLINE void fold_many(T* out,
+                              const void* const* in,
+                              std::size_t inputs,
+                              std::size_t count) {
+  using E = Element<T>;
+  typename E::Sum sum[kBlock];
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t n = std::min(kBlock, count - begin);
+    const T* first = static_cast<const T*>(in[0]) + begin;
+    for (std::size_t i = 0; i < n; ++i)
+      sum[i] = E::load(first[i]);
+    for (std::size_t k = 1; k < inputs; ++k) {
+      const T* next = static_cast<const T*>(in[k]) + begin;
+      for (std::size_t i = 0; i < n; ++i)
+        sum[i] = combine<kOp>(sum[i], E::load(next[i]));
+    }
+    for (std::size_t i = 0; i < n; ++i)
+      out[begin + i] = E::store(sum[i]);
+  }
+}
+
+template <Op kOp, class T>
+TESSERA_INLINE void fold_any(T* out, const void* const* in, std::size_t inputs, std::size_t count) {
+  switch (inputs) {
+    case 2:
+      return fold_once<kOp, T, 2>(out, in, count);
+    case 3:
+      return fold_once<kOp, T, 3>(out, in, count);
+    case 4:
+      return fold_once<kOp, T, 4>(out, in, count);
+    default:
+      return fold_many<kOp, T>(out, in, inputs, count);
+  }
+}
+
+using Kernel = void (*)(void* out, const void* const* in, std::size_t inputs, std::size_t count);
+
+template <Op kOp, class T>
+void fold_baseline(void* out, const void* const* in, std::size_t inputs, std::size_t count) {
+  fold_any<kOp, T>(static_cast<T*>(out), in, inputs, count);
+}
+
+#ifdef __x86_64__
+template <Op kOp, class T>
+__attribute__((target("avx2"))) void fold_avx2(void* out,
+                                               const void* const* in,
+                                               std::size_t inputs,
+                                               std::size_t count) {
+  fold_any<kOp, T>(static_cast<T*>(out), in, inputs, count);
+}
+#endif
+
+template <Op kOp, class T>
+Kernel pick() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2")) return fold_avx2<kOp, T>;
+#endif
+  return fold_baseline<kOp, T>;
+}
+
+template <class T>
+Kernel pick(Op op) {
+  switch (op) {
+    case Op::Sum:
+      return pick<Op::Sum, T>();
+    case Op::Max:
+      return pick<Op::Max, T>();
+    case Op::Min:
+      return pick<Op::Min, T>();
+    case Op::BitOr:
+      if constexpr (std::is_integral_v<T>) return pick<Op::BitOr, T>();
+  }
+  return nullptr;
+}
+
+Kernel pick(Op op, DType dtype) {
+  switch (dtype) {
+    case DType::F32:
+      return pick<float>(op);
+    case DType::F64:
+      return pick<double>(op);
+    case DType::BF16:
+      return pick<Bf16>(op);
+    case DType::I64:
+      return pick<std::int64_t>(op);
+    case DType::I32:
+      return pick<std::int32_t>(op);
+    case DType::U8:
+      return pick<std::uint8_t>(op);
+    default:
+      return nullptr;
+  }
+}
+
+Kernel require_kernel(Op op, DType dtype) {
+  const Kernel kernel = pick(op, dtype);
+  TESSERA_REQUIRE(kernel != nullptr,
+                  Unsupported,
+                  fmt::format("no reduction {} over {} between ranks", name(op), name(dtype)),
+                  "reduce F32, F64, BF16, I64, I32 or U8; BitOr only integers");
+  return kernel;
+}
+
+}  // namespace
+
+bool can_fold(Op op, DType dtype) noexcept {
+  return pick(op, dtype) != nullptr;
+}
+
+void fold(Op op, DType dtype, void* out, std::span<const void* const> inputs, std::size_t count) {
+  TESSERA_ASSERT(!inputs.empty());
+  const Kernel kernel = require_kernel(op, dtype);
+  if (count == 0) return;
+  if (inputs.size() > 1) return kernel(out, inputs.data(), inputs.size(), count);
+  if (out != inputs[0]) std::memcpy(out, inputs[0], count * size_of(dtype));
+}
+
+void fold_in_place(Op op, DType dtype, std::span<void* const> buffers, std::size_t count) {
+  const Kernel kernel = require_kernel(op, dtype);
+  if (buffers.size() < 2) return;
+  const std::size_t size = size_of(dtype);
+  std::vector<const void*> in(buffers.size());
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t n = std::min(kBlock, count - begin);
+    for (std::size_t k = 0; k < in.size(); ++k)
+      in[k] = static_cast<const std::byte*>(buffers[k]) + begin * size;
+    auto* sum = static_cast<std::byte*>(buffers[0]) + begin * size;
+    kernel(sum, in.data(), in.size(), n);
+    for (std::size_t k = 1; k < buffers.size(); ++k)
+      std::memcpy(static_cast<std::byte*>(buffers[k]) + begin * size, sum, n * size);
+  }
+}
+
+}  // namespace tessera::comm

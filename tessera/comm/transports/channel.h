@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sequence of operations that ranks have in common: those of a group, or the messages from one
+// rank to another.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/base/control_page.h"
+#include "tessera/comm/transports/arena.h"
+#include "tessera/comm/transports/ring.h"
+
+namespace tessera::comm {
+
+/// What the channels and operations of a rank stand on. Outlives the transport while operations
+/// live.
+struct Ground {
+  Ground(int own_rank, Arenas all, ControlPage& page);
+
+  ArenaHeader& header(int peer) { return *reinterpret_cast<ArenaHeader*>(arenas.of(peer).base()); }
+  std::byte* address(int peer, std::uint64_t offset) { return arenas.of(peer).base() + offset; }
+  [[nodiscard]] bool aborted() const { return control.aborted.load() != 0; }
+  /// Breaks the world with `error` and throws it.
+  [[noreturn]] void fail(const Error& error);
+  /// Whether every rank may have a processor to itself; false while a rank has not come yet.
+  bool one_core_each();
+
+  int rank;
+  ControlPage& control;
+  Arenas arenas;
+  std::shared_ptr<Arena> arena;  ///< this rank's own
+  bool closed = false;           ///< the transport is gone
+
+ private:
+  void publish_cores();
+  enum class Cores { Unknown, Enough, Few } cores_ = Cores::Unknown;
+};
+
+/// Threads: the rank's own.
+class Channel {
+ public:
+  /// `key` names the rings of this channel in the members' directories.
+  Channel(Ground& ground, std::vector<int> ranks, int index, std::uint64_t key);
+
+  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
+  [[nodiscard]] int index() const { return index_; }
+  [[nodiscard]] int rank_of(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
+  [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
+  [[nodiscard]] std::uint64_t members_hash() const { return members_; }
+
+  std::uint64_t next_sequence() { return next_++; }
+  /// This rank's slot of an operation; its ring is made when it is first needed.
+  Slot& own(std::uint64_t sequence);
+  /// Shows the slot, whose input and mailbox are in place, to the other members.
+  void publish(Slot& slot,
+               std::uint64_t sequence,
+               const Signature& signature,
+               const std::string& site);
+  /// The slot of a member once it has posted `sequence`; nothing before. Breaks the world with
+  /// Error{Comm} if that is another operation than `expected`.
+  Slot* posted(int member,
+               std::uint64_t sequence,
+               const Signature& expected,
+               const std::string& site);
+  /// This rank is done with a member's slot.
+  void acknowledge(int member, Slot& slot);
+  /// Wakes those of the other members that wait.
+  void ring_others();
+
+ private:
+  Ring* find_ring(int member);
+  Ring* make_ring();
+  [[noreturn]] void mismatch(int member,
+                             std::uint64_t sequence,
+                             const std::string& mine,
+                             const std::string& theirs);
+
+  Ground& ground_;
+  std::vector<int> ranks_;
+  int index_;
+  std::uint64_t key_;
+  std::uint64_t members_;
+  std::uint64_t next_ = 0;
+  RegionPtr own_memory_;
+  std::vector<Ring*> rings_;
+};
+
+/// "all_reduce sum of 1024 F32".
+std::string describe(const Signature& signature);
+
+}  // namespace tessera::comm

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/comm/transports/local.h"
+
+#include <array>
+#include <cstring>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "tessera/comm/fold.h"
+#include "tessera/comm/watchdog.h"
+
+namespace tessera::comm {
+namespace {
+
+void check_device(const Span& span, const CallSite& site) {
+  TESSERA_REQUIRE(span.device.kind == DeviceKind::Cpu,
+                  Unsupported,
+                  fmt::format("{}: this transport moves host memory only", describe(site)),
+                  "copy the values to the host first");
+}
+
+void check_dtypes(const Span& in, const Span& out, const CallSite& site) {
+  check_device(in, site);
+  check_device(out, site);
+  TESSERA_REQUIRE(
+      in.dtype == out.dtype,
+      Shape,
+      fmt::format("{}: input of {}, output of {}", describe(site), name(in.dtype), name(out.dtype)),
+      "give both the same element type");
+}
+
+void check_fold(Op op, DType dtype, const CallSite& site) {
+  TESSERA_REQUIRE(
+      can_fold(op, dtype),
+      Unsupported,
+      fmt::format(
+          "{}: no reduction {} over {} between ranks", describe(site), name(op), name(dtype)),
+      "reduce F32, F64, BF16, I64, I32 or U8; BitOr only integers");
+}
+
+// whole = ranks x part, as reduce-scatter has them in and out, all-gather out and in.
+void check_parts(const Group& group, std::size_t whole, std::size_t part, const CallSite& site) {
+  TESSERA_REQUIRE(
+      whole == part * static_cast<std::size_t>(group.size()),
+      Shape,
+      fmt::format(
+          "{}: {} elements are not {} ranks x {}", describe(site), whole, group.size(), part),
+      "pad the whole to a multiple of the ranks");
+}
+
+class CompletedWork final : public Work {
+ public:
+  explicit CompletedWork(ControlPage& control) : control_(control) {}
+  bool done() override {
+    throw_if_aborted(control_);
+    return true;
+  }
+  void wait() override { throw_if_aborted(control_); }
+  void wait_reusable() override { throw_if_aborted(control_); }
+
+ private:
+  ControlPage& control_;
+};
+
+}  // namespace
+
+std::string_view name(Op op) noexcept {
+  static constexpr std::array<std::string_view, 4> kNames = {"sum", "max", "min", "bitor"};
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+std::string describe(const CallSite& site) {
+  std::string_view file = site.file;
+  if (const std::size_t slash = file.rfind('/'); slash != std::string_view::npos)
+    file.remove_prefix(slash + 1);
+  if (file.empty()) return site.what;
+  return fmt::format("{} at {}:{}", site.what, file, site.line);
+}
+
+void check_reduce_scatter(
+    const Group& group, const Span& in, const Span& out, Op op, const CallSite& site) {
+  check_dtypes(in, out, site);
+  check_fold(op, in.dtype, site);
+  check_parts(group, in.count, out.count, site);
+}
+
+void check_all_gather(const Group& group, const Span& in, const Span& out, const CallSite& site) {
+  check_dtypes(in, out, site);
+  check_parts(group, out.count, in.count, site);
+}
+
+void check_all_reduce(const Span& data, Op op, const CallSite& site) {
+  check_device(data, site);
+  check_fold(op, data.dtype, site);
+}
+
+void check_broadcast(const Group& group, const Span& data, int root_index, const CallSite& site) {
+  check_device(data, site);
+  TESSERA_REQUIRE(root_index >= 0 && root_index < group.size(),
+                  Shape,
+                  fmt::format("{}: root {} of {} ranks", describe(site), root_index, group.size()),
+                  fmt::format("choose a root from 0 to {}", group.size() - 1));
+}
+
+void check_all_to_all(const Group& group, const Span& in, const Span& out, const CallSite& site) {
+  check_dtypes(in, out, site);
+  check_parts(group, in.count, in.count / static_cast<std::size_t>(group.size()), site);
+  TESSERA_REQUIRE(in.count == out.count,
+                  Shape,
+                  fmt::format("{}: {} elements in, {} out", describe(site), in.count, out.count),
+                  "give both the same number of elements");
+}
+
+void check_message(int rank, int ranks, int peer, const Span& data, const CallSite& site) {
+  check_device(data, site);
+  TESSERA_REQUIRE(
+      peer >= 0 && peer < ranks && peer != rank,
+      Shape,
+      fmt::format(
+          "{}: a message between rank {} and rank {} of {}", describe(site), rank, peer, ranks),
+      "send only between two different ranks of the world");
+}
+
+void reduce_scatter_alone(const Span& in, const Span& out, Op op, Fold mode) {
+  const std::array<const void*, 2> inputs = {out.data, in.data};
+  const auto used = std::span(inputs).subspan(mode == Fold::Accumulate ? 0 : 1);
+  fold(op, in.dtype, out.data, used, in.count);
+}
+
+void copy_alone(const Span& in, const Span& out) {
+  if (in.data != out.data && in.count != 0) std::memmove(out.data, in.data, in.bytes());
+}
+
+WorkPtr completed_work(ControlPage& control) {
+  return std::make_unique<CompletedWork>(control);
+}
+
+}  // namespace tessera::comm

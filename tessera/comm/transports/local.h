@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives of a group of one, and what every transport asks of its callers.
+#pragma once
+
+#include "tessera/base/control_page.h"
+#include "tessera/comm/transport.h"
+
+namespace tessera::comm {
+
+// Each throws Error{Shape} with the call and the sizes that do not fit, or Error{Unsupported} for a
+// type or device.
+void check_reduce_scatter(
+    const Group& group, const Span& in, const Span& out, Op op, const CallSite& site);
+void check_all_gather(const Group& group, const Span& in, const Span& out, const CallSite& site);
+void check_all_reduce(const Span& data, Op op, const CallSite& site);
+void check_broadcast(const Group& group, const Span& data, int root_index, const CallSite& site);
+void check_all_to_all(const Group& group, const Span& in, const Span& out, const CallSite& site);
+void check_message(int rank, int ranks, int peer, const Span& data, const CallSite& site);
+
+/// "reduce h.3 at zero.cpp:88".
+std::string describe(const CallSite& site);
+
+/// The operation of a group of one, done on return.
+void reduce_scatter_alone(const Span& in, const Span& out, Op op, Fold fold);
+/// Copies `in` unless it is `out`.
+void copy_alone(const Span& in, const Span& out);
+/// A Work that is complete; throws if the world is broken.
+WorkPtr completed_work(ControlPage& control);
+
+}  // namespace tessera::comm

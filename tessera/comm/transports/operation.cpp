@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/comm/transports/operation.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tessera/comm/fold.h"
+
+namespace tessera::comm {
+namespace {
+
+/// Bits of Slot::taken.
+constexpr std::uint64_t kMaxChunks = 64;
+/// Below it taking a chunk costs more than the balance is worth.
+constexpr std::uint64_t kMinChunkBytes = std::uint64_t{64} << 10;
+
+}  // namespace
+
+bool Operation::drained() const {
+  const Slot* slot = start_.slot;
+  // The slot is used again only after it was free.
+  return slot == nullptr || slot->published.load() != start_.sequence + 1 || slot->free();
+}
+
+void Operation::readers(std::vector<int>& ranks) const {
+  ranks.clear();
+  if (drained()) return;
+  const Channel& channel = start_.channel;
+  for (int member = 0; member < channel.size(); ++member) {
+    if (member != channel.index() && !start_.slot->acked_by(static_cast<std::size_t>(member)))
+      ranks.push_back(channel.rank_of(member));
+  }
+}
+
+bool Operation::all_posted() {
+  const auto members = static_cast<std::size_t>(channel().size());
+  while (slots_.size() < members) {
+    Slot* const slot = posted(static_cast<int>(slots_.size()));
+    if (slot == nullptr) return false;
+    slots_.push_back(slot);
+  }
+  return true;
+}
+
+void Operation::acknowledge_all() {
+  for (int member = 0; member < channel().size(); ++member)
+    if (member != channel().index())
+      channel().acknowledge(member, *slots_[static_cast<std::size_t>(member)]);
+}
+
+void Operation::missing_posts(std::vector<int>& ranks) {
+  ranks.clear();
+  for (int member = 0; member < channel().size(); ++member)
+    if (posted(member) == nullptr) ranks.push_back(channel().rank_of(member));
+}
+
+PullParts::PullParts(Start start, Ground& ground, std::vector<Part> parts)
+    : Operation(std::move(start)), ground_(ground), parts_(std::move(parts)) {
+  complete_ = parts_.empty();
+}
+
+bool PullParts::advance() {
+  if (complete_ || cancelled()) return false;
+  const auto pull = [this](const Part& part) {
+    Slot* const slot = posted(part.member);
+    if (slot == nullptr) return false;
+    const int rank = channel().rank_of(part.member);
+    if (part.bytes != 0)
+      std::memcpy(part.out, ground_.address(rank, slot->offset) + part.offset, part.bytes);
+    if (part.member != channel().index()) channel().acknowledge(part.member, *slot);
+    return true;
+  };
+  const bool moved = std::erase_if(parts_, pull) != 0;
+  complete_ = parts_.empty();
+  return moved;
+}
+
+void PullParts::missing(std::vector<int>& ranks) {
+  ranks.clear();
+  for (const Part& part : parts_)
+    ranks.push_back(channel().rank_of(part.member));
+}
+
+FoldParts::FoldParts(Start start, Ground& ground, std::size_t offset, Span out, Fold fold)
+    : Operation(std::move(start)), ground_(ground), offset_(offset), out_(out), fold_(fold) {
+  complete_ = false;
+}
+
+bool FoldParts::advance() {
+  if (complete_ || cancelled() || !all_posted()) return false;
+  if (out_.count != 0) {
+    std::vector<const void*> inputs;
+    if (fold_ == Fold::Accumulate) inputs.push_back(out_.data);
+    for (int member = 0; member < channel().size(); ++member) {
+      const Slot& slot = *slots()[static_cast<std::size_t>(member)];
+      inputs.push_back(ground_.address(channel().rank_of(member), slot.offset) + offset_);
+    }
+    fold(signature().op, out_.dtype, out_.data, inputs, out_.count);
+  }
+  acknowledge_all();
+  complete_ = true;
+  return true;
+}
+
+ReduceInPlace::ReduceInPlace(Start start, Ground& ground, void* copy_to)
+    : Operation(std::move(start)), ground_(ground), copy_to_(copy_to) {
+  const std::uint64_t size = size_of(signature().dtype);
+  const std::uint64_t least = kMinChunkBytes / size;
+  chunk_count_ = std::max(least, (signature().count + kMaxChunks - 1) / kMaxChunks);
+  // Whole cache lines, so that two ranks never write the same one.
+  const std::uint64_t line = 64 / size;
+  chunk_count_ = (chunk_count_ + line - 1) / line * line;
+  chunks_ = (signature().count + chunk_count_ - 1) / chunk_count_;
+  complete_ = false;
+}
+
+bool ReduceInPlace::advance() {
+  if (complete_ || cancelled() || !all_posted()) return false;
+  if (buffers_.empty()) {
+    for (int member = 0; member < channel().size(); ++member) {
+      const Slot& slot = *slots()[static_cast<std::size_t>(member)];
+      buffers_.push_back(ground_.address(channel().rank_of(member), slot.offset));
+    }
+  }
+  const bool moved = take_chunks();
+  if (slots().front()->finished.load() < chunks_) return moved;
+  finish();
+  return true;
+}
+
+// Every rank begins with chunks of its own, which stay in its cache from one call to the next, and
+// goes on with those that the others have not come to.
+bool ReduceInPlace::take_chunks() {
+  Slot& tally = *slots().front();
+  const auto index = static_cast<std::uint64_t>(channel().index());
+  const std::uint64_t first = index * chunks_ / static_cast<std::uint64_t>(channel().size());
+  bool moved = false;
+  for (std::uint64_t i = 0; i < chunks_ && !ground_.aborted(); ++i) {
+    const std::uint64_t chunk = (first + i) % chunks_;
+    const std::uint64_t bit = std::uint64_t{1} << chunk;
+    if ((tally.taken.load() & bit) != 0 || (tally.taken.fetch_or(bit) & bit) != 0) continue;
+    reduce_chunk(chunk);
+    moved = true;
+    if (tally.finished.fetch_add(1) + 1 == chunks_) channel().ring_others();
+  }
+  return moved;
+}
+
+void ReduceInPlace::reduce_chunk(std::uint64_t chunk) {
+  const std::uint64_t begin = chunk * chunk_count_;
+  const std::uint64_t count = std::min(chunk_count_, signature().count - begin);
+  const std::uint64_t size = size_of(signature().dtype);
+  std::vector<void*> parts;
+  for (std::byte* buffer : buffers_)
+    parts.push_back(buffer + begin * size);
+  fold_in_place(signature().op, signature().dtype, parts, count);
+}
+
+void ReduceInPlace::finish() {
+  if (copy_to_ != nullptr) {
+    const auto self = static_cast<std::size_t>(channel().index());
+    std::memcpy(copy_to_, buffers_[self], signature().count * size_of(signature().dtype));
+  }
+  acknowledge_all();
+  complete_ = true;
+}
+
+void ReduceInPlace::missing(std::vector<int>& ranks) {
+  ranks.clear();
+  if (complete_) return;
+  missing_posts(ranks);
+  if (!ranks.empty()) return;
+  // All have posted; somebody has taken a chunk and not finished it.
+  for (const int rank : channel().ranks())
+    if (rank != ground_.rank) ranks.push_back(rank);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations under way on one rank: what each still has to move, and how it moves it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/transport.h"
+#include "tessera/comm/transports/channel.h"
+
+namespace tessera::comm {
+
+/// A posted operation of one rank. advance() moves what can be moved without waiting; the base
+/// class is complete at once: it only offers its input (a send, the root of a broadcast).
+///
+/// States: posted -> complete (the output is there) -> drained (all readers of the slot are done).
+/// Threads: the rank's own.
+class Operation {
+ public:
+  struct Start {
+    Channel& channel;
+    std::uint64_t sequence = 0;
+    Signature signature;
+    std::string site;
+    Slot* slot = nullptr;          ///< this rank's; none for a receiver of messages
+    bool borrows = false;          ///< peers read the caller's own memory
+    std::vector<RegionPtr> alive;  ///< what lives at least until it is drained
+  };
+  explicit Operation(Start start) : start_(std::move(start)) {}
+  virtual ~Operation() = default;
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  /// Whether anything has moved.
+  virtual bool advance() { return false; }
+  /// Members that must post or act before it can be complete.
+  virtual void missing(std::vector<int>& ranks) { ranks.clear(); }
+
+  [[nodiscard]] bool complete() const { return complete_; }
+  /// Whether all readers are done, so that nothing of this operation is needed any more.
+  [[nodiscard]] bool drained() const;
+  /// Whether peers have done reading the caller's memory.
+  [[nodiscard]] bool reusable() const { return complete_ && (!start_.borrows || drained()); }
+  /// Members that have not done reading.
+  void readers(std::vector<int>& ranks) const;
+  /// The caller has given up: moves nothing more, what peers read stays.
+  void cancel() { cancelled_ = true; }
+  [[nodiscard]] bool cancelled() const { return cancelled_; }
+  [[nodiscard]] const std::string& site() const { return start_.site; }
+
+ protected:
+  Slot* posted(int member) {
+    return start_.channel.posted(member, start_.sequence, start_.signature, start_.site);
+  }
+  [[nodiscard]] Channel& channel() { return start_.channel; }
+  [[nodiscard]] const Signature& signature() const { return start_.signature; }
+  /// Fills slots() when all members have posted.
+  bool all_posted();
+  [[nodiscard]] const std::vector<Slot*>& slots() const { return slots_; }
+  void acknowledge_all();
+  void missing_posts(std::vector<int>& ranks);
+
+  bool complete_ = true;
+
+ private:
+  Start start_;
+  bool cancelled_ = false;
+  std::vector<Slot*> slots_;
+};
+
+/// Copies parts of the members' inputs as they come: all-gather, all-to-all, broadcast, receive.
+class PullParts final : public Operation {
+ public:
+  struct Part {
+    int member = 0;
+    std::size_t offset = 0;  ///< bytes into the member's input
+    void* out = nullptr;
+    std::size_t bytes = 0;
+  };
+  PullParts(Start start, Ground& ground, std::vector<Part> parts);
+  bool advance() override;
+  void missing(std::vector<int>& ranks) override;
+
+ private:
+  Ground& ground_;
+  std::vector<Part> parts_;  ///< still to come
+};
+
+/// Folds `out.count` elements of every member's input into `out` when all have posted:
+/// reduce-scatter; small all-reduces, whose inputs lie in the mailboxes; barriers.
+class FoldParts final : public Operation {
+ public:
+  /// `offset`: bytes into the members' inputs.
+  FoldParts(Start start, Ground& ground, std::size_t offset, Span out, Fold fold);
+  bool advance() override;
+  void missing(std::vector<int>& ranks) override { missing_posts(ranks); }
+
+ private:
+  Ground& ground_;
+  std::size_t offset_;
+  Span out_;
+  Fold fold_;
+};
+
+/// All-reduce of large buffers where they lie: whoever waits takes the next chunk, folds it and
+/// writes the sum to all members' buffers.
+class ReduceInPlace final : public Operation {
+ public:
+  /// `copy_to`: where the result goes if the caller's memory is not the one that is reduced.
+  ReduceInPlace(Start start, Ground& ground, void* copy_to);
+  bool advance() override;
+  void missing(std::vector<int>& ranks) override;
+
+ private:
+  bool take_chunks();
+  void reduce_chunk(std::uint64_t chunk);
+  void finish();
+
+  Ground& ground_;
+  void* copy_to_;
+  std::uint64_t chunk_count_;  ///< elements of a chunk
+  std::uint64_t chunks_;
+  std::vector<std::byte*> buffers_;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/comm/transports/pull.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/comm/doorbell.h"
+#include "tessera/comm/transports/local.h"
+#include "tessera/comm/watchdog.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr double kSpinSeconds = 20e-6;
+/// A peer's news rings; this only bounds how late a stall is noticed.
+constexpr double kNapSeconds = 0.1;
+constexpr std::size_t kSmallestStage = std::size_t{64} << 10;
+
+void relax() {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#endif
+}
+
+bool overlap(const Span& a, const Span& b) {
+  const auto* a_begin = static_cast<const std::byte*>(a.data);
+  const auto* b_begin = static_cast<const std::byte*>(b.data);
+  return std::less<>()(a_begin, b_begin + b.bytes()) && std::less<>()(b_begin, a_begin + a.bytes());
+}
+
+}  // namespace
+
+/// Adds the time of the outermost scope to the rank's communication time.
+class PullTransport::Timed {
+ public:
+  explicit Timed(PullTransport& transport) : transport_(transport) {
+    if (transport_.timers_++ == 0) begin_ = now_s();
+  }
+  ~Timed() {
+    if (--transport_.timers_ == 0) transport_.comm_s_ += now_s() - begin_;
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  PullTransport& transport_;
+  double begin_ = 0;
+};
+
+class PullTransport::PulledWork final : public Work {
+ public:
+  PulledWork(PullTransport& transport, std::shared_ptr<Operation> operation)
+      : transport_(transport),
+        ground_(transport.ground_),
+        operation_(std::move(operation)),
+        exceptions_(std::uncaught_exceptions()) {}
+  ~PulledWork() override {
+    if (operation_->complete()) return;
+    operation_->cancel();
+    // While an exception unwinds the caller, that one is the news.
+    if (ground_->closed || ground_->aborted() || std::uncaught_exceptions() > exceptions_) return;
+    abort_world(
+        ground_->control,
+        ground_->rank,
+        Error(Error::Kind::Bug, "an operation was dropped before wait(): " + operation_->site()));
+  }
+  PulledWork(const PulledWork&) = delete;
+  PulledWork& operator=(const PulledWork&) = delete;
+  bool done() override { return transport_.done(*operation_); }
+  void wait() override { transport_.wait(*operation_); }
+  void wait_reusable() override { transport_.wait_reusable(*operation_); }
+
+ private:
+  PullTransport& transport_;
+  std::shared_ptr<Ground> ground_;
+  std::shared_ptr<Operation> operation_;
+  int exceptions_;
+};
+
+PullTransport::PullTransport(std::string name, int rank, Arenas arenas, ControlPage& control)
+    : name_(std::move(name)), ground_(std::make_shared<Ground>(rank, std::move(arenas), control)) {}
+
+PullTransport::~PullTransport() {
+  // Peers may still read what was posted: the arena is left as it is.
+  ground_->arena->close();
+  ground_->closed = true;
+}
+
+RegionPtr PullTransport::allocate(std::size_t bytes, memory::Tag tag) {
+  return ground_->arena->allocate(bytes, tag);
+}
+
+WorkPtr PullTransport::reduce_scatter(
+    const Group& group, Span in, Span out, Op op, Fold fold, CallSite site) {
+  check_reduce_scatter(group, in, out, op, site);
+  const Span own = in.part(out.count * static_cast<std::size_t>(group.index), out.count);
+  TESSERA_REQUIRE(!overlap(in, out) || own.data == out.data,
+                  Shape,
+                  fmt::format("{}: the output overlaps parts that peers read", describe(site)),
+                  "give an output apart, or this rank's own part of the input");
+  Operation::Start begin = start(group_channel(group), Kind::ReduceScatter, in, site);
+  if (group.size() == 1) {
+    reduce_scatter_alone(in, out, op, fold);
+    return completed_work(ground_->control);
+  }
+  begin.signature.op = op;
+  claim_slot(begin);
+  offer(begin, in, static_cast<std::uint32_t>(group.size() - 1), false);
+  keep(begin, out);
+  const std::size_t offset = own.bytes() * static_cast<std::size_t>(group.index);
+  return track(std::make_shared<FoldParts>(std::move(begin), *ground_, offset, out, fold));
+}
+
+WorkPtr PullTransport::all_gather(const Group& group, Span in, Span out, CallSite site) {
+  check_all_gather(group, in, out, site);
+  const Span place = out.part(in.count * static_cast<std::size_t>(group.index), in.count);
+  Operation::Start begin = start(group_channel(group), Kind::AllGather, in, site);
+  if (group.size() == 1) {
+    copy_alone(in, out);
+    return completed_work(ground_->control);
+  }
+  claim_slot(begin);
+  const bool apart = in.data == place.data || !overlap(in, out);
+  offer(begin, in, static_cast<std::uint32_t>(group.size() - 1), !apart);
+  keep(begin, out);
+  copy_alone(in, place);
+  Parts parts = parts_from_all(begin.channel, out, 0);
+  std::erase_if(parts, [&](const auto& part) { return part.member == group.index; });
+  return track(std::make_shared<PullParts>(std::move(begin), *ground_, std::move(parts)));
+}
+
+WorkPtr PullTransport::all_to_all(const Group& group, Span in, Span out, CallSite site) {
+  check_all_to_all(group, in, out, site);
+  Operation::Start begin = start(group_channel(group), Kind::AllToAll, in, site);
+  if (group.size() == 1) {
+    copy_alone(in, out);
+    return completed_work(ground_->control);
+  }
+  claim_slot(begin);
+  offer(begin, in, static_cast<std::uint32_t>(group.size() - 1), overlap(in, out));
+  keep(begin, out);
+  const std::size_t part_bytes = in.bytes() / static_cast<std::size_t>(group.size());
+  Parts parts =
+      parts_from_all(begin.channel, out, part_bytes * static_cast<std::size_t>(group.index));
+  return track(std::make_shared<PullParts>(std::move(begin), *ground_, std::move(parts)));
+}
+
+WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite site) {
+  check_all_reduce(data, op, site);
+  Operation::Start begin = start(group_channel(group), Kind::AllReduce, data, site);
+  if (group.size() == 1) return completed_work(ground_->control);
+  begin.signature.op = op;
+  claim_slot(begin);
+  const auto readers = static_cast<std::uint32_t>(group.size() - 1);
+  if (data.bytes() <= kMailboxBytes) {
+    offer(begin, data, readers, true);
+    keep(begin, data);
+    return track(std::make_shared<FoldParts>(std::move(begin), *ground_, 0, data, Fold::Store));
+  }
+  offer(begin, data, readers, false);
+  keep(begin, data);
+  void* const copy_to = begin.borrows ? nullptr : data.data;
+  return track(std::make_shared<ReduceInPlace>(std::move(begin), *ground_, copy_to));
+}
+
+WorkPtr PullTransport::broadcast(const Group& group, Span data, int root_index, CallSite site) {
+  check_broadcast(group, data, root_index, site);
+  Operation::Start begin = start(group_channel(group), Kind::Broadcast, data, site);
+  if (group.size() == 1) return completed_work(ground_->control);
+  begin.signature.root = root_index;
+  claim_slot(begin);
+  if (group.index == root_index) {
+    offer(begin, data, static_cast<std::uint32_t>(group.size() - 1), false);
+    return track(std::make_shared<Operation>(std::move(begin)));
+  }
+  offer(begin, data.part(0, 0), 0, true);
+  keep(begin, data);
+  return track(std::make_shared<PullParts>(
+      std::move(begin), *ground_, Parts{{root_index, 0, data.data, data.bytes()}}));
+}
+
+WorkPtr PullTransport::barrier(const Group& group, CallSite site) {
+  const Span nothing{nullptr, 0, DType::U8, {}};
+  Operation::Start begin = start(group_channel(group), Kind::Barrier, nothing, site);
+  if (group.size() == 1) return completed_work(ground_->control);
+  claim_slot(begin);
+  offer(begin, nothing, static_cast<std::uint32_t>(group.size() - 1), true);
+  return track(std::make_shared<FoldParts>(std::move(begin), *ground_, 0, nothing, Fold::Store));
+}
+
+WorkPtr PullTransport::send(int peer, int channel, Span data, CallSite site) {
+  check_message(ground_->rank, ground_->arenas.ranks(), peer, data, site);
+  Operation::Start begin =
+      start(message_channel(ground_->rank, peer, channel), Kind::Message, data, site);
+  claim_slot(begin);
+  offer(begin, data, 1, false);
+  return track(std::make_shared<Operation>(std::move(begin)));
+}
+
+WorkPtr PullTransport::recv(int peer, int channel, Span data, CallSite site) {
+  check_message(ground_->rank, ground_->arenas.ranks(), peer, data, site);
+  Operation::Start begin =
+      start(message_channel(peer, ground_->rank, channel), Kind::Message, data, site);
+  keep(begin, data);
+  return track(std::make_shared<PullParts>(
+      std::move(begin), *ground_, Parts{{0, 0, data.data, data.bytes()}}));
+}
+
+void PullTransport::progress() noexcept {
+  if (pending_.empty() || ground_->aborted()) return;
+  try {
+    const Timed timed(*this);
+    move_all();
+  } catch (const Error& error) {
+    abort(error);  // the next wait throws it
+  } catch (const std::exception& error) {
+    abort(Error(Error::Kind::Bug, error.what()));
+  }
+}
+
+void PullTransport::abort(const Error& error) noexcept {
+  abort_world(ground_->control, ground_->rank, error);
+}
+
+double PullTransport::take_comm_seconds() noexcept {
+  return std::exchange(comm_s_, 0.0);
+}
+
+Channel& PullTransport::group_channel(const Group& group) {
+  std::unique_ptr<Channel>& channel = groups_[group.id];
+  if (!channel)
+    channel = std::make_unique<Channel>(*ground_, group.ranks, group.index, group_key(group.id));
+  TESSERA_ASSERT(channel->ranks() == group.ranks);
+  return *channel;
+}
+
+Channel& PullTransport::message_channel(int sender, int receiver, int number) {
+  std::unique_ptr<Channel>& channel = messages_[{sender, receiver, number}];
+  if (!channel) {
+    const int index = sender == ground_->rank ? 0 : 1;
+    channel = std::make_unique<Channel>(
+        *ground_, std::vector<int>{sender, receiver}, index, channel_key(receiver, number));
+  }
+  return *channel;
+}
+
+Operation::Start PullTransport::start(Channel& channel,
+                                      Kind kind,
+                                      const Span& data,
+                                      const CallSite& site) {
+  throw_if_aborted(ground_->control);
+  Operation::Start begin{channel};
+  begin.signature.kind = kind;
+  begin.signature.dtype = data.dtype;
+  begin.signature.count = data.count;
+  begin.signature.members = channel.members_hash();
+  begin.site = describe(site);
+  publish_operation(
+      ground_->control, ground_->rank, fmt::format("{} {}", comm::name(kind), begin.site));
+  if (channel.size() > 1) begin.sequence = channel.next_sequence();
+  return begin;
+}
+
+/// Finds the slot of the operation; waits only if kSlots operations of the channel are under way.
+void PullTransport::claim_slot(Operation::Start& begin) {
+  Slot& slot = begin.channel.own(begin.sequence);
+  begin.slot = &slot;
+  if (slot.free()) return;
+  const Channel& channel = begin.channel;
+  const auto readers = [&](std::vector<int>& ranks) {
+    ranks.clear();
+    for (int member = 0; member < channel.size(); ++member)
+      if (member != channel.index() && !slot.acked_by(static_cast<std::size_t>(member)))
+        ranks.push_back(channel.rank_of(member));
+  };
+  await({"room to post " + begin.site, [&] { return slot.free(); }, readers});
+}
+
+/// Publishes `in`: where it lies if peers can read it there and `copy` is not asked for, else a
+/// copy.
+void PullTransport::offer(Operation::Start& begin,
+                          const Span& in,
+                          std::uint32_t readers,
+                          bool copy) {
+  Slot& slot = *begin.slot;
+  RegionPtr region = copy ? nullptr : ground_->arena->find(in.data, in.bytes());
+  const void* data = in.data;
+  if (region) {
+    begin.borrows = true;
+  } else if (in.bytes() <= kMailboxBytes) {
+    if (in.count != 0) std::memcpy(slot.mailbox.data(), in.data, in.bytes());
+    data = slot.mailbox.data();
+  } else {
+    const Timed timed(*this);
+    region = stage(in);
+    data = region->data();
+  }
+  if (region) begin.alive.push_back(std::move(region));
+  slot.offset = ground_->arena->offset_of(data);
+  slot.readers = readers;
+  begin.channel.publish(slot, begin.sequence, begin.signature, begin.site);
+}
+
+/// The region of an output lives as long as the operation.
+void PullTransport::keep(Operation::Start& begin, const Span& span) {
+  if (RegionPtr region = ground_->arena->find(span.data, span.bytes()))
+    begin.alive.push_back(std::move(region));
+}
+
+RegionPtr PullTransport::stage(const Span& in) {
+  const std::size_t bytes = std::bit_ceil(std::max(in.bytes(), kSmallestStage));
+  const auto fits = [&](const RegionPtr& region) {
+    return region.use_count() == 1 && region->bytes() == bytes;
+  };
+  auto found = std::find_if(staging_.begin(), staging_.end(), fits);
+  if (found == staging_.end())
+    found = staging_.insert(found, allocate(bytes, memory::Tag::Communication));
+  std::memcpy((*found)->data(), in.data, in.bytes());
+  return *found;
+}
+
+/// Part i of `out` is member i's, found `offset` bytes into its input.
+PullTransport::Parts PullTransport::parts_from_all(Channel& channel,
+                                                   const Span& out,
+                                                   std::size_t offset) {
+  Parts parts;
+  const std::size_t bytes = out.bytes() / static_cast<std::size_t>(channel.size());
+  for (int member = 0; member < channel.size(); ++member) {
+    auto* const place =
+        static_cast<std::byte*>(out.data) + bytes * static_cast<std::size_t>(member);
+    parts.push_back({member, offset, place, bytes});
+  }
+  return parts;
+}
+
+WorkPtr PullTransport::track(std::shared_ptr<Operation> operation) {
+  pending_.push_back(operation);
+  return std::make_unique<PulledWork>(*this, std::move(operation));
+}
+
+void PullTransport::wait(Operation& operation) {
+  throw_if_aborted(ground_->control);
+  if (operation.complete()) return;
+  await({operation.site(),
+         [&] {
+           operation.advance();
+           return operation.complete();
+         },
+         [&](std::vector<int>& ranks) { operation.missing(ranks); }});
+}
+
+void PullTransport::wait_reusable(Operation& operation) {
+  wait(operation);
+  if (operation.reusable()) return;
+  await({"the readers of " + operation.site(),
+         [&] { return operation.reusable(); },
+         [&](std::vector<int>& ranks) { operation.readers(ranks); }});
+}
+
+bool PullTransport::done(Operation& operation) {
+  throw_if_aborted(ground_->control);
+  if (operation.complete()) return true;
+  const Timed timed(*this);
+  move_all();
+  return operation.complete();
+}
+
+void PullTransport::await(const Awaited& awaited) {
+  const Timed timed(*this);
+  Watchdog watchdog(ground_->control, stall_limit_s_);
+  std::vector<int> missing;
+  for (;;) {
+    throw_if_aborted(ground_->control);
+    if (awaited.ready()) return;
+    if (move_all() || spin(awaited.ready)) continue;
+    awaited.missing(missing);
+    Nap nap(ground_->control, ground_->rank, missing.empty() ? ground_->rank : missing.front());
+    if (ground_->aborted() || awaited.ready() || move_all()) continue;
+    nap.sleep(std::min(kNapSeconds, stall_limit_s_));
+    if (watchdog.stalled(missing)) {
+      awaited.missing(missing);
+      if (!missing.empty()) report_stall(awaited, missing);
+    }
+  }
+}
+
+/// Whether there is news.
+bool PullTransport::spin(const std::function<bool()>& ready) {
+  if (!ground_->one_core_each()) return false;
+  const double end = now_s() + kSpinSeconds;
+  while (now_s() < end) {
+    for (int i = 0; i < 16; ++i)
+      relax();
+    if (ready() || ground_->aborted()) return true;
+  }
+  return false;
+}
+
+/// Moves what is ready, in the order of posting, and forgets what is over. Whether anything moved.
+bool PullTransport::move_all() {
+  bool moved = false;
+  for (const std::shared_ptr<Operation>& operation : pending_)
+    moved = operation->advance() || moved;
+  std::erase_if(pending_, [](const std::shared_ptr<Operation>& operation) {
+    return (operation->complete() || operation->cancelled()) && operation->drained();
+  });
+  return moved;
+}
+
+void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>& missing) {
+  std::vector<std::string> ranks;
+  for (const int rank : missing)
+    ranks.push_back(comm::describe(ground_->control, rank));
+  ground_->fail(Error(Error::Kind::Comm,
+                      fmt::format("rank {} has waited {} s in {} for {}",
+                                  ground_->rank,
+                                  stall_limit_s_,
+                                  awaited.what,
+                                  fmt::join(ranks, " and ")),
+                      "look at what the missing ranks do; the reason is usually in their log"));
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pull protocol, shared by the transports of one host.
+//
+// Posting writes {sequence, operation, dtype, count, call, where the input lies} to this rank's
+// ring and goes on. Only the consumer moves data: in wait(), done() or progress() it reads its
+// peers' inputs where they lie, folds or copies them into its own output and acknowledges. So a
+// rank that has posted needs no processor for its peers to finish, and no order of waits can
+// deadlock. A rank that waits moves whatever else is ready for it, then spins at most 20 us (not at
+// all where ranks outnumber processors), then sleeps until a peer rings its doorbell.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/control_page.h"
+#include "tessera/comm/transport.h"
+#include "tessera/comm/transports/arena.h"
+#include "tessera/comm/transports/channel.h"
+#include "tessera/comm/transports/operation.h"
+
+namespace tessera::comm {
+
+/// Serves one world: arenas must be all zero, and are not used again.
+class PullTransport final : public Transport {
+ public:
+  PullTransport(std::string name, int rank, Arenas arenas, ControlPage& control);
+  ~PullTransport() override;
+
+  [[nodiscard]] std::string_view name() const override { return name_; }
+  RegionPtr allocate(std::size_t bytes, memory::Tag tag) override;
+  WorkPtr reduce_scatter(
+      const Group& group, Span in, Span out, Op op, Fold fold, CallSite site) override;
+  WorkPtr all_gather(const Group& group, Span in, Span out, CallSite site) override;
+  WorkPtr all_reduce(const Group& group, Span data, Op op, CallSite site) override;
+  WorkPtr broadcast(const Group& group, Span data, int root_index, CallSite site) override;
+  WorkPtr all_to_all(const Group& group, Span in, Span out, CallSite site) override;
+  WorkPtr barrier(const Group& group, CallSite site) override;
+  WorkPtr send(int peer, int channel, Span data, CallSite site) override;
+  WorkPtr recv(int peer, int channel, Span data, CallSite site) override;
+  void progress() noexcept override;
+  void abort(const Error& error) noexcept override;
+  double take_comm_seconds() noexcept override;
+  void set_stall_limit(double seconds) noexcept override { stall_limit_s_ = seconds; }
+
+ private:
+  class PulledWork;
+  class Timed;
+  using Parts = std::vector<PullParts::Part>;
+  /// What a wait is for, as the loop sees it.
+  struct Awaited {
+    std::string what;
+    std::function<bool()> ready;
+    std::function<void(std::vector<int>&)> missing;
+  };
+
+  Channel& group_channel(const Group& group);
+  Channel& message_channel(int sender, int receiver, int channel);
+  Operation::Start start(Channel& channel, Kind kind, const Span& data, const CallSite& site);
+  void claim_slot(Operation::Start& start);
+  void offer(Operation::Start& start, const Span& in, std::uint32_t readers, bool copy);
+  void keep(Operation::Start& start, const Span& span);
+  RegionPtr stage(const Span& in);
+  Parts parts_from_all(Channel& channel, const Span& out, std::size_t step);
+  WorkPtr track(std::shared_ptr<Operation> operation);
+
+  void wait(Operation& operation);
+  void wait_reusable(Operation& operation);
+  bool done(Operation& operation);
+  void await(const Awaited& awaited);
+  bool spin(const std::function<bool()>& ready);
+  bool move_all();
+  void report_stall(const Awaited& awaited, const std::vector<int>& missing);
+
+  std::string name_;
+  std::shared_ptr<Ground> ground_;
+  std::map<int, std::unique_ptr<Channel>> groups_;
+  std::map<std::array<int, 3>, std::unique_ptr<Channel>> messages_;
+  std::vector<std::shared_ptr<Operation>> pending_;  ///< posted and not drained, in order
+  std::vector<RegionPtr> staging_;                   ///< those without another owner are free
+  double stall_limit_s_ = kStallLimit;
+  double comm_s_ = 0;
+  int timers_ = 0;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks write for each other in their arenas. Plain bytes and atomics, zero to begin with, so
+// that a peer that looks before the owner has come sees "nothing yet".
+//
+//   arena of a rank = ArenaHeader | regions ...         a ring is a region that the header's
+//   directory names
+//
+// A ring belongs to (group, rank) or to a channel of messages. Its owner publishes operation s in
+// slot s % kSlots; every member that reads it raises its bit in `acks` when it is done with the
+// slot and with the memory that the slot names. The owner uses a slot again when all readers of its
+// last operation have.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "tessera/base/dtype.h"
+#include "tessera/comm/transport.h"
+
+namespace tessera::comm {
+
+inline constexpr std::size_t kSlots = 64;           ///< operations under way on one group
+inline constexpr std::size_t kMailboxBytes = 4096;  ///< inputs up to here travel in the slot
+inline constexpr std::size_t kMaxMembers = 256;     ///< of a group: bits of Slot::acks
+
+enum class Kind : std::uint8_t {
+  AllReduce,
+  ReduceScatter,
+  AllGather,
+  Broadcast,
+  AllToAll,
+  Barrier,
+  Message
+};
+std::string_view name(Kind kind) noexcept;
+
+/// What all members of a group must agree on.
+struct Signature {
+  Kind kind = Kind::Barrier;
+  Op op = Op::Sum;
+  DType dtype = DType::U8;
+  std::int32_t root = 0;
+  std::uint64_t count = 0;
+  std::uint64_t members = 0;  ///< hash of the group's ranks
+  bool operator==(const Signature&) const = default;
+};
+
+struct Slot {
+  /// 1 + sequence number; stored last, when everything below is written.
+  alignas(64) std::atomic<std::uint64_t> published;
+  Signature signature;
+  std::uint64_t offset;   ///< of the input in the owner's arena
+  std::uint32_t readers;  ///< bits of acks that will be raised
+  alignas(64) std::array<std::atomic<std::uint64_t>, kMaxMembers / 64> acks;
+  /// All-reduce in place: chunks that somebody has taken, and finished. Those of member 0 count.
+  alignas(64) std::atomic<std::uint64_t> taken;
+  std::atomic<std::uint64_t> finished;
+  alignas(64) std::array<char, 128> site;  ///< the call, NUL-terminated
+  alignas(64) std::array<std::byte, kMailboxBytes> mailbox;
+
+  void ack(std::size_t member) noexcept {
+    acks[member / 64].fetch_or(std::uint64_t{1} << (member % 64));
+  }
+  [[nodiscard]] bool acked_by(std::size_t member) const noexcept {
+    return ((acks[member / 64].load() >> (member % 64)) & 1U) != 0;
+  }
+  /// For the owner: whether all readers are done.
+  [[nodiscard]] bool free() const noexcept {
+    std::uint32_t done = 0;
+    for (const auto& word : acks)
+      done += static_cast<std::uint32_t>(std::popcount(word.load()));
+    return done >= readers;
+  }
+};
+
+struct Ring {
+  std::array<Slot, kSlots> slots;
+  Slot& at(std::uint64_t sequence) noexcept { return slots[sequence % kSlots]; }
+};
+
+/// The first bytes of an arena.
+struct ArenaHeader {
+  static constexpr std::size_t kEntries = 4096;
+  struct Entry {
+    std::uint64_t key;
+    std::uint64_t offset;
+  };
+  std::atomic<std::uint32_t> ready;  ///< the owner has filled the two fields below
+  std::atomic<std::uint32_t> quota;  ///< processors that its cgroup grants; 0: no limit
+  std::array<std::atomic<std::uint64_t>, 16> cores;  ///< processors that it may run on
+  std::atomic<std::uint32_t> entries;                ///< complete ones of `directory`
+  std::array<Entry, kEntries> directory;
+};
+
+/// Keys of the directory.
+inline std::uint64_t group_key(int id) {
+  return (std::uint64_t{1} << 62) | static_cast<std::uint32_t>(id);
+}
+inline std::uint64_t channel_key(int receiver, int channel) {
+  return (std::uint64_t{2} << 62) | (static_cast<std::uint64_t>(receiver) << 32) |
+         static_cast<std::uint32_t>(channel);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/comm/world.h"
+
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include <unistd.h>
+
+#include "tessera/comm/transports/solo.h"
+
+namespace tessera::comm {
+namespace {
+
+template <class T>
+Span span_of(std::vector<T>& values, DType dtype) {
+  return {values.data(), values.size(), dtype, {}};
+}
+
+}  // namespace
+
+World::World(int rank,
+             mesh::Mesh mesh,
+             std::unique_ptr<Transport> transport,
+             std::shared_ptr<ControlPage> control)
+    : rank_(rank),
+      mesh_(std::move(mesh)),
+      control_(std::move(control)),
+      transport_(std::move(transport)) {
+  RankLine& line = control_->line(rank_);
+  line.pid.store(static_cast<std::uint32_t>(getpid()));
+  line.state.store(static_cast<std::uint32_t>(RankState::Running));
+}
+
+World::World(int rank, mesh::Mesh mesh, std::unique_ptr<Transport> transport, ControlPage* control)
+    : World(rank,
+            std::move(mesh),
+            std::move(transport),
+            std::shared_ptr<ControlPage>(control, [](ControlPage*) {})) {}
+
+World::~World() = default;
+
+// The axes are the identity: the same on every rank whatever the order in which groups are first
+// used, and different for every group that a rank is in.
+const Group& World::group(mesh::AxisSet axes) {
+  const auto [found, added] = groups_.try_emplace(axes.bits());
+  if (added) {
+    found->second.ranks = mesh_.group(rank_, axes);
+    found->second.index = mesh_.index(rank_, axes);
+    found->second.id = axes.bits();
+  }
+  return found->second;
+}
+
+void World::set_step(std::int64_t step) {
+  control_->line(rank_).step.store(step, std::memory_order_relaxed);
+}
+
+std::vector<double> World::all_reduce(const Group& group,
+                                      std::vector<double> values,
+                                      Op op,
+                                      CallSite site) {
+  if (op != Op::BitOr) {
+    transport_->all_reduce(group, span_of(values, DType::F64), op, std::move(site))->wait();
+    return values;
+  }
+  std::vector<std::int64_t> bits(values.begin(), values.end());
+  transport_->all_reduce(group, span_of(bits, DType::I64), op, std::move(site))->wait();
+  return {bits.begin(), bits.end()};
+}
+
+std::vector<double> World::all_gather(const Group& group,
+                                      const std::vector<double>& values,
+                                      CallSite site) {
+  std::vector<double> mine = values;
+  std::vector<double> all(values.size() * static_cast<std::size_t>(group.size()));
+  transport_
+      ->all_gather(group, span_of(mine, DType::F64), span_of(all, DType::F64), std::move(site))
+      ->wait();
+  return all;
+}
+
+std::shared_ptr<ControlPage> private_control_page(int ranks) {
+  constexpr std::align_val_t kAlign{alignof(ControlPage)};
+  const std::size_t bytes = ControlPage::bytes(ranks);
+  void* const memory = ::operator new(bytes, kAlign);
+  return {ControlPage::format(memory, ranks),
+          [](ControlPage* page) { ::operator delete(page, kAlign); }};
+}
+
+std::unique_ptr<World> solo_world() {
+  std::shared_ptr<ControlPage> control = private_control_page(1);
+  auto transport = make_solo_transport(control.get());
+  return std::make_unique<World>(
+      0, mesh::Mesh::data_parallel(1), std::move(transport), std::move(control));
+}
+
+}  // namespace tessera::comm
