@@ -58,13 +58,10 @@ class Merge {
 
 }  // namespace
 
-ModelOptions options_from_folder(const ModelOptions& given,
-                                 const std::filesystem::path& folder,
-                                 config::Problems& problems,
-                                 const config::Origins& origins) {
-  const auto path = folder / "config.json";
-  const json::Value hf = json::parse_strict(files::read(path), path.string());
-  ModelOptions out = family_of_hf(hf).options_from_hf(hf);
+ModelOptions merge_options(const ModelOptions& given,
+                           ModelOptions out,
+                           config::Problems& problems,
+                           const config::Origins& origins) {
   Merge merge(problems, origins);
   merge.fixed("family", given.family, out.family);
   merge.fixed("preset", given.preset, std::optional<std::string>());
@@ -90,6 +87,15 @@ ModelOptions options_from_folder(const ModelOptions& given,
   merge.free("label_smoothing", given.label_smoothing, out.label_smoothing);
   out.from = given.from;
   return out;
+}
+
+ModelOptions options_from_folder(const ModelOptions& given,
+                                 const std::filesystem::path& folder,
+                                 config::Problems& problems,
+                                 const config::Origins& origins) {
+  const auto path = folder / "config.json";
+  const json::Value hf = json::parse_strict(files::read(path), path.string());
+  return merge_options(given, family_of_hf(hf).options_from_hf(hf), problems, origins);
 }
 
 }  // namespace tessera::models

@@ -49,8 +49,11 @@ struct Family {
 Registry<Family>& families();
 /// The family that a config.json of a Hugging Face folder asks for: Error{Unsupported} with the nearest one that is built.
 const Family& family_of_hf(const json::Value& hf_config);
-/// Options where `model.from` names a Hugging Face folder: its shape, and what the user wrote over it where that may
-/// differ (dropout, label smoothing, init_std). Keys that contradict the weights go to `problems`.
+/// Options where `model.from` names a model that was described by `source`: its shape, and what the user wrote over it where
+/// that may differ (dropout, label smoothing, init_std). Keys that contradict the weights go to `problems`.
+ModelOptions merge_options(const ModelOptions& given, ModelOptions source, config::Problems& problems,
+                           const config::Origins& origins);
+/// The same where it names a Hugging Face folder.
 ModelOptions options_from_folder(const ModelOptions& given, const std::filesystem::path& folder, config::Problems& problems,
                                  const config::Origins& origins);
 #define TESSERA_MODEL(name, family) static const bool tessera_model_registered = ::tessera::models::families().add(name, family)

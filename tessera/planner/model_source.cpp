@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/model_source.h"
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -21,60 +19,45 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 12> kShapeKeys = {"preset",
-                                                         "num_layers",
-                                                         "hidden_size",
-                                                         "num_heads",
-                                                         "vocab_size",
-                                                         "max_positions",
-                                                         "ffn_hidden_size",
-                                                         "mlp_ratio",
-                                                         "qkv_bias",
-                                                         "tie_embeddings",
-                                                         "activation",
-                                                         "layer_norm_eps"};
-
 ModelSource open_hugging_face(const fs::path& folder, const json::Value& hf) {
-  const json::Value* type = hf.find("model_type");
-  TESSERA_REQUIRE(type != nullptr && type->is_string(),
-                  Format,
-                  fmt::format("{}/config.json has no model_type", folder.string()),
-                  "name a Hugging Face folder, or a run or checkpoint of tessera");
   ModelSource out;
   out.folder = folder;
   out.hugging_face = true;
-  out.family = type->as_string();
-  TESSERA_REQUIRE(
-      models::families().has(out.family),
-      Unsupported,
-      fmt::format(
-          "not built yet: models of type \"{}\" ({}/config.json)", out.family, folder.string()),
-      "the families are: " + text::join(models::families().names(), ", "));
-  models::ModelOptions options = models::families().get(out.family).options_from_hf(hf);
-  options.family = out.family;
-  out.model = config::write(options);
+  const models::Family& family = models::family_of_hf(hf);
+  out.model = family.options_from_hf(hf);
+  out.model.family = hf.find("model_type")->as_string();
   return out;
+}
+
+// A section of a checkpoint's configuration; what cannot be read there is damage and not the user's
+// doing.
+template <class S>
+void read_section(const json::Value& config, const char* key, const fs::path& folder, S& options) {
+  const json::Value* section = config.find(key);
+  TESSERA_REQUIRE(section != nullptr && section->is_object(),
+                  Format,
+                  fmt::format("{}: its configuration has no {}", folder.string(), key),
+                  "name another checkpoint");
+  config::Problems problems;
+  config::Origins origins;
+  config::read(*section, options, problems, origins);
+  TESSERA_REQUIRE(problems.empty(),
+                  Format,
+                  fmt::format("{}: {}.{}: {}",
+                              folder.string(),
+                              key,
+                              problems.list().front().path,
+                              problems.list().front().what),
+                  "name another checkpoint");
 }
 
 ModelSource open_checkpoint(const fs::path& folder) {
   const checkpoint::Checkpoint opened(folder);
-  const json::Value& config = opened.meta().config;
-  const json::Value* model = config.find("model");
-  TESSERA_REQUIRE(model != nullptr && model->is_object(),
-                  Format,
-                  fmt::format("{}: its configuration has no model", folder.string()),
-                  "name another checkpoint");
   ModelSource out;
   out.folder = folder;
-  out.model = *model;
-  const json::Value* family = model->find("family");
-  out.family = family != nullptr && family->is_string() ? family->as_string() : "gpt2";
-  if (const json::Value* tokenizer = config.find("tokenizer")) {
-    config::Problems problems;
-    config::Origins origins;
-    config::read(*tokenizer, out.tokenizer, problems, origins);
-    problems.raise();
-  }
+  read_section(opened.meta().config, "model", folder, out.model);
+  read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);
+  out.model.from.reset();
   return out;
 }
 
@@ -125,33 +108,11 @@ data::TokenizerPtr source_tokenizer(const ModelSource& source) {
 
 models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved) {
   if (source.hugging_face)
-    return models::families().get(source.family).weights_from_hf(source.folder, resolved);
+    return models::families().get(source.model.family).weights_from_hf(source.folder, resolved);
   auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
   return [opened](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     load_range(*opened, info, begin, end, out);
   };
-}
-
-json::Value merge_model(const json::Value& written,
-                        const ModelSource& source,
-                        config::Problems& problems) {
-  json::Value out = source.model;
-  if (!written.is_object()) return out;
-  for (const auto& [key, value] : written.members()) {
-    const json::Value* theirs = source.model.find(key);
-    const bool shape = std::find(kShapeKeys.begin(), kShapeKeys.end(), key) != kShapeKeys.end();
-    if (shape && (theirs == nullptr || !(*theirs == value))) {
-      problems.add(value.place,
-                   "model." + key,
-                   theirs == nullptr
-                       ? "the model of model.from decides this"
-                       : fmt::format("is {}, but model.from has {}", value.dump(), theirs->dump()),
-                   "remove the key");
-      continue;
-    }
-    out[key] = value;
-  }
-  return out;
 }
 
 }  // namespace tessera::planner

@@ -15,8 +15,7 @@ namespace tessera::planner {
 struct ModelSource {
   std::filesystem::path folder;  ///< of the Hugging Face files, or the checkpoint
   bool hugging_face = false;
-  std::string family;                ///< name in models::families()
-  json::Value model;                 ///< the model section that the source stands for
+  models::ModelOptions model;        ///< the options that the source stands for
   data::TokenizerOptions tokenizer;  ///< of a run of ours
 };
 
@@ -31,11 +30,5 @@ data::TokenizerPtr source_tokenizer(const ModelSource& source);
 /// The source's weights under our names; nothing is read before the first call. Error{Format} lists
 /// missing, unexpected and mis-shaped names.
 models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved);
-
-/// The model section of a configuration with a source: its keys, over those of the source. Keys
-/// that fix the shape may not contradict it: such go to `problems`.
-json::Value merge_model(const json::Value& written,
-                        const ModelSource& source,
-                        config::Problems& problems);
 
 }  // namespace tessera::planner

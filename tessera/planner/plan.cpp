@@ -117,14 +117,8 @@ class Planner {
     if (!plan_.config.model.from) return;
     const std::string from = *plan_.config.model.from;
     source_ = open_model_source(from);
-    const json::Value* written = written_.find("model");
-    const json::Value merged =
-        merge_model(written == nullptr ? json::Value() : *written, *source_, problems_);
-    config::Problems part;
-    config::Origins part_origins;
-    plan_.config.model = models::ModelOptions();
-    config::read(merged, plan_.config.model, part, part_origins);
-    problems_.adopt(part, "model");
+    plan_.config.model =
+        models::merge_options(plan_.config.model, source_->model, problems_, origins_);
   }
 
   void open_tokenizer() {
@@ -158,7 +152,7 @@ class Planner {
     plan_.sequence_length = config.data.sequence_length.value_or(
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
     if (problems_.list().size() == before) {
-      check_model(config, plan_.model, plan_.sequence_length, problems_, origins_);
+      check_model(config, plan_.model, problems_, origins_);
     }
   }
 

@@ -1,52 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/recipe.h"
 
-#include <algorithm>
-#include <array>
-#include <span>
-#include <string_view>
-
-#include <fmt/format.h>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 
 namespace tessera::planner {
 namespace {
-
-// Names that other programs know and that are refused with better words than "unknown".
-constexpr std::array<std::string_view, 20> kKnownRules = {
-    "adam",   "adagrad",   "lamb",    "onebitadam", "onebitlamb", "zerooneadam",     "lion",
-    "muadam", "muadamw",   "musgd",   "sgd",        "rmsprop",    "adafactor",       "lars",
-    "muon",   "fusedadam", "cpuadam", "hybridadam", "fusedlamb",  "deepspeedcpuadam"};
-constexpr std::array<std::string_view, 16> kKnownSchedules = {"lrrangetest",
-                                                              "onecycle",
-                                                              "cosine_with_restarts",
-                                                              "polynomial",
-                                                              "constant_with_warmup",
-                                                              "noam",
-                                                              "inverse_sqrt",
-                                                              "exponential",
-                                                              "cosineannealinglr",
-                                                              "flatannealinglr",
-                                                              "linearwarmuplr",
-                                                              "multisteplr",
-                                                              "polynomiallr",
-                                                              "wsd",
-                                                              "reduce_lr_on_plateau",
-                                                              "nodecay"};
-
-template <class T>
-const T& built(const Registry<T>& registry,
-               const std::string& type,
-               std::span<const std::string_view> known) {
-  const bool later = std::find(known.begin(), known.end(), text::lower(type)) != known.end();
-  TESSERA_REQUIRE(registry.has(type) || !later,
-                  Unsupported,
-                  fmt::format("not built yet: \"{}\"", type),
-                  "use one of: " + text::join(registry.names(), ", "));
-  return registry.get(type);
-}
 
 json::Value object_or(const json::Value& params, const json::Place& place) {
   if (!params.is_null()) return params;
@@ -58,7 +21,7 @@ json::Value object_or(const json::Value& params, const json::Place& place) {
 std::unique_ptr<optim::Rule> build_rule(const OptimizerOptions& options,
                                         const json::Place& place,
                                         config::Problems& problems) {
-  const optim::RuleFactory factory = built(optim::rules(), options.type, kKnownRules);
+  const optim::RuleFactory factory = optim::rule_factory(options.type);
   config::Problems part;
   config::Origins origins;
   auto rule = factory(object_or(options.params, place), part, origins);
@@ -70,8 +33,7 @@ std::unique_ptr<optim::Schedule> build_schedule(const SchedulerOptions& options,
                                                 const optim::ScheduleContext& context,
                                                 const json::Place& place,
                                                 config::Problems& problems) {
-  const std::string type = options.type.empty() ? "constant" : options.type;
-  const optim::ScheduleFactory factory = built(optim::schedules(), type, kKnownSchedules);
+  const optim::ScheduleFactory factory = optim::schedule_factory(options.type);
   config::Problems part;
   config::Origins origins;
   auto schedule = factory(object_or(options.params, place), context, part, origins);

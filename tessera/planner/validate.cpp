@@ -135,18 +135,8 @@ void check_config(const TrainConfig& config,
 
 void check_model(const TrainConfig& config,
                  const models::Resolved& model,
-                 std::int64_t sequence_length,
                  config::Problems& problems,
                  const config::Origins& origins) {
-  if (sequence_length > model.max_positions) {
-    const char* path = config.data.sequence_length ? "data.sequence_length" : "model.max_positions";
-    problems.add(origins.place(path),
-                 path,
-                 fmt::format("data.sequence_length {} is more than model.max_positions {}",
-                             sequence_length,
-                             model.max_positions),
-                 fmt::format("set data.sequence_length to at most {}", model.max_positions));
-  }
   if (config.eval.every > 0 && config.eval.prompt.size() > 0 &&
       config.eval.top_k > model.vocab_size) {
     problems.add(

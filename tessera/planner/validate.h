@@ -34,7 +34,6 @@ void check_config(const TrainConfig& config,
 /// Rules between the configuration and the model that it resolved to.
 void check_model(const TrainConfig& config,
                  const models::Resolved& model,
-                 std::int64_t sequence_length,
                  config::Problems& problems,
                  const config::Origins& origins);
 
