@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/dtype.h"
@@ -18,23 +19,23 @@
 
 namespace tessera::checkpoint {
 
-/// A piece of a global tensor in this rank's memory. Names: a parameter's own name for its fp32 master weights,
-/// "optimizer.exp_avg.<name>" for its state.
+/// A piece of a global tensor in this rank's memory. Names: a parameter's own name for its fp32
+/// master weights, "optimizer.exp_avg.<name>" for its state.
 struct PieceBytes {
   std::string name;
   DType dtype = DType::F32;
-  std::vector<std::int64_t> shape;     ///< global
+  std::vector<std::int64_t> shape;  ///< global
   mesh::Piece piece;
-  std::span<std::byte> bytes;          ///< read by save, written by load
+  std::span<std::byte> bytes;  ///< read by save, written by load
 };
 
 /// What a checkpoint says beside its tensors; all of it in manifest.json.
 struct Meta {
-  std::int64_t step = 0;               ///< updates made
-  std::int64_t samples = 0;            ///< consumed, dropped ones included
+  std::int64_t step = 0;     ///< updates made
+  std::int64_t samples = 0;  ///< consumed, dropped ones included
   std::int64_t tokens = 0;
-  json::Value config;                  ///< resolved configuration
-  json::Value extra;                   ///< schedule, scaler, best evaluation, fingerprints, threads per rank
+  json::Value config;  ///< resolved configuration
+  json::Value extra;   ///< schedule, scaler, best evaluation, fingerprints, threads per rank
 };
 
 /// How ranks of a save or load meet; a lone process passes the defaults.
@@ -46,14 +47,19 @@ struct Ranks {
   std::function<bool(bool)> any = [](bool mine) { return mine; };
 };
 
-/// Writes `root`/step-NNNNNNNN: every rank its own shard file under a temporary folder, synced; rank 0 then collects the
-/// ranks' manifests, syncs, renames and updates `latest`. Every piece is written once. On failure nothing of the previous
-/// checkpoints is touched, the temporary folder is removed and all ranks throw the same Error{Io}.
-std::filesystem::path save(const std::filesystem::path& root, const Meta& meta, std::span<const PieceBytes> pieces, const Ranks& ranks);
+/// Writes `root`/step-NNNNNNNN: every rank its own shard file under a temporary folder, synced;
+/// rank 0 then collects the ranks' manifests, syncs, renames and updates `latest`. Every piece is
+/// written once. On failure nothing of the previous checkpoints is touched, the temporary folder is
+/// removed and all ranks throw the same Error{Io}.
+std::filesystem::path save(const std::filesystem::path& root,
+                           const Meta& meta,
+                           std::span<const PieceBytes> pieces,
+                           const Ranks& ranks);
 /// Removes complete checkpoints but the newest `keep`, and orphaned temporary folders. Rank 0 only.
 void prune(const std::filesystem::path& root, int keep);
 
-/// A complete checkpoint, opened: its manifest read and checked (Error{Format} with file and field).
+/// A complete checkpoint, opened: its manifest read and checked (Error{Format} with file and
+/// field).
 class Checkpoint {
  public:
   explicit Checkpoint(const std::filesystem::path& folder);
@@ -66,24 +72,33 @@ class Checkpoint {
   };
   [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
   [[nodiscard]] bool has(std::string_view name) const;
-  /// Reads what `pieces` ask for, whatever layout wrote it; each byte read is covered by a verified checksum. Converts between float
-  /// dtypes where they differ. Error{Format} names file and tensor for damage, or the tensor that is missing or of another shape.
+  /// Reads what `pieces` ask for, whatever layout wrote it; each byte read is covered by a verified
+  /// checksum. Converts between float dtypes where they differ. Error{Format} names file and tensor
+  /// for damage, or the tensor that is missing or of another shape.
   void load(std::span<const PieceBytes> pieces) const;
   /// Every checksum of every piece.
   void verify() const;
-  /// "NAME DTYPE [SHAPE] xxh3:HEX" for each tensor, parameters sorted by name, then optimizer.* likewise; of the global tensor's
-  /// bytes, the same whatever layout wrote it.
+  /// "NAME DTYPE [SHAPE] xxh3:HEX" for each tensor, parameters sorted by name, then optimizer.*
+  /// likewise; of the global tensor's bytes, the same whatever layout wrote it.
   [[nodiscard]] std::vector<std::string> digest() const;
 
  private:
   struct Stored;
+  void check(const PieceBytes& want) const;
   std::filesystem::path folder_;
   Meta meta_;
   std::vector<Tensor> tensors_;
   std::shared_ptr<const Stored> stored_;
 };
 
-/// Complete checkpoints under `root` (a run's `checkpoints/`), oldest first. `latest` is only a hint and not consulted.
+/// A line of digest().
+std::string digest_line(std::string_view tensor,
+                        DType dtype,
+                        const std::vector<std::int64_t>& shape,
+                        std::uint64_t xxh3);
+
+/// Complete checkpoints under `root` (a run's `checkpoints/`), oldest first. `latest` is only a
+/// hint and not consulted.
 std::vector<std::filesystem::path> list(const std::filesystem::path& root);
 /// The newest complete one.
 std::optional<std::filesystem::path> newest(const std::filesystem::path& root);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors files: a JSON header and raw tensors. Files from outside are hostile: every length is checked before use.
+// safetensors files: a JSON header and raw tensors. Files from outside are hostile: every length is
+// checked before use.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/dtype.h"
@@ -19,23 +21,32 @@ struct TensorEntry {
   std::string name;
   DType dtype = DType::F32;
   std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0, end = 0;   ///< in the data part
+  std::uint64_t begin = 0, end = 0;  ///< in the data part
 };
 
-/// A mapped file. Error{Format} naming file and tensor for every lie: header length, overlap, hole, overflow, size, duplicate.
+/// A mapped file. Error{Format} naming file and tensor for every lie: header length, overlap, hole,
+/// overflow, size, duplicate, a dtype that DType lacks (the 8-bit and smaller floats, C64).
+/// Threads: const methods from any thread.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
+  /// In the order of their bytes.
   [[nodiscard]] const std::vector<TensorEntry>& entries() const { return entries_; }
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
   [[nodiscard]] std::span<const std::byte> bytes(const TensorEntry& entry) const;
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Where the data part begins: offsets of entries count from here.
+  [[nodiscard]] std::uint64_t data_begin() const { return data_begin_; }
 
  private:
+  void read_header();
+  void check_layout();
+
   std::filesystem::path path_;
   std::unique_ptr<files::Mapped> file_;
   std::vector<TensorEntry> entries_;
+  std::vector<std::uint32_t> by_name_;
   std::map<std::string, std::string> metadata_;
   std::uint64_t data_begin_ = 0;
 };
@@ -47,8 +58,10 @@ struct TensorBytes {
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes;
 };
-/// Writes and syncs a file at exactly `path` (the caller renames). Tensors are ordered by descending dtype, then name.
-void write_safetensors(const std::filesystem::path& path, std::vector<TensorBytes> tensors,
+/// Writes and syncs a file at exactly `path` (the caller renames). Tensors are ordered by
+/// descending dtype, then name.
+void write_safetensors(const std::filesystem::path& path,
+                       std::vector<TensorBytes> tensors,
                        const std::map<std::string, std::string>& metadata);
 
 }  // namespace tessera::checkpoint

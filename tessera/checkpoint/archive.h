@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint's bytes: shards mapped when they are first needed, blocks verified when they are
+// first touched.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/safetensors.h"
+
+namespace tessera::checkpoint {
+
+/// Reads pieces of tensors out of a complete checkpoint. Errors are Error{Format} with file, tensor
+/// and place, without a remedy: whoever holds the folder knows which older one to offer. Threads:
+/// const methods from any thread.
+class Archive {
+ public:
+  struct Piece {
+    StoredPiece stored;
+    std::unique_ptr<std::atomic<bool>[]> verified;  ///< one a block
+  };
+  struct Tensor {
+    DType dtype = DType::F32;
+    Shape shape;
+    std::vector<Piece> pieces;
+  };
+
+  explicit Archive(const std::filesystem::path& folder);
+  [[nodiscard]] const Meta& meta() const { return meta_; }
+  [[nodiscard]] const std::map<std::string, Tensor, std::less<>>& tensors() const {
+    return tensors_;
+  }
+
+  /// Fills `out` with the elements of `want` as dtype `to`. Every block that is touched is
+  /// verified, once.
+  void read(const std::string& name, const mesh::Piece& want, DType to, std::byte* out) const;
+  /// Every block of every piece, whether verified before or not.
+  void verify() const;
+
+ private:
+  [[nodiscard]] const SafetensorsFile& shard(const std::string& file,
+                                             const std::string& tensor) const;
+  [[nodiscard]] std::span<const std::byte> bytes(const std::string& name,
+                                                 const Tensor& tensor,
+                                                 const Piece& piece) const;
+  [[noreturn]] void damaged(const std::string& name,
+                            const Piece& piece,
+                            std::int64_t block,
+                            std::int64_t size) const;
+  void visit(const std::string& name,
+             const Tensor& tensor,
+             const Piece& piece,
+             bool again,
+             const mesh::Piece* want,
+             DType to,
+             std::byte* out) const;
+
+  std::filesystem::path folder_;
+  Meta meta_;
+  std::map<std::string, Tensor, std::less<>> tensors_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
+};
+
+/// The newest checkpoint beside `damaged` that is older than it and whose every checksum holds.
+/// Reads all of its bytes.
+std::optional<std::filesystem::path> newest_sound_before(const std::filesystem::path& damaged);
+
+}  // namespace tessera::checkpoint

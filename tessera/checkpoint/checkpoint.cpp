@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/archive.h"
+#include "tessera/checkpoint/convert.h"
+#include "tessera/checkpoint/folders.h"
+#include "tessera/checkpoint/json_cursor.h"
+#include "tessera/checkpoint/safetensors_header.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Bytes of a tensor that digest() holds at a time.
+constexpr std::int64_t kDigestBytes = kBlockBytes;
+
+/// Runs `work`; damage gets the newest older checkpoint that is whole as its remedy.
+template <class F>
+auto offering_older(const fs::path& folder, F work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::Format || !error.fix().empty()) throw;
+    if (!step_of(folder))
+      throw Error(error.kind(), error.what(), "copy the checkpoint again from where it came");
+    const auto older = newest_sound_before(folder);
+    throw Error(
+        error.kind(),
+        error.what(),
+        older ? fmt::format("go on from {}, the newest older checkpoint that is whole: --resume {}",
+                            older->string(),
+                            older->string())
+              : "no older checkpoint beside it is whole: start again with --resume never");
+  }
+}
+
+/// Parameters first, then what belongs to the optimizer; each by name.
+bool before(const Checkpoint::Tensor& a, const Checkpoint::Tensor& b) {
+  constexpr std::string_view kState = "optimizer.";
+  return std::pair(a.name.starts_with(kState), std::string_view(a.name)) <
+         std::pair(b.name.starts_with(kState), std::string_view(b.name));
+}
+
+}  // namespace
+
+struct Checkpoint::Stored : Archive {
+  using Archive::Archive;
+};
+
+Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
+  offering_older(folder_, [&] { stored_ = std::make_shared<const Stored>(folder_); });
+  meta_ = stored_->meta();
+  for (const auto& [name, tensor] : stored_->tensors())
+    tensors_.push_back({name, tensor.dtype, tensor.shape});
+  std::sort(tensors_.begin(), tensors_.end(), before);
+}
+
+bool Checkpoint::has(std::string_view name) const {
+  return stored_->tensors().count(name) > 0;
+}
+
+void Checkpoint::check(const PieceBytes& want) const {
+  const auto at = stored_->tensors().find(want.name);
+  if (at == stored_->tensors().end()) {
+    std::vector<std::string> names;
+    for (const auto& tensor : tensors_)
+      names.push_back(tensor.name);
+    throw Error(Error::Kind::Format,
+                fmt::format("{} has no tensor {}", folder_.string(), JsonCursor::shown(want.name)),
+                text::suggestion(want.name, names));
+  }
+  const Archive::Tensor& tensor = at->second;
+  TESSERA_REQUIRE(tensor.shape == want.shape,
+                  Format,
+                  fmt::format("{}: tensor {} is [{}], but [{}] is wanted",
+                              folder_.string(),
+                              JsonCursor::shown(want.name),
+                              fmt::join(tensor.shape, ", "),
+                              fmt::join(want.shape, ", ")),
+                  "load it into the model that wrote it (tessera inspect shows its configuration)");
+  TESSERA_REQUIRE(convertible(tensor.dtype, want.dtype),
+                  Format,
+                  fmt::format("{}: tensor {} is {}, which does not convert to {}",
+                              folder_.string(),
+                              JsonCursor::shown(want.name),
+                              name(tensor.dtype),
+                              name(want.dtype)),
+                  "ask for its own dtype");
+  const std::int64_t count = want.piece.end - want.piece.begin;
+  TESSERA_ASSERT(count >= 0 &&
+                 want.bytes.size() == static_cast<std::uint64_t>(count) * size_of(want.dtype));
+  TESSERA_ASSERT(count == 0 || !misplaced(tensor.shape, want.piece));
+}
+
+void Checkpoint::load(std::span<const PieceBytes> pieces) const {
+  for (const auto& want : pieces)
+    check(want);
+  offering_older(folder_, [&] {
+    for (const auto& want : pieces) {
+      if (!want.bytes.empty()) stored_->read(want.name, want.piece, want.dtype, want.bytes.data());
+    }
+  });
+}
+
+void Checkpoint::verify() const {
+  offering_older(folder_, [&] { stored_->verify(); });
+}
+
+std::vector<std::string> Checkpoint::digest() const {
+  std::vector<std::string> lines;
+  std::vector<std::byte> buffer;
+  for (const auto& tensor : tensors_) {
+    const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
+    const std::int64_t numel = checked_numel(tensor.shape), step = kDigestBytes / width;
+    files::Hasher hasher;
+    for (std::int64_t begin = 0; begin < numel; begin += step) {
+      const std::int64_t end = std::min(begin + step, numel);
+      buffer.resize(static_cast<std::size_t>((end - begin) * width));
+      offering_older(folder_, [&] {
+        stored_->read(
+            tensor.name, {mesh::whole(tensor.shape), begin, end}, tensor.dtype, buffer.data());
+      });
+      hasher.update(buffer);
+    }
+    lines.push_back(digest_line(tensor.name, tensor.dtype, tensor.shape, hasher.digest()));
+  }
+  return lines;
+}
+
+std::string digest_line(std::string_view tensor,
+                        DType dtype,
+                        const std::vector<std::int64_t>& shape,
+                        std::uint64_t xxh3) {
+  return fmt::format(
+      "{} {} [{}] xxh3:{}", tensor, name(dtype), fmt::join(shape, ","), files::hex64(xxh3));
+}
+
+}  // namespace tessera::checkpoint

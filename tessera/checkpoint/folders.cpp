@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/checkpoint/folders.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <map>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/manifest.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kStep = "step-", kReplaced = ".replaced-step-", kTemp = ".tmp-step-";
+
+/// All of `digits` as a number.
+std::optional<std::int64_t> number(std::string_view digits) {
+  std::int64_t value = 0;
+  const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (failed != std::errc() || end != digits.data() + digits.size() || value < 0)
+    return std::nullopt;
+  return value;
+}
+
+std::vector<fs::path> entries(const fs::path& root) {
+  std::error_code failed;
+  std::vector<fs::path> out;
+  for (fs::directory_iterator at(root, failed), end; !failed && at != end; at.increment(failed)) {
+    out.push_back(at->path());
+  }
+  if (failed && failed != std::errc::no_such_file_or_directory) {
+    throw Error(Error::Kind::Io,
+                fmt::format("cannot list {}: {}", root.string(), failed.message()));
+  }
+  return out;
+}
+
+/// The process that a temporary folder belongs to.
+std::optional<std::int64_t> owner_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  const auto dash = name.rfind('-');
+  if (!name.starts_with(kTemp) || dash < kTemp.size()) return std::nullopt;
+  return number(std::string_view(name).substr(dash + 1));
+}
+
+bool alive(std::int64_t pid) {
+  return pid > 0 && pid != ::getpid() &&
+         (::kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM);
+}
+
+bool is_complete(const fs::path& folder) {
+  std::error_code failed;
+  return fs::exists(folder / kManifestName, failed);
+}
+
+}  // namespace
+
+std::string step_name(std::int64_t step) {
+  return fmt::format("{}{:08}", kStep, step);
+}
+std::string replaced_name(std::int64_t step) {
+  return fmt::format("{}{:08}", kReplaced, step);
+}
+std::string temp_name(std::int64_t step, std::int64_t pid) {
+  return fmt::format("{}{:08}-{}", kTemp, step, pid);
+}
+
+std::optional<std::int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  for (const std::string_view prefix : {kStep, kReplaced}) {
+    if (name.starts_with(prefix)) return number(std::string_view(name).substr(prefix.size()));
+  }
+  return std::nullopt;
+}
+
+std::vector<fs::path> list(const fs::path& root) {
+  std::map<std::int64_t, fs::path> by_step;
+  for (const fs::path& folder : entries(root)) {
+    const auto step = step_of(folder);
+    if (!step || !is_complete(folder)) continue;
+    const bool replaced = folder.filename().string().starts_with(kReplaced);
+    if (!replaced || by_step.count(*step) == 0) by_step[*step] = folder;
+  }
+  std::vector<fs::path> out;
+  for (const auto& [step, folder] : by_step)
+    out.push_back(folder);
+  return out;
+}
+
+std::optional<fs::path> newest(const fs::path& root) {
+  const auto all = list(root);
+  return all.empty() ? std::nullopt : std::optional(all.back());
+}
+
+void remove_orphans(Storage& storage, const fs::path& root) {
+  for (const fs::path& folder : entries(root)) {
+    const auto owner = owner_of(folder);
+    const bool shadowed = folder.filename().string().starts_with(kReplaced) && step_of(folder) &&
+                          is_complete(root / step_name(*step_of(folder)));
+    if ((owner && !alive(*owner)) || shadowed) storage.remove(folder);
+  }
+}
+
+void prune(Storage& storage, const fs::path& root, int keep) {
+  TESSERA_REQUIRE(keep >= 1, Bug, fmt::format("cannot keep {} checkpoints", keep), "");
+  remove_orphans(storage, root);
+  const auto all = list(root);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
+    // Renamed first: a folder that is half removed must not look complete.
+    const fs::path going = root / temp_name(*step_of(all[i]), ::getpid());
+    storage.rename(all[i], going);
+    storage.remove(going);
+  }
+}
+
+void prune(const fs::path& root, int keep) {
+  prune(real_storage(), root, keep);
+}
+
+}  // namespace tessera::checkpoint

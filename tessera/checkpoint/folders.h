@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of folders under a run's `checkpoints/`, and who may remove them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "tessera/checkpoint/storage.h"
+
+namespace tessera::checkpoint {
+
+/// "step-00000120": a complete checkpoint.
+std::string step_name(std::int64_t step);
+/// ".replaced-step-00000120": complete too; counts only while no step-00000120 stands beside it.
+std::string replaced_name(std::int64_t step);
+/// ".tmp-step-00000120-4711": of a save or removal by process 4711.
+std::string temp_name(std::int64_t step, std::int64_t pid);
+
+/// The step in a name that step_name() or replaced_name() made.
+std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
+
+/// Removes temporary folders of processes that are gone, and of this one (which saves or removes
+/// one at a time).
+void remove_orphans(Storage& storage, const std::filesystem::path& root);
+
+}  // namespace tessera::checkpoint

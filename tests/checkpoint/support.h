@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small vocabulary for tests of checkpoints: tensors of known values, layouts that cut them,
+// ranks as threads.
+#pragma once
+
+#include <barrier>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/files.h"
+#include "tessera/base/philox.h"
+#include "tessera/checkpoint/checkpoint.h"
+
+namespace tessera::checkpoint::testing {
+
+namespace fs = std::filesystem;
+using Shape = std::vector<std::int64_t>;
+
+struct Spec {
+  std::string name;
+  DType dtype = DType::F32;
+  Shape shape;
+};
+
+inline std::int64_t numel(const Shape& shape) {
+  std::int64_t n = 1;
+  for (const auto d : shape)
+    n *= d;
+  return n;
+}
+
+/// The bytes of a tensor: a function of its name and `seed`, finite in every float dtype.
+inline std::vector<std::byte> values(const Spec& spec, std::uint64_t seed = 0) {
+  const Philox noise{mix64(seed, std::hash<std::string>()(spec.name))};
+  std::vector<std::byte> out(static_cast<std::size_t>(numel(spec.shape)) * size_of(spec.dtype));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    // The top bits stay clear of the exponents of infinities and NaN.
+    const bool top = (i + 1) % size_of(spec.dtype) == 0;
+    out[i] = static_cast<std::byte>(noise(i)[0] & (top ? 0x3FU : 0xFFU));
+  }
+  return out;
+}
+
+/// A model with odd sizes, a scalar, an empty tensor, several dtypes and optimizer state.
+inline std::vector<Spec> small_model() {
+  return {{"wte", DType::F32, {53, 8}},
+          {"h.0.qkv", DType::F32, {3, 4, 5, 8}},
+          {"h.0.bias", DType::F32, {7}},
+          {"h.0.half", DType::BF16, {9, 6}},
+          {"scale", DType::F32, {}},
+          {"nothing", DType::F32, {0, 4}},
+          {"ids", DType::I64, {5}},
+          {"optimizer.exp_avg.wte", DType::F32, {53, 8}},
+          {"optimizer.exp_avg.h.0.bias", DType::F32, {7}}};
+}
+
+/// How a tensor is cut over ranks: the pieces of one of them.
+using Layout = std::vector<mesh::Piece> (*)(const Shape& shape, int rank, int ranks);
+
+inline std::pair<std::int64_t, std::int64_t> part(std::int64_t size, int rank, int ranks) {
+  return {size * rank / ranks, size * (rank + 1) / ranks};
+}
+/// ZeRO: a range of the elements.
+inline std::vector<mesh::Piece> ranges(const Shape& shape, int rank, int ranks) {
+  const auto [begin, end] = part(numel(shape), rank, ranks);
+  if (begin == end) return {};
+  return {{mesh::whole(shape), begin, end}};
+}
+/// Tensor parallel: a slice of one dim (the last, so that rows are cut); a scalar or empty tensor
+/// lies on rank 0.
+inline std::vector<mesh::Piece> columns(const Shape& shape, int rank, int ranks) {
+  if (shape.empty() || numel(shape) == 0)
+    return ranges(shape, rank == 0 ? 0 : 1, rank == 0 ? 1 : 2 << 20);
+  mesh::Box box = mesh::whole(shape);
+  std::tie(box.begin.back(), box.end.back()) = part(shape.back(), rank, ranks);
+  if (box.begin.back() == box.end.back()) return {};
+  return {{box, 0, box.numel()}};
+}
+/// Both: pairs of ranks share a slice of the first dim, each holding a ragged range of it.
+inline std::vector<mesh::Piece> rows_then_ranges(const Shape& shape, int rank, int ranks) {
+  if (shape.empty() || numel(shape) == 0 || ranks % 2 != 0) return ranges(shape, rank, ranks);
+  mesh::Box box = mesh::whole(shape);
+  std::tie(box.begin[0], box.end[0]) = part(shape[0], rank / 2, ranks / 2);
+  const auto [begin, end] = part(box.numel(), rank % 2, 2);
+  if (begin == end) return {};
+  return {{box, begin, end}};
+}
+
+/// Row-major copy between a whole tensor and one of its pieces, element by element: slow and plain
+/// on purpose.
+inline void copy_piece(
+    const Spec& spec, const mesh::Piece& piece, std::byte* whole, std::byte* part, bool to_part) {
+  const std::size_t width = size_of(spec.dtype);
+  for (std::int64_t i = piece.begin; i < piece.end; ++i) {
+    std::int64_t rest = i, index = 0, stride = 1;
+    for (std::size_t d = spec.shape.size(); d-- > 0;) {
+      const std::int64_t size = piece.box.end[d] - piece.box.begin[d];
+      index += (piece.box.begin[d] + rest % size) * stride;
+      rest /= size;
+      stride *= spec.shape[d];
+    }
+    std::byte* a = whole + static_cast<std::size_t>(index) * width;
+    std::byte* b = part + static_cast<std::size_t>(i - piece.begin) * width;
+    std::memcpy(to_part ? b : a, to_part ? a : b, width);
+  }
+}
+
+/// The pieces that one rank holds, with memory of their own.
+struct Held {
+  std::vector<Spec> specs;
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<PieceBytes> pieces;
+};
+inline Held held(const std::vector<Spec>& model,
+                 Layout layout,
+                 int rank,
+                 int ranks,
+                 bool filled,
+                 std::uint64_t seed = 0) {
+  Held out;
+  for (const auto& spec : model) {
+    auto cut = layout(spec.shape, rank, ranks);
+    if (numel(spec.shape) == 0 && rank == 0) cut = {{mesh::whole(spec.shape), 0, 0}};
+    for (const auto& piece : cut) {
+      auto whole = values(spec, seed);
+      std::vector<std::byte> bytes(static_cast<std::size_t>(piece.end - piece.begin) *
+                                   size_of(spec.dtype));
+      if (filled) copy_piece(spec, piece, whole.data(), bytes.data(), true);
+      out.specs.push_back(spec);
+      out.memory.push_back(std::move(bytes));
+      out.pieces.push_back({spec.name, spec.dtype, spec.shape, piece, out.memory.back()});
+    }
+  }
+  return out;
+}
+
+/// Runs `work(ranks)` on `count` threads that meet at a barrier; rethrows the first error.
+template <class F>
+void on_ranks(int count, F work) {
+  std::barrier meet(count);
+  std::vector<char> flags(static_cast<std::size_t>(count));
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(count));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < count; ++r) {
+    threads.emplace_back([&, r] {
+      Ranks ranks{r,
+                  count,
+                  [&] { meet.arrive_and_wait(); },
+                  [&, r](bool mine) {
+                    flags[static_cast<std::size_t>(r)] = mine ? 1 : 0;
+                    meet.arrive_and_wait();
+                    bool any = false;
+                    for (const char flag : flags)
+                      any = any || flag != 0;
+                    meet.arrive_and_wait();
+                    return any;
+                  }};
+      try {
+        work(ranks);
+      } catch (...) {
+        failures[static_cast<std::size_t>(r)] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads)
+    thread.join();
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+inline Meta meta_at(std::int64_t step) {
+  Meta meta;
+  meta.step = step;
+  meta.samples = step * 12;
+  meta.tokens = step * 768;
+  meta.config = json::Value::object({{"train_batch_size", json::Value::integer(12)}});
+  meta.extra = json::Value::object({{"note", json::Value::string("as trained")}});
+  return meta;
+}
+
+/// Saves the model cut by `layout` over `ranks` ranks; `seed` chooses its values.
+inline fs::path save_model(const fs::path& root,
+                           std::int64_t step,
+                           const std::vector<Spec>& model = small_model(),
+                           Layout layout = ranges,
+                           int ranks = 1,
+                           std::uint64_t seed = 0) {
+  fs::path folder;
+  on_ranks(ranks, [&](const Ranks& me) {
+    const Held mine = held(model, layout, me.rank, ranks, true, seed);
+    const fs::path made = save(root, meta_at(step), mine.pieces, me);
+    if (me.rank == 0) folder = made;
+  });
+  return folder;
+}
+
+/// Whether every element that a load into this layout delivers is the one that was saved.
+inline bool loads_exactly(const fs::path& folder,
+                          const std::vector<Spec>& model = small_model(),
+                          Layout layout = ranges,
+                          int ranks = 1,
+                          std::uint64_t seed = 0) {
+  for (int r = 0; r < ranks; ++r) {
+    const Held wanted = held(model, layout, r, ranks, true, seed);
+    Held got = held(model, layout, r, ranks, false, seed);
+    Checkpoint(folder).load(got.pieces);
+    if (got.memory != wanted.memory) return false;
+  }
+  return true;
+}
+
+inline std::string slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+inline void spill(const fs::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+}  // namespace tessera::checkpoint::testing
