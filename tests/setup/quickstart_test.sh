@@ -20,7 +20,7 @@ stand_in_clone() {
       case $word in run.dir=*) dir=${word#run.dir=\"}; dir=${dir%\"};; data.train=*) data=${word#data.train=};; esac
     done
     mkdir -p "$dir"
-    echo "{\"state\": \"${STATE:-finished}\"}" >"$dir/status.json"
+    echo "{\"state\": \"${STATE:-finished}\", \"exit_code\": ${CODE:-0}}" >"$dir/status.json"
     echo "{\"data\": {\"train\": $data}}" >"$dir/config.json"
     : >"$dir/lock"
     exit ${CODE:-0}'
@@ -48,6 +48,15 @@ interrupted_goes_on() {
   expect "the program's exit code, not $code" test $code = 130
   expect "it goes on" test "$(run_of_call 2)" = runs/quickstart-1
   expect "and afresh when it is finished" test "$(run_of_call 3)" = runs/quickstart-2
+}
+
+killed_goes_on() {
+  stand_in_clone
+
+  STATE=failed CODE=6 "$clone/quickstart"
+  "$clone/quickstart"
+
+  expect "it goes on after a lost rank" test "$(run_of_call 2)" = runs/quickstart-1
 }
 
 failed_or_other_text_is_not_gone_on_with() {
@@ -110,6 +119,7 @@ awkward_paths() {
 
 claim "every call takes a fresh run" fresh_every_time
 claim "an interrupted run goes on, a finished one does not" interrupted_goes_on
+claim "a run that lost a rank goes on" killed_goes_on
 claim "a failed run or one on another text is not gone on with" failed_or_other_text_is_not_gone_on_with
 claim "a run that is going on now is left alone" running_is_left_alone
 claim "the batch fits the ranks, and a change of it is said" batch_fits_the_ranks
