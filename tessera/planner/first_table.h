@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table that a run begins with: at most 25 lines.
+// What a run says before its first step: what is trained, on what, how, where, and whether it fits.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,18 @@
 
 namespace tessera::planner {
 
-/// What the table tells beside the plan.
+/// What the plan alone does not know.
 struct TableFacts {
   std::int64_t train_tokens = 0, validation_tokens = 0, train_samples = 0;
-  std::uint64_t free_disk_bytes = 0, available_memory_bytes = 0;
+  std::uint64_t free_disk_bytes = 0;
+  std::uint64_t available_memory_bytes = 0;
   std::string run_dir;
   std::int64_t resume_step = 0;
-  std::string resume_from;           ///< empty: starts from the beginning
-  std::vector<std::string> changes;  ///< accepted differences at a resume, old -> new
+  std::string resume_from;           ///< checkpoint; empty: from the beginning
+  std::vector<std::string> changes;  ///< accepted differences to it
 };
-/// Lines without line ends: model, parameters, tokens, layout, batch arithmetic, memory per rank
-/// against what is free, data, checkpoint bytes x keep against free disk, resume point, seed.
+
+/// Lines of the table, at most 25 however much there is to say.
 std::vector<std::string> first_table(const Plan& plan, const TableFacts& facts);
 
 }  // namespace tessera::planner

@@ -1,25 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes a plan needs on each rank, before anything runs.
+// How much memory a plan needs, before anything is started.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
 
-/// Bytes of one rank at its peak. Parameters, gradients and optimizer are exact; activations (with
-/// the fp32 logits) and other are estimates.
+/// Bytes of one rank. Parameters, gradients and optimizer are exact but for padding to whole
+/// chunks; activations are a formula that is good to some tens of percent; other is what a process
+/// has anyhow.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + activations + other;
   }
 };
-/// Pure. Cost: none to speak of.
 MemoryEstimate estimate_memory(const Plan& plan);
-/// Error{Memory} with both numbers and the three smallest changes that fit, when the local ranks
-/// together need more than 95 % of `available_bytes`.
-void check_memory(const Plan& plan, std::uint64_t available_bytes);
+
+/// Bytes of one checkpoint: fp32 master weights and the optimizer's state.
+std::int64_t checkpoint_bytes(const Plan& plan);
+
+/// Refuses a plan that needs more than 95 % of `available` bytes on its local ranks: Error{Memory}
+/// with both numbers and the smallest changes that fit.
+void check_memory(const Plan& plan, std::uint64_t available);
+
+/// Those changes, at most three: "train_micro_batch_size_per_gpu 4", "model.preset gpt2-small", ...
+std::vector<std::string> changes_that_fit(const Plan& plan, std::uint64_t available);
 
 }  // namespace tessera::planner

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/first_table.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+#include "tessera/planner/memory.h"
+
+namespace tessera::planner {
+namespace {
+
+constexpr std::size_t kMostLines = 25;
+
+std::string bytes(std::int64_t count) {
+  return text::bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 0)));
+}
+
+std::string plural(std::int64_t count, const std::string& one) {
+  return text::with_commas(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+std::string model_line(const Plan& plan) {
+  const models::Resolved& m = plan.model;
+  const auto& options = plan.config.model;
+  const std::string name =
+      options.from ? " from " + *options.from : (options.preset ? " " + *options.preset : "");
+  return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}",
+                     options.family,
+                     name,
+                     m.num_layers,
+                     m.hidden_size,
+                     m.num_heads,
+                     text::with_commas(m.vocab_size),
+                     m.max_positions);
+}
+
+std::string batch_line(const Plan& plan) {
+  return fmt::format("{} sequences = micro {} x accumulation {} x ranks {}; {} tokens an update",
+                     plan.global_batch,
+                     plan.micro_batch,
+                     plan.accumulation,
+                     plan.ranks,
+                     text::with_commas(plan.global_batch * plan.sequence_length));
+}
+
+std::string layout_line(const Plan& plan) {
+  return fmt::format("{} x {}, data parallel {}, ZeRO stage {}, {}",
+                     plural(plan.ranks, "rank"),
+                     plural(plan.threads, "thread"),
+                     plan.ranks,
+                     plan.zero_stage,
+                     plan.working == DType::BF16 ? "bf16 with fp32 masters" : "fp32");
+}
+
+std::string sources_text(const std::vector<std::string>& sources) {
+  if (sources.empty()) return "none";
+  const std::string more =
+      sources.size() > 1 ? fmt::format(" and {} more", sources.size() - 1) : "";
+  return sources.front() + more;
+}
+
+std::string data_line(const Plan& plan, const TableFacts& facts) {
+  return fmt::format("{}: {} tokens, {} of {} tokens, {} tokenizer",
+                     sources_text(plan.config.data.train),
+                     text::with_commas(facts.train_tokens),
+                     plural(facts.train_samples, "sample"),
+                     plan.sequence_length,
+                     plan.tokenizer->name());
+}
+
+std::string validation_line(const Plan& plan, const TableFacts& facts) {
+  if (facts.validation_tokens == 0) return "none";
+  const std::string source =
+      plan.config.data.validation.empty()
+          ? fmt::format("the last {} of the data", plan.config.data.validation_fraction)
+          : sources_text(plan.config.data.validation);
+  const std::string when = plan.config.eval.every > 0
+                               ? fmt::format("every {} steps", plan.config.eval.every)
+                               : "never read";
+  return fmt::format("{}: {} tokens, {}", source, text::with_commas(facts.validation_tokens), when);
+}
+
+std::string length_line(const Plan& plan, const TableFacts& facts) {
+  const double batches = static_cast<double>(facts.train_samples) /
+                         static_cast<double>(std::max<std::int64_t>(1, plan.global_batch));
+  return fmt::format(
+      "{}, {} tokens, {:.2f} passes over the data",
+      plural(plan.max_steps, "step"),
+      text::count(static_cast<double>(plan.max_steps * plan.global_batch * plan.sequence_length)),
+      batches > 0 ? static_cast<double>(plan.max_steps) / batches : 0.0);
+}
+
+std::string optimizer_line(const Plan& plan) {
+  const json::Value* optimizer = plan.resolved.find("optimizer");
+  const json::Value* params = optimizer == nullptr ? nullptr : optimizer->find("params");
+  std::string out = plan.config.optimizer.type;
+  if (params != nullptr && params->is_object()) {
+    for (const auto& [key, value] : params->members())
+      out += " " + key + " " + value.dump();
+  }
+  out += ", schedule " +
+         (plan.config.scheduler.type.empty() ? "constant" : plan.config.scheduler.type);
+  if (plan.config.gradient_clipping > 0)
+    out += ", clipping " + text::number(plan.config.gradient_clipping);
+  return out;
+}
+
+std::string checkpoint_line(const Plan& plan, const TableFacts& facts) {
+  const CheckpointOptions& options = plan.config.checkpoint;
+  const std::string when = !options.every        ? "every 15 minutes"
+                           : *options.every == 0 ? (options.final ? "at the end only" : "never")
+                                                 : fmt::format("every {} steps", *options.every);
+  const std::int64_t one = checkpoint_bytes(plan), all = one * options.keep;
+  const bool tight = static_cast<std::uint64_t>(all) > facts.free_disk_bytes;
+  return fmt::format("{}, {} x {} kept = {}; {} free on the disk{}",
+                     when,
+                     bytes(one),
+                     options.keep,
+                     bytes(all),
+                     text::bytes(facts.free_disk_bytes),
+                     tight ? " (NOT ENOUGH: lower checkpoint.keep or choose another run.dir)" : "");
+}
+
+std::string memory_line(const Plan& plan, const TableFacts& facts) {
+  const std::int64_t need = estimate_memory(plan).total();
+  return fmt::format("{} a rank x {} = {} of {} free",
+                     bytes(need),
+                     plan.ranks,
+                     bytes(need * plan.ranks),
+                     text::bytes(facts.available_memory_bytes));
+}
+
+std::string memory_split_line(const Plan& plan) {
+  const MemoryEstimate need = estimate_memory(plan);
+  return fmt::format("parameters {}, gradients {}, optimizer {}, activations {}, other {}",
+                     bytes(need.parameters),
+                     bytes(need.gradients),
+                     bytes(need.optimizer),
+                     bytes(need.activations),
+                     bytes(need.other));
+}
+
+// Long lists end with a line that says how many are missing.
+void append_capped(std::vector<std::string>& lines,
+                   const std::vector<std::string>& more,
+                   const std::string& what) {
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    const bool last_free = lines.size() + 1 >= kMostLines;
+    if (last_free && i + 1 < more.size()) {
+      lines.push_back(fmt::format("  {} more {}", more.size() - i, what));
+      return;
+    }
+    if (lines.size() >= kMostLines) return;
+    lines.push_back("  " + more[i]);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> first_table(const Plan& plan, const TableFacts& facts) {
+  std::vector<std::string> lines;
+  const auto row = [&](const char* name, const std::string& what) {
+    lines.push_back(fmt::format("{:<11} {}", name, what));
+  };
+  row("model", model_line(plan));
+  row("parameters", text::with_commas(plan.model.num_parameters));
+  row("data", data_line(plan, facts));
+  row("validation", validation_line(plan, facts));
+  row("batch", batch_line(plan));
+  row("length", length_line(plan, facts));
+  row("optimizer", optimizer_line(plan));
+  row("layout", layout_line(plan));
+  row("memory", memory_line(plan, facts));
+  row("", memory_split_line(plan));
+  row("run", facts.run_dir);
+  row("checkpoints", checkpoint_line(plan, facts));
+  row("seed", std::to_string(plan.config.trainer.seed));
+  row("start",
+      facts.resume_from.empty()
+          ? "from the beginning"
+          : fmt::format("from step {} of {}", facts.resume_step, facts.resume_from));
+  append_capped(lines, facts.changes, "changes");
+  append_capped(lines, plan.notes, "notes");
+  return lines;
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/memory.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/planner/recipe.h"
+
+namespace tessera::planner {
+namespace {
+
+constexpr double kUsable = 0.95;  // of the memory that is free; the rest moves by itself
+constexpr std::int64_t kProcess = std::int64_t{48}
+                                  << 20;  // libraries' own data, buffers of files, stacks
+
+// Elements of the model, as the gradient fold sees them.
+struct Elements {
+  std::int64_t parameters = 0;  // tied ones once
+  std::int64_t homes = 0;       // tied ones once for each block that uses them
+};
+
+Elements count_elements(const nn::Model& model) {
+  Elements out;
+  std::map<std::string, bool> seen;  // tied names
+  for (const nn::BlockSpec& spec : model.blocks) {
+    nn::Params params(spec.name);
+    spec.make()->declare(params);
+    for (const auto& param : params.list()) {
+      const std::int64_t numel = param->info().numel();
+      out.homes += numel;
+      const bool first = !param->info().tied || seen.emplace(param->info().name, true).second;
+      if (first) out.parameters += numel;
+    }
+  }
+  return out;
+}
+
+std::int64_t state_bytes(const Plan& plan) {
+  std::int64_t bytes = 0;
+  for (const optim::StateSpec& state : make_rule(plan)->state()) {
+    bytes += static_cast<std::int64_t>(size_of(state.dtype));
+  }
+  return bytes;
+}
+
+std::int64_t mlp_channels(const Plan& plan) {
+  const json::Value* given = plan.model.description.find("ffn_hidden_size");
+  return given != nullptr && given->is_number() ? given->as_integer().value_or(0)
+                                                : 4 * plan.model.hidden_size;
+}
+
+double attention_dropout(const Plan& plan) {
+  const json::Value* given = plan.model.description.find("attention_dropout");
+  return given != nullptr && given->is_number() ? given->as_double() : 0.0;
+}
+
+// What a layer keeps from forward to backward, in values: its input, two norms, the fused
+// projection, attention before and after the heads are merged, the residual between, and the MLP
+// before and after its nonlinearity.
+std::int64_t layer_values(const Plan& plan, std::int64_t tokens) {
+  const std::int64_t C = plan.model.hidden_size, F = mlp_channels(plan);
+  return tokens * (9 * C + 2 * F);
+}
+
+// Attention weights are kept whole only where the fused kernel cannot be used: with dropout, or
+// with padding masks.
+std::int64_t attention_bytes(const Plan& plan, std::int64_t batch) {
+  const std::int64_t rows = batch * plan.model.num_heads * plan.sequence_length;
+  const bool whole = attention_dropout(plan) > 0 || !plan.config.data.pack;
+  return rows * (whole ? plan.sequence_length : 1) * 4;
+}
+
+std::int64_t training_activations(const Plan& plan) {
+  const std::int64_t tokens = plan.micro_batch * plan.sequence_length;
+  const auto value = static_cast<std::int64_t>(size_of(plan.working));
+  const std::int64_t layer =
+      layer_values(plan, tokens) * value + attention_bytes(plan, plan.micro_batch);
+  // Logits become their own gradient in place; in 16 bits the products that follow read a narrow
+  // copy.
+  const std::int64_t logits = tokens * plan.model.vocab_size * (4 + (value == 4 ? 0 : value));
+  // Backward works through one layer at a time, with gradients about as large as what that layer
+  // kept.
+  return plan.model.num_layers * layer + std::max(logits, layer) +
+         4 * tokens * plan.model.hidden_size * value;
+}
+
+std::int64_t evaluation_activations(const Plan& plan) {
+  if (plan.config.eval.every == 0) return 0;
+  const std::int64_t batch = plan.config.eval.micro_batch, tokens = batch * plan.sequence_length;
+  const auto value = static_cast<std::int64_t>(size_of(plan.working));
+  return tokens * plan.model.vocab_size * 4 + layer_values(plan, tokens) * value +
+         attention_bytes(plan, batch);
+}
+
+bool fits(const Plan& plan, std::uint64_t available) {
+  const double need = static_cast<double>(estimate_memory(plan).total()) * plan.ranks;
+  return need <= kUsable * static_cast<double>(available);
+}
+
+// The plan with another preset in place of the sizes that it has; nothing if they do not go
+// together.
+std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
+  models::ModelOptions options = plan.config.model;
+  options.preset = preset;
+  options.num_layers = options.hidden_size = options.num_heads = options.ffn_hidden_size =
+      std::nullopt;
+  config::Problems problems;
+  Plan out = plan;
+  out.model = models::families()
+                  .get(options.family)
+                  .resolve(options,
+                           plan.model.tokenizer_size,
+                           plan.sequence_length,
+                           problems,
+                           config::Origins());
+  if (!problems.empty() || out.model.num_parameters >= plan.model.num_parameters)
+    return std::nullopt;
+  return out;
+}
+
+// Smaller presets, the largest first.
+std::vector<std::pair<std::string, Plan>> smaller_presets(const Plan& plan) {
+  std::vector<std::pair<std::string, Plan>> out;
+  if (plan.config.model.from) return out;
+  for (const std::string& preset : models::families().get(plan.config.model.family).presets) {
+    if (auto smaller = with_preset(plan, preset)) out.emplace_back(preset, std::move(*smaller));
+  }
+  std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
+    return a.second.model.num_parameters > b.second.model.num_parameters;
+  });
+  return out;
+}
+
+// Looks for changes of one kind after the other, from the one that changes least.
+class Search {
+ public:
+  Search(const Plan& plan, std::uint64_t available) : plan_(plan), available_(available) {}
+
+  std::vector<std::string> run() {
+    smaller_micro(plan_, "");
+    shorter_sequence();
+    fewer_ranks();
+    in_bf16();
+    for (const auto& [name, smaller] : smaller_presets(plan_)) {
+      if (found_.size() >= kMost) break;
+      try_preset(name, smaller);
+    }
+    found_.resize(std::min(found_.size(), kMost));
+    return std::move(found_);
+  }
+
+ private:
+  static constexpr std::size_t kMost = 3;
+
+  bool offer(const Plan& plan, const std::string& text) {
+    if (!fits(plan, available_)) return false;
+    found_.push_back(text);
+    return true;
+  }
+
+  // The global batch stays: what the micro-batch loses, accumulation gains.
+  bool smaller_micro(Plan plan, const std::string& before) {
+    const std::int64_t each = plan.micro_batch * plan.accumulation;
+    for (std::int64_t micro = plan.micro_batch / 2; micro >= 1; micro /= 2) {
+      if (each % micro != 0) continue;
+      plan.micro_batch = micro;
+      plan.accumulation = each / micro;
+      const std::string text =
+          fmt::format("train_micro_batch_size_per_gpu {} and gradient_accumulation_steps {}",
+                      micro,
+                      plan.accumulation);
+      if (offer(plan, before + text)) return true;
+    }
+    return false;
+  }
+
+  void shorter_sequence() {
+    Plan plan = plan_;
+    for (std::int64_t length = plan_.sequence_length / 2; length >= 32; length /= 2) {
+      plan.sequence_length = length;
+      if (offer(plan, fmt::format("data.sequence_length {}", length))) return;
+    }
+  }
+
+  void fewer_ranks() {
+    Plan plan = plan_;
+    for (int ranks = plan_.ranks / 2; ranks >= 1; ranks /= 2) {
+      plan.ranks = ranks;
+      if (ranks == 1 && plan_.config.zero_optimization.stage.value_or(0) == 0) plan.zero_stage = 0;
+      if (plan.global_batch % (plan.micro_batch * ranks) != 0) continue;
+      plan.accumulation = plan.global_batch / plan.micro_batch / ranks;
+      if (offer(plan,
+                fmt::format("-n {} and gradient_accumulation_steps {}", ranks, plan.accumulation)))
+        return;
+    }
+  }
+
+  void in_bf16() {
+    if (plan_.working == DType::BF16) return;
+    Plan plan = plan_;
+    plan.working = DType::BF16;
+    if (!offer(plan, "bf16.enabled true")) smaller_micro(plan, "bf16.enabled true, ");
+  }
+
+  void try_preset(const std::string& name, const Plan& plan) {
+    const std::string text = "model.preset " + name;
+    if (!offer(plan, text)) smaller_micro(plan, text + ", ");
+  }
+
+  const Plan& plan_;
+  std::uint64_t available_;
+  std::vector<std::string> found_;
+};
+
+std::string split_text(const MemoryEstimate& need) {
+  const auto bytes = [](std::int64_t count) {
+    return text::bytes(static_cast<std::uint64_t>(count));
+  };
+  return fmt::format("parameters {}, gradients {}, optimizer {}, activations {}, other {}",
+                     bytes(need.parameters),
+                     bytes(need.gradients),
+                     bytes(need.optimizer),
+                     bytes(need.activations),
+                     bytes(need.other));
+}
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const Plan& plan) {
+  const Elements elements = count_elements(plan.model.model);
+  const std::int64_t ranks = plan.ranks, shards = plan.zero_stage >= 1 ? ranks : 1;
+  const bool narrow = plan.working != DType::F32;
+  MemoryEstimate out;
+  out.parameters = elements.parameters * static_cast<std::int64_t>(size_of(plan.working));
+  // Accumulators are sharded in every stage; a micro-batch's own gradient exists only where it is
+  // not the sum itself.
+  const bool transient = ranks > 1 || plan.accumulation > 1;
+  out.gradients = elements.homes * 4 / ranks + (transient ? elements.homes * 4 : 0);
+  out.optimizer = elements.parameters * (state_bytes(plan) + (narrow ? 4 : 0)) / shards;
+  out.activations = std::max(training_activations(plan), evaluation_activations(plan));
+  out.other = kProcess;
+  return out;
+}
+
+std::int64_t checkpoint_bytes(const Plan& plan) {
+  return plan.model.num_parameters * (4 + state_bytes(plan));
+}
+
+std::vector<std::string> changes_that_fit(const Plan& plan, std::uint64_t available) {
+  return Search(plan, available).run();
+}
+
+void check_memory(const Plan& plan, std::uint64_t available) {
+  if (fits(plan, available)) return;
+  const MemoryEstimate need = estimate_memory(plan);
+  const std::vector<std::string> changes = changes_that_fit(plan, available);
+  throw Error(
+      Error::Kind::Memory,
+      fmt::format("{} a rank x {} {} = {} do not fit into 95 % of the {} that are free ({})",
+                  text::bytes(static_cast<std::uint64_t>(need.total())),
+                  plan.ranks,
+                  plan.ranks == 1 ? "rank" : "ranks",
+                  text::bytes(static_cast<std::uint64_t>(need.total()) *
+                              static_cast<std::uint64_t>(plan.ranks)),
+                  text::bytes(available),
+                  split_text(need)),
+      changes.empty() ? "use a machine with more memory"
+                      : "one of these fits: " + text::join(changes, "; or "));
+}
+
+}  // namespace tessera::planner
