@@ -35,6 +35,14 @@ struct Resolved {
 /// Fills [begin, end) elements (row-major, global) of the named parameter from files, as fp32.
 using WeightSource = std::function<void(const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out)>;
 
+/// How a parameter of ours stands in Hugging Face's files: full name, its shape there, and whether that is our matrix
+/// transposed (Conv1D stores [in, out]).
+struct HfTensor {
+  std::string name;
+  Shape shape;
+  bool transposed = false;
+};
+
 struct Family {
   /// Pure: never opens `model.from` (see options_from_folder). The description leaves out preset and from.
   /// Presets, given fields, `tokenizer_size` and `sequence_length` -> a model. Cross checks go to `problems`.
@@ -45,6 +53,7 @@ struct Family {
   ModelOptions (*options_from_hf)(const json::Value& hf_config);
   /// Weights of a Hugging Face folder under our names: Error{Format} lists missing, unexpected and mis-shaped names.
   WeightSource (*weights_from_hf)(const std::filesystem::path& folder, const Resolved& resolved);
+  HfTensor (*hf_tensor)(const ParamInfo& info);
 };
 Registry<Family>& families();
 /// The family that a config.json of a Hugging Face folder asks for: Error{Unsupported} with the nearest one that is built.

@@ -140,7 +140,8 @@ HfTensor gpt2_hf_tensor(const ParamInfo& info) {
   const auto ends_with = [&](std::string_view end) { return info.name.ends_with(end); };
   const bool conv1d =
       ends_with(".c_attn.weight") || ends_with(".c_proj.weight") || ends_with(".c_fc.weight");
-  HfTensor out{info.name, info.matrix_shape, conv1d};
+  const bool outside = info.name == "lm_head.weight";
+  HfTensor out{(outside ? "" : "transformer.") + info.name, info.matrix_shape, conv1d};
   if (conv1d) std::swap(out.shape.at(0), out.shape.at(1));
   return out;
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
 
 #include "tessera/models/family.h"
 
@@ -18,13 +17,7 @@ ModelOptions gpt2_options_from_hf(const json::Value& config);
 /// any.
 WeightSource gpt2_weights_from_hf(const std::filesystem::path& folder, const Resolved& resolved);
 
-/// How a parameter of ours stands in their files: its name (without "transformer."), its shape
-/// there, and whether that is our matrix transposed (their Conv1D stores [in, out]).
-struct HfTensor {
-  std::string name;
-  Shape shape;
-  bool transposed = false;
-};
+/// Ours with "transformer." before it; the four projections of a layer are transposed.
 HfTensor gpt2_hf_tensor(const ParamInfo& info);
 
 }  // namespace tessera::models

@@ -25,7 +25,8 @@ using checkpoint::TensorEntry;
 
 constexpr std::string_view kPrefix = "transformer.";
 
-/// A tensor of the folder, under its name without prefix.
+/// A tensor of the folder. Older files leave the prefix out, so names are compared without it: they
+/// are ours then.
 struct Stored {
   std::shared_ptr<const SafetensorsFile> file;
   const TensorEntry* entry = nullptr;
@@ -126,7 +127,7 @@ void check(const fs::path& folder,
            const std::map<std::string, HfTensor>& expected) {
   std::vector<std::string> missing, unexpected, misshapen;
   for (const auto& [name, tensor] : expected) {
-    const auto it = found.find(tensor.name);
+    const auto it = found.find(name);
     if (it == found.end()) {
       missing.push_back(tensor.name);
     } else if (const TensorEntry& entry = *it->second.entry; entry.shape != tensor.shape) {
@@ -211,7 +212,7 @@ WeightSource gpt2_weights_from_hf(const fs::path& folder, const Resolved& resolv
   return [found](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     TESSERA_ASSERT(begin >= 0 && begin <= end && end <= info.numel());
     const HfTensor tensor = gpt2_hf_tensor(info);
-    read_range(found->at(tensor.name), tensor, begin, end, out);
+    read_range(found->at(info.name), tensor, begin, end, out);
   };
 }
 

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models against the answers that transformers gave in float64: logits, loss, every gradient, three
+// AdamW steps, and greedy text.
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "golden/golden.h"
+#include "support/model_runner.h"
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/models/family.h"
+#include "tessera/tensor/dtype.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ModelRunner;
+
+// What a float32 program may differ by, absolute: the library's own float32 run lands within a
+// fifth of each.
+constexpr double kLogits = 5e-5, kGradients = 5e-5, kLoss = 1e-5, kAfterAdamW = 5e-5;
+
+/// The tensors of a file.
+class Tensors {
+ public:
+  explicit Tensors(const fs::path& path) : file_(path) {}
+  [[nodiscard]] bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  [[nodiscard]] at::Tensor operator[](const std::string& name) const {
+    const auto* entry = file_.find(name);
+    if (entry == nullptr) throw std::runtime_error("no " + name + " in " + file_.path().string());
+    void* bytes = const_cast<std::byte*>(file_.bytes(*entry).data());
+    return at::from_blob(bytes, entry->shape, at::TensorOptions(to_torch(entry->dtype))).clone();
+  }
+  /// Names that begin with `prefix`, without it.
+  [[nodiscard]] std::vector<std::string> names(const std::string& prefix) const {
+    std::vector<std::string> out;
+    for (const auto& entry : file_.entries()) {
+      if (entry.name.starts_with(prefix)) out.push_back(entry.name.substr(prefix.size()));
+    }
+    return out;
+  }
+
+ private:
+  checkpoint::SafetensorsFile file_;
+};
+
+/// One folder, its model loaded.
+struct Case {
+  fs::path folder;
+  Tensors expected;
+  const models::Family& family;
+  models::Resolved resolved;
+  ModelRunner runner;
+};
+
+bool is_supported(const fs::path& folder) {
+  if (!fs::exists(folder / "expected.safetensors")) return false;
+  if (!fs::exists(folder / "model.safetensors") &&
+      !fs::exists(folder / "model.safetensors.index.json"))
+    return false;
+  return models::families().has(
+      golden::read_json(folder / "config.json").find("model_type")->as_string());
+}
+
+models::Resolved resolve(const models::Family& family, const json::Value& config) {
+  const models::ModelOptions options = family.options_from_hf(config);
+  config::Problems problems;
+  models::Resolved resolved =
+      family.resolve(options, *options.vocab_size, std::nullopt, problems, config::Origins());
+  problems.raise();
+  return resolved;
+}
+
+Case open(const fs::path& folder) {
+  const json::Value config = golden::read_json(folder / "config.json");
+  const models::Family& family = models::family_of_hf(config);
+  models::Resolved resolved = resolve(family, config);
+  ModelRunner runner(resolved.model);
+  const models::WeightSource source = family.weights_from_hf(folder, resolved);
+  runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
+    source(info, 0, info.numel(), out.data_ptr<float>());
+  });
+  return {folder,
+          Tensors(folder / "expected.safetensors"),
+          family,
+          std::move(resolved),
+          std::move(runner)};
+}
+
+/// Calls check(case) for each folder that this program supports; none is a failure.
+template <class Check>
+void for_each_case(Check check) {
+  int count = 0;
+  for (const fs::path& folder : golden::cases("models")) {
+    if (!is_supported(folder)) continue;
+    SCOPED_TRACE(folder.filename().string());
+    Case one = open(folder);
+    check(one);
+    ++count;
+  }
+  EXPECT_GT(count, 0) << "no model in " << golden::folder() / "models";
+}
+
+/// Theirs are not shifted: label t belongs to token t and is compared with the logits of token t
+/// - 1.
+at::Tensor shifted(const at::Tensor& labels) {
+  at::Tensor out = at::full_like(labels, -100);
+  out.narrow(1, 0, labels.size(1) - 1).copy_(labels.narrow(1, 1, labels.size(1) - 1));
+  return out;
+}
+
+nn::Batch batch_of(const Case& one) {
+  nn::Batch batch =
+      test::make_batch(one.expected["input.input_ids"], shifted(one.expected["input.labels"]));
+  const at::Tensor mask = one.expected["input.attention_mask"];
+  if (mask.eq(0).any().item<bool>()) batch.set("attention_mask", mask);
+  return batch;
+}
+
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+}
+
+/// Our tensor of a parameter in their layout.
+at::Tensor in_their_layout(const models::HfTensor& theirs,
+                           const ParamInfo& info,
+                           const at::Tensor& ours) {
+  const at::Tensor matrix = ours.view(info.matrix_shape);
+  return theirs.transposed ? matrix.t() : matrix;
+}
+
+TEST(GoldenModels, GiveTheLogitsAndTheLoss) {
+  for_each_case([](Case& one) {
+    const nn::Batch batch = batch_of(one);
+    nn::StepContext context(nn::Mode::Eval, 1);
+    context.want_logits = true;
+
+    const nn::Outcome out = one.runner.infer(batch, context);
+
+    const at::Tensor counts = one.expected["input.attention_mask"].to(at::kBool).unsqueeze(-1);
+    const at::Tensor logits = out.outputs.at("logits").masked_fill(~counts, 0.0);
+    EXPECT_LT(largest_difference(logits, one.expected["logits"].masked_fill(~counts, 0.0)),
+              kLogits);
+    const double tokens = one.runner.instance().objective().denominators(batch).at(0);
+    EXPECT_NEAR(
+        out.terms.at(0).sum.item<double>() / tokens, one.expected["loss"].item<double>(), kLoss);
+  });
+}
+
+TEST(GoldenModels, GiveEveryGradient) {
+  for_each_case([](Case& one) {
+    const double loss = one.runner.train(batch_of(one));
+
+    EXPECT_NEAR(loss, one.expected["loss"].item<double>(), kLoss);
+    std::size_t compared = 0;
+    for (const auto& [name, info] : one.runner.infos) {
+      const models::HfTensor theirs = one.family.hf_tensor(*info);
+      if (!one.expected.has("grad." + theirs.name)) continue;
+      const at::Tensor grad = in_their_layout(theirs, *info, one.runner.grads.at(name));
+      EXPECT_LT(largest_difference(grad, one.expected["grad." + theirs.name]), kGradients)
+          << theirs.name;
+      ++compared;
+    }
+    const auto recorded = one.expected.names("grad.");
+    EXPECT_EQ(compared, recorded.size());
+  });
+}
+
+TEST(GoldenModels, TakeThreeAdamWSteps) {
+  for_each_case([](Case& one) {
+    const json::Value record = golden::read_json(one.folder / "case.json");
+    const json::Value* adamw = record.find("adamw");
+    if (adamw == nullptr) return;
+    const auto number = [&](const char* key) { return adamw->find(key)->as_double(); };
+    const auto betas = golden::numbers(*adamw->find("betas")),
+               losses = golden::numbers(*adamw->find("losses"));
+    const nn::Batch batch = batch_of(one);
+    const auto steps = *adamw->find("steps")->as_integer();
+    ASSERT_EQ(static_cast<std::int64_t>(losses.size()), steps + 1);
+
+    for (std::int64_t step = 1; step <= steps; ++step) {
+      EXPECT_NEAR(one.runner.train(batch), losses[static_cast<std::size_t>(step - 1)], kLoss)
+          << "before step " << step;
+      one.runner.update({.lr = number("lr"),
+                         .beta1 = betas.at(0),
+                         .beta2 = betas.at(1),
+                         .eps = number("eps"),
+                         .weight_decay = number("weight_decay"),
+                         .step = step});
+    }
+
+    EXPECT_NEAR(one.runner.train(batch), losses.back(), kLoss) << "after the last step";
+    std::size_t compared = 0;
+    for (const auto& [name, info] : one.runner.infos) {
+      const models::HfTensor theirs = one.family.hf_tensor(*info);
+      if (!one.expected.has("after." + theirs.name)) continue;
+      const at::Tensor weight = in_their_layout(theirs, *info, one.runner.weights.at(name));
+      EXPECT_LT(largest_difference(weight, one.expected["after." + theirs.name]), kAfterAdamW)
+          << theirs.name;
+      ++compared;
+    }
+    EXPECT_EQ(compared, one.expected.names("after.").size());
+  });
+}
+
+std::vector<std::int64_t> ids(const json::Value& list) {
+  std::vector<std::int64_t> out;
+  for (const json::Value& id : list.items())
+    out.push_back(*id.as_integer());
+  return out;
+}
+
+TEST(GoldenModels, ContinuePromptsGreedily) {
+  for_each_case([](Case& one) {
+    if (!fs::exists(one.folder / "generation.json")) return;
+    const json::Value record = golden::read_json(one.folder / "generation.json");
+    const std::int64_t count = *record.find("new_tokens")->as_integer(),
+                       vocab = one.resolved.vocab_size;
+
+    for (const json::Value& text : record.find("cases")->items()) {
+      const auto prompt = ids(*text.find("prompt")), expected = ids(*text.find("greedy"));
+      EXPECT_EQ(one.runner.greedy(prompt, count, /*cached=*/true, vocab), expected);
+      EXPECT_EQ(one.runner.greedy(prompt, count, /*cached=*/false, vocab), expected);
+    }
+    if (const json::Value* stop = record.find("stop")) {
+      const std::int64_t end = *stop->find("eos_token_id")->as_integer();
+      EXPECT_EQ(one.runner.greedy(ids(*stop->find("prompt")), count, true, vocab, end),
+                ids(*stop->find("greedy")));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera

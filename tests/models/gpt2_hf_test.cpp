@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/gpt2_hf.h"
+
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/models/gpt2.h"
+
+namespace tessera::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+json::Value hf_config(const std::string& more = "") {
+  return json::parse_strict("{\"model_type\": \"gpt2\"" + (more.empty() ? "" : ", " + more) + "}",
+                            "config.json");
+}
+
+std::string error_of(const std::function<void()>& fn, Error::Kind kind) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind);
+    return error.text();
+  }
+  ADD_FAILURE() << "expected an error";
+  return "";
+}
+
+TEST(Gpt2HfConfig, HasTheLibrarysDefaultsForAbsentKeys) {
+  const ModelOptions options = gpt2_options_from_hf(hf_config());
+
+  EXPECT_EQ(options.num_layers, 12);
+  EXPECT_EQ(options.hidden_size, 768);
+  EXPECT_EQ(options.num_heads, 12);
+  EXPECT_EQ(options.vocab_size, 50257);
+  EXPECT_EQ(options.max_positions, 1024);
+  EXPECT_EQ(options.ffn_hidden_size, 3072);
+  EXPECT_EQ(options.attention_dropout, 0.1);
+  EXPECT_EQ(options.activation, "gelu_tanh");
+  EXPECT_TRUE(options.tie_embeddings);
+}
+
+TEST(Gpt2HfConfig, HonoursWhatItSays) {
+  const ModelOptions options = gpt2_options_from_hf(hf_config(
+      R"("n_embd": 48, "n_inner": 100, "activation_function": "relu", "layer_norm_epsilon": 1e-6, "embd_pdrop": 0.2,
+                   "attn_pdrop": 0.3, "resid_pdrop": 0.4, "tie_word_embeddings": false, "initializer_range": 0.01,
+                   "reorder_and_upcast_attn": true, "summary_type": "cls_index", "n_ctx": 1024)"));
+
+  EXPECT_EQ(options.ffn_hidden_size, 100);
+  EXPECT_EQ(options.activation, "relu");
+  EXPECT_EQ(options.layer_norm_eps, 1e-6);
+  EXPECT_EQ(options.embedding_dropout, 0.2);
+  EXPECT_EQ(options.attention_dropout, 0.3);
+  EXPECT_EQ(options.residual_dropout, 0.4);
+  EXPECT_FALSE(options.tie_embeddings);
+  EXPECT_EQ(options.init_std, 0.01);
+}
+
+TEST(Gpt2HfConfig, RefusesOtherMathematicsByName) {
+  const std::map<std::string, std::string> cases = {{"scale_attn_weights", "false"},
+                                                    {"scale_attn_by_inverse_layer_idx", "true"},
+                                                    {"activation_function", "\"tanh\""},
+                                                    {"add_cross_attention", "true"},
+                                                    {"pruned_heads", "{\"0\": [1]}"}};
+  for (const auto& [key, value] : cases) {
+    const std::string text =
+        error_of([&] { gpt2_options_from_hf(hf_config("\"" + key + "\": " + value)); },
+                 Error::Kind::Unsupported);
+
+    EXPECT_NE(text.find(key), std::string::npos) << text;
+    EXPECT_NE(text.find("config.json:1:"), std::string::npos) << text;
+  }
+}
+
+TEST(Gpt2HfConfig, RefusesNumbersThatCannotBe) {
+  for (const char* bad : {"\"n_layer\": 0",
+                          "\"n_layer\": 1.5",
+                          "\"n_embd\": 1e30",
+                          "\"n_head\": \"12\"",
+                          "\"embd_pdrop\": 1.0"}) {
+    error_of([&] { gpt2_options_from_hf(hf_config(bad)); }, Error::Kind::Format);
+  }
+}
+
+TEST(HfFamily, IsNamedByTheModelType) {
+  EXPECT_EQ(&family_of_hf(hf_config()), &families().get("gpt2"));
+  const std::string text =
+      error_of([] { family_of_hf(json::parse_strict("{\"model_type\": \"gpt\"}", "config.json")); },
+               Error::Kind::Unsupported);
+  EXPECT_NE(text.find("gpt2"), std::string::npos);
+}
+
+/// A folder with a model of 1 layer, 4 channels, 2 heads, 6 channels in its MLP, 5 tokens, 3
+/// positions; element i of tensor number n is 1000 n + i.
+class HfFolder {
+ public:
+  HfFolder() {
+    add("wte.weight", {5, 4});
+    add("wpe.weight", {3, 4});
+    for (const char* norm : {"h.0.ln_1", "h.0.ln_2", "ln_f"}) {
+      add(std::string(norm) + ".weight", {4});
+      add(std::string(norm) + ".bias", {4});
+    }
+    add("h.0.attn.c_attn.weight", {4, 12});
+    add("h.0.attn.c_attn.bias", {12});
+    add("h.0.attn.c_proj.weight", {4, 4});
+    add("h.0.attn.c_proj.bias", {4});
+    add("h.0.mlp.c_fc.weight", {4, 6});
+    add("h.0.mlp.c_fc.bias", {6});
+    add("h.0.mlp.c_proj.weight", {6, 4});
+    add("h.0.mlp.c_proj.bias", {4});
+  }
+  void add(const std::string& name, const Shape& shape) {
+    std::int64_t numel = 1;
+    for (const std::int64_t size : shape)
+      numel *= size;
+    tensors[name] =
+        (at::arange(numel, at::kFloat) + 1000.0 * static_cast<double>(tensors.size())).view(shape);
+  }
+  /// Writes a file with the tensors that `keep` wants.
+  void write(const std::string& file,
+             const std::string& prefix,
+             const std::function<bool(const std::string&)>& keep,
+             at::ScalarType type = at::kFloat) {
+    std::vector<checkpoint::TensorBytes> list;
+    std::vector<at::Tensor> alive;
+    for (const auto& [name, tensor] : tensors) {
+      if (!keep(name)) continue;
+      alive.push_back(tensor.to(type).contiguous());
+      const DType dtype = type == at::kFloat      ? DType::F32
+                          : type == at::kBFloat16 ? DType::BF16
+                          : type == at::kHalf     ? DType::F16
+                                                  : DType::F64;
+      list.push_back(
+          {prefix + name,
+           dtype,
+           tensor.sizes().vec(),
+           {static_cast<const std::byte*>(alive.back().data_ptr()), alive.back().nbytes()}});
+    }
+    checkpoint::write_safetensors(dir.path() / file, std::move(list), {});
+  }
+  void write_whole(const std::string& prefix = "transformer.") {
+    write("model.safetensors", prefix, [](const std::string&) { return true; });
+  }
+
+  files::TempDir dir;
+  std::map<std::string, at::Tensor> tensors;
+};
+
+Resolved tiny_model(bool tie = true) {
+  ModelOptions options;
+  options.num_layers = 1;
+  options.hidden_size = 4;
+  options.num_heads = 2;
+  options.ffn_hidden_size = 6;
+  options.vocab_size = 5;
+  options.max_positions = 3;
+  options.tie_embeddings = tie;
+  config::Problems problems;
+  Resolved resolved =
+      families().get("gpt2").resolve(options, 5, std::nullopt, problems, config::Origins());
+  problems.raise();
+  return resolved;
+}
+
+std::map<std::string, std::shared_ptr<const ParamInfo>> infos_of(const Resolved& resolved) {
+  std::map<std::string, std::shared_ptr<const ParamInfo>> out;
+  for (const auto& spec : resolved.model.blocks) {
+    nn::Params params(spec.name);
+    const auto block = spec.make();
+    block->declare(params);
+    for (const auto& param : params.list())
+      out[param->info().name] = param->shared_info();
+  }
+  return out;
+}
+
+void expect_all_loaded(const HfFolder& folder, const Resolved& resolved) {
+  const WeightSource source = gpt2_weights_from_hf(folder.dir.path(), resolved);
+  for (const auto& [name, info] : infos_of(resolved)) {
+    at::Tensor expected = folder.tensors.at(name);
+    if (gpt2_hf_tensor(*info).transposed) expected = expected.t();
+    expected = expected.reshape({-1});
+    // Every range, so that a shard may start and end anywhere.
+    for (std::int64_t begin = 0; begin < info->numel(); ++begin) {
+      for (std::int64_t end = begin; end <= info->numel(); end += 3) {
+        at::Tensor out = at::zeros({end - begin});
+        source(*info, begin, end, out.data_ptr<float>());
+        ASSERT_TRUE(at::equal(out, expected.slice(0, begin, end)))
+            << name << " " << begin << " " << end;
+      }
+    }
+  }
+}
+
+TEST(Gpt2HfWeights, LoadWithAndWithoutPrefix) {
+  for (const char* prefix : {"transformer.", ""}) {
+    HfFolder folder;
+    folder.write_whole(prefix);
+
+    expect_all_loaded(folder, tiny_model());
+  }
+}
+
+TEST(Gpt2HfWeights, PutQueriesKeysAndValuesInThirds) {
+  HfFolder folder;
+  folder.write_whole();
+  const Resolved model = tiny_model();
+  const auto info = infos_of(model).at("h.0.attn.c_attn.weight");
+  at::Tensor ours = at::zeros({3, 2, 2, 4});
+
+  gpt2_weights_from_hf(folder.dir.path(), model)(*info, 0, info->numel(), ours.data_ptr<float>());
+
+  // Key (1) of head 1, channel 0, from input 3: column 4 + 2 + 0 of row 3.
+  EXPECT_EQ(ours[1][1][0][3].item<float>(),
+            folder.tensors.at("h.0.attn.c_attn.weight")[3][6].item<float>());
+}
+
+TEST(Gpt2HfWeights, LoadShards) {
+  HfFolder folder;
+  const auto in_first = [](const std::string& name) { return name.size() % 2 == 0; };
+  folder.write("model-00001-of-00002.safetensors", "transformer.", in_first);
+  folder.write("model-00002-of-00002.safetensors", "transformer.", [&](const std::string& name) {
+    return !in_first(name);
+  });
+  std::string map;
+  for (const auto& [name, tensor] : folder.tensors) {
+    map += (map.empty() ? "" : ", ") + ("\"transformer." + name) + "\": \"model-0000" +
+           (in_first(name) ? "1" : "2") + "-of-00002.safetensors\"";
+  }
+  files::write_atomic(folder.dir.path() / "model.safetensors.index.json",
+                      "{\"weight_map\": {" + map + "}}");
+
+  expect_all_loaded(folder, tiny_model());
+}
+
+TEST(Gpt2HfWeights, RefuseAnIndexThatLeadsOutOfTheFolder) {
+  HfFolder folder;
+  files::write_atomic(folder.dir.path() / "model.safetensors.index.json",
+                      "{\"weight_map\": {\"a\": \"../secret.safetensors\"}}");
+
+  error_of([&] { gpt2_weights_from_hf(folder.dir.path(), tiny_model()); }, Error::Kind::Format);
+}
+
+TEST(Gpt2HfWeights, IgnoreMasksAndATiedHead) {
+  HfFolder folder;
+  folder.add("h.0.attn.bias", {1, 1, 3, 3});
+  folder.add("h.0.attn.masked_bias", {1});
+  folder.add("lm_head.weight", {5, 4});
+  folder.write_whole("");
+
+  expect_all_loaded(folder, tiny_model());
+}
+
+TEST(Gpt2HfWeights, LoadAHeadOfItsOwn) {
+  HfFolder folder;
+  folder.add("lm_head.weight", {5, 4});
+  folder.write_whole("");
+
+  expect_all_loaded(folder, tiny_model(/*tie=*/false));
+}
+
+TEST(Gpt2HfWeights, ReadEveryFloatType) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    HfFolder folder;
+    folder.write(
+        "model.safetensors", "transformer.", [](const std::string&) { return true; }, type);
+    for (auto& [name, tensor] : folder.tensors)
+      tensor = tensor.to(type).to(at::kFloat);
+
+    expect_all_loaded(folder, tiny_model());
+  }
+}
+
+TEST(Gpt2HfWeights, ListWhatDoesNotFit) {
+  HfFolder folder;
+  folder.tensors.erase("h.0.ln_2.bias");
+  folder.add("score.weight", {2, 4});
+  folder.add("h.0.mlp.c_fc.weight", {6, 4});
+  folder.write_whole();
+
+  const std::string text =
+      error_of([&] { gpt2_weights_from_hf(folder.dir.path(), tiny_model()); }, Error::Kind::Format);
+
+  EXPECT_NE(text.find("missing (1): transformer.h.0.ln_2.bias"), std::string::npos) << text;
+  EXPECT_NE(text.find("unexpected (1): transformer.score.weight"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("of another shape (1): transformer.h.0.mlp.c_fc.weight [6, 4] instead of [4, 6]"),
+      std::string::npos)
+      << text;
+}
+
+TEST(Gpt2HfWeights, SayWhichFilesTheyLookFor) {
+  const files::TempDir empty;
+
+  const std::string text =
+      error_of([&] { gpt2_weights_from_hf(empty.path(), tiny_model()); }, Error::Kind::Format);
+
+  EXPECT_NE(text.find("model.safetensors"), std::string::npos);
+}
+
+TEST(HfFolderOptions, TakeShapeFromTheFolderAndDropoutFromTheUser) {
+  const files::TempDir dir;
+  files::write_atomic(dir.path() / "config.json",
+                      R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 48, "n_head": 4})");
+  config::Problems problems;
+  config::Origins origins;
+  origins.note("model.dropout", {});
+  ModelOptions given;
+  given.dropout = 0.25;
+  given.from = dir.path().string();
+
+  const ModelOptions options = options_from_folder(given, dir.path(), problems, origins);
+
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(options.num_layers, 2);
+  EXPECT_EQ(options.dropout, 0.25);
+  EXPECT_FALSE(options.attention_dropout.has_value());
+}
+
+TEST(HfFolderOptions, RefuseSizesThatContradictTheWeights) {
+  const files::TempDir dir;
+  files::write_atomic(dir.path() / "config.json", R"({"model_type": "gpt2", "n_layer": 2})");
+  config::Problems problems;
+  config::Origins origins;
+  origins.note("model.num_layers", {});
+  ModelOptions given;
+  given.num_layers = 3;
+
+  options_from_folder(given, dir.path(), problems, origins);
+
+  ASSERT_EQ(problems.list().size(), 1U);
+  EXPECT_EQ(problems.list()[0].path, "model.num_layers");
+}
+
+}  // namespace
+}  // namespace tessera::models

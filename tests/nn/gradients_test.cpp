@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every layer's value and gradients in fp32 against libtorch's own differentiation of the same
+// formula in fp64.
+#include <functional>
+#include <vector>
+
+#include "support/test_param.h"
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tessera/nn/functional.h"
+
+namespace tessera::nn {
+namespace {
+
+using test::relative_error;
+using test::TestParam;
+
+// Sums of some hundred fp32 products.
+constexpr double kTolerance = 2e-6;
+
+at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(seed), at::kFloat);
+}
+
+std::vector<at::Tensor> gradients(const at::Tensor& y,
+                                  const std::vector<at::Tensor>& inputs,
+                                  const at::Tensor& dy) {
+  return torch::autograd::grad({y}, inputs, {dy.to(y.scalar_type())}, std::nullopt, false, true);
+}
+
+at::Tensor leaf(const at::Tensor& x) {
+  return x.detach().clone().set_requires_grad(true);
+}
+at::Tensor exact(const at::Tensor& x) {
+  return x.detach().to(at::kDouble).set_requires_grad(true);
+}
+
+StepContext train_context() {
+  return {Mode::Train, 1};
+}
+
+TEST(Linear, MatchesDifferentiationInDouble) {
+  const TestParam weight(random({3, 4, 8, 32}, 1)), bias(random({3, 4, 8}, 2));
+  const at::Tensor x = leaf(random({2, 5, 32}, 3)), dy = random({2, 5, 96}, 4);
+  StepContext context = train_context();
+
+  const at::Tensor y = linear(x, weight, &bias, context);
+  const auto ours = gradients(y, {x, weight.tensor(), bias.tensor()}, dy);
+
+  const at::Tensor rx = exact(x), rw = exact(weight.tensor()), rb = exact(bias.tensor());
+  const at::Tensor ry = at::linear(rx, rw.view({96, 32}), rb.view({96}));
+  const auto expected = gradients(ry, {rx, rw, rb}, dy);
+  EXPECT_LT(relative_error(y, ry), kTolerance);
+  EXPECT_LT(relative_error(ours[0], expected[0]), kTolerance);
+  EXPECT_FALSE(ours[1].defined());
+  EXPECT_FALSE(ours[2].defined());
+  EXPECT_TRUE(weight.sink().was_written());
+  EXPECT_LT(relative_error(weight.grad(), expected[1]), kTolerance);
+  EXPECT_LT(relative_error(bias.grad(), expected[2]), kTolerance);
+}
+
+TEST(Linear, AddsUpWhenItsWeightIsUsedTwice) {
+  const TestParam weight(random({16, 16}, 1));
+  const at::Tensor x = leaf(random({4, 16}, 3)), dy = random({4, 16}, 4);
+  StepContext context = train_context();
+
+  const at::Tensor y = linear(linear(x, weight, nullptr, context), weight, nullptr, context);
+  gradients(y, {x, weight.tensor()}, dy);
+
+  const at::Tensor rx = exact(x), rw = exact(weight.tensor());
+  const auto expected = gradients(at::linear(at::linear(rx, rw), rw), {rx, rw}, dy);
+  EXPECT_LT(relative_error(weight.grad(), expected[1]), kTolerance);
+}
+
+TEST(Linear, LeavesAFrozenWeightAlone) {
+  const TestParam weight(random({16, 16}, 1), /*trainable=*/false);
+  const at::Tensor x = leaf(random({4, 16}, 3));
+  StepContext context = train_context();
+
+  const auto dx = gradients(linear(x, weight, nullptr, context), {x}, at::ones({4, 16}));
+
+  EXPECT_TRUE(dx[0].defined());
+  EXPECT_FALSE(weight.sink().was_written());
+}
+
+TEST(Linear, PutsItsWeightGradientOffWhenAsked) {
+  const TestParam weight(random({16, 16}, 1)), at_once(weight.tensor());
+  const at::Tensor x = leaf(random({4, 16}, 3)), dy = random({4, 16}, 4);
+  StepContext context = train_context();
+  gradients(linear(x, at_once, nullptr, context), {x, at_once.tensor()}, dy);
+  context.set_deferring(true);
+
+  gradients(linear(x, weight, nullptr, context), {x, weight.tensor()}, dy);
+  EXPECT_FALSE(weight.sink().was_written());
+  context.run_deferred();
+
+  EXPECT_TRUE(weight.sink().was_written());
+  EXPECT_TRUE(at::equal(weight.grad(), at_once.grad()));
+}
+
+TEST(Linear, BuildsNoGraphWithoutGradients) {
+  const TestParam weight(random({16, 16}, 1));
+  const c10::NoGradGuard no_grad;
+  StepContext context(Mode::Eval, 1);
+
+  const at::Tensor y = linear(random({4, 16}, 3), weight, nullptr, context);
+
+  EXPECT_FALSE(y.requires_grad());
+}
+
+TEST(LayerNorm, MatchesDifferentiationInDouble) {
+  const TestParam weight(random({48}, 1)), bias(random({48}, 2));
+  const at::Tensor x = leaf(random({3, 7, 48}, 3) * 2 + 1), dy = random({3, 7, 48}, 4);
+  StepContext context = train_context();
+
+  const at::Tensor y = layer_norm(x, weight, bias, 1e-5, context);
+  const auto ours = gradients(y, {x, weight.tensor(), bias.tensor()}, dy);
+
+  const at::Tensor rx = exact(x), rw = exact(weight.tensor()), rb = exact(bias.tensor());
+  const at::Tensor ry = at::layer_norm(rx, {48}, rw, rb, 1e-5);
+  const auto expected = gradients(ry, {rx, rw, rb}, dy);
+  EXPECT_LT(relative_error(y, ry), kTolerance);
+  EXPECT_LT(relative_error(ours[0], expected[0]), kTolerance);
+  EXPECT_LT(relative_error(weight.grad(), expected[1]), kTolerance);
+  EXPECT_LT(relative_error(bias.grad(), expected[2]), kTolerance);
+}
+
+TEST(Embedding, MatchesDifferentiationInDouble) {
+  const TestParam table(random({11, 8}, 1));
+  const at::Tensor ids = at::tensor({0, 3, 3, 10, 3, 1}, at::kLong).view({2, 3}),
+                   dy = random({2, 3, 8}, 4);
+  StepContext context = train_context();
+
+  const at::Tensor y = embedding(ids, table, context);
+  gradients(y, {table.tensor()}, dy);
+
+  const at::Tensor rt = exact(table.tensor());
+  const auto expected = gradients(at::embedding(rt, ids), {rt}, dy);
+  EXPECT_TRUE(at::equal(y.detach(), at::embedding(table.tensor(), ids).detach()));
+  EXPECT_LT(relative_error(table.grad(), expected[0]), kTolerance);
+}
+
+TEST(Activate, MatchesDifferentiationInDouble) {
+  const std::vector<std::pair<ops::Activation, std::function<at::Tensor(const at::Tensor&)>>>
+      cases = {{ops::Activation::GeluTanh, [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
+               {ops::Activation::Gelu, [](const at::Tensor& x) { return at::gelu(x); }},
+               {ops::Activation::Relu, [](const at::Tensor& x) { return at::relu(x); }},
+               {ops::Activation::Silu, [](const at::Tensor& x) { return at::silu(x); }}};
+  for (const auto& [activation, reference] : cases) {
+    const at::Tensor x = leaf(random({5, 100}, 1) * 3), dy = random({5, 100}, 2);
+
+    const at::Tensor y = nn::activate(x, activation);
+    const auto ours = gradients(y, {x}, dy);
+
+    const at::Tensor rx = exact(x), ry = reference(rx);
+    EXPECT_LT(relative_error(y, ry), kTolerance);
+    EXPECT_LT(relative_error(ours[0], gradients(ry, {rx}, dy)[0]), kTolerance);
+  }
+}
+
+TEST(Dropout, PassesGradientsWhereItPassedValues) {
+  const ops::DropoutKey key{.p = 0.3, .key = 5, .sample_ids = {4, 9}};
+  const at::Tensor x = leaf(at::ones({2, 50, 8}));
+
+  const at::Tensor y = nn::dropout(x, key);
+  const auto dx = gradients(y, {x}, at::ones_like(x));
+
+  EXPECT_TRUE(at::equal(dx[0], y.detach()));
+  EXPECT_TRUE((y == 0).any().item<bool>());
+}
+
+TEST(Heads, SplitAndMergeAreInverse) {
+  const at::Tensor x = leaf(random({2, 5, 3 * 4 * 8}, 1)), dy = random({2, 5, 32}, 2);
+
+  const auto heads = split_heads(x, 3, 4);
+  const at::Tensor y = merge_heads(heads[1]);
+  const auto dx = gradients(y, {x}, dy);
+
+  EXPECT_EQ(heads[0].sizes(), (std::vector<std::int64_t>{2, 4, 5, 8}));
+  EXPECT_TRUE(at::equal(y.detach(), x.detach().narrow(2, 32, 32)));
+  EXPECT_TRUE(at::equal(dx[0], at::constant_pad_nd(dy, {32, 32})));
+}
+
+class NoBlock final : public Block {
+  void declare(Params&) override {}
+  Outcome forward(Flow, const Batch&, StepContext&) override { return {}; }
+};
+
+void expect_attention(const at::Tensor& mask_BS) {
+  const std::vector<std::int64_t> sizes = {2, 3, 9, 8};
+  const at::Tensor q = leaf(random(sizes, 1)), k = leaf(random(sizes, 2)),
+                   v = leaf(random(sizes, 3));
+  const at::Tensor dy = random(sizes, 4);
+  StepContext context = train_context();
+  NoBlock block;
+
+  const at::Tensor y = attention(q, k, v, {.mask_BS = mask_BS}, block, context);
+  const auto ours = gradients(y, {q, k, v}, dy);
+
+  const at::Tensor rq = exact(q), rk = exact(k), rv = exact(v);
+  at::Tensor scores = at::matmul(rq, rk.transpose(2, 3)) / std::sqrt(8.0);
+  scores = scores.masked_fill(at::ones({9, 9}, at::kBool).triu(1),
+                              -std::numeric_limits<double>::infinity());
+  if (mask_BS.defined())
+    scores = scores + (1.0 - mask_BS.to(at::kDouble)).view({2, 1, 1, 9}) * -10000.0;
+  const at::Tensor ry = at::matmul(at::softmax(scores, -1), rv);
+  const auto expected = gradients(ry, {rq, rk, rv}, dy);
+  EXPECT_LT(relative_error(y, ry), kTolerance);
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_LT(relative_error(ours[i], expected[i]), kTolerance);
+}
+
+TEST(Attention, MatchesDifferentiationInDouble) {
+  expect_attention({});
+}
+
+TEST(Attention, MatchesDifferentiationInDoubleWithAMask) {
+  at::Tensor mask = at::ones({2, 9}, at::kLong);
+  mask[1].narrow(0, 6, 3).zero_();
+  expect_attention(mask);
+}
+
+void expect_vocab_loss(double smoothing) {
+  const TestParam weight(random({50, 16}, 1));
+  const at::Tensor x = leaf(random({2, 6, 16}, 2));
+  at::Tensor labels = at::arange(12, at::kLong).view({2, 6}) * 4;
+  labels[1][5] = -100;
+  StepContext context = train_context();
+  context.want_logits = true;
+
+  const VocabLoss loss = vocab_loss(x, weight, labels, smoothing, context);
+  const at::Tensor factor = at::full({}, 0.25, at::kDouble);
+  const auto ours = gradients(loss.sum, {x, weight.tensor()}, factor);
+
+  const at::Tensor rx = exact(x), rw = exact(weight.tensor()), logits = at::linear(rx, rw);
+  const at::Tensor rsum = at::cross_entropy_loss(
+      logits.view({12, 50}), labels.view({-1}), {}, at::Reduction::Sum, -100, smoothing);
+  const auto expected = gradients(rsum, {rx, rw}, factor);
+  EXPECT_EQ(loss.sum.scalar_type(), at::kDouble);
+  EXPECT_LT(relative_error(loss.sum, rsum), kTolerance);
+  EXPECT_LT(relative_error(loss.logits, logits), kTolerance);
+  EXPECT_FALSE(loss.logits.requires_grad());
+  EXPECT_LT(relative_error(ours[0], expected[0]), kTolerance);
+  EXPECT_LT(relative_error(weight.grad(), expected[1]), kTolerance);
+}
+
+TEST(VocabLoss, MatchesDifferentiationInDouble) {
+  expect_vocab_loss(0.0);
+}
+TEST(VocabLoss, MatchesDifferentiationInDoubleWithLabelSmoothing) {
+  expect_vocab_loss(0.1);
+}
+
+TEST(VocabLoss, KeepsBf16ActivationsAndGivesFp32Gradients) {
+  const TestParam weight(random({50, 16}, 1).to(at::kBFloat16));
+  const at::Tensor x = leaf(random({2, 6, 16}, 2).to(at::kBFloat16));
+  const at::Tensor labels = at::arange(12, at::kLong).view({2, 6});
+  StepContext context = train_context();
+
+  const VocabLoss loss = vocab_loss(x, weight, labels, 0.0, context);
+  const auto ours = gradients(loss.sum, {x, weight.tensor()}, at::ones({}, at::kDouble));
+
+  const at::Tensor rx = exact(x), rw = exact(weight.tensor());
+  const at::Tensor rsum = at::cross_entropy_loss(
+      at::linear(rx, rw).view({12, 50}), labels.view({-1}), {}, at::Reduction::Sum);
+  const auto expected = gradients(rsum, {rx, rw}, at::ones({}, at::kDouble));
+  EXPECT_EQ(ours[0].scalar_type(), at::kBFloat16);
+  EXPECT_LT(relative_error(loss.sum, rsum), 1e-5);        // logits are fp32
+  EXPECT_LT(relative_error(ours[0], expected[0]), 1e-2);  // bf16 has 8 bits: 4e-3 a rounding
+  EXPECT_LT(relative_error(weight.grad(), expected[1]), 1e-2);
+}
+
+}  // namespace
+}  // namespace tessera::nn

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole model on one rank without an engine: fp32 weights and gradients by name, AdamW, greedy
+// text.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "tessera/comm/world.h"
+#include "tessera/nn/step_context.h"
+#include "tessera/ops/fused_adamw.h"
+#include "tessera/ops/sampler.h"
+#include "tessera/parallel/executor.h"
+#include "tessera/parallel/model_instance.h"
+#include "tessera/tensor/init.h"
+
+namespace tessera::test {
+
+/// input_ids and labels [B, T]; sample numbers from `first` on.
+inline nn::Batch make_batch(const at::Tensor& input_ids,
+                            const at::Tensor& labels = {},
+                            std::int64_t first = 0) {
+  nn::Batch batch;
+  batch.set("input_ids", input_ids);
+  if (labels.defined()) batch.set("labels", labels);
+  for (std::int64_t i = 0; i < input_ids.size(0); ++i)
+    batch.sample_ids.push_back(first + i);
+  return batch;
+}
+
+class ModelRunner {
+ public:
+  using Tensors = std::map<std::string, at::Tensor>;
+  using Fill =
+      std::function<void(const ParamInfo&, at::Tensor out)>;  // out: fp32, 1-d, the whole parameter
+
+  explicit ModelRunner(const nn::Model& model, DType working = DType::F32)
+      : world_(comm::solo_world()), instance_(model, 1, working, world_->transport()) {
+    for (int b = 0; b < instance_.num_blocks(); ++b) {
+      for (const auto& param : instance_.params(b))
+        infos[param->info().name] = param->shared_info();
+    }
+  }
+
+  void fill(const Fill& fill) {
+    for (const auto& [name, info] : infos) {
+      weights[name] = at::zeros(info->shape, at::kFloat);
+      fill(*info, weights[name].view({-1}));
+    }
+    write_working();
+  }
+  void initialize(std::uint64_t seed) {
+    fill([seed](const ParamInfo& info, at::Tensor out) {
+      initialize_range(info, seed, 0, std::move(out));
+    });
+  }
+
+  /// Forward and backward over all of `batch`: the mean loss; gradients in `grads`.
+  double train(const nn::Batch& batch, std::uint64_t seed = 1) {
+    grads.clear();
+    Collector collector(*this);
+    parallel::Executor executor(instance_, {&collector});
+    const parallel::StepInput input{
+        .seed = seed,
+        .load = [&](int) { return batch; },
+        .global_denominators = [](const auto& counts) { return counts.at(0); }};
+    return executor.train(parallel::accumulation_schedule(1), input).losses.at(0);
+  }
+
+  nn::Outcome infer(const nn::Batch& batch, nn::StepContext& context) {
+    return parallel::Executor(instance_, {}).infer(batch, context);
+  }
+
+  /// One AdamW step on the gradients of the last train().
+  void update(ops::AdamWScalars scalars) {
+    const double decay = scalars.weight_decay;
+    for (auto& [name, weight] : weights) {
+      auto& state = state_[name];
+      if (state.empty()) state = {at::zeros_like(weight), at::zeros_like(weight)};
+      scalars.weight_decay = decays(*infos.at(name)) ? decay : 0.0;
+      ops::adamw(weight.data_ptr<float>(),
+                 state[0].data_ptr<float>(),
+                 state[1].data_ptr<float>(),
+                 grads.at(name).data_ptr<float>(),
+                 nullptr,
+                 weight.numel(),
+                 scalars);
+    }
+    write_working();
+  }
+
+  /// Greedy continuation; `stop` ends it (kept) where it is not negative.
+  std::vector<std::int64_t> greedy(std::vector<std::int64_t> prompt,
+                                   std::int64_t count,
+                                   bool cached,
+                                   std::int64_t vocab,
+                                   std::int64_t stop = -1) {
+    std::vector<std::int64_t> made;
+    nn::StepContext context(cached ? nn::Mode::Prefill : nn::Mode::Eval, 1);
+    std::vector<std::int64_t> input = prompt;
+    while (static_cast<std::int64_t>(made.size()) < count) {
+      const at::Tensor ids = at::tensor(input, at::kLong).view({1, -1});
+      const at::Tensor logits = infer(make_batch(ids), context).outputs.at("logits");
+      made.push_back(
+          ops::sample_token(logits[0][-1].contiguous(), vocab, {.temperature = 0.0}, 1, 0));
+      if (made.back() == stop) break;
+      if (cached) {
+        context.set_mode(nn::Mode::Decode);
+        context.position += static_cast<std::int64_t>(input.size());
+        input = {made.back()};
+      } else {
+        input.push_back(made.back());
+      }
+    }
+    return made;
+  }
+
+  parallel::ModelInstance& instance() { return instance_; }
+  std::map<std::string, std::shared_ptr<const ParamInfo>> infos;
+  Tensors weights, grads;
+
+ private:
+  /// Opens every sink with garbage and adds the homes of a tied parameter.
+  class Collector final : public parallel::Policy {
+   public:
+    explicit Collector(ModelRunner& runner) : runner_(runner) {}
+    void before(const parallel::Action& action, const parallel::BlockRun& run) override {
+      if (action.kind != parallel::Do::Backward) return;
+      for (const auto& param : runner_.instance_.params(run.block))
+        param->grad().open(at::full(param->info().shape, 123.0F));
+    }
+    void after(const parallel::Action& action, const parallel::BlockRun& run) override {
+      if (action.kind != parallel::Do::Backward) return;
+      for (const auto& param : runner_.instance_.params(run.block)) {
+        param->grad().close();
+        at::Tensor& total = runner_.grads[param->info().name];
+        total = total.defined() ? total + param->grad().out() : param->grad().out();
+      }
+    }
+
+   private:
+    ModelRunner& runner_;
+  };
+
+  void write_working() {
+    const c10::NoGradGuard no_grad;
+    for (int b = 0; b < instance_.num_blocks(); ++b) {
+      for (const auto& param : instance_.params(b)) {
+        at::Tensor tensor = param->tensor();
+        tensor.copy_(weights.at(param->info().name));
+      }
+    }
+  }
+
+  std::unique_ptr<comm::World> world_;
+  parallel::ModelInstance instance_;
+  std::map<std::string, std::vector<at::Tensor>> state_;
+};
+
+}  // namespace tessera::test
