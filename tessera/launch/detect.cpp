@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launchers that already started the ranks, told by their environment variables.
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/launch/launch.h"
+
+namespace tessera::launch {
+namespace {
+
+/// Names of one launcher's variables; nullptr where it has none. `needed` must be set besides rank
+/// and size.
+struct Names {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  const char* needed;
+  const char* nodes;  // number of hosts
+};
+
+// In order of precedence. Slurm's variables stand in every shell of an allocation; only with a step
+// they speak of this process.
+constexpr Names kLaunchers[] = {
+    {"torchrun",
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     nullptr,
+     "GROUP_WORLD_SIZE"},
+    {"deepspeed", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", nullptr, "CROSS_SIZE"},
+    {"mpirun",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     nullptr,
+     nullptr},
+    {"srun",
+     "SLURM_PROCID",
+     "SLURM_NTASKS",
+     "SLURM_LOCALID",
+     nullptr,
+     "SLURM_STEP_ID",
+     "SLURM_STEP_NUM_NODES"},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr, nullptr},
+    {"mpirun_rsh",
+     "MV2_COMM_WORLD_RANK",
+     "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE",
+     nullptr,
+     nullptr},
+};
+
+const char* variable(const char* name) {
+  const char* const value = name == nullptr ? nullptr : std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+int number(const char* name) {
+  const char* const text = std::getenv(name);
+  int value = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, value);
+  TESSERA_REQUIRE(error == std::errc() && stop == end && value >= 0,
+                  Config,
+                  fmt::format("{}={} in the environment is not a number of ranks", name, text),
+                  fmt::format("start through the launcher, or unset {}", name));
+  return value;
+}
+
+bool speaks(const Names& names) {
+  for (const char* name :
+       {names.rank, names.size, names.local_rank, names.local_size, names.needed}) {
+    if (name != nullptr && variable(name) == nullptr) return false;
+  }
+  return true;
+}
+
+void require_below(const char* rank_name, int rank, const char* size_name, int size) {
+  TESSERA_REQUIRE(
+      rank < size,
+      Config,
+      fmt::format(
+          "the environment contradicts itself: {}={} with {}={}", rank_name, rank, size_name, size),
+      fmt::format("ranks go from 0 to {}; unset the variables or correct them", size - 1));
+}
+
+void require_one_host(const Names& names, const Launcher& found) {
+  const bool hosts = variable(names.nodes) != nullptr && number(names.nodes) > 1;
+  // Where a launcher does not tell local sizes, differing local ranks give several hosts away.
+  const bool elsewhere =
+      found.local_world_size != found.world_size || found.local_rank != found.rank;
+  TESSERA_REQUIRE(
+      !hosts && !elsewhere,
+      Unsupported,
+      fmt::format("{} started {} ranks on several hosts (this is rank {}, local rank {} of {}): "
+                  "several hosts are not built yet",
+                  found.name,
+                  found.world_size,
+                  found.rank,
+                  found.local_rank,
+                  found.local_world_size),
+      "start all ranks on one host");
+}
+
+/// What tells this job from others of the same user on this host: identifiers, or the process that
+/// started us.
+std::string job_of(const Names& names) {
+  std::string job = names.launcher;
+  bool known = false;
+  for (const char* name : {"MASTER_ADDR",
+                           "MASTER_PORT",
+                           "TORCHELASTIC_RUN_ID",
+                           "TORCHELASTIC_RESTART_COUNT",
+                           "SLURM_JOB_ID",
+                           "SLURM_STEP_ID",
+                           "PMIX_NAMESPACE",
+                           "OMPI_MCA_ess_base_jobid"}) {
+    if (const char* const value = variable(name)) {
+      job += fmt::format(" {}={}", name, value);
+      known = known || std::strcmp(name, "MASTER_ADDR") != 0;
+    }
+  }
+  return known ? job : fmt::format("{} parent={}", job, getppid());
+}
+
+Launcher read(const Names& names) {
+  Launcher found;
+  found.name = names.launcher;
+  found.rank = number(names.rank);
+  found.world_size = number(names.size);
+  found.local_rank = number(names.local_rank);
+  found.local_world_size =
+      names.local_size == nullptr ? found.world_size : number(names.local_size);
+  require_below(names.rank, found.rank, names.size, found.world_size);
+  if (names.local_size != nullptr) {
+    require_below(names.local_rank, found.local_rank, names.local_size, found.local_world_size);
+    TESSERA_REQUIRE(found.local_world_size <= found.world_size,
+                    Config,
+                    fmt::format("the environment contradicts itself: {}={} with {}={}",
+                                names.local_size,
+                                found.local_world_size,
+                                names.size,
+                                found.world_size),
+                    "unset the variables or correct them");
+  }
+  require_one_host(names, found);
+  found.job = job_of(names);
+  return found;
+}
+
+}  // namespace
+
+std::optional<Launcher> detect_launcher() {
+  for (const Names& names : kLaunchers) {
+    if (speaks(names)) return read(names);
+  }
+  return std::nullopt;
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/launch/launch.h"
+#include "tessera/launch/machine.h"
+#include "tessera/launch/meeting.h"
+#include "tessera/launch/peer_watch.h"
+#include "tessera/launch/shared_files.h"
+#include "tessera/launch/stop_signals.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr std::uint32_t kMagic = ControlPage::kMagic ^ 1;  // of this protocol
+
+/// The memory of the world as this rank got it.
+struct Shared {
+  int control = -1;
+  std::vector<int> arenas;
+  std::size_t arena_bytes = 0;
+  bool same_mask = true;
+};
+
+Hello hello_of(const Launcher& launcher) {
+  const std::vector<int> cores = affinity_cores();
+  return {kMagic,
+          launcher.local_rank,
+          launcher.local_world_size,
+          files::xxh3(std::as_bytes(std::span(cores)))};
+}
+
+[[noreturn]] void did_not_come(const Launcher& launcher, const std::string& who, double timeout_s) {
+  throw Error(
+      Error::Kind::Comm,
+      fmt::format("{} did not arrive within {} s; {} says that {} ranks were started on this host",
+                  who,
+                  timeout_s,
+                  launcher.name,
+                  launcher.local_world_size),
+      "start all of them, in the same network namespace and as the same user");
+}
+
+/// Rank 0's side: whoever arrives is kept until all are there.
+class Host {
+ public:
+  Host(const Launcher& launcher, const Options& options)
+      : launcher_(launcher),
+        timeout_s_(options.join_timeout_s),
+        deadline_(now_s() + options.join_timeout_s),
+        files_(launcher.local_world_size, options.arena_bytes),
+        listener_(socket_name(launcher.job), launcher.local_world_size, deadline_),
+        own_(hello_of(launcher)) {}
+
+  Shared meet() {
+    files_.control().line(0).pid = static_cast<std::uint32_t>(getpid());
+    std::vector<Connection> guests;
+    while (static_cast<int>(guests.size()) < launcher_.local_world_size - 1) {
+      Connection guest(listener_.accept(deadline_));
+      if (now_s() >= deadline_) did_not_come(launcher_, missing(), timeout_s_);
+      if (admit(guest)) guests.push_back(std::move(guest));
+    }
+    for (Connection& guest : guests)
+      welcome(guest);
+    files_.keep();
+    return {files_.control_fd(), files_.arenas(), files_.arena_bytes(), same_mask_};
+  }
+
+ private:
+  bool admit(Connection& guest) {
+    const pid_t pid = guest.peer();
+    Hello hello;
+    // Strangers and those who do not speak the protocol are not answered.
+    if (pid == 0 || !guest.receive(&hello, sizeof(hello), deadline_) || hello.magic != kMagic)
+      return false;
+    TESSERA_REQUIRE(
+        hello.world_size == own_.world_size && hello.rank > 0 && hello.rank < own_.world_size,
+        Config,
+        fmt::format("local rank 0 of {} meets local rank {} of {}",
+                    own_.world_size,
+                    hello.rank,
+                    hello.world_size),
+        "start all ranks of a job with one call of the launcher");
+    RankLine& line = files_.control().line(hello.rank);
+    TESSERA_REQUIRE(line.pid == 0,
+                    Config,
+                    fmt::format("two processes say that they are local rank {}: {} and {}",
+                                hello.rank,
+                                line.pid.load(),
+                                pid),
+                    "start all ranks of a job with one call of the launcher");
+    line.pid = static_cast<std::uint32_t>(pid);
+    same_mask_ = same_mask_ && hello.mask_hash == own_.mask_hash;
+    return true;
+  }
+
+  void welcome(Connection& guest) {
+    std::vector<int> descriptors = {files_.control_fd()};
+    for (const int arena : files_.arenas())
+      descriptors.push_back(arena);
+    const Welcome words{kMagic,
+                        static_cast<std::int32_t>(descriptors.size()),
+                        files_.arena_bytes(),
+                        same_mask_ ? 1 : 0};
+    guest.send(&words, sizeof(words));
+    guest.send_descriptors(descriptors);
+  }
+
+  std::string missing() const {
+    std::vector<std::string> absent;
+    for (int rank = 1; rank < launcher_.local_world_size; ++rank) {
+      if (files_.control().line(rank).pid == 0) absent.push_back(std::to_string(rank));
+    }
+    return (absent.size() > 1 ? "local ranks " : "local rank ") + text::join(absent, ", ");
+  }
+
+  const Launcher& launcher_;
+  double timeout_s_, deadline_;
+  SharedFiles files_;
+  Listener listener_;
+  Hello own_;
+  bool same_mask_ = true;
+};
+
+Shared visit(const Launcher& launcher, const Options& options) {
+  const double deadline = now_s() + options.join_timeout_s;
+  Connection host(connect_to(socket_name(launcher.job), deadline));
+  if (now_s() >= deadline) did_not_come(launcher, "local rank 0", options.join_timeout_s);
+  TESSERA_REQUIRE(host.peer() != 0, Comm, "another user answers for local rank 0 of this job", "");
+  const Hello hello = hello_of(launcher);
+  host.send(&hello, sizeof(hello));
+  Welcome words;
+  std::vector<Fd> descriptors;
+  const bool welcome =
+      host.receive(&words, sizeof(words), deadline) && words.magic == kMagic &&
+      host.receive_descriptors(
+          static_cast<std::size_t>(words.num_descriptors), deadline, descriptors) &&
+      !descriptors.empty();
+  if (!welcome) {
+    if (now_s() >= deadline) did_not_come(launcher, "another local rank", options.join_timeout_s);
+    throw Error(Error::Kind::Comm, "local rank 0 went away while the ranks met", "see its message");
+  }
+  Shared shared{descriptors.front().release(), {}, words.arena_bytes, words.same_mask != 0};
+  for (std::size_t i = 1; i < descriptors.size(); ++i)
+    shared.arenas.push_back(descriptors[i].release());
+  return shared;
+}
+
+}  // namespace
+
+RankInfo join_launcher(const Launcher& launcher, const Options& options) {
+  allow_descriptors(3 * static_cast<std::size_t>(launcher.local_world_size));
+  const Shared shared =
+      launcher.local_rank == 0 ? Host(launcher, options).meet() : visit(launcher, options);
+  RankInfo info;
+  info.rank = launcher.rank;
+  info.world_size = launcher.world_size;
+  info.local_rank = launcher.local_rank;
+  info.local_world_size = launcher.local_world_size;
+  info.arenas = shared.arenas;
+  info.arena_bytes = shared.arena_bytes;
+  info.control = shared.control;
+  ControlPage& control = *map_control(shared.control, launcher.local_world_size);
+  stop_on_signals(control, {SIGINT, SIGTERM, SIGUSR1}, SecondSignal::End);
+  watch_peers(control, launcher.local_rank, options.grace_s);
+  if (shared.same_mask) {
+    share_cores(info, options);
+    pin(info.cores);
+  } else {  // the launcher gave each rank processors of its own
+    info.threads = options.threads_per_rank > 0 ? options.threads_per_rank : usable_cores();
+  }
+  return info;
+}
+
+}  // namespace tessera::launch

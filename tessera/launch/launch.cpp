@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/launch.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <new>
+
+#include <fmt/core.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/launch/machine.h"
+#include "tessera/launch/rank_end.h"
+#include "tessera/launch/shared_files.h"
+#include "tessera/launch/stop_signals.h"
+#include "tessera/launch/supervisor.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr int kMaxRanks = 1024;
+
+/// What rank `rank` of options.ranks is told.
+RankInfo info_of(int rank, const Options& options, const SharedFiles& files) {
+  RankInfo info;
+  info.rank = info.local_rank = rank;
+  info.world_size = info.local_world_size = options.ranks;
+  info.arenas = files.arenas();
+  info.arena_bytes = files.arena_bytes();
+  info.control = files.control_fd();
+  return info;
+}
+
+// Everything that a rank does differently from the process that forked it. Never returns.
+[[noreturn]] void be_rank(RankInfo info,
+                          const Options& options,
+                          const BlockedSignals& signals,
+                          ControlPage& control,
+                          pid_t supervisor,
+                          const std::function<int(const RankInfo&)>& fn) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != supervisor) _exit(kExitTerminated);  // it died before the line above
+  std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole group: the supervisor decides
+  std::signal(SIGHUP, SIG_IGN);
+  stop_on_signals(control, {SIGTERM}, SecondSignal::Ignore);
+  signals.restore();
+  share_cores(info, options);
+  pin(info.cores);
+  const int code = run_rank(info, fn);
+  std::cout.flush();
+  std::fflush(nullptr);
+  // Not exit(): destructors of statics belong to the process that made them.
+  _exit(code);
+}
+
+int fail(const RankInfo& rank, ControlPage* control, Error::Kind kind, const std::string& text) {
+  if (control != nullptr) control->abort(rank.rank, static_cast<std::uint32_t>(kind), text);
+  return exit_code(kind);
+}
+
+int run_guarded(const RankInfo& rank,
+                ControlPage* control,
+                const std::function<int(const RankInfo&)>& fn) {
+  try {
+    return fn(rank);
+  } catch (const Error& error) {
+    return fail(rank, control, error.kind(), error.text());
+  } catch (const std::bad_alloc&) {
+    return fail(rank, control, Error::Kind::Memory, "memory ran out");
+  } catch (const std::exception& error) {
+    return fail(
+        rank, control, Error::Kind::Bug, fmt::format("unexpected exception: {}", error.what()));
+  }
+}
+
+}  // namespace
+
+int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn) {
+  ControlPage* const control =
+      rank.control >= 0 ? map_control(rank.control, rank.local_world_size) : nullptr;
+  if (control != nullptr) {
+    control->line(rank.rank).pid = static_cast<std::uint32_t>(getpid());
+    control->line(rank.rank).state = static_cast<std::uint32_t>(RankState::Running);
+  }
+  const int code = run_guarded(rank, control, fn);
+  if (control != nullptr) {
+    const bool orderly = is_orderly(code);
+    // Peers that wait for this rank would wait for ever.
+    if (!orderly)
+      fail(rank,
+           control,
+           kind_of(code),
+           fmt::format("rank {} ended with exit code {}", rank.rank, code));
+    control->line(rank.rank).state =
+        static_cast<std::uint32_t>(orderly ? RankState::Finished : RankState::Failed);
+  }
+  return code;
+}
+
+int launch(const Options& options, const std::function<int(const RankInfo&)>& fn) {
+  TESSERA_REQUIRE(
+      options.ranks >= 1 && options.ranks <= kMaxRanks,
+      Config,
+      fmt::format("{} ranks were asked for; 1 to {} are possible", options.ranks, kMaxRanks),
+      fmt::format("-n {}", std::clamp(options.ranks, 1, std::min(kMaxRanks, usable_cores()))));
+  const SharedFiles files(options.ranks, options.arena_bytes);
+  const BlockedSignals signals;
+  Supervisor supervisor(options, signals, files.control());
+  std::cout.flush();
+  std::fflush(nullptr);  // what is buffered here would be written by every child again
+  const pid_t self = getpid();
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    const RankInfo info = info_of(rank, options, files);
+    const pid_t child = fork();
+    if (child == 0) be_rank(info, options, signals, files.control(), self, fn);
+    TESSERA_REQUIRE(
+        child > 0,
+        Environment,
+        fmt::format(
+            "cannot start rank {} of {}: fork: {}", rank, options.ranks, std::strerror(errno)),
+        "raise the limit of processes (ulimit -u, or the container's) or use fewer ranks (-n)");
+    supervisor.add(child);
+  }
+  return supervisor.watch();
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/peer_watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/launch/machine.h"
+#include "tessera/launch/rank_end.h"
+#include "tessera/launch/shared_files.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr double kTickS = 0.1;
+
+struct Peer {
+  int rank;
+  pid_t pid;
+  Fd pidfd;  // none where the kernel has no pidfd_open
+};
+
+// Gone, or dead and not yet reaped by the launcher.
+bool has_ended(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  if (!std::getline(file, line)) return true;
+  const auto name_end = line.rfind(')');  // the name in parentheses may hold anything
+  const char state = name_end + 2 < line.size() ? line[name_end + 2] : 'X';
+  return state == 'Z' || state == 'X';
+}
+
+class PeerWatch {
+ public:
+  PeerWatch(ControlPage& control, int rank, double grace_s)
+      : control_(control), grace_s_(grace_s), oom_kills_before_(oom_kills()) {
+    for (int other = 0; other < static_cast<int>(control.ranks); ++other) {
+      if (other == rank) continue;
+      const auto pid = static_cast<pid_t>(control.line(other).pid.load());
+      peers_.push_back({other, pid, Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))});
+    }
+  }
+
+  [[noreturn]] void run() {
+    double broken_at = -1.0;
+    for (;;) {
+      wait_for_a_death();
+      check_peers();
+      if (control_.aborted.load(std::memory_order_acquire) == 0) continue;
+      if (broken_at < 0.0) broken_at = now_s();
+      if (now_s() > broken_at + grace_s_) _exit(exit_code(abort_kind(control_)));
+    }
+  }
+
+ private:
+  void wait_for_a_death() const {
+    std::vector<pollfd> waited;
+    for (const Peer& peer : peers_) {
+      if (peer.pidfd.get() >= 0) waited.push_back({peer.pidfd.get(), POLLIN, 0});
+    }
+    poll(waited.data(), waited.size(), static_cast<int>(kTickS * 1e3));
+  }
+
+  void check_peers() {
+    const auto gone =
+        std::partition(peers_.begin(), peers_.end(), [](const Peer& p) { return !ended(p); });
+    for (auto peer = gone; peer != peers_.end(); ++peer)
+      on_end(peer->rank);
+    peers_.erase(gone, peers_.end());
+  }
+
+  static bool ended(const Peer& peer) {
+    if (peer.pidfd.get() < 0) return has_ended(peer.pid);
+    pollfd waited{peer.pidfd.get(), POLLIN, 0};
+    return poll(&waited, 1, 0) > 0;
+  }
+
+  void on_end(int rank) {
+    RankLine& line = control_.line(rank);
+    const auto state = static_cast<RankState>(line.state.load());
+    if (state == RankState::Finished || state == RankState::Failed) return;
+    line.state = static_cast<std::uint32_t>(RankState::Lost);
+    const Loss loss = describe_silent_loss(rank, line.step.load(), oom_kills() > oom_kills_before_);
+    control_.abort(
+        rank, static_cast<std::uint32_t>(loss.kind), loss.text + "\n  fix: " + loss.remedy);
+  }
+
+  ControlPage& control_;
+  double grace_s_;
+  std::uint64_t oom_kills_before_;
+  std::vector<Peer> peers_;
+};
+
+}  // namespace
+
+void watch_peers(ControlPage& control, int rank, double grace_s) {
+  // Signals are for the rank's own thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([watch = PeerWatch(control, rank, grace_s)]() mutable { watch.run(); }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace tessera::launch

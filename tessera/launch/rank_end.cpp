@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/rank_end.h"
+
+#include <array>
+#include <csignal>
+#include <cstring>
+
+#include <fmt/core.h>
+#include <sys/wait.h>
+
+namespace tessera::launch {
+namespace {
+
+constexpr const char* kResume = "start it again: it goes on from the newest complete checkpoint";
+
+constexpr std::array kKinds = {Error::Kind::Config,
+                               Error::Kind::Data,
+                               Error::Kind::Format,
+                               Error::Kind::Memory,
+                               Error::Kind::Comm,
+                               Error::Kind::Numeric,
+                               Error::Kind::Environment};
+
+std::string at_step(std::int64_t step) {
+  return step < 0 ? "before its first step" : fmt::format("at step {}", step);
+}
+
+std::string cause_of(int signal) {
+  switch (signal) {
+    case SIGKILL:
+      return "somebody or something sent it";
+    case SIGSEGV:
+    case SIGILL:
+    case SIGFPE:
+    case SIGABRT:
+    case SIGTRAP:
+      return "a bug in tessera or in a library that it uses";
+    case SIGBUS:
+      return "memory that could not be backed: a file cut short while mapped, or no memory left";
+    case SIGXCPU:
+      return "the limit of processor time (ulimit -t)";
+    case SIGXFSZ:
+      return "the limit of file size (ulimit -f)";
+    case SIGSYS:
+      return "a system call that this container forbids";
+    default:
+      return "somebody or something sent it";
+  }
+}
+
+Loss out_of_memory_loss(int rank, const std::string& how, std::int64_t step) {
+  return {fmt::format("rank {} was lost: {} {}; the kernel killed it because memory ran out",
+                      rank,
+                      how,
+                      at_step(step)),
+          "use a smaller train_micro_batch_size_per_gpu with more gradient_accumulation_steps, "
+          "fewer ranks "
+          "(-n), or a higher memory limit",
+          Error::Kind::Memory};
+}
+
+}  // namespace
+
+std::string signal_text(int signal) {
+  const char* const name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal)
+                         : fmt::format("signal {} (SIG{})", signal, name);
+}
+
+Loss describe_loss(int rank, int status, std::int64_t step, bool out_of_memory) {
+  if (!WIFSIGNALED(status)) {
+    const int code = WEXITSTATUS(status);
+    return {fmt::format("rank {} was lost: it left with exit code {} {} without a message",
+                        rank,
+                        code,
+                        at_step(step)),
+            fmt::format("its log file may say more (logs/rank_{:05}.log)", rank),
+            kind_of(code)};
+  }
+  const int signal = WTERMSIG(status);
+  if (signal == SIGKILL && out_of_memory)
+    return out_of_memory_loss(rank, signal_text(signal), step);
+  return {fmt::format("rank {} was lost: {} {}; {}",
+                      rank,
+                      signal_text(signal),
+                      at_step(step),
+                      cause_of(signal)),
+          kResume,
+          Error::Kind::Comm};
+}
+
+Loss describe_silent_loss(int rank, std::int64_t step, bool out_of_memory) {
+  if (out_of_memory) return out_of_memory_loss(rank, "its process ended", step);
+  return {fmt::format(
+              "rank {} was lost: its process ended {} without a message; its launcher knows how",
+              rank,
+              at_step(step)),
+          kResume,
+          Error::Kind::Comm};
+}
+
+bool is_orderly(int exit_code) {
+  return exit_code == kExitOk || exit_code == kExitIncomplete || exit_code == kExitStopped ||
+         exit_code == kExitInterrupted || exit_code == kExitTerminated;
+}
+
+Error::Kind kind_of(int code) {
+  for (const Error::Kind kind : kKinds) {
+    if (exit_code(kind) == code) return kind;
+  }
+  return Error::Kind::Bug;
+}
+
+Error::Kind abort_kind(const ControlPage& control) {
+  const std::uint32_t aborted = control.aborted.load(std::memory_order_acquire);
+  const auto kind = static_cast<Error::Kind>(aborted - 1);
+  return aborted == 0 || kind > Error::Kind::Bug ? Error::Kind::Bug : kind;
+}
+
+std::string position(const RankLine& line) {
+  std::string text = at_step(line.step.load());
+  const std::string where(line.where, strnlen(line.where, sizeof(line.where)));
+  if (!where.empty()) text += ", last in " + where;
+  if (const std::uint32_t peer = line.waiting_for.load(); peer > 0) {
+    text += fmt::format(", waiting for rank {}", peer - 1);
+  }
+  return text;
+}
+
+}  // namespace tessera::launch

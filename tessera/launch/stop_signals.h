@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Signals that ask a job to stop, as a rank receives them.
+#pragma once
+
+#include <initializer_list>
+
+#include "tessera/base/control_page.h"
+
+namespace tessera::launch {
+
+enum class SecondSignal {
+  Ignore,  ///< a supervisor decides
+  End,     ///< the process ends at once with 128 + signal
+};
+
+/// Each of `signals` sets stop_requested on `control` (the first one wins) from now on. The page
+/// must stay mapped. Once a process.
+void stop_on_signals(ControlPage& control, std::initializer_list<int> signals, SecondSignal second);
+
+}  // namespace tessera::launch

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/supervisor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <ctime>
+#include <thread>
+
+#include <fmt/core.h>
+#include <sys/wait.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/text.h"
+#include "tessera/launch/machine.h"
+
+namespace tessera::launch {
+namespace {
+
+// Deaths and requests arrive as signals at once; the tick only finds a world that a rank broke
+// without ending.
+constexpr double kTickS = 0.25;
+// timeout(1) sends its signal to the process and to its group: a second one this soon is the first.
+constexpr double kSameRequestS = 0.1;
+constexpr double kClaimS = 0.1;  // for a claimed message to be written
+// A process in an uninterruptible system call outlives SIGKILL: do not wait for it for ever.
+constexpr double kReapS = 10.0;
+
+}  // namespace
+
+BlockedSignals::BlockedSignals() {
+  sigemptyset(&waited_);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM})
+    sigaddset(&waited_, signal);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&waited_, SIGHUP);
+  sigprocmask(SIG_BLOCK, &waited_, &before_);
+  // Whoever started us may ignore SIGCHLD; the kernel would then reap the ranks before we see their
+  // status.
+  child_before_ = std::signal(SIGCHLD, SIG_DFL);
+}
+
+BlockedSignals::~BlockedSignals() {
+  while (wait(0.0) != 0) {
+  }
+  std::signal(SIGCHLD, child_before_);
+  restore();
+}
+
+int BlockedSignals::wait(double seconds) const {
+  timespec limit{};
+  limit.tv_sec = static_cast<time_t>(seconds);
+  limit.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
+  const int signal = sigtimedwait(&waited_, nullptr, &limit);
+  return signal > 0 ? signal : 0;
+}
+
+void BlockedSignals::restore() const noexcept {
+  sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+Supervisor::Supervisor(const Options& options, const BlockedSignals& signals, ControlPage& control)
+    : options_(options), signals_(signals), control_(control), oom_kills_before_(oom_kills()) {}
+
+Supervisor::~Supervisor() {
+  kill_rest();
+  for (Child& child : children_) {
+    if (!child.ended) waitpid(child.pid, nullptr, 0);
+  }
+}
+
+void Supervisor::add(pid_t child) {
+  control_.line(static_cast<int>(children_.size())).pid = static_cast<std::uint32_t>(child);
+  children_.push_back({child});
+}
+
+int Supervisor::watch() {
+  double give_up_at = 0.0;
+  while (any_alive()) {
+    double wait = kTickS;
+    if (broken_at_ >= 0.0)
+      wait = std::clamp(broken_at_ + options_.grace_s - now_s(), 0.001, kTickS);
+    if (const int signal = signals_.wait(wait); signal != 0) on_signal(signal);
+    reap();
+    check_deadline();
+    if (killing_ && give_up_at == 0.0) give_up_at = now_s() + kReapS;
+    if (killing_ && now_s() > give_up_at) break;
+  }
+  const int code = exit_code();
+  if (code != kExitOk) report();
+  return code;
+}
+
+void Supervisor::on_signal(int signal) {
+  if (signal == SIGCHLD || killing_) return;
+  const double now = now_s();
+  if (stop_asked_at_ >= 0.0 && now - stop_asked_at_ < kSameRequestS) return;
+  if (stop_asked_at_ >= 0.0 || !any_began()) {
+    stop_at_once(signal);
+    return;
+  }
+  stop_asked_at_ = now;
+  control_.stop_requested = static_cast<std::uint32_t>(signal);
+  control_.ring_all();
+  if (options_.notice) {
+    options_.notice(fmt::format(
+        "{}: stopping after this step, then saving; once more stops at once without saving",
+        signal_text(signal)));
+  }
+}
+
+void Supervisor::stop_at_once(int signal) {
+  stopped_at_once_ = signal;
+  kill_rest();
+}
+
+void Supervisor::reap() {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    Child& child = children_[i];
+    if (child.ended || waitpid(child.pid, &child.status, WNOHANG) != child.pid) continue;
+    child.ended = true;
+    on_end(static_cast<int>(i));
+  }
+}
+
+void Supervisor::on_end(int rank) {
+  const Child& child = children_[static_cast<std::size_t>(rank)];
+  RankLine& line = control_.line(rank);
+  const bool orderly = WIFEXITED(child.status) && is_orderly(WEXITSTATUS(child.status));
+  if (WIFSIGNALED(child.status)) line.state = static_cast<std::uint32_t>(RankState::Lost);
+  if (orderly || child.killed || killing_) return;
+  const bool of_memory = oom_kills() > oom_kills_before_;
+  break_world(rank, describe_loss(rank, child.status, line.step.load(), of_memory));
+}
+
+// The first failure counts: of a world that a rank broke by itself, its own message stays.
+void Supervisor::break_world(int rank, const Loss& loss) {
+  if (broken_at_ >= 0.0) return;
+  broken_at_ = now_s();
+  const auto kind = static_cast<std::uint32_t>(loss.kind);
+  bool ours = control_.abort(rank, kind, loss.text);
+  if (!ours && !message_arrives()) {
+    control_.abort_claim = 0;
+    ours = control_.abort(rank, kind, loss.text);
+  }
+  if (ours) {
+    loss_ = loss;
+    failed_rank_ = rank;
+  } else {
+    failed_rank_ = static_cast<int>(control_.abort_rank.load());
+  }
+}
+
+// Somebody claimed the message before us. A rank killed between claim and message never writes it.
+bool Supervisor::message_arrives() const {
+  for (const double deadline = now_s() + kClaimS; now_s() < deadline;) {
+    if (control_.aborted.load(std::memory_order_acquire) != 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+void Supervisor::check_deadline() {
+  if (broken_at_ < 0.0 && control_.aborted.load(std::memory_order_acquire) != 0) {
+    broken_at_ = now_s();
+    failed_rank_ = static_cast<int>(control_.abort_rank.load());
+  }
+  if (broken_at_ >= 0.0 && !killing_ && now_s() >= broken_at_ + options_.grace_s) kill_rest();
+}
+
+void Supervisor::kill_rest() noexcept {
+  killing_ = true;
+  for (Child& child : children_) {
+    if (child.ended) continue;
+    child.killed = true;
+    kill(child.pid, SIGKILL);
+  }
+}
+
+bool Supervisor::any_alive() const {
+  return std::any_of(children_.begin(), children_.end(), [](const Child& c) { return !c.ended; });
+}
+
+bool Supervisor::any_began() const {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (control_.line(static_cast<int>(i)).step.load() >= 0) return true;
+  }
+  return false;
+}
+
+int Supervisor::exit_code() const {
+  if (stopped_at_once_ != 0) return stopped_at_once_ == SIGINT ? kExitInterrupted : kExitTerminated;
+  if (loss_ && loss_->kind != Error::Kind::Bug) return tessera::exit_code(loss_->kind);
+  if (failed_rank_ >= 0) {
+    const int status = children_[static_cast<std::size_t>(failed_rank_)].status;
+    if (WIFEXITED(status) && WEXITSTATUS(status) != kExitOk) return WEXITSTATUS(status);
+    return tessera::exit_code(abort_kind(control_));
+  }
+  for (const Child& child : children_) {
+    if (WIFEXITED(child.status) && WEXITSTATUS(child.status) != kExitOk)
+      return WEXITSTATUS(child.status);
+  }
+  return kExitOk;
+}
+
+void Supervisor::report() const {
+  if (!options_.report || (failed_rank_ < 0 && stopped_at_once_ == 0)) return;
+  std::vector<std::string> lines = first_lines();
+  for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
+    if (rank != failed_rank_ || stopped_at_once_ != 0) lines.push_back(rank_line(rank));
+  }
+  options_.report(lines);
+}
+
+std::vector<std::string> Supervisor::first_lines() const {
+  if (stopped_at_once_ != 0) {
+    const std::string unsaved = any_began()
+                                    ? "the steps since the newest complete checkpoint are not saved"
+                                    : "no step had begun, there was nothing to save";
+    return {fmt::format("stopped at once by {}: {}", signal_text(stopped_at_once_), unsaved)};
+  }
+  if (loss_) return {loss_->text + "; " + loss_->remedy};
+  const std::int64_t step = control_.line(failed_rank_).step.load();
+  std::string message = control_.abort_message();
+  if (children_.size() > 1) {
+    const std::string when = step < 0 ? "" : fmt::format(" at step {}", step);
+    message = fmt::format("rank {} failed{}: {}", failed_rank_, when, message);
+  }
+  return text::split(message, '\n');
+}
+
+std::string Supervisor::rank_line(int rank) const {
+  const Child& child = children_[static_cast<std::size_t>(rank)];
+  std::string state;
+  if (!child.ended) {
+    state = "does not react to SIGKILL";
+  } else if (WIFSIGNALED(child.status) && child.killed) {
+    state = stopped_at_once_ != 0
+                ? "killed"
+                : fmt::format("killed, it had not left within {} s", options_.grace_s);
+  } else if (WIFSIGNALED(child.status)) {
+    state = "lost too, " + signal_text(WTERMSIG(child.status));
+  } else if (WEXITSTATUS(child.status) == kExitOk) {
+    state = "had finished";
+  } else {
+    state = fmt::format("left with exit code {}", WEXITSTATUS(child.status));
+  }
+  return fmt::format("rank {}: {}, {}", rank, state, position(control_.line(rank)));
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/launch/launch.h"
+
+namespace tessera::launch {
+namespace {
+
+using testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+/// Detection under exactly these of all variables that matter.
+class DetectLauncher : public testing::Test {
+ protected:
+  static std::optional<Launcher> detect(const Variables& variables) {
+    for (const char* name : {"RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE",
+                             "LOCAL_SIZE",
+                             "GROUP_WORLD_SIZE",
+                             "CROSS_SIZE",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "TORCHELASTIC_RUN_ID",
+                             "TORCHELASTIC_RESTART_COUNT",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             "PMIX_NAMESPACE",
+                             "SLURM_PROCID",
+                             "SLURM_NTASKS",
+                             "SLURM_LOCALID",
+                             "SLURM_JOB_ID",
+                             "SLURM_STEP_ID",
+                             "SLURM_STEP_NUM_NODES",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "MPI_LOCALRANKID",
+                             "MPI_LOCALNRANKS",
+                             "MV2_COMM_WORLD_RANK",
+                             "MV2_COMM_WORLD_SIZE",
+                             "MV2_COMM_WORLD_LOCAL_RANK",
+                             "MV2_COMM_WORLD_LOCAL_SIZE"}) {
+      unsetenv(name);
+    }
+    for (const auto& [name, value] : variables)
+      setenv(name.c_str(), value.c_str(), 1);
+    return detect_launcher();
+  }
+  static Error refusal(const Variables& variables) {
+    try {
+      detect(variables);
+    } catch (const Error& error) {
+      return error;
+    }
+    return {Error::Kind::Bug, "accepted"};
+  }
+};
+
+const Variables kTorchrun = {{"RANK", "1"},
+                             {"WORLD_SIZE", "2"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "localhost"},
+                             {"MASTER_PORT", "29500"}};
+const Variables kSrun = {{"SLURM_PROCID", "2"},
+                         {"SLURM_NTASKS", "4"},
+                         {"SLURM_LOCALID", "2"},
+                         {"SLURM_JOB_ID", "77"},
+                         {"SLURM_STEP_ID", "0"}};
+const Variables kMpirun = {{"OMPI_COMM_WORLD_RANK", "0"},
+                           {"OMPI_COMM_WORLD_SIZE", "3"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}};
+
+Variables with(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more)
+    variables[name] = value;
+  return variables;
+}
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+TEST_F(DetectLauncher, FindsNothingWithoutVariables) {
+  EXPECT_FALSE(detect({}));
+}
+
+TEST_F(DetectLauncher, KnowsTorchrun) {
+  const auto found = detect(kTorchrun);
+
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, "torchrun");
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->world_size, 2);
+  EXPECT_EQ(found->local_rank, 1);
+  EXPECT_EQ(found->local_world_size, 2);
+}
+
+TEST_F(DetectLauncher, KnowsSlurmSteps) {
+  const auto found = detect(kSrun);
+
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, "srun");
+  EXPECT_EQ(found->rank, 2);
+  EXPECT_EQ(found->local_world_size, 4);
+}
+
+TEST_F(DetectLauncher, KnowsOpenMpi) {
+  const auto found = detect(kMpirun);
+
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, "mpirun");
+  EXPECT_EQ(found->world_size, 3);
+}
+
+TEST_F(DetectLauncher, PrefersTorchrunThenOpenMpiThenSlurm) {
+  EXPECT_EQ(detect(with(with(kSrun, kMpirun), kTorchrun))->name, "torchrun");
+  EXPECT_EQ(detect(with(kSrun, kMpirun))->name, "mpirun");
+}
+
+TEST_F(DetectLauncher, IgnoresAnAllocationWithoutAStep) {
+  EXPECT_FALSE(detect(without(kSrun, "SLURM_STEP_ID")));
+}
+
+TEST_F(DetectLauncher, IgnoresHalfOfTorchrun) {
+  EXPECT_FALSE(detect(without(kTorchrun, "LOCAL_RANK")));
+  EXPECT_FALSE(detect({{"RANK", "0"}}));
+}
+
+TEST_F(DetectLauncher, RefusesContradictionsWithBothValues) {
+  const Error error = refusal(with(kTorchrun, {{"RANK", "5"}, {"LOCAL_RANK", "1"}}));
+
+  EXPECT_EQ(error.kind(), Error::Kind::Config);
+  EXPECT_THAT(error.text(), HasSubstr("RANK=5"));
+  EXPECT_THAT(error.text(), HasSubstr("WORLD_SIZE=2"));
+  EXPECT_EQ(refusal(with(kTorchrun, {{"LOCAL_RANK", "2"}})).kind(), Error::Kind::Config);
+  EXPECT_EQ(refusal(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "3"}})).kind(), Error::Kind::Config);
+}
+
+TEST_F(DetectLauncher, RefusesWhatIsNoNumber) {
+  const Error error = refusal(with(kTorchrun, {{"RANK", "one"}}));
+
+  EXPECT_EQ(error.kind(), Error::Kind::Config);
+  EXPECT_THAT(error.text(), HasSubstr("RANK=one"));
+}
+
+TEST_F(DetectLauncher, RefusesSeveralHosts) {
+  for (const Variables& variables : {with(kTorchrun, {{"WORLD_SIZE", "4"}}),
+                                     with(kTorchrun, {{"GROUP_WORLD_SIZE", "2"}}),
+                                     with(kSrun, {{"SLURM_LOCALID", "0"}}),
+                                     with(kSrun, {{"SLURM_STEP_NUM_NODES", "2"}}),
+                                     with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})}) {
+    const Error error = refusal(variables);
+
+    EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
+    EXPECT_THAT(error.text(), HasSubstr("not built yet"));
+  }
+}
+
+TEST_F(DetectLauncher, TellsJobsApart) {
+  EXPECT_EQ(detect(kTorchrun)->job,
+            detect(with(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}}))->job);
+  EXPECT_NE(detect(kTorchrun)->job, detect(with(kTorchrun, {{"MASTER_PORT", "29501"}}))->job);
+  EXPECT_NE(detect(kSrun)->job, detect(with(kSrun, {{"SLURM_STEP_ID", "1"}}))->job);
+  EXPECT_NE(detect(kTorchrun)->job,
+            detect(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}}))->job);
+}
+
+}  // namespace
+}  // namespace tessera::launch
