@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program's first lines. They need nothing but the C++ library, so that when something else is
+// missing they can still say what, where it was looked for, and what brings it.
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <dlfcn.h>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kExitEnvironment = 8;
+constexpr const char* kLibrary = "libtessera.so";
+constexpr const char* kLibtorch = "libtorch-2.11.0";
+
+using Main = int (*)(int, char**);
+
+/// Where the library lies beside a program that was built (build/PRESET/bin) or installed
+/// (PREFIX/bin).
+std::vector<fs::path> library_places() {
+  std::error_code unknown;
+  const fs::path bin = fs::read_symlink("/proc/self/exe", unknown).parent_path();
+  const fs::path root = bin.parent_path();
+  return {root / "lib" / kLibrary,
+          root / "lib" / "x86_64-linux-gnu" / kLibrary,
+          root / "lib64" / kLibrary,
+          bin / kLibrary};
+}
+
+/// Folders that tools/setup.sh may have put libtorch into, in its order.
+std::vector<fs::path> libtorch_places() {
+  std::vector<fs::path> caches;
+  const auto add = [&](const char* variable, const char* below) {
+    const char* const value = std::getenv(variable);
+    if (value != nullptr && *value != '\0') caches.push_back(fs::path(value) / below);
+  };
+  add("TESSERA_CACHE", "");
+  add("XDG_CACHE_HOME", "tessera");
+  add("HOME", ".cache/tessera");
+  std::error_code unknown;  // a build tree lies in the clone, whose own cache comes last
+  const fs::path bin = fs::read_symlink("/proc/self/exe", unknown).parent_path();
+  caches.push_back(bin.parent_path().parent_path().parent_path() / ".cache");
+  for (fs::path& cache : caches)
+    cache = cache / kLibtorch / "torch" / "lib";
+  return caches;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code unknown;
+  return fs::exists(path, unknown);
+}
+
+/// What the loader said without the sentence around it: the name of the file that it did not find,
+/// or nothing.
+std::string missing_library(const std::string& message) {
+  const auto end = message.find(": cannot open shared object file");
+  return end == std::string::npos ? "" : message.substr(0, end);
+}
+
+bool is_of_libtorch(std::string_view library) {
+  for (const char* part : {"torch", "c10", "gomp", "cudart", "cupti"}) {
+    if (library.find(part) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+int complain(const std::string& what, const std::vector<fs::path>& looked, const char* fix) {
+  std::fprintf(stderr, "error: %s\n", what.c_str());
+  for (const fs::path& place : looked)
+    std::fprintf(stderr, "  looked for it at %s\n", place.c_str());
+  std::fprintf(stderr, "  fix: %s\n", fix);
+  return kExitEnvironment;
+}
+
+int complain_about_load(const fs::path& library, const std::string& message) {
+  const std::string missing = missing_library(message);
+  if (missing.empty()) {
+    return complain("the library of tessera cannot be loaded: " + message,
+                    {library},
+                    "tools/setup.sh && tools/build.sh release");
+  }
+  const std::string what =
+      "a library that tessera needs is missing: " + fs::path(missing).filename().string();
+  if (!is_of_libtorch(missing)) {
+    return complain(what,
+                    {"the system's library folders"},
+                    "tools/setup.sh (it installs or names the Debian package)");
+  }
+  return complain(what,
+                  libtorch_places(),
+                  "tools/setup.sh (it fetches libtorch into the first writable of these caches)");
+}
+
+/// libtorch may have moved since tessera was linked: a library that is loaded already is not
+/// searched for.
+void load_libtorch_from_cache() {
+  for (const fs::path& place : libtorch_places()) {
+    if (!is_there(place / "libtorch_cpu.so")) continue;
+    if (dlopen((place / "libc10.so").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr &&
+        dlopen((place / "libtorch_cpu.so").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) {
+      return;
+    }
+  }
+}
+
+void* load(const fs::path& library, std::string& message) {
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) message = dlerror();
+  return handle;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const fs::path& library : library_places()) {
+    if (!is_there(library)) continue;
+    std::string message;
+    void* handle = load(library, message);
+    if (handle == nullptr && is_of_libtorch(missing_library(message))) {
+      load_libtorch_from_cache();
+      handle = load(library, message);
+    }
+    if (handle == nullptr) return complain_about_load(library, message);
+    const auto run = reinterpret_cast<Main>(dlsym(handle, "tessera_main"));
+    if (run != nullptr) return run(argc, argv);
+    return complain_about_load(library, "it has no tessera_main, so it is of another version");
+  }
+  return complain(std::string("the library of tessera is missing: ") + kLibrary,
+                  library_places(),
+                  "tools/setup.sh && tools/build.sh release, or cmake --install build/release");
+}
