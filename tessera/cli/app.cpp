@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/app.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <c10/util/Exception.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/terminal.h"
+
+extern char** environ;
+
+namespace tessera::cli {
+
+Registry<Command>& commands() {
+  static Registry<Command> registry("command");
+  return registry;
+}
+
+namespace {
+
+constexpr const char* kVersion = "0.1.0";
+
+std::string overview() {
+  std::string out =
+      "tessera trains language models on one machine's cores.\n\nusage: tessera COMMAND "
+      "[ARGUMENTS]\n\n";
+  for (const std::string& name : commands().names()) {
+    const Command& command = commands().get(name);
+    if (!command.help.empty()) out += fmt::format("  {:<11} {}\n", name, command.help);
+  }
+  out +=
+      "\nEvery command explains itself: tessera train --help\n"
+      "Start here:\n"
+      "  tessera init nano --data my.txt > my.json\n"
+      "  tessera train my.json -n 2\n"
+      "  tessera generate runs/my --prompt \"Once\"\n";
+  return out;
+}
+
+// A misspelt variable would silently do nothing.
+void check_environment() {
+  static const std::vector<std::string> known = {
+      "TESSERA_CACHE", "TESSERA_GOLDEN", "TESSERA_ISA", "TESSERA_LOG", "TESSERA_LIBTORCH"};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.substr(0, 8) != "TESSERA_") continue;
+    const std::string name(text.substr(0, text.find('=')));
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    log::warn("the environment variable " + name + " means nothing here; " +
+              text::suggestion(name, known));
+  }
+}
+
+void set_log_level() {
+  const char* wanted = std::getenv("TESSERA_LOG");
+  if (wanted == nullptr || *wanted == '\0') return;
+  const std::string level = text::lower(wanted);
+  if (level == "debug") return show_log(log::Level::Debug);
+  if (level == "info") return show_log(log::Level::Info);
+  if (level == "warn" || level == "warning") return show_log(log::Level::Warning);
+  if (level == "error") return show_log(log::Level::Error);
+  log::warn(std::string("TESSERA_LOG is \"") + wanted + "\", expected debug, info, warn or error");
+}
+
+int dispatch(const std::vector<std::string>& words) {
+  if (words.empty()) {
+    std::fputs(overview().c_str(), stderr);
+    return exit_code(Error::Kind::Config);
+  }
+  const std::string& name = words.front();
+  if (name == "--help" || name == "-h" || name == "help") {
+    std::fputs(overview().c_str(), stdout);
+    return kExitOk;
+  }
+  if (name == "--version") {
+    std::printf("tessera %s\n", kVersion);
+    return kExitOk;
+  }
+  const Command& command = commands().get(name);
+  return command.run({words.begin() + 1, words.end()});
+}
+
+int tell(const Error& error) {
+  const bool ours = error.kind() == Error::Kind::Bug;
+  print_error(ours ? "bug in tessera: " + error.text() : error.text());
+  if (ours) {
+    std::fprintf(stderr,
+                 "  at %s:%d; please report it with the output of: tessera report\n",
+                 error.where().file,
+                 error.where().line);
+  }
+  return exit_code(error.kind());
+}
+
+int tell_foreign(const std::string& what) {
+  return tell(Error(Error::Kind::Bug, what));
+}
+
+}  // namespace
+}  // namespace tessera::cli
+
+extern "C" int tessera_main(int argc, char** argv) {
+  using namespace tessera;
+  try {
+    log::set_sink(cli::print_log);
+    cli::set_log_level();
+    cli::check_environment();
+    const int code = cli::dispatch(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+    std::fflush(stdout);
+    return code;
+  } catch (const Error& error) {
+    std::fflush(stdout);
+    return cli::tell(error);
+  } catch (const c10::Error& error) {
+    return cli::tell_foreign(error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    return cli::tell(
+        Error(Error::Kind::Memory, "out of memory", "use a smaller model, batch or sequence"));
+  } catch (const std::exception& error) {
+    return cli::tell_foreign(error.what());
+  }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// A command line: what a command takes, read into variables, with --help made from the same list.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tessera::cli {
+
+/// Flags that every command has.
+struct Common {
+  bool quiet = false;
+  bool verbose = false;
+  bool json = false;
+};
+
+/// Where a value goes.
+using Target = std::variant<std::string*,
+                            std::int64_t*,
+                            double*,
+                            std::optional<std::string>*,
+                            std::optional<std::int64_t>*,
+                            std::optional<double>*,
+                            std::vector<std::string>*>;
+
+class Arguments {
+ public:
+  /// `command` as typed ("train"), one sentence, and lines to copy.
+  Arguments(const std::string& command,
+            const std::string& sentence,
+            const std::vector<std::string>& examples);
+  ~Arguments();
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+
+  /// A word without a dash, in the order of the calls.
+  void positional(const std::string& name,
+                  Target target,
+                  const std::string& help,
+                  bool required = true);
+  /// `names`: "--out" or "-n,--num-gpus". A vector collects every use.
+  void option(const std::string& names, Target target, const std::string& help);
+  void flag(const std::string& names, bool& target, const std::string& help);
+  /// --quiet, -v and, if the command can write it, --json.
+  void common(Common& target, bool has_json = false);
+
+  /// Reads the words after the command. False if help was asked for; it has been printed.
+  /// Error{Config} for what does not fit, with the nearest option.
+  [[nodiscard]] bool parse(const std::vector<std::string>& words);
+  [[nodiscard]] std::string help() const;
+
+ private:
+  struct Parser;
+  std::unique_ptr<Parser> parser_;
+};
+
+}  // namespace tessera::cli

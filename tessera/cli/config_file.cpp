@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/config_file.h"
+
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kMostBytes = std::uintmax_t{16} << 20;
+
+std::optional<std::string> decode_base64(std::string_view text) {
+  std::string out;
+  unsigned bits = 0, have = 0;
+  while (!text.empty() && text.back() == '=')
+    text.remove_suffix(1);
+  for (const char c : text) {
+    unsigned value = 0;
+    if (c >= 'A' && c <= 'Z')
+      value = static_cast<unsigned>(c - 'A');
+    else if (c >= 'a' && c <= 'z')
+      value = static_cast<unsigned>(c - 'a') + 26;
+    else if (c >= '0' && c <= '9')
+      value = static_cast<unsigned>(c - '0') + 52;
+    else if (c == '-' || c == '+')
+      value = 62;
+    else if (c == '_' || c == '/')
+      value = 63;
+    else
+      return std::nullopt;
+    bits = (bits << 6 | value) & 0xFFFFFF;
+    have += 6;
+    if (have < 8) continue;
+    have -= 8;
+    out += static_cast<char>(bits >> have & 0xFF);
+  }
+  return out;
+}
+
+[[noreturn]] void refuse_missing(const fs::path& path) {
+  std::vector<std::string> beside;
+  std::error_code ignored;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end;
+       at.increment(ignored)) {
+    if (at->path().extension() == ".json")
+      beside.push_back((path.parent_path() / at->path().filename()).string());
+  }
+  const auto near = text::nearest(path.string(), beside);
+  throw Error(Error::Kind::Config,
+              fmt::format("there is no file {}", path.string()),
+              near ? "did you mean " + *near + "?"
+                   : fmt::format("make one: tessera init nano --data my.txt > {}", path.string()));
+}
+
+}  // namespace
+
+json::Value read_config(const std::string& argument) {
+  const fs::path path = argument;
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    const auto decoded = argument.size() >= 8 ? decode_base64(argument) : std::nullopt;
+    if (decoded && text::trim(*decoded).substr(0, 1) == "{")
+      return json::parse(*decoded, "CONFIG (base64)");
+    refuse_missing(path);
+  }
+  if (fs::is_directory(path, ignored)) {
+    const bool run = fs::exists(path / "config.json", ignored);
+    throw Error(Error::Kind::Config,
+                fmt::format("{} is a folder, expected a configuration", argument),
+                run ? fmt::format("to go on with this run: tessera train {}",
+                                  (path / "config.json").string())
+                    : "name a JSON file");
+  }
+  const std::uintmax_t size = fs::file_size(path, ignored);
+  TESSERA_REQUIRE(ignored || size <= kMostBytes,
+                  Config,
+                  fmt::format("{} has {}: that is no configuration", argument, text::bytes(size)),
+                  "name a JSON file");
+  return json::parse(files::read(path), argument);
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags that scripts for DeepSpeed and Hugging Face pass, as the keys that they set.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/config/json.h"
+
+namespace tessera::cli {
+
+/// What was found among the words of a command line.
+struct ForeignFlags {
+  struct Setting {
+    std::string flag;  ///< as typed
+    std::string key;   ///< "optimizer.lr"
+    json::Value value;
+  };
+  std::vector<Setting> settings;
+  std::string config;  ///< of --deepspeed or --deepspeed_config; empty: not given
+};
+
+/// Takes the known flags and their values out of `words`; "-" and "_" in names are the same.
+/// Error{Config} for a value that is missing or no number.
+ForeignFlags take_foreign_flags(std::vector<std::string>& words);
+
+/// Sets the keys in `source`. `warmup_steps` becomes the parameter that the schedule knows, and
+/// without a schedule Hugging Face's default one, linear.
+void apply(const ForeignFlags& flags, json::Value& source);
+
+/// Lines for --help.
+std::string foreign_flags_help();
+
+}  // namespace tessera::cli

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera init: a commented configuration to begin with.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/config/json.h"
+#include "tessera/models/family.h"
+
+namespace tessera::cli {
+namespace {
+
+// What suits a preset: sizes of the batch, and how fast it may learn.
+struct Advice {
+  std::string_view preset;
+  int sequence_length, global_batch, accumulation, max_steps, warmup;
+  std::string_view lr, min_lr, tokenizer, bf16;
+};
+constexpr std::array<Advice, 3> kAdvice = {{
+    {"nano", 64, 12, 1, 1500, 100, "1e-3", "1e-4", "byte", "false"},
+    {"mini", 256, 16, 2, 5000, 200, "1e-3", "1e-4", "byte", "false"},
+    {"", 512, 32, 8, 20000, 500, "3e-4", "3e-5", "gpt2", "true"},
+}};
+
+const Advice& advice_for(const std::string& preset) {
+  for (const Advice& advice : kAdvice) {
+    if (advice.preset == preset) return advice;
+  }
+  return kAdvice.back();
+}
+
+std::string quoted(const std::string& text) {
+  return json::Value::string(text).dump();
+}
+
+std::string batch_lines(const Advice& advice) {
+  const std::string more = "more needs less memory, for the same result";
+  return fmt::format("  \"train_batch_size\": {},  // sequences of one update, over all ranks\n",
+                     advice.global_batch) +
+         fmt::format("  \"gradient_accumulation_steps\": {},  // {}\n", advice.accumulation, more);
+}
+
+std::string template_for(const std::string& preset, const std::string& data) {
+  const Advice& advice = advice_for(preset);
+  std::string out = "{\n";
+  const auto add = [&](const std::string& text) { out += text; };
+  add("  // Train it:          tessera train THIS_FILE -n 2\n");
+  add("  // Check it only:     tessera train THIS_FILE --dry-run\n");
+  add("  // All of its keys:   tessera config explain\n");
+  add("  \"model\": {\n");
+  add(fmt::format("    \"preset\": {},  // or num_layers, hidden_size, num_heads\n",
+                  quoted(preset)));
+  add("    \"dropout\": 0.0,\n");
+  add("  },\n");
+  add(fmt::format("  \"tokenizer\": {{\"type\": {}}},  // byte or gpt2\n",
+                  quoted(std::string(advice.tokenizer))));
+  add("  \"data\": {\n");
+  add(fmt::format(
+      "    \"train\": {},  // a .txt, a .jsonl, a folder of them, a list, or a .bin/.idx pair\n",
+      quoted(data)));
+  add("    \"validation_fraction\": 0.1,  // the tail of the data; or \"validation\": another "
+      "file\n");
+  add(fmt::format("    \"sequence_length\": {},  // tokens\n", advice.sequence_length));
+  add("  },\n");
+  add(batch_lines(advice));
+  add(fmt::format(
+      "  \"optimizer\": {{\"type\": \"AdamW\", \"params\": {{\"lr\": {}, \"betas\": [0.9, 0.99], "
+      "\"weight_decay\": 0.1}}}},\n",
+      advice.lr));
+  add(
+      fmt::format("  \"scheduler\": {{\"type\": \"WarmupCosine\", \"params\": "
+                  "{{\"warmup_num_steps\": {}, \"min_lr\": {}}}}},\n",
+                  advice.warmup,
+                  advice.min_lr));
+  add("  \"gradient_clipping\": 1.0,\n");
+  add(fmt::format(
+      "  \"bf16\": {{\"enabled\": {}}},  // half the memory of weights and activations\n",
+      advice.bf16));
+  add(fmt::format("  \"trainer\": {{\"max_steps\": {}, \"seed\": 1234}},\n", advice.max_steps));
+  add("  \"eval\": {\"every\": 250, \"prompt\": \"The \"},  // loss on the validation data, and a "
+      "sample\n");
+  add("  \"checkpoint\": {\"keep\": 3},  // every 15 minutes and at the end\n");
+  add("}\n");
+  return out;
+}
+
+std::string shipped_text() {
+  std::error_code ignored;
+  const std::filesystem::path text = "examples/data/shakespeare.txt";
+  return std::filesystem::exists(text, ignored) ? text.string() : "my.txt";
+}
+
+int init(const std::vector<std::string>& line) {
+  std::string preset = "nano", data;
+  Arguments arguments("init",
+                      "Writes a commented configuration to standard output.",
+                      {"tessera init > my.json", "tessera init mini --data notes/ > notes.json"});
+  arguments.positional("PRESET", &preset, "Size of the model [nano]", /*required=*/false);
+  arguments.option("--data", &data, "What to train on");
+  if (!arguments.parse(line)) return kExitOk;
+  const std::vector<std::string>& presets = models::families().get("gpt2").presets;
+  const bool known = std::find(presets.begin(), presets.end(), preset) != presets.end();
+  TESSERA_REQUIRE(known,
+                  Config,
+                  fmt::format("unknown preset \"{}\"", preset),
+                  text::suggestion(preset, presets));
+  std::fputs(template_for(preset, data.empty() ? shipped_text() : data).c_str(), stdout);
+  return kExitOk;
+}
+
+TESSERA_COMMAND("init", "write a configuration to begin with", init);
+
+}  // namespace
+}  // namespace tessera::cli

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/terminal.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace tessera::cli {
+namespace {
+
+log::Level shown_level = log::Level::Warning;  // set before anything else runs
+
+bool coloured() {
+  const char* plain = std::getenv("NO_COLOR");
+  return isatty(STDERR_FILENO) != 0 && (plain == nullptr || *plain == '\0');
+}
+
+void to_stderr(const char* colour, const char* label, std::string_view text) {
+  const bool colours = coloured();
+  // One write a message, so that lines of several processes do not mix.
+  std::string out = std::string(colours ? colour : "") + label + (colours ? "\033[0m" : "");
+  out += text;
+  out += '\n';
+  std::fwrite(out.data(), 1, out.size(), stderr);
+}
+
+std::size_t columns() {
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+// At most `width` characters of the text, never part of one.
+std::string_view clip(std::string_view text, std::size_t width) {
+  std::size_t characters = 0, end = 0;
+  for (; end < text.size(); ++end) {
+    const bool begins = (static_cast<unsigned char>(text[end]) & 0xC0) != 0x80;
+    if (begins && ++characters > width) break;
+  }
+  return text.substr(0, end);
+}
+
+void put(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+}  // namespace
+
+Terminal::Terminal() : terminal_(isatty(STDOUT_FILENO) != 0) {}
+Terminal::~Terminal() {
+  erase_live();
+}
+
+void Terminal::erase_live() {
+  if (!live_) return;
+  put("\r\033[K");
+  std::fflush(stdout);
+  live_ = false;
+}
+
+void Terminal::line(std::string_view text) {
+  erase_live();
+  put(text);
+  put("\n");
+  std::fflush(stdout);
+}
+
+void Terminal::live(std::string_view text) {
+  if (!terminal_) return;
+  erase_live();
+  if (text.empty()) return;
+  // A line that wraps could not be taken back.
+  put(clip(text, columns() - 1));
+  std::fflush(stdout);
+  live_ = true;
+}
+
+void Terminal::stream(std::string_view text) {
+  erase_live();
+  put(text);
+  std::fflush(stdout);
+}
+
+void print_error(const std::string& text) {
+  to_stderr("\033[31m", "error: ", text);
+}
+
+void show_log(log::Level level) {
+  shown_level = level;
+  log::set_level(std::min(level, log::Level::Info));
+}
+
+void print_log(log::Level level, std::string_view message) {
+  if (level < shown_level) return;
+  switch (level) {
+    case log::Level::Debug:
+      return to_stderr("\033[2m", "debug: ", message);
+    case log::Level::Info:
+      return to_stderr("\033[2m", "", message);
+    case log::Level::Warning:
+      return to_stderr("\033[33m", "warning: ", message);
+    case log::Level::Error:
+      return to_stderr("\033[31m", "error: ", message);
+  }
+}
+
+}  // namespace tessera::cli

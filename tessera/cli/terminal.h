@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Standard output and standard error: tables, steps and text on one, warnings and errors on the
+// other.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "tessera/base/log.h"
+#include "tessera/engine/console.h"
+
+namespace tessera::cli {
+
+/// Standard output. The live line exists on a terminal only.
+class Terminal final : public engine::Console {
+ public:
+  Terminal();
+  ~Terminal() override;
+  void line(std::string_view text) override;
+  void live(std::string_view text) override;
+  void stream(std::string_view text) override;
+  [[nodiscard]] bool is_terminal() const override { return terminal_; }
+
+ private:
+  void erase_live();
+  bool terminal_;
+  bool live_ = false;
+};
+
+/// "error: ..." on standard error, coloured on a terminal unless NO_COLOR is set.
+void print_error(const std::string& text);
+/// From which level messages appear on standard error; warnings and errors unless it is lowered.
+/// The log's own level is lowered with it.
+void show_log(log::Level level);
+/// The sink of the program's log.
+void print_log(log::Level level, std::string_view message);
+
+}  // namespace tessera::cli

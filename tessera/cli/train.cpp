@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera train: a configuration and what the command line changes in it, handed to the engine.
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/config_file.h"
+#include "tessera/cli/foreign_flags.h"
+#include "tessera/cli/terminal.h"
+#include "tessera/engine/run.h"
+#include "tessera/launch/launch.h"
+#include "tessera/planner/overrides.h"
+#include "tessera/planner/train_config.h"
+#include "tessera/planner/validate.h"
+
+namespace tessera::cli {
+namespace {
+
+struct TrainWords {
+  std::string config;
+  std::optional<std::int64_t> ranks;
+  std::vector<std::string> set;
+  std::string resume = "auto";
+  bool dry_run = false;
+  Common common;
+};
+
+bool parse(TrainWords& words, const std::vector<std::string>& line) {
+  Arguments arguments(
+      "train",
+      "Trains what CONFIG describes, on one rank or several.\n\n" + foreign_flags_help(),
+      {"tessera train my.json",
+       "tessera train my.json -n 2",
+       "tessera train my.json --set optimizer.lr=3e-4 --set trainer.max_steps=1000",
+       "tessera train my.json --dry-run          check everything, start nothing",
+       "tessera train my.json --resume never     begin anew; the old contents are moved aside"});
+  arguments.positional(
+      "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
+  arguments.option("-n,--nproc-per-node,--nproc_per_node,--num-gpus,--num_gpus",
+                   &words.ranks,
+                   "Local ranks [1]");
+  arguments.option(
+      "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
+  arguments.option(
+      "--resume", &words.resume, "auto, never, or the path of a run or checkpoint [auto]");
+  arguments.flag(
+      "--dry-run,--dry_run", words.dry_run, "Check everything, print the table, start nothing");
+  arguments.common(words.common, /*has_json=*/true);
+  return arguments.parse(line);
+}
+
+// The number of ranks: -n, unless a launcher has started them already.
+int ranks_of(const TrainWords& words) {
+  const auto launcher = launch::detect_launcher();
+  const std::int64_t fallback = launcher ? launcher->world_size : 1;
+  const std::int64_t ranks = words.ranks.value_or(fallback);
+  TESSERA_REQUIRE(
+      !launcher || ranks == launcher->world_size,
+      Config,
+      fmt::format("-n {}, but {} started {} ranks", ranks, launcher->name, launcher->world_size),
+      "remove -n: the launcher decides");
+  TESSERA_REQUIRE(ranks >= 1 && ranks <= planner::kMostRanks,
+                  Config,
+                  fmt::format("-n {}: expected 1 to {} ranks", ranks, planner::kMostRanks),
+                  "use about as many ranks as there are cores");
+  return static_cast<int>(ranks);
+}
+
+int train(const std::vector<std::string>& line) {
+  std::vector<std::string> rest = line;
+  const ForeignFlags foreign = take_foreign_flags(rest);
+  TrainWords words;
+  if (!parse(words, rest)) return kExitOk;
+  TESSERA_REQUIRE(words.config.empty() || foreign.config.empty(),
+                  Config,
+                  fmt::format("two configurations: {} and {}", words.config, foreign.config),
+                  "name one of them");
+  const std::string path = words.config.empty() ? foreign.config : words.config;
+  TESSERA_REQUIRE(!path.empty(),
+                  Config,
+                  "tessera train: CONFIG is missing",
+                  "tessera init nano --data my.txt > my.json; tessera train my.json");
+  if (words.common.verbose) show_log(log::Level::Info);
+
+  const int ranks = ranks_of(words);
+  json::Value source = read_config(path);
+  apply(foreign, source);
+  for (const std::string& assignment : words.set)
+    planner::apply_override(source, assignment);
+  planner::Plan plan = planner::make_plan(source, ranks, path);
+  plan.quiet = words.common.quiet;
+
+  Terminal terminal;
+  const engine::TrainCommand command{.resume = words.resume,
+                                     .dry_run = words.dry_run,
+                                     .quiet = words.common.quiet,
+                                     .verbose = words.common.verbose,
+                                     .json = words.common.json,
+                                     .console = &terminal};
+  return engine::run_training(std::move(plan), command);
+}
+
+TESSERA_COMMAND("train", "train a model from a configuration", train);
+
+}  // namespace
+}  // namespace tessera::cli
