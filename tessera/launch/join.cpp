@@ -16,6 +16,7 @@
 #include "tessera/launch/machine.h"
 #include "tessera/launch/meeting.h"
 #include "tessera/launch/peer_watch.h"
+#include "tessera/launch/run_rank.h"
 #include "tessera/launch/shared_files.h"
 #include "tessera/launch/stop_signals.h"
 
@@ -172,6 +173,7 @@ RankInfo join_launcher(const Launcher& launcher, const Options& options) {
   info.control = shared.control;
   ControlPage& control = *map_control(shared.control, launcher.local_world_size);
   stop_on_signals(control, {SIGINT, SIGTERM, SIGUSR1}, SecondSignal::End);
+  report_from_ranks(options.report);
   watch_peers(control, launcher.local_rank, options.grace_s);
   if (shared.same_mask) {
     share_cores(info, options);

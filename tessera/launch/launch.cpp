@@ -6,9 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <iostream>
-#include <new>
 
 #include <fmt/core.h>
 #include <sched.h>
@@ -17,7 +15,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/launch/machine.h"
-#include "tessera/launch/rank_end.h"
 #include "tessera/launch/shared_files.h"
 #include "tessera/launch/stop_signals.h"
 #include "tessera/launch/supervisor.h"
@@ -60,49 +57,7 @@ RankInfo info_of(int rank, const Options& options, const SharedFiles& files) {
   _exit(code);
 }
 
-int fail(const RankInfo& rank, ControlPage* control, Error::Kind kind, const std::string& text) {
-  if (control != nullptr) control->abort(rank.rank, static_cast<std::uint32_t>(kind), text);
-  return exit_code(kind);
-}
-
-int run_guarded(const RankInfo& rank,
-                ControlPage* control,
-                const std::function<int(const RankInfo&)>& fn) {
-  try {
-    return fn(rank);
-  } catch (const Error& error) {
-    return fail(rank, control, error.kind(), error.text());
-  } catch (const std::bad_alloc&) {
-    return fail(rank, control, Error::Kind::Memory, "memory ran out");
-  } catch (const std::exception& error) {
-    return fail(
-        rank, control, Error::Kind::Bug, fmt::format("unexpected exception: {}", error.what()));
-  }
-}
-
 }  // namespace
-
-int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn) {
-  ControlPage* const control =
-      rank.control >= 0 ? map_control(rank.control, rank.local_world_size) : nullptr;
-  if (control != nullptr) {
-    control->line(rank.rank).pid = static_cast<std::uint32_t>(getpid());
-    control->line(rank.rank).state = static_cast<std::uint32_t>(RankState::Running);
-  }
-  const int code = run_guarded(rank, control, fn);
-  if (control != nullptr) {
-    const bool orderly = is_orderly(code);
-    // Peers that wait for this rank would wait for ever.
-    if (!orderly)
-      fail(rank,
-           control,
-           kind_of(code),
-           fmt::format("rank {} ended with exit code {}", rank.rank, code));
-    control->line(rank.rank).state =
-        static_cast<std::uint32_t>(orderly ? RankState::Finished : RankState::Failed);
-  }
-  return code;
-}
 
 int launch(const Options& options, const std::function<int(const RankInfo&)>& fn) {
   TESSERA_REQUIRE(

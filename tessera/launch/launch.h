@@ -35,8 +35,8 @@ struct Options {
   int ranks = 1;
   std::size_t arena_bytes = std::size_t{1} << 40;
   int threads_per_rank = 0;  ///< 0: cores / local ranks, at least 1
-  /// Called in the supervisor with the report of a failure, first line first ("rank 3 was lost:
-  /// signal 9 ...").
+  /// Called in the supervisor (under a launcher: on the first rank that is not lost) with the
+  /// report of a failure, first line first ("rank 3 was lost: signal 9 ...").
   std::function<void(const std::vector<std::string>&)> report;
   /// Called in the supervisor when the job was asked to stop and goes on to the end of its step.
   std::function<void(const std::string&)> notice;
@@ -69,6 +69,9 @@ struct Launcher {
 std::optional<Launcher> detect_launcher();
 /// Meets the other local ranks of a launcher's job over an abstract unix socket named by a hash of
 /// uid and job (SO_PEERCRED checked), exchanges the memfds, and watches the peers by pidfd.
+/// From then on SIGINT, SIGTERM and SIGUSR1 set `stop_requested`; a second one ends this process.
+/// Errors: Error{Comm} naming the ranks that did not come in time; Error{Config} for two processes
+/// with the same rank; Error{Environment}.
 RankInfo join_launcher(const Launcher& launcher, const Options& options);
 
 /// Runs `fn` as one rank and returns its exit code: keeps this rank's line of the control page,

@@ -8,6 +8,8 @@
 #include <fmt/core.h>
 #include <sys/wait.h>
 
+#include "tessera/base/text.h"
+
 namespace tessera::launch {
 namespace {
 
@@ -23,6 +25,10 @@ constexpr std::array kKinds = {Error::Kind::Config,
 
 std::string at_step(std::int64_t step) {
   return step < 0 ? "before its first step" : fmt::format("at step {}", step);
+}
+
+std::string lost_text(int rank) {
+  return fmt::format("rank {} was lost", rank);
 }
 
 std::string cause_of(int signal) {
@@ -49,8 +55,8 @@ std::string cause_of(int signal) {
 }
 
 Loss out_of_memory_loss(int rank, const std::string& how, std::int64_t step) {
-  return {fmt::format("rank {} was lost: {} {}; the kernel killed it because memory ran out",
-                      rank,
+  return {fmt::format("{}: {} {}; the kernel killed it because memory ran out",
+                      lost_text(rank),
                       how,
                       at_step(step)),
           "use a smaller train_micro_batch_size_per_gpu with more gradient_accumulation_steps, "
@@ -70,8 +76,8 @@ std::string signal_text(int signal) {
 Loss describe_loss(int rank, int status, std::int64_t step, bool out_of_memory) {
   if (!WIFSIGNALED(status)) {
     const int code = WEXITSTATUS(status);
-    return {fmt::format("rank {} was lost: it left with exit code {} {} without a message",
-                        rank,
+    return {fmt::format("{}: it left with exit code {} {} without a message",
+                        lost_text(rank),
                         code,
                         at_step(step)),
             fmt::format("its log file may say more (logs/rank_{:05}.log)", rank),
@@ -80,21 +86,18 @@ Loss describe_loss(int rank, int status, std::int64_t step, bool out_of_memory) 
   const int signal = WTERMSIG(status);
   if (signal == SIGKILL && out_of_memory)
     return out_of_memory_loss(rank, signal_text(signal), step);
-  return {fmt::format("rank {} was lost: {} {}; {}",
-                      rank,
-                      signal_text(signal),
-                      at_step(step),
-                      cause_of(signal)),
-          kResume,
-          Error::Kind::Comm};
+  return {
+      fmt::format(
+          "{}: {} {}; {}", lost_text(rank), signal_text(signal), at_step(step), cause_of(signal)),
+      kResume,
+      Error::Kind::Comm};
 }
 
 Loss describe_silent_loss(int rank, std::int64_t step, bool out_of_memory) {
   if (out_of_memory) return out_of_memory_loss(rank, "its process ended", step);
-  return {fmt::format(
-              "rank {} was lost: its process ended {} without a message; its launcher knows how",
-              rank,
-              at_step(step)),
+  return {fmt::format("{}: its process ended {} without a message; its launcher knows how",
+                      lost_text(rank),
+                      at_step(step)),
           kResume,
           Error::Kind::Comm};
 }
@@ -125,6 +128,17 @@ std::string position(const RankLine& line) {
     text += fmt::format(", waiting for rank {}", peer - 1);
   }
   return text;
+}
+
+std::vector<std::string> failure_lines(ControlPage& control) {
+  const std::uint32_t rank = control.abort_rank.load();
+  std::string message = control.abort_message();
+  if (control.ranks > 1 && !message.starts_with(lost_text(static_cast<int>(rank)))) {
+    const std::int64_t step = control.line(static_cast<int>(rank)).step.load();
+    const std::string when = step < 0 ? "" : fmt::format(" at step {}", step);
+    message = fmt::format("rank {} failed{}: {}", rank, when, message);
+  }
+  return text::split(message, '\n');
 }
 
 }  // namespace tessera::launch

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
@@ -33,6 +34,11 @@ bool is_orderly(int exit_code);
 Error::Kind kind_of(int exit_code);
 /// The kind that broke the world; Bug for what is none.
 Error::Kind abort_kind(const ControlPage& control);
+
+/// What broke the world, as the first lines of a report: "rank 2 failed at step 5: the loss is nan"
+/// and its remedy. A world of one rank needs no number, and the message of a loss names its rank
+/// itself.
+std::vector<std::string> failure_lines(ControlPage& control);
 
 /// "at step 12, in reduce h.3 (block.cpp:44), waiting for rank 1": what the page knows of a rank.
 std::string position(const RankLine& line);

@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 
 #include "tessera/base/clock.h"
-#include "tessera/base/text.h"
 #include "tessera/launch/machine.h"
 
 namespace tessera::launch {
@@ -222,13 +221,7 @@ std::vector<std::string> Supervisor::first_lines() const {
     return {fmt::format("stopped at once by {}: {}", signal_text(stopped_at_once_), unsaved)};
   }
   if (loss_) return {loss_->text + "; " + loss_->remedy};
-  const std::int64_t step = control_.line(failed_rank_).step.load();
-  std::string message = control_.abort_message();
-  if (children_.size() > 1) {
-    const std::string when = step < 0 ? "" : fmt::format(" at step {}", step);
-    message = fmt::format("rank {} failed{}: {}", failed_rank_, when, message);
-  }
-  return text::split(message, '\n');
+  return failure_lines(control_);
 }
 
 std::string Supervisor::rank_line(int rank) const {

@@ -33,16 +33,32 @@ Options quick() {
   return options;
 }
 
+/// Keeps the number of lines, the first one's length and who spoke on the board.
+Options reporting(Board& board, int rank) {
+  Options options = quick();
+  options.report = [&board, rank](const std::vector<std::string>& lines) {
+    board.numbers[0] = static_cast<int>(lines.size());
+    board.numbers[1] = lines[0].find("rank 1 failed at step 7: no data") == 0 ? 1 : 0;
+    board.numbers[2] = lines[0].find("rank 0 was lost: ") == 0 ? 1 : 0;
+    board.numbers[3] = rank;
+    ++board.numbers[4];
+  };
+  return options;
+}
+
 /// All ranks of a job as children of the test, the last one first so that they have to wait for
 /// rank 0.
 std::vector<pid_t> start(int ranks,
                          const std::string& job,
-                         const std::function<int(const RankInfo&)>& fn) {
+                         const std::function<int(const RankInfo&)>& fn,
+                         Board* board = nullptr) {
   std::vector<pid_t> children(static_cast<std::size_t>(ranks));
   for (int rank = ranks - 1; rank >= 0; --rank) {
     children[static_cast<std::size_t>(rank)] = in_child([=] {
       try {
-        return run_rank(join_launcher(launcher_of(rank, ranks, job), quick()), fn);
+        return run_rank(join_launcher(launcher_of(rank, ranks, job),
+                                      board == nullptr ? quick() : reporting(*board, rank)),
+                        fn);
       } catch (const Error& error) {
         return exit_code(error.kind());
       }
@@ -129,6 +145,37 @@ TEST(JoinLauncher, PassesOnWhatARankThrew) {
 
   EXPECT_EQ(wait_for(children[0]), 42);
   EXPECT_EQ(wait_for(children[1]), 3);
+}
+
+TEST(JoinLauncher, ReportsOnTheFirstRankThatIsLeft) {
+  Board& thrown = Board::make();
+  for (const pid_t child : start(
+           3,
+           "report",
+           [&](const RankInfo& info) -> int {
+             if (info.rank != 1) return step_until_told(info, thrown);
+             map_control(info.control, 3)->line(1).step = 7;
+             throw Error(Error::Kind::Data, "no data", "bring some");
+           },
+           &thrown)) {
+    wait_for(child);
+  }
+  EXPECT_EQ(thrown.numbers[0], 4) << "message, remedy, and a line for each other rank";
+  EXPECT_EQ(thrown.numbers[1], 1);
+  EXPECT_EQ(thrown.numbers[3], 0);
+  EXPECT_EQ(thrown.numbers[4], 1) << "once";
+
+  Board& killed = Board::make();
+  const auto children = start(
+      3, "report2", [&](const RankInfo& info) { return step_until_told(info, killed); }, &killed);
+  ASSERT_TRUE(eventually(
+      [&] { return killed.steps[0] > 2 && killed.steps[1] > 2 && killed.steps[2] > 2; }));
+  kill(children[0], SIGKILL);
+  for (const pid_t child : children)
+    wait_for(child);
+  EXPECT_EQ(killed.numbers[2], 1);
+  EXPECT_EQ(killed.numbers[3], 1);
+  EXPECT_EQ(killed.numbers[4], 1);
 }
 
 TEST(JoinLauncher, StopsAllWhenTheLauncherSendsATermination) {

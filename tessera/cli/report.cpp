@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera report: what this machine can do, or how a run went.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/facts.h"
+
+namespace tessera::cli {
+
+std::string as_table(const Facts& facts) {
+  std::size_t width = 0;
+  for (const Fact& fact : facts)
+    width = std::max(width, fact.label.size());
+  std::string out;
+  for (const Fact& fact : facts) {
+    if (!fact.label.empty()) out += fmt::format("{:<{}}  {}\n", fact.label, width, fact.text);
+  }
+  return out;
+}
+
+json::Value as_json(const Facts& facts) {
+  json::Value out = json::Value::object();
+  for (const Fact& fact : facts)
+    out[fact.key] = fact.value;
+  return out;
+}
+
+namespace {
+
+int report(const std::vector<std::string>& line) {
+  std::string run;
+  Common common;
+  Arguments arguments(
+      "report",
+      "Tells what this machine can do; with RUN, how that run went.",
+      {"tessera report", "tessera report runs/my", "tessera report runs/my --json"});
+  arguments.positional("RUN", &run, "Run folder", /*required=*/false);
+  arguments.common(common, /*has_json=*/true);
+  if (!arguments.parse(line)) return kExitOk;
+  const Facts facts = run.empty() ? machine_facts() : run_facts(run);
+  std::fputs(common.json ? (as_json(facts).dump(2) + "\n").c_str() : as_table(facts).c_str(),
+             stdout);
+  return kExitOk;
+}
+
+TESSERA_COMMAND("report", "what this machine can do, or how a run went", report);
+
+}  // namespace
+}  // namespace tessera::cli

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/facts.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+
+namespace tessera::cli {
+namespace {
+
+using testing::HasSubstr;
+
+/// A run of three steps, an evaluation and a torn line.
+class RunFacts : public testing::Test {
+ protected:
+  RunFacts() {
+    write(
+        "metrics.jsonl",
+        R"({"step": 1, "epoch": 0.1, "loss": 4.0, "tokens": 100, "tokens_per_s": 100, "step_ms": 1000, "comm_ms": 100, "data_ms": 0, "mem_peak_bytes": 5})"
+        "\n"
+        R"({"step": 2, "epoch": 0.2, "loss": 2.5, "tokens": 200, "tokens_per_s": 200, "step_ms": 500, "comm_ms": 100, "data_ms": 0, "mem_peak_bytes": 9})"
+        "\n"
+        R"({"step": 2, "eval_loss": 3.25})"
+        "\n"
+        R"({"step": 3, "epoch": 0.3, "loss": 3.0, "tokens": 300, "tokens_per_s": 200, "step_ms": 500, "comm_ms": 200, "data_ms": 0, "mem_peak_bytes": 7})"
+        "\n"
+        R"({"step": 4, "lo)");
+    write("status.json",
+          R"({"state": "failed", "step": 3, "exit_code": 7, "message": "the loss is nan"})");
+  }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_.path() / name) << text;
+  }
+  files::TempDir folder_;
+};
+
+double number(const json::Value& facts, const char* key) {
+  const json::Value* const value = facts.find(key);
+  return value == nullptr ? -1.0 : value->as_double();
+}
+
+TEST_F(RunFacts, SumUpItsMetrics) {
+  const json::Value facts = as_json(run_facts(folder_.path()));
+
+  EXPECT_EQ(number(facts, "steps"), 3);
+  EXPECT_EQ(number(facts, "tokens"), 300);
+  EXPECT_EQ(number(facts, "first_loss"), 4.0);
+  EXPECT_EQ(number(facts, "last_loss"), 3.0);
+  EXPECT_EQ(number(facts, "best_loss"), 2.5);
+  EXPECT_EQ(number(facts, "best_loss_step"), 2);
+  EXPECT_EQ(number(facts, "last_eval_loss"), 3.25);
+  EXPECT_DOUBLE_EQ(number(facts, "train_s"), 2.0);
+  EXPECT_DOUBLE_EQ(number(facts, "tokens_per_s"), 150.0)
+      << "300 tokens in 2 s, not the mean of rates";
+  EXPECT_DOUBLE_EQ(number(facts, "comm_share"), 0.2);
+  EXPECT_EQ(number(facts, "mem_peak_bytes"), 9);
+  EXPECT_EQ(number(facts, "exit_code"), 7);
+  EXPECT_EQ(number(facts, "checkpoints"), 0);
+}
+
+TEST_F(RunFacts, ReadAsATable) {
+  const std::string table = as_table(run_facts(folder_.path()));
+
+  EXPECT_THAT(table, HasSubstr("failed, exit code 7"));
+  EXPECT_THAT(table, HasSubstr("the loss is nan"));
+  EXPECT_THAT(table, HasSubstr("2.5000 at step 2"));
+}
+
+TEST(RunFactsErrors, NameAFolderThatIsNoRun) {
+  const files::TempDir folder;
+
+  for (const auto& path : {folder.path(), folder.path() / "absent"}) {
+    try {
+      run_facts(path);
+      FAIL() << path;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Io);
+      EXPECT_THAT(error.text(), HasSubstr(path.string()));
+    }
+  }
+}
+
+TEST(MachineFacts, TellWhatRanksWouldGet) {
+  const json::Value facts = as_json(machine_facts());
+
+  EXPECT_GE(number(facts, "usable_cores"), 1);
+  EXPECT_GT(number(facts, "usable_memory_bytes"), 0);
+  EXPECT_GT(number(facts, "memory_bytes_per_s"), 0);
+  EXPECT_GT(number(facts, "fp32_flops_per_s"), 0);
+  EXPECT_EQ(facts.find("libtorch")->as_string().substr(0, 4), "2.11");
+}
+
+}  // namespace
+}  // namespace tessera::cli
