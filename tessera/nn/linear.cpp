@@ -16,17 +16,18 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     const Param* bias;
     StepContext* context;
   };
-  // Weight and bias are inputs, so that autograd reaches this node through them.
+  // Weight and bias are inputs, so that autograd reaches this node through them. Its edges are
+  // those of the tensors that are there: the bias has the third, if any.
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x,
                             const at::Tensor& weight,
-                            const at::Tensor& bias,
+                            const std::optional<at::Tensor>& bias,
                             std::optional<at::ScalarType> out_dtype,
                             Use use) {
     node->save_for_backward({x, weight});
     keep(node, use);
-    const at::Tensor y = ops::linear(
-        rows(x), matrix(weight), bias.defined() ? bias.view({-1}) : at::Tensor(), out_dtype);
+    const at::Tensor y =
+        ops::linear(rows(x), matrix(weight), bias ? bias->view({-1}) : at::Tensor(), out_dtype);
     auto sizes = x.sizes().vec();
     sizes.back() = y.size(1);
     return y.view(sizes);
@@ -43,7 +44,7 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
       weight_gradient(*use.context,
                       [dy, x, w = use.weight] { write_weight(dy, rows(x), w->grad()); });
     }
-    if (node->needs_input_grad(2)) {
+    if (use.bias != nullptr && node->needs_input_grad(2)) {
       weight_gradient(*use.context, [dy, b = use.bias] { write_bias(dy, b->grad()); });
     }
     return {dx, {}, {}, {}, {}};
@@ -67,7 +68,7 @@ at::Tensor linear(const at::Tensor& x,
                   StepContext& context) {
   return LinearNode::apply(x,
                            weight.tensor(),
-                           bias ? bias->tensor() : at::Tensor(),
+                           bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
                            std::optional<at::ScalarType>(),
                            LinearNode::Use{&weight, bias, &context});
 }
@@ -75,7 +76,7 @@ at::Tensor linear(const at::Tensor& x,
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context) {
   return LinearNode::apply(x_BTC,
                            weight_VC.tensor(),
-                           at::Tensor(),
+                           std::optional<at::Tensor>(),
                            std::optional<at::ScalarType>(at::kFloat),
                            LinearNode::Use{&weight_VC, nullptr, &context});
 }

@@ -104,20 +104,53 @@ TESSERA_INLINE void turn(double u, double& cosine, double& sine) {
   sine = from_bits(((s & ~odd) | (c & odd)) ^ sine_sign);
 }
 
+// The four words of kPairs consecutive counters below 2^63, as Philox::operator() makes them, a
+// round at a time over all.
+TESSERA_INLINE void philox_words(std::uint64_t key,
+                                 std::uint64_t first,
+                                 std::uint32_t (&c)[4][kPairs]) {
+  for (std::int64_t i = 0; i < kPairs; ++i) {
+    const std::uint64_t counter = first + static_cast<std::uint64_t>(i);
+    c[0][i] = static_cast<std::uint32_t>(counter);
+    c[1][i] = static_cast<std::uint32_t>(counter >> 32);
+    c[2][i] = c[3][i] = 0;
+  }
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9U, k1 += 0xBB67AE85U) {
+    for (std::int64_t i = 0; i < kPairs; ++i) {
+      const std::uint64_t p0 = std::uint64_t{0xD2511F53U} * c[0][i],
+                          p1 = std::uint64_t{0xCD9E8D57U} * c[2][i];
+      c[0][i] = static_cast<std::uint32_t>(p1 >> 32) ^ c[1][i] ^ k0;
+      c[1][i] = static_cast<std::uint32_t>(p1);
+      c[2][i] = static_cast<std::uint32_t>(p0 >> 32) ^ c[3][i] ^ k1;
+      c[3][i] = static_cast<std::uint32_t>(p0);
+    }
+  }
+}
+
+// uniform_double() without a conversion from 64-bit integers, which vector registers lack.
+TESSERA_INLINE double uniform(std::uint32_t hi, std::uint32_t lo) {
+  constexpr std::uint64_t kTwo52 = 0x4330000000000000ULL;
+  const double high = from_bits(kTwo52 | hi) - 0x1.0p52,
+               low = from_bits(kTwo52 | (lo >> 11)) - 0x1.0p52;
+  return (high * 0x1.0p21 + low + 0.5) * 0x1.0p-53;
+}
+
 // Source: Box and Muller 1958.
 TESSERA_INLINE void normal_pairs(Philox random, std::int64_t first, double std, float* out) {
-  double radius_u[kPairs], angle_u[kPairs];
+  std::uint32_t words[4][kPairs];
+  float cosines[kPairs], sines[kPairs];
+  philox_words(random.key, static_cast<std::uint64_t>(first), words);
   for (std::int64_t i = 0; i < kPairs; ++i) {
-    const Philox::Block words = random(static_cast<std::uint64_t>(first + i));
-    radius_u[i] = uniform_double(words[0], words[1]);
-    angle_u[i] = uniform_double(words[2], words[3]);
+    const double radius = std * __builtin_sqrt(minus_two_log(uniform(words[0][i], words[1][i])));
+    double cosine, sine;
+    turn(uniform(words[2][i], words[3][i]), cosine, sine);
+    cosines[i] = static_cast<float>(radius * cosine);
+    sines[i] = static_cast<float>(radius * sine);
   }
   for (std::int64_t i = 0; i < kPairs; ++i) {
-    const double radius = std * __builtin_sqrt(minus_two_log(radius_u[i]));
-    double cosine, sine;
-    turn(angle_u[i], cosine, sine);
-    out[2 * i] = static_cast<float>(radius * cosine);
-    out[2 * i + 1] = static_cast<float>(radius * sine);
+    out[2 * i] = cosines[i];
+    out[2 * i + 1] = sines[i];
   }
 }
 
