@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of a token stream, and the order they are read in: a function of (seed, epoch), nothing to store.
+// Samples of a token stream, and the order they are read in: a function of (seed, epoch), nothing
+// to store.
 #pragma once
 
 #include <cstdint>
@@ -35,34 +36,49 @@ class Dataset {
   virtual ~Dataset() = default;
   [[nodiscard]] virtual std::int64_t size() const = 0;
   [[nodiscard]] virtual std::int64_t length() const = 0;
-  /// Writes `length` inputs, labels (already shifted: labels[t] follows inputs[t]; -100 where ignored) and mask (1 or 0).
-  /// Returns whether the sample has padding.
-  virtual bool get(std::int64_t index, std::int64_t* input_ids, std::int64_t* labels, std::int64_t* mask) const = 0;
+  /// Writes `length` inputs, labels (already shifted: labels[t] follows inputs[t]; -100 where
+  /// ignored) and mask (1 or 0). Returns whether the sample has padding.
+  virtual bool get(std::int64_t index,
+                   std::int64_t* input_ids,
+                   std::int64_t* labels,
+                   std::int64_t* mask) const = 0;
 };
-/// Windows of the joined stream: window i is tokens [i*stride, i*stride + length], its last token only a label.
-/// [begin, end) of the stream's tokens.
-std::unique_ptr<Dataset> make_windows(std::shared_ptr<const TokenFile> tokens, std::int64_t begin, std::int64_t end,
-                                      std::int64_t length, std::int64_t stride);
+/// Windows of the joined stream: window i is tokens [i*stride, i*stride + length], its last token
+/// only a label. [begin, end) of the stream's tokens.
+std::unique_ptr<Dataset> make_windows(std::shared_ptr<const TokenFile> tokens,
+                                      std::int64_t begin,
+                                      std::int64_t end,
+                                      std::int64_t length,
+                                      std::int64_t stride);
 /// One document a sample, cut or padded to `length` with end of text; labels of padding are -100.
-std::unique_ptr<Dataset> make_documents(std::shared_ptr<const TokenFile> tokens, std::int64_t first, std::int64_t last,
-                                        std::int64_t length, std::int32_t pad_id);
+std::unique_ptr<Dataset> make_documents(std::shared_ptr<const TokenFile> tokens,
+                                        std::int64_t first,
+                                        std::int64_t last,
+                                        std::int64_t length,
+                                        std::int32_t pad_id);
 
 /// The two datasets of a run.
 struct Datasets {
-  std::unique_ptr<Dataset> train, validation;   ///< validation may be null
+  std::unique_ptr<Dataset> train, validation;  ///< validation may be null
   std::int64_t train_tokens = 0, validation_tokens = 0;
-  std::string fingerprint;                      ///< of the sources: a resume with other data is refused
+  TokenizeStats train_stats, validation_stats;  ///< of the sources as they were tokenized
+  std::string fingerprint;  ///< of the sources: a resume with other data is refused
 };
-/// Opens (tokenizing first where needed) what the options name and cuts off the validation tail. Error{Data} for less data than
-/// `min_samples`.
-Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer, std::int64_t vocab_size,
-                       std::int64_t sequence_length, std::int64_t min_samples, const TokenizeOptions& how);
+/// Opens (tokenizing first where needed) what the options name and cuts off the validation tail.
+/// Error{Data} for less data than `min_samples`.
+Datasets open_datasets(const DataOptions& options,
+                       const Tokenizer& tokenizer,
+                       std::int64_t vocab_size,
+                       std::int64_t sequence_length,
+                       std::int64_t min_samples,
+                       const TokenizeOptions& how);
 
-/// Position i of epoch e -> sample. A permutation of [0, size) by a Feistel network with cycle walking; the identity
-/// without shuffle. O(1), no memory.
+/// Position i of epoch e -> sample. A permutation of [0, size) by a Feistel network with cycle
+/// walking; the identity without shuffle. O(1), no memory.
 class SampleOrder {
  public:
-  SampleOrder(std::int64_t size, bool shuffle, std::uint64_t seed) : size_(size), shuffle_(shuffle), seed_(seed) {}
+  SampleOrder(std::int64_t size, bool shuffle, std::uint64_t seed)
+      : size_(size), shuffle_(shuffle), seed_(seed) {}
   [[nodiscard]] std::int64_t operator()(std::int64_t epoch, std::int64_t position) const;
 
  private:
@@ -71,8 +87,9 @@ class SampleOrder {
   std::uint64_t seed_;
 };
 
-/// Which samples each step trains on. Batch boundaries never cross an epoch: with drop_last the rest is dropped, else trained at
-/// its own size. The state of a run is one number: samples consumed (dropped ones included).
+/// Which samples each step trains on. Batch boundaries never cross an epoch: with drop_last the
+/// rest is dropped, else trained at its own size. The state of a run is one number: samples
+/// consumed (dropped ones included).
 struct GlobalBatch {
   std::int64_t epoch = 0;
   std::int64_t first = 0;            ///< position in the epoch

@@ -16,7 +16,7 @@ namespace tessera::data {
 /// `tokenizer` of the configuration.
 struct TokenizerOptions {
   std::string type = "byte";
-  std::string vocab;    ///< empty: the shipped one
+  std::string vocab;  ///< empty: the shipped one
   std::string merges;
   void describe(config::Fields& fields);
 };
@@ -25,24 +25,36 @@ struct TokenizerOptions {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  [[nodiscard]] virtual std::string name() const = 0;          ///< "byte", "gpt2"
-  [[nodiscard]] virtual std::int64_t size() const = 0;         ///< ids are 0 .. size - 1
+  [[nodiscard]] virtual std::string name() const = 0;   ///< "byte", "gpt2"
+  [[nodiscard]] virtual std::int64_t size() const = 0;  ///< ids are 0 .. size - 1
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
-  /// Appends the ids of `text`. Special tokens in the text ("<|endoftext|>") are recognised if `special`.
-  virtual void encode(std::string_view text, std::vector<std::int32_t>& out, bool special = true) const = 0;
+  /// Appends the ids of `text`. Special tokens in the text ("<|endoftext|>") are recognised if
+  /// `special`.
+  virtual void encode(std::string_view text,
+                      std::vector<std::int32_t>& out,
+                      bool special = true) const = 0;
   /// The bytes of one id; may be part of a character. Empty for ids that are none of ours.
   [[nodiscard]] virtual std::string_view bytes_of(std::int32_t id) const = 0;
   /// Changes when the result of encode could: part of the token cache's key and of the checkpoint.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
+  /// The first place at or after `from` where `text` may be cut in two and encoded apart without
+  /// changing an id, so that threads can share one long text; the size of the text where there is
+  /// none.
+  [[nodiscard]] virtual std::size_t cut(std::string_view text, std::size_t from) const {
+    return text.size();
+  }
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids) const;
 };
 using TokenizerPtr = std::shared_ptr<const Tokenizer>;
 
-/// By options.type; the files of `gpt2` default to the shipped ones. Error{Config} for unknown types, Error{Format} for bad files.
+/// By options.type; the files of `gpt2` default to the shipped ones. Error{Config} for unknown
+/// types, Error{Format} for bad files.
 TokenizerPtr make_tokenizer(const TokenizerOptions& options);
-/// vocab.json and merges.txt of a Hugging Face folder.
+/// vocab.json and merges.txt of a Hugging Face folder, or its tokenizer.json where that does what
+/// GPT-2's does (else Error{Unsupported}). Added tokens beside "<|endoftext|>" are refused.
 TokenizerPtr tokenizer_from_folder(const std::filesystem::path& folder);
-/// Folder of files that ship with tessera ("share/"): beside the program, or in the source tree.
+/// Folder of files that ship with tessera: share/tessera beside the program's or the library's
+/// folder, or share/ of the source tree. Error{Environment} names the places.
 std::filesystem::path share_dir();
 
 }  // namespace tessera::data

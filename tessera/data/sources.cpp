@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/sources.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<Source::Kind> kind_of(const fs::path& path) {
+  const std::string extension = text::lower(path.extension().string());
+  if (extension == ".txt") return Source::Kind::Text;
+  if (extension == ".jsonl") return Source::Kind::Lines;
+  return std::nullopt;
+}
+
+[[noreturn]] void missing(const fs::path& path) {
+  std::vector<std::string> neighbours;
+  std::error_code ignored;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    neighbours.push_back(entry.path().filename().string());
+  const auto near = text::nearest(path.filename().string(), neighbours);
+  throw Error(
+      Error::Kind::Data,
+      fmt::format("no such file or folder: {}", path.string()),
+      near ? fmt::format("did you mean {}?", (path.parent_path() / *near).string())
+           : fmt::format("relative paths are relative to {}", fs::current_path(ignored).string()));
+}
+
+std::vector<Source> files_of(const fs::path& folder) {
+  std::error_code reason;
+  std::vector<Source> found;
+  fs::directory_iterator it(folder, reason);
+  TESSERA_REQUIRE(!reason,
+                  Data,
+                  fmt::format("cannot read the folder {}: {}", folder.string(), reason.message()),
+                  "check its permissions");
+  for (const auto& entry : it) {
+    const auto kind = kind_of(entry.path());
+    if (kind && entry.is_regular_file(reason)) found.push_back({entry.path(), *kind});
+  }
+  TESSERA_REQUIRE(!found.empty(),
+                  Data,
+                  fmt::format("no .txt or .jsonl file in the folder {}", folder.string()),
+                  "name a folder with text files in it (subfolders are not searched)");
+  std::sort(found.begin(), found.end(), [](const Source& a, const Source& b) {
+    return a.path.native() < b.path.native();
+  });
+  return found;
+}
+
+}  // namespace
+
+std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
+  std::vector<Source> sources;
+  for (const fs::path& path : paths) {
+    std::error_code ignored;
+    const fs::file_status status = fs::status(path, ignored);
+    if (!fs::exists(status)) missing(path);
+    if (fs::is_directory(status)) {
+      const auto inside = files_of(path);
+      sources.insert(sources.end(), inside.begin(), inside.end());
+      continue;
+    }
+    TESSERA_REQUIRE(
+        !names_token_file(path),
+        Data,
+        fmt::format("{} is a token file among other data", path.string()),
+        "a .bin/.idx pair must be the only entry; tokenize the others, or name their text files");
+    const auto kind = kind_of(path);
+    TESSERA_REQUIRE(kind && fs::is_regular_file(status),
+                    Data,
+                    fmt::format("{} is neither a .txt nor a .jsonl file", path.string()),
+                    "rename it to .txt (one document) or .jsonl (one JSON object a line), or give "
+                    "a folder or a .bin/.idx pair");
+    sources.push_back({path, *kind});
+  }
+  return sources;
+}
+
+bool names_token_file(const fs::path& path) {
+  const auto extension = path.extension();
+  if (extension == ".bin" || extension == ".idx") return true;
+  std::error_code ignored;
+  return !fs::exists(path, ignored) && fs::exists(path.string() + ".idx", ignored);
+}
+
+std::shared_ptr<const files::Mapped> map_source(const fs::path& path) {
+  try {
+    return std::make_shared<const files::Mapped>(path);
+  } catch (const Error& e) {
+    throw Error(Error::Kind::Data, e.what(), "check that the file is there and may be read");
+  }
+}
+
+std::string_view without_bom(std::string_view text) {
+  constexpr std::string_view kBom = "\xEF\xBB\xBF";
+  if (text.substr(0, kBom.size()) == kBom) text.remove_prefix(kBom.size());
+  return text;
+}
+
+}  // namespace tessera::data

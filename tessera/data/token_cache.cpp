@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/token_cache.h"
+
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/log.h"
+#include "tessera/data/sources.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// Part of every key: raise it when the same text would give other files.
+constexpr std::string_view kCacheVersion = "tessera-tokens-1";
+
+void add(files::Hasher& hasher, std::string_view text) {
+  const std::uint64_t size = text.size();
+  hasher.update(std::as_bytes(std::span(&size, 1)));
+  hasher.update(std::as_bytes(std::span(text)));
+}
+
+std::string key_of(const std::vector<Source>& sources,
+                   const Tokenizer& tokenizer,
+                   const TokenizeOptions& options) {
+  files::Hasher hasher;
+  add(hasher, kCacheVersion);
+  add(hasher, tokenizer.fingerprint());
+  add(hasher, options.text_field);
+  add(hasher, options.invalid_utf8);
+  for (const Source& source : sources) {
+    add(hasher, source.kind == Source::Kind::Text ? "text" : "lines");
+    add(hasher, map_source(source.path)->text());
+  }
+  return files::hex64(hasher.digest());
+}
+
+bool writable_folder(const fs::path& folder) {
+  std::error_code reason;
+  fs::create_directories(folder, reason);
+  return fs::is_directory(folder, reason) && ::access(folder.c_str(), W_OK | X_OK) == 0;
+}
+
+fs::path place_for(const fs::path& wanted) {
+  if (writable_folder(wanted)) return wanted;
+  const fs::path here = fs::path(".cache") / "tokens";
+  TESSERA_REQUIRE(
+      writable_folder(here),
+      Io,
+      fmt::format("neither {} nor {} can be written", wanted.string(), fs::absolute(here).string()),
+      "set TESSERA_CACHE to a folder that you may write to");
+  log::warn_once(fmt::format(
+      "the cache folder {} cannot be written: using {}", wanted.string(), here.string()));
+  return here;
+}
+
+json as_json(const TokenizeStats& stats) {
+  return {{"documents", stats.documents},
+          {"tokens", stats.tokens},
+          {"bytes", stats.bytes},
+          {"skipped_empty", stats.skipped_empty},
+          {"replaced_utf8", stats.replaced_utf8}};
+}
+
+// The entry, if it is complete. Its folder was renamed into place when it was; what the disk did to
+// it since then shows in sizes.
+std::optional<OpenedTokens> look_up(const fs::path& entry) {
+  std::error_code ignored;
+  if (!fs::exists(entry / "about.json", ignored)) return std::nullopt;
+  try {
+    const json about = json::parse(files::read(entry / "about.json"));
+    OpenedTokens found;
+    found.file = TokenFile::open(entry / "tokens");
+    found.stats = {.documents = about.at("documents"),
+                   .tokens = about.at("tokens"),
+                   .bytes = about.at("bytes"),
+                   .skipped_empty = about.at("skipped_empty"),
+                   .replaced_utf8 = about.at("replaced_utf8")};
+    if (found.stats.tokens == found.file->tokens()) return found;
+  } catch (const Error&) {
+  } catch (const json::exception&) {
+  }
+  log::warn(fmt::format("the cached token file {} is damaged: making it anew", entry.string()));
+  return std::nullopt;
+}
+
+/// A folder that is removed again unless it was kept.
+class Workplace {
+ public:
+  explicit Workplace(fs::path path) : path_(std::move(path)) { fs::create_directories(path_); }
+  ~Workplace() {
+    std::error_code ignored;
+    if (!kept_) fs::remove_all(path_, ignored);
+  }
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+  void keep_as(const fs::path& name) {
+    std::error_code reason;
+    fs::remove_all(name, reason);
+    fs::rename(path_, name, reason);
+    TESSERA_REQUIRE(
+        !reason,
+        Io,
+        fmt::format("cannot rename {} to {}: {}", path_.string(), name.string(), reason.message()),
+        "");
+    kept_ = true;
+    files::sync(name.parent_path());
+  }
+
+ private:
+  fs::path path_;
+  bool kept_ = false;
+};
+
+// Whoever was killed while building left its folder; under the key's lock nobody else is building.
+void remove_leftovers(const fs::path& entry) {
+  std::error_code ignored;
+  const std::string start = entry.filename().string() + ".tmp-";
+  std::vector<fs::path> leftovers;
+  for (const auto& found : fs::directory_iterator(entry.parent_path(), ignored)) {
+    if (found.path().filename().string().rfind(start, 0) == 0) leftovers.push_back(found.path());
+  }
+  for (const fs::path& path : leftovers)
+    fs::remove_all(path, ignored);
+}
+
+void build(const std::vector<fs::path>& sources,
+           const Tokenizer& tokenizer,
+           const TokenizeOptions& options,
+           const fs::path& entry) {
+  remove_leftovers(entry);
+  Workplace work(fmt::format("{}.tmp-{}", entry.string(), ::getpid()));
+  const TokenizeStats stats = tokenize(sources, tokenizer, work.path() / "tokens", options);
+  files::write_atomic(work.path() / "about.json", as_json(stats).dump(2) + "\n");
+  work.keep_as(entry);
+}
+
+OpenedTokens open_cached(const std::vector<fs::path>& sources,
+                         const Tokenizer& tokenizer,
+                         const TokenizeOptions& options,
+                         const std::string& key) {
+  const fs::path wanted = files::cache_dir() / "tokens";
+  if (auto found = look_up(wanted / key)) return *found;
+  const fs::path place = place_for(wanted);
+  const fs::path entry = place / key;
+  const auto lock = files::Lock::acquire(entry.string() + ".lock", [](const std::string& owner) {
+    log::info("waiting for " + owner + ", which is tokenizing the same data");
+  });
+  if (auto found = look_up(entry)) return *found;
+  build(sources, tokenizer, options, entry);
+  auto found = look_up(entry);
+  TESSERA_REQUIRE(found.has_value(),
+                  Io,
+                  "the token file was changed while it was made: " + entry.string(),
+                  "run again");
+  return *found;
+}
+
+OpenedTokens open_pair(const fs::path& path) {
+  OpenedTokens opened;
+  opened.file = TokenFile::open(path);
+  opened.stats.documents = opened.file->sequences();
+  opened.stats.tokens = opened.file->tokens();
+  fs::path prefix = path;
+  if (prefix.extension() == ".bin" || prefix.extension() == ".idx") prefix.replace_extension();
+  files::Hasher hasher;
+  for (const char* suffix : {".idx", ".bin"})
+    add(hasher, map_source(prefix.string() + suffix)->text());
+  opened.fingerprint = files::hex64(hasher.digest());
+  return opened;
+}
+
+}  // namespace
+
+OpenedTokens open_tokens(const std::vector<fs::path>& sources,
+                         const Tokenizer& tokenizer,
+                         const TokenizeOptions& options) {
+  if (sources.size() == 1 && names_token_file(sources.front())) return open_pair(sources.front());
+  const std::string key = key_of(expand_sources(sources), tokenizer, options);
+  OpenedTokens opened = open_cached(sources, tokenizer, options, key);
+  opened.fingerprint = key;
+  opened.from_text = true;
+  return opened;
+}
+
+std::shared_ptr<const TokenFile> tokens_of(const std::vector<fs::path>& sources,
+                                           const Tokenizer& tokenizer,
+                                           const TokenizeOptions& options,
+                                           TokenizeStats* stats) {
+  const OpenedTokens opened = open_tokens(sources, tokenizer, options);
+  if (!opened.from_text) opened.file->check_ids(tokenizer.size());
+  if (stats != nullptr) *stats = opened.stats;
+  return opened.file;
+}
+
+}  // namespace tessera::data

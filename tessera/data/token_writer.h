@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes a .bin/.idx pair under temporary names; nothing is left behind unless finish() was
+// reached.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+
+/// Bytes a token takes on disk: u16 for vocabularies below 65500 (as Megatron chooses), else i32.
+enum class TokenWidth : std::uint8_t { U16 = 2, I32 = 4 };
+TokenWidth token_width(std::int64_t vocabulary);
+/// Appends `ids` in the file's form. Ids must fit, which the width was chosen for.
+void append_tokens(std::span<const std::int32_t> ids,
+                   TokenWidth width,
+                   std::vector<std::byte>& out);
+
+/// A file under construction: `<path>.tmp-<process>`, removed by the destructor unless committed.
+/// Error{Io}.
+class OutputFile {
+ public:
+  explicit OutputFile(std::filesystem::path path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  void write(std::span<const std::byte> bytes);
+  void sync();    ///< flushes and fsyncs; a full disk is told here at the latest
+  void commit();  ///< renames into place; after sync()
+
+ private:
+  void flush();
+  [[noreturn]] void fail(const char* operation, int reason) const;
+  std::filesystem::path path_, temporary_;
+  int fd_ = -1;
+  std::vector<std::byte> buffer_;
+};
+
+/// The pair. Documents are counted in order; Error{Data} for one of more than 2^31 - 1 tokens.
+class TokenWriter {
+ public:
+  TokenWriter(const std::filesystem::path& prefix, TokenWidth width);
+  /// Tokens of the document that is open, in the file's form.
+  void write(std::span<const std::byte> tokens);
+  void begin_document() { lengths_.push_back(0); }
+  void add_to_document(std::int64_t tokens);
+  [[nodiscard]] std::int64_t documents() const {
+    return static_cast<std::int64_t>(lengths_.size());
+  }
+  /// Writes the index, syncs both and renames them into place, the index last.
+  void finish();
+
+ private:
+  void write_index();
+  TokenWidth width_;
+  OutputFile bin_, idx_;
+  std::vector<std::int32_t> lengths_;
+};
+
+}  // namespace tessera::data

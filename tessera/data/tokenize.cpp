@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to a .bin/.idx pair: chunks are encoded by threads in any order and written in one.
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/chunks.h"
+#include "tessera/data/token_file.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Joins what the chunks became.
+class Joiner {
+ public:
+  Joiner(TokenWriter& writer, const Tokenizer& tokenizer, TokenWidth width) : writer_(writer) {
+    const std::int32_t end = tokenizer.end_of_text();
+    append_tokens({&end, 1}, width, end_of_text_);
+  }
+
+  void add(const Encoded& chunk) {
+    if (chunk.error) std::rethrow_exception(chunk.error);
+    stats.bytes += chunk.bytes;
+    stats.skipped_empty += chunk.skipped_empty;
+    stats.replaced_utf8 += chunk.replaced_utf8;
+    if (chunk.lengths.empty()) return;
+    if (!chunk.continues) begin_document();
+    for (std::size_t i = 0; i < chunk.lengths.size(); ++i) {
+      if (i > 0) writer_.begin_document();
+      writer_.add_to_document(chunk.lengths[i]);
+      stats.tokens += chunk.lengths[i];
+    }
+    writer_.write(chunk.tokens);
+    stats.documents = writer_.documents();
+  }
+
+  TokenizeStats stats;
+
+ private:
+  void begin_document() {
+    if (writer_.documents() > 0) {
+      writer_.add_to_document(1);
+      writer_.write(end_of_text_);
+      ++stats.tokens;
+    }
+    writer_.begin_document();
+  }
+
+  TokenWriter& writer_;
+  std::vector<std::byte> end_of_text_;
+};
+
+/// Threads that take chunks as they come and hand them over in order. At most kAhead chunks a
+/// thread wait for the writer, so that memory stays small whatever the size of the data.
+class Workers {
+ public:
+  Workers(Chunker& chunker, int threads, const ChunkEncoder& encoder)
+      : chunker_(chunker), limit_(kAhead * threads) {
+    for (int i = 0; i < threads; ++i)
+      threads_.emplace_back([this, encoder] { work(encoder); });
+  }
+  ~Workers() {
+    {
+      const std::scoped_lock lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_)
+      thread.join();
+  }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  /// The next chunk in order; false at the end.
+  bool next(Encoded& out) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock,
+                  [this] { return ready_.count(written_) > 0 || (ended_ && written_ == taken_); });
+    const auto it = ready_.find(written_);
+    if (it == ready_.end()) return false;
+    out = std::move(it->second);
+    ready_.erase(it);
+    ++written_;
+    changed_.notify_all();
+    return true;
+  }
+
+ private:
+  static constexpr std::int64_t kAhead = 4;
+
+  void work(ChunkEncoder encoder) {
+    for (;;) {
+      Chunk chunk;
+      std::int64_t number = 0;
+      Encoded encoded;
+      if (!take(chunk, number, encoded)) return;
+      if (!encoded.error) encoded = encoder.encode(chunk);
+      const std::scoped_lock lock(mutex_);
+      ready_.emplace(number, std::move(encoded));
+      changed_.notify_all();
+    }
+  }
+
+  // A file that cannot be opened is the error of the chunk that would have been its first.
+  bool take(Chunk& chunk, std::int64_t& number, Encoded& encoded) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stop_ || ended_ || taken_ - written_ < limit_; });
+    if (stop_ || ended_) return false;
+    try {
+      ended_ = !chunker_.next(chunk);
+    } catch (...) {
+      encoded.error = std::current_exception();
+      ended_ = true;
+      number = taken_++;
+      return true;
+    }
+    if (ended_) {
+      changed_.notify_all();
+      return false;
+    }
+    number = taken_++;
+    return true;
+  }
+
+  Chunker& chunker_;
+  std::int64_t limit_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::int64_t, Encoded> ready_;
+  std::int64_t taken_ = 0, written_ = 0;
+  bool ended_ = false, stop_ = false;
+  std::vector<std::thread> threads_;  // last: they use what stands above
+};
+
+std::int64_t bytes_of(const std::vector<Source>& sources) {
+  std::int64_t bytes = 0;
+  std::error_code ignored;
+  for (const Source& source : sources) {
+    const auto size = fs::file_size(source.path, ignored);
+    if (!ignored) bytes += static_cast<std::int64_t>(size);
+  }
+  return bytes;
+}
+
+int threads_for(const TokenizeOptions& options, std::int64_t bytes) {
+  const int wanted =
+      options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const std::int64_t chunks = bytes / static_cast<std::int64_t>(Chunker::kChunkBytes) + 1;
+  return static_cast<int>(std::clamp<std::int64_t>(wanted, 1, chunks));
+}
+
+std::string list_of(const std::vector<fs::path>& paths) {
+  std::vector<std::string> names;
+  for (const fs::path& path : paths)
+    names.push_back(path.string());
+  return text::join(names, ", ");
+}
+
+}  // namespace
+
+TokenizeStats tokenize(const std::vector<fs::path>& paths,
+                       const Tokenizer& tokenizer,
+                       const fs::path& prefix,
+                       const TokenizeOptions& options) {
+  const std::vector<Source> sources = expand_sources(paths);
+  const std::int64_t total = bytes_of(sources);
+  const TokenWidth width = token_width(tokenizer.size());
+  TokenWriter writer(prefix, width);
+  Joiner joiner(writer, tokenizer, width);
+  Chunker chunker(sources, tokenizer);
+  ChunkEncoder encoder(tokenizer, options, width);
+  const auto add = [&](const Encoded& encoded) {
+    joiner.add(encoded);
+    if (options.progress) options.progress(joiner.stats.bytes, total);
+  };
+  if (const int threads = threads_for(options, total); threads == 1) {
+    for (Chunk chunk; chunker.next(chunk);)
+      add(encoder.encode(chunk));
+  } else {
+    Workers workers(chunker, threads, encoder);
+    for (Encoded encoded; workers.next(encoded);)
+      add(encoded);
+  }
+  TESSERA_REQUIRE(joiner.stats.documents > 0,
+                  Data,
+                  fmt::format("no text in {}: {}",
+                              list_of(paths),
+                              total == 0 ? "empty" : "only blank lines and empty texts"),
+                  "name files with text in them");
+  writer.finish();
+  return joiner.stats;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/data/bpe.h"
+#include "tessera/data/gpt2_tokenizer.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// ids 0..255 are the bytes. End of text is byte 0, which no text file holds.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  ByteTokenizer() {
+    for (std::size_t b = 0; b < bytes_.size(); ++b)
+      bytes_[b] = static_cast<char>(b);
+  }
+  [[nodiscard]] std::string name() const override { return "byte"; }
+  [[nodiscard]] std::int64_t size() const override { return 256; }
+  [[nodiscard]] std::int32_t end_of_text() const override { return 0; }
+  void encode(std::string_view text, std::vector<std::int32_t>& out, bool special) const override {
+    out.reserve(out.size() + text.size());
+    for (const char c : text)
+      out.push_back(static_cast<unsigned char>(c));
+  }
+  [[nodiscard]] std::string_view bytes_of(std::int32_t id) const override {
+    if (id < 0 || id >= 256) return {};
+    return {bytes_.data() + id, 1};
+  }
+  [[nodiscard]] std::string fingerprint() const override { return "byte"; }
+  // Between any two characters; the two bytes of a line's end stay together.
+  [[nodiscard]] std::size_t cut(std::string_view text, std::size_t from) const override {
+    std::size_t at = std::min(from, text.size());
+    while (at < text.size() &&
+           ((static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U || text[at] == '\n'))
+      ++at;
+    return at;
+  }
+
+ private:
+  std::array<char, 256> bytes_;
+};
+
+// Tokens that a folder adds to its vocabulary would change what its model was trained on.
+void refuse_added_tokens(const fs::path& folder) {
+  const fs::path path = folder / "added_tokens.json";
+  if (!fs::exists(path)) return;
+  const auto added = nlohmann::json::parse(files::read(path), nullptr, false);
+  TESSERA_REQUIRE(added.is_object(), Format, path.string() + ": is not a JSON object", "");
+  for (const auto& [token, id] : added.items()) {
+    TESSERA_REQUIRE(
+        token == "<|endoftext|>",
+        Unsupported,
+        fmt::format(
+            "{}: adds the token \"{}\"; only GPT-2's own vocabulary is read", path.string(), token),
+        "use a folder without added tokens");
+  }
+}
+
+fs::path folder_of_program() {
+  std::error_code ignored;
+  return fs::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
+fs::path folder_of_library() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&share_dir), &info) == 0 || info.dli_fname == nullptr)
+    return {};
+  std::error_code ignored;
+  return fs::weakly_canonical(info.dli_fname, ignored).parent_path();
+}
+
+TokenizerPtr make_gpt2(const TokenizerOptions& options) {
+  TESSERA_REQUIRE(options.vocab.empty() == options.merges.empty(),
+                  Config,
+                  options.vocab.empty() ? "tokenizer.merges is given without tokenizer.vocab"
+                                        : "tokenizer.vocab is given without tokenizer.merges",
+                  "give both files of one tokenizer, or neither for the shipped ones");
+  const bool shipped = options.vocab.empty();
+  const fs::path folder = shipped ? share_dir() / "gpt2" : fs::path();
+  return std::make_shared<Gpt2Tokenizer>(
+      read_bpe(shipped ? (folder / "vocab.json").string() : options.vocab,
+               shipped ? (folder / "merges.txt").string() : options.merges));
+}
+
+}  // namespace
+
+void TokenizerOptions::describe(config::Fields& fields) {
+  fields.field("type",
+               type,
+               {.text = "How text becomes ids: byte (256 ids, end of text is 0) or gpt2 "
+                        "(byte-level BPE, 50257 ids, end of text is "
+                        "the last).",
+                .choices = {"byte", "gpt2"}});
+  fields.field("vocab",
+               vocab,
+               {.text = "vocab.json of a gpt2 tokenizer; goes with merges.",
+                .default_text = "the shipped GPT-2 vocabulary"});
+  fields.field("merges",
+               merges,
+               {.text = "merges.txt of a gpt2 tokenizer; goes with vocab.",
+                .default_text = "the shipped GPT-2 merges"});
+}
+
+std::string Tokenizer::decode(const std::vector<std::int32_t>& ids) const {
+  std::string out;
+  for (const std::int32_t id : ids)
+    out += bytes_of(id);
+  return out;
+}
+
+TokenizerPtr make_tokenizer(const TokenizerOptions& options) {
+  const std::string type = text::lower(options.type);
+  if (type == "gpt2") return make_gpt2(options);
+  const std::array<std::string, 2> types = {"byte", "gpt2"};
+  TESSERA_REQUIRE(type == "byte",
+                  Config,
+                  fmt::format("unknown tokenizer.type \"{}\"", options.type),
+                  text::suggestion(options.type, types));
+  TESSERA_REQUIRE(options.vocab.empty() && options.merges.empty(),
+                  Config,
+                  "tokenizer.vocab and tokenizer.merges do nothing with the byte tokenizer",
+                  "set tokenizer.type to \"gpt2\", or leave them out");
+  return std::make_shared<ByteTokenizer>();
+}
+
+TokenizerPtr tokenizer_from_folder(const fs::path& folder) {
+  const fs::path vocab = folder / "vocab.json", merges = folder / "merges.txt";
+  refuse_added_tokens(folder);
+  if (fs::exists(vocab) && fs::exists(merges)) {
+    return std::make_shared<Gpt2Tokenizer>(read_bpe(vocab.string(), merges.string()));
+  }
+  const fs::path single = folder / "tokenizer.json";
+  TESSERA_REQUIRE(
+      fs::exists(single),
+      Format,
+      fmt::format("{} has no tokenizer: neither vocab.json with merges.txt nor tokenizer.json",
+                  folder.string()),
+      "copy the tokenizer's files beside the weights, or name them with tokenizer.vocab and "
+      "tokenizer.merges");
+  return std::make_shared<Gpt2Tokenizer>(read_bpe_json(single.string()));
+}
+
+fs::path share_dir() {
+  std::vector<fs::path> places;
+  for (const fs::path& folder : {folder_of_program(), folder_of_library()}) {
+    if (folder.empty()) continue;
+    places.push_back(folder / "../share/tessera");     // prefix/bin, prefix/lib
+    places.push_back(folder / "../../share/tessera");  // prefix/lib/<architecture>
+    places.push_back(folder / "../../../share");       // <source>/build/<preset>/bin
+  }
+#ifdef TESSERA_SOURCE_SHARE
+  places.emplace_back(TESSERA_SOURCE_SHARE);
+#endif
+  std::vector<std::string> tried;
+  for (const fs::path& place : places) {
+    std::error_code ignored;
+    if (fs::exists(place / "gpt2" / "vocab.json", ignored)) return place.lexically_normal();
+    const std::string name = place.lexically_normal().string();
+    if (std::find(tried.begin(), tried.end(), name) == tried.end()) tried.push_back(name);
+  }
+  throw Error(Error::Kind::Environment,
+              fmt::format("the files that ship with tessera (gpt2/vocab.json) are in none of: {}",
+                          text::join(tried, ", ")),
+              "install with cmake --install, run the program from the clone, or give "
+              "tokenizer.vocab and tokenizer.merges");
+}
+
+}  // namespace tessera::data

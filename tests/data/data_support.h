@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files and texts that the tests of this folder are made of.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/data/tokenizer.h"
+
+namespace tessera::data::testing {
+
+namespace fs = std::filesystem;
+
+/// A folder of its own with short ways to put files into it.
+class Folder {
+ public:
+  [[nodiscard]] fs::path operator/(const std::string& name) const { return temp_.path() / name; }
+  [[nodiscard]] const fs::path& path() const { return temp_.path(); }
+  fs::path write(const std::string& name, std::string_view content) const {
+    const fs::path path = temp_.path() / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  }
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(temp_.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  files::TempDir temp_;
+};
+
+inline std::string bytes_of(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+inline const TokenizerPtr& gpt2() {
+  static const TokenizerPtr tokenizer = make_tokenizer({.type = "gpt2"});
+  return tokenizer;
+}
+inline const TokenizerPtr& byte() {
+  static const TokenizerPtr tokenizer = make_tokenizer({.type = "byte"});
+  return tokenizer;
+}
+inline std::vector<std::int32_t> ids_of(const Tokenizer& tokenizer,
+                                        std::string_view text,
+                                        bool special = true) {
+  std::vector<std::int32_t> ids;
+  tokenizer.encode(text, ids, special);
+  return ids;
+}
+
+inline std::string utf8_of(char32_t c) {
+  std::string out;
+  const auto put = [&out](char32_t byte) { out.push_back(static_cast<char>(byte)); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F)),
+        put(0x80 | (c & 0x3F));
+  }
+  return out;
+}
+
+/// Text that mixes what splitters and merges trip over: contractions, runs of white space, digits,
+/// punctuation, the special token, and characters of every plane.
+inline std::string random_text(std::mt19937& random, int pieces) {
+  static const std::vector<std::string> kPieces = {" ",
+                                                   "  ",
+                                                   "\n",
+                                                   "\r\n",
+                                                   "\t",
+                                                   "\n\n\n",
+                                                   "'s",
+                                                   "'ll",
+                                                   "'re",
+                                                   "'ve",
+                                                   "'t",
+                                                   "'",
+                                                   "''",
+                                                   "don't",
+                                                   " the",
+                                                   "The",
+                                                   "antidisestablishment",
+                                                   "0",
+                                                   "42",
+                                                   " 1999",
+                                                   ".",
+                                                   ", ",
+                                                   "...",
+                                                   "!?",
+                                                   "(",
+                                                   " \"",
+                                                   "<|endoftext|>",
+                                                   "<|endoftext",
+                                                   "\u00A0",
+                                                   "\u3000",
+                                                   "\u0085",
+                                                   "\u2028",
+                                                   "\u200B",
+                                                   "\uFEFF",
+                                                   "é",
+                                                   "ß",
+                                                   "Привет",
+                                                   " мир",
+                                                   "你好",
+                                                   "世界",
+                                                   "日本語",
+                                                   "١٢٣",
+                                                   "²",
+                                                   "½",
+                                                   "e\u0301",
+                                                   "😀",
+                                                   "👩‍👩‍👧",
+                                                   "aaaaaaaa",
+                                                   "=====",
+                                                   "\x1c"};
+  std::string text;
+  for (int i = 0; i < pieces; ++i) {
+    if (random() % 4 != 0) {
+      text += kPieces[random() % kPieces.size()];
+      continue;
+    }
+    const char32_t limits[] = {0x80, 0x800, 0x3000, 0x10000, 0x20000, 0x110000};
+    const char32_t c = static_cast<char32_t>(random()) % limits[random() % 6];
+    if (c < 0xD800 || c > 0xDFFF) text += utf8_of(c);
+  }
+  return text;
+}
+
+/// The error that `run` throws; fails the test if it throws none.
+inline Error error_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& e) {
+    return e;
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return Error(Error::Kind::Bug, "");
+}
+
+/// Whether `text` has `part`; prints both if not.
+inline ::testing::AssertionResult contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "\"" << text << "\" has no \"" << part << "\"";
+}
+
+}  // namespace tessera::data::testing
