@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/ops/cpu/gemm.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/row_blocks.h"
 #include "tessera/ops/cpu/tensors.h"
@@ -28,6 +29,21 @@ bool as_they_are(const at::Tensor& x, at::ScalarType out) {
   return x.scalar_type() == at::kFloat || (out == at::kBFloat16 && native_bf16());
 }
 
+/// bf16 products that stay fp32, at the CPU's bf16 speed.
+bool bf16_to_float(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 && native_bf16_to_fp32() && cpu::has_bf16_gemm();
+}
+
+/// x weight^T in fp32 out of bf16 operands.
+at::Tensor float_product(const at::Tensor& x, const at::Tensor& weight) {
+  std::vector<std::int64_t> sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  const at::Tensor rows = rows_of(x).contiguous();
+  const at::Tensor y = at::empty({rows.size(0), weight.size(0)}, x.options().dtype(at::kFloat));
+  cpu::bf16_gemm(rows, false, weight.contiguous(), true, y, false);
+  return y.view(sizes);
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x_NI,
@@ -40,6 +56,9 @@ at::Tensor linear(const at::Tensor& x_NI,
     std::vector<std::int64_t> sizes = x_NI.sizes().vec();
     sizes.back() = weight_OI.size(0);
     return at::empty(sizes, x_NI.options().dtype(out));
+  }
+  if (out == at::kFloat && !bias_O.defined() && bf16_to_float(x_NI)) {
+    return float_product(x_NI, weight_OI);
   }
   const at::ScalarType inner = as_they_are(x_NI, out) ? x_NI.scalar_type() : at::kFloat;
   const at::Tensor bias = bias_O.defined() ? bias_O.to(inner) : at::Tensor();
@@ -71,6 +90,9 @@ void linear_weight_grad(const at::Tensor& dy_NO,
       "pass float of [" + std::to_string(dy.size(1)) + ", " + std::to_string(x.size(1)) + "]");
   if (dw_OI.is_meta() || dy.is_meta()) return;
   at::Tensor dw = dw_OI.view({dy.size(1), x.size(1)});
+  if (bf16_to_float(x)) {
+    return cpu::bf16_gemm(dy.contiguous(), true, x.contiguous(), false, dw, accumulate);
+  }
   const at::Tensor left = dy.to(at::kFloat).t(), right = x.to(at::kFloat);
   if (accumulate) {
     dw.addmm_(left, right);

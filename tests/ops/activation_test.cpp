@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/activation.h"
+
+#include "ops/support.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr double kRootHalf = 0.7071067811865475244;
+
+double gelu_tanh(double x) {
+  return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+double gelu(double x) {
+  return 0.5 * x * std::erfc(-x * kRootHalf);
+}
+double relu(double x) {
+  return x > 0.0 ? x : 0.0;
+}
+double silu(double x) {
+  return x / (1.0 + std::exp(-x));
+}
+
+double gelu_tanh_slope(double x) {
+  const double k = std::sqrt(2.0 / M_PI), t = std::tanh(k * (x + 0.044715 * x * x * x));
+  return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * k * (1.0 + 3 * 0.044715 * x * x);
+}
+double gelu_slope(double x) {
+  return 0.5 * std::erfc(-x * kRootHalf) + x * std::exp(-0.5 * x * x) / std::sqrt(2.0 * M_PI);
+}
+double relu_slope(double x) {
+  return x > 0.0 ? 1.0 : 0.0;
+}
+double silu_slope(double x) {
+  const double s = 1.0 / (1.0 + std::exp(-x));
+  return s + x * s * (1.0 - s);
+}
+
+struct Case {
+  const char* name;
+  double (*value)(double);
+  double (*slope)(double);
+};
+const Case kCases[] = {{"gelu_tanh", gelu_tanh, gelu_tanh_slope},
+                       {"gelu_new", gelu_tanh, gelu_tanh_slope},
+                       {"gelu", gelu, gelu_slope},
+                       {"relu", relu, relu_slope},
+                       {"silu", silu, silu_slope}};
+
+/// From -30 to 30, with an odd number of elements.
+at::Tensor inputs(at::ScalarType dtype) {
+  return (random({3, 677}, 1) * 30).to(dtype);
+}
+
+class ActivationDtypes : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(ActivationDtypes, ValuesAndSlopesAgreeWithFloat64) {
+  const at::Tensor x = inputs(GetParam()), dy = random({3, 677}, 2, GetParam());
+  const std::vector<double> at = doubles(x), gradient = doubles(dy);
+  // Relative to each element for what is not tiny: a few fp32 operations, or one rounding to bf16.
+  const double tolerance = GetParam() == at::kBFloat16 ? epsilon(GetParam()) : 2e-6;
+
+  for (const Case& c : kCases) {
+    const std::vector<double> y = doubles(activate(x, activation_from_name(c.name)));
+    const std::vector<double> dx = doubles(activate_backward(dy, x, activation_from_name(c.name)));
+
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      const double value = c.value(at[i]), slope = c.slope(at[i]);
+      ASSERT_NEAR(y[i], value, tolerance * (std::abs(value) + 0.02))
+          << c.name << "(" << at[i] << ")";
+      ASSERT_NEAR(dx[i], slope * gradient[i], tolerance * (std::abs(slope) + 1.0))
+          << c.name << "'(" << at[i] << ")";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, ActivationDtypes, testing::Values(at::kFloat, at::kBFloat16));
+
+TEST(ActivationKernel, AnElementDoesNotDependOnItsPlace) {
+  const at::Tensor x = inputs(at::kFloat).view({-1});
+
+  for (const Case& c : kCases) {
+    const Activation activation = activation_from_name(c.name);
+    const at::Tensor all = activate(x, activation);
+    for (const std::int64_t first : {1, 5, 17}) {
+      const at::Tensor part = activate(x.slice(0, first, first + 21), activation);
+      EXPECT_TRUE(same_bits(all.slice(0, first, first + 21), part)) << c.name;
+    }
+  }
+}
+
+TEST(ActivationKernel, NanStaysNanAndInfinityIsHandled) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const at::Tensor x = at::tensor({std::nanf(""), inf}, at::kFloat);
+
+  for (const Case& c : kCases) {
+    const at::Tensor y = activate(x, activation_from_name(c.name));
+    EXPECT_TRUE(std::isnan(y[0].item<float>())) << c.name;
+    EXPECT_EQ(y[1].item<float>(), inf) << c.name;
+  }
+}
+
+TEST(ActivationKernel, WorksOnMeta) {
+  const at::Tensor x =
+      at::empty({4, 8}, at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16));
+
+  EXPECT_TRUE(activate(x, Activation::Gelu).is_meta());
+  EXPECT_EQ(activate_backward(x, x, Activation::Relu).scalar_type(), at::kBFloat16);
+}
+
+TEST(ActivationKernel, UnknownNamesGetTheNearest) {
+  try {
+    activation_from_name("gelu_tan");
+    FAIL() << "it was found";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    EXPECT_NE(error.fix().find("gelu_tanh"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ops

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/attention.h"
+
+#include "ops/support.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::ops {
+namespace {
+
+// fp32: softmax and two products of at most 64 terms. bf16: inputs are exact, the result is rounded
+// once, and its gradient sees the rounded result.
+double tolerance(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? 2 * epsilon(dtype) : 4e-6;
+}
+
+struct Problem {
+  at::Tensor q, k, v, dy;
+  AttentionArgs args;
+};
+
+Problem problem(std::int64_t B,
+                std::int64_t H,
+                std::int64_t T,
+                std::int64_t S,
+                std::int64_t K,
+                at::ScalarType dtype) {
+  return {random({B, H, T, K}, 1, dtype),
+          random({B, H, S, K}, 2, dtype),
+          random({B, H, S, K}, 3, dtype),
+          random({B, H, T, K}, 4, dtype),
+          {}};
+}
+
+struct Reference {
+  std::vector<double> y, dq, dk, dv;
+};
+
+/// One (batch, head) of attention and its gradients in float64.
+class Head {
+ public:
+  Head(const Problem& p, std::int64_t b, std::int64_t h)
+      : T_(p.q.size(2)),
+        S_(p.k.size(2)),
+        K_(p.q.size(3)),
+        q_(doubles(p.q[b][h])),
+        k_(doubles(p.k[b][h])),
+        v_(doubles(p.v[b][h])),
+        dy_(doubles(p.dy[b][h])) {
+    const double scale =
+        p.args.scale != 0.0 ? p.args.scale : 1.0 / std::sqrt(static_cast<double>(K_));
+    const std::vector<double> mask =
+        p.args.mask_BS.defined() ? doubles(p.args.mask_BS[b]) : std::vector<double>(S_, 1.0);
+    for (std::size_t t = 0; t < T_; ++t)
+      row(t, scale, mask, p, b, h);
+  }
+  std::vector<double> y, dq, dk, dv;
+
+ private:
+  /// 0 where dropped, 1/(1-p) where kept.
+  double kept(const Problem& p, std::int64_t b, std::uint64_t element) const {
+    if (!p.args.dropout.active()) return 1.0;
+    const auto word =
+        Philox{p.args.dropout.key}(element / 4, p.args.dropout.sample_ids[b])[element % 4];
+    return uniform_float(word) < p.args.dropout.p ? 0.0 : 1.0 / (1.0 - p.args.dropout.p);
+  }
+
+  void row(std::size_t t,
+           double scale,
+           const std::vector<double>& mask,
+           const Problem& p,
+           std::int64_t b,
+           std::int64_t h) {
+    if (y.empty()) {
+      y.resize(T_ * K_), dq.resize(T_ * K_), dk.resize(S_ * K_), dv.resize(S_ * K_);
+    }
+    const std::size_t visible =
+        p.args.causal ? std::min<std::size_t>(S_, t + p.args.query_offset + 1) : S_;
+    std::vector<double> prob(visible), drop(visible), dprob(visible);
+    double max = -1e300, sum = 0.0, dot = 0.0;
+    for (std::size_t s = 0; s < visible; ++s) {
+      for (std::size_t c = 0; c < K_; ++c)
+        prob[s] += q_[t * K_ + c] * k_[s * K_ + c] * scale;
+      prob[s] += (1.0 - mask[s]) * -10000.0;
+      max = std::max(max, prob[s]);
+    }
+    for (double& value : prob)
+      sum += value = std::exp(value - max);
+    for (std::size_t s = 0; s < visible; ++s) {
+      prob[s] /= sum;
+      drop[s] = kept(p, b, (static_cast<std::uint64_t>(h) * T_ + t) * S_ + s);
+      for (std::size_t c = 0; c < K_; ++c) {
+        y[t * K_ + c] += prob[s] * drop[s] * v_[s * K_ + c];
+        dv[s * K_ + c] += prob[s] * drop[s] * dy_[t * K_ + c];
+        dprob[s] += drop[s] * dy_[t * K_ + c] * v_[s * K_ + c];
+      }
+      dot += prob[s] * dprob[s];
+    }
+    for (std::size_t s = 0; s < visible; ++s) {
+      const double dscore = prob[s] * (dprob[s] - dot) * scale;
+      for (std::size_t c = 0; c < K_; ++c) {
+        dq[t * K_ + c] += dscore * k_[s * K_ + c];
+        dk[s * K_ + c] += dscore * q_[t * K_ + c];
+      }
+    }
+  }
+
+  std::size_t T_, S_, K_;
+  std::vector<double> q_, k_, v_, dy_;
+};
+
+Reference reference(const Problem& p) {
+  Reference out;
+  for (std::int64_t b = 0; b < p.q.size(0); ++b) {
+    for (std::int64_t h = 0; h < p.q.size(1); ++h) {
+      const Head head(p, b, h);
+      out.y.insert(out.y.end(), head.y.begin(), head.y.end());
+      out.dq.insert(out.dq.end(), head.dq.begin(), head.dq.end());
+      out.dk.insert(out.dk.end(), head.dk.begin(), head.dk.end());
+      out.dv.insert(out.dv.end(), head.dv.begin(), head.dv.end());
+    }
+  }
+  return out;
+}
+
+void expect_agreement(const Problem& p) {
+  const Reference expected = reference(p);
+  const double bound = tolerance(p.q.scalar_type());
+
+  const AttentionOut out = attention(p.q, p.k, p.v, p.args);
+  const AttentionGrads grads = attention_backward(p.dy, p.q, p.k, p.v, out, p.args);
+
+  EXPECT_EQ(out.y_BHTK.scalar_type(), p.q.scalar_type());
+  EXPECT_EQ(out.y_BHTK.sizes(), p.q.sizes());
+  expect_close(out.y_BHTK, expected.y, bound);
+  expect_close(grads.dq_BHTK, expected.dq, bound);
+  expect_close(grads.dk_BHSK, expected.dk, bound);
+  expect_close(grads.dv_BHSK, expected.dv, bound);
+}
+
+class AttentionDtypes : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(AttentionDtypes, CausalAgreesWithFloat64) {
+  for (const std::int64_t tokens : {1, 2, 17, 64}) {
+    SCOPED_TRACE(tokens);
+    expect_agreement(problem(2, 3, tokens, tokens, 16, GetParam()));
+  }
+}
+
+TEST_P(AttentionDtypes, UnmaskedAgreesWithFloat64) {
+  Problem p = problem(2, 2, 9, 21, 8, GetParam());
+  p.args.causal = false;
+  p.args.scale = 0.3;
+
+  expect_agreement(p);
+}
+
+TEST_P(AttentionDtypes, QueriesBehindACacheSeeWhatStandsBeforeThem) {
+  for (const auto& [T, offset] :
+       {std::pair<std::int64_t, std::int64_t>{1, 12}, {5, 8}, {13, 0}, {1, 0}}) {
+    SCOPED_TRACE(std::to_string(T) + " queries from " + std::to_string(offset));
+    Problem p = problem(1, 2, T, offset + T, 16, GetParam());
+    p.args.query_offset = offset;
+    expect_agreement(p);
+  }
+}
+
+TEST_P(AttentionDtypes, PaddingAndDropoutAgreeWithFloat64) {
+  Problem p = problem(2, 3, 11, 11, 8, GetParam());
+  p.args.mask_BS = at::ones({2, 11});
+  p.args.mask_BS[1].slice(0, 6, 11).zero_();
+  expect_agreement(p);
+
+  p.args.dropout = {.p = 0.3, .key = 99, .sample_ids = {4, 9}};
+  expect_agreement(p);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionDtypes, testing::Values(at::kFloat, at::kBFloat16));
+
+TEST(Attention, DecodingStepByStepAgreesWithTheWholeForward) {
+  const Problem p = problem(1, 2, 10, 10, 16, at::kFloat);
+  const at::Tensor whole = attention(p.q, p.k, p.v, p.args).y_BHTK;
+
+  for (std::int64_t t = 0; t < 10; ++t) {
+    AttentionArgs args;
+    args.query_offset = t;
+    const at::Tensor one =
+        attention(p.q.slice(2, t, t + 1), p.k.slice(2, 0, t + 1), p.v.slice(2, 0, t + 1), args)
+            .y_BHTK;
+    expect_close(one, doubles(whole.slice(2, t, t + 1)), 1e-6);
+  }
+}
+
+TEST(Attention, TakesStridedInputs) {
+  const at::Tensor qkv = random({2, 7, 3, 4, 8}, 1);
+  const auto part = [&](std::int64_t i) { return qkv.select(2, i).transpose(1, 2); };
+
+  const AttentionOut strided = attention(part(0), part(1), part(2), {});
+  const AttentionOut plain =
+      attention(part(0).contiguous(), part(1).contiguous(), part(2).contiguous(), {});
+
+  expect_close(strided.y_BHTK, doubles(plain.y_BHTK), 1e-6);
+}
+
+TEST(Attention, AMaskOfOnesChangesNothing) {
+  Problem p = problem(2, 2, 9, 9, 8, at::kFloat);
+  const at::Tensor flash = attention(p.q, p.k, p.v, p.args).y_BHTK;
+
+  p.args.mask_BS = at::ones({2, 9});
+
+  expect_close(attention(p.q, p.k, p.v, p.args).y_BHTK, doubles(flash), 1e-6);
+}
+
+TEST(Attention, NotANumberSpreadsToTheResult) {
+  Problem p = problem(1, 1, 4, 4, 8, at::kFloat);
+  p.k[0][0][0][0].fill_(std::nanf(""));
+  p.args.mask_BS = at::ones({1, 4});
+
+  EXPECT_TRUE(at::isnan(attention(p.q, p.k, p.v, p.args).y_BHTK).all().item<bool>());
+}
+
+TEST(Attention, WorksOnMeta) {
+  const at::Tensor q =
+      at::empty({2, 3, 5, 8}, at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16));
+  for (const double p : {0.0, 0.5}) {
+    AttentionArgs args;
+    args.dropout = {.p = p, .sample_ids = {0, 1}};
+
+    const AttentionOut out = attention(q, q, q, args);
+    const AttentionGrads grads = attention_backward(q, q, q, q, out, args);
+
+    EXPECT_TRUE(out.y_BHTK.is_meta());
+    EXPECT_EQ(out.y_BHTK.sizes(), q.sizes());
+    EXPECT_EQ(out.saved.scalar_type(), at::kFloat);
+    EXPECT_EQ(out.saved.dim(), p > 0.0 ? 4 : 3);
+    EXPECT_EQ(grads.dk_BHSK.scalar_type(), at::kBFloat16);
+  }
+}
+
+TEST(Attention, RefusesShapesThatDoNotFit) {
+  const Problem p = problem(1, 2, 4, 4, 8, at::kFloat);
+
+  EXPECT_THROW(attention(p.q, random({1, 2, 4, 16}, 1), p.v, {}), Error);
+  AttentionArgs masked;
+  masked.mask_BS = at::ones({1, 5});
+  EXPECT_THROW(attention(p.q, p.k, p.v, masked), Error);
+}
+
+}  // namespace
+}  // namespace tessera::ops

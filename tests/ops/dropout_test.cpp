@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/dropout.h"
+
+#include "ops/support.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::ops {
+namespace {
+
+DropoutKey key_of(double p, std::vector<std::int64_t> samples, std::int64_t offset = 0) {
+  return {.p = p,
+          .key = 0x1234567890abcdefULL,
+          .sample_ids = std::move(samples),
+          .element_offset = offset};
+}
+
+TEST(Dropout, FollowsThePhiloxWordsOfItsDefinition) {
+  const at::Tensor x = random({2, 3, 7}, 1);
+  const DropoutKey key = key_of(0.3, {5, 1'000'000'000'000}, 2);
+
+  const std::vector<double> y = doubles(dropout(x, key)), from = doubles(x);
+
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const std::uint64_t element = i % 21 + 2,
+                        sample = static_cast<std::uint64_t>(key.sample_ids[i / 21]);
+    const std::uint32_t word = Philox{key.key}(element / 4, sample)[element % 4];
+    const double expected = uniform_float(word) < 0.3 ? 0.0 : from[i] / 0.7;
+    ASSERT_NEAR(y[i], expected, 1e-6) << "element " << i;
+  }
+}
+
+TEST(Dropout, KeepsItsShareOfElementsAndTheMean) {
+  constexpr std::int64_t kElements = 1 << 18;
+  for (const double p : {0.1, 0.5, 0.9}) {
+    const at::Tensor y = dropout(at::ones({1, kElements}), key_of(p, {3}));
+
+    const double kept = static_cast<double>((y != 0).sum().item<std::int64_t>()) / kElements;
+    // Five standard deviations of a binomial share.
+    EXPECT_NEAR(kept, 1.0 - p, 5.0 * std::sqrt(p * (1.0 - p) / kElements));
+    EXPECT_NEAR(y.max().item<double>(), 1.0 / (1.0 - p), 1e-5);
+  }
+}
+
+TEST(Dropout, SamplesAndKeysDrawDifferentMasks) {
+  const at::Tensor x = at::ones({2, 4096});
+  DropoutKey other = key_of(0.5, {1, 2});
+  other.key += 1;
+
+  const at::Tensor y = dropout(x, key_of(0.5, {1, 2}));
+
+  EXPECT_FALSE(same_bits(y[0], y[1]));
+  EXPECT_FALSE(same_bits(y, dropout(x, other)));
+}
+
+TEST(Dropout, AMaskDoesNotDependOnTheBatchAroundIt) {
+  const at::Tensor x = random({4, 3, 19}, 1);
+
+  const at::Tensor all = dropout(x, key_of(0.4, {10, 11, 12, 13}));
+  const at::Tensor last = dropout(x.slice(0, 2, 4), key_of(0.4, {12, 13}));
+
+  EXPECT_TRUE(same_bits(all.slice(0, 2, 4), last));
+}
+
+TEST(Dropout, AShardDrawsItsPartOfTheMask) {
+  const at::Tensor x = random({1, 1000}, 1);
+  const at::Tensor all = dropout(x, key_of(0.4, {7}));
+
+  for (const std::int64_t first : {1, 2, 3, 4, 250, 997}) {
+    const at::Tensor shard = dropout(x.slice(1, first, 1000).contiguous(), key_of(0.4, {7}, first));
+    EXPECT_TRUE(same_bits(all.slice(1, first, 1000), shard)) << first;
+  }
+}
+
+TEST(Dropout, HasTheSameBitsForAnyNumberOfThreads) {
+  const at::Tensor x = random({5, 9973}, 1, at::kBFloat16);
+
+  const auto results = with_threads([&] { return dropout(x, key_of(0.2, {1, 2, 3, 4, 5})); });
+
+  EXPECT_TRUE(same_bits(results[0], results[1]));
+  EXPECT_TRUE(same_bits(results[0], results[2]));
+}
+
+TEST(Dropout, NothingAndEverythingCanBeDropped) {
+  const at::Tensor x = random({1, 100}, 1);
+
+  EXPECT_TRUE(same_bits(dropout(x, key_of(0.0, {1})), x));
+  EXPECT_TRUE(same_bits(dropout(x, key_of(1.0, {1})), at::zeros({1, 100})));
+}
+
+TEST(Dropout, WorksOnMetaAndRefusesSamplesThatDoNotFit) {
+  const at::Tensor meta = at::empty({2, 3}, at::TensorOptions().device(at::kMeta));
+
+  EXPECT_TRUE(dropout(meta, key_of(0.5, {1, 2})).is_meta());
+  EXPECT_THROW(dropout(random({2, 3}, 1), key_of(0.5, {1})), Error);
+}
+
+}  // namespace
+}  // namespace tessera::ops

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/linear.h"
+
+#include "ops/support.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::ops {
+namespace {
+
+// fp32: the sum of up to 200 products in any order. bf16: the same sum, rounded once on the way
+// out.
+double tolerance(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? epsilon(dtype) : 2e-6;
+}
+
+/// a [n, k] times b [m, k] transposed, plus c [m].
+std::vector<double> product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c = {}) {
+  const std::vector<double> x = doubles(a), w = doubles(b);
+  const std::vector<double> bias = c.defined() ? doubles(c) : std::vector<double>();
+  const std::size_t n = a.size(0), m = b.size(0), k = a.size(1);
+  std::vector<double> y(n * m);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < m; ++j) {
+      double sum = bias.empty() ? 0.0 : bias[j];
+      for (std::size_t l = 0; l < k; ++l)
+        sum += x[i * k + l] * w[j * k + l];
+      y[i * m + j] = sum;
+    }
+  }
+  return y;
+}
+
+class LinearShapes
+    : public testing::TestWithParam<std::tuple<at::ScalarType, std::vector<std::int64_t>>> {
+ protected:
+  at::ScalarType dtype() const { return std::get<0>(GetParam()); }
+  std::int64_t N() const { return std::get<1>(GetParam())[0]; }
+  std::int64_t I() const { return std::get<1>(GetParam())[1]; }
+  std::int64_t O() const { return std::get<1>(GetParam())[2]; }
+  at::Tensor x() const { return random({N(), I()}, 1, dtype()); }
+  at::Tensor weight() const { return random({O(), I()}, 2, dtype()); }
+  at::Tensor dy() const { return random({N(), O()}, 3, dtype()); }
+};
+
+TEST_P(LinearShapes, ForwardAgreesWithFloat64) {
+  const at::Tensor bias = random({O()}, 4, dtype());
+
+  const at::Tensor y = ops::linear(x(), weight(), bias);
+
+  EXPECT_EQ(y.scalar_type(), dtype());
+  expect_close(y, product(x(), weight(), bias), tolerance(dtype()));
+  expect_close(ops::linear(x(), weight()), product(x(), weight()), tolerance(dtype()));
+}
+
+TEST_P(LinearShapes, OutputIsFloatWhereAskedFor) {
+  const at::Tensor y = ops::linear(x(), weight(), {}, at::kFloat);
+
+  EXPECT_EQ(y.scalar_type(), at::kFloat);
+  expect_close(y, product(x(), weight()), tolerance(at::kFloat));
+}
+
+TEST_P(LinearShapes, InputGradientAgreesWithFloat64) {
+  const at::Tensor dx = linear_input_grad(dy(), weight());
+
+  EXPECT_EQ(dx.scalar_type(), dtype());
+  expect_close(dx, product(dy(), weight().t().contiguous()), tolerance(dtype()));
+}
+
+TEST_P(LinearShapes, WeightGradientIsWrittenThenAddedInFloat) {
+  const at::Tensor dw = at::full({O(), I()}, 7.0, at::kFloat);
+  std::vector<double> expected = product(dy().t().contiguous(), x().t().contiguous());
+
+  linear_weight_grad(dy(), x(), dw, false);
+  expect_close(dw, expected, tolerance(at::kFloat));
+  linear_weight_grad(dy(), x(), dw, true);
+
+  for (double& value : expected)
+    value *= 2.0;
+  expect_close(dw, expected, tolerance(at::kFloat));
+}
+
+TEST_P(LinearShapes, BiasGradientIsTheColumnSum) {
+  const at::Tensor db = at::full({O()}, 7.0, at::kFloat);
+  std::vector<double> expected(static_cast<std::size_t>(O()));
+  const std::vector<double> gradient = doubles(dy());
+  for (std::size_t i = 0; i < gradient.size(); ++i)
+    expected[i % expected.size()] += gradient[i];
+
+  linear_bias_grad(dy(), db, false);
+  expect_close(db, expected, tolerance(at::kFloat));
+  linear_bias_grad(dy(), db, true);
+
+  for (double& value : expected)
+    value *= 2.0;
+  expect_close(db, expected, tolerance(at::kFloat));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes,
+                         LinearShapes,
+                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
+                                          testing::Values(std::vector<std::int64_t>{1, 1, 1},
+                                                          std::vector<std::int64_t>{1, 33, 7},
+                                                          std::vector<std::int64_t>{37, 64, 129},
+                                                          std::vector<std::int64_t>{200, 19, 48})));
+
+TEST(Linear, KeepsLeadingDimensions) {
+  const at::Tensor x = random({3, 5, 8}, 1), weight = random({6, 8}, 2);
+
+  EXPECT_EQ(ops::linear(x, weight).sizes(), at::IntArrayRef({3, 5, 6}));
+  EXPECT_EQ(linear_input_grad(random({3, 5, 6}, 3), weight).sizes(), at::IntArrayRef({3, 5, 8}));
+}
+
+TEST(Linear, BiasGradientHasTheSameBitsForAnyNumberOfThreads) {
+  const at::Tensor dy = random({517, 133}, 5);
+
+  const auto results = with_threads([&] {
+    const at::Tensor db = at::empty({133}, at::kFloat);
+    linear_bias_grad(dy, db, false);
+    return db;
+  });
+
+  EXPECT_TRUE(same_bits(results[0], results[1]));
+  EXPECT_TRUE(same_bits(results[0], results[2]));
+}
+
+TEST(Linear, WorksOnMeta) {
+  const at::Tensor x =
+      at::empty({4, 8}, at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16));
+  const at::Tensor weight = at::empty({6, 8}, x.options());
+
+  const at::Tensor y = ops::linear(x, weight, {}, at::kFloat);
+  linear_weight_grad(at::empty({4, 6}, x.options()), x, at::empty({6, 8}, y.options()), true);
+  linear_bias_grad(at::empty({4, 6}, x.options()), at::empty({6}, y.options()), true);
+
+  EXPECT_TRUE(y.is_meta());
+  EXPECT_EQ(y.scalar_type(), at::kFloat);
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({4, 6}));
+  EXPECT_EQ(linear_input_grad(at::empty({4, 6}, x.options()), weight).sizes(), x.sizes());
+}
+
+TEST(Linear, RefusesSizesThatDoNotFit) {
+  EXPECT_THROW(ops::linear(random({2, 3}, 1), random({4, 5}, 2)), Error);
+  EXPECT_THROW(ops::linear(random({2, 3}, 1), random({4, 3}, 2, at::kBFloat16)), Error);
+}
+
+}  // namespace
+}  // namespace tessera::ops
