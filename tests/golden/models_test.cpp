@@ -114,10 +114,16 @@ at::Tensor shifted(const at::Tensor& labels) {
   return out;
 }
 
+/// 1 where a token counts.
+at::Tensor mask_of(const Case& one) {
+  if (one.expected.has("input.attention_mask")) return one.expected["input.attention_mask"];
+  return at::ones_like(one.expected["input.input_ids"]);
+}
+
 nn::Batch batch_of(const Case& one) {
   nn::Batch batch =
       test::make_batch(one.expected["input.input_ids"], shifted(one.expected["input.labels"]));
-  const at::Tensor mask = one.expected["input.attention_mask"];
+  const at::Tensor mask = mask_of(one);
   if (mask.eq(0).any().item<bool>()) batch.set("attention_mask", mask);
   return batch;
 }
@@ -142,7 +148,7 @@ TEST(GoldenModels, GiveTheLogitsAndTheLoss) {
 
     const nn::Outcome out = one.runner.infer(batch, context);
 
-    const at::Tensor counts = one.expected["input.attention_mask"].to(at::kBool).unsqueeze(-1);
+    const at::Tensor counts = mask_of(one).to(at::kBool).unsqueeze(-1);
     const at::Tensor logits = out.outputs.at("logits").masked_fill(~counts, 0.0);
     EXPECT_LT(largest_difference(logits, one.expected["logits"].masked_fill(~counts, 0.0)),
               kLogits);

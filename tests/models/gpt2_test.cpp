@@ -87,7 +87,8 @@ TEST(Gpt2, StartsAtTheEntropyOfItsVocabulary) {
   runner.initialize(1);
   const at::Tensor ids = random_ids(2, 24, 61);
 
-  const double loss = runner.train(make_batch(ids, ids));
+  // Not the tokens themselves: a tied head starts with a liking for them.
+  const double loss = runner.train(make_batch(ids, ids.roll(1, 1)));
 
   // Logits of a fresh model are within a few hundredths of 0.
   EXPECT_NEAR(loss, std::log(61.0), 0.05);
