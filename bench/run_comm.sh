@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Collectives between two local ranks: ours over shared memory, and gloo's from PyTorch, by turns.
+#
+# usage: bench/run_comm.sh [ROUNDS]        PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+rounds=${1:-2}
+peers=${PEERS:-$HOME/peers/bin/python}
+bench=build/release/bin/comm_bench
+[[ -x $bench ]] || { echo "run_comm: $bench is not built; fix: tools/build.sh release comm_bench" >&2; exit 8; }
+[[ -x $peers ]] || { echo "run_comm: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2; exit 8; }
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+for ((round = 1; round <= rounds; ++round)); do
+  python3 bench/peers/quiet_run.py -- "$bench" | tee -a "$results"
+  python3 bench/peers/quiet_run.py -- env OMP_NUM_THREADS=1 "$peers" bench/peers/torch_coll.py | tee -a "$results"
+done
+python3 - "$results" <<'SUMMARY'
+import json, statistics, sys
+rates = {}
+for line in open(sys.argv[1]):
+    row = json.loads(line)
+    if "gbs" in row:
+        rates.setdefault((row["op"], row["mb"]), {}).setdefault(row["what"], []).append(row["gbs"])
+print("\n| operation | MB | tessera shm, GB/s | gloo, GB/s | ratio |\n|---|---|---|---|---|")
+for (op, mb), found in rates.items():
+    if len(found) == 2:
+        ours, theirs = (statistics.median(found[name]) for name in ("tessera shm", "gloo"))
+        print(f"| {op} | {mb} | {ours:.1f} | {theirs:.2f} | {ours / theirs:.1f} |")
+SUMMARY
