@@ -194,7 +194,7 @@ void Channel::mismatch(int member,
 
 void Channel::acknowledge(int member, Slot& slot) {
   slot.ack(static_cast<std::size_t>(index_));
-  ring_if_waiting(ground_.control, rank_of(member));
+  if (member != index_) ring_if_waiting(ground_.control, rank_of(member));
 }
 
 void Channel::ring_others() {

@@ -65,7 +65,7 @@ class Channel {
                std::uint64_t sequence,
                const Signature& expected,
                const std::string& site);
-  /// This rank is done with a member's slot.
+  /// This rank is done with a member's slot, which may be its own.
   void acknowledge(int member, Slot& slot);
   /// Wakes those of the other members that wait.
   void ring_others();

@@ -45,8 +45,7 @@ bool Operation::all_posted() {
 
 void Operation::acknowledge_all() {
   for (int member = 0; member < channel().size(); ++member)
-    if (member != channel().index())
-      channel().acknowledge(member, *slots_[static_cast<std::size_t>(member)]);
+    channel().acknowledge(member, *slots_[static_cast<std::size_t>(member)]);
 }
 
 void Operation::missing_posts(std::vector<int>& ranks) {
@@ -68,7 +67,7 @@ bool PullParts::advance() {
     const int rank = channel().rank_of(part.member);
     if (part.bytes != 0)
       std::memcpy(part.out, ground_.address(rank, slot->offset) + part.offset, part.bytes);
-    if (part.member != channel().index()) channel().acknowledge(part.member, *slot);
+    channel().acknowledge(part.member, *slot);
     return true;
   };
   const bool moved = std::erase_if(parts_, pull) != 0;
@@ -163,6 +162,7 @@ void ReduceInPlace::finish() {
     std::memcpy(copy_to_, buffers_[self], signature().count * size_of(signature().dtype));
   }
   acknowledge_all();
+  release();  // every chunk is written: peers touch this memory no more
   complete_ = true;
 }
 

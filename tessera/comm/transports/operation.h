@@ -60,6 +60,8 @@ class Operation {
   bool all_posted();
   [[nodiscard]] const std::vector<Slot*>& slots() const { return slots_; }
   void acknowledge_all();
+  /// Peers are done with the caller's memory though not all have acknowledged.
+  void release() { start_.borrows = false; }
   void missing_posts(std::vector<int>& ranks);
 
   bool complete_ = true;

@@ -112,7 +112,7 @@ WorkPtr PullTransport::reduce_scatter(
   }
   begin.signature.op = op;
   claim_slot(begin);
-  offer(begin, in, static_cast<std::uint32_t>(group.size() - 1), false);
+  offer(begin, in, group.size(), false);
   keep(begin, out);
   const std::size_t offset = own.bytes() * static_cast<std::size_t>(group.index);
   return track(std::make_shared<FoldParts>(std::move(begin), *ground_, offset, out, fold));
@@ -128,7 +128,7 @@ WorkPtr PullTransport::all_gather(const Group& group, Span in, Span out, CallSit
   }
   claim_slot(begin);
   const bool apart = in.data == place.data || !overlap(in, out);
-  offer(begin, in, static_cast<std::uint32_t>(group.size() - 1), !apart);
+  offer(begin, in, group.size() - 1, !apart);
   keep(begin, out);
   copy_alone(in, place);
   Parts parts = parts_from_all(begin.channel, out, 0);
@@ -144,7 +144,7 @@ WorkPtr PullTransport::all_to_all(const Group& group, Span in, Span out, CallSit
     return completed_work(ground_->control);
   }
   claim_slot(begin);
-  offer(begin, in, static_cast<std::uint32_t>(group.size() - 1), overlap(in, out));
+  offer(begin, in, group.size(), overlap(in, out));
   keep(begin, out);
   const std::size_t part_bytes = in.bytes() / static_cast<std::size_t>(group.size());
   Parts parts =
@@ -158,13 +158,12 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   if (group.size() == 1) return completed_work(ground_->control);
   begin.signature.op = op;
   claim_slot(begin);
-  const auto readers = static_cast<std::uint32_t>(group.size() - 1);
   if (data.bytes() <= kMailboxBytes) {
-    offer(begin, data, readers, true);
+    offer(begin, data, group.size(), true);
     keep(begin, data);
     return track(std::make_shared<FoldParts>(std::move(begin), *ground_, 0, data, Fold::Store));
   }
-  offer(begin, data, readers, false);
+  offer(begin, data, group.size(), false);
   keep(begin, data);
   void* const copy_to = begin.borrows ? nullptr : data.data;
   return track(std::make_shared<ReduceInPlace>(std::move(begin), *ground_, copy_to));
@@ -177,7 +176,7 @@ WorkPtr PullTransport::broadcast(const Group& group, Span data, int root_index, 
   begin.signature.root = root_index;
   claim_slot(begin);
   if (group.index == root_index) {
-    offer(begin, data, static_cast<std::uint32_t>(group.size() - 1), false);
+    offer(begin, data, group.size() - 1, false);
     return track(std::make_shared<Operation>(std::move(begin)));
   }
   offer(begin, data.part(0, 0), 0, true);
@@ -191,7 +190,7 @@ WorkPtr PullTransport::barrier(const Group& group, CallSite site) {
   Operation::Start begin = start(group_channel(group), Kind::Barrier, nothing, site);
   if (group.size() == 1) return completed_work(ground_->control);
   claim_slot(begin);
-  offer(begin, nothing, static_cast<std::uint32_t>(group.size() - 1), true);
+  offer(begin, nothing, group.size(), true);
   return track(std::make_shared<FoldParts>(std::move(begin), *ground_, 0, nothing, Fold::Store));
 }
 
@@ -285,10 +284,7 @@ void PullTransport::claim_slot(Operation::Start& begin) {
 
 /// Publishes `in`: where it lies if peers can read it there and `copy` is not asked for, else a
 /// copy.
-void PullTransport::offer(Operation::Start& begin,
-                          const Span& in,
-                          std::uint32_t readers,
-                          bool copy) {
+void PullTransport::offer(Operation::Start& begin, const Span& in, int readers, bool copy) {
   Slot& slot = *begin.slot;
   RegionPtr region = copy ? nullptr : ground_->arena->find(in.data, in.bytes());
   const void* data = in.data;
@@ -304,7 +300,7 @@ void PullTransport::offer(Operation::Start& begin,
   }
   if (region) begin.alive.push_back(std::move(region));
   slot.offset = ground_->arena->offset_of(data);
-  slot.readers = readers;
+  slot.readers = static_cast<std::uint32_t>(readers);
   begin.channel.publish(slot, begin.sequence, begin.signature, begin.site);
 }
 

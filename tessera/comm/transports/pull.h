@@ -60,7 +60,7 @@ class PullTransport final : public Transport {
   Channel& message_channel(int sender, int receiver, int channel);
   Operation::Start start(Channel& channel, Kind kind, const Span& data, const CallSite& site);
   void claim_slot(Operation::Start& start);
-  void offer(Operation::Start& start, const Span& in, std::uint32_t readers, bool copy);
+  void offer(Operation::Start& start, const Span& in, int readers, bool copy);
   void keep(Operation::Start& start, const Span& span);
   RegionPtr stage(const Span& in);
   Parts parts_from_all(Channel& channel, const Span& out, std::size_t step);
