@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera checkpoint verify|list: are they whole, and which are there.
+#include "tessera/checkpoint/checkpoint.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
+#include "tessera/cli/command.h"
+#include "tessera/config/json.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::uint64_t bytes_of(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  return bytes;
+}
+
+std::vector<fs::path> some_at(const fs::path& path) {
+  const auto found = checkpoints_at(path);
+  TESSERA_REQUIRE(!found.empty(),
+                  Format,
+                  fmt::format("{} holds no complete checkpoint", path.string()),
+                  "name a run folder or one of its checkpoints/step-NNNNNNNN");
+  return found;
+}
+
+/// Verifies all of them, then throws the first damage.
+int verify(const fs::path& path, const Common& common) {
+  std::optional<Error> first;
+  std::vector<json::Value> rows;
+  for (const fs::path& folder : some_at(path)) {
+    std::string verdict = "whole";
+    try {
+      checkpoint::Checkpoint(folder).verify();
+    } catch (const Error& error) {
+      if (!first) first = error;
+      verdict = error.what();
+    }
+    rows.push_back(json::Value::object({{"path", json::Value::string(folder.string())},
+                                        {"whole", json::Value::boolean(verdict == "whole")}}));
+    if (!common.quiet && !common.json)
+      std::printf("%s  %s\n", folder.string().c_str(), verdict.c_str());
+  }
+  if (common.json) std::printf("%s\n", json::Value::array(rows).dump(2).c_str());
+  if (first) throw *first;
+  return kExitOk;
+}
+
+int list(const fs::path& path, const Common& common) {
+  std::vector<json::Value> rows;
+  for (const fs::path& folder : checkpoints_at(path)) {
+    const checkpoint::Checkpoint opened(folder);
+    const auto& meta = opened.meta();
+    const std::uint64_t bytes = bytes_of(folder);
+    rows.push_back(
+        json::Value::object({{"path", json::Value::string(folder.string())},
+                             {"step", json::Value::integer(meta.step)},
+                             {"samples", json::Value::integer(meta.samples)},
+                             {"tokens", json::Value::integer(meta.tokens)},
+                             {"bytes", json::Value::integer(static_cast<std::int64_t>(bytes))}}));
+    if (common.json) continue;
+    std::printf("step %-10s samples %-12s tokens %-14s %10s  %s\n",
+                text::with_commas(meta.step).c_str(),
+                text::with_commas(meta.samples).c_str(),
+                text::with_commas(meta.tokens).c_str(),
+                text::bytes(bytes).c_str(),
+                folder.string().c_str());
+  }
+  if (common.json) std::printf("%s\n", json::Value::array(rows).dump(2).c_str());
+  return kExitOk;
+}
+
+int checkpoint_command(const std::vector<std::string>& line) {
+  std::string action, path;
+  Common common;
+  Arguments arguments(
+      "checkpoint",
+      "verify: reads every byte and holds it against its checksum. list: the complete checkpoints "
+      "of "
+      "a run, oldest first.",
+      {"tessera checkpoint verify runs/my", "tessera checkpoint list runs/my --json"});
+  arguments.positional("ACTION", &action, "verify or list");
+  arguments.positional("PATH", &path, "A run or a checkpoint");
+  arguments.common(common, /*has_json=*/true);
+  if (!arguments.parse(line)) return kExitOk;
+  if (action == "verify") return verify(path, common);
+  if (action == "list") return list(path, common);
+  TESSERA_REQUIRE(
+      action != "merge",
+      Unsupported,
+      "tessera checkpoint merge is not built yet",
+      "any number of ranks loads any checkpoint as it is: train or generate from it directly");
+  const std::vector<std::string> known = {"verify", "list"};
+  throw Error(Error::Kind::Config,
+              fmt::format("unknown action \"{}\"", action),
+              text::suggestion(action, known));
+}
+
+TESSERA_COMMAND("checkpoint", "verify or list checkpoints", checkpoint_command);
+
+}  // namespace
+}  // namespace tessera::cli

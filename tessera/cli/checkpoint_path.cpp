@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/checkpoint_path.h"
+
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+
+namespace tessera::cli {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> checkpoints_at(const fs::path& path) {
+  std::error_code failed;
+  TESSERA_REQUIRE(fs::exists(path, failed),
+                  Format,
+                  fmt::format("{} does not exist", path.string()),
+                  "name a run folder or one of its checkpoints/step-NNNNNNNN");
+  if (fs::exists(path / "manifest.json", failed)) return {path};
+  if (!fs::is_directory(path, failed)) return {};
+  auto found = checkpoint::list(path / "checkpoints");
+  return found.empty() ? checkpoint::list(path) : found;
+}
+
+fs::path newest_at(const fs::path& path) {
+  const auto found = checkpoints_at(path);
+  TESSERA_REQUIRE(!found.empty(),
+                  Format,
+                  fmt::format("{} holds no complete checkpoint", path.string()),
+                  "name a run that has saved one, or one of its checkpoints/step-NNNNNNNN");
+  return found.back();
+}
+
+}  // namespace tessera::cli

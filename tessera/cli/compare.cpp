@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera compare: whether two runs are the same to the last bit, but for the time they took.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
+#include "tessera/cli/command.h"
+#include "tessera/config/json.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kExitDifferent = 1;
+using Difference = std::optional<std::string>;
+
+bool is_timed(const std::string& key) {
+  return key == "time" || key.ends_with("_ms") || key.ends_with("_per_s") ||
+         key.starts_with("mem_") || key.starts_with("comm_");
+}
+
+/// The lines of metrics.jsonl, one JSON value each. A last line without an end, which a killed
+/// process left, is none.
+std::vector<json::Value> read_metrics(const fs::path& path) {
+  std::vector<json::Value> out;
+  auto lines = text::split(files::read(path), '\n');
+  if (!lines.empty()) lines.pop_back();
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    out.push_back(json::parse_strict(lines[i], fmt::format("{}:{}", path.string(), i + 1)));
+    TESSERA_REQUIRE(out.back().is_object(),
+                    Format,
+                    fmt::format("{}:{}: expected an object", path.string(), i + 1),
+                    "");
+  }
+  return out;
+}
+
+std::string shown(const json::Value* value) {
+  return value == nullptr ? "absent" : value->dump();
+}
+
+Difference compare_lines(const json::Value& a, const json::Value& b) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : a.members())
+    keys.push_back(key);
+  for (const auto& [key, value] : b.members()) {
+    if (a.find(key) == nullptr) keys.push_back(key);
+  }
+  for (const std::string& key : keys) {
+    const json::Value *in_a = a.find(key), *in_b = b.find(key);
+    const bool equal = in_a != nullptr && in_b != nullptr && *in_a == *in_b;
+    if (!equal && !is_timed(key))
+      return fmt::format("{} is {} in A and {} in B", key, shown(in_a), shown(in_b));
+  }
+  return std::nullopt;
+}
+
+std::string place(std::size_t line, const json::Value& value) {
+  const json::Value* step = value.find("step");
+  return fmt::format("metrics line {}{}",
+                     line + 1,
+                     step == nullptr ? "" : fmt::format(" (step {})", step->dump()));
+}
+
+Difference compare_metrics(const fs::path& a, const fs::path& b) {
+  const auto in_a = read_metrics(a), in_b = read_metrics(b);
+  for (std::size_t i = 0; i < std::min(in_a.size(), in_b.size()); ++i) {
+    if (const auto differs = compare_lines(in_a[i], in_b[i]))
+      return place(i, in_a[i]) + ": " + *differs;
+  }
+  if (in_a.size() == in_b.size()) return std::nullopt;
+  const bool longer_a = in_a.size() > in_b.size();
+  const std::size_t first = std::min(in_a.size(), in_b.size());
+  return fmt::format("{} is only in {}: A has {} lines and B {}",
+                     place(first, (longer_a ? in_a : in_b)[first]),
+                     longer_a ? "A" : "B",
+                     in_a.size(),
+                     in_b.size());
+}
+
+/// Digest lines by tensor. Nothing in a name holds the last three words of a line.
+std::map<std::string, std::string> by_tensor(const std::vector<std::string>& lines) {
+  std::map<std::string, std::string> out;
+  for (const std::string& line : lines) {
+    std::size_t cut = line.size();
+    for (int word = 0; word < 3; ++word)
+      cut = line.rfind(' ', cut - 1);
+    out[line.substr(0, cut)] = line.substr(cut + 1);
+  }
+  return out;
+}
+
+Difference compare_checkpoints(const fs::path& a, const fs::path& b) {
+  const checkpoint::Checkpoint in_a(a), in_b(b);
+  const auto number = [](const char* what, std::int64_t x, std::int64_t y) -> Difference {
+    if (x == y) return std::nullopt;
+    return fmt::format("the newest checkpoint: {} is {} in A and {} in B", what, x, y);
+  };
+  if (auto differs = number("step", in_a.meta().step, in_b.meta().step)) return differs;
+  if (auto differs = number("samples", in_a.meta().samples, in_b.meta().samples)) return differs;
+  if (auto differs = number("tokens", in_a.meta().tokens, in_b.meta().tokens)) return differs;
+  const auto lines_a = in_a.digest(), lines_b = in_b.digest();
+  const auto tensors_a = by_tensor(lines_a), tensors_b = by_tensor(lines_b);
+  for (const auto& lines : {lines_a, lines_b}) {
+    for (const auto& [name, rest] : by_tensor(lines)) {
+      const auto at_a = tensors_a.find(name), at_b = tensors_b.find(name);
+      if (at_a == tensors_a.end() || at_b == tensors_b.end()) {
+        return fmt::format("tensor {} is only in {}", name, at_a == tensors_a.end() ? "B" : "A");
+      }
+      if (at_a->second != at_b->second) {
+        return fmt::format("tensor {} at step {} is {} in A and {} in B",
+                           name,
+                           in_a.meta().step,
+                           at_a->second,
+                           at_b->second);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// What two paths have in common to be compared.
+struct Sides {
+  bool metrics = false, checkpoints = false;
+};
+
+/// The first thing that differs, and what was compared.
+Difference compare_runs(const fs::path& a, const fs::path& b, Sides& sides) {
+  const auto points_a = checkpoints_at(a), points_b = checkpoints_at(b);
+  const fs::path metrics_a = a / "metrics.jsonl", metrics_b = b / "metrics.jsonl";
+  const bool has_a = fs::exists(metrics_a), has_b = fs::exists(metrics_b);
+  TESSERA_REQUIRE(
+      has_a || has_b || !points_a.empty() || !points_b.empty(),
+      Format,
+      fmt::format(
+          "neither {} nor {} holds metrics or a complete checkpoint", a.string(), b.string()),
+      "name two run folders or two checkpoints");
+  // A checkpoint beside a run has no metrics, and that is no difference.
+  const bool runs = !fs::exists(a / "manifest.json") && !fs::exists(b / "manifest.json");
+  if (has_a && has_b) {
+    sides.metrics = true;
+    if (auto differs = compare_metrics(metrics_a, metrics_b)) return differs;
+  } else if (runs && has_a != has_b) {
+    return fmt::format("only {} has metrics", has_a ? "A" : "B");
+  }
+  if (points_a.empty() != points_b.empty()) {
+    return fmt::format("only {} has a complete checkpoint", points_a.empty() ? "B" : "A");
+  }
+  if (points_a.empty()) return std::nullopt;
+  sides.checkpoints = true;
+  return compare_checkpoints(points_a.back(), points_b.back());
+}
+
+int compare(const std::vector<std::string>& line) {
+  std::string a, b;
+  Common common;
+  Arguments arguments(
+      "compare",
+      "Compares two runs bit by bit: metrics without what depends on the clock, then every tensor "
+      "of "
+      "their newest checkpoints. Exit code 1 and the first difference where they differ.",
+      {"tessera compare runs/one-rank runs/two-ranks",
+       "tessera compare runs/a/checkpoints/step-00000100 runs/b"});
+  arguments.positional("A", &a, "A run or checkpoint");
+  arguments.positional("B", &b, "Another");
+  arguments.common(common, /*has_json=*/true);
+  if (!arguments.parse(line)) return kExitOk;
+  Sides sides;
+  const Difference differs = compare_runs(a, b, sides);
+  if (common.json) {
+    json::Value out = json::Value::object({{"equal", json::Value::boolean(!differs)}});
+    if (differs) out["difference"] = json::Value::string(*differs);
+    std::printf("%s\n", out.dump().c_str());
+  } else if (differs) {
+    std::printf("different: %s\n  A: %s\n  B: %s\n", differs->c_str(), a.c_str(), b.c_str());
+  } else if (!common.quiet) {
+    std::printf("equal: %s%s%s\n",
+                sides.metrics ? "metrics" : "",
+                sides.metrics && sides.checkpoints ? " and " : "",
+                sides.checkpoints ? "every tensor of the newest checkpoints" : "");
+  }
+  return differs ? kExitDifferent : kExitOk;
+}
+
+TESSERA_COMMAND("compare", "tell whether two runs are equal to the last bit", compare);
+
+}  // namespace
+}  // namespace tessera::cli

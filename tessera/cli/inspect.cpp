@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera inspect: what a run, a checkpoint, a file of tensors or of tokens holds.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
+#include "tessera/cli/command.h"
+#include "tessera/config/json.h"
+#include "tessera/data/token_file.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Row {
+  std::string name;
+  DType dtype = DType::F32;
+  std::vector<std::int64_t> shape;
+  std::string digest;  ///< a line of checkpoint::digest_line; empty if not asked for
+};
+
+/// What there is to say about a path: facts in their order, then tensors.
+struct Findings {
+  std::vector<std::pair<std::string, json::Value>> facts;
+  std::vector<Row> rows;
+};
+
+std::uint64_t numel(const Row& row) {
+  std::uint64_t count = 1;
+  for (const std::int64_t size : row.shape)
+    count *= static_cast<std::uint64_t>(size);
+  return count;
+}
+std::uint64_t bytes(const Row& row) {
+  return numel(row) * size_of(row.dtype);
+}
+bool is_state(const Row& row) {
+  return row.name.starts_with("optimizer.");
+}
+
+/// A name that cannot move a terminal's cursor.
+std::string printable(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
+  return name;
+}
+
+json::Value integer(std::uint64_t value) {
+  return json::Value::integer(static_cast<std::int64_t>(value));
+}
+
+void count_tensors(Findings& found) {
+  std::uint64_t parameters = 0, size = 0;
+  for (const Row& row : found.rows) {
+    size += bytes(row);
+    if (!is_state(row)) parameters += numel(row);
+  }
+  found.facts.emplace_back("tensors", integer(found.rows.size()));
+  found.facts.emplace_back("parameters", integer(parameters));
+  found.facts.emplace_back("bytes", integer(size));
+}
+
+Findings of_checkpoint(const fs::path& folder, bool digest) {
+  const checkpoint::Checkpoint opened(folder);
+  Findings found;
+  found.facts = {{"checkpoint", json::Value::string(folder.string())},
+                 {"step", json::Value::integer(opened.meta().step)},
+                 {"samples", json::Value::integer(opened.meta().samples)},
+                 {"tokens", json::Value::integer(opened.meta().tokens)}};
+  const auto lines = digest ? opened.digest() : std::vector<std::string>(opened.tensors().size());
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const auto& tensor = opened.tensors()[i];
+    found.rows.push_back({tensor.name, tensor.dtype, tensor.shape, lines[i]});
+  }
+  count_tensors(found);
+  return found;
+}
+
+void add_file(Findings& found, const fs::path& path, bool digest) {
+  const checkpoint::SafetensorsFile file(path);
+  for (const auto& entry : file.entries()) {
+    const std::string line =
+        digest ? checkpoint::digest_line(
+                     entry.name, entry.dtype, entry.shape, files::xxh3(file.bytes(entry)))
+               : "";
+    found.rows.push_back({entry.name, entry.dtype, entry.shape, line});
+  }
+}
+
+Findings of_files(const std::string& what,
+                  const fs::path& path,
+                  const std::vector<fs::path>& shards,
+                  bool digest) {
+  Findings found;
+  found.facts.emplace_back(what, json::Value::string(path.string()));
+  found.facts.emplace_back("files", integer(shards.size()));
+  for (const fs::path& shard : shards)
+    add_file(found, shard, digest);
+  std::sort(found.rows.begin(), found.rows.end(), [](const Row& a, const Row& b) {
+    return std::pair(is_state(a), std::string_view(a.name)) <
+           std::pair(is_state(b), std::string_view(b.name));
+  });
+  count_tensors(found);
+  return found;
+}
+
+/// The safetensors files of a Hugging Face folder; empty if it has none.
+std::vector<fs::path> shards_of(const fs::path& folder) {
+  const fs::path index = folder / "model.safetensors.index.json";
+  if (!fs::exists(index)) {
+    const fs::path lone = folder / "model.safetensors";
+    return fs::exists(lone) ? std::vector<fs::path>{lone} : std::vector<fs::path>{};
+  }
+  const json::Value parsed = json::parse_strict(files::read(index), index.string());
+  const json::Value* map = parsed.find("weight_map");
+  TESSERA_REQUIRE(
+      map != nullptr && map->is_object(), Format, index.string() + " has no weight_map", "");
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map->members()) {
+    const bool plain =
+        file.is_string() && fs::path(file.as_string()).filename() == file.as_string();
+    TESSERA_REQUIRE(plain,
+                    Format,
+                    fmt::format("{}: no file name for {}", index.string(), printable(tensor)),
+                    "");
+    names.insert(file.as_string());
+  }
+  std::vector<fs::path> out;
+  for (const std::string& name : names)
+    out.push_back(folder / name);
+  return out;
+}
+
+fs::path with_extension(fs::path path, const char* extension) {
+  if (path.extension() == ".bin" || path.extension() == ".idx")
+    return path.replace_extension(extension);
+  return path += extension;
+}
+
+Findings of_tokens(const fs::path& path) {
+  const auto tokens = data::TokenFile::open(path);
+  const fs::path bin = with_extension(path, ".bin"), idx = with_extension(path, ".idx");
+  Findings found;
+  found.facts = {{"tokens of", json::Value::string(bin.string())},
+                 {"tokens", json::Value::integer(tokens->tokens())},
+                 {"sequences", json::Value::integer(tokens->sequences())},
+                 {"bytes", integer(fs::file_size(bin) + fs::file_size(idx))}};
+  return found;
+}
+
+Findings findings(const fs::path& path, bool digest) {
+  const bool pair =
+      fs::exists(with_extension(path, ".idx")) && fs::exists(with_extension(path, ".bin"));
+  if (pair && !fs::is_directory(path)) return of_tokens(path);
+  const auto checkpoints = checkpoints_at(path);
+  if (!checkpoints.empty()) return of_checkpoint(checkpoints.back(), digest);
+  if (path.extension() == ".safetensors" && !fs::is_directory(path))
+    return of_files("file", path, {path}, digest);
+  if (fs::is_directory(path)) {
+    const auto shards = shards_of(path);
+    if (!shards.empty()) return of_files("folder", path, shards, digest);
+  }
+  throw Error(
+      Error::Kind::Format,
+      fmt::format(
+          "{} is no run with a complete checkpoint, no checkpoint, .safetensors file, Hugging Face "
+          "folder or .bin/.idx pair",
+          path.string()),
+      "name one of these");
+}
+
+void print_json(const Findings& found) {
+  json::Value out = json::Value::object();
+  for (const auto& [key, value] : found.facts)
+    out[key] = value;
+  std::vector<json::Value> rows;
+  for (const Row& row : found.rows) {
+    std::vector<json::Value> shape;
+    for (const std::int64_t size : row.shape)
+      shape.push_back(json::Value::integer(size));
+    json::Value one =
+        json::Value::object({{"name", json::Value::string(row.name)},
+                             {"dtype", json::Value::string(std::string(name(row.dtype)))},
+                             {"shape", json::Value::array(shape)},
+                             {"bytes", integer(bytes(row))}});
+    if (!row.digest.empty())
+      one["digest"] = json::Value::string(row.digest.substr(row.digest.rfind(' ') + 1));
+    rows.push_back(one);
+  }
+  if (!rows.empty()) out["tensor_list"] = json::Value::array(rows);
+  std::printf("%s\n", out.dump(2).c_str());
+}
+
+std::string shown(const std::string& key, const json::Value& value) {
+  if (value.is_string()) return value.as_string();
+  const std::int64_t number = value.as_integer().value_or(0);
+  const std::string plain = text::with_commas(number);
+  return key == "bytes"
+             ? fmt::format("{} ({})", plain, text::bytes(static_cast<std::uint64_t>(number)))
+             : plain;
+}
+
+void print_table(const Findings& found, bool quiet) {
+  for (const auto& [key, value] : found.facts)
+    std::printf("%-12s %s\n", key.c_str(), shown(key, value).c_str());
+  if (quiet || found.rows.empty()) return;
+  std::size_t width = 0;
+  for (const Row& row : found.rows)
+    width = std::max(width, std::min<std::size_t>(row.name.size(), 60));
+  std::printf("\n");
+  for (const Row& row : found.rows) {
+    std::printf("%s\n",
+                fmt::format("{:<{}}  {:<4}  {:>10}  [{}]",
+                            printable(row.name),
+                            width,
+                            name(row.dtype),
+                            text::bytes(bytes(row)),
+                            fmt::join(row.shape, ", "))
+                    .c_str());
+  }
+}
+
+int inspect(const std::vector<std::string>& line) {
+  std::string path;
+  bool digest = false;
+  Common common;
+  Arguments arguments("inspect",
+                      "Says what a run (its newest complete checkpoint), a checkpoint, a "
+                      ".safetensors file, a Hugging "
+                      "Face folder or a .bin/.idx pair holds.",
+                      {"tessera inspect runs/my",
+                       "tessera inspect runs/my --digest > before.txt",
+                       "tessera inspect model.safetensors --json"});
+  arguments.positional("PATH", &path, "Run, checkpoint, file or folder");
+  arguments.flag(
+      "--digest", digest, "One line a tensor with the xxh3 of its bytes, the same for any layout");
+  arguments.common(common, /*has_json=*/true);
+  if (!arguments.parse(line)) return kExitOk;
+  const Findings found = findings(path, digest);
+  if (common.json) {
+    print_json(found);
+  } else if (digest) {
+    for (const Row& row : found.rows)
+      std::printf("%s\n", printable(row.digest).c_str());
+  } else {
+    print_table(found, common.quiet);
+  }
+  return kExitOk;
+}
+
+TESSERA_COMMAND("inspect", "say what a run, checkpoint or file holds", inspect);
+
+}  // namespace
+}  // namespace tessera::cli
