@@ -4,6 +4,8 @@
 #include <span>
 #include <utility>
 
+#include <c10/core/GradMode.h>
+
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/philox.h"
@@ -28,6 +30,7 @@ at::Tensor StepContext::region(std::string_view /*name*/,
 }
 
 void StepContext::run_deferred() {
+  const c10::NoGradGuard no_grad;  // as inside of backward
   for (const auto& work : std::exchange(deferred_, {}))
     work();
 }

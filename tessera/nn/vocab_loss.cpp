@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
@@ -65,8 +67,14 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     TESSERA_REQUIRE(
         dlogits.defined(), Bug, "a second backward through one loss", "run the forward again");
     if (dtype == dlogits.scalar_type()) return dlogits.mul_(factor);
-    at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));
-    return at::mul_out(out, dlogits, factor);
+    // A few rows at a time, so that the second operation finds them in the cache.
+    constexpr std::int64_t kRows = 16;
+    const at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));
+    for (std::int64_t row = 0; row < out.size(0); row += kRows) {
+      const std::int64_t count = std::min(kRows, out.size(0) - row);
+      out.narrow(0, row, count).copy_(dlogits.narrow(0, row, count).mul_(factor));
+    }
+    return out;
   }
 };
 
