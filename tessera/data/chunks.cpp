@@ -74,6 +74,7 @@ bool Chunker::next(Chunk& chunk) {
     chunk.file = file_;
     chunk.begin = at_;
     chunk.end = at_ = end_of(text, at_);
+    chunk.file_bytes = chunk.end - (started_ ? chunk.begin : 0);
     chunk.continues = started_ && source.kind == Source::Kind::Text;
     started_ = true;
     return true;
@@ -92,7 +93,7 @@ std::size_t Chunker::end_of(std::string_view text, std::size_t begin) const {
 Encoded ChunkEncoder::encode(const Chunk& chunk) {
   Encoded out;
   out.continues = chunk.continues;
-  out.bytes = static_cast<std::int64_t>(chunk.end - chunk.begin);
+  out.bytes = static_cast<std::int64_t>(chunk.file_bytes);
   try {
     if (chunk.source->kind == Source::Kind::Text) {
       encode_text(chunk, out);

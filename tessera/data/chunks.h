@@ -21,6 +21,7 @@ struct Chunk {
   std::shared_ptr<const files::Mapped> file;
   std::size_t begin = 0, end = 0;  ///< in the file's bytes
   bool continues = false;          ///< goes on with the document of the chunk before
+  std::size_t file_bytes = 0;      ///< that are done with this chunk, a byte order mark included
   [[nodiscard]] std::string_view text() const { return file->text().substr(begin, end - begin); }
 };
 

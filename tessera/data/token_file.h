@@ -42,8 +42,9 @@ struct TokenizeOptions {
   std::function<void(std::int64_t, std::int64_t)> progress;
 };
 /// Tokenizes .txt (one document), .jsonl (one a line), folders of them and lists into
-/// PREFIX.bin/.idx (temporary names, synced, renamed). Each document is followed by end of text.
-/// Parallel, the same bytes for any number of threads. Errors are Error{Data} with file:line:byte.
+/// PREFIX.bin/.idx (temporary names, synced, renamed). End of text stands between two documents.
+/// Parallel, the same bytes for any number of threads. Errors are Error{Data} with file:line:byte;
+/// Error{Io} for a full disk, which leaves nothing behind.
 TokenizeStats tokenize(const std::vector<std::filesystem::path>& sources,
                        const Tokenizer& tokenizer,
                        const std::filesystem::path& prefix,

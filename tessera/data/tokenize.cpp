@@ -170,6 +170,10 @@ TokenizeStats tokenize(const std::vector<fs::path>& paths,
                        const Tokenizer& tokenizer,
                        const fs::path& prefix,
                        const TokenizeOptions& options) {
+  TESSERA_REQUIRE(options.invalid_utf8 == "refuse" || options.invalid_utf8 == "replace",
+                  Config,
+                  fmt::format("invalid_utf8 is \"{}\"", options.invalid_utf8),
+                  "expected \"refuse\" or \"replace\"");
   const std::vector<Source> sources = expand_sources(paths);
   const std::int64_t total = bytes_of(sources);
   const TokenWidth width = token_width(tokenizer.size());

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/token_cache.h"
+
+#include <cstdlib>
+#include <set>
+
+#include "data_support.h"
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tessera::data {
+namespace {
+
+using testing::byte;
+using testing::error_of;
+using testing::Folder;
+using testing::gpt2;
+namespace fs = std::filesystem;
+
+/// TESSERA_CACHE points into a folder of the test's own.
+class TokenCache : public ::testing::Test {
+ protected:
+  TokenCache() { setenv("TESSERA_CACHE", (folder_ / "cache").c_str(), 1); }
+  ~TokenCache() override { unsetenv("TESSERA_CACHE"); }
+
+  [[nodiscard]] std::vector<fs::path> entries() const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(folder_ / "cache" / "tokens")) {
+      if (entry.is_directory()) found.push_back(entry.path());
+    }
+    return found;
+  }
+  // Tokenizing tells its progress, reading the cache does not.
+  OpenedTokens open(const std::vector<fs::path>& sources,
+                    const Tokenizer& tokenizer,
+                    const TokenizeOptions& how = {}) {
+    built_ = false;
+    TokenizeOptions options = how;
+    options.progress = [this](std::int64_t, std::int64_t) { built_ = true; };
+    return open_tokens(sources, tokenizer, options);
+  }
+
+  Folder folder_;
+  bool built_ = false;
+};
+
+TEST_F(TokenCache, BuildsOnceAndRemembersTheCounts) {
+  const auto path = folder_.write("a.jsonl", "\n{\"text\":\"one\"}\n{\"text\":\"two\"}\n");
+
+  const auto first = open({path}, *byte());
+  EXPECT_TRUE(built_);
+  const auto second = open({path}, *byte());
+
+  EXPECT_FALSE(built_);
+  EXPECT_EQ(second.fingerprint, first.fingerprint);
+  EXPECT_EQ(second.stats.documents, 2);
+  EXPECT_EQ(second.stats.tokens, 7);
+  EXPECT_EQ(second.stats.skipped_empty, 1);
+  EXPECT_EQ(entries().size(), 1U);
+}
+
+TEST_F(TokenCache, GoesByContentsAndNotByNamesOrTimes) {
+  const auto a = folder_.write("a.txt", "some text"), b = folder_.write("b.txt", "some text");
+  open({a}, *byte());
+
+  open({b}, *byte());
+  EXPECT_FALSE(built_);
+  const auto time = fs::last_write_time(a);
+  folder_.write("a.txt", "same size");
+  fs::last_write_time(a, time);
+  open({a}, *byte());
+
+  EXPECT_TRUE(built_);
+}
+
+TEST_F(TokenCache, TellsApartWhatGivesOtherTokens) {
+  const auto text = folder_.write("a.txt", R"({"text":"x","body":"y"})"),
+             lines = folder_.write("a.jsonl", R"({"text":"x","body":"y"})");
+  std::set<std::string> fingerprints;
+
+  for (const auto& opened : {open({text}, *byte()),
+                             open({lines}, *byte()),
+                             open({lines}, *gpt2()),
+                             open({lines}, *byte(), {.text_field = "body"}),
+                             open({lines}, *byte(), {.invalid_utf8 = "replace"}),
+                             open({lines, text}, *byte()),
+                             open({text, lines}, *byte())}) {
+    fingerprints.insert(opened.fingerprint);
+  }
+
+  EXPECT_EQ(fingerprints.size(), 7U);
+}
+
+TEST_F(TokenCache, MakesADamagedEntryAnew) {
+  const auto path = folder_.write("a.txt", "some text");
+  for (const char* name : {"tokens.bin", "tokens.idx", "about.json"}) {
+    open({path}, *byte());
+    const fs::path file = entries().front() / name;
+    fs::resize_file(file, fs::file_size(file) - 2);
+
+    const auto opened = open({path}, *byte());
+
+    EXPECT_TRUE(built_) << name;
+    EXPECT_EQ(opened.file->tokens(), 9);
+  }
+  EXPECT_EQ(entries().size(), 1U);
+}
+
+TEST_F(TokenCache, RemovesWhatAKilledBuilderLeft) {
+  const auto path = folder_.write("a.txt", "some text");
+  open({path}, *byte());
+  const fs::path entry = entries().front();
+  fs::rename(entry, entry.string() + ".tmp-123");
+
+  open({path}, *byte());
+
+  EXPECT_TRUE(built_);
+  EXPECT_EQ(entries(), std::vector<fs::path>{entry});
+}
+
+TEST_F(TokenCache, LeavesNoEntryWhenTokenizingFails) {
+  const auto path = folder_.write("a.txt", "bad \xFF");
+
+  EXPECT_EQ(error_of([&] { open({path}, *byte()); }).kind(), Error::Kind::Data);
+
+  EXPECT_TRUE(entries().empty());
+}
+
+TEST_F(TokenCache, IsBuiltByOneOfManyProcesses) {
+  const auto path = folder_.write("a.txt", std::string(200'000, 'x'));
+  std::vector<pid_t> children;
+
+  for (int i = 0; i < 4; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      try {
+        const bool good = open({path}, *byte()).file->tokens() == 200'000;
+        _exit(!good ? 9 : built_ ? 1 : 0);
+      } catch (...) {
+        _exit(9);
+      }
+    }
+    children.push_back(child);
+  }
+  int builders = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1);
+    builders += WEXITSTATUS(status);
+  }
+
+  EXPECT_EQ(builders, 1);
+}
+
+TEST_F(TokenCache, GivesWayToTheWorkingDirectoryWhereItCannotBeWritten) {
+  const auto path = folder_.write("a.txt", "some text");
+  const auto file = folder_.write("plain", "a file cannot be a folder");
+  setenv("TESSERA_CACHE", (file / "cache").c_str(), 1);
+  const fs::path before = fs::current_path();
+  fs::create_directories(folder_ / "work");
+  fs::current_path(folder_ / "work");
+
+  const auto opened = open({path}, *byte());
+  fs::current_path(before);
+
+  EXPECT_EQ(opened.file->tokens(), 9);
+  EXPECT_TRUE(fs::exists(folder_ / "work" / ".cache" / "tokens"));
+}
+
+TEST_F(TokenCache, OpensPairsWhereTheyLie) {
+  const auto path = folder_.write("a.txt", "some text");
+  tokenize({path}, *byte(), folder_ / "pair", {});
+
+  const auto opened = open({folder_ / "pair"}, *byte());
+
+  EXPECT_EQ(opened.file->tokens(), 9);
+  EXPECT_FALSE(opened.from_text);
+  EXPECT_FALSE(fs::exists(folder_ / "cache"));
+  EXPECT_EQ(open({folder_ / "pair.bin"}, *byte()).fingerprint, opened.fingerprint);
+}
+
+TEST_F(TokenCache, ChecksTheIdsOfAPair) {
+  const auto path = folder_.write("a.txt", "some text");
+  tokenize({path}, *gpt2(), folder_ / "pair", {});
+
+  EXPECT_EQ(error_of([&] { tokens_of({folder_ / "pair"}, *byte(), {}); }).kind(),
+            Error::Kind::Data);
+  EXPECT_EQ(tokens_of({folder_ / "pair"}, *gpt2(), {})->tokens(), 2);
+}
+
+TEST_F(TokenCache, RefusesAPairAmongOtherData) {
+  const auto path = folder_.write("a.txt", "some text");
+  tokenize({path}, *byte(), folder_ / "pair", {});
+
+  EXPECT_EQ(error_of([&] {
+              open({path, folder_ / "pair.bin"}, *byte());
+            }).kind(),
+            Error::Kind::Data);
+}
+
+}  // namespace
+}  // namespace tessera::data

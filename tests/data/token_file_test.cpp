@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/token_file.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "data_support.h"
+#include <gtest/gtest.h>
+
+#include "tessera/data/token_writer.h"
+
+namespace tessera::data {
+namespace {
+
+using testing::bytes_of;
+using testing::contains;
+using testing::error_of;
+using testing::Folder;
+using Ids = std::vector<std::int64_t>;
+
+/// An index in bytes, field by field, as docs/formats/tokens.md has it.
+struct Index {
+  std::string magic = std::string("MMIDIDX\0\0", 9);
+  std::uint64_t version = 1;
+  std::uint8_t code = 8;
+  std::uint64_t sequences = 2, documents = 3;
+  std::vector<std::int32_t> lengths = {3, 2};
+  std::vector<std::int64_t> pointers = {0, 6};
+  std::vector<std::int64_t> marks = {0, 1, 2};
+  std::string tail;
+
+  [[nodiscard]] std::string bytes() const {
+    std::string out = magic;
+    const auto put = [&out](const auto& value) {
+      out.append(reinterpret_cast<const char*>(&value), sizeof value);
+    };
+    put(version);
+    put(code);
+    put(sequences);
+    put(documents);
+    for (const auto v : lengths)
+      put(v);
+    for (const auto v : pointers)
+      put(v);
+    for (const auto v : marks)
+      put(v);
+    return out + tail;
+  }
+};
+template <class T>
+std::string raw(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+const std::string kFive = raw<std::uint16_t>({1, 2, 3, 4, 65499});
+
+Ids all_of(const TokenFile& file) {
+  Ids ids(static_cast<std::size_t>(file.tokens()));
+  file.read(0, file.tokens(), ids.data());
+  return ids;
+}
+
+TEST(TokenFile, ReadsAPairByAnyOfItsNames) {
+  const Folder folder;
+  folder.write("x.idx", Index().bytes());
+  folder.write("x.bin", kFive);
+
+  for (const char* name : {"x", "x.bin", "x.idx"}) {
+    const auto file = TokenFile::open(folder / name);
+
+    EXPECT_EQ(file->tokens(), 5);
+    EXPECT_EQ(file->sequences(), 2);
+    EXPECT_EQ(file->sequence_begin(1), 3);
+    EXPECT_EQ(file->sequence_length(1), 2);
+    EXPECT_EQ(all_of(*file), (Ids{1, 2, 3, 4, 65499}));
+  }
+}
+
+TEST(TokenFile, ReadsEveryWidth) {
+  const auto read = [](std::uint8_t code, const std::string& bin, std::int64_t width) {
+    const Folder folder;
+    Index index;
+    index.code = code;
+    index.pointers = {0, 3 * width};
+    folder.write("x.idx", index.bytes());
+    folder.write("x.bin", bin);
+    return all_of(*TokenFile::open(folder / "x"));
+  };
+  const Ids expected = {1, 2, 3, 4, 100};
+
+  EXPECT_EQ(read(1, raw<std::uint8_t>({1, 2, 3, 4, 100}), 1), expected);
+  EXPECT_EQ(read(2, raw<std::int8_t>({1, 2, 3, 4, 100}), 1), expected);
+  EXPECT_EQ(read(3, raw<std::int16_t>({1, 2, 3, 4, 100}), 2), expected);
+  EXPECT_EQ(read(4, raw<std::int32_t>({1, 2, 3, 4, 100}), 4), expected);
+  EXPECT_EQ(read(5, raw<std::int64_t>({1, 2, 3, 4, 100}), 8), expected);
+  EXPECT_EQ(read(8, raw<std::uint16_t>({1, 2, 3, 4, 100}), 2), expected);
+}
+
+TEST(TokenFile, AcceptsTheModesOfMultimodalIndexes) {
+  const Folder folder;
+  Index index;
+  index.tail = std::string(2, '\0');
+  folder.write("x.idx", index.bytes());
+  folder.write("x.bin", kFive);
+
+  EXPECT_EQ(TokenFile::open(folder / "x")->tokens(), 5);
+}
+
+TEST(TokenFile, RefusesEveryLieOfTheHeader) {
+  const auto refused = [](const std::function<void(Index&)>& lie, const std::string& part) {
+    const Folder folder;
+    Index index;
+    lie(index);
+    folder.write("x.idx", index.bytes());
+    folder.write("x.bin", kFive);
+    const Error error = error_of([&] { TokenFile::open(folder / "x"); });
+    EXPECT_EQ(error.kind(), Error::Kind::Data) << part;
+    EXPECT_TRUE(contains(error.what(), part));
+    EXPECT_TRUE(contains(error.what(), folder.path().string()));
+  };
+
+  refused([](Index& i) { i.magic[0] = 'X'; }, "MMIDIDX");
+  refused([](Index& i) { i.version = 2; }, "index version 2");
+  refused([](Index& i) { i.code = 7; }, "floating point");
+  refused([](Index& i) { i.code = 0; }, "type code 0");
+  refused([](Index& i) { i.code = 99; }, "type code 99");
+  refused([](Index& i) { i.sequences = 3; }, "3 sequences");
+  refused([](Index& i) { i.sequences = 0xFFFFFFFFFFFFFFFF; }, "sequences");
+  refused([](Index& i) { i.documents = 0x2000000000000000; }, "document marks");
+  refused(
+      [](Index& i) {
+        i.sequences = 0x1555555555555556;
+        i.documents = 0;
+      },
+      "sequences");
+  refused([](Index& i) { i.lengths[1] = -2; }, "the length -2");
+  refused([](Index& i) { i.lengths[0] = 0x7FFFFFFF; }, "truncated");
+  refused([](Index& i) { i.lengths[1] = 1; }, "describes 8");
+  refused([](Index& i) { i.pointers[1] = 5; }, "begins at byte 5, expected 6");
+  refused([](Index& i) { i.pointers[0] = -2; }, "begins at byte -2");
+  refused([](Index& i) { i.marks[0] = 1; }, "document mark 0");
+  refused([](Index& i) { i.marks[2] = 1; }, "end at 1");
+  refused([](Index& i) { i.marks[1] = 9; }, "document mark 1");
+  refused([](Index& i) { i.marks[1] = -1; }, "document mark 1");
+  refused([](Index& i) { i.tail = "abc"; }, "does not fit");
+}
+
+TEST(TokenFile, RefusesTruncatedPairs) {
+  const Folder folder;
+  const std::string index = Index().bytes();
+
+  for (std::size_t size = 0; size < index.size(); ++size) {
+    folder.write("x.idx", index.substr(0, size));
+    folder.write("x.bin", kFive);
+    EXPECT_EQ(error_of([&] { TokenFile::open(folder / "x"); }).kind(), Error::Kind::Data) << size;
+  }
+  folder.write("x.idx", index);
+  for (std::size_t size = 0; size < kFive.size(); ++size) {
+    folder.write("x.bin", kFive.substr(0, size));
+    EXPECT_EQ(error_of([&] { TokenFile::open(folder / "x"); }).kind(), Error::Kind::Data) << size;
+  }
+}
+
+TEST(TokenFile, NamesTheMissingHalf) {
+  const Folder folder;
+  folder.write("x.idx", Index().bytes());
+
+  const Error error = error_of([&] { TokenFile::open(folder / "x"); });
+
+  EXPECT_EQ(error.kind(), Error::Kind::Data);
+  EXPECT_TRUE(contains(error.what(), "x.bin"));
+}
+
+TEST(TokenFile, SurvivesRandomDamage) {
+  std::mt19937 random(23);
+  const Folder folder;
+  int opened = 0;
+
+  for (int i = 0; i < 3000; ++i) {
+    std::string index = Index().bytes(), bin = kFive;
+    for (unsigned n = 1 + random() % 4; n > 0; --n)
+      index[random() % index.size()] = static_cast<char>(random());
+    if (random() % 4 == 0) index.resize(random() % (index.size() + 1));
+    if (random() % 4 == 0) bin.resize(random() % (bin.size() + 1));
+    folder.write("x.idx", index);
+    folder.write("x.bin", bin);
+    try {
+      const auto file = TokenFile::open(folder / "x");
+      // What is accepted can be read from end to end.
+      all_of(*file);
+      for (std::int64_t s = 0; s < file->sequences(); ++s) {
+        ASSERT_LE(file->sequence_begin(s) + file->sequence_length(s), file->tokens());
+      }
+      ++opened;
+    } catch (const Error& e) {
+      ASSERT_EQ(e.kind(), Error::Kind::Data) << e.what();
+    }
+  }
+
+  EXPECT_LT(opened, 3000);
+}
+
+TEST(TokenFile, NamesTheFirstIdBeyondTheVocabulary) {
+  const Folder folder;
+  folder.write("x.idx", Index().bytes());
+  folder.write("x.bin", kFive);
+  const auto file = TokenFile::open(folder / "x");
+
+  const Error error = error_of([&] { file->check_ids(50257); });
+
+  EXPECT_NO_THROW(file->check_ids(65500));
+  EXPECT_NO_THROW(file->check_ids(100'000));
+  EXPECT_EQ(error.kind(), Error::Kind::Data);
+  EXPECT_TRUE(contains(error.what(), "token 4 has the id 65499"));
+  EXPECT_TRUE(contains(error.what(), "0 to 50256"));
+}
+
+TEST(TokenFile, FindsNegativeIds) {
+  const Folder folder;
+  Index index;
+  index.code = 4;
+  index.pointers = {0, 12};
+  folder.write("x.idx", index.bytes());
+  folder.write("x.bin", raw<std::int32_t>({1, 2, -1, 4, 5}));
+
+  EXPECT_TRUE(contains(error_of([&] { TokenFile::open(folder / "x")->check_ids(100); }).what(),
+                       "token 2 has the id -1"));
+}
+
+TEST(TokenWriter, WritesMegatronsBytes) {
+  const Folder folder;
+  const std::vector<std::int32_t> ids = {1, 2, 3, 4, 65499};
+  std::vector<std::byte> tokens;
+  append_tokens(ids, TokenWidth::U16, tokens);
+
+  TokenWriter writer(folder / "x", TokenWidth::U16);
+  writer.begin_document();
+  writer.add_to_document(3);
+  writer.begin_document();
+  writer.add_to_document(2);
+  writer.write(tokens);
+  writer.finish();
+
+  EXPECT_EQ(bytes_of(folder / "x.idx"), Index().bytes());
+  EXPECT_EQ(bytes_of(folder / "x.bin"), kFive);
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"x.bin", "x.idx"}));
+}
+
+TEST(TokenWriter, ChoosesTheWidthAsMegatronDoes) {
+  EXPECT_EQ(token_width(65499), TokenWidth::U16);
+  EXPECT_EQ(token_width(65500), TokenWidth::I32);
+}
+
+TEST(TokenWriter, LeavesNothingBehindUnlessFinished) {
+  const Folder folder;
+  {
+    TokenWriter writer(folder / "x", TokenWidth::I32);
+    writer.begin_document();
+  }
+
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(TokenWriter, RefusesDocumentsThatTheIndexCannotSay) {
+  const Folder folder;
+  TokenWriter writer(folder / "x", TokenWidth::I32);
+  writer.begin_document();
+  writer.add_to_document(0x7FFFFFFF);
+
+  EXPECT_EQ(error_of([&] { writer.add_to_document(1); }).kind(), Error::Kind::Data);
+}
+
+}  // namespace
+}  // namespace tessera::data
