@@ -44,6 +44,12 @@ endif()
 
 # The one shared precompiled header of the floors that include libtorch.
 function(tessera_torch_target target)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    # The precompiled header was made with -fPIC; CMake would give a program -fPIE.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
   target_link_libraries(${target} PUBLIC Libtorch::cpu)
   if(TESSERA_PCH)
     if(NOT TARGET tessera_pch)

@@ -122,10 +122,10 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   differences("", &meta.config, &plan.resolved, note);
   const std::string old_data = text_of(meta.extra, "data");
   if (!old_data.empty() && old_data != data_fingerprint)
-    refused.push_back("the training data is another");
+    refused.emplace_back("the training data is another");
   const std::string old_tokenizer = text_of(meta.extra, "tokenizer");
   if (!old_tokenizer.empty() && old_tokenizer != plan.tokenizer->fingerprint())
-    refused.push_back("the tokenizer is another");
+    refused.emplace_back("the tokenizer is another");
   TESSERA_REQUIRE(
       refused.empty(),
       Config,
