@@ -11,22 +11,9 @@
 namespace tessera::ops {
 namespace {
 
-bool runs(Isa isa) {
-  switch (isa) {
-    case Isa::Portable:
-      return true;
-    case Isa::Avx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    case Isa::Avx512:
-      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  }
-  return false;
-}
-
 Isa best() {
-  if (runs(Isa::Avx512)) return Isa::Avx512;
-  return runs(Isa::Avx2) ? Isa::Avx2 : Isa::Portable;
+  if (runs_here(Isa::Avx512)) return Isa::Avx512;
+  return runs_here(Isa::Avx2) ? Isa::Avx2 : Isa::Portable;
 }
 
 Isa choose() {
@@ -36,7 +23,7 @@ Isa choose() {
   const std::vector<std::string> names = {"portable", "avx2", "avx512"};
   for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512}) {
     if (name(isa) != asked) continue;
-    TESSERA_REQUIRE(runs(isa),
+    TESSERA_REQUIRE(runs_here(isa),
                     Unsupported,
                     "TESSERA_ISA=" + std::string(asked) + ", but this CPU does not have it",
                     "unset TESSERA_ISA, or TESSERA_ISA=" + std::string(name(best())));
@@ -48,6 +35,19 @@ Isa choose() {
 }
 
 }  // namespace
+
+bool runs_here(Isa isa) {
+  switch (isa) {
+    case Isa::Portable:
+      return true;
+    case Isa::Avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case Isa::Avx512:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  }
+  return false;
+}
 
 Isa isa() {
   static const Isa chosen = choose();

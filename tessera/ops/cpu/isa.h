@@ -13,6 +13,8 @@ enum class Isa { Portable, Avx2, Avx512 };
 /// body is another order of no sum: results agree to the bit.
 Isa isa();
 std::string_view name(Isa isa);
+/// Whether this CPU can run the body.
+bool runs_here(Isa isa);
 
 /// True where matrix products of bf16 operands are done in hardware (AVX512-BF16 or AMX). False
 /// whenever TESSERA_ISA asks for less than avx512.

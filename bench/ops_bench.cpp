@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast the operations of a GPT-2 step are, one by one, beside what the memory or the multiplier
+// allows. usage: ops_bench [threads [float|bfloat16 [name part]]]
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/ops/activation.h"
+#include "tessera/ops/attention.h"
+#include "tessera/ops/cpu/isa.h"
+#include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/dropout.h"
+#include "tessera/ops/embedding.h"
+#include "tessera/ops/fused_adamw.h"
+#include "tessera/ops/linear.h"
+#include "tessera/ops/norm.h"
+
+namespace {
+
+using namespace tessera;
+
+struct Bench {
+  std::string only;
+  /// Best of some runs; `work` in 1e9 units (bytes moved or multiply-adds times two) for the rate.
+  void run(const std::string& name,
+           double work,
+           const char* unit,
+           const std::function<void()>& fn) const {
+    if (name.find(only) == std::string::npos) return;
+    fn();
+    double best = 1e9;
+    const double end = now_s() + 0.5;
+    for (int i = 0; i < 3 || now_s() < end; ++i) {
+      const double start = now_s();
+      fn();
+      best = std::min(best, now_s() - start);
+    }
+    std::printf("%-28s %9.3f ms %8.1f %s\n", name.c_str(), best * 1e3, work / best / 1e9, unit);
+  }
+};
+
+constexpr std::int64_t kN = 2048, kC = 768, kV = 50304, kHeads = 12, kB = 4, kT = 512;
+
+void linears(const Bench& bench, at::ScalarType dtype) {
+  const at::Tensor x = at::randn({kN, kC}).to(dtype), w = at::randn({4 * kC, kC}).to(dtype);
+  const at::Tensor bias = at::randn({4 * kC}).to(dtype), dy = at::randn({kN, 4 * kC}).to(dtype);
+  const at::Tensor dw = at::zeros({4 * kC, kC}), db = at::zeros({4 * kC});
+  const double flop = 2.0 * kN * kC * 4 * kC;
+  bench.run("linear", flop, "GFLOP/s", [&] { ops::linear(x, w, bias); });
+  bench.run("linear input grad", flop, "GFLOP/s", [&] { ops::linear_input_grad(dy, w); });
+  bench.run(
+      "linear weight grad", flop, "GFLOP/s", [&] { ops::linear_weight_grad(dy, x, dw, true); });
+  bench.run("linear bias grad", static_cast<double>(dy.nbytes()), "GB/s", [&] {
+    ops::linear_bias_grad(dy, db, true);
+  });
+}
+
+void pointwise(const Bench& bench, at::ScalarType dtype) {
+  const at::Tensor x = at::randn({kN, kC}).to(dtype), w = at::randn({kC}).to(dtype),
+                   dw = at::zeros({kC});
+  const at::Tensor wide = at::randn({kN, 4 * kC}).to(dtype);
+  const auto norm = ops::layer_norm(x, w, w, 1e-5);
+  const double bytes = static_cast<double>(x.nbytes());
+  bench.run("layer norm", 2 * bytes, "GB/s", [&] { ops::layer_norm(x, w, w, 1e-5); });
+  bench.run("layer norm grad", 3 * bytes, "GB/s", [&] {
+    ops::layer_norm_backward(x, x, norm.mean_N, norm.rstd_N, w, dw, true, dw, true);
+  });
+  bench.run("gelu", 8 * bytes, "GB/s", [&] { ops::activate(wide, ops::Activation::GeluTanh); });
+  bench.run("gelu grad", 12 * bytes, "GB/s", [&] {
+    ops::activate_backward(wide, wide, ops::Activation::GeluTanh);
+  });
+  const ops::DropoutKey key{.p = 0.1, .key = 1, .sample_ids = {0, 1, 2, 3}};
+  const at::Tensor batch = x.view({kB, kT, kC});
+  bench.run("dropout", 2 * bytes, "GB/s", [&] { ops::dropout(batch, key); });
+}
+
+void losses(const Bench& bench, at::ScalarType dtype) {
+  const at::Tensor table = at::randn({kV, kC}).to(dtype), x = at::randn({kN, kC}).to(dtype);
+  const at::Tensor ids = at::randint(0, kV, {kN}, at::kLong), logits = at::randn({kN / 4, kV}),
+                   dw = at::zeros({kV, kC});
+  const at::Tensor labels = ids.slice(0, 0, kN / 4);
+  bench.run("cross entropy", 2.0 * static_cast<double>(logits.nbytes()), "GB/s", [&] {
+    ops::cross_entropy_(logits, labels, 0.0, true);
+  });
+  bench.run("embedding grad", 3.0 * static_cast<double>(x.nbytes()), "GB/s", [&] {
+    ops::embedding_grad(x, ids, dw, true);
+  });
+  bench.run("head", 2.0 * kN / 4 * kC * kV, "GFLOP/s", [&] {
+    ops::linear(x.slice(0, 0, kN / 4), table, {}, at::kFloat);
+  });
+}
+
+void attentions(const Bench& bench, at::ScalarType dtype) {
+  const at::Tensor qkv = at::randn({3, kB, kHeads, kT, kC / kHeads}).to(dtype);
+  const auto out = ops::attention(qkv[0], qkv[1], qkv[2], {});
+  const double flop = 2.0 * kB * kT * kT * kC;  // two products, half of each is seen
+  bench.run("attention", flop, "GFLOP/s", [&] { ops::attention(qkv[0], qkv[1], qkv[2], {}); });
+  bench.run("attention grad", 2.5 * flop, "GFLOP/s", [&] {
+    ops::attention_backward(qkv[0], qkv[0], qkv[1], qkv[2], out, {});
+  });
+  ops::AttentionArgs args;
+  args.dropout = {.p = 0.1, .key = 1, .sample_ids = {0, 1, 2, 3}};
+  const auto dropped = ops::attention(qkv[0], qkv[1], qkv[2], args);
+  bench.run(
+      "attention dropout", flop, "GFLOP/s", [&] { ops::attention(qkv[0], qkv[1], qkv[2], args); });
+  bench.run("attention dropout grad", 2.5 * flop, "GFLOP/s", [&] {
+    ops::attention_backward(qkv[0], qkv[0], qkv[1], qkv[2], dropped, args);
+  });
+}
+
+void updates(const Bench& bench) {
+  const std::int64_t n = 1 << 24;
+  const at::Tensor s = at::rand({4, n}), working = at::empty({n}, at::kBFloat16);
+  std::vector<double> sums(n / 1024);
+  float* at = s.data_ptr<float>();
+  bench.run("adamw", 30.0 * n, "GB/s", [&] {
+    ops::adamw(at,
+               at + n,
+               at + 2 * n,
+               at + 3 * n,
+               static_cast<std::uint16_t*>(working.data_ptr()),
+               n,
+               {.lr = 1e-4});
+  });
+  bench.run(
+      "square sums", 4.0 * n, "GB/s", [&] { ops::chunk_square_sums(at, n, 1024, sums.data()); });
+  bench.run("copy", 8.0 * n, "GB/s", [&] { s[0].copy_(s[1]); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 1);
+  const at::ScalarType dtype =
+      argc > 2 && std::string(argv[2]) == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  const Bench bench{argc > 3 ? argv[3] : ""};
+  std::printf("%d threads, %s, %s kernels\n",
+              at::get_num_threads(),
+              c10::toString(dtype),
+              std::string(ops::name(ops::isa())).c_str());
+  linears(bench, dtype);
+  pointwise(bench, dtype);
+  losses(bench, dtype);
+  attentions(bench, dtype);
+  updates(bench);
+  return 0;
+}
