@@ -137,7 +137,10 @@ Shared visit(const Launcher& launcher, const Options& options) {
   const double deadline = now_s() + options.join_timeout_s;
   Connection host(connect_to(socket_name(launcher.job), deadline));
   if (now_s() >= deadline) did_not_come(launcher, "local rank 0", options.join_timeout_s);
-  TESSERA_REQUIRE(host.peer() != 0, Comm, "another user answers for local rank 0 of this job", "");
+  TESSERA_REQUIRE(host.peer() != 0,
+                  Comm,
+                  "another user, or another container, answers for local rank 0 of this job",
+                  "");
   const Hello hello = hello_of(launcher);
   host.send(&hello, sizeof(hello));
   Welcome words;

@@ -91,7 +91,7 @@ int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn
       fail(rank,
            control,
            kind_of(code),
-           fmt::format("rank {} ended with exit code {}", rank.rank, code));
+           fmt::format("it ended with exit code {} and without a message", code));
     control->line(rank.rank).state =
         static_cast<std::uint32_t>(orderly ? RankState::Finished : RankState::Failed);
     if (own_report && control->aborted != 0 && speaks(*control, rank.local_rank)) {
