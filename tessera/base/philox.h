@@ -33,7 +33,7 @@ struct Philox {
 constexpr float uniform_float(std::uint32_t word) noexcept {
   return static_cast<float>(word >> 8) * 0x1.0p-24F;
 }
-/// (0, 1) with 53 bits out of two words; never 0, so that its logarithm is finite.
+/// (0, 1] with 53 bits out of two words; never 0, so that its logarithm is finite.
 constexpr double uniform_double(std::uint32_t hi, std::uint32_t lo) noexcept {
   const std::uint64_t bits = (static_cast<std::uint64_t>(hi) << 21) ^ (lo >> 11);
   return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/recipe.h"
 
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -47,7 +51,42 @@ bool is_params(const json::Value& params, const char* path, config::Problems& pr
   return false;
 }
 
+// The integer at the first of `keys` that the parameters have.
+std::optional<std::int64_t> steps_at(const json::Value& params,
+                                     std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    const json::Value* value = params.find(key);
+    if (value != nullptr && value->is_number()) return value->as_integer();
+  }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> warmup_of(const json::Value& params) {
+  return steps_at(params, {"warmup_num_steps", "num_warmup_steps"});
+}
+
+// A decay that ends before its warm-up does would jump.
+void check_lengths(const json::Value& params, config::Problems& problems) {
+  const auto warmup = warmup_of(params),
+             total = steps_at(params, {"total_num_steps", "num_training_steps"});
+  if (!warmup || !total || *warmup < *total) return;
+  problems.add(
+      params.place,
+      "scheduler.params",
+      fmt::format(
+          "the warm-up of {} steps does not end before the schedule of {}", *warmup, *total),
+      "lower the warm-up or raise the total");
+}
+
 }  // namespace
+
+std::optional<std::string> warmup_note(const TrainConfig& config) {
+  const auto warmup = warmup_of(config.scheduler.params);
+  if (!warmup || !config.trainer.max_steps || *warmup < *config.trainer.max_steps)
+    return std::nullopt;
+  return fmt::format(
+      "the run of {} steps ends within the warm-up of {}", *config.trainer.max_steps, *warmup);
+}
 
 void check_rule(const TrainConfig& config,
                 config::Problems& problems,
@@ -60,6 +99,7 @@ void check_schedule(const TrainConfig& config,
                     config::Problems& problems,
                     const config::Origins& origins) {
   if (!is_params(config.scheduler.params, "scheduler.params", problems)) return;
+  check_lengths(config.scheduler.params, problems);
   config::Problems ignored;
   const bool rule_fits = !config.optimizer.params.is_null() && config.optimizer.params.is_object();
   double base_lr = 1e-3;

@@ -2,6 +2,9 @@
 // The optimizer and the schedule of a configuration: checks before the plan, objects after it.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/planner/train_config.h"
@@ -16,6 +19,10 @@ void check_rule(const TrainConfig& config,
 void check_schedule(const TrainConfig& config,
                     config::Problems& problems,
                     const config::Origins& origins);
+
+/// A sentence for the user when the run is shorter than its warm-up; that is allowed, for a quick
+/// try.
+std::optional<std::string> warmup_note(const TrainConfig& config);
 
 /// optimizer.params with the defaults in place of what is not given.
 json::Value complete_optimizer_params(const OptimizerOptions& options);

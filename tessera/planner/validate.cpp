@@ -122,7 +122,7 @@ void check_config(const TrainConfig& config,
         "remove one of the two");
   }
   const bool validation = !config.data.validation.empty() || config.data.validation_fraction > 0;
-  if (config.eval.every > 0 && !validation && config.eval.prompt.empty()) {
+  if (config.eval.every > 0 && !validation) {
     add("eval.every",
         "there is nothing to evaluate on: neither data.validation nor data.validation_fraction is "
         "given",

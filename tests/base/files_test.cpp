@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/base/files.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::files {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::span<const std::byte> as_bytes(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+std::string refusal(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Io);
+    return error.text();
+  }
+  return "";
+}
+
+TEST(Files, ReadBackWhatWasWritten) {
+  const TempDir folder;
+  const std::string content("a\0b\n\xFF", 5);
+
+  write_atomic(folder.path() / "f", "old");
+  write_atomic(folder.path() / "f", content);
+
+  EXPECT_EQ(read(folder.path() / "f"), content);
+}
+
+TEST(Files, AFailedWriteLeavesNothingBehind) {
+  const TempDir folder;
+  fs::create_directory(folder.path() / "f");  // a folder cannot be replaced by a file
+
+  EXPECT_THAT(refusal([&] { write_atomic(folder.path() / "f", "x"); }),
+              HasSubstr((folder.path() / "f").string()));
+
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
+}
+
+TEST(Files, ErrorsNamePathOperationAndReason) {
+  EXPECT_THAT(refusal([] { read("/no/such/file"); }),
+              AllOf(HasSubstr("open"), HasSubstr("/no/such/file"), HasSubstr("No such file")));
+  EXPECT_THAT(refusal([] { read("/tmp"); }), HasSubstr("directory"));
+  EXPECT_THAT(refusal([] { Mapped mapped("/no/such/file"); }), HasSubstr("/no/such/file"));
+}
+
+TEST(Files, AreMappedWhole) {
+  const TempDir folder;
+  write_atomic(folder.path() / "f", "tokens");
+  write_atomic(folder.path() / "empty", "");
+
+  const Mapped full(folder.path() / "f"), empty(folder.path() / "empty");
+
+  EXPECT_EQ(full.text(), "tokens");
+  EXPECT_TRUE(empty.bytes().empty());
+}
+
+TEST(Files, FreeBytesWorkForPathsThatDoNotExistYet) {
+  const TempDir folder;
+
+  EXPECT_GT(free_bytes(folder.path() / "not" / "yet"), 0U);
+  EXPECT_GT(free_bytes("not/yet"), 0U);
+}
+
+TEST(TempDirs, AreRemovedWithWhatIsInThem) {
+  fs::path path;
+  {
+    const TempDir folder;
+    path = folder.path();
+    write_atomic(path / "f", "x");
+  }
+
+  EXPECT_FALSE(fs::exists(path));
+}
+
+TEST(Locks, AreExclusiveAndNameTheirOwner) {
+  const TempDir folder;
+  const auto mine = Lock::try_acquire(folder.path() / "lock");
+  std::string owner;
+
+  const auto second = Lock::try_acquire(folder.path() / "lock", &owner);
+
+  ASSERT_NE(mine, nullptr);
+  EXPECT_EQ(second, nullptr);
+  EXPECT_THAT(owner, AllOf(HasSubstr("host "), HasSubstr("process " + std::to_string(getpid()))));
+}
+
+TEST(Locks, AreFreeAgainAfterTheirDestructor) {
+  const TempDir folder;
+
+  Lock::try_acquire(folder.path() / "lock").reset();
+
+  EXPECT_NE(Lock::try_acquire(folder.path() / "lock"), nullptr);
+}
+
+TEST(Locks, AreFreeAgainWhenTheProcessIsKilled) {
+  const TempDir folder;
+  const fs::path path = folder.path() / "lock";
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto held = Lock::try_acquire(path);
+    kill(getpid(), SIGKILL);
+  }
+  waitpid(child, nullptr, 0);
+
+  EXPECT_NE(Lock::try_acquire(path), nullptr);
+}
+
+TEST(Hashes, InPiecesAreTheHashOfTheWhole) {
+  const std::string text(100'000, 'x');
+  Hasher hasher;
+
+  hasher.update(as_bytes(text.substr(0, 1)));
+  hasher.update(as_bytes(text.substr(1, 70'000)));
+  hasher.update(as_bytes(text.substr(70'001)));
+
+  EXPECT_EQ(hasher.digest(), xxh3(as_bytes(text)));
+}
+
+TEST(Hashes, AreXxh3) {
+  // The published value for no input, with seed 0.
+  EXPECT_EQ(hex64(xxh3({})), "2d06800538d394c2");
+  EXPECT_EQ(hex64(0xAB), "00000000000000ab");
+}
+
+class CacheDir : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"TESSERA_CACHE", "XDG_CACHE_HOME", "HOME"}) {
+      const char* value = std::getenv(name);
+      before_.emplace_back(name, value == nullptr ? "" : value);
+      unsetenv(name);
+    }
+  }
+  void TearDown() override {
+    for (const auto& [name, value] : before_) {
+      if (value.empty()) {
+        unsetenv(name.c_str());
+      } else {
+        setenv(name.c_str(), value.c_str(), 1);
+      }
+    }
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> before_;
+};
+
+TEST_F(CacheDir, FollowsTheEnvironmentInOrder) {
+  const TempDir home;
+
+  EXPECT_EQ(cache_dir(), ".cache");
+  setenv("HOME", home.path().c_str(), 1);
+  EXPECT_EQ(cache_dir(), home.path() / ".cache" / "tessera");
+  setenv("XDG_CACHE_HOME", "/x", 1);
+  EXPECT_EQ(cache_dir(), "/x/tessera");
+  setenv("TESSERA_CACHE", "/t", 1);
+  EXPECT_EQ(cache_dir(), "/t");
+  EXPECT_TRUE(fs::is_empty(home.path()));
+}
+
+}  // namespace
+}  // namespace tessera::files

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/config/fields.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/config/document.h"
+
+namespace tessera::config {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Inner {
+  double rate = 0.5;
+  std::string mode = "fast";
+  void describe(Fields& f) {
+    f.field("rate", rate, {.text = "A rate.", .min = 0, .max = 1, .above_min = true});
+    f.field("mode", mode, {.text = "A mode.", .choices = {"fast", "slow"}});
+  }
+};
+
+struct Outer {
+  std::int64_t steps = 10;
+  std::optional<std::int64_t> limit;
+  bool on = false;
+  std::vector<std::string> files;
+  std::vector<double> betas = {0.9, 0.999};
+  json::Value params;
+  Inner inner;
+  void describe(Fields& f) {
+    f.field("steps", steps, {.text = "How many.", .unit = "steps", .min = 1});
+    f.field("limit", limit, {.text = "At most.", .default_text = "none"});
+    f.field("on", on, {.text = "Whether."});
+    f.field("files", files, {.text = "Which."});
+    f.field("betas", betas, {.text = "Decays."});
+    f.field("params", params, {.text = "Others."});
+    f.section("inner", inner, "More of it.");
+  }
+};
+
+struct Result {
+  Outer options;
+  Problems problems;
+  Origins origins;
+};
+
+Result read_text(const std::string& text) {
+  Result out;
+  read(json::parse(text, "c.json"), out.options, out.problems, out.origins);
+  return out;
+}
+
+// All problems as one text; "" if there are none.
+std::string problems_of(const std::string& text) {
+  try {
+    read_text(text).problems.raise();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    return error.text();
+  }
+  return "";
+}
+
+TEST(FieldReader, FillsWhatIsGivenAndKeepsTheRest) {
+  const Result r = read_text(
+      R"({"steps": 5e2, "limit": 7, "files": ["a", "b"], "inner": {"rate": 1}, "params": {"x": 1}})");
+
+  EXPECT_TRUE(r.problems.empty());
+  EXPECT_EQ(r.options.steps, 500);
+  EXPECT_EQ(r.options.limit, 7);
+  EXPECT_THAT(r.options.files, ElementsAre("a", "b"));
+  EXPECT_EQ(r.options.inner.rate, 1.0);
+  EXPECT_EQ(r.options.inner.mode, "fast");
+  EXPECT_THAT(r.options.betas, ElementsAre(0.9, 0.999));
+  EXPECT_EQ(r.options.params.find("x")->as_integer(), 1);
+}
+
+TEST(FieldReader, TakesOneStringForAListAndNullForNothing) {
+  const Result r = read_text(R"({"files": "a", "limit": null})");
+
+  EXPECT_TRUE(r.problems.empty());
+  EXPECT_THAT(r.options.files, ElementsAre("a"));
+  EXPECT_EQ(r.options.limit, std::nullopt);
+}
+
+TEST(FieldReader, NamesTheNearestKey) {
+  EXPECT_THAT(problems_of("{\n  \"inner\": {\"raet\": 1}\n}"),
+              AllOf(HasSubstr("c.json:2:13"),
+                    HasSubstr("inner.raet"),
+                    HasSubstr("unknown key"),
+                    HasSubstr("\"rate\"")));
+}
+
+TEST(FieldReader, RefusesWrongTypesWithWhatStandsThere) {
+  EXPECT_THAT(problems_of(R"({"steps": "ten"})"),
+              AllOf(HasSubstr("c.json:1:11"), HasSubstr("an integer"), HasSubstr("\"ten\"")));
+  EXPECT_THAT(problems_of(R"({"steps": 1.5})"), AllOf(HasSubstr("an integer"), HasSubstr("1.5")));
+  EXPECT_THAT(problems_of(R"({"on": 1})"),
+              AllOf(HasSubstr("true or false"), HasSubstr("a number 1")));
+  EXPECT_THAT(problems_of(R"({"inner": 3})"),
+              AllOf(HasSubstr("an object"), HasSubstr("a number 3")));
+  EXPECT_THAT(problems_of(R"({"betas": [1, "x"]})"),
+              AllOf(HasSubstr("betas[1]"), HasSubstr("a number")));
+  EXPECT_THAT(problems_of(R"({"steps": null})"),
+              AllOf(HasSubstr("null"), HasSubstr("remove the key")));
+  EXPECT_THAT(problems_of("[]"), HasSubstr("expected an object"));
+}
+
+TEST(FieldReader, RefusesWhatIsOutOfRange) {
+  EXPECT_THAT(problems_of(R"({"steps": 0})"),
+              AllOf(HasSubstr("at least 1 steps"), HasSubstr("found 0")));
+  EXPECT_THAT(problems_of(R"({"inner": {"rate": 0}})"), HasSubstr("more than 0"));
+  EXPECT_THAT(problems_of(R"({"inner": {"rate": 2}})"), HasSubstr("at most 1"));
+  EXPECT_THAT(problems_of(R"({"inner": {"mode": "fats"}})"),
+              AllOf(HasSubstr("\"fats\""), HasSubstr("\"fast\"")));
+}
+
+TEST(FieldReader, TellsEverythingAtOnceInTheOrderOfTheFile) {
+  const std::string text = problems_of("{\n\"inner\": {\"rate\": 7},\n\"steps\": 0,\n\"x\": 1\n}");
+
+  EXPECT_THAT(text, HasSubstr("3 problems"));
+  EXPECT_LT(text.find("inner.rate"), text.find("steps:"));
+  EXPECT_LT(text.find("steps:"), text.find("x: unknown"));
+}
+
+TEST(FieldReader, RemembersWhereKeysStood) {
+  const Result r = read_text("{\"inner\": {\"mode\": \"slow\"},\n \"params\": {\"lr\": 1}}");
+
+  EXPECT_TRUE(r.origins.given("inner.mode"));
+  EXPECT_TRUE(r.origins.given("params.lr"));
+  EXPECT_FALSE(r.origins.given("inner.rate"));
+  EXPECT_EQ(r.origins.place("params.lr").text(), "c.json:2:19");
+  EXPECT_EQ(r.origins.place("inner.rate").text(), "c.json:1:11");  // the object around it
+  EXPECT_EQ(r.origins.place("steps").text(), "c.json:1:1");
+}
+
+TEST(FieldReader, ARequiredKeyThatIsMissingIsToldAtItsObject) {
+  struct Needs {
+    std::string name;
+    void describe(Fields& f) { f.field("name", name, {.text = "A name.", .required = true}); }
+  } needs;
+  Problems problems;
+  Origins origins;
+
+  read(json::parse("{}", "c.json"), needs, problems, origins);
+
+  ASSERT_EQ(problems.list().size(), 1U);
+  EXPECT_EQ(problems.list()[0].path, "name");
+  EXPECT_EQ(problems.list()[0].place.text(), "c.json:1:1");
+}
+
+TEST(FieldWriter, WritesWhatTheReaderReads) {
+  Outer options;
+  options.steps = 3;
+  options.limit = 4;
+  options.inner.rate = 0.1;
+
+  const json::Value written = write(options);
+  const Result back = read_text(written.dump());
+
+  EXPECT_TRUE(back.problems.empty());
+  EXPECT_EQ(back.options.steps, 3);
+  EXPECT_EQ(back.options.limit, 4);
+  EXPECT_EQ(back.options.inner.rate, 0.1);
+}
+
+TEST(FieldWriter, KeepsTheOrderAndLeavesOutWhatHasNoValue) {
+  Outer options;
+
+  EXPECT_EQ(
+      write(options).dump(),
+      R"({"steps":10,"on":false,"files":[],"betas":[0.9,0.999],"params":null,"inner":{"rate":0.5,"mode":"fast"}})");
+}
+
+TEST(ProblemLists, AdoptThoseOfAPartUnderItsPath) {
+  Problems part, whole;
+  part.add({"c.json", 1, 2}, "lr", "is odd", "make it even");
+
+  whole.adopt(part, "optimizer.params");
+
+  EXPECT_EQ(whole.list()[0].path, "optimizer.params.lr");
+  EXPECT_THROW(whole.raise(), Error);
+  EXPECT_NO_THROW(Problems().raise());
+}
+
+TEST(Documents, SayEverythingThatIsKnownOfAKey) {
+  const std::vector<KeyDoc> keys = document(Outer());
+
+  ASSERT_EQ(keys.size(), 9U);
+  EXPECT_EQ(keys[0].path, "steps");
+  EXPECT_EQ(keys[0].type, "integer");
+  EXPECT_EQ(keys[0].initial, "10");
+  EXPECT_EQ(keys[0].range, "at least 1 steps");
+  EXPECT_EQ(keys[1].initial, "none");
+  EXPECT_EQ(keys[6].path, "inner");
+  EXPECT_EQ(keys[7].range, "above 0, at most 1");
+  EXPECT_EQ(keys[8].range, "fast, slow");
+  EXPECT_THAT(markdown(keys),
+              AllOf(HasSubstr("## inner\n\nMore of it."),
+                    HasSubstr("| `inner.mode` | string | \"fast\" |")));
+}
+
+}  // namespace
+}  // namespace tessera::config

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/memory.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/first_table.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+
+Plan plan_of(const std::string& preset, const std::string& members, int ranks = 1) {
+  const std::string text = R"({"model": {"preset": ")" + preset +
+                           R"("}, "data": {"train": "a.txt", "sequence_length": 128}, )" + members +
+                           "}";
+  return make_plan(json::parse(text, "c.json"), ranks, "my.json");
+}
+
+// nano with a byte vocabulary and 128 positions, counted by hand: a layer has 12 C^2 + 13 C values,
+// the tables 256 C and 128 C, the last norm 2 C.
+constexpr std::int64_t kC = 128;
+constexpr std::int64_t kNano = 4 * (12 * kC * kC + 13 * kC) + 256 * kC + 128 * kC + 2 * kC;
+constexpr std::int64_t kTied =
+    256 * kC;  // the token table has a gradient from the embedding and one from the head
+
+TEST(MemoryEstimates, OfOneRankInFp32) {
+  const MemoryEstimate need = estimate_memory(plan_of("nano", R"("train_batch_size": 4)"));
+
+  EXPECT_EQ(need.parameters, 4 * kNano);
+  EXPECT_EQ(need.optimizer, 8 * kNano);
+  EXPECT_EQ(need.gradients, 4 * (kNano + kTied));
+}
+
+TEST(MemoryEstimates, AccumulationNeedsASecondGradient) {
+  const MemoryEstimate need = estimate_memory(
+      plan_of("nano", R"("train_batch_size": 4, "gradient_accumulation_steps": 2)"));
+
+  EXPECT_EQ(need.gradients, 2 * 4 * (kNano + kTied));
+}
+
+TEST(MemoryEstimates, ShardMomentsAndMastersOverRanks) {
+  const MemoryEstimate whole = estimate_memory(plan_of(
+      "nano",
+      R"("train_batch_size": 4, "bf16": {"enabled": true}, "zero_optimization": {"stage": 0})",
+      2));
+  const MemoryEstimate sharded =
+      estimate_memory(plan_of("nano", R"("train_batch_size": 4, "bf16": {"enabled": true})", 2));
+
+  EXPECT_EQ(whole.parameters, 2 * kNano);
+  EXPECT_EQ(whole.optimizer, (8 + 4) * kNano);
+  EXPECT_EQ(sharded.optimizer, (8 + 4) * kNano / 2);
+  EXPECT_EQ(sharded.gradients, 4 * (kNano + kTied) * 3 / 2);
+}
+
+TEST(MemoryEstimates, ActivationsFollowTheMicroBatchAndHoldTheLogits) {
+  const MemoryEstimate one = estimate_memory(
+      plan_of("nano", R"("train_batch_size": 16, "gradient_accumulation_steps": 16)"));
+  const MemoryEstimate eight = estimate_memory(
+      plan_of("nano", R"("train_batch_size": 16, "gradient_accumulation_steps": 2)"));
+
+  EXPECT_EQ(eight.activations, 8 * one.activations);
+  EXPECT_GT(one.activations, 128 * 256 * 4);
+}
+
+TEST(MemoryEstimates, AttentionWithDropoutGrowsWithTheSquareOfTheLength) {
+  const Plan plain = plan_of("nano", R"("train_batch_size": 1)");
+  const Plan dropout = make_plan(
+      json::parse(
+          R"({"model": {"dropout": 0.1}, "data": {"train": "a", "sequence_length": 128}, "train_batch_size": 1})",
+          "c"),
+      1,
+      "m");
+
+  const std::int64_t more =
+      estimate_memory(dropout).activations - estimate_memory(plain).activations;
+
+  EXPECT_GE(more, std::int64_t{4} * 4 * 128 * 127 * 4);  // layers x heads x T x (T - 1) fp32
+}
+
+TEST(MemoryChecks, PassWhatFits) {
+  EXPECT_NO_THROW(check_memory(plan_of("nano", R"("train_batch_size": 4)", 2), 4 * kGiB));
+}
+
+TEST(MemoryChecks, RefuseGpt3WithBothNumbersAndSmallerPresets) {
+  const Plan plan = plan_of("gpt3", R"("train_batch_size": 2)", 2);
+
+  try {
+    check_memory(plan, 8 * kGiB);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(exit_code(error.kind()), 5);
+    EXPECT_THAT(
+        error.what(),
+        AllOf(
+            HasSubstr("8.0 GiB"), HasSubstr("TiB"), HasSubstr("2 ranks"), HasSubstr("optimizer")));
+    EXPECT_THAT(error.fix(), HasSubstr("model.preset gpt2-"));
+  }
+}
+
+TEST(MemoryChecks, ChangesThatAreOfferedFit) {
+  const Plan plan = plan_of("gpt2-small", R"("train_batch_size": 64)", 2);
+
+  const std::vector<std::string> changes = changes_that_fit(plan, 6 * kGiB);
+
+  ASSERT_THAT(changes, SizeIs(3));
+  EXPECT_THAT(changes[0], HasSubstr("train_micro_batch_size_per_gpu"));
+  EXPECT_THAT(changes, Contains(HasSubstr("sequence_length")));
+}
+
+TEST(FirstTables, SayWhatIsTrainedAndWhetherItFits) {
+  Plan plan = plan_of("nano", R"("train_batch_size": 12)", 2);
+  plan.max_steps = 100;
+  TableFacts facts;
+  facts.train_tokens = 1'000'000;
+  facts.train_samples = 7812;
+  facts.free_disk_bytes = 10 * kGiB;
+  facts.available_memory_bytes = 4 * kGiB;
+  facts.run_dir = "runs/my";
+
+  const std::vector<std::string> lines = first_table(plan, facts);
+
+  EXPECT_LE(lines.size(), 25U);
+  for (const char* words : {"4 layers x 128 x 4 heads",
+                            "842,496",
+                            "1,000,000 tokens",
+                            "12 sequences = micro 6 x accumulation 1 x ranks 2",
+                            "4.0 GiB free",
+                            "10.0 GiB free",
+                            "runs/my",
+                            "from the beginning",
+                            "1234"}) {
+    EXPECT_THAT(lines, Contains(HasSubstr(words))) << words;
+  }
+}
+
+TEST(FirstTables, StayShortHoweverManyChangesThereAre) {
+  const Plan plan = plan_of("nano", R"("train_batch_size": 12)");
+  TableFacts facts;
+  facts.changes.assign(40, "optimizer.params.lr 0.1 -> 0.2");
+
+  const std::vector<std::string> lines = first_table(plan, facts);
+
+  EXPECT_THAT(lines, SizeIs(25));
+  EXPECT_THAT(lines.back(), HasSubstr("more changes"));
+}
+
+TEST(FirstTables, WarnWhenTheDiskIsTooSmall) {
+  const Plan plan = plan_of("gpt2-small", R"("train_batch_size": 2)");
+  TableFacts facts;
+  facts.free_disk_bytes = kGiB;
+
+  EXPECT_THAT(first_table(plan, facts), Contains(HasSubstr("NOT ENOUGH")));
+}
+
+}  // namespace
+}  // namespace tessera::planner

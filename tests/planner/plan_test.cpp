@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a configuration resolves to, and what is said of one that cannot be resolved.
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/planner/overrides.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+json::Value source_of(const std::string& text) {
+  return json::parse(text, "c.json");
+}
+
+// A whole configuration with these members beside what every one needs.
+std::string with(const std::string& members) {
+  return R"({"model": {"preset": "nano"}, "data": {"train": "a.txt", "sequence_length": 64})" +
+         (members.empty() ? "" : ", " + members) + "}";
+}
+
+Plan plan_of(const std::string& text, int ranks = 1) {
+  return make_plan(source_of(text), ranks, "dir/my.json");
+}
+
+// The message of a refused configuration, whose exit code must be 2; "" if it is accepted.
+std::string refusal(const std::string& text, int ranks = 1) {
+  try {
+    plan_of(text, ranks);
+  } catch (const Error& error) {
+    EXPECT_EQ(exit_code(error.kind()), 2);
+    return error.text();
+  }
+  return "";
+}
+
+TEST(Plans, HaveTheDefaultsOfTheDocumentation) {
+  const Plan plan = plan_of(R"({"data": {"train": "a.txt"}, "train_batch_size": 4})");
+
+  EXPECT_EQ(plan.model.num_layers, 4);
+  EXPECT_EQ(plan.model.hidden_size, 128);
+  EXPECT_EQ(plan.model.vocab_size, 256);
+  EXPECT_EQ(plan.sequence_length, 1024);
+  EXPECT_EQ(plan.model.max_positions, 1024);
+  EXPECT_EQ(plan.tokenizer->name(), "byte");
+  EXPECT_EQ(plan.config.trainer.seed, 1234);
+  EXPECT_EQ(plan.config.steps_per_print, 10);
+  EXPECT_EQ(plan.config.checkpoint.keep, 3);
+  EXPECT_EQ(plan.working, DType::F32);
+  EXPECT_EQ(plan.run_dir, "runs/my");
+  EXPECT_TRUE(plan.notes.empty());
+}
+
+TEST(Plans, OneLengthIsTheOtherWhenOnlyOneIsGiven) {
+  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4)")).model.max_positions, 64);
+  EXPECT_EQ(
+      plan_of(R"({"model": {"max_positions": 32}, "data": {"train": "a"}, "train_batch_size": 4})")
+          .sequence_length,
+      32);
+}
+
+TEST(Plans, ShardTheUpdateUnlessABlockSaysOtherwise) {
+  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4)"), 1).zero_stage, 0);
+  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4)"), 2).zero_stage, 1);
+  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4, "zero_optimization": {})"), 2).zero_stage, 0);
+  EXPECT_EQ(
+      plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1})"), 1).zero_stage,
+      1);
+}
+
+TEST(Plans, Bfloat16IsTheOldNameOfBf16) {
+  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4, "bfloat16": {"enabled": true})")).working,
+            DType::BF16);
+  EXPECT_THAT(
+      refusal(with(
+          R"("train_batch_size": 4, "bfloat16": {"enabled": true}, "bf16": {"enabled": true})")),
+      HasSubstr("old name"));
+}
+
+TEST(Plans, ResolvedConfigurationsPlanTheSame) {
+  const Plan plan = plan_of(with(R"("train_batch_size": 12, "scheduler": {"type": "WarmupCosine",
+      "params": {"warmup_num_steps": 10}}, "trainer": {"max_steps": 50}, "eval": {"prompt": "x"})"),
+                            2);
+
+  const Plan again =
+      make_plan(json::parse(plan.resolved.dump(2), "config.json"), 2, "runs/my/config.json");
+
+  EXPECT_EQ(again.resolved, plan.resolved);
+  EXPECT_EQ(again.run_dir, "runs/my");
+}
+
+TEST(Plans, ResolvedConfigurationsHaveEveryNumber) {
+  const json::Value resolved = plan_of(with(R"("train_batch_size": 12)"), 2).resolved;
+
+  EXPECT_EQ(resolved.find("train_micro_batch_size_per_gpu")->as_integer(), 6);
+  EXPECT_EQ(resolved.find("gradient_accumulation_steps")->as_integer(), 1);
+  EXPECT_EQ(resolved.find("zero_optimization")->find("stage")->as_integer(), 1);
+  EXPECT_EQ(resolved.find("data")->find("stride")->as_integer(), 64);
+  EXPECT_EQ(resolved.find("optimizer")->find("params")->find("lr")->as_double(), 1e-3);
+  EXPECT_EQ(resolved.find("scheduler")->find("type")->as_string(), "constant");
+  EXPECT_EQ(resolved.find("model")->find("num_layers")->as_integer(), 4);
+  EXPECT_GE(*resolved.find("run")->find("threads_per_rank")->as_integer(), 1);
+}
+
+TEST(Plans, TellOfCrowdedCoresAndOfKeysWithoutAMeaning) {
+  const Plan plan = plan_of(with(R"("train_batch_size": 1024, "prescale_gradients": true)"), 1024);
+
+  ASSERT_EQ(plan.notes.size(), 2U);
+  EXPECT_THAT(plan.notes[0], HasSubstr("prescale_gradients"));
+  EXPECT_THAT(plan.notes[1], HasSubstr("1024 ranks share"));
+}
+
+TEST(Plans, AShortRunWithinItsWarmupIsToldOf) {
+  const Plan plan = plan_of(with(R"("train_batch_size": 4, "trainer": {"max_steps": 5},
+      "scheduler": {"type": "WarmupCosine", "params": {"warmup_num_steps": 100}})"));
+
+  ASSERT_EQ(plan.notes.size(), 1U);
+  EXPECT_THAT(plan.notes[0], AllOf(HasSubstr("5 steps"), HasSubstr("warm-up of 100")));
+}
+
+struct BatchCase {
+  std::string keys;
+  int ranks;
+  std::int64_t global, micro, accumulation;
+};
+class BatchTriangle : public testing::TestWithParam<BatchCase> {};
+
+TEST_P(BatchTriangle, IsCompleted) {
+  const BatchCase& c = GetParam();
+
+  const Plan plan = plan_of(with(c.keys), c.ranks);
+
+  EXPECT_EQ(plan.global_batch, c.global);
+  EXPECT_EQ(plan.micro_batch, c.micro);
+  EXPECT_EQ(plan.accumulation, c.accumulation);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Given,
+    BatchTriangle,
+    testing::Values(
+        BatchCase{
+            R"("train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2)",
+            2,
+            16,
+            4,
+            2},
+        BatchCase{R"("train_batch_size": 16, "train_micro_batch_size_per_gpu": 4)", 2, 16, 4, 2},
+        BatchCase{R"("train_batch_size": 16, "gradient_accumulation_steps": 2)", 2, 16, 4, 2},
+        BatchCase{R"("train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2)",
+                  2,
+                  16,
+                  4,
+                  2},
+        BatchCase{R"("train_batch_size": 16)", 2, 16, 8, 1},
+        BatchCase{R"("train_micro_batch_size_per_gpu": 4)", 3, 12, 4, 1}));
+
+TEST(BatchProblems, PrintTheEquation) {
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 16, "train_micro_batch_size_per_gpu": 3)"), 2),
+              AllOf(HasSubstr("16 is not micro 3 x accumulation 2 x ranks 2 = 12"),
+                    HasSubstr("12 or 18"),
+                    HasSubstr("c.json:1:")));
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 15)"), 2),
+              AllOf(HasSubstr("= 14"), HasSubstr("14 or 16")));
+  EXPECT_THAT(
+      refusal(
+          with(
+              R"("train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3)"),
+          2),
+      AllOf(HasSubstr("= 24"), HasSubstr("set train_batch_size to 24")));
+}
+
+TEST(BatchProblems, NeedASize) {
+  EXPECT_THAT(refusal(with("")),
+              AllOf(HasSubstr("batch size is missing"), HasSubstr("train_batch_size")));
+  EXPECT_THAT(refusal(with(R"("gradient_accumulation_steps": 2)")),
+              HasSubstr("gradient_accumulation_steps"));
+}
+
+TEST(BatchProblems, MoreRanksThanSequences) {
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 2)"), 4),
+              AllOf(HasSubstr("4 ranks"), HasSubstr("2 sequences")));
+}
+
+TEST(BatchProblems, AbsurdNumbersOfRanks) {
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 2)"), 1025),
+              AllOf(HasSubstr("1025"), HasSubstr("1024")));
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 2)"), 0), HasSubstr("1 to 1024"));
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 2)"), -3), HasSubstr("-3"));
+}
+
+// Every row: members of a configuration that is refused, and words that its message has.
+struct Refused {
+  std::string text;
+  std::vector<std::string> words;
+};
+class PlanRefuses : public testing::TestWithParam<Refused> {};
+
+TEST_P(PlanRefuses, WithPlaceAndRemedy) {
+  const std::string message = refusal(GetParam().text);
+
+  for (const std::string& words : GetParam().words)
+    EXPECT_THAT(message, HasSubstr(words));
+}
+
+const std::string kBatch = R"("train_batch_size": 4)";
+
+INSTANTIATE_TEST_SUITE_P(
+    Configurations,
+    PlanRefuses,
+    testing::Values(
+        Refused{
+            R"({"model": {"hidden_size": 100, "num_heads": 3, "num_layers": 1}, "data": {"train": "a"}, )" +
+                kBatch + "}",
+            {"c.json:1:", "model.num_heads", "3", "100"}},
+        Refused{
+            R"({"model": {"max_positions": 32}, "data": {"train": "a", "sequence_length": 64}, )" +
+                kBatch + "}",
+            {"data.sequence_length", "64", "32"}},
+        Refused{R"({"model": {"vocab_size": 100}, "data": {"train": "a"}, )" + kBatch + "}",
+                {"model.vocab_size", "100", "256"}},
+        Refused{R"({"model": {"preset": "nanno"}, "data": {"train": "a"}, )" + kBatch + "}",
+                {"model.preset", "\"nano\""}},
+        Refused{R"({"model": {"family": "llama"}, "data": {"train": "a"}, )" + kBatch + "}",
+                {"model.family"}},
+        Refused{R"({"modle": {}, "data": {"train": "a"}, )" + kBatch + "}", {"modle", "\"model\""}},
+        Refused{"{" + kBatch + "}", {"data.train", "missing"}},
+        Refused{with(kBatch + R"(, "zero_optimization": {"stage": 2})"),
+                {"zero_optimization.stage", "not built yet"}},
+        Refused{with(kBatch + R"(, "zero_optimization": {"stage": 3})"), {"not built yet"}},
+        Refused{with(kBatch + R"(, "gradient_reduction": "once")"),
+                {"gradient_reduction", "not built yet"}},
+        Refused{with(kBatch + R"(, "fp16": {"enabled": true})"), {"fp16.enabled", "not built yet"}},
+        Refused{with(kBatch + R"(, "optimizer": {"type": "Adamw2"})"), {"optimizer", "\"AdamW\""}},
+        Refused{with(kBatch + R"(, "optimizer": {"type": "Lamb"})"),
+                {"optimizer", "not built yet"}},
+        Refused{with(kBatch + R"(, "optimizer": {"params": {"lr": -1}})"),
+                {"c.json:1:", "optimizer.params.lr", "at least 0"}},
+        Refused{with(kBatch + R"(, "optimizer": {"params": {"learning_rate": 1}})"),
+                {"optimizer.params.learning_rate", "unknown key"}},
+        Refused{with(kBatch + R"(, "optimizer": {"params": [1]})"),
+                {"optimizer.params", "an object"}},
+        Refused{with(kBatch + R"(, "scheduler": {"type": "OneCycle"})"),
+                {"scheduler", "not built yet"}},
+        Refused{
+            with(kBatch + R"(, "scheduler": {"type": "WarmupCosine", "params": {"warmup": 1}})"),
+            {"scheduler.params.warmup", "warmup_num_steps"}},
+        Refused{with(kBatch + R"(, "scheduler": {"type": "WarmupCosine",
+                     "params": {"warmup_num_steps": 9, "total_num_steps": 9}})"),
+                {"scheduler.params", "warm-up of 9"}},
+        Refused{with(kBatch + R"(, "eval": {"every": 10})"), {"eval.every", "nothing to evaluate"}},
+        Refused{with(kBatch + R"(, "trainer": {"epochs": 0})"), {"trainer.epochs", "more than 0"}},
+        Refused{with(kBatch + R"(, "tokenizer": {"type": "bpe"})"), {"tokenizer.type", "gpt2"}},
+        Refused{R"({"model": {"from": "/no/such/folder"}, "data": {"train": "a"}, )" + kBatch + "}",
+                {"c.json:1:", "model.from", "/no/such/folder"}}));
+
+TEST(Plans, TellAllProblemsAtOnce) {
+  const std::string message = refusal(R"({
+    "model": {"hidden_size": 100, "num_heads": 3, "num_layers": 1},
+    "data": {"sequence_length": "long"},
+    "optimzer": {},
+    "zero_optimization": {"stage": 2},
+    "train_batch_size": 5, "train_micro_batch_size_per_gpu": 2})");
+
+  for (const char* path : {"model.num_heads",
+                           "data.sequence_length",
+                           "data.train",
+                           "optimzer",
+                           "zero_optimization.stage",
+                           "train_batch_size"}) {
+    EXPECT_THAT(message, HasSubstr(std::string(path) + ": "));
+  }
+}
+
+TEST(Overrides, ReadJsonOrAString) {
+  json::Value source = source_of("{\"a\": {\"b\": 1}}");
+
+  apply_override(source, "a.b=5e8");
+  apply_override(source, "a.c=[1, 2]");
+  apply_override(source, "run.dir=runs/x y");
+  apply_override(source, "n=null");
+  apply_override(source, "s=a=b");
+
+  EXPECT_EQ(
+      source,
+      source_of(
+          R"({"a": {"b": 5e8, "c": [1, 2]}, "run": {"dir": "runs/x y"}, "n": null, "s": "a=b"})"));
+}
+
+TEST(Overrides, KnowShortNamesOfParameters) {
+  json::Value source = source_of("{}");
+
+  apply_override(source, "optimizer.lr=3e-4");
+  apply_override(source, "optimizer.type=AdamW");
+  apply_override(source, "scheduler.warmup_num_steps=5");
+  apply_override(source, "optimizer.params.eps=1");
+
+  EXPECT_EQ(source, source_of(R"({"optimizer": {"params": {"lr": 3e-4, "eps": 1}, "type": "AdamW"},
+                                  "scheduler": {"params": {"warmup_num_steps": 5}}})"));
+}
+
+TEST(Overrides, AreNamedInMessages) {
+  json::Value source = source_of(with(kBatch));
+  apply_override(source, "optimizer.lr=fast");
+
+  try {
+    make_plan(source, 1, "c.json");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("--set optimizer.lr=fast"), HasSubstr("optimizer.params.lr")));
+  }
+}
+
+TEST(Overrides, RefuseWhatIsNoAssignment) {
+  json::Value source = source_of("{\"a\": 1}");
+
+  EXPECT_THROW(apply_override(source, "a"), Error);
+  EXPECT_THROW(apply_override(source, "=1"), Error);
+  EXPECT_THROW(apply_override(source, "a.b=1"), Error);
+  EXPECT_THROW(apply_override(source, "x..y=1"), Error);
+}
+
+// A folder with a GPT-2 description and nothing else.
+class HuggingFaceFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    files::write_atomic(
+        folder_.path() / "config.json",
+        R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 48,
+                            "vocab_size": 300, "n_ctx": 48})");
+  }
+  std::string from(const std::string& more) const {
+    return R"({"model": {"from": ")" + folder_.path().string() + "\"" + more +
+           R"(}, "tokenizer": {"type": "byte"}, "data": {"train": "a"}, "train_batch_size": 2})";
+  }
+  files::TempDir folder_;
+};
+
+TEST_F(HuggingFaceFolder, KeysThatContradictItAreRefused) {
+  EXPECT_THAT(refusal(from(R"(, "num_layers": 3)")),
+              AllOf(HasSubstr("model.num_layers"), HasSubstr("model.from")));
+}
+
+TEST_F(HuggingFaceFolder, WithoutWeightsIsAFormatError) {
+  try {
+    plan_of(from(""));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(exit_code(error.kind()), 4) << error.text();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::planner
