@@ -146,6 +146,7 @@ std::vector<int> cores_by_sibling() {
     order.emplace_back(sibling_index(core), core);
   std::sort(order.begin(), order.end());
   std::vector<int> cores;
+  cores.reserve(order.size());
   for (const auto& [index, core] : order)
     cores.push_back(core);
   return cores;

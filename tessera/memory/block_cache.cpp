@@ -105,9 +105,10 @@ void* BlockCache::try_allocate(std::size_t bytes) {
 int BlockCache::class_of(std::size_t bytes) {
   const std::size_t units = (bytes + kSmallAlignment - 1) / kSmallAlignment;
   if (units <= 4) return static_cast<int>(units) - 1;
-  const int exponent = std::bit_width(units - 1) - 3;  // 5..8 units: 0
+  const int exponent = static_cast<int>(std::bit_width(units - 1)) - 3;  // 5..8 units: 0
   const std::size_t step = std::size_t{1} << exponent;
-  return 4 * exponent + static_cast<int>((units + step - 1) / step) - 1;
+  const auto steps = static_cast<int>((units + step - 1) / step);
+  return 4 * exponent + steps - 1;
 }
 
 std::size_t BlockCache::class_bytes(int size_class) {

@@ -35,7 +35,7 @@ struct Ledger::State {
 namespace {
 
 // Never destroyed: blocks are freed by other statics' destructors too.
-Ledger& process_ledger() noexcept {
+Ledger& process_ledger() {
   static auto* const ledger = new Ledger;
   return *ledger;
 }
