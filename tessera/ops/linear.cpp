@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/linear.h"
 
+#include <vector>
+
 #include <ATen/ATen.h>
 
 #include "tessera/ops/cpu/gemm.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/row_blocks.h"
 #include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/cpu/widened.h"
 
 namespace tessera::ops {
 namespace {
@@ -23,25 +26,23 @@ at::Tensor rows_of(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
-/// bf16 operands are multiplied as they are where the CPU can and the result is rounded to bf16
-/// anyway.
-bool as_they_are(const at::Tensor& x, at::ScalarType out) {
-  return x.scalar_type() == at::kFloat || (out == at::kBFloat16 && native_bf16());
+/// How a product of these operands is made on this CPU.
+enum class Way {
+  Aten,     ///< in the operands' dtype
+  Bf16,     ///< bf16 operands, fp32 result
+  Widened,  ///< operands widened to fp32
+};
+Way way(at::ScalarType in, at::ScalarType out) {
+  if (in == at::kFloat) return Way::Aten;
+  if (out == at::kFloat && native_bf16_to_fp32() && cpu::has_bf16_gemm()) return Way::Bf16;
+  return out == in && native_bf16() ? Way::Aten : Way::Widened;
 }
 
-/// bf16 products that stay fp32, at the CPU's bf16 speed.
-bool bf16_to_float(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 && native_bf16_to_fp32() && cpu::has_bf16_gemm();
-}
-
-/// x weight^T in fp32 out of bf16 operands.
-at::Tensor float_product(const at::Tensor& x, const at::Tensor& weight) {
+/// `x` with its last size replaced: the shape of a result.
+std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
-  sizes.back() = weight.size(0);
-  const at::Tensor rows = rows_of(x).contiguous();
-  const at::Tensor y = at::empty({rows.size(0), weight.size(0)}, x.options().dtype(at::kFloat));
-  cpu::bf16_gemm(rows, false, weight.contiguous(), true, y, false);
-  return y.view(sizes);
+  sizes.back() = last;
+  return sizes;
 }
 
 }  // namespace
@@ -51,30 +52,32 @@ at::Tensor linear(const at::Tensor& x_NI,
                   const at::Tensor& bias_O,
                   std::optional<at::ScalarType> out_dtype) {
   check(x_NI, weight_OI, x_NI.size(-1), weight_OI.size(-1));
-  const at::ScalarType out = out_dtype.value_or(x_NI.scalar_type());
-  if (x_NI.is_meta()) {
-    std::vector<std::int64_t> sizes = x_NI.sizes().vec();
-    sizes.back() = weight_OI.size(0);
-    return at::empty(sizes, x_NI.options().dtype(out));
+  const at::ScalarType in = x_NI.scalar_type(), out = out_dtype.value_or(in);
+  const auto sizes = with_last(x_NI, weight_OI.size(0));
+  if (x_NI.is_meta()) return at::empty(sizes, x_NI.options().dtype(out));
+  const Way how = way(in, out);
+  if (how == Way::Aten) {
+    const at::Tensor bias = bias_O.defined() ? bias_O.to(in) : at::Tensor();
+    return at::linear(x_NI, weight_OI, bias).to(out);
   }
-  if (out == at::kFloat && !bias_O.defined() && bf16_to_float(x_NI)) {
-    return float_product(x_NI, weight_OI);
+  const at::Tensor x = rows_of(x_NI);
+  const at::Tensor y = at::empty({x.size(0), weight_OI.size(0)}, x.options().dtype(out));
+  if (how == Way::Bf16) {
+    cpu::bf16_gemm(x.contiguous(), false, weight_OI.contiguous(), true, y, false);
+    if (bias_O.defined()) y.add_(bias_O);
+  } else {
+    cpu::widened_linear(x, weight_OI, bias_O, y);
   }
-  const at::ScalarType inner = as_they_are(x_NI, out) ? x_NI.scalar_type() : at::kFloat;
-  const at::Tensor bias = bias_O.defined() ? bias_O.to(inner) : at::Tensor();
-  return at::linear(x_NI.to(inner), weight_OI.to(inner), bias).to(out);
+  return y.view(sizes);
 }
 
 at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
   check(dy_NO, weight_OI, dy_NO.size(-1), weight_OI.size(0));
-  const at::ScalarType out = dy_NO.scalar_type();
-  if (dy_NO.is_meta()) {
-    std::vector<std::int64_t> sizes = dy_NO.sizes().vec();
-    sizes.back() = weight_OI.size(1);
-    return at::empty(sizes, dy_NO.options());
-  }
-  const at::ScalarType inner = as_they_are(dy_NO, out) ? out : at::kFloat;
-  return at::matmul(dy_NO.to(inner), weight_OI.to(inner)).to(out);
+  const at::ScalarType dtype = dy_NO.scalar_type();
+  const auto sizes = with_last(dy_NO, weight_OI.size(1));
+  if (dy_NO.is_meta()) return at::empty(sizes, dy_NO.options());
+  if (way(dtype, dtype) == Way::Aten) return at::matmul(dy_NO, weight_OI);
+  return cpu::widened_input_grad(rows_of(dy_NO), weight_OI).to(dtype).view(sizes);
 }
 
 void linear_weight_grad(const at::Tensor& dy_NO,
@@ -90,14 +93,15 @@ void linear_weight_grad(const at::Tensor& dy_NO,
       "pass float of [" + std::to_string(dy.size(1)) + ", " + std::to_string(x.size(1)) + "]");
   if (dw_OI.is_meta() || dy.is_meta()) return;
   at::Tensor dw = dw_OI.view({dy.size(1), x.size(1)});
-  if (bf16_to_float(x)) {
-    return cpu::bf16_gemm(dy.contiguous(), true, x.contiguous(), false, dw, accumulate);
-  }
-  const at::Tensor left = dy.to(at::kFloat).t(), right = x.to(at::kFloat);
-  if (accumulate) {
-    dw.addmm_(left, right);
+  const Way how = way(x.scalar_type(), at::kFloat);
+  if (how == Way::Bf16) {
+    cpu::bf16_gemm(dy.contiguous(), true, x.contiguous(), false, dw, accumulate);
+  } else if (how == Way::Widened) {
+    cpu::widened_weight_grad(dy, x, dw, accumulate);
+  } else if (accumulate) {
+    dw.addmm_(dy.t(), x);
   } else {
-    at::mm_out(dw, left, right);
+    at::mm_out(dw, dy.t(), x);
   }
 }
 

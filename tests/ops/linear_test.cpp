@@ -102,7 +102,8 @@ INSTANTIATE_TEST_SUITE_P(Sizes,
                                           testing::Values(std::vector<std::int64_t>{1, 1, 1},
                                                           std::vector<std::int64_t>{1, 33, 7},
                                                           std::vector<std::int64_t>{37, 64, 129},
-                                                          std::vector<std::int64_t>{200, 19, 48})));
+                                                          std::vector<std::int64_t>{200, 19, 48},
+                                                          std::vector<std::int64_t>{3, 5, 4500})));
 
 TEST(Linear, KeepsLeadingDimensions) {
   const at::Tensor x = random({3, 5, 8}, 1), weight = random({6, 8}, 2);

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/cpu/widened.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+namespace tessera::ops::cpu {
+namespace {
+
+/// Features of a panel: enough for full speed of the product, few enough for the widened panel to
+/// stay near the cores.
+constexpr std::int64_t kPanel = 2048;
+constexpr std::int64_t kMultiple = 64;
+
+/// fn(begin, end) over the output features in nearly equal panels.
+template <class Fn>
+void for_panels(std::int64_t features, const Fn& fn) {
+  const std::int64_t panels = std::max<std::int64_t>(1, (features + kPanel - 1) / kPanel);
+  const std::int64_t even = (features + panels - 1) / panels;
+  const std::int64_t each = std::max(kMultiple, (even + kMultiple - 1) / kMultiple * kMultiple);
+  for (std::int64_t begin = 0; begin < features; begin += each) {
+    fn(begin, std::min(features, begin + each));
+  }
+}
+
+/// A row-major fp32 copy.
+at::Tensor widened(const at::Tensor& x) {
+  return at::empty(x.sizes(), x.options().dtype(at::kFloat)).copy_(x);
+}
+
+}  // namespace
+
+void widened_linear(const at::Tensor& x_NI,
+                    const at::Tensor& weight_OI,
+                    const at::Tensor& bias_O,
+                    const at::Tensor& y_NO) {
+  const at::Tensor x = widened(x_NI);
+  for_panels(weight_OI.size(0), [&](std::int64_t begin, std::int64_t end) {
+    const at::Tensor weight = widened(weight_OI.slice(0, begin, end)).t();
+    at::Tensor y = y_NO.slice(1, begin, end);
+    if (bias_O.defined()) {
+      y.copy_(at::addmm(bias_O.slice(0, begin, end).to(at::kFloat), x, weight));
+    } else if (y.scalar_type() == at::kFloat) {
+      at::mm_out(y, x, weight);
+    } else {
+      y.copy_(at::mm(x, weight));
+    }
+  });
+}
+
+at::Tensor widened_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
+  at::Tensor dx = at::empty({dy_NO.size(0), weight_OI.size(1)}, dy_NO.options().dtype(at::kFloat));
+  for_panels(weight_OI.size(0), [&](std::int64_t begin, std::int64_t end) {
+    const at::Tensor dy = widened(dy_NO.slice(1, begin, end));
+    const at::Tensor weight = widened(weight_OI.slice(0, begin, end));
+    if (begin == 0) {
+      at::mm_out(dx, dy, weight);
+    } else {
+      dx.addmm_(dy, weight);
+    }
+  });
+  return dx;
+}
+
+void widened_weight_grad(const at::Tensor& dy_NO,
+                         const at::Tensor& x_NI,
+                         const at::Tensor& dw_OI,
+                         bool accumulate) {
+  const at::Tensor x = widened(x_NI);
+  for_panels(dy_NO.size(1), [&](std::int64_t begin, std::int64_t end) {
+    const at::Tensor dy = widened(dy_NO.slice(1, begin, end)).t();
+    at::Tensor dw = dw_OI.slice(0, begin, end);
+    if (accumulate) {
+      dw.addmm_(dy, x);
+    } else {
+      at::mm_out(dw, dy, x);
+    }
+  });
+}
+
+}  // namespace tessera::ops::cpu

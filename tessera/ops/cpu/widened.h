@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of bf16 matrices on a CPU that multiplies fp32 only. Operands are widened panel by panel
+// of output features, so that a large table (the vocabulary) or its gradient never exists in fp32
+// as a whole. Legend: N rows, I in, O out features.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::ops::cpu {
+
+/// y_NO = x_NI weight_OI^T + bias_O, rounded once where y is bf16. bias_O may be undefined.
+void widened_linear(const at::Tensor& x_NI,
+                    const at::Tensor& weight_OI,
+                    const at::Tensor& bias_O,
+                    const at::Tensor& y_NO);
+/// dy_NO weight_OI, fp32: the panels are added up in order.
+at::Tensor widened_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
+/// dw_OI = dy_NO^T x_NI + (accumulate ? dw_OI : 0), fp32.
+void widened_weight_grad(const at::Tensor& dy_NO,
+                         const at::Tensor& x_NI,
+                         const at::Tensor& dw_OI,
+                         bool accumulate);
+
+}  // namespace tessera::ops::cpu
