@@ -158,10 +158,9 @@ void Archive::verify() const {
 }
 
 std::optional<fs::path> newest_sound_before(const fs::path& damaged) {
-  const fs::path folder = damaged.filename().empty() ? damaged.parent_path() : damaged;
-  const auto step = step_of(folder);
+  const auto step = step_of(damaged);
   if (!step) return std::nullopt;
-  const fs::path root = folder.parent_path();
+  const fs::path root = damaged.parent_path();
   try {
     auto all = list(root.empty() ? "." : root);
     for (auto at = all.rbegin(); at != all.rend(); ++at) {

@@ -101,18 +101,24 @@ std::optional<fs::path> newest(const fs::path& root) {
   return all.empty() ? std::nullopt : std::optional(all.back());
 }
 
-void remove_orphans(Storage& storage, const fs::path& root) {
+void tidy(Storage& storage, const fs::path& root) {
   for (const fs::path& folder : entries(root)) {
     const auto owner = owner_of(folder);
-    const bool shadowed = folder.filename().string().starts_with(kReplaced) && step_of(folder) &&
-                          is_complete(root / step_name(*step_of(folder)));
-    if ((owner && !alive(*owner)) || shadowed) storage.remove(folder);
+    if (owner && !alive(*owner)) storage.remove(folder);
+    const bool replaced = folder.filename().string().starts_with(kReplaced) && step_of(folder);
+    if (!replaced) continue;
+    const fs::path successor = root / step_name(*step_of(folder));
+    if (is_complete(successor)) {
+      storage.remove(folder);
+    } else if (!fs::exists(successor)) {
+      storage.rename(folder, successor);
+    }
   }
 }
 
 void prune(Storage& storage, const fs::path& root, int keep) {
   TESSERA_REQUIRE(keep >= 1, Bug, fmt::format("cannot keep {} checkpoints", keep), "");
-  remove_orphans(storage, root);
+  tidy(storage, root);
   const auto all = list(root);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
     // Renamed first: a folder that is half removed must not look complete.

@@ -22,7 +22,8 @@ std::string temp_name(std::int64_t step, std::int64_t pid);
 std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
 
 /// Removes temporary folders of processes that are gone, and of this one (which saves or removes
-/// one at a time).
-void remove_orphans(Storage& storage, const std::filesystem::path& root);
+/// one at a time). A replaced checkpoint goes too where its successor stands, and gets its name
+/// back where the successor never came.
+void tidy(Storage& storage, const std::filesystem::path& root);
 
 }  // namespace tessera::checkpoint

@@ -43,8 +43,9 @@ JsonCursor::JsonCursor(std::string_view text, std::string source)
 }
 
 void JsonCursor::fail(const std::string& what) const {
+  const std::string context = context_.empty() ? "" : context_ + ": ";
   throw Error(Error::Kind::Format,
-              fmt::format("{}: {} at byte {} of its JSON", source_, what, at_));
+              fmt::format("{}: {}{} at byte {} of its JSON", source_, context, what, at_));
 }
 
 std::string JsonCursor::shown(std::string_view name) {

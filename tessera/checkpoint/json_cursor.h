@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tessera::checkpoint {
 
@@ -50,6 +51,8 @@ class JsonCursor {
   /// Nothing but white space may follow.
   void end();
 
+  /// What the values that follow belong to, for messages: "tensor \"w\"".
+  void within(std::string context) { context_ = std::move(context); }
   [[noreturn]] void fail(const std::string& what) const;
   [[nodiscard]] const std::string& source() const { return source_; }
   /// A name as a message shows it: quoted, control characters escaped, cut at 200 bytes.
@@ -64,7 +67,7 @@ class JsonCursor {
 
   std::string_view text_;
   std::size_t at_ = 0;
-  std::string source_;
+  std::string source_, context_;
 };
 
 }  // namespace tessera::checkpoint

@@ -119,9 +119,10 @@ class Reader {
     json_.object([&](const std::string& key) {
       if (key == "name") {
         out.name = json_.string();
+        json_.within("tensor " + JsonCursor::shown(out.name));
       } else if (key == "dtype") {
         const auto dtype = dtype_from_name(json_.string());
-        if (!dtype) json_.fail("unknown dtype of tensor " + JsonCursor::shown(out.name));
+        if (!dtype) json_.fail("unknown dtype");
         out.dtype = *dtype;
         has_dtype = true;
       } else if (key == "shape") {
@@ -138,6 +139,7 @@ class Reader {
       json_.fail("tensor without its name, dtype, shape or pieces");
     }
     check(out);
+    json_.within("");
     return out;
   }
 
@@ -192,21 +194,18 @@ class Reader {
   }
 
   void check(const StoredTensor& tensor) {
-    const auto refuse = [&](const std::string& what) {
-      json_.fail("tensor " + JsonCursor::shown(tensor.name) + ": " + what);
-    };
-    if (!names_.insert(tensor.name).second) refuse("it stands here a second time");
-    if (checked_numel(tensor.shape) < 0) refuse("its shape overflows");
+    if (!names_.insert(tensor.name).second) json_.fail("it stands here a second time");
+    if (checked_numel(tensor.shape) < 0) json_.fail("its shape overflows");
     for (const auto& stored : tensor.pieces) {
-      if (const auto wrong = misplaced(tensor.shape, stored.piece)) refuse(*wrong);
+      if (const auto wrong = misplaced(tensor.shape, stored.piece)) json_.fail(*wrong);
       if (!is_shard_name(stored.file)) {
-        refuse("file name " + JsonCursor::shown(stored.file) +
-               " is not of the form rank-00000.safetensors");
+        json_.fail("file name " + JsonCursor::shown(stored.file) +
+                   " is not of the form rank-00000.safetensors");
       }
       const auto bytes =
           static_cast<std::uint64_t>(stored.piece.end - stored.piece.begin) * size_of(tensor.dtype);
       if (stored.checksums.size() != (bytes + kBlockBytes - 1) / kBlockBytes)
-        refuse("a piece lacks checksums");
+        json_.fail("a piece lacks checksums");
     }
   }
 

@@ -64,6 +64,7 @@ DType read_dtype(const std::string& source, const std::string& name, const std::
 
 TensorEntry read_entry(JsonCursor& json, const std::string& name) {
   TensorEntry entry{.name = name};
+  json.within(tensor(entry));
   bool has_dtype = false, has_shape = false;
   std::vector<std::uint64_t> offsets;
   json.object([&](const std::string& key) {
@@ -88,6 +89,7 @@ TensorEntry read_entry(JsonCursor& json, const std::string& name) {
   if (!has_dtype || !has_shape || offsets.size() != 2) {
     refuse(json.source(), tensor(entry) + " lacks its dtype, shape or two data_offsets");
   }
+  json.within("");
   entry.begin = offsets[0];
   entry.end = offsets[1];
   return entry;

@@ -146,13 +146,14 @@ class Saver {
   void prepare() {
     TESSERA_ASSERT(meta_.step >= 0 && meta_.samples >= 0 && meta_.tokens >= 0);
     make_folders(root_);
-    remove_orphans(storage_, root_);
+    tidy(storage_, root_);
     storage_.make_folder(temp_);
   }
 
   void make_folders(const fs::path& path) {
     if (path.empty() || fs::is_directory(path)) return;
     make_folders(path.parent_path());
+    if (fs::is_directory(path)) return;  // "a/" is "a"
     storage_.make_folder(path);
     storage_.sync_folder(path.parent_path().empty() ? "." : path.parent_path());
   }

@@ -3,6 +3,7 @@
 // ranks as threads.
 #pragma once
 
+#include <algorithm>
 #include <barrier>
 #include <cstring>
 #include <exception>
@@ -15,9 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/storage_fakes.h"
+
+#include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/philox.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/safetensors.h"
 
 namespace tessera::checkpoint::testing {
 
@@ -41,11 +46,14 @@ inline std::int64_t numel(const Shape& shape) {
 inline std::vector<std::byte> values(const Spec& spec, std::uint64_t seed = 0) {
   const Philox noise{mix64(seed, std::hash<std::string>()(spec.name))};
   std::vector<std::byte> out(static_cast<std::size_t>(numel(spec.shape)) * size_of(spec.dtype));
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    // The top bits stay clear of the exponents of infinities and NaN.
-    const bool top = (i + 1) % size_of(spec.dtype) == 0;
-    out[i] = static_cast<std::byte>(noise(i)[0] & (top ? 0x3FU : 0xFFU));
+  for (std::size_t i = 0; i < out.size(); i += sizeof(Philox::Block)) {
+    const Philox::Block block = noise(i);
+    std::memcpy(out.data() + i, block.data(), std::min(sizeof(block), out.size() - i));
   }
+  // The exponents of infinities and NaN are all ones.
+  const std::size_t width = size_of(spec.dtype);
+  for (std::size_t i = width - 1; i < out.size(); i += width)
+    out[i] &= std::byte{0x3F};
   return out;
 }
 
@@ -188,7 +196,8 @@ inline Meta meta_at(std::int64_t step) {
 }
 
 /// Saves the model cut by `layout` over `ranks` ranks; `seed` chooses its values.
-inline fs::path save_model(const fs::path& root,
+inline fs::path save_model(Storage& disk,
+                           const fs::path& root,
                            std::int64_t step,
                            const std::vector<Spec>& model = small_model(),
                            Layout layout = ranges,
@@ -197,10 +206,20 @@ inline fs::path save_model(const fs::path& root,
   fs::path folder;
   on_ranks(ranks, [&](const Ranks& me) {
     const Held mine = held(model, layout, me.rank, ranks, true, seed);
-    const fs::path made = save(root, meta_at(step), mine.pieces, me);
+    const fs::path made = save(disk, root, meta_at(step), mine.pieces, me);
     if (me.rank == 0) folder = made;
   });
   return folder;
+}
+
+inline fs::path save_model(const fs::path& root,
+                           std::int64_t step,
+                           const std::vector<Spec>& model = small_model(),
+                           Layout layout = ranges,
+                           int ranks = 1,
+                           std::uint64_t seed = 0) {
+  WatchedStorage disk;
+  return save_model(disk, root, step, model, layout, ranks, seed);
 }
 
 /// Whether every element that a load into this layout delivers is the one that was saved.
@@ -218,11 +237,25 @@ inline bool loads_exactly(const fs::path& folder,
   return true;
 }
 
+/// The error that `work` throws; Error{Bug} if it throws none.
+template <class F>
+Error error_of(F work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(Error::Kind::Bug, "nothing was thrown");
+}
+
 inline std::string slurp(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
+/// Anew, not over the old bytes: ext4 waits for the disk when a file that was cut to nothing is
+/// closed.
 inline void spill(const fs::path& path, const std::string& content) {
+  fs::remove(path);
   std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
 }
 

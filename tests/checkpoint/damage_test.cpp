@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <random>
+#include <regex>
+
+#include "checkpoint/support.h"
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/manifest.h"
+
+namespace tessera::checkpoint::testing {
+namespace {
+
+enum class Outcome { Exact, Refused, Wrong };
+
+/// What a whole load, and what a reader of the numbers of the manifest, gets out of the folder.
+Outcome outcome(const fs::path& folder) {
+  try {
+    if (!loads_exactly(folder, small_model(), columns, 2)) return Outcome::Wrong;
+    const Meta meta = Checkpoint(folder).meta(), wanted = meta_at(meta.step);
+    const bool same = meta.step == 2 && meta.samples == wanted.samples &&
+                      meta.tokens == wanted.tokens && meta.config == wanted.config &&
+                      meta.extra == wanted.extra;
+    return same ? Outcome::Exact : Outcome::Wrong;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Format) << error.text();
+    EXPECT_NE(std::string(error.what()).find("step-00000002"), std::string::npos) << error.text();
+    return Outcome::Refused;
+  }
+}
+
+TEST(Damage, ATruncatedFileIsNeverWrongData) {
+  const files::TempDir dir;
+  const fs::path folder = save_model(dir.path(), 2, small_model(), ranges, 2);
+  std::mt19937 random(1);
+  for (const auto& file : {"manifest.json", "rank-00000.safetensors", "rank-00001.safetensors"}) {
+    const std::string good = slurp(folder / file);
+    for (int round = 0; round < 150; ++round) {
+      const std::size_t size = round < 8 ? static_cast<std::size_t>(round) : random() % good.size();
+      spill(folder / file, good.substr(0, size));
+      EXPECT_EQ(outcome(folder), Outcome::Refused) << file << " cut to " << size;
+    }
+    spill(folder / file, good);
+  }
+  EXPECT_EQ(outcome(folder), Outcome::Exact);
+}
+
+TEST(Damage, FlippedBytesAreNeverWrongData) {
+  const files::TempDir dir;
+  const fs::path folder = save_model(dir.path(), 2, small_model(), ranges, 2);
+  std::mt19937 random(2);
+  for (const auto& file : {"manifest.json", "rank-00000.safetensors", "rank-00001.safetensors"}) {
+    const std::string good = slurp(folder / file);
+    int refused = 0;
+    for (int round = 0; round < 400; ++round) {
+      std::string bad = good;
+      for (int flips = round % 3; flips >= 0; --flips) {
+        // Every second round hits the header, where a flip is more than a wrong number.
+        const std::size_t at =
+            random() % (round % 2 == 0 ? std::min<std::size_t>(600, bad.size()) : bad.size());
+        bad[at] = static_cast<char>(static_cast<unsigned>(bad[at]) ^ (1U << (random() % 8)));
+      }
+      spill(folder / file, bad);
+      const Outcome what = outcome(folder);
+      EXPECT_NE(what, Outcome::Wrong) << file << " in round " << round;
+      refused += what == Outcome::Refused ? 1 : 0;
+    }
+    EXPECT_GT(refused, 300) << file;  // the rest hit metadata or each other
+    spill(folder / file, good);
+  }
+}
+
+TEST(Damage, EveryByteOfTheManifestIsGuarded) {
+  const files::TempDir dir;
+  const fs::path folder = save_model(dir.path(), 2, {{"w", DType::F32, {2}}});
+  const std::string good = slurp(folder / "manifest.json");
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(static_cast<unsigned>(bad[at]) ^ 1U);
+    spill(folder / "manifest.json", bad);
+    EXPECT_EQ(error_of([&] { Checkpoint checkpoint(folder); }).kind(), Error::Kind::Format) << at;
+  }
+}
+
+/// Flips one bit in the last byte of a tensor's data.
+void flip(const fs::path& file, const std::string& entry) {
+  std::string content = slurp(file);
+  std::size_t at = 0;
+  {
+    const SafetensorsFile shard(file);
+    at = shard.data_begin() + shard.find(entry)->end - 1;
+  }
+  content[at] = static_cast<char>(static_cast<unsigned>(content[at]) ^ 16U);
+  spill(file, content);
+}
+
+TEST(Damage, IsNamedByFileTensorAndPlaceAndTheNewestWholeOneOffered) {
+  const files::TempDir dir;
+  for (const int step : {1, 2, 3, 4})
+    save_model(dir.path(), step, small_model(), ranges, 2);
+  flip(dir.path() / "step-00000003/rank-00000.safetensors", "h.0.bias@0");
+  const fs::path damaged = dir.path() / "step-00000004";
+  flip(damaged / "rank-00001.safetensors", "wte@212");
+
+  const Error load = error_of([&] { loads_exactly(damaged); });
+  const Error verify = error_of([&] { Checkpoint(damaged).verify(); });
+  const Error digest = error_of([&] { (void)Checkpoint(damaged).digest(); });
+
+  for (const Error& error : {load, verify, digest}) {
+    const std::string what = error.what();
+    EXPECT_EQ(error.kind(), Error::Kind::Format);
+    EXPECT_NE(what.find("step-00000004/rank-00001.safetensors"), std::string::npos) << what;
+    EXPECT_NE(what.find("tensor \"wte\""), std::string::npos) << what;
+    EXPECT_TRUE(std::regex_search(what, std::regex("bytes [0-9]+ to [0-9]+ of the file"))) << what;
+    EXPECT_NE(error.fix().find("step-00000002"), std::string::npos) << error.fix();
+  }
+}
+
+TEST(Damage, OfATensorThatIsNotWantedDoesNotMatter) {
+  const files::TempDir dir;
+  const fs::path folder = save_model(dir.path(), 2, small_model(), ranges, 2);
+  flip(folder / "rank-00001.safetensors", "wte@212");
+  const Spec bias = small_model()[2];
+
+  EXPECT_TRUE(loads_exactly(folder, {bias}));
+}
+
+TEST(Damage, AMissingShardIsNamed) {
+  const files::TempDir dir;
+  const fs::path folder = save_model(dir.path(), 2, small_model(), ranges, 2);
+  fs::remove(folder / "rank-00001.safetensors");
+
+  const Error error = error_of([&] { loads_exactly(folder); });
+
+  EXPECT_EQ(error.kind(), Error::Kind::Format);
+  EXPECT_NE(std::string(error.what()).find("rank-00001.safetensors is not there"),
+            std::string::npos)
+      << error.text();
+  EXPECT_NE(error.fix().find("--resume never"), std::string::npos) << error.fix();
+}
+
+TEST(Damage, AShardThatIsALinkIsRefused) {
+  const files::TempDir dir;
+  const fs::path folder = save_model(dir.path(), 2);
+  fs::rename(folder / "rank-00000.safetensors", dir.path() / "elsewhere");
+  fs::create_symlink(dir.path() / "elsewhere", folder / "rank-00000.safetensors");
+
+  EXPECT_EQ(error_of([&] { loads_exactly(folder); }).kind(), Error::Kind::Format);
+}
+
+/// A manifest with one tensor [4, 4] whose text holds `from` replaced by `to`, sealed anew as an
+/// attacker would.
+Error forged(const std::string& from, const std::string& to) {
+  const files::TempDir dir;
+  const fs::path folder = save_model(dir.path(), 2, {{"w", DType::F32, {4, 4}}}, columns, 2);
+  std::string text = slurp(folder / "manifest.json");
+  const auto at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from << " in " << text;
+  text.replace(at, from.size(), to);
+  const std::string body = text.substr(0, text.rfind("\"checksum\""));
+  const std::string sum = files::hex64(files::xxh3(std::as_bytes(std::span(body))));
+  spill(folder / "manifest.json", body + "\"checksum\": \"xxh3:" + sum + "\"\n}\n");
+  const Error error = error_of([&] { loads_exactly(folder, {{"w", DType::F32, {4, 4}}}); });
+  EXPECT_EQ(error.kind(), Error::Kind::Format) << to << ": " << error.text();
+  return error;
+}
+
+TEST(ForgedManifest, PathsLeadNowhereElse) {
+  const std::string shard = "rank-00000.safetensors";
+  for (const std::string path : {"../../etc/passwd",
+                                 "/etc/passwd",
+                                 "../rank-00000.safetensors",
+                                 "rank-00000.safetensors/..",
+                                 "rank-0.safetensors",
+                                 "rank-0000a.safetensors",
+                                 "",
+                                 "manifest.json"}) {
+    const Error error = forged(shard, path);
+    EXPECT_NE(std::string(error.what()).find("file name"), std::string::npos) << error.text();
+  }
+}
+
+TEST(ForgedManifest, NumbersThatLieAreRefused) {
+  forged("\"shape\": [4, 4]", "\"shape\": [-4, 4]");
+  forged("\"shape\": [4, 4]", "\"shape\": [4294967296, 4294967296]");
+  forged("\"shape\": [4, 4]", "\"shape\": [1000000000000, 4]");
+  forged("\"shape\": [4, 4]", "\"shape\": [0, 4]");
+  forged("\"shape\": [4, 4]", "\"shape\": [99999999999999999999]");
+  forged("\"range\": [0, 8]", "\"range\": [0, 9]");
+  forged("\"range\": [0, 8]", "\"range\": [0, 7]");
+  forged("\"range\": [0, 8]", "\"range\": [8, 0]");
+  forged("\"range\": [0, 8]", "\"range\": [0, 9223372036854775807]");
+  forged("\"range\": [0, 8]", "\"range\": [0]");
+  forged("[[0, 0], [4, 2]]", "[[0, 0], [4, 5]]");
+  forged("[[0, 0], [4, 2]]", "[[0], [4]]");
+  forged("[[0, 0], [4, 2]]", "[[0, 2], [4, 4]]");
+  forged("[[0, 0], [4, 2]]", "[[0, 1], [4, 3]]");
+  forged("\"version\": 1", "\"version\": 2");
+  forged("\"step\": 2", "\"step\": -2");
+  forged("\"dtype\": \"F32\"", "\"dtype\": \"F16\"");
+  forged("\"dtype\": \"F32\"", "\"dtype\": \"F99\"");
+  forged("\"name\": \"w\"", "\"name\": \"\"");
+  forged("\"entry\": \"w@0\"", "\"entry\": \"x\"");
+  forged("\"xxh3\": [", "\"xxh3\": [\"0000000000000000\", ");
+  forged("\"tensors\"", "\"tensor\"");
+}
+
+TEST(ForgedManifest, PiecesThatOverlapOrRepeatAreRefused) {
+  const Error twice = forged("\"box\": [[0, 2], [4, 4]]", "\"box\": [[0, 0], [4, 2]]");
+  EXPECT_NE(std::string(twice.what()).find("twice"), std::string::npos) << twice.text();
+  const Error shared = forged("\"box\": [[0, 2], [4, 4]]", "\"box\": [[0, 1], [4, 3]]");
+  EXPECT_NE(std::string(shared.what()).find("share elements"), std::string::npos) << shared.text();
+}
+
+TEST(ForgedManifest, DepthAndSizeAreLimited) {
+  forged("\"config\": {", "\"config\": " + std::string(200'000, '[') + "{");
+  forged(
+      "\"shape\": [4, 4]", "\"shape\": [4, 4" + std::string(300'000, ' ') + ", 1, 1" + [] {
+        std::string many;
+        for (int i = 0; i < 100; ++i)
+          many += ", 1";
+        return many;
+      }() + "]");
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint::testing
