@@ -30,6 +30,7 @@ class Folder {
   fs::path write(const std::string& name, std::string_view content) const {
     const fs::path path = temp_.path() / name;
     fs::create_directories(path.parent_path());
+    fs::remove(path);  // some file systems sync a file that is cut off and written again
     std::ofstream(path, std::ios::binary) << content;
     return path;
   }
