@@ -188,7 +188,8 @@ std::string deepspeed_markdown() {
     if (key.policy == KeyPolicy::Alias) about = "`" + about + "`";
     if (key.policy == KeyPolicy::NotBuilt) {
       std::vector<std::string> values;
-      for (const json::Value& value : json::parse(key.off, "").items())
+      const json::Value off = json::parse(key.off, "");
+      for (const json::Value& value : off.items())
         values.push_back("`" + value.dump() + "`");
       about = text::join(values, ", ");
     }

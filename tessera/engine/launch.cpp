@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/transports/shm.h"
+#include "tessera/comm/transports/solo.h"
 #include "tessera/launch/launch.h"
 #include "tessera/memory/caching_allocator.h"
 
@@ -32,11 +33,12 @@ namespace {
 std::unique_ptr<comm::World> make_world(const launch::RankInfo& info) {
   if (info.control < 0) return comm::solo_world();
   ControlPage* control = launch::map_control(info.control, info.world_size);
+  // A lone rank has a supervisor and its page, but no peers to share memory with.
+  auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
+                                       : comm::make_shm_transport(
+                                             info.rank, info.arenas, info.arena_bytes, control);
   return std::make_unique<comm::World>(
-      info.rank,
-      mesh::Mesh::data_parallel(info.world_size),
-      comm::make_shm_transport(info.rank, info.arenas, info.arena_bytes, control),
-      control);
+      info.rank, mesh::Mesh::data_parallel(info.world_size), std::move(transport), control);
 }
 
 }  // namespace

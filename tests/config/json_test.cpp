@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/philox.h"
 
 namespace tessera::json {
 namespace {
@@ -229,6 +230,27 @@ TEST(JsonTruncation, OfAnyLengthIsRefusedWithAPlace) {
 
   for (std::size_t length = 0; length + 2 < whole.size(); ++length) {
     EXPECT_THAT(refusal(whole.substr(0, length)), HasSubstr("c.json:1:")) << length;
+  }
+}
+
+TEST(JsonMutations, AreReadOrRefusedAndNothingElse) {
+  const std::string whole =
+      R"({"a": [1, -2.5e3, true, null, {"k": "v\u00e9\n"}], "b": {"c": "d"}} // x)";
+  constexpr std::string_view kAlphabet = "{}[]:,\"\\/*#-+.0e9ntfu \n\xC3\xFF";
+  const Philox random{1};
+
+  for (std::uint64_t i = 0; i < 20'000; ++i) {
+    std::string text = whole;
+    const Philox::Block words = random(i);
+    text[words[0] % text.size()] = kAlphabet[words[1] % kAlphabet.size()];
+    text.insert(words[2] % text.size(), 1, kAlphabet[words[3] % kAlphabet.size()]);
+
+    try {
+      const Value value = parse(text, "c.json");
+      EXPECT_EQ(parse(value.dump(), "again"), value) << text;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("c.json:")) << text;
+    }
   }
 }
 
