@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera train: a configuration and what the command line changes in it, handed to the engine.
-#include <algorithm>
+#include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
@@ -15,6 +17,7 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/launch.h"
+#include "tessera/planner/memory.h"
 #include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
@@ -72,6 +75,34 @@ int ranks_of(const TrainWords& words) {
   return static_cast<int>(ranks);
 }
 
+json::Value memory_json(const planner::Plan& plan) {
+  const planner::MemoryEstimate need = planner::estimate_memory(plan);
+  return json::Value::object({{"parameters", json::Value::integer(need.parameters)},
+                              {"gradients", json::Value::integer(need.gradients)},
+                              {"optimizer", json::Value::integer(need.optimizer)},
+                              {"activations", json::Value::integer(need.activations)},
+                              {"other", json::Value::integer(need.other)}});
+}
+
+// One object for a machine: what was planned, and after a run how it ended.
+void print_json(const planner::Plan& plan, int code, bool dry_run) {
+  json::Value out;
+  out["exit_code"] = json::Value::integer(code);
+  out["run_dir"] = json::Value::string(plan.run_dir);
+  out["parameters"] = json::Value::integer(plan.model.num_parameters);
+  out["memory_per_rank"] = memory_json(plan);
+  if (dry_run) {
+    out["config"] = plan.resolved;
+  } else {
+    const std::filesystem::path status = std::filesystem::path(plan.run_dir) / "status.json";
+    std::error_code ignored;
+    if (std::filesystem::exists(status, ignored)) {
+      out["status"] = json::parse_strict(files::read(status), status.string());
+    }
+  }
+  std::printf("%s\n", out.dump().c_str());
+}
+
 int train(const std::vector<std::string>& line) {
   std::vector<std::string> rest = line;
   const ForeignFlags foreign = take_foreign_flags(rest);
@@ -94,16 +125,20 @@ int train(const std::vector<std::string>& line) {
   for (const std::string& assignment : words.set)
     planner::apply_override(source, assignment);
   planner::Plan plan = planner::make_plan(source, ranks, path);
-  plan.quiet = words.common.quiet;
+  plan.quiet = words.common.quiet || words.common.json;
 
   Terminal terminal;
   const engine::TrainCommand command{.resume = words.resume,
                                      .dry_run = words.dry_run,
-                                     .quiet = words.common.quiet,
+                                     .quiet = plan.quiet,
                                      .verbose = words.common.verbose,
                                      .json = words.common.json,
                                      .console = &terminal};
-  return engine::run_training(std::move(plan), command);
+  const int code = engine::run_training(plan, command);
+  const auto launcher = launch::detect_launcher();
+  if (words.common.json && (!launcher || launcher->rank == 0))
+    print_json(plan, code, words.dry_run);
+  return code;
 }
 
 TESSERA_COMMAND("train", "train a model from a configuration", train);

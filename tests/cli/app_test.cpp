@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program from outside: words in, text and exit codes out.
+#include "tessera/cli/app.h"
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/cli/command.h"
+#include "tessera/models/family.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::cli {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Outcome {
+  int code = 0;
+  std::string out, err;
+};
+
+Outcome run(std::vector<std::string> words) {
+  words.insert(words.begin(), "tessera");
+  std::vector<char*> argv;
+  for (std::string& word : words)
+    argv.push_back(word.data());
+  argv.push_back(nullptr);
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome out;
+  out.code = tessera_main(static_cast<int>(words.size()), argv.data());
+  out.out = testing::internal::GetCapturedStdout();
+  out.err = testing::internal::GetCapturedStderr();
+  return out;
+}
+
+TEST(Program, WithoutWordsShowsTheOverviewAsAnError) {
+  const Outcome o = run({});
+
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.err, AllOf(HasSubstr("usage: tessera"), HasSubstr("train"), HasSubstr("init")));
+}
+
+TEST(Program, HelpIsNoError) {
+  const Outcome o = run({"--help"});
+
+  EXPECT_EQ(o.code, 0);
+  EXPECT_THAT(o.out, HasSubstr("usage: tessera"));
+  EXPECT_EQ(o.err, "");
+}
+
+TEST(Program, EveryCommandHasHelpWithExamples) {
+  for (const std::string& name : commands().names()) {
+    const Outcome o = run({name, "--help"});
+
+    EXPECT_EQ(o.code, 0) << name;
+    EXPECT_THAT(o.out, AllOf(HasSubstr("Examples:"), HasSubstr("tessera " + name))) << name;
+  }
+}
+
+TEST(Program, UnknownWordsComeWithTheNearest) {
+  EXPECT_THAT(run({"trian"}).err,
+              AllOf(HasSubstr("error: unknown command \"trian\""), HasSubstr("\"train\"")));
+  EXPECT_THAT(run({"train", "x.json", "--resum", "never"}).err,
+              HasSubstr("did you mean --resume?"));
+  EXPECT_EQ(run({"train", "x.json", "y.json"}).code, 2);
+  EXPECT_EQ(run({"train", "--set"}).code, 2);
+}
+
+TEST(Program, NamesWhatIsNotBuiltYet) {
+  const Outcome o = run({"config", "schema"});
+
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.err, HasSubstr("not built yet"));
+}
+
+TEST(Program, WarnsOfMisspeltVariables) {
+  setenv("TESSERA_CASHE", "/x", 1);
+
+  const Outcome o = run({"--version"});
+
+  unsetenv("TESSERA_CASHE");
+  EXPECT_EQ(o.code, 0);
+  EXPECT_THAT(o.err, AllOf(HasSubstr("TESSERA_CASHE"), HasSubstr("TESSERA_CACHE")));
+}
+
+TEST(Init, WritesWhatTrainAccepts) {
+  for (const std::string& preset : models::families().get("gpt2").presets) {
+    const Outcome o = run({"init", preset, "--data", "my \"text\".txt"});
+
+    ASSERT_EQ(o.code, 0) << preset;
+    const planner::Plan plan = planner::make_plan(json::parse(o.out, preset), 2, "my.json");
+    EXPECT_EQ(plan.config.model.preset, preset);
+    EXPECT_EQ(plan.config.data.train.front(), "my \"text\".txt");
+    EXPECT_THAT(o.out, HasSubstr("//"));
+  }
+}
+
+TEST(Init, RefusesUnknownPresets) {
+  const Outcome o = run({"init", "nanoo"});
+
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.err, HasSubstr("\"nano\""));
+}
+
+TEST(Config, ExplainsKeysAndSections) {
+  EXPECT_THAT(run({"config", "explain", "trainer.seed"}).out,
+              AllOf(HasSubstr("trainer.seed"), HasSubstr("1234")));
+  EXPECT_THAT(run({"config", "explain", "trainer"}).out,
+              AllOf(HasSubstr("trainer.epochs"), Not(HasSubstr("optimizer.type"))));
+  EXPECT_THAT(run({"config", "explain", "trainer.sed"}).err, HasSubstr("\"trainer.seed\""));
+}
+
+TEST(Config, ThePageOfTheKeysIsUpToDate) {
+  const std::string page = files::read(TESSERA_SOURCE_DIR "/docs/config.md");
+
+  // If this fails: build/release/bin/tessera config docs > docs/config.md
+  EXPECT_EQ(run({"config", "docs"}).out, page);
+}
+
+TEST(Tokenize, WritesAPairThatCanBeCounted) {
+  const files::TempDir folder;
+  files::write_atomic(folder.path() / "a.txt", "hello");
+
+  const Outcome o = run({"tokenize",
+                         (folder.path() / "a.txt").string(),
+                         "--out",
+                         (folder.path() / "a").string(),
+                         "--json"});
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  const json::Value stats = json::parse_strict(o.out, "stdout");
+  EXPECT_EQ(stats.find("documents")->as_integer(), 1);
+  EXPECT_EQ(stats.find("tokens")->as_integer(),
+            5);  // one a byte; end of text stands between documents
+  EXPECT_TRUE(files::fs::exists(folder.path() / "a.bin") &&
+              files::fs::exists(folder.path() / "a.idx"));
+}
+
+TEST(Tokenize, NeedsAPlaceToWriteTo) {
+  EXPECT_THAT(run({"tokenize", "a.txt"}).err, HasSubstr("--out"));
+}
+
+}  // namespace
+}  // namespace tessera::cli

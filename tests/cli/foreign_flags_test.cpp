@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/foreign_flags.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::cli {
+namespace {
+
+using testing::ElementsAre;
+
+// What `words` make of an empty configuration, or of `source`.
+std::string set_by(std::vector<std::string> words, const std::string& source = "{}") {
+  json::Value out = json::parse(source, "c.json");
+  apply(take_foreign_flags(words), out);
+  return out.dump();
+}
+
+TEST(ForeignFlags, SetTheirKeys) {
+  EXPECT_EQ(set_by({"--learning_rate", "3e-4"}), R"({"optimizer":{"params":{"lr":3e-4}}})");
+  EXPECT_EQ(set_by({"--per-device-train-batch-size=4"}), R"({"train_micro_batch_size_per_gpu":4})");
+  EXPECT_EQ(set_by({"--num_train_epochs", "2", "--seed", "7"}),
+            R"({"trainer":{"epochs":2,"seed":7}})");
+  EXPECT_EQ(set_by({"--output_dir", "out"}), R"({"run":{"dir":"out"}})");
+  EXPECT_EQ(set_by({"--save_steps", "100"}), R"({"checkpoint":{"every":100}})");
+  EXPECT_EQ(set_by({"--weight_decay", "0.1"}), R"({"optimizer":{"params":{"weight_decay":0.1}}})");
+}
+
+TEST(ForeignFlags, SwitchesNeedNoValue) {
+  EXPECT_EQ(set_by({"--bf16"}), R"({"bf16":{"enabled":true}})");
+  EXPECT_EQ(set_by({"--bf16", "False"}), R"({"bf16":{"enabled":false}})");
+  EXPECT_EQ(set_by({"--fp16", "x.json"}), R"({"fp16":{"enabled":true}})");
+}
+
+TEST(ForeignFlags, MaxStepsBelowZeroMeansNone) {
+  EXPECT_EQ(set_by({"--max_steps", "-1"}), "{}");
+  EXPECT_EQ(set_by({"--max_steps", "5"}), R"({"trainer":{"max_steps":5}})");
+}
+
+TEST(ForeignFlags, WarmupFollowsTheSchedule) {
+  EXPECT_EQ(set_by({"--warmup_steps", "9"}),
+            R"({"scheduler":{"type":"linear","params":{"num_warmup_steps":9}}})");
+  EXPECT_EQ(set_by({"--warmup_steps", "9"}, R"({"scheduler": {"type": "WarmupLR"}})"),
+            R"({"scheduler":{"type":"WarmupLR","params":{"warmup_num_steps":9}}})");
+}
+
+TEST(ForeignFlags, LeaveTheOtherWords) {
+  std::vector<std::string> words = {
+      "my.json", "--local_rank", "0", "-n", "2", "--deepspeed", "ds.json", "--set", "a=b"};
+
+  const ForeignFlags flags = take_foreign_flags(words);
+
+  EXPECT_THAT(words, ElementsAre("my.json", "-n", "2", "--set", "a=b"));
+  EXPECT_EQ(flags.config, "ds.json");
+  EXPECT_TRUE(flags.settings.empty());
+}
+
+TEST(ForeignFlags, ABareDeepspeedNamesNoFile) {
+  std::vector<std::string> words = {"--deepspeed", "--deepspeed_config", "ds.json"};
+
+  EXPECT_EQ(take_foreign_flags(words).config, "ds.json");
+}
+
+TEST(ForeignFlags, RefuseWhatIsNoNumber) {
+  EXPECT_THROW(set_by({"--seed", "soon"}), Error);
+  EXPECT_THROW(set_by({"--seed"}), Error);
+  EXPECT_THROW(set_by({"--bf16=maybe"}), Error);
+}
+
+}  // namespace
+}  // namespace tessera::cli
