@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -69,6 +70,28 @@ std::string free_text(const fs::path& path) {
   throw Error(Error::Kind::Io, fmt::format("cannot {} {}: {}", what, path.string(), reason), fix);
 }
 
+/// A write beyond the limit on file sizes raises SIGXFSZ, which would end the process without a
+/// word. While one of these lives it does not reach this thread, and write() returns EFBIG.
+class NoFileSizeSignal {
+ public:
+  NoFileSizeSignal() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~NoFileSizeSignal() {
+    const timespec at_once{};
+    while (sigtimedwait(&signal_, nullptr, &at_once) == SIGXFSZ) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoFileSizeSignal(const NoFileSizeSignal&) = delete;
+  NoFileSizeSignal& operator=(const NoFileSizeSignal&) = delete;
+
+ private:
+  sigset_t signal_{}, before_{};
+};
+
 class FileOutput final : public Output {
  public:
   FileOutput(const fs::path& path, std::uint64_t bytes) : path_(path), needed_(bytes) {
@@ -81,6 +104,7 @@ class FileOutput final : public Output {
   FileOutput& operator=(const FileOutput&) = delete;
 
   void append(std::span<const std::byte> bytes) override {
+    const NoFileSizeSignal quiet;
     while (!bytes.empty()) {
       // One call moves at most 2 GiB; smaller ones keep a signal from waiting long.
       constexpr std::size_t kMostBytes = std::size_t{64} << 20;
@@ -98,6 +122,7 @@ class FileOutput final : public Output {
   /// Finds out that the disk is too small before anything is written; not every file system can
   /// say.
   void reserve() {
+    const NoFileSizeSignal quiet;
     if (needed_ == 0 || ::fallocate(fd_, 0, 0, static_cast<off_t>(needed_)) == 0) return;
     const int code = errno;
     if (code != ENOSPC && code != EDQUOT && code != EFBIG) return;

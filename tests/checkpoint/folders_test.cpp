@@ -3,7 +3,6 @@
 
 #include "checkpoint/support.h"
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,7 +103,6 @@ TEST(FullDisk, IsSaidWithPathAndBytesAndThePreviousCheckpointStays) {
   const std::vector<Spec> large = {{"w", DType::F32, {64, 1024}}};
   const pid_t child = ::fork();
   if (child == 0) {
-    ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{4096, 4096};
     ::setrlimit(RLIMIT_FSIZE, &limit);
     const Error error =
