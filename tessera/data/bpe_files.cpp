@@ -73,6 +73,7 @@ json parse(const std::string& path) {
 Vocabulary vocabulary_of(const json& object, const std::string& path) {
   if (!object.is_object()) refuse(path, "the vocabulary is not an object {token: id}");
   Vocabulary vocabulary;
+  vocabulary.reserve(object.size());
   for (const auto& [token, id] : object.items()) {
     if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
         id.get<std::int64_t>() > kLargestId) {

@@ -50,7 +50,7 @@ bool writable_folder(const fs::path& folder) {
 
 fs::path place_for(const fs::path& wanted) {
   if (writable_folder(wanted)) return wanted;
-  const fs::path here = fs::path(".cache") / "tokens";
+  fs::path here = fs::path(".cache") / "tokens";
   TESSERA_REQUIRE(
       writable_folder(here),
       Io,

@@ -33,6 +33,12 @@ T load(const std::byte* base, std::uint64_t index) {
   return value;
 }
 
+// An i8 is a number here, and keeps its sign.
+template <class T>
+std::int64_t id_of(T token) {
+  return token;  // NOLINT(bugprone-signed-char-misuse)
+}
+
 std::int64_t bytes_per_token(Code code, const fs::path& path) {
   switch (code) {
     case Code::U8:
@@ -116,7 +122,7 @@ class MappedTokenFile final : public TokenFile {
     typed(code_, [&](auto zero) {
       using T = decltype(zero);
       for (std::int64_t i = 0; i < count; ++i) {
-        out[i] = static_cast<std::int64_t>(load<T>(data, static_cast<std::uint64_t>(begin + i)));
+        out[i] = id_of(load<T>(data, static_cast<std::uint64_t>(begin + i)));
       }
     });
   }
@@ -127,7 +133,7 @@ class MappedTokenFile final : public TokenFile {
       constexpr bool kSmall = std::is_unsigned_v<T> && sizeof(T) < sizeof(std::int64_t);
       if (kSmall && vocab > std::int64_t{std::numeric_limits<T>::max()}) return -1;
       for (std::int64_t i = 0; i < tokens_; ++i) {
-        const auto id = static_cast<std::int64_t>(load<T>(data, static_cast<std::uint64_t>(i)));
+        const std::int64_t id = id_of(load<T>(data, static_cast<std::uint64_t>(i)));
         if (id < 0 || id >= vocab) return i;
       }
       return -1;

@@ -159,6 +159,7 @@ int threads_for(const TokenizeOptions& options, std::int64_t bytes) {
 
 std::string list_of(const std::vector<fs::path>& paths) {
   std::vector<std::string> names;
+  names.reserve(paths.size());
   for (const fs::path& path : paths)
     names.push_back(path.string());
   return text::join(names, ", ");
@@ -166,7 +167,7 @@ std::string list_of(const std::vector<fs::path>& paths) {
 
 }  // namespace
 
-TokenizeStats tokenize(const std::vector<fs::path>& paths,
+TokenizeStats tokenize(const std::vector<fs::path>& sources,
                        const Tokenizer& tokenizer,
                        const fs::path& prefix,
                        const TokenizeOptions& options) {
@@ -174,12 +175,12 @@ TokenizeStats tokenize(const std::vector<fs::path>& paths,
                   Config,
                   fmt::format("invalid_utf8 is \"{}\"", options.invalid_utf8),
                   "expected \"refuse\" or \"replace\"");
-  const std::vector<Source> sources = expand_sources(paths);
-  const std::int64_t total = bytes_of(sources);
+  const std::vector<Source> files = expand_sources(sources);
+  const std::int64_t total = bytes_of(files);
   const TokenWidth width = token_width(tokenizer.size());
   TokenWriter writer(prefix, width);
   Joiner joiner(writer, tokenizer, width);
-  Chunker chunker(sources, tokenizer);
+  Chunker chunker(files, tokenizer);
   ChunkEncoder encoder(tokenizer, options, width);
   const auto add = [&](const Encoded& encoded) {
     joiner.add(encoded);
@@ -196,7 +197,7 @@ TokenizeStats tokenize(const std::vector<fs::path>& paths,
   TESSERA_REQUIRE(joiner.stats.documents > 0,
                   Data,
                   fmt::format("no text in {}: {}",
-                              list_of(paths),
+                              list_of(sources),
                               total == 0 ? "empty" : "only blank lines and empty texts"),
                   "name files with text in them");
   writer.finish();

@@ -29,7 +29,9 @@ class ByteTokenizer final : public Tokenizer {
   [[nodiscard]] std::string name() const override { return "byte"; }
   [[nodiscard]] std::int64_t size() const override { return 256; }
   [[nodiscard]] std::int32_t end_of_text() const override { return 0; }
-  void encode(std::string_view text, std::vector<std::int32_t>& out, bool special) const override {
+  void encode(std::string_view text,
+              std::vector<std::int32_t>& out,
+              bool /*special*/) const override {
     out.reserve(out.size() + text.size());
     for (const char c : text)
       out.push_back(static_cast<unsigned char>(c));

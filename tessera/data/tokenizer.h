@@ -40,7 +40,7 @@ class Tokenizer {
   /// The first place at or after `from` where `text` may be cut in two and encoded apart without
   /// changing an id, so that threads can share one long text; the size of the text where there is
   /// none.
-  [[nodiscard]] virtual std::size_t cut(std::string_view text, std::size_t from) const {
+  [[nodiscard]] virtual std::size_t cut(std::string_view text, std::size_t /*from*/) const {
     return text.size();
   }
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids) const;
