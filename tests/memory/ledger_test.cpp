@@ -49,7 +49,7 @@ TEST(Ledger, CountsFromManyThreads) {
     threads.emplace_back([&] {
       const ScopedLedger scope(ledger);
       for (int k = 0; k < 10000; ++k)
-        Charge::open(1, Tag::Other);
+        current_ledger().add(Tag::Other, 1);
     });
   }
   for (auto& thread : threads)
