@@ -56,19 +56,27 @@ void reduce_scatter(Transport& transport, const Group& group, Buffers& buffers) 
   work->wait_reusable();
 }
 void all_gather(Transport& transport, const Group& group, Buffers& buffers) {
-  const std::size_t part = buffers.out.count / kRanks;
-  const Span mine = buffers.out.part(static_cast<std::size_t>(group.index) * part, part);
+  const Span mine = buffers.in.part(0, buffers.out.count / kRanks);
   const auto work = transport.all_gather(group, mine, buffers.out, TESSERA_HERE("bench"));
   work->wait();
   work->wait_reusable();
+}
+// Both ways at once.
+void send_recv(Transport& transport, const Group& group, Buffers& buffers) {
+  const int peer = group.ranks[static_cast<std::size_t>(1 - group.index)];
+  const auto sent = transport.send(peer, 0, buffers.in, TESSERA_HERE("bench"));
+  transport.recv(peer, 0, buffers.out, TESSERA_HERE("bench"))->wait();
+  sent->wait_reusable();
 }
 
 struct Case {
   const char* name;
   void (*run)(Transport&, const Group&, Buffers&);
 };
-constexpr Case kCases[] = {
-    {"allreduce", all_reduce}, {"reduce_scatter", reduce_scatter}, {"allgather", all_gather}};
+constexpr Case kCases[] = {{"allreduce", all_reduce},
+                           {"reduce_scatter", reduce_scatter},
+                           {"allgather", all_gather},
+                           {"sendrecv", send_recv}};
 
 double median_seconds(tessera::comm::World& world,
                       const Case& what,
