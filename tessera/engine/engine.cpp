@@ -12,6 +12,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/engine/batches.h"
+#include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
 #include "tessera/models/gpt2.h"
 #include "tessera/tensor/init.h"
@@ -217,35 +218,11 @@ EvalReport Engine::evaluate() {
   optimizer_->wait_weights();
   const planner::EvalOptions& options = plan_.config.eval;
   const data::Dataset& dataset = *data_->validation;
-  const std::int64_t samples = std::min(dataset.size(), options.batches * options.micro_batch);
-  const std::int64_t batches = (samples + options.micro_batch - 1) / options.micro_batch;
-  // Batch i is computed by rank i mod n and folded in i: neither its shape nor the order knows the
-  // layout.
-  const comm::Group& group = world_.group(mesh::AxisSet::dp());
-  std::vector<double> sums(static_cast<std::size_t>(batches) * 2, 0.0);
-  for (std::int64_t i = group.index; i < batches; i += group.size()) {
-    std::vector<std::int64_t> indices;
-    const std::int64_t end = std::min(samples, (i + 1) * options.micro_batch);
-    for (std::int64_t s = i * options.micro_batch; s < end; ++s)
-      indices.push_back(s);
-    nn::StepContext context(nn::Mode::Eval, 0);
-    const nn::Batch batch = make_batch(dataset, indices, indices);
-    const nn::Outcome out = executor_->infer(batch, context);
-    sums[static_cast<std::size_t>(2 * i)] = out.terms.at(0).sum.item<double>();
-    sums[static_cast<std::size_t>(2 * i + 1)] = model_->objective().denominators(batch).at(0);
-    world_.transport().progress();
-  }
-  // Every entry is written by one rank and zero elsewhere, so this sum is exact.
-  sums =
-      world_.all_reduce(group, std::move(sums), comm::Op::Sum, TESSERA_HERE("evaluation losses"));
-  EvalReport report;
-  double total = 0;
-  for (std::int64_t i = 0; i < batches; ++i) {
-    total += sums[static_cast<std::size_t>(2 * i)];
-    report.tokens += static_cast<std::int64_t>(sums[static_cast<std::size_t>(2 * i + 1)]);
-  }
-  report.loss = report.tokens == 0 ? 0.0 : total / static_cast<double>(report.tokens);
-  return report;
+  return engine::evaluate(*executor_,
+                          world_,
+                          dataset,
+                          std::min(dataset.size(), options.batches * options.micro_batch),
+                          options.micro_batch);
 }
 
 std::string Engine::sample() {

@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
+#include "tessera/engine/evaluate.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
@@ -42,11 +43,6 @@ struct StepReport {
   bool stop_requested = false;      ///< a signal asked all ranks to stop after this step
   int stop_signal = 0;
   bool epoch_ended = false;
-};
-
-struct EvalReport {
-  double loss = 0.0;  ///< nats a token
-  std::int64_t tokens = 0;
 };
 
 /// Threads: the rank's own. All methods are collective: every rank calls them in the same order.

@@ -3,11 +3,13 @@
 
 #include <memory>
 #include <new>
+#include <string>
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/transports/shm.h"
 #include "tessera/comm/transports/solo.h"
 #include "tessera/launch/launch.h"
@@ -55,6 +57,7 @@ int run_ranks(const planner::Plan& plan,
   options.ranks = plan.ranks;
   options.threads_per_rank = plan.threads;
   options.report = report;
+  options.notice = [](const std::string& text) { log::warn(text); };
   const auto body = [&](const launch::RankInfo& info) {
     try {
       prepare_process(info.threads);

@@ -62,8 +62,13 @@ void RunFolder::finish_status(int exit_code) const {
   json::Value status = json::parse_strict(files::read(path_ / "status.json"), "status.json");
   const json::Value* state = status.find("state");
   const std::string before = state != nullptr && state->is_string() ? state->as_string() : "";
-  if (before == "running")
-    status["state"] = json::Value::string(exit_code == 0 ? "finished" : "failed");
+  const bool stopped =
+      exit_code == kExitInterrupted || exit_code == kExitTerminated || exit_code == kExitStopped;
+  if (stopped) {
+    status["state"] = json::Value::string("stopped");
+  } else if (before == "running") {
+    status["state"] = json::Value::string(exit_code == kExitOk ? "finished" : "failed");
+  }
   status["exit_code"] = json::Value::integer(exit_code);
   files::write_atomic(path_ / "status.json", status.dump(2) + '\n');
 }

@@ -52,6 +52,7 @@ class Executor {
   /// All blocks without gradients; the objective's terms and outputs. `context` chooses Eval,
   /// Prefill or Decode.
   nn::Outcome infer(const nn::Batch& batch, nn::StepContext& context);
+  [[nodiscard]] ModelInstance& model() { return model_; }
   StepTimes take_times() { return std::exchange(times_, {}); }
 
  private:

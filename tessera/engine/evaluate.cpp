@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/evaluate.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/engine/batches.h"
+
+namespace tessera::engine {
+
+EvalReport evaluate(parallel::Executor& executor,
+                    comm::World& world,
+                    const data::Dataset& dataset,
+                    std::int64_t samples,
+                    std::int64_t micro_batch) {
+  const std::int64_t batches = (samples + micro_batch - 1) / micro_batch;
+  const comm::Group& group = world.group(mesh::AxisSet::dp());
+  std::vector<double> sums(static_cast<std::size_t>(batches), 0.0), counts = sums;
+  for (std::int64_t i = group.index; i < batches; i += group.size()) {
+    std::vector<std::int64_t> indices;
+    const std::int64_t end = std::min(samples, (i + 1) * micro_batch);
+    for (std::int64_t s = i * micro_batch; s < end; ++s)
+      indices.push_back(s);
+    nn::StepContext context(nn::Mode::Eval, 0);
+    const nn::Batch batch = make_batch(dataset, indices, indices);
+    const nn::Outcome out = executor.infer(batch, context);
+    sums[static_cast<std::size_t>(i)] = out.terms.at(0).sum.item<double>();
+    counts[static_cast<std::size_t>(i)] = executor.model().objective().denominators(batch).at(0);
+    world.transport().progress();
+  }
+  // Every entry is written by one rank and is zero elsewhere, so these sums are exact.
+  sums = world.all_reduce(group, std::move(sums), comm::Op::Sum, TESSERA_HERE("evaluation losses"));
+  counts =
+      world.all_reduce(group, std::move(counts), comm::Op::Sum, TESSERA_HERE("evaluation tokens"));
+  EvalReport report;
+  double total = 0, tokens = 0;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    total += sums[i];
+    tokens += counts[i];
+  }
+  report.tokens = static_cast<std::int64_t>(tokens);
+  report.loss = tokens == 0 ? 0.0 : total / tokens;
+  return report;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Held-out loss: the same windows in the same batches, whatever the layout.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/comm/world.h"
+#include "tessera/data/dataset.h"
+#include "tessera/parallel/executor.h"
+
+namespace tessera::engine {
+
+struct EvalReport {
+  double loss = 0.0;  ///< nats a token
+  std::int64_t tokens = 0;
+};
+
+/// Mean loss over the first `samples` samples in batches of `micro_batch`. Collective: batch i is
+/// computed by rank i mod n and folded in i, so neither its shape nor the order of sums knows the
+/// layout.
+EvalReport evaluate(parallel::Executor& executor,
+                    comm::World& world,
+                    const data::Dataset& dataset,
+                    std::int64_t samples,
+                    std::int64_t micro_batch);
+
+}  // namespace tessera::engine
