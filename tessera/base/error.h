@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one exception type of this library, and the exit code that each kind of error ends the program with.
+// The one exception type of this library, and the exit code that each kind of error ends the
+// program with.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace tessera {
 
-/// A source position; std::source_location by hand, because clang-tidy 14 cannot parse libstdc++ 12's.
+/// A source position; std::source_location by hand, because clang-tidy 14 cannot parse libstdc++
+/// 12's.
 struct Where {
   const char* file;
   int line;
@@ -52,10 +54,11 @@ class Error : public std::runtime_error {
 
 /// Exit codes of the program that are not tied to a kind of error.
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitIncomplete = 9;         ///< trained to the end, but something asked for was not done
-inline constexpr int kExitStopped = 75;           ///< SIGTERM, saved
-inline constexpr int kExitInterrupted = 130;      ///< Ctrl-C, saved
-inline constexpr int kExitTerminated = 143;       ///< SIGTERM before anything could be saved
+inline constexpr int kExitIncomplete =
+    9;  ///< trained to the end, but something asked for was not done
+inline constexpr int kExitStopped = 75;       ///< SIGTERM, saved
+inline constexpr int kExitInterrupted = 130;  ///< Ctrl-C, saved
+inline constexpr int kExitTerminated = 143;   ///< SIGTERM before anything could be saved
 
 int exit_code(Error::Kind kind) noexcept;
 std::string_view name(Error::Kind kind) noexcept;
@@ -63,13 +66,13 @@ std::string_view name(Error::Kind kind) noexcept;
 }  // namespace tessera
 
 /// Message and fix are built only when `cond` is false.
-#define TESSERA_REQUIRE(cond, kind, what, fix)                                               \
-  do {                                                                                       \
-    if (!(cond)) throw ::tessera::Error(::tessera::Error::Kind::kind, (what), (fix));        \
+#define TESSERA_REQUIRE(cond, kind, what, fix)                                        \
+  do {                                                                                \
+    if (!(cond)) throw ::tessera::Error(::tessera::Error::Kind::kind, (what), (fix)); \
   } while (false)
 
 /// States what only our own mistake can break.
-#define TESSERA_ASSERT(cond)                                                                 \
-  do {                                                                                       \
-    if (!(cond)) throw ::tessera::Error(::tessera::Error::Kind::Bug, "broken: " #cond, "");  \
+#define TESSERA_ASSERT(cond)                                                                \
+  do {                                                                                      \
+    if (!(cond)) throw ::tessera::Error(::tessera::Error::Kind::Bug, "broken: " #cond, ""); \
   } while (false)

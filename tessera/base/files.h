@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contact with the file system. Every call that fails throws Error{Io} with path, operation and reason.
+// Contact with the file system. Every call that fails throws Error{Io} with path, operation and
+// reason.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ void write_atomic(const fs::path& path, std::string_view content);
 /// fsync of a file or folder.
 void sync(const fs::path& path);
 std::uint64_t free_bytes(const fs::path& path);
-/// A fresh empty folder under the system's temporary folder; removed with everything in it by the destructor.
+/// A fresh empty folder under the system's temporary folder; removed with everything in it by the
+/// destructor.
 class TempDir {
  public:
   TempDir();
@@ -41,21 +43,24 @@ class Mapped {
   Mapped(const Mapped&) = delete;
   Mapped& operator=(const Mapped&) = delete;
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
-  [[nodiscard]] std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  [[nodiscard]] std::string_view text() const {
+    return {reinterpret_cast<const char*>(data_), size_};
+  }
 
  private:
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
 
-/// Exclusive lock on a file (flock): released by the destructor and by the kernel when the process dies.
-/// The file holds the owner's host and process number as text.
+/// Exclusive lock on a file (flock): released by the destructor and by the kernel when the process
+/// dies. The file holds the owner's host and process number as text.
 class Lock {
  public:
   /// Nothing when somebody else holds it; `owner` then receives the text they left.
   static std::unique_ptr<Lock> try_acquire(const fs::path& path, std::string* owner = nullptr);
   /// Waits; calls `waiting` once with the owner's text if it has to.
-  static std::unique_ptr<Lock> acquire(const fs::path& path, void (*waiting)(const std::string& owner) = nullptr);
+  static std::unique_ptr<Lock> acquire(const fs::path& path,
+                                       void (*waiting)(const std::string& owner) = nullptr);
   ~Lock();
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words for people and for the rank's log file. The library never prints: the program chooses where this goes.
+// Words for people and for the rank's log file. The library never prints: the program chooses where
+// this goes.
 #pragma once
 
 #include <functional>
@@ -13,9 +14,10 @@ enum class Level { Debug, Info, Warning, Error };
 /// Receives every message of this process at or above the level; called under a lock.
 using Sink = std::function<void(Level, std::string_view message)>;
 
-void set_sink(Sink sink);                     ///< none (the default): messages are dropped
+void set_sink(Sink sink);  ///< none (the default): messages are dropped
 void set_level(Level level);
-/// Opens (appends to) a file that receives every message with its time, beside the sink. Empty: closes it.
+/// Opens (appends to) a file that receives every message with its time, beside the sink. Empty:
+/// closes it.
 void open_file(const std::string& path);
 
 void debug(std::string_view message);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random numbers: a value is a function of (key, counter), so that no layout can change it.
+// Counter-based random numbers: a value is a function of (key, counter), so that no layout can
+// change it.
 #pragma once
 
 #include <array>
@@ -15,13 +16,18 @@ struct Philox {
 
   /// Four independent words for the 128-bit counter (lo, hi).
   [[nodiscard]] constexpr Block operator()(std::uint64_t lo, std::uint64_t hi = 0) const noexcept {
-    Block c = {static_cast<std::uint32_t>(lo), static_cast<std::uint32_t>(lo >> 32),
-               static_cast<std::uint32_t>(hi), static_cast<std::uint32_t>(hi >> 32)};
+    Block c = {static_cast<std::uint32_t>(lo),
+               static_cast<std::uint32_t>(lo >> 32),
+               static_cast<std::uint32_t>(hi),
+               static_cast<std::uint32_t>(hi >> 32)};
     std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
     for (int round = 0; round < 10; ++round) {
-      const std::uint64_t p0 = std::uint64_t{0xD2511F53U} * c[0], p1 = std::uint64_t{0xCD9E8D57U} * c[2];
-      c = {static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<std::uint32_t>(p1),
-           static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<std::uint32_t>(p0)};
+      const std::uint64_t p0 = std::uint64_t{0xD2511F53U} * c[0],
+                          p1 = std::uint64_t{0xCD9E8D57U} * c[2];
+      c = {static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ k0,
+           static_cast<std::uint32_t>(p1),
+           static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ k1,
+           static_cast<std::uint32_t>(p0)};
       k0 += 0x9E3779B9U;
       k1 += 0xBB67AE85U;
     }
@@ -46,6 +52,8 @@ constexpr std::uint64_t mix64(std::uint64_t x) noexcept {
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
   return x ^ (x >> 31);
 }
-constexpr std::uint64_t mix64(std::uint64_t a, std::uint64_t b) noexcept { return mix64(a ^ mix64(b)); }
+constexpr std::uint64_t mix64(std::uint64_t a, std::uint64_t b) noexcept {
+  return mix64(a ^ mix64(b));
+}
 
 }  // namespace tessera

@@ -13,7 +13,8 @@
 
 namespace tessera {
 
-/// Case-insensitive map from names to values of T; whoever registers here is found, listed and tested.
+/// Case-insensitive map from names to values of T; whoever registers here is found, listed and
+/// tested.
 template <class T>
 class Registry {
  public:
@@ -24,12 +25,15 @@ class Registry {
     TESSERA_ASSERT(fresh);
     return fresh;
   }
-  [[nodiscard]] bool has(std::string_view name) const { return entries_.count(text::lower(name)) > 0; }
+  [[nodiscard]] bool has(std::string_view name) const {
+    return entries_.count(text::lower(name)) > 0;
+  }
   /// Throws Error{Config} with the nearest name.
   [[nodiscard]] const T& get(std::string_view name) const {
     const auto it = entries_.find(text::lower(name));
     if (it == entries_.end()) {
-      throw Error(Error::Kind::Config, "unknown " + what_ + " \"" + std::string(name) + "\"",
+      throw Error(Error::Kind::Config,
+                  "unknown " + what_ + " \"" + std::string(name) + "\"",
                   text::suggestion(name, names()));
     }
     return it->second.value;
@@ -37,7 +41,8 @@ class Registry {
   /// As registered, sorted without regard to case.
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> out;
-    for (const auto& [key, entry] : entries_) out.push_back(entry.name);
+    for (const auto& [key, entry] : entries_)
+      out.push_back(entry.name);
     return out;
   }
 

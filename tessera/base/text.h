@@ -11,23 +11,25 @@
 
 namespace tessera::text {
 
-/// The candidate with the smallest edit distance (Damerau-Levenshtein), if it is near enough to be meant.
+/// The candidate with the smallest edit distance (Damerau-Levenshtein), if it is near enough to be
+/// meant.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
 /// "did you mean \"lr\"?" or, without a near one, "expected one of: ..." (at most 12 names).
 std::string suggestion(std::string_view name, std::span<const std::string> candidates);
 
-std::string bytes(std::uint64_t count);         ///< "1.5 GiB", "512 B"
-std::string count(double number);               ///< "124.4M", "1.2k", "87"
-std::string duration(double seconds);           ///< "2h13m", "48s", "3m05s"
-std::string number(double value);               ///< shortest decimals that read back to the same double
-std::string with_commas(std::int64_t value);    ///< "1,115,394"
+std::string bytes(std::uint64_t count);  ///< "1.5 GiB", "512 B"
+std::string count(double number);        ///< "124.4M", "1.2k", "87"
+std::string duration(double seconds);    ///< "2h13m", "48s", "3m05s"
+std::string number(double value);        ///< shortest decimals that read back to the same double
+std::string with_commas(std::int64_t value);  ///< "1,115,394"
 
 std::string join(std::span<const std::string> parts, std::string_view separator);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 std::string lower(std::string_view text);
 
-/// Offset of the first byte that is not valid UTF-8 (overlong forms and surrogates refused), or nothing.
+/// Offset of the first byte that is not valid UTF-8 (overlong forms and surrogates refused), or
+/// nothing.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 /// Bytes at the end that begin a UTF-8 sequence without finishing it: 0 to 3.
 std::size_t incomplete_utf8_tail(std::string_view text);

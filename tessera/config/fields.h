@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options are declared once: a struct's describe() lists field, key, range and a sentence, and that list makes the
-// reader, the writer, the flags, --help, the validation and docs/config.md.
+// Options are declared once: a struct's describe() lists field, key, range and a sentence, and that
+// list makes the reader, the writer, the flags, --help, the validation and docs/config.md.
 //
 //   struct EvalOptions {
 //     std::int64_t every = 0;
 //     void describe(config::Fields& f) {
-//       f.field("every", every, {.text = "Evaluate every so many steps; 0 is never.", .unit = "steps", .min = 0});
+//       f.field("every", every, {.text = "Evaluate every so many steps; 0 is never.", .unit =
+//       "steps", .min = 0});
 //     }
 //   };
 #pragma once
@@ -24,20 +25,28 @@ namespace tessera::config {
 
 /// What docs and checks need to know of a field beside its type.
 struct Doc {
-  std::string text;                                        ///< one sentence
-  std::string unit = {};                                   ///< "steps", "tokens", "bytes"
-  double min = -std::numeric_limits<double>::infinity();   ///< inclusive
+  std::string text;                                       ///< one sentence
+  std::string unit = {};                                  ///< "steps", "tokens", "bytes"
+  double min = -std::numeric_limits<double>::infinity();  ///< inclusive
   double max = std::numeric_limits<double>::infinity();
-  bool above_min = false;                                  ///< min itself is not allowed
-  std::vector<std::string> choices = {};                   ///< of a string field
-  std::string default_text = {};                           ///< where the default is a rule and not a value
+  bool above_min = false;                 ///< min itself is not allowed
+  std::vector<std::string> choices = {};  ///< of a string field
+  std::string default_text = {};          ///< where the default is a rule and not a value
   bool required = false;
 };
 
 /// A field that `describe` hands over: a pointer to the member itself.
-using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<double>*, std::vector<std::string>*,
-                          std::optional<bool>*, std::optional<std::int64_t>*, std::optional<double>*,
-                          std::optional<std::string>*, json::Value*>;
+using Slot = std::variant<bool*,
+                          std::int64_t*,
+                          double*,
+                          std::string*,
+                          std::vector<double>*,
+                          std::vector<std::string>*,
+                          std::optional<bool>*,
+                          std::optional<std::int64_t>*,
+                          std::optional<double>*,
+                          std::optional<std::string>*,
+                          json::Value*>;
 
 /// Visitor of a describe(). Subclasses read, write, document.
 class Fields {
@@ -64,16 +73,18 @@ class Problems {
  public:
   struct Problem {
     json::Place place;
-    std::string path;   ///< "optimizer.params.lr"
+    std::string path;  ///< "optimizer.params.lr"
     std::string what;
     std::string fix;
   };
   void add(const json::Place& place, std::string path, std::string what, std::string fix = "");
   [[nodiscard]] bool empty() const { return list_.empty(); }
   [[nodiscard]] const std::vector<Problem>& list() const { return list_; }
-  /// Adds those of a part of the configuration that was checked on its own; `path` is where the part stands.
+  /// Adds those of a part of the configuration that was checked on its own; `path` is where the
+  /// part stands.
   void adopt(const Problems& part, std::string_view path);
-  /// Throws Error{Config} that lists every problem with place, key path and fix; nothing when there is none.
+  /// Throws Error{Config} that lists every problem with place, key path and fix; nothing when there
+  /// is none.
   void raise() const;
 
  private:
@@ -94,9 +105,10 @@ class Origins {
   std::vector<std::pair<std::string, json::Place>> list_;
 };
 
-/// Reads `source` (an object) into what `options.describe` names: unknown keys (with the nearest name), wrong types,
-/// ranges and choices go to `problems`; keys that are absent keep their defaults. null stands for "not given" where
-/// the field is optional, a single string for a list of one.
+/// Reads `source` (an object) into what `options.describe` names: unknown keys (with the nearest
+/// name), wrong types, ranges and choices go to `problems`; keys that are absent keep their
+/// defaults. null stands for "not given" where the field is optional, a single string for a list of
+/// one.
 template <class S>
 void read(const json::Value& source, S& options, Problems& problems, Origins& origins);
 /// The options as JSON in the order of describe(); optionals without a value are left out.
@@ -104,7 +116,10 @@ template <class S>
 json::Value write(S& options);
 
 namespace detail {
-void read_fields(const json::Value& source, void (*describe)(void*, Fields&), void* options, Problems& problems,
+void read_fields(const json::Value& source,
+                 void (*describe)(void*, Fields&),
+                 void* options,
+                 Problems& problems,
                  Origins& origins);
 json::Value write_fields(void (*describe)(void*, Fields&), void* options);
 }  // namespace detail
@@ -112,11 +127,16 @@ json::Value write_fields(void (*describe)(void*, Fields&), void* options);
 template <class S>
 void read(const json::Value& source, S& options, Problems& problems, Origins& origins) {
   detail::read_fields(
-      source, [](void* s, Fields& f) { static_cast<S*>(s)->describe(f); }, &options, problems, origins);
+      source,
+      [](void* s, Fields& f) { static_cast<S*>(s)->describe(f); },
+      &options,
+      problems,
+      origins);
 }
 template <class S>
 json::Value write(S& options) {
-  return detail::write_fields([](void* s, Fields& f) { static_cast<S*>(s)->describe(f); }, &options);
+  return detail::write_fields([](void* s, Fields& f) { static_cast<S*>(s)->describe(f); },
+                              &options);
 }
 
 }  // namespace tessera::config

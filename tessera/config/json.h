@@ -11,7 +11,8 @@
 
 namespace tessera::json {
 
-/// Where a value stood. A value that was made by the program or by `--set` has line 0 and says so in `source`.
+/// Where a value stood. A value that was made by the program or by `--set` has line 0 and says so
+/// in `source`.
 struct Place {
   std::string source;  ///< file name, "--set optimizer.lr=1", ...
   int line = 0;
@@ -20,18 +21,19 @@ struct Place {
   [[nodiscard]] std::string text() const;
 };
 
-/// A JSON value. Objects keep the order of their members. Numbers keep their text, so that 5e8 can be an integer.
-/// The as_...() accessors throw with the value's place if it has another type: Error{Config}, or Error{Format} for what
-/// parse_strict() read. Threads: any for readers, none for writers.
+/// A JSON value. Objects keep the order of their members. Numbers keep their text, so that 5e8 can
+/// be an integer. The as_...() accessors throw with the value's place if it has another type:
+/// Error{Config}, or Error{Format} for what parse_strict() read. Threads: any for readers, none for
+/// writers.
 class Value {
  public:
   enum class Type { Null, Bool, Number, String, Array, Object };
   using Member = std::pair<std::string, Value>;
 
-  Value() = default;                         // null
+  Value() = default;  // null
   static Value boolean(bool value);
   static Value integer(std::int64_t value);
-  static Value number(double value);         ///< null if it is not finite: JSON has no word for that
+  static Value number(double value);  ///< null if it is not finite: JSON has no word for that
   static Value string(std::string value);
   static Value array(std::vector<Value> items = {});
   static Value object(std::vector<Member> members = {});
@@ -57,16 +59,19 @@ class Value {
   /// The member or nullptr.
   [[nodiscard]] const Value* find(std::string_view key) const;
   [[nodiscard]] Value* find(std::string_view key);
-  /// The member, made null where it is absent. `this` must be an object or null (which becomes an object).
+  /// The member, made null where it is absent. `this` must be an object or null (which becomes an
+  /// object).
   Value& operator[](std::string_view key);
   void push_back(Value item);
 
   Place place;      ///< of the value
   Place key_place;  ///< of its key, if it is a member
 
-  /// Compact text, or indented. Doubles are the shortest decimals that read back; integers stay integers.
+  /// Compact text, or indented. Doubles are the shortest decimals that read back; integers stay
+  /// integers.
   [[nodiscard]] std::string dump(int indent = -1) const;
-  bool operator==(const Value& other) const;  ///< by value; places and the order of members do not count
+  bool operator==(
+      const Value& other) const;  ///< by value; places and the order of members do not count
 
  private:
   friend class Parser;
@@ -85,10 +90,12 @@ struct ParseOptions {
   bool relaxed = true;  ///< `//`, `/* */` and `#` comments, trailing commas
   int max_depth = 200;
 };
-/// Reads one JSON value. Throws Error{Config} with source:line:column, the key path, what was expected and what
-/// stands there; duplicate keys, NaN and Infinity, deeper nesting and invalid UTF-8 are refused. A BOM is accepted.
+/// Reads one JSON value. Throws Error{Config} with source:line:column, the key path, what was
+/// expected and what stands there; duplicate keys, NaN and Infinity, deeper nesting and invalid
+/// UTF-8 are refused. A BOM is accepted.
 Value parse(std::string_view text, const std::string& source, ParseOptions options = {});
-/// The same for strict machine-made JSON (metrics, manifests, headers of other files): errors are Error{Format}.
+/// The same for strict machine-made JSON (metrics, manifests, headers of other files): errors are
+/// Error{Format}.
 Value parse_strict(std::string_view text, const std::string& source, int max_depth = 200);
 
 /// A path with one more step: "a" + "b" = "a.b".

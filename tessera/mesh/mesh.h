@@ -21,14 +21,18 @@ class AxisSet {
  public:
   constexpr AxisSet() = default;
   constexpr AxisSet(std::initializer_list<Axis> axes) {
-    for (const Axis a : axes) bits_ = static_cast<std::uint8_t>(bits_ | (1U << static_cast<unsigned>(a)));
+    for (const Axis a : axes)
+      bits_ = static_cast<std::uint8_t>(bits_ | (1U << static_cast<unsigned>(a)));
   }
   static constexpr AxisSet dp() { return {Axis::DpRep, Axis::DpShard}; }
   static constexpr AxisSet tp() { return {Axis::TpDepth, Axis::TpRow, Axis::TpCol}; }
   static constexpr AxisSet all() {
-    return {Axis::Pp, Axis::DpRep, Axis::DpShard, Axis::Cp, Axis::TpDepth, Axis::TpRow, Axis::TpCol};
+    return {
+        Axis::Pp, Axis::DpRep, Axis::DpShard, Axis::Cp, Axis::TpDepth, Axis::TpRow, Axis::TpCol};
   }
-  [[nodiscard]] constexpr bool has(Axis axis) const { return (bits_ >> static_cast<unsigned>(axis)) & 1U; }
+  [[nodiscard]] constexpr bool has(Axis axis) const {
+    return (bits_ >> static_cast<unsigned>(axis)) & 1U;
+  }
   [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
   /// One bit an axis, Pp lowest: a key that is the same on all ranks.
   [[nodiscard]] constexpr std::uint8_t bits() const { return bits_; }
@@ -45,7 +49,7 @@ class Mesh {
   explicit Mesh(std::array<int, kNumAxes> sizes);
   static Mesh data_parallel(int ranks);
 
-  [[nodiscard]] int size() const;                       ///< ranks
+  [[nodiscard]] int size() const;  ///< ranks
   [[nodiscard]] int size(Axis axis) const;
   [[nodiscard]] int size(AxisSet axes) const;
   [[nodiscard]] int coordinate(int rank, Axis axis) const;

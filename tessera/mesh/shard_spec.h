@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a tensor lies on the mesh: which dim is cut over which axes, and over which axes it is still a partial sum.
+// How a tensor lies on the mesh: which dim is cut over which axes, and over which axes it is still
+// a partial sum.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +13,20 @@ namespace tessera::mesh {
 
 enum class Order : std::uint8_t { Block, Zigzag };
 
-/// One dim cut over the product of `axes`, in units of `unit` elements (whole heads), evenly or at given cuts.
+/// One dim cut over the product of `axes`, in units of `unit` elements (whole heads), evenly or at
+/// given cuts.
 struct Split {
   int dim = 0;
   AxisSet axes;
   std::int64_t unit = 1;
-  std::vector<std::int64_t> cuts = {};  ///< bounds, in elements; empty: as even as whole units allow
+  std::vector<std::int64_t> cuts =
+      {};  ///< bounds, in elements; empty: as even as whole units allow
   Order order = Order::Block;
   bool operator==(const Split&) const = default;
 };
 
-/// An axis that is not named: replicated. The same type describes parameters, gradients, optimizer state,
-/// activations at block edges, batches and every entry of a checkpoint.
+/// An axis that is not named: replicated. The same type describes parameters, gradients, optimizer
+/// state, activations at block edges, batches and every entry of a checkpoint.
 struct ShardSpec {
   std::vector<Split> splits;
   AxisSet partial;
@@ -45,8 +48,15 @@ struct Piece {
 
 Box whole(const std::vector<std::int64_t>& shape);
 /// The box that `rank` holds of a tensor of global `shape` (Block order).
-Box local_box(const std::vector<std::int64_t>& shape, const ShardSpec& spec, const Mesh& mesh, int rank);
-/// Bounds of part `index` of `parts` of a dim of `size` in whole units, the first parts one unit larger.
-std::pair<std::int64_t, std::int64_t> even_cut(std::int64_t size, std::int64_t unit, int parts, int index);
+Box local_box(const std::vector<std::int64_t>& shape,
+              const ShardSpec& spec,
+              const Mesh& mesh,
+              int rank);
+/// Bounds of part `index` of `parts` of a dim of `size` in whole units, the first parts one unit
+/// larger.
+std::pair<std::int64_t, std::int64_t> even_cut(std::int64_t size,
+                                               std::int64_t unit,
+                                               int parts,
+                                               int index);
 
 }  // namespace tessera::mesh

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The five nouns of a model: Flow (what runs between blocks), Batch, Params (what a block declares), Outcome, Block.
+// The five nouns of a model: Flow (what runs between blocks), Batch, Params (what a block
+// declares), Outcome, Block.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +22,16 @@ class StepContext;
 
 /// What one block hands to the next.
 struct Flow {
-  std::vector<at::Tensor> diff;    ///< differentiable: gradients flow back through these
-  std::vector<at::Tensor> fixed;   ///< carried along: lengths, masks
+  std::vector<at::Tensor> diff;   ///< differentiable: gradients flow back through these
+  std::vector<at::Tensor> fixed;  ///< carried along: lengths, masks
   mesh::ShardSpec spec;
 };
 
-/// A loss term: a sum over tokens in fp64, and which of the objective's denominators it is divided by. Any block may emit one.
+/// A loss term: a sum over tokens in fp64, and which of the objective's denominators it is divided
+/// by. Any block may emit one.
 struct Term {
   std::string name;
-  at::Tensor sum;        ///< 0-d, differentiable (fp64 or fp32)
+  at::Tensor sum;  ///< 0-d, differentiable (fp64 or fp32)
   int denominator = 0;
   double weight = 1.0;
 };
@@ -37,15 +39,16 @@ struct Term {
 struct Outcome {
   Flow flow;
   std::vector<Term> terms;
-  std::map<std::string, at::Tensor> outputs;   ///< "logits", ... when the context asks for them
+  std::map<std::string, at::Tensor> outputs;  ///< "logits", ... when the context asks for them
 };
 
-/// One micro-batch: named tensors ("input_ids" [B, T] int64, "labels" [B, T] int64 with -100 where ignored,
-/// "attention_mask" [B, T] with 0 at padding, only where there is some) and the number of each sample in the whole run.
+/// One micro-batch: named tensors ("input_ids" [B, T] int64, "labels" [B, T] int64 with -100 where
+/// ignored, "attention_mask" [B, T] with 0 at padding, only where there is some) and the number of
+/// each sample in the whole run.
 class Batch {
  public:
   [[nodiscard]] bool has(std::string_view name) const;
-  [[nodiscard]] const at::Tensor& tensor(std::string_view name) const;   ///< Error{Bug} if absent
+  [[nodiscard]] const at::Tensor& tensor(std::string_view name) const;  ///< Error{Bug} if absent
   void set(std::string name, at::Tensor value);
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(sample_ids.size()); }
   std::vector<std::int64_t> sample_ids;
@@ -54,21 +57,27 @@ class Batch {
   std::map<std::string, at::Tensor, std::less<>> tensors_;
 };
 
-/// Where a block declares its parameters. Names get the block's prefix; tensors are attached later by the engine.
+/// Where a block declares its parameters. Names get the block's prefix; tensors are attached later
+/// by the engine.
 class Params {
  public:
   struct Tags {
     bool trainable = true;
-    Shape matrix_shape = {};     ///< empty: the shape
-    bool without_prefix = false; ///< the name is global already
+    Shape matrix_shape = {};      ///< empty: the shape
+    bool without_prefix = false;  ///< the name is global already
     mesh::ShardSpec spec = {};
   };
   explicit Params(std::string prefix) : prefix_(std::move(prefix)) {}
   /// A parameter of this block. The pointer lives as long as the model.
   Param* add(std::string name, Shape global, std::vector<std::string> logical_axes, Init init);
-  Param* add(std::string name, Shape global, std::vector<std::string> logical_axes, Init init, Tags tags);
-  /// A parameter that several blocks use: `global_name` without prefix, equal declarations in each home.
-  Param* tied(std::string global_name, Shape global, std::vector<std::string> logical_axes, Init init);
+  Param* add(
+      std::string name, Shape global, std::vector<std::string> logical_axes, Init init, Tags tags);
+  /// A parameter that several blocks use: `global_name` without prefix, equal declarations in each
+  /// home.
+  Param* tied(std::string global_name,
+              Shape global,
+              std::vector<std::string> logical_axes,
+              Init init);
   [[nodiscard]] const std::vector<std::shared_ptr<Param>>& list() const { return list_; }
 
  private:
@@ -92,7 +101,7 @@ class Objective : public Block {
 };
 
 struct BlockSpec {
-  std::string name;                                  ///< "h.3": prefix of its parameters, name in reports
+  std::string name;  ///< "h.3": prefix of its parameters, name in reports
   std::function<std::unique_ptr<Block>()> make;
 };
 /// A model is a list of blocks, the last one an Objective.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differentiable layers over Params. Their backward writes Param::grad() and returns undefined for the weight: undefined
-// and written means done, undefined and not written means zero. Legend: B batch, T tokens, C channels, V vocabulary.
+// Differentiable layers over Params. Their backward writes Param::grad() and returns undefined for
+// the weight: undefined and written means done, undefined and not written means zero. Legend: B
+// batch, T tokens, C channels, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +16,47 @@
 
 namespace tessera::nn {
 
-/// y[..., O] = x[..., I] weight^T + bias; weight of shape [O..., I] (leading dims are flattened), bias may be null.
-at::Tensor linear(const at::Tensor& x, const Param& weight, const Param* bias, StepContext& context);
-at::Tensor layer_norm(const at::Tensor& x_BTC, const Param& weight, const Param& bias, double eps, StepContext& context);
+/// y[..., O] = x[..., I] weight^T + bias; weight of shape [O..., I] (leading dims are flattened),
+/// bias may be null.
+at::Tensor linear(const at::Tensor& x,
+                  const Param& weight,
+                  const Param* bias,
+                  StepContext& context);
+at::Tensor layer_norm(const at::Tensor& x_BTC,
+                      const Param& weight,
+                      const Param& bias,
+                      double eps,
+                      StepContext& context);
 /// ids [B, T] -> [B, T, C].
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
-/// q, k, v [B, H, T, K]; runs as context.region("attention"). Uses the KV cache of `block` in Prefill and Decode, where it sets
-/// args.query_offset to context.position.
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, ops::AttentionArgs args,
-                     const Block& block, StepContext& context);
-/// The heads of a fused projection: x [B, T, parts * H * K] -> `parts` views [B, H, T, K]. Its backward is one copy.
-std::vector<at::Tensor> split_heads(const at::Tensor& x_BTO, std::int64_t parts, std::int64_t num_heads);
+/// q, k, v [B, H, T, K]; runs as context.region("attention"). Uses the KV cache of `block` in
+/// Prefill and Decode, where it sets args.query_offset to context.position.
+at::Tensor attention(const at::Tensor& q,
+                     const at::Tensor& k,
+                     const at::Tensor& v,
+                     ops::AttentionArgs args,
+                     const Block& block,
+                     StepContext& context);
+/// The heads of a fused projection: x [B, T, parts * H * K] -> `parts` views [B, H, T, K]. Its
+/// backward is one copy.
+std::vector<at::Tensor> split_heads(const at::Tensor& x_BTO,
+                                    std::int64_t parts,
+                                    std::int64_t num_heads);
 /// [B, H, T, K] -> [B, T, H * K].
 at::Tensor merge_heads(const at::Tensor& x_BHTK);
 at::Tensor activate(const at::Tensor& x, ops::Activation activation);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
 
 struct VocabLoss {
-  at::Tensor sum;      ///< 0-d fp64, differentiable through x and weight
-  at::Tensor logits;   ///< fp32 [B, T, V] if the context wants them
+  at::Tensor sum;     ///< 0-d fp64, differentiable through x and weight
+  at::Tensor logits;  ///< fp32 [B, T, V] if the context wants them
 };
-/// Head and cross-entropy: logits = x weight^T in fp32. labels [B, T], -100 ignored. The gradient is made in the forward pass.
-VocabLoss vocab_loss(const at::Tensor& x_BTC, const Param& weight_VC, const at::Tensor& labels_BT, double label_smoothing,
+/// Head and cross-entropy: logits = x weight^T in fp32. labels [B, T], -100 ignored. The gradient
+/// is made in the forward pass.
+VocabLoss vocab_loss(const at::Tensor& x_BTC,
+                     const Param& weight_VC,
+                     const at::Tensor& labels_BT,
+                     double label_smoothing,
                      StepContext& context);
 /// Logits alone (Eval without labels, Prefill, Decode): fp32 [B, T, V].
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context);

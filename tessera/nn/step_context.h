@@ -29,20 +29,20 @@ class StepContext {
   /// Prefill and Decode share a context, because it holds the caches.
   void set_mode(Mode mode) { mode_ = mode; }
   [[nodiscard]] bool training() const { return mode_ == Mode::Train; }
-  std::int64_t step = 0;                  ///< from 0: updates made before
-  int micro = 0;                          ///< micro-batch of this rank within the step
+  std::int64_t step = 0;  ///< from 0: updates made before
+  int micro = 0;          ///< micro-batch of this rank within the step
   /// Position of the first token of the flow: the length of the KV cache in Decode, else 0.
   std::int64_t position = 0;
   /// Tokens that a KV cache should have room for from the start; a longer text makes it grow.
   std::int64_t cache_capacity = 0;
-  /// The objective puts "logits" [B, T, V] into its outputs. Prefill and Decode always do; without this, for the last token
-  /// alone: [B, 1, V].
+  /// The objective puts "logits" [B, T, V] into its outputs. Prefill and Decode always do; without
+  /// this, for the last token alone: [B, 1, V].
   bool want_logits = false;
-  std::string block_name;                 ///< set by the runner
-  const Batch* batch = nullptr;           ///< set by the runner
+  std::string block_name;        ///< set by the runner
+  const Batch* batch = nullptr;  ///< set by the runner
 
-  /// The random bits of one dropout of this block. `site` is its name within the block ("attention", "residual").
-  /// p is 0 outside of training.
+  /// The random bits of one dropout of this block. `site` is its name within the block
+  /// ("attention", "residual"). p is 0 outside of training.
   [[nodiscard]] ops::DropoutKey dropout(std::string_view site, double p) const;
 
   /// State of a block that outlives a forward (a KV cache): never a member of the block.
@@ -53,8 +53,10 @@ class StepContext {
     return *std::any_cast<S>(&slot);
   }
 
-  /// Runs fn(inputs) as a named region: selective recompute may drop what it saves and run it again in backward.
-  at::Tensor region(std::string_view name, const std::function<at::Tensor(const std::vector<at::Tensor>&)>& fn,
+  /// Runs fn(inputs) as a named region: selective recompute may drop what it saves and run it again
+  /// in backward.
+  at::Tensor region(std::string_view name,
+                    const std::function<at::Tensor(const std::vector<at::Tensor>&)>& fn,
                     const std::vector<at::Tensor>& inputs);
   /// Whether weight gradients should be put off (zero-bubble schedules); then pass them to defer().
   [[nodiscard]] bool deferring() const { return deferring_; }

@@ -11,7 +11,8 @@
 namespace tessera::ops {
 
 enum class Activation { GeluTanh, Gelu, Relu, Silu };
-/// "gelu_tanh" (also Hugging Face's "gelu_new"), "gelu", "relu", "silu". Error{Config} with the nearest name.
+/// "gelu_tanh" (also Hugging Face's "gelu_new"), "gelu", "relu", "silu". Error{Config} with the
+/// nearest name.
 Activation activation_from_name(std::string_view name);
 std::vector<std::string> activation_names();
 

@@ -14,20 +14,30 @@ struct AttentionArgs {
   bool causal = true;
   /// Position of query 0 among the keys: with a KV cache S = query_offset + T.
   std::int64_t query_offset = 0;
-  double scale = 0.0;              ///< 0: 1 / sqrt(K)
-  at::Tensor mask_BS;              ///< undefined, or 1 where a key counts and 0 where it is padding: adds (1 - mask) * -10000
-  DropoutKey dropout;              ///< on the probabilities; element = (head * T + query) * S + key
+  double scale = 0.0;  ///< 0: 1 / sqrt(K)
+  at::Tensor mask_BS;  ///< undefined, or 1 where a key counts and 0 where it is padding: adds (1 -
+                       ///< mask) * -10000
+  DropoutKey dropout;  ///< on the probabilities; element = (head * T + query) * S + key
 };
 struct AttentionOut {
-  at::Tensor y_BHTK;               ///< q's dtype
-  at::Tensor saved;                ///< for the backward: log-sum-exp, or probabilities where there is a mask or dropout
+  at::Tensor y_BHTK;  ///< q's dtype
+  at::Tensor
+      saved;  ///< for the backward: log-sum-exp, or probabilities where there is a mask or dropout
 };
-/// softmax(q k^T * scale + masks) v with fp32 scores and softmax. Flash where there is neither mask nor dropout. Works on meta.
-AttentionOut attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHSK, const at::Tensor& v_BHSK, const AttentionArgs& args);
+/// softmax(q k^T * scale + masks) v with fp32 scores and softmax. Flash where there is neither mask
+/// nor dropout. Works on meta.
+AttentionOut attention(const at::Tensor& q_BHTK,
+                       const at::Tensor& k_BHSK,
+                       const at::Tensor& v_BHSK,
+                       const AttentionArgs& args);
 struct AttentionGrads {
   at::Tensor dq_BHTK, dk_BHSK, dv_BHSK;
 };
-AttentionGrads attention_backward(const at::Tensor& dy_BHTK, const at::Tensor& q_BHTK, const at::Tensor& k_BHSK,
-                                  const at::Tensor& v_BHSK, const AttentionOut& out, const AttentionArgs& args);
+AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
+                                  const at::Tensor& q_BHTK,
+                                  const at::Tensor& k_BHSK,
+                                  const at::Tensor& v_BHSK,
+                                  const AttentionOut& out,
+                                  const AttentionArgs& args);
 
 }  // namespace tessera::ops

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Head and loss together: logits = x weight^T, cross-entropy of each row. Legend: N tokens, C channels, V vocabulary.
+// Head and loss together: logits = x weight^T, cross-entropy of each row. Legend: N tokens, C
+// channels, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,16 @@ namespace tessera::ops {
 inline constexpr std::int64_t kIgnoreLabel = -100;
 
 struct CrossEntropyOut {
-  double loss_sum = 0.0;    ///< fp64, over rows whose label is not -100, in row order
-  std::int64_t count = 0;   ///< such rows
-  at::Tensor dlogits_NV;    ///< d loss_sum / d logits, fp32, if asked for; else undefined
+  double loss_sum = 0.0;   ///< fp64, over rows whose label is not -100, in row order
+  std::int64_t count = 0;  ///< such rows
+  at::Tensor dlogits_NV;   ///< d loss_sum / d logits, fp32, if asked for; else undefined
 };
-/// logits_NV fp32 (overwritten: becomes dlogits when `want_grad`), labels_N int64. Label smoothing a (source: Szegedy et al. 2016,
-/// as PyTorch's cross_entropy): (1 - a) * nll + a * mean over V of -log p. Labels outside [0, V) other than -100
-/// are Error{Data}. On meta: loss 0, count 0.
-CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV, const at::Tensor& labels_N, double label_smoothing, bool want_grad);
+/// logits_NV fp32 (overwritten: becomes dlogits when `want_grad`), labels_N int64. Label smoothing
+/// a (source: Szegedy et al. 2016, as PyTorch's cross_entropy): (1 - a) * nll + a * mean over V of
+/// -log p. Labels outside [0, V) other than -100 are Error{Data}. On meta: loss 0, count 0.
+CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
+                               const at::Tensor& labels_N,
+                               double label_smoothing,
+                               bool want_grad);
 
 }  // namespace tessera::ops

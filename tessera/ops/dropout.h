@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout from counters: a mask is a function of (seed, site, sample, element), never of layout or order.
+// Dropout from counters: a mask is a function of (seed, site, sample, element), never of layout or
+// order.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +10,18 @@
 
 namespace tessera::ops {
 
-/// One dropout of one block: which random bits it draws. Row b of a tensor belongs to sample_ids[b], the number of the sample
-/// in the whole run (samples consumed before it), so that a mask never repeats and no layout changes it.
+/// One dropout of one block: which random bits it draws. Row b of a tensor belongs to
+/// sample_ids[b], the number of the sample in the whole run (samples consumed before it), so that a
+/// mask never repeats and no layout changes it.
 struct DropoutKey {
-  double p = 0.0;                          ///< probability of zero
-  std::uint64_t key = 0;                   ///< seed and site mixed
-  std::vector<std::int64_t> sample_ids;    ///< one for each index of dim 0
-  std::int64_t element_offset = 0;         ///< of this shard's first element in the sample (heads, tokens)
+  double p = 0.0;                        ///< probability of zero
+  std::uint64_t key = 0;                 ///< seed and site mixed
+  std::vector<std::int64_t> sample_ids;  ///< one for each index of dim 0
+  std::int64_t element_offset = 0;  ///< of this shard's first element in the sample (heads, tokens)
   [[nodiscard]] bool active() const { return p > 0.0; }
 };
-/// mask * x / (1 - p), x of [B, ...]; element e of sample s uses word e % 4 of Philox(key)(e / 4, s). The same call on the
-/// gradient is the backward. Works on meta.
+/// mask * x / (1 - p), x of [B, ...]; element e of sample s uses word e % 4 of Philox(key)(e / 4,
+/// s). The same call on the gradient is the backward. Works on meta.
 at::Tensor dropout(const at::Tensor& x, const DropoutKey& key);
 
 }  // namespace tessera::ops

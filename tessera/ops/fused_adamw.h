@@ -8,17 +8,24 @@ namespace tessera::ops {
 
 struct AdamWScalars {
   double lr = 0.0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.0;
-  std::int64_t step = 1;             ///< of this update, from 1
-  double grad_scale = 1.0;           ///< clip coefficient, multiplied into the gradient first
-  bool decoupled = true;             ///< AdamW; false: L2 (Adam with decay in the gradient)
+  std::int64_t step = 1;    ///< of this update, from 1
+  double grad_scale = 1.0;  ///< clip coefficient, multiplied into the gradient first
+  bool decoupled = true;    ///< AdamW; false: L2 (Adam with decay in the gradient)
   bool bias_correction = true;
 };
-/// p -= lr wd p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps), every element alike
-/// whatever its place in a vector. `working` (nullptr, or bf16 when it differs from the fp32 master) receives the rounded
-/// result. Threads: at::get_num_threads().  Source: semantics of torch.optim.AdamW.
-void adamw(float* master, float* exp_avg, float* exp_avg_sq, const float* grad, std::uint16_t* working_bf16,
-           std::int64_t numel, const AdamWScalars& scalars);
-/// sums[c] = sum of g^2 over chunk c of `chunk` elements, in fp64 in element order (four interleaved partial sums).
+/// p -= lr wd p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr/(1-b1^t) m /
+/// (sqrt(v)/sqrt(1-b2^t) + eps), every element alike whatever its place in a vector. `working`
+/// (nullptr, or bf16 when it differs from the fp32 master) receives the rounded result. Threads:
+/// at::get_num_threads().  Source: semantics of torch.optim.AdamW.
+void adamw(float* master,
+           float* exp_avg,
+           float* exp_avg_sq,
+           const float* grad,
+           std::uint16_t* working_bf16,
+           std::int64_t numel,
+           const AdamWScalars& scalars);
+/// sums[c] = sum of g^2 over chunk c of `chunk` elements, in fp64 in element order (four
+/// interleaved partial sums).
 void chunk_square_sums(const float* grad, std::int64_t numel, std::int64_t chunk, double* sums);
 /// Index of the first element that is NaN or infinite, or -1.
 std::int64_t first_nonfinite(const float* values, std::int64_t numel);

@@ -8,17 +8,23 @@
 
 namespace tessera::ops {
 
-/// y_NO = x_NI weight_OI^T + bias_O. x and weight share a dtype (fp32 or bf16), products are accumulated in fp32, y has
-/// x's dtype (or `out_dtype`). Where the CPU has no bf16 products, operands are widened to fp32 and y is rounded once:
-/// the same rounding points, so models do not notice.
-/// Cost 2 N I O multiply-adds. Works on meta. Threads: any; no autograd.
-at::Tensor linear(const at::Tensor& x_NI, const at::Tensor& weight_OI, const at::Tensor& bias_O = {},
+/// y_NO = x_NI weight_OI^T + bias_O. x and weight share a dtype (fp32 or bf16), products are
+/// accumulated in fp32, y has x's dtype (or `out_dtype`). Where the CPU has no bf16 products,
+/// operands are widened to fp32 and y is rounded once: the same rounding points, so models do not
+/// notice. Cost 2 N I O multiply-adds. Works on meta. Threads: any; no autograd.
+at::Tensor linear(const at::Tensor& x_NI,
+                  const at::Tensor& weight_OI,
+                  const at::Tensor& bias_O = {},
                   std::optional<at::ScalarType> out_dtype = std::nullopt);
 /// dx_NI = dy_NO weight_OI, in dy's dtype (fp32 accumulation).
 at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
 /// Writes (or adds, if `accumulate`) dy_NO^T x_NI into the fp32 tensor dw_OI.
-void linear_weight_grad(const at::Tensor& dy_NO, const at::Tensor& x_NI, const at::Tensor& dw_OI, bool accumulate);
-/// Writes (or adds) the column sums of dy_NO into the fp32 tensor db_O, accumulated in fp32 or better in row order.
+void linear_weight_grad(const at::Tensor& dy_NO,
+                        const at::Tensor& x_NI,
+                        const at::Tensor& dw_OI,
+                        bool accumulate);
+/// Writes (or adds) the column sums of dy_NO into the fp32 tensor db_O, accumulated in fp32 or
+/// better in row order.
 void linear_bias_grad(const at::Tensor& dy_NO, const at::Tensor& db_O, bool accumulate);
 
 }  // namespace tessera::ops

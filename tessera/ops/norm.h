@@ -7,16 +7,26 @@
 namespace tessera::ops {
 
 struct LayerNormOut {
-  at::Tensor y_NC;     ///< x's dtype
-  at::Tensor mean_N;   ///< fp32
-  at::Tensor rstd_N;   ///< fp32
+  at::Tensor y_NC;    ///< x's dtype
+  at::Tensor mean_N;  ///< fp32
+  at::Tensor rstd_N;  ///< fp32
 };
 /// y = (x - mean) * rstd * weight + bias; x, weight, bias in fp32 or bf16. Works on meta.
-LayerNormOut layer_norm(const at::Tensor& x_NC, const at::Tensor& weight_C, const at::Tensor& bias_C, double eps);
-/// dx in x's dtype. dweight_C and dbias_C are fp32 destinations, written or added to; sums run in row order, in blocks that do not
-/// depend on the number of threads. An undefined destination is skipped.
-at::Tensor layer_norm_backward(const at::Tensor& dy_NC, const at::Tensor& x_NC, const at::Tensor& mean_N,
-                               const at::Tensor& rstd_N, const at::Tensor& weight_C, const at::Tensor& dweight_C,
-                               bool accumulate_weight, const at::Tensor& dbias_C, bool accumulate_bias);
+LayerNormOut layer_norm(const at::Tensor& x_NC,
+                        const at::Tensor& weight_C,
+                        const at::Tensor& bias_C,
+                        double eps);
+/// dx in x's dtype. dweight_C and dbias_C are fp32 destinations, written or added to; sums run in
+/// row order, in blocks that do not depend on the number of threads. An undefined destination is
+/// skipped.
+at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
+                               const at::Tensor& x_NC,
+                               const at::Tensor& mean_N,
+                               const at::Tensor& rstd_N,
+                               const at::Tensor& weight_C,
+                               const at::Tensor& dweight_C,
+                               bool accumulate_weight,
+                               const at::Tensor& dbias_C,
+                               bool accumulate_bias);
 
 }  // namespace tessera::ops

@@ -15,8 +15,8 @@ namespace tessera::optim {
 class Schedule {
  public:
   virtual ~Schedule() = default;
-  /// Rate of update k (from 1): schedule index k - 1, that is the library's rate right after construction for k = 1 and after its
-  /// (k-1)-th scheduler.step() otherwise.
+  /// Rate of update k (from 1): schedule index k - 1, that is the library's rate right after
+  /// construction for k = 1 and after its (k-1)-th scheduler.step() otherwise.
   [[nodiscard]] virtual double lr(std::int64_t update) const = 0;
   /// Steps of warm-up, for `trainer.clip_after_warmup`; 0 if there is none.
   [[nodiscard]] virtual std::int64_t warmup_steps() const { return 0; }
@@ -24,11 +24,13 @@ class Schedule {
 
 /// What a schedule may need beside its own parameters.
 struct ScheduleContext {
-  double base_lr = 0.0;          ///< the optimizer's
-  std::int64_t max_steps = 0;    ///< of the run; 0 if unknown
+  double base_lr = 0.0;        ///< the optimizer's
+  std::int64_t max_steps = 0;  ///< of the run; 0 if unknown
 };
-using ScheduleFactory = std::unique_ptr<Schedule> (*)(const json::Value& params, const ScheduleContext& context,
-                                                      config::Problems& problems, config::Origins& origins);
+using ScheduleFactory = std::unique_ptr<Schedule> (*)(const json::Value& params,
+                                                      const ScheduleContext& context,
+                                                      config::Problems& problems,
+                                                      config::Origins& origins);
 Registry<ScheduleFactory>& schedules();
 /// The factory of a scheduler.type; an empty one is "constant". Throws as rule_factory() does.
 ScheduleFactory schedule_factory(std::string_view type);

@@ -104,7 +104,8 @@ struct Plan {
   DType working = DType::F32;
   std::int64_t max_steps = 0;    ///< known once the data is; 0 before
   models::WeightSource weights;  ///< of model.from; empty: initialised from the seed
-  std::vector<std::string> notes;       ///< what the user should be told once: keys without a meaning here, crowded cores
+  std::vector<std::string>
+      notes;  ///< what the user should be told once: keys without a meaning here, crowded cores
   bool quiet = false;
 };
 

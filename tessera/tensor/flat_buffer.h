@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters side by side in one piece of memory, in chunks of 1024 elements, cut evenly over data-parallel ranks.
+// Parameters side by side in one piece of memory, in chunks of 1024 elements, cut evenly over
+// data-parallel ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,12 @@
 
 namespace tessera {
 
-/// Elements of a chunk: no chunk of a parameter is ever cut by a shard, so sums over chunks do not know the layout.
+/// Elements of a chunk: no chunk of a parameter is ever cut by a shard, so sums over chunks do not
+/// know the layout.
 inline constexpr std::int64_t kChunk = 1024;
 
-/// Where a parameter lies in the buffer. `begin` is a multiple of kChunk and does not depend on the number of ranks.
+/// Where a parameter lies in the buffer. `begin` is a multiple of kChunk and does not depend on the
+/// number of ranks.
 struct Segment {
   std::shared_ptr<const ParamInfo> info;
   std::int64_t begin = 0;
@@ -30,10 +33,14 @@ struct Segment {
 /// Offsets of a list of parameters and the range of each shard. Pure arithmetic.
 class FlatLayout {
  public:
-  FlatLayout(std::string name, const std::vector<std::shared_ptr<const ParamInfo>>& params, int shards);
+  FlatLayout(std::string name,
+             const std::vector<std::shared_ptr<const ParamInfo>>& params,
+             int shards);
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::span<const Segment> segments() const { return segments_; }
-  [[nodiscard]] std::int64_t numel() const { return numel_; }            ///< padded: a multiple of kChunk * shards
+  [[nodiscard]] std::int64_t numel() const {
+    return numel_;
+  }  ///< padded: a multiple of kChunk * shards
   [[nodiscard]] int shards() const { return shards_; }
   [[nodiscard]] std::int64_t shard_numel() const { return numel_ / shards_; }
   [[nodiscard]] std::int64_t shard_begin(int shard) const { return shard * shard_numel(); }

@@ -10,8 +10,12 @@
 
 namespace tessera {
 
-/// Writes elements [begin, begin + out.numel()) of the parameter (row-major, global) into the fp32 1-d tensor `out`.
-/// Normal: Box-Muller in fp64 on Philox(mix64(seed, hash(name))), counter = index / 2.
-void initialize_range(const ParamInfo& info, std::uint64_t seed, std::int64_t begin, at::Tensor out);
+/// Writes elements [begin, begin + out.numel()) of the parameter (row-major, global) into the fp32
+/// 1-d tensor `out`. Normal: Box-Muller in fp64 on Philox(mix64(seed, hash(name))), counter = index
+/// / 2.
+void initialize_range(const ParamInfo& info,
+                      std::uint64_t seed,
+                      std::int64_t begin,
+                      at::Tensor out);
 
 }  // namespace tessera

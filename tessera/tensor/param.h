@@ -15,7 +15,8 @@ namespace tessera {
 
 using Shape = std::vector<std::int64_t>;
 
-/// How a parameter starts; a function of (seed, name, global index), so every layout starts from the same bits.
+/// How a parameter starts; a function of (seed, name, global index), so every layout starts from
+/// the same bits.
 struct Init {
   enum class Kind : std::uint8_t { Zeros, Ones, Normal } kind = Kind::Zeros;
   double std = 0.0;
@@ -25,13 +26,14 @@ struct Init {
 };
 
 struct ParamInfo {
-  std::string name;                  ///< "h.0.attn.c_attn.weight": the key of checkpoints, the same in every layout
-  Shape shape;                       ///< global
-  std::vector<std::string> axes;     ///< logical axis of each dim: "embed", "heads", "ffn", "vocab"; "" for none
-  Shape matrix_shape;                ///< as weight decay ("two or more dimensions"), Muon and export see it
+  std::string name;  ///< "h.0.attn.c_attn.weight": the key of checkpoints, the same in every layout
+  Shape shape;       ///< global
+  std::vector<std::string>
+      axes;            ///< logical axis of each dim: "embed", "heads", "ffn", "vocab"; "" for none
+  Shape matrix_shape;  ///< as weight decay ("two or more dimensions"), Muon and export see it
   Init init;
   bool trainable = true;
-  bool tied = false;                 ///< several blocks use it; then it has a flat buffer of its own
+  bool tied = false;  ///< several blocks use it; then it has a flat buffer of its own
   mesh::ShardSpec spec;
   [[nodiscard]] std::int64_t numel() const;
 };
@@ -41,16 +43,21 @@ bool decays(const ParamInfo& info);
 /// Where the gradient of one micro-batch goes: fp32, in the shape of the parameter.
 class GradSink {
  public:
-  /// The destination of this micro-batch. Write it whole, or add to it if accumulate(); then call written().
+  /// The destination of this micro-batch. Write it whole, or add to it if accumulate(); then call
+  /// written().
   [[nodiscard]] const at::Tensor& out() const { return out_; }
   [[nodiscard]] bool accumulate() const { return written_; }
   void written() { written_ = true; }
   [[nodiscard]] bool was_written() const { return written_; }
-  /// Writes or adds `grad` (any float dtype, the parameter's shape) as accumulate() says, and marks it written.
+  /// Writes or adds `grad` (any float dtype, the parameter's shape) as accumulate() says, and marks
+  /// it written.
   void write(const at::Tensor& grad);
 
   /// By the owner of the buffer, before a micro-batch.
-  void open(at::Tensor out) { out_ = std::move(out); written_ = false; }
+  void open(at::Tensor out) {
+    out_ = std::move(out);
+    written_ = false;
+  }
   /// Zeroes what nobody wrote; by the owner, after a micro-batch.
   void close();
 
@@ -59,14 +66,15 @@ class GradSink {
   bool written_ = false;
 };
 
-/// One use of a parameter by one block (a "home"). Tied parameters have one Param a home; they share info and tensor and
-/// have a gradient sink each.
+/// One use of a parameter by one block (a "home"). Tied parameters have one Param a home; they
+/// share info and tensor and have a gradient sink each.
 class Param {
  public:
   explicit Param(std::shared_ptr<const ParamInfo> info) : info_(std::move(info)) {}
   [[nodiscard]] const ParamInfo& info() const { return *info_; }
   [[nodiscard]] const std::shared_ptr<const ParamInfo>& shared_info() const { return info_; }
-  /// The working tensor: a leaf that requires grad if trainable, in the working dtype, a view into the flat buffer.
+  /// The working tensor: a leaf that requires grad if trainable, in the working dtype, a view into
+  /// the flat buffer.
   [[nodiscard]] const at::Tensor& tensor() const { return tensor_; }
   void attach(at::Tensor tensor) { tensor_ = std::move(tensor); }
   /// Writable by autograd functions that only see the parameter as const.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// The layout never changes the mathematics: data-parallel size, accumulation and ZeRO stage give the same bits.
-#include <gtest/gtest.h>
-
+// The layout never changes the mathematics: data-parallel size, accumulation and ZeRO stage give
+// the same bits.
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "support/train_runs.h"
+#include <gtest/gtest.h>
 
 namespace tessera::testing {
 namespace {
@@ -28,12 +28,16 @@ void expect_all_layouts_equal(const TinyRun& run) {
   for (const int stage : {0, 1}) {
     for (const int ranks : {1, 2, 4}) {
       SCOPED_TRACE("stage " + std::to_string(stage) + " ranks " + std::to_string(ranks));
-      expect_same_bits(reference, run.train({.ranks = ranks, .accumulation = 4 / ranks, .stage = stage}, kSteps));
+      expect_same_bits(
+          reference,
+          run.train({.ranks = ranks, .accumulation = 4 / ranks, .stage = stage}, kSteps));
     }
   }
 }
 
-TEST(Layouts, RanksTimesAccumulationGiveTheSameBitsWithDropout) { expect_all_layouts_equal(TinyRun()); }
+TEST(Layouts, RanksTimesAccumulationGiveTheSameBitsWithDropout) {
+  expect_all_layouts_equal(TinyRun());
+}
 
 TEST(Layouts, TheSameInBf16) {
   TinyRun run;
@@ -44,7 +48,9 @@ TEST(Layouts, TheSameInBf16) {
 
 TEST(Layouts, TheSameWithUntiedHeadAndLabelSmoothing) {
   TinyRun run;
-  run.set("model.tie_embeddings", "false").set("model.label_smoothing", "0.1").set("model.qkv_bias", "false");
+  run.set("model.tie_embeddings", "false")
+      .set("model.label_smoothing", "0.1")
+      .set("model.qkv_bias", "false");
 
   expect_all_layouts_equal(run);
 }
@@ -52,9 +58,13 @@ TEST(Layouts, TheSameWithUntiedHeadAndLabelSmoothing) {
 TEST(Layouts, TheSameOnPaddedDocumentsAndAShortLastBatch) {
   TinyRun run;
   std::string lines;
-  for (int i = 0; i < 45; ++i) lines += R"({"text": ")" + std::string(static_cast<std::size_t>(3 + i % 20), 'a' + i % 26) + "\"}\n";
+  for (int i = 0; i < 45; ++i)
+    lines +=
+        R"({"text": ")" + std::string(static_cast<std::size_t>(3 + i % 20), 'a' + i % 26) + "\"}\n";
   files::write_atomic(run.folder() / "docs.jsonl", lines);
-  run.set("data.train", "\"" + (run.folder() / "docs.jsonl").string() + "\"").set("data.pack", "false").set("data.drop_last", "false");
+  run.set("data.train", "\"" + (run.folder() / "docs.jsonl").string() + "\"")
+      .set("data.pack", "false")
+      .set("data.drop_last", "false");
 
   expect_all_layouts_equal(run);
 }
@@ -80,7 +90,8 @@ constexpr double kGradientTolerance = 2e-6;
 
 double norm(const std::vector<float>& values) {
   double sum = 0;
-  for (const float v : values) sum += static_cast<double>(v) * v;
+  for (const float v : values)
+    sum += static_cast<double>(v) * v;
   return std::sqrt(sum);
 }
 
@@ -103,7 +114,8 @@ TEST(MicroBatchSize, KeepsTheFirstGradientWithinRounding) {
   run.set("model.dropout", "0").set("gradient_clipping", "0");
   const auto reference = run.first_gradient({.ranks = 1, .accumulation = 4, .micro_batch = 2});
   double whole = 0;
-  for (const auto& [name, values] : reference) whole += norm(values) * norm(values);
+  for (const auto& [name, values] : reference)
+    whole += norm(values) * norm(values);
   whole = std::sqrt(whole);
 
   const auto other = run.first_gradient({.ranks = 1, .accumulation = 1, .micro_batch = 8});
@@ -111,9 +123,13 @@ TEST(MicroBatchSize, KeepsTheFirstGradientWithinRounding) {
   ASSERT_EQ(reference.size(), other.size());
   for (std::size_t t = 0; t < reference.size(); ++t) {
     std::vector<float> difference = other[t].second;
-    for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= reference[t].second[i];
-    // A tensor whose gradient is zero in theory (key biases) is noise: the floor is a thousandth of the whole gradient.
-    EXPECT_LE(norm(difference), kGradientTolerance * std::max(norm(reference[t].second), 1e-3 * whole)) << reference[t].first;
+    for (std::size_t i = 0; i < difference.size(); ++i)
+      difference[i] -= reference[t].second[i];
+    // A tensor whose gradient is zero in theory (key biases) is noise: the floor is a thousandth of
+    // the whole gradient.
+    EXPECT_LE(norm(difference),
+              kGradientTolerance * std::max(norm(reference[t].second), 1e-3 * whole))
+        << reference[t].first;
   }
 }
 

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Stop after any step and go on: nothing tells the difference, dropout on, in mid-epoch, with accumulation, in another layout.
-#include <gtest/gtest.h>
-
+// Stop after any step and go on: nothing tells the difference, dropout on, in mid-epoch, with
+// accumulation, in another layout.
 #include <string>
 
 #include "support/train_runs.h"
+#include <gtest/gtest.h>
 
 namespace tessera::testing {
 namespace {
 
 /// Trains to `stop`, resumes to `end` in `second`, and compares with the undisturbed run.
-void expect_resume_equals(const TinyRun& run, const Trace& undisturbed, std::int64_t stop, std::int64_t end, const Layout& first,
+void expect_resume_equals(const TinyRun& run,
+                          const Trace& undisturbed,
+                          std::int64_t stop,
+                          std::int64_t end,
+                          const Layout& first,
                           const Layout& second) {
   SCOPED_TRACE("stopped after " + std::to_string(stop));
   const files::TempDir saved;
@@ -28,17 +32,20 @@ void expect_resume_equals(const TinyRun& run, const Trace& undisturbed, std::int
 }
 
 TEST(Resume, AfterAnyOfTwentyStepsEqualsGoingOn) {
-  // 12 samples a step of a text that has about 20 batches an epoch after the tail is cut off: the stop is in mid-epoch and past it.
+  // 12 samples a step of a text that has about 20 batches an epoch after the tail is cut off: the
+  // stop is in mid-epoch and past it.
   const TinyRun run;
   const Layout layout{.ranks = 2, .accumulation = 2, .micro_batch = 4};
   const Trace undisturbed = run.train(layout, 22);
 
-  for (std::int64_t stop = 1; stop <= 20; ++stop) expect_resume_equals(run, undisturbed, stop, 22, layout, layout);
+  for (std::int64_t stop = 1; stop <= 20; ++stop)
+    expect_resume_equals(run, undisturbed, stop, 22, layout, layout);
 }
 
 TEST(Resume, InAnotherLayoutEqualsGoingOn) {
   const TinyRun run;
-  const Layout two{.ranks = 2, .accumulation = 2, .micro_batch = 2}, four{.ranks = 4, .accumulation = 1, .micro_batch = 2},
+  const Layout two{.ranks = 2, .accumulation = 2, .micro_batch = 2},
+      four{.ranks = 4, .accumulation = 1, .micro_batch = 2},
       one{.ranks = 1, .accumulation = 4, .micro_batch = 2, .stage = 0};
   const Trace undisturbed = run.train(two, 8);
 

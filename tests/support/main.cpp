@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A filter that selects nothing must fail: an entry of ctest that runs no test proves nothing.
-#include <gtest/gtest.h>
-
 #include <cstdio>
+
+#include <gtest/gtest.h>
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);

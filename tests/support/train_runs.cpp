@@ -17,10 +17,12 @@ namespace {
 
 /// Words in an order that a model can learn something from.
 std::string synthetic_text(std::size_t bytes) {
-  static const char* const kWords[] = {"the ", "cat ", "sat ", "on ", "a ", "mat ", "and ", "dog ", "ran ", "far.\n"};
+  static const char* const kWords[] = {
+      "the ", "cat ", "sat ", "on ", "a ", "mat ", "and ", "dog ", "ran ", "far.\n"};
   std::string text;
   const Philox random{7};
-  for (std::uint64_t i = 0; text.size() < bytes; ++i) text += kWords[random(i)[0] % 10];
+  for (std::uint64_t i = 0; text.size() < bytes; ++i)
+    text += kWords[random(i)[0] % 10];
   return text;
 }
 
@@ -45,7 +47,8 @@ TinyRun::TinyRun() {
 
 TinyRun& TinyRun::set(const std::string& path, const std::string& value) {
   json::Value* at = &config_;
-  for (const std::string& key : text::split(path, '.')) at = &(*at)[key];
+  for (const std::string& key : text::split(path, '.'))
+    at = &(*at)[key];
   *at = json::parse(value, path);
   return *this;
 }
@@ -58,7 +61,9 @@ planner::Plan TinyRun::plan(const Layout& layout) const {
   return planner::make_plan(config, layout.ranks, "tiny.json");
 }
 
-Trace TinyRun::train(const Layout& layout, std::int64_t steps, const std::filesystem::path& save,
+Trace TinyRun::train(const Layout& layout,
+                     std::int64_t steps,
+                     const std::filesystem::path& save,
                      const std::filesystem::path& resume) const {
   engine::prepare_process(1);
   planner::Plan plan = this->plan(layout);
@@ -94,8 +99,10 @@ Trace TinyRun::train(const Layout& layout, std::int64_t steps, const std::filesy
   return trace;
 }
 
-std::vector<std::pair<std::string, std::vector<float>>> TinyRun::first_gradient(const Layout& layout) const {
-  // AdamW's first moment after one update without clipping is (1 - beta1) times the gradient, tensor by tensor.
+std::vector<std::pair<std::string, std::vector<float>>> TinyRun::first_gradient(
+    const Layout& layout) const {
+  // AdamW's first moment after one update without clipping is (1 - beta1) times the gradient,
+  // tensor by tensor.
   const files::TempDir own;
   const Trace trace = train(layout, 1, own.path());
   const checkpoint::Checkpoint opened(*checkpoint::newest(own.path()));
@@ -103,10 +110,15 @@ std::vector<std::pair<std::string, std::vector<float>>> TinyRun::first_gradient(
   for (const auto& tensor : opened.tensors()) {
     if (!tensor.name.starts_with("optimizer.exp_avg.")) continue;
     std::int64_t numel = 1;
-    for (const std::int64_t dim : tensor.shape) numel *= dim;
+    for (const std::int64_t dim : tensor.shape)
+      numel *= dim;
     std::vector<float> values(static_cast<std::size_t>(numel));
-    checkpoint::PieceBytes piece{tensor.name, DType::F32, tensor.shape, {mesh::whole(tensor.shape), 0, numel},
-                                 {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)}};
+    checkpoint::PieceBytes piece{
+        tensor.name,
+        DType::F32,
+        tensor.shape,
+        {mesh::whole(tensor.shape), 0, numel},
+        {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)}};
     opened.load({&piece, 1});
     out.emplace_back(tensor.name.substr(std::strlen("optimizer.exp_avg.")), std::move(values));
   }

@@ -16,7 +16,7 @@ namespace tessera::testing {
 /// What a training leaves: everything that a promise of equality speaks of.
 struct Trace {
   std::vector<double> losses, grad_norms, eval_losses;
-  std::vector<std::string> digest;   ///< of the checkpoint after the last step
+  std::vector<std::string> digest;  ///< of the checkpoint after the last step
 };
 
 /// How the same training is spread.
@@ -27,19 +27,25 @@ struct Layout {
   int stage = 1;
 };
 
-/// A tiny GPT on the text of a temporary folder. `changes` are applied to the configuration before anything is resolved.
+/// A tiny GPT on the text of a temporary folder. `changes` are applied to the configuration before
+/// anything is resolved.
 class TinyRun {
  public:
   TinyRun();
   /// "optimizer.params.lr", "3e-3": as --set does. Returns itself.
   TinyRun& set(const std::string& path, const std::string& json);
-  /// Trains `steps` steps in `layout`, from the beginning or from `resume`; evaluates after the last one and saves into `save`.
-  [[nodiscard]] Trace train(const Layout& layout, std::int64_t steps, const std::filesystem::path& save = {},
+  /// Trains `steps` steps in `layout`, from the beginning or from `resume`; evaluates after the
+  /// last one and saves into `save`.
+  [[nodiscard]] Trace train(const Layout& layout,
+                            std::int64_t steps,
+                            const std::filesystem::path& save = {},
                             const std::filesystem::path& resume = {}) const;
   [[nodiscard]] planner::Plan plan(const Layout& layout) const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_.path(); }
-  /// Gradients of the first step before any update, by parameter name, as the optimizer would see them.
-  [[nodiscard]] std::vector<std::pair<std::string, std::vector<float>>> first_gradient(const Layout& layout) const;
+  /// Gradients of the first step before any update, by parameter name, as the optimizer would see
+  /// them.
+  [[nodiscard]] std::vector<std::pair<std::string, std::vector<float>>> first_gradient(
+      const Layout& layout) const;
 
  private:
   files::TempDir folder_;
