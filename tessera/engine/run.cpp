@@ -68,8 +68,6 @@ int train_rank(const planner::Plan& plan,
   Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
   trainer.attach_defaults();
   const int code = trainer.fit();
-  // Nobody leaves while a peer may still read its memory.
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of training"))->wait();
   if (world.speaks()) {
     const std::string state = trainer.stop_signal() != 0 ? "stopped" : "finished";
     const std::string message = trainer.incomplete().empty() ? "" : trainer.incomplete().front();

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data-parallel pretraining as a hand-written PyTorch DDP script does it: the same loop, numbers
+// and printed lines.
+//
+//   ddp_pretrain --data FOLDER_OR_TEXT [--world_size 4] [--preset gpt2-small] [--context 1024]
+//   [--batch 2] [--epochs 10]
+//                [--max_steps N] [--eval_freq 5] [--save_freq 5] [--checkpoint_dir checkpoint]
+//                [--resume INDEX]
+//
+// What differs from such a script, and what is done instead: ranks are processes of one host (a
+// second server is not built yet), gradients are summed over shared memory instead of a ring,
+// devices are not chosen by CUDA_VISIBLE_DEVICES (there is no GPU build yet), and checkpoints are
+// folders of safetensors, "checkpoint/step-00000005", that hold model and optimizer and load on any
+// number of ranks, instead of model_000005.pth and optimizer_000005.pth.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/evaluate.h"
+#include "tessera/engine/hooks/hooks.h"
+#include "tessera/engine/launch.h"
+#include "tessera/engine/trainer.h"
+
+namespace {
+
+using namespace tessera;  // NOLINT: an example reads better so
+
+constexpr std::int64_t kEvalBatches = 1;   // eval_iter
+constexpr std::int64_t kIgnoredSteps = 2;  // not in the throughput: caches are cold
+
+struct Options {
+  std::string data = "examples/data/shakespeare.txt", preset = "gpt2-small",
+              checkpoint_dir = "checkpoint";
+  std::int64_t world_size = 4, context = 1024, batch = 2, epochs = 10, max_steps = 0, eval_freq = 5,
+               save_freq = 5, resume = -1;
+};
+
+Options read_options(int argc, char** argv) {
+  Options o;
+  const std::map<std::string, std::string*> words = {
+      {"--data", &o.data}, {"--preset", &o.preset}, {"--checkpoint_dir", &o.checkpoint_dir}};
+  const std::map<std::string, std::int64_t*> numbers = {{"--world_size", &o.world_size},
+                                                        {"--context", &o.context},
+                                                        {"--batch", &o.batch},
+                                                        {"--epochs", &o.epochs},
+                                                        {"--max_steps", &o.max_steps},
+                                                        {"--eval_freq", &o.eval_freq},
+                                                        {"--save_freq", &o.save_freq},
+                                                        {"--resume", &o.resume}};
+  for (int i = 1; i < argc; i += 2) {
+    const std::string key = argv[i];
+    TESSERA_REQUIRE((words.count(key) + numbers.count(key)) > 0 && i + 1 < argc,
+                    Config,
+                    "unknown or unfinished option " + key,
+                    "see the first lines of examples/ddp_pretrain.cpp");
+    if (words.count(key) > 0) *words.at(key) = argv[i + 1];
+    if (numbers.count(key) > 0) *numbers.at(key) = std::stoll(argv[i + 1]);
+  }
+  return o;
+}
+
+/// GPT-2 small without query, key and value biases, vocabulary 50257, dropout 0.1; AdamW with decay
+/// on everything; warm-up to the peak rate and a cosine below it; clipping once the warm-up is
+/// over.
+planner::Plan make_plan(const Options& o) {
+  json::Value c = json::Value::object();
+  c["model"]["preset"] = json::Value::string(o.preset);
+  c["model"]["vocab_size"] = json::Value::integer(50257);
+  c["model"]["max_positions"] = json::Value::integer(o.context);
+  c["model"]["dropout"] = json::Value::number(0.1);
+  c["model"]["qkv_bias"] = json::Value::boolean(false);
+  c["tokenizer"]["type"] = json::Value::string("gpt2");
+  c["data"]["train"] = json::Value::string(o.data);
+  c["data"]["sequence_length"] = json::Value::integer(o.context);
+  c["data"]["stride"] = json::Value::integer(o.context);
+  c["data"]["validation_fraction"] = json::Value::number(0.1);
+  c["train_micro_batch_size_per_gpu"] = json::Value::integer(o.batch);
+  c["gradient_accumulation_steps"] = json::Value::integer(1);
+  c["optimizer"]["params"]["lr"] = json::Value::number(6e-4);
+  c["optimizer"]["params"]["weight_decay"] = json::Value::number(0.1);
+  c["optimizer"]["decay_all"] = json::Value::boolean(true);
+  c["scheduler"]["type"] = json::Value::string("WarmupCosine");
+  c["scheduler"]["params"]["warmup_num_steps"] = json::Value::integer(10);
+  c["scheduler"]["params"]["initial_lr"] = json::Value::number(3e-5);
+  c["scheduler"]["params"]["min_lr"] = json::Value::number(1e-6);
+  c["gradient_clipping"] = json::Value::number(1.0);
+  c["trainer"]["seed"] = json::Value::integer(123);
+  c["trainer"]["epochs"] = json::Value::integer(o.epochs);
+  c["trainer"]["clip_after_warmup"] = json::Value::boolean(true);
+  if (o.max_steps > 0) c["trainer"]["max_steps"] = json::Value::integer(o.max_steps);
+  c["eval"]["batches"] = json::Value::integer(kEvalBatches);
+  c["eval"]["micro_batch"] = json::Value::integer(o.batch);
+  c["eval"]["prompt"] = json::Value::string("Every effort moves you");
+  c["eval"]["max_new_tokens"] = json::Value::integer(50);
+  c["eval"]["top_k"] = json::Value::integer(1);
+  return planner::make_plan(c, static_cast<int>(o.world_size), "ddp_pretrain");
+}
+
+/// What the loop returns: the curves to plot.
+struct Tracks {
+  std::vector<double> train_losses, val_losses, lrs;
+  std::vector<std::int64_t> tokens_seen;
+};
+
+/// The body of the loop: a line a batch and rank, losses and a sample every eval_freq steps, a
+/// checkpoint every save_freq.
+class Pretrain final : public engine::Hook {
+ public:
+  Pretrain(const Options& options, Tracks& tracks)
+      : Hook(kReport), options_(options), tracks_(tracks) {}
+  [[nodiscard]] std::string_view name() const override { return "ddp-pretrain"; }
+
+  void after_train_iter(engine::Trainer& trainer, const engine::StepReport& report) override {
+    engine::Engine& engine = trainer.engine();
+    tracks_.lrs.push_back(report.lr);
+    std::printf("[GPU%d] Epoch %d (Batch %06ld): Train loss %.3f\n",
+                engine.world().rank(),
+                static_cast<int>(report.epoch) + 1,
+                static_cast<long>(report.step),
+                report.loss);
+    if (report.step % options_.eval_freq == 0) evaluate(engine, report);
+    if (report.step % options_.save_freq == 0) engine.save(options_.checkpoint_dir);
+  }
+  void after_train(engine::Trainer& trainer) override {
+    engine::Engine& engine = trainer.engine();
+    if (!trainer.last() || trainer.last()->step % options_.save_freq == 0) return;
+    evaluate(engine, *trainer.last());
+    engine.save(options_.checkpoint_dir);
+  }
+
+ private:
+  void evaluate(engine::Engine& engine, const engine::StepReport& report) {
+    engine.pause_clock();
+    const data::Dataset& train = *engine.data().train;
+    const std::int64_t samples = std::min(train.size(), kEvalBatches * options_.batch);
+    const double train_loss =
+        engine::evaluate(engine.executor(), engine.world(), train, samples, options_.batch).loss;
+    const double val_loss = engine.evaluate().loss;
+    const std::string sample = engine.sample();
+    tracks_.train_losses.push_back(train_loss);
+    tracks_.val_losses.push_back(val_loss);
+    tracks_.tokens_seen.push_back(report.tokens);
+    if (engine.world().speaks()) {
+      std::printf("Step %06ld: Train loss %.3f, Val loss %.3f, tokens seen %ld\n%s\n",
+                  static_cast<long>(report.step),
+                  train_loss,
+                  val_loss,
+                  static_cast<long>(report.tokens),
+                  sample.c_str());
+    }
+    engine.resume_clock();
+  }
+  const Options& options_;
+  Tracks& tracks_;
+};
+
+Tracks pretrain_model(const planner::Plan& plan, const Options& options, comm::World& world) {
+  const auto engine = engine::initialize(plan, world);
+  if (options.resume >= 0) {
+    const std::filesystem::path folder =
+        std::filesystem::path(options.checkpoint_dir) / fmt::format("step-{:08d}", options.resume);
+    engine->load(checkpoint::Checkpoint(folder));
+  }
+  Tracks tracks;
+  engine::Trainer trainer(*engine);
+  auto throughput = std::make_unique<engine::ThroughputHook>(kIgnoredSteps);
+  const engine::ThroughputHook& speed = *throughput;
+  trainer.attach(std::move(throughput));
+  trainer.attach(std::make_unique<Pretrain>(options, tracks));
+  trainer.fit();
+  if (world.speaks()) {
+    std::printf("%.1f tokens/s (the first %ld steps not counted)\n",
+                speed.tokens_per_s(),
+                static_cast<long>(kIgnoredSteps));
+  }
+  return tracks;
+}
+
+int run(int argc, char** argv) {
+  const Options options = read_options(argc, argv);
+  const planner::Plan plan = make_plan(options);
+  std::printf(
+      "tessera on libtorch 2.11.0; CUDA available: no (there is no GPU build yet); GPUs: 0\n");
+  std::printf("checkpoints: %s/step-NNNNNNNN (safetensors; .pth files are not written)\n",
+              options.checkpoint_dir.c_str());
+  std::fflush(stdout);  // before the ranks inherit the buffer
+  std::filesystem::create_directories(options.checkpoint_dir);
+  const auto report = [](const std::vector<std::string>& lines) {
+    for (const std::string& line : lines)
+      std::fprintf(stderr, "%s\n", line.c_str());
+  };
+  return engine::run_ranks(plan, report, [&](comm::World& world) {
+    const Tracks tracks = pretrain_model(plan, options, world);
+    if (world.speaks() && !tracks.lrs.empty())
+      std::printf("last learning rate %.3e\n", tracks.lrs.back());
+    std::fflush(stdout);
+    return 0;
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.text().c_str());
+    return exit_code(error.kind());
+  }
+}

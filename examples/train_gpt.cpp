@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training a GPT from C++ in four steps: configuration, launch, initialize, fit; with a hook of
+// one's own.
+//
+//   train_gpt [CONFIG] [RANKS]
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tessera/base/files.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/launch.h"
+#include "tessera/engine/trainer.h"
+
+namespace {
+
+using namespace tessera;  // NOLINT: an example reads better so
+
+/// Prints a mark whenever the loss reached a new low.
+class BestLoss final : public engine::Hook {
+ public:
+  BestLoss() : Hook(kMetric) {}
+  [[nodiscard]] std::string_view name() const override { return "best-loss"; }
+  void after_train_iter(engine::Trainer& trainer, const engine::StepReport& report) override {
+    if (report.loss >= best_) return;
+    best_ = report.loss;
+    if (trainer.engine().world().speaks()) {
+      std::printf("step %ld: best loss so far %.4f\n", static_cast<long>(report.step), best_);
+    }
+  }
+
+ private:
+  double best_ = 1e9;
+};
+
+int train(const std::string& path, int ranks) {
+  // 1. The configuration: checked whole, before any rank starts.
+  const planner::Plan plan = planner::make_plan(json::parse(files::read(path), path), ranks, path);
+  const auto report = [](const std::vector<std::string>& lines) {
+    for (const std::string& line : lines)
+      std::fprintf(stderr, "%s\n", line.c_str());
+  };
+  // 2. The ranks: processes of this host, or the one that torchrun, srun or mpirun has started.
+  return engine::run_ranks(plan, report, [&](comm::World& world) {
+    // 3. Model, data, optimizer and layout joined.
+    const auto engine = engine::initialize(plan, world);
+    // 4. The loop.
+    engine::Trainer trainer(*engine);
+    trainer.attach_defaults();
+    trainer.attach(std::make_unique<BestLoss>());
+    return trainer.fit();
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return train(argc > 1 ? argv[1] : "examples/configs/tiny.json",
+                 argc > 2 ? std::atoi(argv[2]) : 2);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.text().c_str());
+    return exit_code(error.kind());
+  }
+}
