@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <random>
-#include <regex>
 
 #include "checkpoint/support.h"
 #include <gtest/gtest.h>
@@ -111,7 +110,7 @@ TEST(Damage, IsNamedByFileTensorAndPlaceAndTheNewestWholeOneOffered) {
     EXPECT_EQ(error.kind(), Error::Kind::Format);
     EXPECT_NE(what.find("step-00000004/rank-00001.safetensors"), std::string::npos) << what;
     EXPECT_NE(what.find("tensor \"wte\""), std::string::npos) << what;
-    EXPECT_TRUE(std::regex_search(what, std::regex("bytes [0-9]+ to [0-9]+ of the file"))) << what;
+    EXPECT_NE(what.find(" of the file do not match their checksum"), std::string::npos) << what;
     EXPECT_NE(error.fix().find("step-00000002"), std::string::npos) << error.fix();
   }
 }
