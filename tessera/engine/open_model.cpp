@@ -59,8 +59,11 @@ void load_checkpoint(OpenModel& out, const checkpoint::Checkpoint& opened) {
 
 void open_run(OpenModel& out, const fs::path& folder, int threads) {
   const checkpoint::Checkpoint opened(folder);
+  // The resolved batch sizes close for the ranks that trained it, not for the one that reads it.
+  const json::Value* ranks = opened.meta().extra.find("ranks");
+  const auto trained_on = ranks == nullptr ? 1 : static_cast<int>(ranks->as_integer().value_or(1));
   const planner::Plan plan =
-      planner::make_plan(opened.meta().config, 1, (folder / "manifest.json").string());
+      planner::make_plan(opened.meta().config, trained_on, (folder / "manifest.json").string());
   out.shape = plan.model;
   out.tokenizer = plan.tokenizer;
   out.config = opened.meta().config;
