@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/launch.h"
 
+#include <csignal>
 #include <memory>
 #include <new>
 #include <string>
@@ -46,6 +47,8 @@ std::unique_ptr<comm::World> make_world(const launch::RankInfo& info) {
 }  // namespace
 
 void prepare_process(int threads) {
+  // A file beyond the limit on file sizes is an error of that write, not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   memory::install_caching_allocator();
   at::set_num_threads(threads);
 }

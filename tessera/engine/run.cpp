@@ -71,7 +71,7 @@ int train_rank(const planner::Plan& plan,
   if (world.speaks()) {
     const std::string state = trainer.stop_signal() != 0 ? "stopped" : "finished";
     const std::string message = trainer.incomplete().empty() ? "" : trainer.incomplete().front();
-    folder.write_status(state, engine.step(), code, message);
+    trainer.try_to_write([&] { folder.write_status(state, engine.step(), code, message); });
     if (code == kExitIncomplete) log::error("trained to the end, but: " + message);
   }
   return code;
@@ -149,7 +149,12 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   const int code = run_ranks(plan, report, [&](comm::World& world) {
     return train_rank(plan, world, data, *folder, resume, mine);
   });
-  if (speaks) folder->finish_status(code);
+  try {
+    if (speaks) folder->finish_status(code);
+  } catch (const Error& error) {
+    // The code that the job earned stands, whatever the disk says now.
+    log::warn(error.text());
+  }
   return code;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/engine/hooks/hooks.h"
 
 namespace tessera::engine {
@@ -41,6 +42,18 @@ EvalReport Trainer::test() {
     hook->after_test(*this, *last_eval_);
   engine_.resume_clock();
   return *last_eval_;
+}
+
+bool Trainer::try_to_write(const std::function<void()>& write) {
+  try {
+    write();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::Io) throw;
+    note_incomplete(error.what());
+    log::warn("training goes on without this file: " + error.text());
+    return false;
+  }
 }
 
 int Trainer::fit() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,9 @@ class Trainer {
   /// Something asked for could not be done, but training goes on: the exit code becomes 9 and the
   /// reason is told at the end.
   void note_incomplete(std::string reason) { incomplete_.push_back(std::move(reason)); }
+  /// Runs `write`; when the disk refuses, says so once and goes on: training is worth more than a
+  /// file. Returns whether it was written.
+  bool try_to_write(const std::function<void()>& write);
   [[nodiscard]] const std::vector<std::string>& incomplete() const { return incomplete_; }
   /// A checkpoint of the current step stands on disk.
   void note_saved() { saved_step_ = engine_.step(); }

@@ -32,8 +32,10 @@ void EvaluationHook::run(Trainer& trainer) {
     }
   }
   if (engine.world().speaks() && !trainer.run_dir().empty()) {
-    write_loss_plot(trainer.run_dir() / "loss.svg",
-                    read_losses(trainer.run_dir() / "metrics.jsonl"));
+    trainer.try_to_write([&] {
+      write_loss_plot(trainer.run_dir() / "loss.svg",
+                      read_losses(trainer.run_dir() / "metrics.jsonl"));
+    });
   }
   engine.resume_clock();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ class MetricByStepHook final : public Hook {
   void after_test(Trainer& trainer, const EvalReport& report) override;
 
  private:
+  void write(Trainer& trainer, const std::function<void()>& line);
   std::unique_ptr<MetricsFile> file_;
   double comm_share_ = 0.0;
   std::int64_t steps_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hooks that tell: metrics by step and epoch, mean loss, throughput, the live line.
 #include <algorithm>
+#include <functional>
 #include <string>
 
 #include <fmt/format.h>
@@ -20,9 +21,14 @@ void MetricByStepHook::before_train(Trainer& trainer) {
       std::make_unique<MetricsFile>(trainer.run_dir() / "metrics.jsonl", trainer.engine().step());
 }
 
+/// A full disk ends metrics.jsonl, not the training.
+void MetricByStepHook::write(Trainer& trainer, const std::function<void()>& line) {
+  if (file_ && !trainer.try_to_write(line)) file_.reset();
+}
+
 void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   const planner::TrainConfig& config = trainer.engine().plan().config;
-  if (file_) file_->write(report, config.wall_clock_breakdown);
+  write(trainer, [&] { file_->write(report, config.wall_clock_breakdown); });
   ++steps_;
   comm_share_ +=
       (report.comm_s / std::max(report.seconds, 1e-9) - comm_share_) / static_cast<double>(steps_);
@@ -57,7 +63,7 @@ void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& repo
 
 void MetricByStepHook::after_test(Trainer& trainer, const EvalReport& report) {
   const std::int64_t step = trainer.engine().step();
-  if (file_) file_->write(step, report);
+  write(trainer, [&] { file_->write(step, report); });
   if (Console* console = trainer.console()) {
     console->line(fmt::format("eval at step {} | loss {:.4f} | {} tokens",
                               step,

@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow multiprocess
+# timeout: 300
+# Whole runs of the program: training, resuming, comparing, generating, losing a rank.   usage: runs_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+tessera=${1:?usage: runs_test.sh PROGRAM}
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
+mkdir -p "$TESSERA_CACHE"
+# The caches of libtorch are found by the path that is linked into the program, whatever TESSERA_CACHE says.
+
+configure() {
+  cat >"$box/tiny.json" <<EOF
+{
+  "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "dropout": 0.1},
+  "data": {"train": "examples/data/shakespeare.txt", "sequence_length": 16, "validation_fraction": 0.1},
+  "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+  "optimizer": {"params": {"lr": 1e-3}}, "gradient_clipping": 1.0,
+  "trainer": {"max_steps": 12}, "run": {"threads_per_rank": 1},
+  "eval": {"every": 6, "batches": 2}, "checkpoint": {"every": 5}
+}
+EOF
+}
+# train NAME ARGUMENTS...: a run in $box/NAME; its words go to $box/out and $box/err, its code to $code.
+train() {
+  local name=$1
+  shift
+  timeout 120 "$tessera" train "$box/tiny.json" --set "run.dir=$box/$name" "$@" >"$box/out" 2>"$box/err"
+  code=$?
+}
+state_is() { grep -q "\"state\": \"$1\"" "$2/status.json"; }
+# Processes that have $box in their command line.
+survivors() { pgrep -f "$box/" >/dev/null; }
+
+ranks_and_accumulation_agree() {
+  configure
+  train one -n 1 && train two -n 2 && train four -n 4
+  expect "exit code 0, not $code" test "$code" = 0
+  expect "1 x 4 and 2 x 2 are equal" "$tessera" compare "$box/one" "$box/two"
+  expect "2 x 2 and 4 x 1 are equal" "$tessera" compare "$box/two" "$box/four"
+}
+
+a_difference_is_found() {
+  configure
+  train one -n 1 && train two -n 1 --set optimizer.lr=2e-3
+  "$tessera" compare "$box/one" "$box/two" >"$box/difference"
+  expect "exit code 1" test $? = 1
+}
+
+a_resumed_run_equals_an_undisturbed_one() {
+  configure
+  train whole -n 2
+  train parts -n 2 --set trainer.max_steps=7 --set checkpoint.every=0
+  # The schedule is constant, so that raising the number of steps changes nothing else; evaluation at 7 is not the whole run's.
+  sed -i '/"step":7,"eval_loss"/d' "$box/parts/metrics.jsonl"
+  train parts -n 1
+  expect "exit code 0, not $code" test "$code" = 0
+  expect "both runs are equal" "$tessera" compare "$box/whole" "$box/parts"
+}
+
+a_finished_run_says_so() {
+  configure
+  train run -n 1
+  train run -n 1
+  expect "exit code 0, not $code" test "$code" = 0
+  expect "the words" says "is finished" "$box/out"
+}
+
+another_model_is_refused() {
+  configure
+  train run -n 1
+  train run -n 1 --set model.num_layers=3
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "the difference" says "model.num_layers: 2 -> 3" "$box/err"
+  expect "the way on" says "--resume never" "$box/err"
+}
+
+a_lost_rank_ends_the_job() {
+  configure
+  timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 \
+    >"$box/out" 2>"$box/err" &
+  local job=$!
+  for _ in $(seq 200); do
+    [[ -s $box/run/metrics.jsonl && -d $box/run/checkpoints/step-00000005 ]] && break
+    sleep 0.1
+  done
+  # The program below `timeout` is the supervisor; its children are the ranks.
+  local supervisor victim before
+  supervisor=$(pgrep -P "$job")
+  victim=$(pgrep -P "$supervisor" | tail -1)
+  before=$(date +%s%N)
+  kill -9 "$victim"
+  wait "$job"
+  code=$?
+  expect "exit code 6, not $code" test "$code" = 6
+  expect "within 10 s" test $((($(date +%s%N) - before) / 1000000)) -lt 10000
+  expect "the rank is named" grep -Eq 'rank [01] was lost' "$box/err"
+  expect "the signal is named" says "signal 9" "$box/err"
+  expect "the step is named" grep -Eq 'step [0-9]+' "$box/err"
+  expect "no process is left" bash -c "! pgrep -f '$box/tiny.json' >/dev/null"
+  expect "the state" state_is failed "$box/run"
+  train run -n 2 --set trainer.max_steps=7
+  expect "a start after it goes on or is finished: code $code" test "$code" = 0
+}
+
+a_stop_is_saved() {
+  configure
+  timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 \
+    --set checkpoint.every=0 >"$box/out" 2>"$box/err" &
+  local job=$!
+  for _ in $(seq 200); do
+    [[ -s $box/run/metrics.jsonl ]] && break
+    sleep 0.1
+  done
+  kill -TERM "$(pgrep -P "$job")"
+  wait "$job"
+  code=$?
+  expect "exit code 75, not $code" test "$code" = 75
+  expect "a checkpoint" compgen -G "$box/run/checkpoints/step-*"
+  expect "the state" state_is stopped "$box/run"
+}
+
+a_second_process_is_refused() {
+  configure
+  mkdir -p "$box/run"
+  exec 8>"$box/run/lock"
+  flock 8
+  train run -n 1
+  expect "exit code 8, not $code" test "$code" = 8
+  expect "the words" says "is in use by" "$box/err"
+}
+
+divergence_names_its_place() {
+  configure
+  train run -n 2 --set optimizer.lr=1e30 --set gradient_clipping=0
+  expect "exit code 7, not $code" test "$code" = 7
+  expect "the step" says "diverged at step" "$box/err"
+  expect "the rank" grep -Eq 'on rank [01]' "$box/err"
+}
+
+a_model_speaks_and_is_measured() {
+  configure
+  train run -n 1
+  "$tessera" generate "$box/run" --prompt "ROMEO:" --max-new-tokens 60 --temperature 0 --echo >"$box/first"
+  "$tessera" generate "$box/run" --prompt "ROMEO:" --max-new-tokens 60 --temperature 0 --echo >"$box/second"
+  expect "greedy text is the same twice" cmp "$box/first" "$box/second"
+  expect "valid UTF-8" iconv -f UTF-8 -t UTF-8 "$box/first" -o /dev/null
+  "$tessera" generate "$box/run" --prompt "A" --max-new-tokens 40 --seed 3 --json >"$box/json"
+  expect "JSON" says '"tokens":[' "$box/json"
+  "$tessera" eval "$box/run" >"$box/eval"
+  expect "bits per byte" says "bits per byte" "$box/eval"
+  "$tessera" eval "$box/run" --data examples/data/shakespeare.txt --batches 2 --json >"$box/eval"
+  expect "perplexity" says '"perplexity":' "$box/eval"
+}
+
+a_dry_run_starts_nothing() {
+  configure
+  train run -n 2 --dry-run
+  expect "exit code 0, not $code" test "$code" = 0
+  expect "the table" says "parameters" "$box/out"
+  expect "no folder" test ! -e "$box/run"
+}
+
+claim "ranks x accumulation 1x4, 2x2 and 4x1 give the same bits" ranks_and_accumulation_agree
+claim "compare finds a difference" a_difference_is_found
+claim "a resumed run equals an undisturbed one" a_resumed_run_equals_an_undisturbed_one
+claim "a finished run says so" a_finished_run_says_so
+claim "another model in the same folder is refused" another_model_is_refused
+claim "a lost rank ends the job and is named" a_lost_rank_ends_the_job
+claim "SIGTERM stops and saves" a_stop_is_saved
+claim "a second process on a run folder is refused" a_second_process_is_refused
+claim "divergence names step and rank" divergence_names_its_place
+claim "a trained model generates and is measured" a_model_speaks_and_is_measured
+claim "a dry run starts nothing" a_dry_run_starts_nothing
+claims_done

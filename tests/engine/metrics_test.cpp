@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/metrics.h"
+
+#include <cmath>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/engine/plot.h"
+
+namespace tessera::engine {
+namespace {
+
+StepReport report_of(std::int64_t step, double loss) {
+  StepReport report;
+  report.step = step;
+  report.loss = loss;
+  report.seconds = 0.5;
+  report.batch_tokens = 100;
+  return report;
+}
+
+TEST(MetricsFile, HasEveryFieldThatScriptsRelyOn) {
+  const files::TempDir dir;
+  const auto path = dir.path() / "metrics.jsonl";
+
+  MetricsFile(path, 0).write(report_of(1, 2.5), false);
+
+  const json::Value line = json::parse_strict(files::read(path), "metrics.jsonl");
+  for (const char* key : {"step",
+                          "epoch",
+                          "loss",
+                          "lr",
+                          "grad_norm",
+                          "tokens",
+                          "tokens_per_s",
+                          "step_ms",
+                          "mem_peak_bytes",
+                          "skipped"}) {
+    EXPECT_NE(line.find(key), nullptr) << key;
+  }
+  EXPECT_EQ(line.find("tokens_per_s")->as_double(), 200.0);
+  EXPECT_EQ(line.find("step_ms")->as_double(), 500.0);
+}
+
+TEST(MetricsFile, CutsTheStepsPastTheCheckpointAndATornLine) {
+  const files::TempDir dir;
+  const auto path = dir.path() / "metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    for (std::int64_t step = 1; step <= 5; ++step)
+      file.write(report_of(step, 1.0), false);
+    file.write(4, EvalReport{1.5, 10});
+  }
+  files::write_atomic(path, files::read(path) + "{\"step\":6,\"lo");
+
+  MetricsFile(path, 3).write(report_of(4, 2.0), false);
+
+  const LossHistory history = read_losses(path);
+  ASSERT_EQ(history.train.size(), 4U);
+  EXPECT_EQ(history.train.back().value, 2.0);
+  EXPECT_TRUE(history.eval.empty());
+}
+
+TEST(MetricsFile, NumbersReadBackToTheSameDouble) {
+  const files::TempDir dir;
+  const auto path = dir.path() / "metrics.jsonl";
+  const double awkward = 0.1 + 0.2;
+
+  MetricsFile(path, 0).write(report_of(1, awkward), false);
+
+  EXPECT_EQ(read_losses(path).train.at(0).value, awkward);
+}
+
+TEST(LossPlot, DrawsBothCurvesAndSurvivesInfinity) {
+  LossHistory history;
+  for (int step = 1; step <= 100; ++step)
+    history.train.push_back({step, 5.0 / step + (step == 50 ? HUGE_VAL : 0)});
+  history.eval.push_back({50, 0.25});
+
+  const std::string svg = loss_plot(history);
+
+  EXPECT_NE(svg.find("<svg"), std::string::npos);
+  EXPECT_NE(svg.find("held out: 0.250"), std::string::npos);
+  EXPECT_EQ(svg.find("inf"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+TEST(LossPlot, OfASingleFlatPointHasAnAxis) {
+  LossHistory history;
+  history.train.push_back({1, 2.0});
+
+  EXPECT_EQ(loss_plot(history).find("nan"), std::string::npos);
+}
+
+TEST(StepLine, TellsLossRateNormSpeedMemorySharesAndTimeLeft) {
+  StepReport report = report_of(120, 3.21);
+  report.data_s = 0.005;
+  report.comm_s = 0.05;
+
+  const std::string line = step_line(report, 5000, 3661);
+
+  for (const char* part : {"step 120/5000",
+                           "loss 3.2100",
+                           "lr ",
+                           "gnorm ",
+                           "200",
+                           "tok/s",
+                           "mem ",
+                           "data 1%",
+                           "comm 10%",
+                           "ETA 1h01m"}) {
+    EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::engine

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/engine/resume.h"
+
+namespace tessera::engine {
+namespace {
+
+using testing::TinyRun;
+
+checkpoint::Meta meta_of(const planner::Plan& plan) {
+  checkpoint::Meta meta;
+  meta.step = 3;
+  meta.config = plan.resolved;
+  meta.extra["data"] = json::Value::string("same");
+  meta.extra["tokenizer"] = json::Value::string(plan.tokenizer->fingerprint());
+  return meta;
+}
+
+/// What a resume says when `path` has become `value`.
+std::vector<std::string> changes_after(const std::string& path, const std::string& value) {
+  TinyRun run;
+  const checkpoint::Meta meta = meta_of(run.plan({}));
+  run.set(path, value);
+  return accepted_changes(meta, run.plan({}), "same");
+}
+
+TEST(ResumeRules, TheSameConfigurationGoesOnSilently) {
+  const TinyRun run;
+
+  EXPECT_TRUE(accepted_changes(meta_of(run.plan({})), run.plan({}), "same").empty());
+}
+
+TEST(ResumeRules, OptimizerScheduleAndClippingAreAcceptedAndListed) {
+  EXPECT_EQ(changes_after("optimizer.params.lr", "0.002"),
+            std::vector<std::string>{"optimizer.params.lr: 0.001 -> 0.002"});
+  EXPECT_FALSE(changes_after("gradient_clipping", "0.5").empty());
+  EXPECT_FALSE(changes_after("scheduler.params.min_lr", "0").empty());
+  EXPECT_FALSE(changes_after("bf16.enabled", "true").empty());
+}
+
+TEST(ResumeRules, StepsEvaluationAndPrintingAreFree) {
+  EXPECT_TRUE(changes_after("trainer.max_steps", "50").empty());
+  EXPECT_TRUE(changes_after("eval.every", "7").empty());
+  EXPECT_TRUE(changes_after("steps_per_print", "3").empty());
+  EXPECT_TRUE(changes_after("checkpoint.keep", "9").empty());
+}
+
+TEST(ResumeRules, AnotherLayoutIsFree) {
+  const TinyRun run;
+
+  const auto changes =
+      accepted_changes(meta_of(run.plan({.ranks = 1, .accumulation = 4, .stage = 0})),
+                       run.plan({.ranks = 4, .accumulation = 1, .stage = 1}),
+                       "same");
+
+  EXPECT_TRUE(changes.empty()) << changes.front();
+}
+
+TEST(ResumeRules, AnotherModelSeedLengthOrOptimizerIsRefusedWithTheDifference) {
+  const std::vector<std::pair<std::string, std::string>> changes = {{"model.num_layers", "3"},
+                                                                    {"model.dropout", "0.2"},
+                                                                    {"trainer.seed", "6"},
+                                                                    {"optimizer.type", "\"Adam\""},
+                                                                    {"data.stride", "8"}};
+  for (const auto& [path, value] : changes) {
+    SCOPED_TRACE(path);
+    try {
+      changes_after(path, value);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Config);
+      EXPECT_NE(error.text().find("--resume never"), std::string::npos);
+    }
+  }
+}
+
+TEST(ResumeRules, OtherDataIsRefused) {
+  const TinyRun run;
+
+  EXPECT_THROW(accepted_changes(meta_of(run.plan({})), run.plan({}), "another"), Error);
+}
+
+TEST(RunFolder, ASecondOwnerIsRefused) {
+  const files::TempDir dir;
+  const RunFolder first(dir.path() / "run");
+
+  EXPECT_THROW(RunFolder(dir.path() / "run"), Error);
+}
+
+TEST(RunFolder, NeverMovesTheOldContentsAside) {
+  const files::TempDir dir;
+  const RunFolder folder(dir.path() / "run");
+  folder.prepare(json::Value::object());
+
+  const auto old = folder.move_aside();
+
+  ASSERT_TRUE(old);
+  EXPECT_TRUE(std::filesystem::exists(*old / "config.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "config.json"));
+}
+
+}  // namespace
+}  // namespace tessera::engine
