@@ -29,8 +29,7 @@ train() {
   code=$?
 }
 state_is() { grep -q "\"state\": \"$1\"" "$2/status.json"; }
-# Processes that have $box in their command line.
-survivors() { pgrep -f "$box/" >/dev/null; }
+none_left() { ! pgrep -f "train $box/tiny.json"; }
 
 ranks_and_accumulation_agree() {
   configure
@@ -97,7 +96,7 @@ a_lost_rank_ends_the_job() {
   expect "the rank is named" grep -Eq 'rank [01] was lost' "$box/err"
   expect "the signal is named" says "signal 9" "$box/err"
   expect "the step is named" grep -Eq 'step [0-9]+' "$box/err"
-  expect "no process is left" bash -c "! pgrep -f '$box/tiny.json' >/dev/null"
+  expect "no process is left" none_left
   expect "the state" state_is failed "$box/run"
   train run -n 2 --set trainer.max_steps=7
   expect "a start after it goes on or is finished: code $code" test "$code" = 0

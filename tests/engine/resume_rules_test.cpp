@@ -37,7 +37,7 @@ TEST(ResumeRules, TheSameConfigurationGoesOnSilently) {
 
 TEST(ResumeRules, OptimizerScheduleAndClippingAreAcceptedAndListed) {
   EXPECT_EQ(changes_after("optimizer.params.lr", "0.002"),
-            std::vector<std::string>{"optimizer.params.lr: 0.001 -> 0.002"});
+            std::vector<std::string>{"optimizer.params.lr: 1e-3 -> 0.002"});
   EXPECT_FALSE(changes_after("gradient_clipping", "0.5").empty());
   EXPECT_FALSE(changes_after("scheduler.params.min_lr", "0").empty());
   EXPECT_FALSE(changes_after("bf16.enabled", "true").empty());
