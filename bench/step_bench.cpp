@@ -121,6 +121,7 @@ int run(std::map<std::string, std::string> given) {
               .c_str());
       std::fprintf(stderr, "%s\n", breakdown.c_str());
     }
+    engine->finish();
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();
     return 0;
   });

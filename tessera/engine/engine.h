@@ -79,6 +79,8 @@ class Engine {
   std::filesystem::path save(const std::filesystem::path& root);
   /// Weights, moments, step and position of a checkpoint, whatever layout wrote it.
   void load(const checkpoint::Checkpoint& checkpoint);
+  /// Until nothing of this rank is under way any more; before ranks part.
+  void finish() { optimizer_->wait_weights(); }
   /// Time that is not the step's (evaluation, saving) goes between these.
   void pause_clock();
   void resume_clock();

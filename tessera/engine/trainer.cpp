@@ -83,6 +83,7 @@ int Trainer::fit() {
   }
   for (const auto& hook : hooks_)
     hook->after_train(*this);
+  engine_.finish();
   // Nobody leaves while a peer may still read its memory.
   comm::World& world = engine_.world();
   world.transport().barrier(world.everyone(), TESSERA_HERE("end of training"))->wait();

@@ -2,6 +2,7 @@
 #include "tessera/parallel/sharded_optimizer.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -59,7 +60,14 @@ ShardedOptimizer::ShardedOptimizer(
   }
 }
 
-ShardedOptimizer::~ShardedOptimizer() = default;
+ShardedOptimizer::~ShardedOptimizer() {
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    wait_weights();
+  } catch (const Error&) {
+    // The world is broken: whoever broke it has told why.
+  }
+}
 
 void ShardedOptimizer::before(const Action& action, const BlockRun& run) {
   if (action.kind != Do::Forward) return;

@@ -152,6 +152,13 @@ a_model_speaks_and_is_measured() {
   expect "perplexity" says '"perplexity":' "$box/eval"
 }
 
+a_run_that_saves_nothing_ends_well() {
+  configure
+  train run -n 2 --set trainer.max_steps=1 --set checkpoint.every=0 --set checkpoint.final=false --set eval.every=0
+  expect "exit code 0, not $code" test "$code" = 0
+  expect "no checkpoint" bash -c "! compgen -G '$box/run/checkpoints/step-*'"
+}
+
 a_dry_run_starts_nothing() {
   configure
   train run -n 2 --dry-run
@@ -170,5 +177,6 @@ claim "SIGTERM stops and saves" a_stop_is_saved
 claim "a second process on a run folder is refused" a_second_process_is_refused
 claim "divergence names step and rank" divergence_names_its_place
 claim "a trained model generates and is measured" a_model_speaks_and_is_measured
+claim "a run that neither saves nor evaluates ends well" a_run_that_saves_nothing_ends_well
 claim "a dry run starts nothing" a_dry_run_starts_nothing
 claims_done
