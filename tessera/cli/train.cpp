@@ -128,12 +128,8 @@ int train(const std::vector<std::string>& line) {
   plan.quiet = words.common.quiet || words.common.json;
 
   Terminal terminal;
-  const engine::TrainCommand command{.resume = words.resume,
-                                     .dry_run = words.dry_run,
-                                     .quiet = plan.quiet,
-                                     .verbose = words.common.verbose,
-                                     .json = words.common.json,
-                                     .console = &terminal};
+  const engine::TrainCommand command{
+      .resume = words.resume, .dry_run = words.dry_run, .quiet = plan.quiet, .console = &terminal};
   const int code = engine::run_training(plan, command);
   const auto launcher = launch::detect_launcher();
   if (words.common.json && (!launcher || launcher->rank == 0))

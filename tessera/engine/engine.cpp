@@ -18,14 +18,6 @@
 #include "tessera/tensor/init.h"
 
 namespace tessera::engine {
-namespace {
-
-bool decays(const planner::Plan& plan, const ParamInfo& info) {
-  const Shape& shape = info.matrix_shape.empty() ? info.shape : info.matrix_shape;
-  return plan.config.optimizer.decay_all || shape.size() >= 2;
-}
-
-}  // namespace
 
 Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const data::Datasets> data)
     : plan_(std::move(plan)),
@@ -44,7 +36,7 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
       world_, *model_, static_cast<int>(plan_.accumulation));
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(
       world_, *model_, *rule_, plan_.zero_stage, [this](const ParamInfo& info) {
-        return decays(plan_, info);
+        return plan_.config.optimizer.decay_all || decays(info);
       });
   executor_ = std::make_unique<parallel::Executor>(
       *model_, std::vector<parallel::Policy*>{optimizer_.get(), gradients_.get()});

@@ -14,9 +14,7 @@ namespace tessera::engine {
 struct TrainCommand {
   std::string resume = "auto";  ///< "auto", "never", or a run or checkpoint
   bool dry_run = false;
-  bool quiet = false;  ///< no table and no step lines
-  bool verbose = false;
-  bool json = false;
+  bool quiet = false;          ///< no table and no step lines
   Console* console = nullptr;  ///< null: nothing is said
 };
 
