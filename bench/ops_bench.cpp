@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast the operations of a GPT-2 step are, one by one, beside what the memory or the multiplier
-// allows. usage: ops_bench [threads [float|bfloat16 [name part]]]
+// allows. usage: ops_bench [threads [float|bfloat16|half [name part]]]
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -125,6 +125,7 @@ void updates(const Bench& bench) {
                at + 2 * n,
                at + 3 * n,
                static_cast<std::uint16_t*>(working.data_ptr()),
+               DType::BF16,
                n,
                {.lr = 1e-4});
   });
@@ -137,8 +138,9 @@ void updates(const Bench& bench) {
 
 int main(int argc, char** argv) {
   at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 1);
+  const std::string type = argc > 2 ? argv[2] : "float";
   const at::ScalarType dtype =
-      argc > 2 && std::string(argv[2]) == "bfloat16" ? at::kBFloat16 : at::kFloat;
+      type == "bfloat16" ? at::kBFloat16 : (type == "half" ? at::kHalf : at::kFloat);
   const Bench bench{argc > 3 ? argv[3] : ""};
   std::printf("%d threads, %s, %s kernels\n",
               at::get_num_threads(),

@@ -80,7 +80,7 @@ float from_fp16(std::uint16_t value) noexcept {
   std::uint32_t mantissa = value & 0x3ffU;
   std::uint32_t bits = sign;
   if (exponent == 31) {
-    bits |= 0x7f800000U | (mantissa << 13);
+    bits |= 0x7f800000U | (mantissa << 13) | (mantissa != 0 ? 0x400000U : 0U);
   } else if (exponent != 0) {
     bits |= ((exponent + 127 - 15) << 23) | (mantissa << 13);
   } else if (mantissa != 0) {

@@ -38,6 +38,8 @@ inline float from_bf16(std::uint16_t value) noexcept {
   std::memcpy(&out, &bits, 4);
   return out;
 }
+/// The same; from 65520 on infinite. A NaN keeps its upper bits and becomes quiet, as in F16C's
+/// instructions.
 std::uint16_t to_fp16(float value) noexcept;
 float from_fp16(std::uint16_t value) noexcept;
 

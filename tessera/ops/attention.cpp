@@ -27,9 +27,12 @@ bool flash_fits(const AttentionArgs& args, const at::Tensor& q, const at::Tensor
   return sees_all(args, k.size(2)) || (args.query_offset == 0 && q.size(2) == k.size(2));
 }
 
-/// Inputs as the flash kernel should see them: bf16 only where the CPU multiplies it.
+/// Inputs as the flash kernel should see them: bf16 only where the CPU multiplies it, and never
+/// fp16, whose backward is slower there than fp32's even with AVX512-FP16.
 at::Tensor for_flash(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 && !native_bf16() ? x.to(at::kFloat) : x;
+  const at::ScalarType dtype = x.scalar_type();
+  const bool widens = dtype == at::kHalf || (dtype == at::kBFloat16 && !native_bf16());
+  return widens ? x.to(at::kFloat) : x;
 }
 
 void check(const at::Tensor& q,

@@ -35,15 +35,18 @@ void adamw(float* master,
            float* exp_avg,
            float* exp_avg_sq,
            const float* grad,
-           std::uint16_t* working_bf16,
+           std::uint16_t* working,
+           DType working_dtype,
            std::int64_t numel,
            const AdamWScalars& scalars) {
+  TESSERA_ASSERT(working == nullptr || working_dtype == DType::BF16 || working_dtype == DType::F16);
   cpu::AdamWRange range = range_of(scalars);
   range.master = master;
   range.exp_avg = exp_avg;
   range.exp_avg_sq = exp_avg_sq;
   range.grad = grad;
-  range.working = working_bf16;
+  range.working = working;
+  range.working_type = working_dtype == DType::F16 ? cpu::kF16 : cpu::kBF16;
   const auto kernel = cpu::kernels().adamw;
   cpu::parallel(
       numel, kGrain, [&](std::int64_t begin, std::int64_t end) { kernel(range, begin, end); });

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "tessera/base/dtype.h"
+
 namespace tessera::ops {
 
 struct AdamWScalars {
@@ -15,13 +17,15 @@ struct AdamWScalars {
 };
 /// p -= lr wd p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr/(1-b1^t) m /
 /// (sqrt(v)/sqrt(1-b2^t) + eps), every element alike whatever its place in a vector. `working`
-/// (nullptr, or bf16 when it differs from the fp32 master) receives the rounded result. Threads:
-/// at::get_num_threads().  Source: semantics of torch.optim.AdamW.
+/// (nullptr, or BF16 or F16 when it differs from the fp32 master) receives the rounded result; what
+/// is too large for F16 becomes infinite. Threads: at::get_num_threads().  Source: semantics of
+/// torch.optim.AdamW.
 void adamw(float* master,
            float* exp_avg,
            float* exp_avg_sq,
            const float* grad,
-           std::uint16_t* working_bf16,
+           std::uint16_t* working,
+           DType working_dtype,
            std::int64_t numel,
            const AdamWScalars& scalars);
 /// sums[c] = sum of g^2 over chunk c of `chunk` elements, in fp64 in element order (four

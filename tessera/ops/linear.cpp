@@ -29,13 +29,17 @@ at::Tensor rows_of(const at::Tensor& x) {
 /// How a product of these operands is made on this CPU.
 enum class Way {
   Aten,     ///< in the operands' dtype
-  Bf16,     ///< bf16 operands, fp32 result
+  ToFp32,   ///< 16-bit operands, fp32 result
   Widened,  ///< operands widened to fp32
 };
 Way way(at::ScalarType in, at::ScalarType out) {
   if (in == at::kFloat) return Way::Aten;
-  if (out == at::kFloat && native_bf16_to_fp32() && cpu::has_bf16_gemm()) return Way::Bf16;
-  return out == in && native_bf16() ? Way::Aten : Way::Widened;
+  const bool fp16 = in == at::kHalf;
+  if (out == at::kFloat && (fp16 ? native_fp16_to_fp32() : native_bf16_to_fp32()) &&
+      cpu::has_gemm_to_fp32(in)) {
+    return Way::ToFp32;
+  }
+  return out == in && (fp16 ? native_fp16() : native_bf16()) ? Way::Aten : Way::Widened;
 }
 
 /// `x` with its last size replaced: the shape of a result.
@@ -62,8 +66,8 @@ at::Tensor linear(const at::Tensor& x_NI,
   }
   const at::Tensor x = rows_of(x_NI);
   const at::Tensor y = at::empty({x.size(0), weight_OI.size(0)}, x.options().dtype(out));
-  if (how == Way::Bf16) {
-    cpu::bf16_gemm(x.contiguous(), false, weight_OI.contiguous(), true, y, false);
+  if (how == Way::ToFp32) {
+    cpu::gemm_to_fp32(x.contiguous(), false, weight_OI.contiguous(), true, y, false);
     if (bias_O.defined()) y.add_(bias_O);
   } else {
     cpu::widened_linear(x, weight_OI, bias_O, y);
@@ -94,8 +98,8 @@ void linear_weight_grad(const at::Tensor& dy_NO,
   if (dw_OI.is_meta() || dy.is_meta()) return;
   at::Tensor dw = dw_OI.view({dy.size(1), x.size(1)});
   const Way how = way(x.scalar_type(), at::kFloat);
-  if (how == Way::Bf16) {
-    cpu::bf16_gemm(dy.contiguous(), true, x.contiguous(), false, dw, accumulate);
+  if (how == Way::ToFp32) {
+    cpu::gemm_to_fp32(dy.contiguous(), true, x.contiguous(), false, dw, accumulate);
   } else if (how == Way::Widened) {
     cpu::widened_weight_grad(dy, x, dw, accumulate);
   } else if (accumulate) {

@@ -8,8 +8,8 @@
 
 namespace tessera::ops {
 
-/// y_NO = x_NI weight_OI^T + bias_O. x and weight share a dtype (fp32 or bf16), products are
-/// accumulated in fp32, y has x's dtype (or `out_dtype`). Where the CPU has no bf16 products,
+/// y_NO = x_NI weight_OI^T + bias_O. x and weight share a dtype (fp32, bf16 or fp16), products
+/// are accumulated in fp32, y has x's dtype (or `out_dtype`). Where the CPU has no such products,
 /// operands are widened to fp32 and y is rounded once: the same rounding points, so models do not
 /// notice. Cost 2 N I O multiply-adds. Works on meta. Threads: any; no autograd.
 at::Tensor linear(const at::Tensor& x_NI,

@@ -11,7 +11,7 @@ struct LayerNormOut {
   at::Tensor mean_N;  ///< fp32
   at::Tensor rstd_N;  ///< fp32
 };
-/// y = (x - mean) * rstd * weight + bias; x, weight, bias in fp32 or bf16. Works on meta.
+/// y = (x - mean) * rstd * weight + bias; x, weight, bias in fp32, bf16 or fp16. Works on meta.
 LayerNormOut layer_norm(const at::Tensor& x_NC,
                         const at::Tensor& weight_C,
                         const at::Tensor& bias_C,

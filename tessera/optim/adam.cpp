@@ -76,8 +76,14 @@ class Adam final : public Rule {
                                  .grad_scale = scalars.grad_scale,
                                  .decoupled = options_.adam_w_mode,
                                  .bias_correction = options_.bias_correction};
-    ops::adamw(
-        view.master, view.state[0], view.state[1], view.grad, view.working, view.numel, step);
+    ops::adamw(view.master,
+               view.state[0],
+               view.state[1],
+               view.grad,
+               view.working,
+               view.working_dtype,
+               view.numel,
+               step);
   }
 
  private:

@@ -11,8 +11,8 @@ namespace tessera {
 at::ScalarType to_torch(DType dtype);
 DType from_torch(at::ScalarType type);
 
-/// bf16: weights and activations bf16; master weights, moments, gradients and their reduction,
-/// logits, softmax, norms and loss fp32.
+/// bf16, fp16: weights and activations; master weights, moments, gradients and their reduction,
+/// logits, softmax, norms and loss stay fp32.
 struct Precision {
   DType working = DType::F32;
 };

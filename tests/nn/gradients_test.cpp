@@ -255,9 +255,19 @@ TEST(VocabLoss, MatchesDifferentiationInDoubleWithLabelSmoothing) {
   expect_vocab_loss(0.1);
 }
 
-TEST(VocabLoss, KeepsBf16ActivationsAndGivesFp32Gradients) {
-  const TestParam weight(random({50, 16}, 1).to(at::kBFloat16));
-  const at::Tensor x = leaf(random({2, 6, 16}, 2).to(at::kBFloat16));
+/// Working in 16 bits: what flows is in that dtype, weight gradients are fp32.
+class WorkingDtypes : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  /// Of one rounding: bf16 has 8 bits, fp16 has 11.
+  double epsilon() const { return GetParam() == at::kHalf ? 0x1p-11 : 0x1p-8; }
+  at::Tensor value(at::IntArrayRef sizes, std::uint64_t seed) const {
+    return random(sizes, seed).to(GetParam());
+  }
+};
+
+TEST_P(WorkingDtypes, VocabLossHasFp32LogitsAndFp32Gradients) {
+  const TestParam weight(value({50, 16}, 1));
+  const at::Tensor x = leaf(value({2, 6, 16}, 2));
   const at::Tensor labels = at::arange(12, at::kLong).view({2, 6});
   StepContext context = train_context();
 
@@ -268,10 +278,83 @@ TEST(VocabLoss, KeepsBf16ActivationsAndGivesFp32Gradients) {
   const at::Tensor rsum = at::cross_entropy_loss(
       at::linear(rx, rw).view({12, 50}), labels.view({-1}), {}, at::Reduction::Sum);
   const auto expected = gradients(rsum, {rx, rw}, at::ones({}, at::kDouble));
-  EXPECT_EQ(ours[0].scalar_type(), at::kBFloat16);
-  EXPECT_LT(relative_error(loss.sum, rsum), 1e-5);        // logits are fp32
-  EXPECT_LT(relative_error(ours[0], expected[0]), 1e-2);  // bf16 has 8 bits: 4e-3 a rounding
-  EXPECT_LT(relative_error(weight.grad(), expected[1]), 1e-2);
+  EXPECT_EQ(ours[0].scalar_type(), GetParam());
+  EXPECT_LT(relative_error(loss.sum, rsum), 1e-5);  // logits are fp32
+  // The logits' gradient is rounded, dx once more.
+  EXPECT_LT(relative_error(ours[0], expected[0]), 2.5 * epsilon());
+  EXPECT_LT(relative_error(weight.grad(), expected[1]), 2.5 * epsilon());
+}
+
+TEST_P(WorkingDtypes, ALayerOfEveryKindFollowsDifferentiationInDouble) {
+  const TestParam table(value({11, 32}, 1)), norm(value({32}, 2)), shift(value({32}, 3)),
+      weight(value({96, 32}, 4) * 0.2), bias(value({96}, 5));
+  const at::Tensor ids = at::tensor({0, 3, 3, 10, 3, 1}, at::kLong).view({2, 3});
+  const at::Tensor dy = value({2, 3, 32}, 6);
+  StepContext context = train_context();
+  NoBlock block;
+
+  const at::Tensor x = embedding(ids, table, context);
+  const at::Tensor n = layer_norm(x, norm, shift, 1e-5, context);
+  const auto heads = split_heads(linear(n, weight, &bias, context), 3, 4);
+  const at::Tensor mixed = attention(heads[0], heads[1], heads[2], {}, block, context);
+  const at::Tensor y = nn::activate(merge_heads(mixed), ops::Activation::GeluTanh);
+  gradients(y, {table.tensor(), norm.tensor(), shift.tensor(), weight.tensor(), bias.tensor()}, dy);
+
+  const at::Tensor rt = exact(table.tensor()), rn = exact(norm.tensor()),
+                   rs = exact(shift.tensor()), rw = exact(weight.tensor()),
+                   rb = exact(bias.tensor());
+  const at::Tensor flat = at::layer_norm(at::embedding(rt, ids), {32}, rn, rs, 1e-5);
+  const auto parts = at::linear(flat, rw, rb).view({2, 3, 3, 4, 8}).permute({2, 0, 3, 1, 4});
+  const at::Tensor ry =
+      at::gelu(at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true)
+                   .transpose(1, 2)
+                   .reshape({2, 3, 32}),
+               "tanh");
+  const auto expected = gradients(ry, {rt, rn, rs, rw, rb}, dy);
+  EXPECT_EQ(y.scalar_type(), GetParam());
+  // Some five roundings on the way there, as many on the way back.
+  const double tolerance = 10 * epsilon();
+  EXPECT_LT(relative_error(y, ry), tolerance);
+  EXPECT_LT(relative_error(table.grad(), expected[0]), tolerance);
+  EXPECT_LT(relative_error(norm.grad(), expected[1]), tolerance);
+  EXPECT_LT(relative_error(shift.grad(), expected[2]), tolerance);
+  EXPECT_LT(relative_error(weight.grad(), expected[3]), tolerance);
+  EXPECT_LT(relative_error(bias.grad(), expected[4]), tolerance);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, WorkingDtypes, testing::Values(at::kBFloat16, at::kHalf));
+
+struct HeadGradients {
+  at::Tensor dx, dweight;
+};
+
+HeadGradients fp16_head_gradients(double factor) {
+  const TestParam weight(random({50, 16}, 1).to(at::kHalf));
+  const at::Tensor x = leaf(random({2, 6, 16}, 2).to(at::kHalf));
+  StepContext context = train_context();
+  const VocabLoss loss =
+      vocab_loss(x, weight, at::arange(12, at::kLong).view({2, 6}), 0.0, context);
+  const auto dx = gradients(loss.sum, {x, weight.tensor()}, at::full({}, factor, at::kDouble));
+  return {dx[0], weight.grad()};
+}
+
+TEST(Fp16Loss, ScaledKeepsGradientsThatVanishWithoutIt) {
+  const HeadGradients one = fp16_head_gradients(1.0);
+  const HeadGradients tiny = fp16_head_gradients(0x1p-30);
+  const HeadGradients scaled = fp16_head_gradients(0x1p-30 * 0x1p24);
+
+  EXPECT_TRUE((tiny.dx == 0).all().item<bool>());
+  // Times a power of two nothing changes but for the smallest, which become subnormal; that may
+  // turn the rounding of a sum over them, by one place.
+  EXPECT_LT(relative_error(scaled.dx * 64, one.dx), 3 * 0x1p-11);
+  EXPECT_LT(relative_error(scaled.dweight * 64, one.dweight), 3 * 0x1p-11);
+}
+
+TEST(Fp16Loss, ScaledTooFarShowsInEveryGradient) {
+  const HeadGradients broken = fp16_head_gradients(0x1p20);
+
+  EXPECT_FALSE(at::isfinite(broken.dx).all().item<bool>());
+  EXPECT_FALSE(at::isfinite(broken.dweight).all().item<bool>());
 }
 
 }  // namespace

@@ -59,8 +59,9 @@ class ActivationDtypes : public testing::TestWithParam<at::ScalarType> {};
 TEST_P(ActivationDtypes, ValuesAndSlopesAgreeWithFloat64) {
   const at::Tensor x = inputs(GetParam()), dy = random({3, 677}, 2, GetParam());
   const std::vector<double> at = doubles(x), gradient = doubles(dy);
-  // Relative to each element for what is not tiny: a few fp32 operations, or one rounding to bf16.
-  const double tolerance = GetParam() == at::kBFloat16 ? epsilon(GetParam()) : 2e-6;
+  // Relative to each element for what is not tiny: a few fp32 operations, or one rounding to 16
+  // bits.
+  const double tolerance = GetParam() == at::kFloat ? 2e-6 : epsilon(GetParam());
 
   for (const Case& c : kCases) {
     const std::vector<double> y = doubles(activate(x, activation_from_name(c.name)));
@@ -76,7 +77,9 @@ TEST_P(ActivationDtypes, ValuesAndSlopesAgreeWithFloat64) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, ActivationDtypes, testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Dtypes,
+                         ActivationDtypes,
+                         testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
 TEST(ActivationKernel, AnElementDoesNotDependOnItsPlace) {
   const at::Tensor x = inputs(at::kFloat).view({-1});
@@ -100,6 +103,18 @@ TEST(ActivationKernel, NanStaysNanAndInfinityIsHandled) {
     EXPECT_TRUE(std::isnan(y[0].item<float>())) << c.name;
     EXPECT_EQ(y[1].item<float>(), inf) << c.name;
   }
+}
+
+TEST(ActivationKernel, WhatDoesNotFitIntoFp16IsInfinite) {
+  const at::Tensor ten = at::full({1, 37}, 10.0, at::kHalf);
+  const at::Tensor largest = at::full({1, 37}, 65504.0, at::kHalf);
+
+  const at::Tensor fits = activate_backward(largest, ten, Activation::Relu);
+  // Silu's slope at 10 is 1.0004, and from 65520 on nothing fits.
+  const at::Tensor passes = activate_backward(largest, ten, Activation::Silu);
+
+  EXPECT_TRUE(same_bits(fits, largest));
+  EXPECT_TRUE((passes == std::numeric_limits<double>::infinity()).all().item<bool>());
 }
 
 TEST(ActivationKernel, WorksOnMeta) {

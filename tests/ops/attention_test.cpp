@@ -8,10 +8,10 @@
 namespace tessera::ops {
 namespace {
 
-// fp32: softmax and two products of at most 64 terms. bf16: inputs are exact, the result is rounded
-// once, and its gradient sees the rounded result.
+// fp32: softmax and two products of at most 64 terms. 16 bits: inputs are exact, the result is
+// rounded once, and its gradient sees the rounded result.
 double tolerance(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? 2 * epsilon(dtype) : 4e-6;
+  return dtype == at::kFloat ? 4e-6 : 2 * epsilon(dtype);
 }
 
 struct Problem {
@@ -175,7 +175,9 @@ TEST_P(AttentionDtypes, PaddingAndDropoutAgreeWithFloat64) {
   expect_agreement(p);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionDtypes, testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Dtypes,
+                         AttentionDtypes,
+                         testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
 TEST(Attention, DecodingStepByStepAgreesWithTheWholeForward) {
   const Problem p = problem(1, 2, 10, 10, 16, at::kFloat);
@@ -217,6 +219,34 @@ TEST(Attention, NotANumberSpreadsToTheResult) {
   p.args.mask_BS = at::ones({1, 4});
 
   EXPECT_TRUE(at::isnan(attention(p.q, p.k, p.v, p.args).y_BHTK).all().item<bool>());
+}
+
+TEST(Attention, GradientsThatDoNotFitIntoFp16AreInfinite) {
+  Problem p = problem(1, 1, 4, 4, 8, at::kHalf);
+  // The first value counts once in the first query and some more in the others.
+  p.dy.fill_(60000.0);
+  for (const bool masked : {false, true}) {
+    if (masked) p.args.mask_BS = at::ones({1, 4});
+
+    const AttentionOut out = attention(p.q, p.k, p.v, p.args);
+    const AttentionGrads grads = attention_backward(p.dy, p.q, p.k, p.v, out, p.args);
+
+    EXPECT_TRUE(at::isfinite(out.y_BHTK).all().item<bool>());
+    EXPECT_TRUE(at::isinf(grads.dv_BHSK[0][0][0]).all().item<bool>());
+  }
+}
+
+TEST(Attention, ScoresBeyondFp16AreNotCut) {
+  // Products of q and k reach 8 * 200 * 200 = 320000; the first key of the two wins, by its sign.
+  const at::Tensor q = at::full({1, 1, 1, 8}, 200.0, at::kHalf);
+  const at::Tensor k = at::cat({q, -q}, 2), v = random({1, 1, 2, 8}, 3, at::kHalf);
+  for (const bool masked : {false, true}) {
+    AttentionArgs args;
+    args.causal = false;
+    if (masked) args.mask_BS = at::ones({1, 2});
+
+    EXPECT_TRUE(same_bits(attention(q, k, v, args).y_BHTK, v.slice(2, 0, 1).contiguous()));
+  }
 }
 
 TEST(Attention, WorksOnMeta) {

@@ -81,6 +81,23 @@ TEST(Dropout, HasTheSameBitsForAnyNumberOfThreads) {
   EXPECT_TRUE(same_bits(results[0], results[2]));
 }
 
+TEST(Dropout, In16BitsItIsTheFloatResultRoundedOnce) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = random({2, 1003}, 1, dtype);
+
+    const at::Tensor y = dropout(x, key_of(0.3, {1, 2}));
+
+    EXPECT_TRUE(same_bits(y, dropout(x.to(at::kFloat), key_of(0.3, {1, 2})).to(dtype)));
+  }
+}
+
+TEST(Dropout, WhatDoesNotFitIntoFp16IsInfinite) {
+  const at::Tensor y = dropout(at::full({1, 100}, 60000.0, at::kHalf), key_of(0.5, {1}));
+
+  EXPECT_TRUE(((y == 0) | at::isinf(y)).all().item<bool>());
+  EXPECT_TRUE(at::isinf(y).any().item<bool>());
+}
+
 TEST(Dropout, NothingAndEverythingCanBeDropped) {
   const at::Tensor x = random({1, 100}, 1);
 

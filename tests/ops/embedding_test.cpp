@@ -11,7 +11,7 @@ namespace {
 const std::vector<std::int64_t> kIds = {3, 0, 3, 10, 3, 7, 0};
 
 TEST(Embedding, CopiesRows) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor table = random({11, 37}, 1, dtype);
 
     const at::Tensor y = ops::embedding(table, int64s(kIds));
@@ -27,7 +27,7 @@ TEST(Embedding, KeepsTheShapeOfTheIds) {
 }
 
 TEST(Embedding, GradientAgreesWithFloat64) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor dy = random({7, 37}, 2, dtype), dw = at::full({11, 37}, 9.0, at::kFloat);
     const std::vector<double> gradient = doubles(dy);
     std::vector<double> expected(11 * 37);

@@ -13,7 +13,12 @@ namespace {
 struct State {
   std::vector<float> master, exp_avg, exp_avg_sq, grad;
   std::vector<std::uint16_t> working;
+  DType dtype = DType::BF16;
 };
+
+std::uint16_t rounded(float value, DType dtype) {
+  return dtype == DType::F16 ? to_fp16(value) : to_bf16(value);
+}
 
 std::vector<float> floats(const at::Tensor& x) {
   return {x.data_ptr<float>(), x.data_ptr<float>() + x.numel()};
@@ -33,6 +38,7 @@ void update(State& s, std::int64_t first, std::int64_t n, const AdamWScalars& sc
         s.exp_avg_sq.data() + first,
         s.grad.data() + first,
         s.working.data() + first,
+        s.dtype,
         n,
         scalars);
 }
@@ -50,6 +56,7 @@ TEST(FusedAdamW, AgreesWithFloat64) {
     for (const bool corrected : {true, false}) {
       const State before = state(1003);
       State after = before;
+      after.dtype = corrected ? DType::BF16 : DType::F16;
       AdamWScalars s = kScalars;
       s.decoupled = decoupled;
       s.bias_correction = corrected;
@@ -69,26 +76,41 @@ TEST(FusedAdamW, AgreesWithFloat64) {
         ASSERT_NEAR(after.exp_avg[i], m, 2e-7) << i;
         ASSERT_NEAR(after.exp_avg_sq[i], v, 2e-7) << i;
         ASSERT_NEAR(after.master[i], p, 3e-7) << i;
-        ASSERT_EQ(after.working[i], to_bf16(after.master[i])) << i;
+        ASSERT_EQ(after.working[i], rounded(after.master[i], after.dtype)) << i;
       }
     }
   }
 }
 
 TEST(FusedAdamW, AnElementDoesNotDependOnItsPlace) {
-  State whole = state(100);
-  State pieces = whole;
+  for (const DType dtype : {DType::BF16, DType::F16}) {
+    State whole = state(100);
+    whole.dtype = dtype;
+    State pieces = whole;
 
-  update(whole, 0, 100, kScalars);
-  for (std::int64_t first = 0, n = 1; first < 100;
-       first += n, n = std::min<std::int64_t>(n + 2, 100 - first)) {
-    update(pieces, first, std::min<std::int64_t>(n, 100 - first), kScalars);
+    update(whole, 0, 100, kScalars);
+    for (std::int64_t first = 0, n = 1; first < 100;
+         first += n, n = std::min<std::int64_t>(n + 2, 100 - first)) {
+      update(pieces, first, std::min<std::int64_t>(n, 100 - first), kScalars);
+    }
+
+    EXPECT_EQ(whole.master, pieces.master);
+    EXPECT_EQ(whole.exp_avg, pieces.exp_avg);
+    EXPECT_EQ(whole.exp_avg_sq, pieces.exp_avg_sq);
+    EXPECT_EQ(whole.working, pieces.working);
   }
+}
 
-  EXPECT_EQ(whole.master, pieces.master);
-  EXPECT_EQ(whole.exp_avg, pieces.exp_avg);
-  EXPECT_EQ(whole.exp_avg_sq, pieces.exp_avg_sq);
-  EXPECT_EQ(whole.working, pieces.working);
+TEST(FusedAdamW, AMasterThatDoesNotFitIntoFp16HasAnInfiniteWorkingCopy) {
+  State s = state(40);
+  s.dtype = DType::F16;
+  s.master.assign(40, 65536.0F);
+  s.grad.assign(40, -1.0F);  // away from zero
+
+  update(s, 0, 40, {.lr = 1e-2});
+
+  EXPECT_EQ(s.working, std::vector<std::uint16_t>(40, 0x7c00));
+  EXPECT_TRUE(std::isfinite(s.master[0]));
 }
 
 TEST(FusedAdamW, HasTheSameBitsForAnyNumberOfThreadsAndWithoutAWorkingCopy) {
@@ -103,6 +125,7 @@ TEST(FusedAdamW, HasTheSameBitsForAnyNumberOfThreadsAndWithoutAWorkingCopy) {
         alone.exp_avg_sq.data(),
         alone.grad.data(),
         nullptr,
+        DType::F32,
         70001,
         kScalars);
 

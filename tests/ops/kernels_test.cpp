@@ -4,7 +4,9 @@
 
 #include "ops/support.h"
 
+#include "tessera/base/dtype.h"
 #include "tessera/ops/cpu/isa.h"
+#include "tessera/ops/cpu/tensors.h"
 
 namespace tessera::ops {
 namespace {
@@ -29,7 +31,7 @@ void expect_same_bits(Fn fn) {
 
 class KernelDtypes : public testing::TestWithParam<at::ScalarType> {
  protected:
-  cpu::Float index() const { return GetParam() == at::kFloat ? cpu::kF32 : cpu::kBF16; }
+  cpu::Float index() const { return cpu::float_of(at::empty({0}, GetParam())); }
   at::Tensor x() const { return (random({kRows, kColumns}, 1) * 4).to(GetParam()); }
   at::Tensor dy() const { return random({kRows, kColumns}, 2, GetParam()); }
 };
@@ -100,7 +102,9 @@ TEST_P(KernelDtypes, EmbeddingGradients) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, KernelDtypes, testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Dtypes,
+                         KernelDtypes,
+                         testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
 TEST(Kernels, CrossEntropyAndSoftmaxAgreeAcrossInstructionSets) {
   const at::Tensor logits = random({kRows, kColumns}, 1) * 20,
@@ -128,30 +132,94 @@ TEST(Kernels, CrossEntropyAndSoftmaxAgreeAcrossInstructionSets) {
 
 TEST(Kernels, UpdatesAndSumsAgreeAcrossInstructionSets) {
   const at::Tensor state = random({4, kAll}, 1).abs();
-  expect_same_bits([&](const cpu::Kernels& k) {
-    const at::Tensor s = state.clone(), working = at::empty({kAll}, at::kBFloat16),
-                     sums = at::empty({5}, at::kDouble);
-    float* at = s.data_ptr<float>();
-    k.adamw({at,
-             at + kAll,
-             at + 2 * kAll,
-             at + 3 * kAll,
-             static_cast<std::uint16_t*>(working.data_ptr()),
-             0.5F,
-             0.9F,
-             0.1F,
-             0.95F,
-             0.05F,
-             0.999F,
-             0.01F,
-             1e-2F,
-             1.1F,
-             1e-8F},
-            0,
-            kAll);
-    k.square_sums(at, kAll, 100, sums.data_ptr<double>(), 0, 5);
-    return at::cat({s.view({-1}).to(at::kDouble), working.to(at::kDouble), sums});
-  });
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    expect_same_bits([&](const cpu::Kernels& k) {
+      const at::Tensor s = state.clone(), working = at::empty({kAll}, dtype),
+                       sums = at::empty({5}, at::kDouble);
+      float* at = s.data_ptr<float>();
+      k.adamw({at,
+               at + kAll,
+               at + 2 * kAll,
+               at + 3 * kAll,
+               working.data_ptr(),
+               cpu::float_of(working),
+               0.5F,
+               0.9F,
+               0.1F,
+               0.95F,
+               0.05F,
+               0.999F,
+               0.01F,
+               1e-2F,
+               1.1F,
+               1e-8F},
+              0,
+              kAll);
+      k.square_sums(at, kAll, 100, sums.data_ptr<double>(), 0, 5);
+      return at::cat({s.view({-1}).to(at::kDouble), working.to(at::kDouble), sums});
+    });
+  }
+}
+
+/// The values, those at odd places negated, as a norm stores them: of +1, -1, +1, ... it makes the
+/// weights, because the mean is 0 and the variance 1.
+std::vector<std::uint16_t> stored(const cpu::Kernels& k, const std::vector<float>& values) {
+  const std::int64_t n = static_cast<std::int64_t>(values.size());
+  std::vector<std::uint16_t> x(values.size(), to_fp16(1.0F)), y(values.size());
+  for (std::size_t i = 1; i < x.size(); i += 2)
+    x[i] = to_fp16(-1.0F);
+  float mean = 9.0F, rstd = 9.0F;
+  k.layer_norm[cpu::kF16]({x.data(), values.data(), nullptr, y.data(), &mean, &rstd, n, 0.0}, 0, 1);
+  EXPECT_EQ(mean, 0.0F);
+  EXPECT_EQ(rstd, 1.0F);
+  return y;
+}
+
+TEST(Kernels, RoundToFp16AsTheDefinitionDoes) {
+  // All numbers of fp16, the midpoints between them, their neighbours, and a walk over all of fp32.
+  std::vector<float> values;
+  for (std::uint32_t half = 0; half < 0x10000; ++half) {
+    const float here = from_fp16(static_cast<std::uint16_t>(half)),
+                next = from_fp16(static_cast<std::uint16_t>(half + 1));
+    const float middle = std::isinf(next) ? std::copysign(65520.0F, here) : (here + next) / 2;
+    values.insert(values.end(),
+                  {here, middle, std::nextafter(middle, here), std::nextafter(middle, next)});
+  }
+  for (std::uint64_t pattern = 0; pattern < (1ULL << 32); pattern += 40013) {
+    const auto bits = static_cast<std::uint32_t>(pattern);
+    values.emplace_back();
+    std::memcpy(&values.back(), &bits, 4);
+  }
+  values.resize(values.size() / 2 * 2);
+  std::vector<std::uint16_t> expected;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const bool negated = i % 2 == 1 && !std::isnan(values[i]);
+    expected.push_back(to_fp16(negated ? -values[i] : values[i]));
+  }
+
+  for (const cpu::Kernels* k : runnable()) {
+    EXPECT_TRUE(stored(*k, values) == expected);
+  }
+}
+
+TEST(Kernels, WidenFp16AsTheDefinitionDoes) {
+  constexpr std::int64_t kHalves = 0x10000;
+  std::vector<std::uint16_t> halves(kHalves), back(kHalves), expected_back;
+  std::vector<float> expected;
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    halves[i] = static_cast<std::uint16_t>(i);
+    expected.push_back(0.0F + from_fp16(halves[i]));
+    expected_back.push_back(to_fp16(from_fp16(halves[i])));
+  }
+
+  for (const cpu::Kernels* k : runnable()) {
+    std::vector<float> sums(kHalves);
+    k->column_sums[cpu::kF16](halves.data(), kHalves, sums.data(), 0, 1);
+    k->dropout[cpu::kF16](halves.data(), back.data(), kHalves, 1, 2, 0, 0, 1.0F);  // drops nothing
+
+    EXPECT_EQ(std::memcmp(sums.data(), expected.data(), sums.size() * sizeof(float)), 0);
+    EXPECT_TRUE(back == expected_back);
+  }
 }
 
 }  // namespace

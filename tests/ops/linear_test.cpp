@@ -8,10 +8,10 @@
 namespace tessera::ops {
 namespace {
 
-// fp32: the sum of up to 200 products in any order. bf16: the same sum, rounded once on the way
+// fp32: the sum of up to 200 products in any order. 16 bits: the same sum, rounded once on the way
 // out.
 double tolerance(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? epsilon(dtype) : 2e-6;
+  return dtype == at::kFloat ? 2e-6 : epsilon(dtype);
 }
 
 /// a [n, k] times b [m, k] transposed, plus c [m].
@@ -98,7 +98,7 @@ TEST_P(LinearShapes, BiasGradientIsTheColumnSum) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes,
                          LinearShapes,
-                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
+                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                                           testing::Values(std::vector<std::int64_t>{1, 1, 1},
                                                           std::vector<std::int64_t>{1, 33, 7},
                                                           std::vector<std::int64_t>{37, 64, 129},
@@ -124,6 +124,45 @@ TEST(Linear, BiasGradientHasTheSameBitsForAnyNumberOfThreads) {
   EXPECT_TRUE(same_bits(results[0], results[1]));
   EXPECT_TRUE(same_bits(results[0], results[2]));
 }
+
+// Sums that a 16-bit accumulator would lose: one above 2048 takes no more ones, one above 65504
+// is infinite.
+class LinearSums : public testing::TestWithParam<std::int64_t> {
+ protected:
+  static constexpr std::int64_t kTerms = 4096;
+  at::Tensor rows(double value) const { return at::full({GetParam(), kTerms}, value, at::kHalf); }
+};
+
+TEST_P(LinearSums, OfFp16AreMadeInFp32) {
+  const at::Tensor ones = rows(1.0);
+
+  EXPECT_TRUE((ops::linear(ones, ones) == kTerms).all().item<bool>());
+  EXPECT_TRUE((ops::linear(ones, ones, {}, at::kFloat) == kTerms).all().item<bool>());
+  EXPECT_TRUE((linear_input_grad(ones, ones.t().contiguous()) == kTerms).all().item<bool>());
+}
+
+TEST_P(LinearSums, MayLeaveFp16AndComeBack) {
+  at::Tensor up_and_down = rows(300.0);
+  up_and_down.slice(1, kTerms / 2, kTerms).neg_();
+  const at::Tensor x = rows(300.0);
+
+  EXPECT_TRUE((ops::linear(x, up_and_down) == 0).all().item<bool>());
+  EXPECT_TRUE((ops::linear(x, up_and_down, {}, at::kFloat) == 0).all().item<bool>());
+  EXPECT_TRUE((linear_input_grad(x, up_and_down.t().contiguous()) == 0).all().item<bool>());
+}
+
+TEST_P(LinearSums, ThatDoNotFitIntoFp16AreInfinite) {
+  const at::Tensor x = rows(4.5), dw = at::empty({kTerms, kTerms}, at::kFloat);
+
+  linear_weight_grad(rows(60000.0), x, dw, false);
+
+  EXPECT_TRUE(at::isinf(ops::linear(x, x)).all().item<bool>());
+  EXPECT_TRUE(at::isinf(linear_input_grad(x, x.t().contiguous())).all().item<bool>());
+  EXPECT_TRUE((ops::linear(x, x, {}, at::kFloat) == 20.25 * kTerms).all().item<bool>());
+  EXPECT_TRUE((dw == 270000.0 * GetParam()).all().item<bool>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, LinearSums, testing::Values(1, 3, 40));
 
 TEST(Linear, WorksOnMeta) {
   const at::Tensor x =

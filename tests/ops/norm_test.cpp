@@ -9,9 +9,9 @@ namespace tessera::ops {
 namespace {
 
 constexpr double kEps = 1e-5;
-// fp32 sums of at most 1,000 terms in 16 lanes; bf16 adds the rounding of the result.
+// fp32 sums of at most 1,000 terms in 16 lanes; 16 bits add the rounding of the result.
 double tolerance(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? epsilon(dtype) : 2e-6;
+  return dtype == at::kFloat ? 2e-6 : epsilon(dtype);
 }
 
 struct Reference {
@@ -80,7 +80,7 @@ TEST_P(NormShapes, ForwardAndGradientsAgreeWithFloat64) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes,
                          NormShapes,
-                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
+                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                                           testing::Values(1, 3, 70),
                                           testing::Values(1, 7, 16, 65, 768)));
 
@@ -139,6 +139,22 @@ TEST(LayerNorm, LargeMeansDoNotSpoilTheVariance) {
 
   // The mean of numbers near 1000 is known to 6e-5 of their spread.
   expect_close(y, expected.y, 2e-4);
+}
+
+TEST(LayerNorm, SquaresBeyondFp16AreNotCutButResultsAre) {
+  const at::Tensor x = (random({3, 64}, 1) * 60000).to(at::kHalf);
+  const at::Tensor ones = at::ones({64}, at::kHalf), zeros = at::zeros({64}, at::kHalf);
+  const Reference expected = reference(x, ones, zeros, x);
+
+  const at::Tensor y = layer_norm(x, ones, zeros, kEps).y_NC;
+  const std::vector<double> wide = doubles(layer_norm(x, ones * 60000, zeros, kEps).y_NC);
+
+  expect_close(y, expected.y, tolerance(at::kHalf));
+  for (std::size_t i = 0; i < wide.size(); ++i) {
+    const double size = 60000 * std::abs(expected.y[i]);
+    if (std::abs(size - 65520) < 1.0) continue;  // fp32 may round it to either side
+    EXPECT_EQ(std::isinf(wide[i]), size > 65520) << size;
+  }
 }
 
 TEST(LayerNorm, WorksOnMeta) {

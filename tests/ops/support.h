@@ -17,7 +17,8 @@
 
 namespace tessera::ops {
 
-/// Uniform in [-1, 1), the same for the same seed; in bf16 the values are exact bf16 numbers.
+/// Uniform in [-1, 1), the same for the same seed; in bf16 and fp16 the values are exact
+/// numbers of theirs.
 inline at::Tensor random(at::IntArrayRef sizes,
                          std::uint64_t seed,
                          at::ScalarType dtype = at::kFloat) {
@@ -39,8 +40,9 @@ inline std::vector<double> doubles(const at::Tensor& x) {
   return {wide.data_ptr<double>(), wide.data_ptr<double>() + wide.numel()};
 }
 
-/// Rounding of one store in this dtype, relative.
+/// Rounding of one store in this dtype, relative: bf16 has 8 bits, fp16 has 11.
 inline double epsilon(at::ScalarType dtype) {
+  if (dtype == at::kHalf) return 0x1p-11;
   return dtype == at::kBFloat16 ? 0x1p-8 : 0x1p-23;
 }
 

@@ -89,6 +89,7 @@ class ModelRunner {
                  state[1].data_ptr<float>(),
                  grads.at(name).data_ptr<float>(),
                  nullptr,
+                 DType::F32,
                  weight.numel(),
                  scalars);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tensor/flat_buffer.h"
 
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -72,6 +73,19 @@ TEST(TensorOver, KeepsItsRegionAlive) {
 
   tensor.reset();
   EXPECT_TRUE(freed);
+}
+
+TEST(TensorOver, HasTheWorkingDtype) {
+  bool freed = false;
+  const auto region = std::make_shared<PlainRegion>(2048, &freed);
+  for (const auto& [dtype, expected] :
+       {std::pair(DType::F16, at::kHalf), std::pair(DType::BF16, at::kBFloat16)}) {
+    const at::Tensor tensor = tensor_over(region, 1024, dtype);
+
+    EXPECT_EQ(tensor.scalar_type(), expected);
+    EXPECT_EQ(tensor.data_ptr(), region->data());
+    EXPECT_EQ(tensor.nbytes(), region->bytes());
+  }
 }
 
 TEST(ViewOf, SharesTheMemoryOfItsSegment) {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tensor/param.h"
 
+#include <cmath>
+#include <limits>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -16,8 +20,19 @@ TEST(GradSink, OverwritesOnceAndThenAdds) {
 
   sink.write(at::full({2, 3}, 1.0F));
   sink.write(at::full({2, 3}, 0.5F, at::kBFloat16));
+  sink.write(at::full({2, 3}, 0.25F, at::kHalf));
 
-  EXPECT_TRUE(at::equal(sink.out(), at::full({2, 3}, 1.5F)));
+  EXPECT_TRUE(at::equal(sink.out(), at::full({2, 3}, 1.75F)));
+}
+
+TEST(GradSink, KeepsWhatAnFp16GradientOverflowedTo) {
+  GradSink sink;
+  sink.open(at::empty({3}, at::kFloat));
+
+  sink.write(at::full({3}, std::numeric_limits<float>::infinity()).to(at::kHalf));
+  sink.write(at::full({3}, 65504.0F).to(at::kHalf));
+
+  EXPECT_TRUE(at::isinf(sink.out()).all().item<bool>());
 }
 
 TEST(GradSink, ClosesWithZerosWhereNobodyWrote) {
@@ -57,6 +72,31 @@ TEST(TorchDtype, ConvertsEveryTypeThereAndBack) {
 
     EXPECT_EQ(from_torch(to_torch(dtype)), dtype);
     EXPECT_EQ(c10::elementSize(to_torch(dtype)), size_of(dtype));
+  }
+}
+
+// First working weights are libtorch's copies of the masters, later ones our kernels'.
+TEST(TorchDtype, RoundsTo16BitsAsOurConversionsDo) {
+  std::vector<float> values;
+  for (std::uint32_t half = 0; half < 0x7c00; ++half) {
+    const float here = from_fp16(static_cast<std::uint16_t>(half)),
+                next = half + 1 < 0x7c00 ? from_fp16(static_cast<std::uint16_t>(half + 1)) : 65536;
+    const float middle = (here + next) / 2;
+    for (const float value :
+         {here, middle, std::nextafter(middle, here), std::nextafter(middle, next)}) {
+      values.push_back(value);
+      values.push_back(-value);
+    }
+  }
+  const at::Tensor wide = at::tensor(values, at::kFloat);
+
+  const at::Tensor half = wide.to(at::kHalf), brain = wide.to(at::kBFloat16);
+
+  const auto* half_bits = static_cast<const std::uint16_t*>(half.data_ptr());
+  const auto* brain_bits = static_cast<const std::uint16_t*>(brain.data_ptr());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(half_bits[i], to_fp16(values[i])) << values[i];
+    ASSERT_EQ(brain_bits[i], to_bf16(values[i])) << values[i];
   }
 }
 

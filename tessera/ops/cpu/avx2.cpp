@@ -2,10 +2,12 @@
 // Headers stand before the pragma: their inline functions must stay runnable on every CPU.
 #include <cstdint>
 
+#include <immintrin.h>
+
 #include "tessera/base/philox.h"
 #include "tessera/ops/cpu/kernels.h"
 
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 #define TESSERA_KERNELS avx2_kernels
 #define TESSERA_LANES 8
 #include "tessera/ops/cpu/bodies.inc"

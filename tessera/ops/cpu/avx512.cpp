@@ -2,6 +2,8 @@
 // Headers stand before the pragma: their inline functions must stay runnable on every CPU.
 #include <cstdint>
 
+#include <immintrin.h>
+
 #include "tessera/base/philox.h"
 #include "tessera/ops/cpu/kernels.h"
 

@@ -5,11 +5,28 @@
 #include <string>
 #include <vector>
 
+#include <cpuid.h>
+
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 
 namespace tessera::ops {
 namespace {
+
+/// What clang 14, which clang-tidy is made of, has no word for in __builtin_cpu_supports.
+struct Features {
+  bool f16c = false, avx512_fp16 = false, amx_bf16 = false;
+};
+Features features() {
+  Features found;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0) found.f16c = (ecx & bit_F16C) != 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0) {
+    found.amx_bf16 = (edx >> 22 & 1U) != 0;
+    found.avx512_fp16 = (edx >> 23 & 1U) != 0;
+  }
+  return found;
+}
 
 Isa best() {
   if (runs_here(Isa::Avx512)) return Isa::Avx512;
@@ -41,7 +58,7 @@ bool runs_here(Isa isa) {
     case Isa::Portable:
       return true;
     case Isa::Avx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && features().f16c;
     case Isa::Avx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
@@ -67,13 +84,22 @@ std::string_view name(Isa isa) {
 }
 
 bool native_bf16() {
-  static const bool native = isa() == Isa::Avx512 && (__builtin_cpu_supports("avx512bf16") ||
-                                                      __builtin_cpu_supports("amx-bf16"));
+  static const bool native =
+      isa() == Isa::Avx512 && (__builtin_cpu_supports("avx512bf16") || features().amx_bf16);
   return native;
 }
 
 bool native_bf16_to_fp32() {
   return native_bf16() && __builtin_cpu_is("intel");
+}
+
+bool native_fp16() {
+  static const bool native = isa() == Isa::Avx512 && features().avx512_fp16;
+  return native;
+}
+
+bool native_fp16_to_fp32() {
+  return native_fp16() && __builtin_cpu_is("intel");
 }
 
 }  // namespace tessera::ops

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which body of our kernels runs on this machine, and whether its CPU multiplies bf16 by itself.
+// Which body of our kernels runs on this machine, and whether its CPU multiplies 16-bit floats
+// by itself.
 #pragma once
 
 #include <string_view>
@@ -22,5 +23,9 @@ bool native_bf16();
 /// True where a bf16 product can be added to an fp32 matrix at hardware speed (Intel: MKL's
 /// bf16bf16f32).
 bool native_bf16_to_fp32();
+/// The same for fp16 (AVX512-FP16; its products are added up in fp32 there, by oneDNN and by MKL's
+/// f16f16f32).
+bool native_fp16();
+bool native_fp16_to_fp32();
 
 }  // namespace tessera::ops

@@ -11,9 +11,10 @@
 
 namespace tessera::ops::cpu {
 
-/// Element type of a kernel's data: fp32, or bf16 as its 16 bits.
-enum Float : int { kF32 = 0, kBF16 = 1 };
-inline constexpr int kFloats = 2;
+/// Element type of a kernel's data: fp32, or bf16 or fp16 as its 16 bits. What does not fit into
+/// fp16 is stored as infinity.
+enum Float : int { kF32 = 0, kBF16 = 1, kF16 = 2 };
+inline constexpr int kFloats = 3;
 
 struct NormRows {
   const void* x;
@@ -56,7 +57,8 @@ struct AdamWRange {
   float* exp_avg;
   float* exp_avg_sq;
   const float* grad;
-  std::uint16_t* working;  // or nullptr
+  void* working;       // or nullptr
+  Float working_type;  // kBF16 or kF16
   float grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2;
   float keep;       // 1 - lr * decay where decay is decoupled, else 1
   float l2;         // decay where it goes into the gradient, else 0

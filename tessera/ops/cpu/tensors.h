@@ -16,11 +16,12 @@ namespace tessera::ops::cpu {
 /// The kernels' name for a tensor's dtype; another one is Error{Unsupported}.
 inline Float float_of(const at::Tensor& x) {
   if (x.scalar_type() == at::kFloat) return kF32;
-  TESSERA_REQUIRE(x.scalar_type() == at::kBFloat16,
+  if (x.scalar_type() == at::kBFloat16) return kBF16;
+  TESSERA_REQUIRE(x.scalar_type() == at::kHalf,
                   Unsupported,
                   std::string("a tensor of ") + c10::toString(x.scalar_type()),
-                  "use float or bfloat16");
-  return kBF16;
+                  "use float, bfloat16 or half");
+  return kF16;
 }
 
 inline std::string shape(const at::Tensor& x) {

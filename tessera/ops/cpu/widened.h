@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bf16 matrices on a CPU that multiplies fp32 only. Operands are widened panel by panel
-// of output features, so that a large table (the vocabulary) or its gradient never exists in fp32
-// as a whole. Legend: N rows, I in, O out features.
+// Products of bf16 or fp16 matrices on a CPU that multiplies fp32 only. Operands are widened panel
+// by panel of output features, so that a large table (the vocabulary) or its gradient never exists
+// in fp32 as a whole. Legend: N rows, I in, O out features.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera::ops::cpu {
 
-/// y_NO = x_NI weight_OI^T + bias_O, rounded once where y is bf16. bias_O may be undefined.
+/// y_NO = x_NI weight_OI^T + bias_O, rounded once where y is not fp32. bias_O may be undefined.
 void widened_linear(const at::Tensor& x_NI,
                     const at::Tensor& weight_OI,
                     const at::Tensor& bias_O,

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/optim/loss_scale.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::optim {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+// Largest exponent of fp32: a larger scale makes every loss infinite.
+constexpr double kMostPower = 127;
+
+/// A key that some scalers read and others do not.
+struct Owned {
+  const char* key;
+  bool given;
+  std::vector<std::string> scalers;
+};
+
+std::vector<Owned> owned_keys(const Fp16Options& o) {
+  return {{"loss_scale_window", o.loss_scale_window.has_value(), {"deepspeed"}},
+          {"hysteresis", o.hysteresis.has_value(), {"deepspeed", "megatron"}},
+          {"consecutive_hysteresis", o.consecutive_hysteresis.has_value(), {"deepspeed"}},
+          {"min_loss_scale", o.min_loss_scale.has_value(), {"deepspeed", "bmtrain"}},
+          {"loss_scale_factor", o.loss_scale_factor.has_value(), {"deepspeed", "bmtrain"}},
+          {"growth_factor", o.growth_factor.has_value(), {"megatron"}},
+          {"backoff_factor", o.backoff_factor.has_value(), {"megatron"}},
+          {"growth_interval", o.growth_interval.has_value(), {"megatron"}},
+          {"min_scale", o.min_scale.has_value(), {"megatron"}},
+          {"max_scale", o.max_scale.has_value(), {"megatron"}},
+          {"loss_scale_steps", o.loss_scale_steps.has_value(), {"bmtrain"}},
+          {"max_loss_scale", o.max_loss_scale.has_value(), {"bmtrain"}}};
+}
+
+double start_of(const Fp16Options& o) {
+  if (o.initial_scale) return *o.initial_scale;
+  return std::ldexp(1.0, static_cast<int>(o.initial_scale_power.value_or(16)));
+}
+
+double number_of(const json::Value& state, std::string_view key) {
+  const json::Value* value = state.find(key);
+  TESSERA_REQUIRE(value != nullptr && value->is_number(),
+                  Format,
+                  fmt::format("the state of the loss scaler has no number \"{}\"", key),
+                  "resume from another checkpoint");
+  return value->as_double();
+}
+
+std::int64_t count_of(const json::Value& state, std::string_view key) {
+  const double number = number_of(state, key);
+  TESSERA_REQUIRE(number == std::floor(number) && std::abs(number) < 0x1p53,
+                  Format,
+                  fmt::format("the loss scaler's \"{}\" is {}, not a count", key, number),
+                  "resume from another checkpoint");
+  return static_cast<std::int64_t>(number);
+}
+
+void describe_start(Fp16Options& o, config::Fields& f) {
+  f.field("enabled",
+          o.enabled,
+          {.text = "Weights and activations in fp16, the loss scaled; masters, moments and sums "
+                   "stay fp32."});
+  f.field("auto_cast",
+          o.auto_cast,
+          {.text = "Cast floating-point inputs of the model to fp16; token ids stay what they "
+                   "are."});
+  f.field("loss_scale",
+          o.loss_scale,
+          {.text = "A fixed scale; 0 is dynamic: it follows the overflows.", .min = 0});
+  f.field("scaler",
+          o.scaler,
+          {.text = "Whose rule a dynamic scale follows; megatron is also Colossal-AI's.",
+           .choices = {"deepspeed", "megatron", "bmtrain"}});
+  f.field("initial_scale_power",
+          o.initial_scale_power,
+          {.text = "A dynamic scale starts at 2 to this power.",
+           .min = 0,
+           .max = kMostPower,
+           .default_text = "16"});
+  f.field("initial_scale",
+          o.initial_scale,
+          {.text = "The start itself, instead of its power.",
+           .min = 0,
+           .above_min = true,
+           .default_text = "2 to the power of initial_scale_power"});
+}
+
+void describe_deepspeed(Fp16Options& o, config::Fields& f) {
+  f.field("loss_scale_window",
+          o.loss_scale_window,
+          {.text = "deepspeed: the scale grows after so many steps without an overflow.",
+           .unit = "steps",
+           .min = 1,
+           .default_text = "1000"});
+  f.field("hysteresis",
+          o.hysteresis,
+          {.text = "deepspeed, megatron: which overflow since the scale grew is the first to lower "
+                   "it (deepspeed: from ZeRO stage 1 on).",
+           .unit = "overflows",
+           .min = 1,
+           .default_text = "2"});
+  f.field("consecutive_hysteresis",
+          o.consecutive_hysteresis,
+          {.text = "deepspeed: count overflows in a row only (from ZeRO stage 1 on).",
+           .default_text = "false"});
+  f.field("min_loss_scale",
+          o.min_loss_scale,
+          {.text = "deepspeed, bmtrain: the smallest scale.",
+           .min = 0,
+           .above_min = true,
+           .default_text = "1"});
+  f.field("fp16_master_weights_and_grads",
+          o.fp16_master_weights_and_grads,
+          {.text = "Masters and gradients in fp16 too; not built yet: they are fp32."});
+}
+
+void describe_bmtrain(Fp16Options& o, config::Fields& f) {
+  f.field("loss_scale_factor",
+          o.loss_scale_factor,
+          {.text = "bmtrain, deepspeed: the scale is multiplied and divided by it.",
+           .min = 1,
+           .above_min = true,
+           .default_text = "2"});
+  f.field("loss_scale_steps",
+          o.loss_scale_steps,
+          {.text = "bmtrain: the scale grows after so many steps without a change.",
+           .unit = "steps",
+           .min = 1,
+           .default_text = "1024"});
+  f.field("max_loss_scale",
+          o.max_loss_scale,
+          {.text = "bmtrain: from here on the scale grows no more.",
+           .min = 0,
+           .above_min = true,
+           .default_text = "none"});
+}
+
+void describe_megatron(Fp16Options& o, config::Fields& f) {
+  f.field("growth_factor",
+          o.growth_factor,
+          {.text = "megatron: the scale grows by it.",
+           .min = 1,
+           .above_min = true,
+           .default_text = "2"});
+  f.field("backoff_factor",
+          o.backoff_factor,
+          {.text = "megatron: the scale shrinks by it; below 1.",
+           .min = 0,
+           .max = 1,
+           .above_min = true,
+           .default_text = "0.5"});
+  f.field("growth_interval",
+          o.growth_interval,
+          {.text = "megatron: the scale grows after so many steps without an overflow.",
+           .unit = "steps",
+           .min = 1,
+           .default_text = "1000"});
+  f.field(
+      "min_scale",
+      o.min_scale,
+      {.text = "megatron: the smallest scale.", .min = 0, .above_min = true, .default_text = "1"});
+  f.field("max_scale",
+          o.max_scale,
+          {.text = "megatron: the largest scale (Colossal-AI's).",
+           .min = 0,
+           .above_min = true,
+           .default_text = "none"});
+}
+
+}  // namespace
+
+void Fp16Options::describe(config::Fields& f) {
+  describe_start(*this, f);
+  describe_deepspeed(*this, f);
+  describe_bmtrain(*this, f);
+  describe_megatron(*this, f);
+}
+
+Fp16Options Fp16Options::completed(int zero_stage) const {
+  Fp16Options out = *this;
+  if (!enabled || loss_scale > 0) return out;
+  const auto fill = [](auto& option, auto value) {
+    if (!option) option = value;
+  };
+  if (!initial_scale) fill(out.initial_scale_power, 16);
+  if (scaler == "deepspeed") {
+    fill(out.loss_scale_window, 1000);
+    fill(out.min_loss_scale, 1.0);
+    if (zero_stage > 0) fill(out.hysteresis, 2);
+    if (zero_stage > 0) fill(out.consecutive_hysteresis, false);
+  } else if (scaler == "megatron") {
+    fill(out.growth_interval, 1000);
+    fill(out.hysteresis, 2);
+    fill(out.growth_factor, 2.0);
+    fill(out.backoff_factor, 0.5);
+    fill(out.min_scale, 1.0);
+    return out;
+  } else {
+    fill(out.loss_scale_steps, 1024);
+    fill(out.min_loss_scale, 1.0);
+  }
+  fill(out.loss_scale_factor, 2.0);
+  return out;
+}
+
+void check_fp16(const Fp16Options& options,
+                int zero_stage,
+                const std::string& path,
+                config::Problems& problems,
+                const config::Origins& origins,
+                std::vector<std::string>& notes) {
+  if (!options.enabled) return;
+  const auto at = [&](std::string_view key) { return json::join_path(path, key); };
+  const auto add = [&](std::string_view key, std::string what, std::string fix) {
+    problems.add(origins.place(at(key)), at(key), std::move(what), std::move(fix));
+  };
+  const auto note = [&](std::string_view key, const std::string& why) {
+    notes.push_back(fmt::format("{} has no effect: {}", at(key), why));
+  };
+  if (options.fp16_master_weights_and_grads) {
+    add("fp16_master_weights_and_grads", "not built yet: true", "set it to false");
+  }
+  if (options.auto_cast) note("auto_cast", "token ids are not cast");
+  const bool fixed = options.loss_scale > 0;
+  for (const Owned& owned : owned_keys(options)) {
+    if (!owned.given) continue;
+    const bool read = std::find(owned.scalers.begin(), owned.scalers.end(), options.scaler) !=
+                      owned.scalers.end();
+    if (!read) {
+      add(owned.key,
+          fmt::format("the scaler \"{}\" does not know it", options.scaler),
+          fmt::format(
+              "remove it, or set {} to {}", at("scaler"), text::join(owned.scalers, " or ")));
+    } else if (fixed) {
+      note(owned.key, fmt::format("{} is fixed", at("loss_scale")));
+    }
+  }
+  if (fixed) return;
+  if (options.initial_scale && options.initial_scale_power) {
+    add("initial_scale", "initial_scale_power is given as well", "remove one of the two");
+  }
+  if (options.backoff_factor == 1.0) {
+    add("backoff_factor", "the scale would never shrink", "choose a number below 1, such as 0.5");
+  }
+  if (options.scaler == "deepspeed" && zero_stage == 0) {
+    const char* why = "ZeRO stage 0 lowers the scale at every overflow, as DeepSpeed does";
+    if (options.hysteresis) note("hysteresis", why);
+    if (options.consecutive_hysteresis) note("consecutive_hysteresis", why);
+  }
+  const double start = start_of(options);
+  const char* start_key = options.initial_scale ? "initial_scale" : "initial_scale_power";
+  const bool megatron = options.scaler == "megatron";
+  const double smallest = (megatron ? options.min_scale : options.min_loss_scale).value_or(1.0);
+  const double largest =
+      (megatron ? options.max_scale : options.max_loss_scale).value_or(kInfinite);
+  if (start < smallest || start > largest) {
+    add(start_key,
+        fmt::format("the scale would start at {}, outside of {} to {}", start, smallest, largest),
+        "start within the bounds");
+  }
+}
+
+LossScaler::LossScaler(const Fp16Options& options, int zero_stage) : largest_(kInfinite) {
+  if (options.loss_scale > 0) {
+    scale_ = options.loss_scale;
+    return;
+  }
+  Fp16Options all = options;
+  all.enabled = true;
+  all = all.completed(zero_stage);
+  name_ = options.scaler;
+  scale_ = start_of(all);
+  if (name_ == "megatron") {
+    rule_ = Rule::Megatron;
+    growth_ = *all.growth_factor;
+    backoff_ = *all.backoff_factor;
+    smallest_ = *all.min_scale;
+    largest_ = all.max_scale.value_or(kInfinite);
+    interval_ = *all.growth_interval;
+    hysteresis_ = *all.hysteresis;
+  } else {
+    growth_ = *all.loss_scale_factor;
+    smallest_ = *all.min_loss_scale;
+    largest_ = all.max_loss_scale.value_or(kInfinite);
+    if (name_ == "bmtrain") {
+      rule_ = Rule::BMTrain;
+      interval_ = *all.loss_scale_steps;
+    } else {
+      TESSERA_ASSERT(name_ == "deepspeed");
+      rule_ = zero_stage > 0 ? Rule::DeepSpeed : Rule::DeepSpeedStage0;
+      interval_ = *all.loss_scale_window;
+      hysteresis_ = all.hysteresis.value_or(1);
+      consecutive_ = all.consecutive_hysteresis.value_or(false);
+    }
+  }
+  TESSERA_ASSERT(interval_ > 0 && hysteresis_ > 0);
+  hysteresis_left_ = hysteresis_;
+}
+
+void LossScaler::update(bool overflow) {
+  switch (rule_) {
+    case Rule::Static:
+      return;
+    case Rule::DeepSpeed:
+      return update_deepspeed(overflow);
+    case Rule::DeepSpeedStage0:
+      return update_deepspeed_stage0(overflow);
+    case Rule::Megatron:
+      return update_megatron(overflow);
+    case Rule::BMTrain:
+      return update_bmtrain(overflow);
+  }
+}
+
+void LossScaler::update_deepspeed(bool overflow) {
+  const std::int64_t now = iteration_++;
+  if (!overflow) {
+    const bool grows = (now - last_overflow_) % interval_ == 0;
+    if (consecutive_ || grows) hysteresis_left_ = hysteresis_;
+    if (grows) scale_ *= growth_;
+    return;
+  }
+  last_overflow_ = now;
+  if (hysteresis_left_ > 1) {
+    --hysteresis_left_;
+    return;
+  }
+  const bool at_smallest = scale_ == smallest_;
+  scale_ = std::max(scale_ / growth_, smallest_);
+  TESSERA_REQUIRE(
+      !at_smallest,
+      Numeric,
+      fmt::format(
+          "gradients overflow fp16 at the smallest loss scale, {}: it cannot shrink further",
+          smallest_),
+      "use bf16 (\"bf16\": {\"enabled\": true}), a smaller learning rate, or a smaller "
+      "fp16.min_loss_scale");
+}
+
+void LossScaler::update_deepspeed_stage0(bool overflow) {
+  const std::int64_t now = iteration_++;
+  if (overflow) {
+    last_overflow_ = now;
+    scale_ = std::max(scale_ / growth_, smallest_);
+    return;
+  }
+  const std::int64_t clean = now - last_overflow_ - 1;
+  if (clean > 0 && clean % interval_ == 0) scale_ *= growth_;
+}
+
+void LossScaler::update_megatron(bool overflow) {
+  ++iteration_;
+  if (overflow) {
+    clean_steps_ = 0;
+    if (hysteresis_left_ > 0) --hysteresis_left_;
+    if (hysteresis_left_ == 0) scale_ = std::max(scale_ * backoff_, smallest_);
+  } else if (++clean_steps_ >= interval_) {
+    clean_steps_ = 0;
+    hysteresis_left_ = hysteresis_;
+    scale_ = std::min(scale_ * growth_, largest_);
+  }
+}
+
+// Neither bound is a clamp: the scale may step over each once.
+void LossScaler::update_bmtrain(bool overflow) {
+  ++iteration_;
+  if (!overflow) ++clean_steps_;
+  const bool shrinks = overflow && scale_ > smallest_;
+  const bool grows = !overflow && clean_steps_ >= interval_ && scale_ < largest_;
+  if (!shrinks && !grows) return;
+  scale_ = shrinks ? scale_ / growth_ : scale_ * growth_;
+  clean_steps_ = 0;
+}
+
+json::Value LossScaler::state() const {
+  return json::Value::object({{"scaler", json::Value::string(name_)},
+                              {"scale", json::Value::number(scale_)},
+                              {"iteration", json::Value::integer(iteration_)},
+                              {"last_overflow", json::Value::integer(last_overflow_)},
+                              {"hysteresis_left", json::Value::integer(hysteresis_left_)},
+                              {"clean_steps", json::Value::integer(clean_steps_)}});
+}
+
+void LossScaler::restore(const json::Value& state) {
+  const json::Value* scaler = state.find("scaler");
+  TESSERA_REQUIRE(scaler != nullptr && scaler->is_string(),
+                  Format,
+                  "the state of the loss scaler does not say which scaler wrote it",
+                  "resume from another checkpoint");
+  const double scale = number_of(state, "scale");
+  TESSERA_REQUIRE(scale > 0 && std::isfinite(scale),
+                  Format,
+                  fmt::format("the loss scaler's \"scale\" is {}", scale),
+                  "resume from another checkpoint");
+  if (rule_ == Rule::Static) return;
+  scale_ = scale;
+  if (scaler->as_string() != name_) return;
+  iteration_ = count_of(state, "iteration");
+  last_overflow_ = count_of(state, "last_overflow");
+  // A configuration that was changed meanwhile may have less patience.
+  hysteresis_left_ = std::min(count_of(state, "hysteresis_left"), hysteresis_);
+  clean_steps_ = count_of(state, "clean_steps");
+}
+
+}  // namespace tessera::optim
