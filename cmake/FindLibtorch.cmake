@@ -34,10 +34,15 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
   set(_lib ${Libtorch_ROOT_DIR}/torch/lib)
   add_library(Libtorch::c10 SHARED IMPORTED)
   set_target_properties(Libtorch::c10 PROPERTIES IMPORTED_LOCATION ${_lib}/libc10.so)
+  # libtorch's own OpenMP runtime: at::parallel_for runs on one thread in a file that is compiled without OpenMP, and
+  # a second runtime would put twice as many threads on the cores.
+  add_library(Libtorch::gomp SHARED IMPORTED)
+  set_target_properties(Libtorch::gomp PROPERTIES IMPORTED_LOCATION ${_lib}/libgomp.so.1)
   add_library(Libtorch::cpu SHARED IMPORTED)
   set_target_properties(Libtorch::cpu PROPERTIES
     IMPORTED_LOCATION ${_lib}/libtorch_cpu.so
-    INTERFACE_LINK_LIBRARIES Libtorch::c10
+    INTERFACE_LINK_LIBRARIES "Libtorch::c10;Libtorch::gomp"
+    INTERFACE_COMPILE_OPTIONS -fopenmp
     INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${_lib}:${Libtorch_ROOT_DIR}/nvidia/cu13/lib"
     INTERFACE_INCLUDE_DIRECTORIES
       "${Libtorch_ROOT_DIR}/torch/include;${Libtorch_ROOT_DIR}/torch/include/torch/csrc/api/include")
