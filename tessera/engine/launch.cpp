@@ -33,15 +33,14 @@ namespace {
   }
 }
 
-std::unique_ptr<comm::World> make_world(const launch::RankInfo& info) {
+std::unique_ptr<comm::World> make_world(const launch::RankInfo& info, const mesh::Mesh& mesh) {
   if (info.control < 0) return comm::solo_world();
   ControlPage* control = launch::map_control(info.control, info.world_size);
   // A lone rank has a supervisor and its page, but no peers to share memory with.
   auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
                                        : comm::make_shm_transport(
                                              info.rank, info.arenas, info.arena_bytes, control);
-  return std::make_unique<comm::World>(
-      info.rank, mesh::Mesh::data_parallel(info.world_size), std::move(transport), control);
+  return std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
 }
 
 }  // namespace
@@ -64,7 +63,7 @@ int run_ranks(const planner::Plan& plan,
   const auto body = [&](const launch::RankInfo& info) {
     try {
       prepare_process(info.threads);
-      const std::unique_ptr<comm::World> world = make_world(info);
+      const std::unique_ptr<comm::World> world = make_world(info, plan.mesh());
       return fn(*world);
     } catch (...) {
       rethrow_as_error();

@@ -157,9 +157,8 @@ void ShardedOptimizer::assign_owners() {
 }
 
 void ShardedOptimizer::wait_weights() {
-  for (FlatGroup& group : model_.groups()) {
-    if (!group.weights.sharded()) group.weights.wait();
-  }
+  for (FlatGroup& group : model_.groups())
+    group.weights.settle();
 }
 
 void ShardedOptimizer::fill(const FillRange& source) {
@@ -177,7 +176,7 @@ void ShardedOptimizer::publish() {
     WorkingWeights& weights = model_.groups()[g].weights;
     weights.begin_write();
     if (slots_[g].master_storage.defined()) weights.own().copy_(slots_[g].master_storage);
-    if (!weights.sharded()) weights.post();
+    weights.written();
   }
 }
 
@@ -229,7 +228,7 @@ void ShardedOptimizer::update_group(std::size_t g,
     part.direction.reset();
     part.norms.clear();
   }
-  if (!weights.sharded()) weights.post();
+  weights.written();
 }
 
 /// First pass over all parameters that are not updated element by element: states, sums,

@@ -56,7 +56,7 @@ class ShardedOptimizer {
   void fill(const FillRange& source);
   /// One update from the folded gradients; the gather of whole weights is only posted.
   void update(GradientFold& gradients, const optim::UpdateScalars& scalars);
-  /// Until the working weights that stay whole are.
+  /// Until every rank has the working weights that it keeps.
   void wait_weights();
 
   /// What this rank owns: master weights under the parameter's name, state as

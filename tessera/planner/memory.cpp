@@ -42,7 +42,7 @@ std::vector<Buffer> buffers_of(const Plan& plan) {
   std::map<std::string, Buffer> by_name;
   const auto rule = make_rule(plan);
   const parallel::WeightOptions& weights = plan.weight_layout;
-  const bool sharding = plan.zero_stage == 3 && plan.ranks > 1;
+  const bool sharding = plan.zero_stage == 3 && plan.shard_ranks > 1;
   std::int64_t persistent = 0;
   for (const nn::BlockSpec& spec : plan.model.model.blocks) {
     nn::Params params(spec.name);
@@ -229,6 +229,8 @@ class Search {
     for (int ranks = plan_.ranks / 2; ranks >= 1; ranks /= 2) {
       plan.ranks = ranks;
       if (ranks == 1) plan.zero_stage = 0;
+      if (plan_.shard_ranks == plan_.ranks) plan.shard_ranks = ranks;
+      if (ranks % plan.shard_ranks != 0) continue;
       if (plan.global_batch % (plan.micro_batch * ranks) != 0) continue;
       plan.accumulation = plan.global_batch / plan.micro_batch / ranks;
       if (offer(plan,
@@ -296,7 +298,7 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   std::map<std::int64_t, std::int64_t> homes_of_size;
   std::int64_t largest = 0, second = 0;
   for (const Buffer& buffer : buffers_of(plan)) {
-    out.parameters += buffer.numel * value / (buffer.sharded ? n : 1);
+    out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
     if (buffer.sharded) {
       second = std::max(second, std::min(largest, buffer.numel));
       largest = std::max(largest, buffer.numel);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a configuration to a plan: read, complete, check, and say everything that is wrong at once.
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -239,9 +240,12 @@ class Planner {
     const ZeroOptions& zero = config.zero_optimization;
     parallel::WeightOptions& weights = plan_.weight_layout;
     weights.working = plan_.working;
-    weights.residency = plan_.zero_stage == 0   ? parallel::Residency::Replicated
-                        : plan_.zero_stage == 3 ? parallel::Residency::Sharded
-                                                : parallel::Residency::Whole;
+    plan_.shard_ranks =
+        static_cast<int>(std::min<std::int64_t>(zero.group().value_or(plan_.ranks), plan_.ranks));
+    const bool whole = plan_.shard_ranks == 1 && plan_.ranks > 1;
+    weights.residency = plan_.zero_stage == 0             ? parallel::Residency::Replicated
+                        : plan_.zero_stage == 3 && !whole ? parallel::Residency::Sharded
+                                                          : parallel::Residency::Whole;
     weights.persistence_threshold = zero.stage3_param_persistence_threshold.value_or(100'000);
     weights.persistent = zero.stage3_model_persistence_threshold.value_or(weights.persistent);
     parallel::GatherOptions& gather = plan_.gather;

@@ -14,6 +14,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/mesh/mesh.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/decay_ramp.h"
 #include "tessera/optim/rule.h"
@@ -84,6 +85,9 @@ struct ZeroOptions {
   std::optional<std::int64_t> reduce_bucket_size;
   std::optional<std::int64_t> stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
       stage3_model_persistence_threshold, stage3_max_live_parameters, stage3_max_reuse_distance;
+  std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
+  /// Ranks that hold the working weights between them; nothing: all.
+  [[nodiscard]] std::optional<std::int64_t> group() const;
   void describe(
       config::Fields& fields);  ///< and DeepSpeed's other keys, from config/deepspeed_keys.h
 };
@@ -126,6 +130,7 @@ struct Plan {
   int threads = 1;  ///< per rank
   std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
   int zero_stage = 0;
+  int shard_ranks = 1;  ///< that hold all working weights between them in stage 3: all or a group
   DType working = DType::F32;
   parallel::WeightOptions weight_layout;  ///< how working weights are spread
   parallel::GatherOptions gather;
@@ -137,6 +142,8 @@ struct Plan {
   std::vector<std::string>
       notes;  ///< what the user should be told once: keys without a meaning here, crowded cores
   bool quiet = false;
+  /// The grid of the ranks.
+  [[nodiscard]] mesh::Mesh mesh() const;
 };
 
 /// Reads and checks a whole configuration for `ranks` ranks: all problems at once as one

@@ -51,6 +51,36 @@ std::string batch_fix(const TrainConfig& config, const BatchSizes& sizes, std::i
   return nearest_batches(sizes.global, accumulation.value_or(1) * ranks);
 }
 
+// The sizes next to `size` into which the ranks can be cut: "2 or 4".
+std::string nearest_groups(std::int64_t size, int ranks) {
+  int below = 1, above = ranks;
+  for (int k = 1; k <= ranks; ++k) {
+    if (ranks % k != 0) continue;
+    if (k <= size) below = k;
+    if (k >= size && above == ranks) above = k;
+  }
+  return below == above ? std::to_string(below) : fmt::format("{} or {}", below, above);
+}
+
+// Groups that shard the weights are as many as fit, without a rest. One rank shards nothing.
+void check_shard_group(const TrainConfig& config,
+                       int ranks,
+                       config::Problems& problems,
+                       const config::Origins& origins) {
+  const ZeroOptions& zero = config.zero_optimization;
+  const auto size = zero.group();
+  if (!size || ranks <= 1 || ranks % *size == 0) return;
+  const char* const key =
+      zero.mics_shard_size.value_or(-1) > 0 ? "mics_shard_size" : "zero_hpz_partition_size";
+  const std::string path = json::join_path("zero_optimization", key);
+  problems.add(origins.place(path),
+               path,
+               fmt::format("{} ranks cannot be cut into groups of {}", ranks, *size),
+               fmt::format("set it to {}, or use -n {}",
+                           nearest_groups(*size, ranks),
+                           (ranks + *size - 1) / *size * *size));
+}
+
 }  // namespace
 
 std::optional<BatchSizes> solve_batch(const TrainConfig& config,
@@ -109,6 +139,7 @@ void check_config(const TrainConfig& config,
     problems.add(
         {"-n"}, "", fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks), "use -n 2");
   }
+  check_shard_group(config, ranks, problems, origins);
   if (config.data.train.empty() && origins.given("data.train") && !problems.concern("data.train")) {
     add("data.train",
         "names nothing",

@@ -5,6 +5,8 @@
 // the transport.
 #include "equivalence/zero_cost.h"
 
+#include "tessera/planner/memory.h"
+
 namespace tessera::testing {
 namespace {
 
@@ -15,14 +17,19 @@ TEST(ZeroMemory, OnTwoRanksIsWhatTheStagePromises) {
 // What else travels: sums of the norm, losses and counts.
 constexpr double kTrafficTolerance = 0.005;
 
-Cost small_cost(int stage, std::int64_t micros, const std::string& reduction) {
+TinyRun small_run(const std::string& reduction) {
   TinyRun run;
   run.set("model",
           R"({"num_layers": 4, "hidden_size": 128, "num_heads": 4, "max_positions": 16,
               "tie_embeddings": false})")
       .set("zero_optimization.stage3_param_persistence_threshold", "0")
       .set("gradient_reduction", "\"" + reduction + "\"");
-  return cost_of(run, {.ranks = 2, .accumulation = micros, .micro_batch = 1, .stage = stage});
+  return run;
+}
+
+Cost small_cost(int stage, std::int64_t micros, const std::string& reduction) {
+  return cost_of(small_run(reduction),
+                 {.ranks = 2, .accumulation = micros, .micro_batch = 1, .stage = stage});
 }
 
 /// Moves `times` the model's parameters and this many elements less.
@@ -59,6 +66,41 @@ TEST(ZeroTraffic, OfStageThreeIsTwoGathersAndAReductionAMicroBatch) {
     expect_moved(3, 1, reduction, 3, 0, 1);
     expect_moved(3, 3, reduction, 9, 2, 3);
   }
+}
+
+TEST(ZeroGroups, GatherInsideAndSendOnlyNewWeightsAcross) {
+  const Layout layout{.ranks = 4, .accumulation = 2, .micro_batch = 1, .stage = 3};
+  TinyRun run = small_run("each");
+  const Cost wide = cost_of(run, layout);
+  run.set("zero_optimization.zero_hpz_partition_size", "2");
+  const Cost grouped = cost_of(run, layout);
+
+  // A micro-batch has two gathers and a reduction, of which the first and the last block save some.
+  const double gathers = 4 * wide.padded - wide.padded_first - 2 * wide.padded_last;
+  const double reductions = 2 * wide.padded, spread = wide.padded / 2;
+  EXPECT_NEAR(static_cast<double>(grouped.in_groups), gathers, kTrafficTolerance * gathers);
+  EXPECT_NEAR(static_cast<double>(grouped.traffic.elements),
+              gathers + reductions + spread,
+              kTrafficTolerance * (gathers + reductions + spread));
+  EXPECT_EQ(grouped.in_groups, wide.in_groups);
+}
+
+TEST(ZeroGroups, KeepTheWeightsOfTheOtherGroupsToo) {
+  TinyRun run = small_run("each");
+  // Wide enough that padding is small beside the parameters.
+  run.set("model.num_layers", "2")
+      .set("model.hidden_size", "512")
+      .set("zero_optimization.mics_shard_size", "2");
+  const Layout layout{.ranks = 4, .accumulation = 2, .micro_batch = 1, .stage = 3};
+  const Cost cost = cost_of(run, layout);
+  const auto need = planner::estimate_memory(run.plan(layout));
+
+  EXPECT_EQ(static_cast<double>(bytes(cost, memory::Tag::Parameters)), 4 * cost.padded / 2);
+  expect_bytes(8 * cost.padded / 4, bytes(cost, memory::Tag::Optimizer), "optimizer");
+  // The estimate counts what is gathered as well: a layer and the next one.
+  const double layer = 12 * 512 * 512 + 13 * 512;
+  expect_bytes(4 * (cost.padded / 2 + 2 * layer), need.parameters, "estimated weights");
+  expect_bytes(8 * cost.padded / 4, need.optimizer, "estimated optimizer");
 }
 
 }  // namespace

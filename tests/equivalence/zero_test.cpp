@@ -3,6 +3,8 @@
 // ZeRO stages, reductions and recomputation against stage 0, which replicates everything.
 #include <cmath>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "support/train_runs.h"
@@ -89,6 +91,57 @@ TEST(Zero, WhatIsGatheredWhenDoesNotChangeABit) {
   expect_same_bits(reference, kept.train(layout, kSteps));
   expect_same_bits(reference, persistent.train(layout, kSteps));
   expect_same_bits(reference, capped.train(layout, kSteps));
+}
+
+/// Groups of every size that divides the ranks, by either name.
+TEST(ZeroGroups, GiveTheSameBitsAsStageZero) {
+  TinyRun run = sharded_run();
+  run.set("bf16.enabled", "true").set("model.tie_embeddings", "false");
+  const Layout zero{.ranks = 4, .accumulation = 2, .stage = 0};
+  const Layout three{.ranks = 4, .accumulation = 2, .stage = 3};
+  const Trace reference = run.train(zero, kSteps);
+
+  for (const auto& [key, size] : {std::pair("zero_hpz_partition_size", "2"),
+                                  std::pair("mics_shard_size", "2"),
+                                  std::pair("mics_shard_size", "1"),
+                                  std::pair("mics_shard_size", "4")}) {
+    SCOPED_TRACE(std::string(key) + " " + size);
+    TinyRun grouped = run;
+    expect_same_bits(
+        reference, grouped.set("zero_optimization." + std::string(key), size).train(three, kSteps));
+  }
+}
+
+TEST(ZeroGroups, OfThreeInSixRanksGiveTheSameBitsInFp32) {
+  const TinyRun run = sharded_run();
+  const Trace reference = run.train({.ranks = 6, .accumulation = 1, .stage = 0}, kSteps);
+
+  for (const char* size : {"2", "3"}) {
+    TinyRun grouped = sharded_run();
+    grouped.set("zero_optimization.zero_hpz_partition_size", size)
+        .set("zero_optimization.stage3_max_live_parameters", "1");
+    expect_same_bits(reference, grouped.train({.ranks = 6, .accumulation = 1, .stage = 3}, kSteps));
+  }
+}
+
+TEST(ZeroGroups, GoOnFromAndIntoOtherLayouts) {
+  TinyRun run = sharded_run();
+  TinyRun grouped = sharded_run();
+  grouped.set("zero_optimization.mics_shard_size", "2");
+  const Layout two{.ranks = 4, .accumulation = 1, .stage = 3};
+  const Layout other{.ranks = 2, .accumulation = 2, .stage = 1};
+  const Trace whole = run.train(other, 2 * kSteps);
+  const files::TempDir folder, back;
+  (void)grouped.train(two, kSteps, folder.path());
+  (void)run.train(other, kSteps, back.path());
+
+  for (const auto& [next, layout, from] : {std::tuple(&grouped, two, &folder),
+                                           std::tuple(&run, other, &folder),
+                                           std::tuple(&grouped, two, &back)}) {
+    const Trace rest = next->train(layout, 2 * kSteps, {}, *checkpoint::newest(from->path()));
+    EXPECT_EQ(rest.digest, whole.digest);
+    EXPECT_EQ(rest.eval_losses, whole.eval_losses);
+  }
 }
 
 TEST(Zero, ABucketSmallerThanAParameterChangesNoBit) {

@@ -387,6 +387,38 @@ TEST(Plans, ZeroKeysSetWhatIsGatheredAndWhatStays) {
   EXPECT_EQ(plan.weight_layout.residency, parallel::Residency::Sharded);
 }
 
+TEST(Plans, CutTheRanksIntoGroupsThatShardTheWeights) {
+  const auto groups = [](const std::string& keys, int ranks) {
+    return plan_of(
+        with(R"("train_batch_size": 8, "zero_optimization": {"stage": 3, )" + keys + "}"), ranks);
+  };
+  const Plan two = groups(R"("zero_hpz_partition_size": 2)", 8);
+
+  EXPECT_EQ(two.mesh().size(mesh::Axis::DpShard), 2);
+  EXPECT_EQ(two.mesh().size(mesh::Axis::DpRep), 4);
+  EXPECT_EQ(two.mesh().group(5, {mesh::Axis::DpShard}), (std::vector<int>{4, 5}));
+  EXPECT_EQ(groups(R"("mics_shard_size": 4)", 8).shard_ranks, 4);
+  EXPECT_EQ(groups(R"("mics_shard_size": 1)", 8).weight_layout.residency,
+            parallel::Residency::Whole);
+  for (const char* off : {R"("zero_hpz_partition_size": 1)",
+                          R"("mics_shard_size": -1)",
+                          R"("zero_hpz_partition_size": 0, "mics_shard_size": 0)"}) {
+    EXPECT_EQ(groups(off, 8).shard_ranks, 8) << off;
+  }
+  EXPECT_EQ(groups(R"("mics_shard_size": 4)", 1).shard_ranks, 1) << "one rank shards nothing";
+}
+
+TEST(Plans, RefuseGroupsThatDoNotDivideTheRanks) {
+  const std::string keys =
+      with(R"("train_batch_size": 8, "zero_optimization": {"stage": 3, "mics_shard_size": 3})");
+
+  EXPECT_THAT(refusal(keys, 8),
+              AllOf(HasSubstr("zero_optimization.mics_shard_size"),
+                    HasSubstr("8 ranks cannot be cut into groups of 3"),
+                    HasSubstr("set it to 2 or 4, or use -n 9")));
+  EXPECT_THAT(refusal(keys, 2), HasSubstr("set it to 2, or use -n 3"));
+}
+
 TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1,
       "stage3_max_live_parameters": 1e8, "stage3_max_reuse_distance": 1e9})"));
