@@ -53,8 +53,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     accepted("zero_force_ds_cpu_optimizer", Bool, "true", kOneRule),
 
     // what gradients travel as
-    later("communication_data_type", String, "of the model", R"(["fp32"])",
-          "gradients are reduced in fp32", "remove it, or set it to \"fp32\""),
+    done("communication_data_type", String, "of the model"),
     later("seq_parallel_communication_data_type", String, "fp32", R"(["fp32"])",
           "gradients are reduced in fp32", "remove it, or set it to \"fp32\""),
     never("gradient_allreduce_op", String, "mean", R"(["mean"])",
@@ -62,8 +61,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
           "remove it; a larger optimizer.params.lr has the effect of a sum"),
     accepted("prescale_gradients", Bool, "false", kFold),
     accepted("gradient_predivide_factor", Number, "1.0", kFold),
-    accepted("sparse_gradients", Bool, "false",
-             "gradients are folded where they lie, there is nothing to compress"),
+    done("sparse_gradients", Bool, "false"),
     accepted("disable_allgather", Bool, "false", kShared),
     section("data_types"),
     done("data_types.grad_accum_dtype", String, "of the model"),

@@ -23,6 +23,7 @@ constexpr std::int64_t kProcess = std::int64_t{48}
 struct Buffer {
   std::int64_t numel = 0, homes = 0, state_bytes = 0;  // state_bytes: of all its elements
   bool trained = true, sharded = false;
+  bool table = false;  // over the vocabulary
 };
 
 // Bytes of an optimizer's state of one parameter.
@@ -61,6 +62,7 @@ std::vector<Buffer> buffers_of(const Plan& plan) {
       Buffer& buffer = by_name[name];
       buffer.trained = !frozen;
       buffer.sharded = sharded;
+      buffer.table = buffer.table || (info.shape.size() == 2 && info.axes.front() == "vocab");
       buffer.homes = info.tied ? buffer.homes + 1 : 1;
       if (known) continue;
       buffer.numel += info.numel();
@@ -292,11 +294,15 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   const bool once = plan.fold.reduction == parallel::Reduction::Once;
   const bool local = once && plan.zero_stage < 2;
   // A micro-batch's own gradient exists only where it is not the sum itself.
+  const bool narrow = plan.fold.travel != DType::F32 && plan.fold.accumulate == DType::F32;
   const bool transient =
-      !local && (n > 1 || plan.accumulation > 1 || plan.fold.accumulate != DType::F32);
+      local ? narrow && n > 1
+            : n > 1 || plan.accumulation > 1 || narrow || plan.fold.accumulate != DType::F32;
+  // What is narrow is sent and received.
+  const std::int64_t room = !narrow ? sum : n > 1 ? 4 : 2;
   MemoryEstimate out;
   std::map<std::int64_t, std::int64_t> homes_of_size;
-  std::int64_t largest = 0, second = 0;
+  std::int64_t largest = 0, second = 0, table = 0;
   for (const Buffer& buffer : buffers_of(plan)) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
     if (buffer.sharded) {
@@ -307,12 +313,16 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     if (!buffer.trained) continue;
     out.gradients += buffer.homes * buffer.numel * sum / (local ? 1 : n);
     homes_of_size[buffer.numel] += buffer.homes;
+    if (buffer.table) table = std::max(table, buffer.numel);
   }
   for (const auto& [numel, homes] : homes_of_size) {
     if (transient)
-      out.gradients += numel * sum * (homes >= 3 && numel <= plan.fold.bucket / 2 ? 2 : 1);
-    if (plan.fold.accumulate != DType::F32) out.gradients += numel * 4;
+      out.gradients += numel * room * (homes >= 3 && numel <= plan.fold.bucket / 2 ? 2 : 1);
+    if (plan.fold.accumulate != DType::F32 || (narrow && !local)) out.gradients += numel * 4;
   }
+  // Rows of the largest table, to send and to receive.
+  if (plan.fold.sparse_rows && n > 1 && plan.fold.accumulate == DType::F32 && !narrow)
+    out.gradients += 2 * 4 * (table / parallel::RowExchange::kShare);
   out.parameters += (largest + second) * value;  // gathered: in use and ahead
   out.activations = std::max(training_activations(plan), evaluation_activations(plan));
   out.other = kProcess;

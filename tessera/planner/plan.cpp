@@ -258,6 +258,10 @@ class Planner {
         config.gradient_reduction == "once" ? parallel::Reduction::Once : parallel::Reduction::Each;
     plan_.fold.accumulate =
         config.data_types.grad_accum_dtype.value_or("fp32") == "bf16" ? DType::BF16 : DType::F32;
+    plan_.fold.travel = config.communication_data_type == "bf16"   ? DType::BF16
+                        : config.communication_data_type == "fp16" ? DType::F16
+                                                                   : DType::F32;
+    plan_.fold.sparse_rows = config.sparse_gradients;
     plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
   }
 
@@ -315,6 +319,12 @@ class Planner {
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
     if (problems_.list().size() == before) {
       check_model(config, plan_.model, problems_, origins_);
+    }
+    const json::Value* const tied = plan_.model.description.find("tie_embeddings");
+    if (config.sparse_gradients && tied != nullptr && tied->is_bool() && tied->as_bool()) {
+      plan_.notes.emplace_back(
+          "sparse_gradients does not pay for the tied table's use by the head, whose gradient is "
+          "dense: only the embedding's travels as rows");
     }
   }
 

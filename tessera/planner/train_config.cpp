@@ -291,6 +291,16 @@ void TrainConfig::describe(config::Fields& f) {
           gradient_reduction,
           {.text = "Fold gradients of each micro-batch in rank order, or once before the update.",
            .choices = {"each", "once"}});
+  f.field(
+      "communication_data_type",
+      communication_data_type,
+      {.text = "What gradients travel as: bf16 and fp16 round the gradient of each micro-batch, "
+               "or with gradient_reduction \"once\" what a rank sends. Sums stay as they are.",
+       .choices = {"fp32", "bf16", "fp16"}});
+  f.field("sparse_gradients",
+          sparse_gradients,
+          {.text = "Between ranks the gradient of the token embedding travels as the rows that a "
+                   "micro-batch touched, where they are at most a quarter of it; the same bits."});
   f.section("trainer", trainer, "How long, from which seed.");
   f.field("steps_per_print",
           steps_per_print,

@@ -108,6 +108,8 @@ struct TrainConfig {
   ZeroOptions zero_optimization;
   RecomputeOptions activation_checkpointing;
   std::string gradient_reduction = "each";
+  std::string communication_data_type = "fp32";
+  bool sparse_gradients = false;
   TrainerOptions trainer;
   std::int64_t steps_per_print = 10;
   EvalOptions eval;

@@ -140,6 +140,15 @@ void check_config(const TrainConfig& config,
         {"-n"}, "", fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks), "use -n 2");
   }
   check_shard_group(config, ranks, problems, origins);
+  const std::string sums = config.data_types.grad_accum_dtype.value_or("fp32");
+  if (config.communication_data_type != "fp32" && sums != "fp32" &&
+      sums != config.communication_data_type) {
+    add("communication_data_type",
+        fmt::format("{} does not go with sums in {}, which travel as they are",
+                    config.communication_data_type,
+                    sums),
+        fmt::format("set it to \"{}\", or data_types.grad_accum_dtype to \"fp32\"", sums));
+  }
   if (config.data.train.empty() && origins.given("data.train") && !problems.concern("data.train")) {
     add("data.train",
         "names nothing",
@@ -162,9 +171,13 @@ void check_config(const TrainConfig& config,
   }
 }
 
-std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins) {
+namespace {
+
+// Keys of stage 3 in another one.
+std::optional<std::string> idle_keys_note(const TrainConfig& config,
+                                          const config::Origins& origins) {
   const ZeroOptions& zero = config.zero_optimization;
-  if (zero.stage.value_or(0) == 3) return {};
+  if (zero.stage.value_or(0) == 3) return std::nullopt;
   std::vector<std::string> idle;
   // A file may spell out DeepSpeed's defaults.
   const auto look = [&](const char* key,
@@ -178,10 +191,25 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   look("stage3_model_persistence_threshold", zero.stage3_model_persistence_threshold);
   look("stage3_max_live_parameters", zero.stage3_max_live_parameters, 1'000'000'000);
   look("stage3_max_reuse_distance", zero.stage3_max_reuse_distance, 1'000'000'000);
-  if (idle.empty()) return {};
-  return {fmt::format("zero_optimization.stage is {}: stage 3 alone reads {}",
-                      zero.stage.value_or(0),
-                      text::join(idle, ", "))};
+  if (idle.empty()) return std::nullopt;
+  return fmt::format("zero_optimization.stage is {}: stage 3 alone reads {}",
+                     zero.stage.value_or(0),
+                     text::join(idle, ", "));
+}
+
+}  // namespace
+
+std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins) {
+  std::vector<std::string> out;
+  if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
+  const bool narrow_sums = config.data_types.grad_accum_dtype.value_or("fp32") != "fp32";
+  const bool narrow = config.communication_data_type != "fp32";
+  if (config.sparse_gradients && (narrow || narrow_sums)) {
+    out.push_back(
+        fmt::format("{} is 16-bit: sparse_gradients has no effect, gradients travel whole",
+                    narrow ? "communication_data_type" : "data_types.grad_accum_dtype"));
+  }
+  return out;
 }
 
 void check_model(const TrainConfig& config,

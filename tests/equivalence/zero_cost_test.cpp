@@ -103,5 +103,47 @@ TEST(ZeroGroups, KeepTheWeightsOfTheOtherGroupsToo) {
   expect_bytes(8 * cost.padded / 4, need.optimizer, "estimated optimizer");
 }
 
+TEST(SparseTraffic, OfTheEmbeddingIsTheRowsThatWereTouched) {
+  constexpr double kRows = 2048, kWidth = 128;
+  // The text has 17 different characters, a sample 16; a row has two numbers of two words before
+  // it, and a message two.
+  constexpr double kMostOfARank = 2 + 16 * (kWidth + 4);
+  TinyRun run = small_run("each");
+  run.set("model.tie_embeddings", "true").set("model.vocab_size", "2048");
+  const Layout layout{.ranks = 2, .accumulation = 3, .micro_batch = 1, .stage = 2};
+  const Cost dense = cost_of(run, layout);
+  run.set("sparse_gradients", "true");
+  const Cost sparse = cost_of(run, layout);
+
+  const auto saved = static_cast<double>(dense.traffic.elements - sparse.traffic.elements);
+  EXPECT_LT(saved, 3 * kRows * kWidth);
+  EXPECT_GT(saved, 3 * (kRows * kWidth - 2 * kMostOfARank) - 3 * 2 * 2 * 2);
+  const auto need = planner::estimate_memory(run.plan(layout)).gradients;
+  EXPECT_EQ(bytes(sparse, memory::Tag::Gradients) - bytes(dense, memory::Tag::Gradients),
+            static_cast<std::int64_t>(2 * kRows * kWidth));
+  EXPECT_NEAR(static_cast<double>(need),
+              static_cast<double>(bytes(sparse, memory::Tag::Gradients)),
+              0.05 * static_cast<double>(need));
+}
+
+TEST(NarrowTraffic, IsHalfTheBytesOfTheGradients) {
+  for (const std::string reduction : {"each", "once"}) {
+    SCOPED_TRACE(reduction);
+    TinyRun run = small_run(reduction);
+    run.set("model.num_layers", "2").set("model.hidden_size", "512");
+    const Layout layout{.ranks = 2, .accumulation = 2, .micro_batch = 1, .stage = 1};
+    const Cost wide = cost_of(run, layout);
+    run.set("communication_data_type", "\"bf16\"");
+    const Cost narrow = cost_of(run, layout);
+
+    const double reductions = reduction == "each" ? 2 : 1;
+    EXPECT_EQ(static_cast<double>(wide.traffic.bytes - narrow.traffic.bytes),
+              2 * reductions * wide.padded);
+    EXPECT_EQ(wide.traffic.elements, narrow.traffic.elements);
+    const auto need = planner::estimate_memory(run.plan(layout)).gradients;
+    expect_bytes(static_cast<double>(need), bytes(narrow, memory::Tag::Gradients), "gradients");
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing

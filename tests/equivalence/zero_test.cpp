@@ -159,6 +159,68 @@ TEST(Zero, MoreRanksThanElementsOfABlockWork) {
   expect_stages_equal(run, 4, 1);
 }
 
+TEST(SparseGradients, GiveTheSameBitsAsDenseOnes) {
+  for (const char* tied : {"true", "false"}) {
+    for (const char* reduction : {"\"each\"", "\"once\""}) {
+      TinyRun dense = sharded_run();
+      dense.set("model.tie_embeddings", tied).set("gradient_reduction", reduction);
+      TinyRun sparse = dense;
+      sparse.set("sparse_gradients", "true");
+      for (const Layout& layout : {Layout{.ranks = 3, .accumulation = 2, .stage = 0},
+                                   Layout{.ranks = 2, .accumulation = 3, .stage = 2},
+                                   Layout{.ranks = 2, .accumulation = 1, .stage = 3}}) {
+        SCOPED_TRACE(std::string("tied ") + tied + " " + reduction + " stage " +
+                     std::to_string(layout.stage));
+        expect_same_bits(dense.train(layout, kSteps), sparse.train(layout, kSteps));
+      }
+    }
+  }
+}
+
+TEST(SparseGradients, FallBackToDenseOnesWhereRowsAreMany) {
+  TinyRun run = sharded_run();
+  run.set("model.vocab_size", "256");
+  const Layout layout{.ranks = 4, .accumulation = 1, .micro_batch = 8, .stage = 1};
+  const Trace dense = run.train(layout, 2);
+
+  run.set("sparse_gradients", "true");
+
+  expect_same_bits(dense, run.train(layout, 2));
+}
+
+/// Gradients that are rounded before they travel are the same ones on any number of ranks.
+TEST(NarrowTravel, GivesTheSameBitsInEveryLayout) {
+  for (const char* type : {"\"bf16\"", "\"fp16\""}) {
+    SCOPED_TRACE(type);
+    TinyRun run = sharded_run();
+    const Trace wide = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
+    run.set("communication_data_type", type);
+    const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
+
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE("stage " + std::to_string(stage));
+      expect_same_bits(reference,
+                       run.train({.ranks = 2, .accumulation = 2, .stage = stage}, kSteps));
+      expect_same_bits(reference,
+                       run.train({.ranks = 4, .accumulation = 1, .stage = stage}, kSteps));
+    }
+    EXPECT_NE(reference.grad_norms, wide.grad_norms);
+    // 8 or 11 bits of a value, of very many values.
+    EXPECT_NEAR(reference.grad_norms[0], wide.grad_norms[0], 1e-3 * wide.grad_norms[0]);
+  }
+}
+
+TEST(NarrowTravel, OfOnceAgreesInPairsOfStages) {
+  TinyRun run = sharded_run();
+  run.set("communication_data_type", "\"bf16\"").set("gradient_reduction", "\"once\"");
+  std::vector<Trace> traces;
+  for (const int stage : {0, 1, 2, 3})
+    traces.push_back(run.train({.ranks = 2, .accumulation = 2, .stage = stage}, kSteps));
+
+  expect_same_bits(traces[0], traces[1]);
+  expect_same_bits(traces[2], traces[3]);
+}
+
 // Sums are cut elsewhere: the design's bound between the two pairs.
 constexpr double kPairTolerance = 2e-6;
 
