@@ -55,15 +55,22 @@ void prepare_process(int threads) {
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn) {
+  return run_ranks(plan.mesh(), plan.threads, report, fn);
+}
+
+int run_ranks(const mesh::Mesh& mesh,
+              int threads,
+              const Report& report,
+              const std::function<int(comm::World&)>& fn) {
   launch::Options options;
-  options.ranks = plan.ranks;
-  options.threads_per_rank = plan.threads;
+  options.ranks = mesh.size();
+  options.threads_per_rank = threads;
   options.report = report;
   options.notice = [](const std::string& text) { log::warn(text); };
   const auto body = [&](const launch::RankInfo& info) {
     try {
       prepare_process(info.threads);
-      const std::unique_ptr<comm::World> world = make_world(info, plan.mesh());
+      const std::unique_ptr<comm::World> world = make_world(info, mesh);
       return fn(*world);
     } catch (...) {
       rethrow_as_error();

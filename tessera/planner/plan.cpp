@@ -321,7 +321,10 @@ class Planner {
       check_model(config, plan_.model, problems_, origins_);
     }
     const json::Value* const tied = plan_.model.description.find("tie_embeddings");
-    if (config.sparse_gradients && tied != nullptr && tied->is_bool() && tied->as_bool()) {
+    const bool whole =
+        plan_.ranks == 1 || plan_.fold.travel != DType::F32 || plan_.fold.accumulate != DType::F32;
+    if (config.sparse_gradients && !whole && tied != nullptr && tied->is_bool() &&
+        tied->as_bool()) {
       plan_.notes.emplace_back(
           "sparse_gradients does not pay for the tied table's use by the head, whose gradient is "
           "dense: only the embedding's travels as rows");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/train_config.h"
 
+#include "tessera/base/control_page.h"
+
 namespace tessera::planner {
 namespace {
 
@@ -229,7 +231,7 @@ void ZeroOptions::describe(config::Fields& f) {
                    "and gathers stay inside of such a group. Divides the ranks; 0 and 1 are off.",
            .unit = "ranks",
            .min = 0,
-           .max = kMost,
+           .max = kMostRanks,
            .default_text = "all ranks"});
   f.field("mics_shard_size",
           mics_shard_size,
@@ -237,7 +239,7 @@ void ZeroOptions::describe(config::Fields& f) {
                    "With 1 every rank keeps all weights.",
            .unit = "ranks",
            .min = -1,
-           .max = kMost,
+           .max = kMostRanks,
            .default_text = "all ranks"});
 }
 

@@ -17,6 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 json::Value source_of(const std::string& text) {
   return json::parse(text, "c.json");
@@ -417,6 +418,30 @@ TEST(Plans, RefuseGroupsThatDoNotDivideTheRanks) {
                     HasSubstr("8 ranks cannot be cut into groups of 3"),
                     HasSubstr("set it to 2 or 4, or use -n 9")));
   EXPECT_THAT(refusal(keys, 2), HasSubstr("set it to 2, or use -n 3"));
+}
+
+TEST(Plans, TellOnceWhereSparseGradientsDoNotPay) {
+  const auto notes = [](const std::string& keys, int ranks) {
+    return plan_of(with(R"("train_batch_size": 8, "sparse_gradients": true)" + keys), ranks).notes;
+  };
+
+  EXPECT_THAT(notes("", 2), Contains(HasSubstr("the tied table's use by the head")));
+  EXPECT_THAT(notes("", 1), Not(Contains(HasSubstr("sparse_gradients"))));
+  EXPECT_THAT(notes(R"(, "communication_data_type": "bf16")", 2),
+              Contains("communication_data_type is 16-bit: sparse_gradients has no effect, "
+                       "gradients travel whole"));
+  const std::string untied = R"({"model": {"preset": "nano", "tie_embeddings": false},
+      "data": {"train": "a.txt"}, "train_batch_size": 8, "sparse_gradients": true})";
+  EXPECT_THAT(plan_of(untied, 2).notes, Not(Contains(HasSubstr("sparse_gradients"))));
+}
+
+TEST(Plans, RefuseTwoNarrowTypesOfGradients) {
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 8, "communication_data_type": "fp16",
+                              "data_types": {"grad_accum_dtype": "bf16"})")),
+              AllOf(HasSubstr("communication_data_type: fp16 does not go with sums in bf16"),
+                    HasSubstr("set it to \"bf16\"")));
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 8, "communication_data_type": "int8")")),
+              HasSubstr("communication_data_type"));
 }
 
 TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {
