@@ -157,7 +157,7 @@ several_ranks_read_one_model() {
   configure
   train run -n 2 --set model.hidden_size=512 --set trainer.max_steps=3
   for ranks in 1 2 3; do
-    "$tessera" eval "$box/run" -n "$ranks" --threads 1 --json >"$box/eval-$ranks" || exit 1
+    "$tessera" eval "$box/run" -n "$ranks" --threads 1 --batches 5 --json >"$box/eval-$ranks" || exit 1
     "$tessera" generate "$box/run" -n "$ranks" --threads 1 --prompt "ROMEO:" --max-new-tokens 30 --seed 3 --echo \
       >"$box/text-$ranks" || exit 1
     [[ $ranks == 1 ]] && continue

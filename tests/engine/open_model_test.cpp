@@ -48,9 +48,9 @@ Reading read_model(const std::filesystem::path& path,
 
 TEST(OpenModels, GiveTheSameOnSeveralRanksThatHoldAPartEach) {
   TinyRun run;
-  run.set("model.hidden_size", "256").set("model.num_layers", "6");
+  run.set("model.hidden_size", "512").set("model.num_layers", "6");
   const files::TempDir folder;
-  (void)run.train({.ranks = 2, .accumulation = 1, .stage = 3}, 2, folder.path());
+  (void)run.train({.ranks = 2, .accumulation = 1, .stage = 3}, 1, folder.path());
   planner::Plan plan = run.plan({});
   const auto data = engine::open_data(plan, {});
   Reading alone;
@@ -67,9 +67,10 @@ TEST(OpenModels, GiveTheSameOnSeveralRanksThatHoldAPartEach) {
     for (const Reading& reading : all) {
       EXPECT_EQ(reading.loss, alone.loss);
       EXPECT_EQ(reading.tokens, alone.tokens);
-      // Norms, biases and small tables stay whole; two of six layers are gathered at a time.
-      EXPECT_LT(reading.weights, alone.weights / ranks + alone.weights / 20);
-      EXPECT_LT(reading.most, alone.weights / ranks + alone.weights / 20 + alone.weights / 3);
+      // Norms, biases and the small table stay whole; two of six layers are gathered at a time.
+      const std::int64_t kept = alone.weights / ranks + alone.weights / 50;
+      EXPECT_LT(reading.weights, kept);
+      EXPECT_LT(reading.most, kept + alone.weights / 3 + alone.weights / 50);
     }
   }
 }
