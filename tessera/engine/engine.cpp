@@ -21,8 +21,8 @@
 namespace tessera::engine {
 namespace {
 
-/// An overflow is looked into, which costs another forward and backward, where this many come in a
-/// row: one or two only say that the scale was tried too high.
+/// An overflow is looked into, which costs another forward and backward, where this many have come
+/// in a row: one or two only say that the scale was tried too high.
 constexpr int kOverflowsToTrace = 3;
 /// Overflows in a row at the smallest scale after which a run ends whose scaler never gives up.
 constexpr int kHopeless = 10;
@@ -222,7 +222,7 @@ void Engine::follow_scale(StepReport& report, const parallel::StepInput& input) 
                     scaler_->dynamic() ? "smallest" : "fixed",
                     text::number(input.loss_scale)));
   }
-  if (overflows_ % kOverflowsToTrace == 0) {
+  if (overflows_ == kOverflowsToTrace) {
     if (const auto culprit = find_culprit(input)) report.skip_reason = place_of(*culprit);
   }
   report.skip_reason += input.loss_scale == scaler_->scale()
