@@ -149,7 +149,7 @@ TEST(Amp, ScalesAsApexDoes) {
 
 TEST(Amp, WrongWordsAreRefused) {
   EXPECT_THAT(refusal(R"("amp": {"enabled": true, "opt_level": "O4"})"),
-              AllOf(HasSubstr("amp.opt_level"), HasSubstr("O1")));
+              AllOf(HasSubstr("amp.opt_level"), HasSubstr("\"O0\"")));
   EXPECT_THAT(refusal(R"("amp": {"enabled": true, "loss_scale": "fast"})"),
               AllOf(HasSubstr("amp.loss_scale"), HasSubstr("\"dynamic\"")));
 }
