@@ -145,8 +145,8 @@ StepReport Engine::train_step() {
   const double update_start = now_s();
   const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
   // Gradients alone that are not finite are what the scale of an fp16 loss answers to.
-  const bool overflow = scaler_ && std::isfinite(report.loss);
-  if (!finite && !overflow && plan_.config.trainer.on_nonfinite == "stop")
+  const bool scalable = scaler_ && std::isfinite(report.loss);
+  if (!finite && !scalable && plan_.config.trainer.on_nonfinite == "stop")
     refuse_nonfinite(report, input);
   // A skipped step does not advance the schedule.
   const std::int64_t update = step_ - skipped_ + 1;

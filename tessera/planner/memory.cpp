@@ -299,8 +299,10 @@ MemoryEstimate estimate_memory(const Plan& plan) {
       !local && (n > 1 || plan.accumulation > 1 || plan.fold.accumulate != DType::F32);
   MemoryEstimate out;
   std::map<std::int64_t, std::int64_t> homes_of_size;
-  const bool masters = value < 4 && plan.kept.masters == DType::F32;
-  std::int64_t largest = 0, second = 0, widest = 0;
+  const bool narrow_masters = plan.kept.masters != DType::F32;
+  const bool masters = value < 4 && !narrow_masters;
+  const bool narrow_states = plan.kept.states != DType::F32;
+  std::int64_t largest = 0, second = 0, widest = 0, saved = 0;
   for (const Buffer& buffer : buffers_of(plan, plan.kept.states)) {
     out.parameters += buffer.numel * value / (buffer.sharded ? n : 1);
     if (buffer.sharded) {
@@ -308,8 +310,10 @@ MemoryEstimate estimate_memory(const Plan& plan) {
       largest = std::max(largest, buffer.numel);
     }
     out.optimizer += (buffer.state_bytes + (masters ? 4 * buffer.numel : 0)) / shards;
-    if (buffer.trained) widest = std::max(widest, buffer.largest / shards);
+    if (narrow_masters) saved += 4 * buffer.numel / shards;
+    if (narrow_states) saved += 2 * buffer.state_bytes / shards;
     if (!buffer.trained) continue;
+    widest = std::max(widest, std::min(buffer.largest, buffer.numel / shards));
     out.gradients += buffer.homes * buffer.numel * sum / (local ? 1 : n);
     homes_of_size[buffer.numel] += buffer.homes;
   }
@@ -319,10 +323,11 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     if (plan.fold.accumulate != DType::F32) out.gradients += numel * 4;
   }
   // What is kept in 16 bits is updated in fp32, one parameter after the other.
-  if (plan.kept.masters != DType::F32) out.optimizer += 4 * widest;
-  if (plan.kept.states != DType::F32) out.optimizer += 8 * widest;
+  if (narrow_masters) out.optimizer += 4 * widest;
+  if (narrow_states) out.optimizer += 8 * widest;
   out.parameters += (largest + second) * value;  // gathered: in use and ahead
-  out.activations = std::max(training_activations(plan), evaluation_activations(plan));
+  // It is saved in fp32 when there are no activations.
+  out.activations = std::max({training_activations(plan), evaluation_activations(plan), saved});
   out.other = kProcess;
   return out;
 }

@@ -93,9 +93,9 @@ TEST(MemoryEstimates, WithoutFp32MastersOneParameterAtATimeIsWide) {
 
   constexpr std::int64_t kWidest = 4 * kC * kC;  // either matrix of the MLP
   EXPECT_EQ(pure.parameters, 2 * kNano);
-  EXPECT_EQ(pure.optimizer, 8 * kNano / 2 + 4 * kWidest / 2);
+  EXPECT_EQ(pure.optimizer, 8 * kNano / 2 + 4 * kWidest);
   EXPECT_EQ(pure.gradients, 4 * (kNano + kTied) / 2 + 4 * kTransient);
-  EXPECT_EQ(narrow.optimizer, 4 * kNano / 2 + 12 * kWidest / 2);
+  EXPECT_EQ(narrow.optimizer, 4 * kNano / 2 + 12 * kWidest);
   EXPECT_LT(narrow.gradients, pure.gradients);
 }
 
