@@ -290,6 +290,25 @@ std::vector<double> GradientFold::chunk_sums() {
   return ordered;
 }
 
+std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const double> sums) const {
+  std::optional<Suspect> out;
+  std::pair<bool, int> nearest;  // not tied, block
+  auto sum = sums.begin();
+  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
+    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
+    if (!group.trainable) continue;
+    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
+    bool finite = true;
+    for (std::int64_t c = segment.begin / kChunk; c * kChunk < segment.end(); ++c)
+      finite = std::isfinite(*sum++) && finite;
+    const std::pair<bool, int> here{group.homes.size() == 1, group.homes.back().block};
+    if (finite || (out && here <= nearest)) continue;
+    nearest = here;
+    out = Suspect{model_.name(here.second), segment.info->name};
+  }
+  return out;
+}
+
 void GradientFold::start_diagnosis() {
   diagnosing_ = true;
   found_.reset();

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,15 @@ class GradientFold final : public Policy {
   /// Sum of squares of every chunk of every parameter, in one order that no layout changes, on
   /// every rank.
   std::vector<double> chunk_sums();
+
+  /// The parameter where a sum of chunk_sums() that is not finite most likely began. What is not
+  /// finite spreads to the blocks before, so the last block that has one of its own speaks; a tied
+  /// parameter hears of several and speaks only where no other does. Costs nothing, the same on
+  /// every rank.
+  struct Suspect {
+    std::string block, tensor;
+  };
+  [[nodiscard]] std::optional<Suspect> suspect(std::span<const double> sums) const;
 
   /// Where the first gradient that is not finite came from. Between start_diagnosis() and
   /// diagnosis() the same step runs again; nothing is folded meanwhile.

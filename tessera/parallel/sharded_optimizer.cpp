@@ -69,13 +69,16 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    ModelInstance& model,
                                    const optim::Rule& rule,
                                    int stage,
-                                   ParamSettings settings)
+                                   ParamSettings settings,
+                                   KeptTypes kept)
     : world_(world),
       model_(model),
       group_(world.group(mesh::AxisSet::dp())),
       rule_(rule),
       stage_(group_.size() == 1 ? 0 : stage),
-      settings_(std::move(settings)) {
+      settings_(std::move(settings)),
+      kept_(kept) {
+  TESSERA_ASSERT(kept_.masters == DType::F32 || kept_.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   slots_.resize(model_.groups().size());
   for (std::size_t g = 0; g < slots_.size(); ++g) {
@@ -86,7 +89,7 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
     TESSERA_ASSERT(group.weights.own().numel() == slot.numel);
     if (model_.working() == DType::F32) {
       slot.master = group.weights.own().data_ptr<float>();
-    } else {
+    } else if (kept_.masters == DType::F32) {
       slot.master_storage = at::zeros({slot.numel}, at::kFloat);
       slot.master = slot.master_storage.data_ptr<float>();
     }
@@ -128,7 +131,7 @@ void ShardedOptimizer::make_parts(std::size_t g) {
     if (group.trainable) {
       for (const optim::StateSpec& state : rule_.state(facts)) {
         if (state.extent == optim::Extent::Elements)
-          part.state.push_back(at::zeros({part.numel}, at::kFloat));
+          part.state.push_back(at::zeros({part.numel}, to_torch(kept_.states)));
       }
     }
     slot.parts.push_back(std::move(part));
@@ -166,16 +169,27 @@ void ShardedOptimizer::fill(const FillRange& source) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     model_.groups()[g].weights.begin_write();
     for (const Part& part : slots_[g].parts) {
-      source(*part.segment->info, part.first, part.first + part.numel, slots_[g].master + part.at);
+      const std::int64_t end = part.first + part.numel;
+      if (slots_[g].master != nullptr) {
+        source(*part.segment->info, part.first, end, slots_[g].master + part.at);
+        continue;
+      }
+      const at::Tensor wide = at::empty({part.numel}, at::kFloat);
+      source(*part.segment->info, part.first, end, wide.data_ptr<float>());
+      model_.groups()[g].weights.own().narrow(0, part.at, part.numel).copy_(wide);
     }
   }
   publish();
 }
 
 void ShardedOptimizer::publish() {
+  for (FlatGroup& group : model_.groups())
+    group.weights.begin_write();
+  for (const auto& [wide, narrow] : widened_)
+    narrow.copy_(wide);
+  widened_.clear();
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     WorkingWeights& weights = model_.groups()[g].weights;
-    weights.begin_write();
     if (slots_[g].master_storage.defined()) weights.own().copy_(slots_[g].master_storage);
     if (!weights.sharded()) weights.post();
   }
@@ -186,27 +200,45 @@ at::Tensor ShardedOptimizer::gradient(GradientFold& gradients, std::size_t group
   return stage_ == 0 ? gradients.gather(g) : gradients.shard(g);
 }
 
-optim::ShardView ShardedOptimizer::view_of_part(Part& part, const float* gradient) {
-  const auto g = static_cast<std::size_t>(part.group);
-  optim::ShardView view;
-  view.master = slots_[g].master + part.at;
-  view.grad = gradient + part.at;
-  if (slots_[g].master_storage.defined()) {
-    view.working =
-        static_cast<std::uint16_t*>(model_.groups()[g].weights.own().data_ptr()) + part.at;
-    view.working_dtype = model_.working();
+class ShardedOptimizer::Wide {
+ public:
+  Wide(ShardedOptimizer& optimizer, Part& part, const float* gradient) : part_(part) {
+    const Slot& slot = optimizer.slots_[static_cast<std::size_t>(part.group)];
+    const at::Tensor& own =
+        optimizer.model_.groups()[static_cast<std::size_t>(part.group)].weights.own();
+    if (slot.master == nullptr) master_ = own.narrow(0, part.at, part.numel).to(at::kFloat);
+    view_.master = master_.defined() ? master_.data_ptr<float>() : slot.master + part.at;
+    view_.grad = gradient + part.at;
+    if (optimizer.model_.working() != DType::F32) {
+      view_.working = static_cast<std::uint16_t*>(own.data_ptr()) + part.at;
+      view_.working_dtype = optimizer.model_.working();
+    }
+    for (const at::Tensor& state : part.state) {
+      states_.push_back(state.to(at::kFloat));
+      view_.state.push_back(states_.back().data_ptr<float>());
+    }
+    view_.numel = part.numel;
+    view_.decay = part.setting.decay;
+    view_.lr_scale = part.setting.lr_scale;
+    view_.weight_decay = part.setting.weight_decay;
+    view_.facts = &part.facts;
+    view_.norms = part.norms;
+    view_.direction = part.direction.defined() ? part.direction.data_ptr<float>() : nullptr;
   }
-  for (at::Tensor& state : part.state)
-    view.state.push_back(state.data_ptr<float>());
-  view.numel = part.numel;
-  view.decay = part.setting.decay;
-  view.lr_scale = part.setting.lr_scale;
-  view.weight_decay = part.setting.weight_decay;
-  view.facts = &part.facts;
-  view.norms = part.norms;
-  view.direction = part.direction.defined() ? part.direction.data_ptr<float>() : nullptr;
-  return view;
-}
+  [[nodiscard]] const optim::ShardView& view() const { return view_; }
+  /// The states that the rule moved. Weights it rounds itself.
+  void keep() {
+    for (std::size_t s = 0; s < states_.size(); ++s) {
+      if (!states_[s].is_same(part_.state[s])) part_.state[s].copy_(states_[s]);
+    }
+  }
+
+ private:
+  Part& part_;
+  at::Tensor master_;
+  std::vector<at::Tensor> states_;
+  optim::ShardView view_;
+};
 
 void ShardedOptimizer::update(GradientFold& gradients, const optim::UpdateScalars& scalars) {
   if (!elementwise_) {
@@ -224,8 +256,11 @@ void ShardedOptimizer::update_group(std::size_t g,
   WorkingWeights& weights = model_.groups()[g].weights;
   weights.begin_write();
   const at::Tensor grad = gradient(gradients, g);
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
   for (Part& part : slots_[g].parts) {
-    rule_.update(view_of_part(part, grad.const_data_ptr<float>()), scalars);
+    Wide wide(*this, part, grad.const_data_ptr<float>());
+    rule_.update(wide.view(), scalars);
+    wide.keep();
     part.direction.reset();
     part.norms.clear();
   }
@@ -259,7 +294,9 @@ void ShardedOptimizer::prepare(GradientFold& gradients, const optim::UpdateScala
           part.direction = at::empty({part.numel}, at::kFloat);
         const std::int64_t norms = rule_.num_norms(part.facts), mine = chunks_of(part.numel);
         std::vector<double> own(static_cast<std::size_t>(norms * mine), 0.0);
-        rule_.prepare(view_of_part(part, grad.const_data_ptr<float>()), scalars, own.data());
+        Wide wide(*this, part, grad.const_data_ptr<float>());
+        rule_.prepare(wide.view(), scalars, own.data());
+        wide.keep();
         const std::int64_t chunks = chunks_of(part.segment->numel);
         const std::int64_t offset =
             offsets[first_offset + static_cast<std::size_t>(part.segment_index)];
@@ -409,7 +446,16 @@ void ShardedOptimizer::transform_one(Whole& whole, const optim::UpdateScalars& s
     work->wait();
 }
 
+/// What stands for `narrow` in pieces(): itself where it is fp32.
+float* ShardedOptimizer::wide_copy(const at::Tensor& narrow) {
+  if (narrow.scalar_type() == at::kFloat) return narrow.data_ptr<float>();
+  widened_.emplace_back(narrow.to(at::kFloat), narrow);
+  return widened_.back().first.data_ptr<float>();
+}
+
 std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
+  widened_.clear();
   std::vector<checkpoint::PieceBytes> out;
   const auto bytes = [](float* base, std::int64_t numel) {
     return std::span<std::byte>(reinterpret_cast<std::byte*>(base),
@@ -421,6 +467,8 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
     // A replicated state is still written once: every rank writes its shard of it.
     const std::int64_t begin = for_save ? layout.shard_begin(group_.index) : slot.begin;
     const std::int64_t end = for_save ? begin + layout.shard_numel() : slot.begin + slot.numel;
+    float* const masters =
+        slot.master != nullptr ? slot.master : wide_copy(model_.groups()[g].weights.own());
     for (Part& part : slot.parts) {
       const Range range = overlap(*part.segment, begin, end);
       if (range.empty()) continue;
@@ -431,7 +479,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
                      DType::F32,
                      info.shape,
                      piece,
-                     bytes(slot.master + part.at + (first - part.first), numel)});
+                     bytes(masters + part.at + (first - part.first), numel)});
       std::size_t s = 0;
       for (const optim::StateSpec& state : rule_.state(part.facts)) {
         if (state.extent != optim::Extent::Elements || part.state.empty()) continue;
@@ -439,7 +487,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
                        DType::F32,
                        info.shape,
                        piece,
-                       bytes(part.state[s++].data_ptr<float>() + (first - part.first), numel)});
+                       bytes(wide_copy(part.state[s++]) + (first - part.first), numel)});
       }
     }
   }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +22,13 @@
 
 namespace tessera::parallel {
 
+/// Types of what is kept between updates: F32, or BF16 where the working weights are bf16. Without
+/// fp32 masters the working weights are the only ones; every update widens a parameter, and rounds
+/// it to nearest.
+struct KeptTypes {
+  DType masters = DType::F32;
+  DType states = DType::F32;  ///< of Extent::Elements
+};
 /// How one parameter is updated, beside the rule's own options.
 struct ParamSetting {
   bool decay = true;
@@ -36,8 +44,10 @@ using FillRange =
 /// have no logical axis (a table of positions), is an embedding.
 optim::ParamFacts facts_of(const ParamInfo& info);
 
-/// Memory of a parameter: fp32 working: 0 + state; 16-bit working: 4 + state; divided by n from
-/// stage 1 on. Threads: the rank's own. All methods are collective.
+/// Memory of a parameter: fp32 working: 0 + state; 16-bit working: 4 (BF16 masters: 0) + state;
+/// divided by n from stage 1 on. BF16 masters or states: one parameter in fp32 during an update,
+/// all of them between pieces() and what ends it. Threads: the rank's own. All methods are
+/// collective.
 ///
 /// Rules that need norms fold sums over (parameter, 1024 elements) in one order; rules that need
 /// whole tensors send the direction of each to one owner, the load of matrix products balanced over
@@ -49,7 +59,8 @@ class ShardedOptimizer {
                    ModelInstance& model,
                    const optim::Rule& rule,
                    int stage,
-                   ParamSettings settings);
+                   ParamSettings settings,
+                   KeptTypes kept = {});
   ~ShardedOptimizer();
 
   /// First weights: every rank fills only what it owns, then whole working weights are gathered.
@@ -60,11 +71,14 @@ class ShardedOptimizer {
   void wait_weights();
 
   /// What this rank owns: master weights under the parameter's name, state as
-  /// "optimizer.<state>.<name>". With `for_save` every element of the job appears on exactly one
-  /// rank; without it on every rank that needs it. Call wait_weights() first.
+  /// "optimizer.<state>.<name>", all fp32. With `for_save` every element of the job appears on
+  /// exactly one rank; without it on every rank that needs it. Call wait_weights() first, and
+  /// publish() or release_pieces() after.
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces(bool for_save);
   /// After pieces() were written by a load: working weights from the masters, gathered.
   void publish();
+  /// After pieces() were read.
+  void release_pieces() { widened_.clear(); }
 
  private:
   /// The range of one parameter that this rank updates.
@@ -77,7 +91,7 @@ class ShardedOptimizer {
     std::int64_t numel = 0;  ///< 0 where the rank only owns the whole tensor's transform
     ParamSetting setting;
     optim::ParamFacts facts;
-    std::vector<at::Tensor> state;  ///< of Extent::Elements
+    std::vector<at::Tensor> state;  ///< of Extent::Elements, in the type that is kept
     at::Tensor direction;           ///< during an update
     std::vector<double> norms;      ///< during an update
   };
@@ -93,9 +107,11 @@ class ShardedOptimizer {
     std::int64_t begin = 0, numel = 0;  ///< the range of the flat buffer that this rank updates
     at::Tensor master_storage;  ///< private fp32 masters; undefined where the working weights are
                                 ///< the masters
-    float* master = nullptr;
+    float* master = nullptr;    ///< nullptr: BF16 masters
     std::vector<Part> parts;
   };
+  /// One part as a rule sees it: what is kept in 16 bits is widened, and rounded back by keep().
+  class Wide;
   void make_parts(std::size_t group);
   void assign_owners();
   [[nodiscard]] bool owns(const Whole& whole) const {
@@ -106,7 +122,7 @@ class ShardedOptimizer {
         .layout.segments()[static_cast<std::size_t>(whole.segment)];
   }
   at::Tensor gradient(GradientFold& gradients, std::size_t group);
-  optim::ShardView view_of_part(Part& part, const float* gradient);
+  float* wide_copy(const at::Tensor& narrow);
   void prepare(GradientFold& gradients, const optim::UpdateScalars& scalars);
   void fold_norms(std::vector<double> sums, const std::vector<std::int64_t>& offsets);
   void transform(const optim::UpdateScalars& scalars);
@@ -122,9 +138,12 @@ class ShardedOptimizer {
   const optim::Rule& rule_;
   int stage_;
   ParamSettings settings_;
+  KeptTypes kept_;
   std::vector<Slot> slots_;
   std::vector<Whole> wholes_;
   bool elementwise_ = true;
+  /// Between pieces() and publish() or release_pieces(): fp32 copies of what is kept in 16 bits.
+  std::vector<std::pair<at::Tensor, at::Tensor>> widened_;
 };
 
 }  // namespace tessera::parallel

@@ -9,6 +9,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/precision.h"
 
 namespace tessera::planner {
 namespace {
@@ -53,7 +54,7 @@ std::string layout_line(const Plan& plan) {
                      plural(plan.threads, "thread"),
                      plan.ranks,
                      plan.zero_stage,
-                     plan.working == DType::BF16 ? "bf16 with fp32 masters" : "fp32");
+                     precision_text(plan));
 }
 
 std::string sources_text(const std::vector<std::string>& sources) {

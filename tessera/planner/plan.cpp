@@ -18,6 +18,7 @@
 #include "tessera/planner/draft.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
+#include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
@@ -219,7 +220,7 @@ class Planner {
     const bool block = origins_.given("zero_optimization");
     plan_.zero_stage = static_cast<int>(
         config.zero_optimization.stage.value_or(!block && plan_.ranks > 1 ? 1 : 0));
-    plan_.working = config.bf16.enabled ? DType::BF16 : DType::F32;
+    resolve_precision(plan_, problems_, origins_);
     fix_sharding();
     plan_.threads = static_cast<int>(
         config.run.threads_per_rank.value_or(launch::threads_per_rank(plan_.ranks)));
@@ -252,8 +253,10 @@ class Planner {
     plan_.fold.bucket = zero.reduce_bucket_size.value_or(plan_.fold.bucket);
     plan_.fold.reduction =
         config.gradient_reduction == "once" ? parallel::Reduction::Once : parallel::Reduction::Each;
-    plan_.fold.accumulate =
-        config.data_types.grad_accum_dtype.value_or("fp32") == "bf16" ? DType::BF16 : DType::F32;
+    plan_.fold.accumulate = config.data_types.grad_accum_dtype.value_or(
+                                plan_.kept.masters == DType::BF16 ? "bf16" : "fp32") == "bf16"
+                                ? DType::BF16
+                                : DType::F32;
     plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
   }
 
@@ -274,6 +277,12 @@ class Planner {
     if (!plan_.config.model.from) return;
     const std::string from = *plan_.config.model.from;
     source_ = open_model_source(from);
+    if (source_->bf16 && plan_.working == DType::F16) {
+      plan_.notes.push_back(
+          fmt::format("the weights of {} were made in bf16: what they compute may lie beyond 65504, "
+                      "which is infinite in fp16; where the loss becomes so, use bf16",
+                      from));
+    }
     plan_.config.model =
         models::merge_options(plan_.config.model, source_->model, problems_, origins_);
   }
@@ -352,6 +361,7 @@ json::Value resolved_config(const Draft& draft, bool model) {
   config.run.dir = plan.run_dir;
   config.run.threads_per_rank = plan.threads;
   config.run.derived = draft.derived;
+  config.fp16 = config.fp16.completed(plan.scaling_stage);
   if (!config.trainer.max_steps && !config.trainer.epochs) config.trainer.epochs = 1.0;
   if (config.scheduler.type.empty()) config.scheduler.type = "constant";
   config.optimizer.params = complete_optimizer_params(config.optimizer);

@@ -16,10 +16,12 @@
 #include "tessera/data/tokenizer.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/decay_ramp.h"
+#include "tessera/optim/loss_scale.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/param_groups.h"
 
@@ -67,6 +69,20 @@ struct SchedulerOptions {
 };
 struct Bf16Options {
   bool enabled = false;
+  bool bf16_master_weights_and_grads = false, bf16_optimizer_states = false;
+  void describe(config::Fields& fields);
+};
+/// Apex's words for 16 bits.
+struct AmpOptions {
+  bool enabled = false;
+  std::string opt_level = "O1";
+  json::Value loss_scale;  ///< "dynamic" or a number
+  void describe(config::Fields& fields);
+};
+/// PyTorch's, as DeepSpeed spells them.
+struct TorchAutocastOptions {
+  bool enabled = false;
+  std::string dtype = "bfloat16";
   void describe(config::Fields& fields);
 };
 struct DataTypesOptions {
@@ -99,7 +115,10 @@ struct TrainConfig {
   SchedulerOptions scheduler;
   double gradient_clipping = 0.0;
   double gradient_clip_value = 0.0;
+  optim::Fp16Options fp16;
   Bf16Options bf16;
+  AmpOptions amp;
+  TorchAutocastOptions torch_autocast;
   DataTypesOptions data_types;
   ZeroOptions zero_optimization;
   RecomputeOptions activation_checkpointing;
@@ -127,6 +146,9 @@ struct Plan {
   std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
   int zero_stage = 0;
   DType working = DType::F32;
+  optim::Fp16Options scaling;             ///< of the loss, where `working` is fp16
+  int scaling_stage = 1;                  ///< of ZeRO, whose scaler DeepSpeed's rule follows
+  parallel::KeptTypes kept;               ///< types of masters and moments
   parallel::WeightOptions weight_layout;  ///< how working weights are spread
   parallel::GatherOptions gather;
   parallel::FoldOptions fold;

@@ -232,8 +232,8 @@ TEST_F(BadInput, AVocabularySmallerThanTheTokenizers) {
 
 TEST_F(BadInput, AKeyThatIsNotBuiltYet) {
   expect_refused(2,
-                 {config(R"("train_batch_size": 4, "fp16": {"enabled": true})")},
-                 {"c.json:6:45", "fp16.enabled", "not built yet", "set bf16.enabled"});
+                 {config(R"("train_batch_size": 4, "communication_data_type": "fp16")")},
+                 {"c.json:6:51", "communication_data_type", "not built yet", "\"fp32\""});
   expect_refused(2,
                  {config(R"("train_batch_size": 4, "parallel": {"pipeline": 2})")},
                  {"parallel.pipeline", "not built yet"});
