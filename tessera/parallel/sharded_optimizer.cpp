@@ -77,6 +77,10 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
       stage_(group_.size() == 1 ? 0 : stage),
       settings_(std::move(settings)) {
   const memory::ScopedTag tag(memory::Tag::Optimizer);
+  if (const auto* rule_of_signs = dynamic_cast<const optim::CompressedRule*>(&rule)) {
+    TESSERA_ASSERT(stage_ <= (rule_of_signs->local_weights() ? 0 : 1));
+    compressed_ = std::make_unique<CompressedState>(world_, model_, *rule_of_signs);
+  }
   slots_.resize(model_.groups().size());
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     FlatGroup& group = model_.groups()[g];
@@ -84,7 +88,7 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
     slot.begin = stage_ == 0 ? 0 : group.layout.shard_begin(group_.index);
     slot.numel = stage_ == 0 ? group.layout.numel() : group.layout.shard_numel();
     TESSERA_ASSERT(group.weights.own().numel() == slot.numel);
-    if (model_.working() == DType::F32) {
+    if (model_.working() == DType::F32 && !local_weights()) {
       slot.master = group.weights.own().data_ptr<float>();
     } else {
       slot.master_storage = at::zeros({slot.numel}, at::kFloat);
@@ -128,7 +132,7 @@ void ShardedOptimizer::make_parts(std::size_t g) {
     if (group.trainable) {
       for (const optim::StateSpec& state : rule_.state(facts)) {
         if (state.extent == optim::Extent::Elements)
-          part.state.push_back(at::zeros({part.numel}, at::kFloat));
+          part.state.push_back(new_state(part, part.state.size(), state.name));
       }
     }
     slot.parts.push_back(std::move(part));
@@ -172,13 +176,30 @@ void ShardedOptimizer::fill(const FillRange& source) {
   publish();
 }
 
+/// Working weights from the masters.
 void ShardedOptimizer::publish() {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     WorkingWeights& weights = model_.groups()[g].weights;
     weights.begin_write();
-    if (slots_[g].master_storage.defined()) weights.own().copy_(slots_[g].master_storage);
+    publish_group(g);
     if (!weights.sharded()) weights.post();
   }
+}
+
+void ShardedOptimizer::publish_group(std::size_t g) {
+  const at::Tensor& own = model_.groups()[g].weights.own();
+  if (slots_[g].master_storage.defined()) own.copy_(slots_[g].master_storage);
+  if (!local_weights() || !model_.groups()[g].trainable) return;
+  for (const Part& part : slots_[g].parts) {
+    const at::Tensor master = slots_[g].master_storage.narrow(0, part.at, part.numel);
+    own.narrow(0, part.at, part.numel).copy_(master + part.state.front());
+  }
+}
+
+void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
+  checkpoint.load(pieces(/*for_save=*/false));
+  if (compressed_) compressed_->load(checkpoint);
+  publish();
 }
 
 at::Tensor ShardedOptimizer::gradient(GradientFold& gradients, std::size_t group) {
@@ -190,8 +211,8 @@ optim::ShardView ShardedOptimizer::view_of_part(Part& part, const float* gradien
   const auto g = static_cast<std::size_t>(part.group);
   optim::ShardView view;
   view.master = slots_[g].master + part.at;
-  view.grad = gradient + part.at;
-  if (slots_[g].master_storage.defined()) {
+  view.grad = gradient;
+  if (model_.working() != DType::F32) {
     view.working =
         static_cast<std::uint16_t*>(model_.groups()[g].weights.own().data_ptr()) + part.at;
     view.working_dtype = model_.working();
@@ -209,6 +230,10 @@ optim::ShardView ShardedOptimizer::view_of_part(Part& part, const float* gradien
 }
 
 void ShardedOptimizer::update(GradientFold& gradients, const optim::UpdateScalars& scalars) {
+  if (compresses(scalars.step)) {
+    update_compressed(gradients, scalars);
+    return;
+  }
   if (!elementwise_) {
     prepare(gradients, scalars);
     transform(scalars);
@@ -225,10 +250,15 @@ void ShardedOptimizer::update_group(std::size_t g,
   weights.begin_write();
   const at::Tensor grad = gradient(gradients, g);
   for (Part& part : slots_[g].parts) {
-    rule_.update(view_of_part(part, grad.const_data_ptr<float>()), scalars);
+    if (compressed_) {
+      CompressedState::Tensor& tensor = compressed_->tensor(part.group, part.segment_index);
+      compressed_->rule().adapt(tensor.scalars, part.norms, scalars);
+    }
+    rule_.update(view_of_part(part, grad.const_data_ptr<float>() + part.at), scalars);
     part.direction.reset();
     part.norms.clear();
   }
+  if (local_weights()) publish_group(g);
   if (!weights.sharded()) weights.post();
 }
 
@@ -259,7 +289,8 @@ void ShardedOptimizer::prepare(GradientFold& gradients, const optim::UpdateScala
           part.direction = at::empty({part.numel}, at::kFloat);
         const std::int64_t norms = rule_.num_norms(part.facts), mine = chunks_of(part.numel);
         std::vector<double> own(static_cast<std::size_t>(norms * mine), 0.0);
-        rule_.prepare(view_of_part(part, grad.const_data_ptr<float>()), scalars, own.data());
+        rule_.prepare(
+            view_of_part(part, grad.const_data_ptr<float>() + part.at), scalars, own.data());
         const std::int64_t chunks = chunks_of(part.segment->numel);
         const std::int64_t offset =
             offsets[first_offset + static_cast<std::size_t>(part.segment_index)];
@@ -435,11 +466,13 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
       std::size_t s = 0;
       for (const optim::StateSpec& state : rule_.state(part.facts)) {
         if (state.extent != optim::Extent::Elements || part.state.empty()) continue;
+        const std::size_t index = s++;
+        if (stands_elsewhere(index, state.name, for_save)) continue;
         out.push_back({fmt::format("optimizer.{}.{}", state.name, info.name),
                        DType::F32,
                        info.shape,
                        piece,
-                       bytes(part.state[s++].data_ptr<float>() + (first - part.first), numel)});
+                       bytes(part.state[index].data_ptr<float>() + (first - part.first), numel)});
       }
     }
   }
@@ -457,6 +490,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
                      bytes(whole.state[s++].data_ptr<float>(), numel)});
     }
   }
+  if (compressed_) add_compressed_pieces(out, for_save);
   return out;
 }
 

@@ -219,6 +219,9 @@ class Planner {
     const bool block = origins_.given("zero_optimization");
     plan_.zero_stage = static_cast<int>(
         config.zero_optimization.stage.value_or(!block && plan_.ranks > 1 ? 1 : 0));
+    const ExchangeNeeds needs = exchange_needs(config.optimizer);
+    if (needs.local_weights && plan_.zero_stage == 1) plan_.zero_stage = 0;
+    if (needs.compressed) config.gradient_reduction = "once";
     plan_.working = config.bf16.enabled ? DType::BF16 : DType::F32;
     fix_sharding();
     plan_.threads = static_cast<int>(

@@ -333,8 +333,19 @@ INSTANTIATE_TEST_SUITE_P(
                 {"zero_optimization.stage3_max_live_parameters", "at least 0 elements"}},
         Refused{with(kBatch + R"(, "fp16": {"enabled": true})"), {"fp16.enabled", "not built yet"}},
         Refused{with(kBatch + R"(, "optimizer": {"type": "Adamw2"})"), {"optimizer", "\"AdamW\""}},
-        Refused{with(kBatch + R"(, "optimizer": {"type": "OneBitAdam"})"),
-                {"optimizer", "not built yet"}},
+        Refused{with(kBatch +
+                     R"(, "optimizer": {"type": "OneBitAdam"}, "zero_optimization": {"stage": 2})"),
+                {"zero_optimization.stage", "OneBitAdam", "set zero_optimization.stage to 1"}},
+        Refused{
+            with(kBatch +
+                 R"(, "optimizer": {"type": "ZeroOneAdam"}, "zero_optimization": {"stage": 3})"),
+            {"zero_optimization.stage", "ZeroOneAdam", "set zero_optimization.stage to 0"}},
+        Refused{
+            with(kBatch + R"(, "optimizer": {"type": "OneBitLamb"}, "gradient_reduction": "each")"),
+            {"gradient_reduction", "OneBitLamb", "\"once\""}},
+        Refused{with(kBatch + R"(, "optimizer": {"type": "OneBitAdam",
+                     "params": {"freeze_step": 0}})"),
+                {"optimizer.params.freeze_step", "at least 1"}},
         Refused{with(kBatch + R"(, "optimizer": {"params": {"lr": -1}})"),
                 {"c.json:1:", "optimizer.params.lr", "at least 0"}},
         Refused{with(kBatch + R"(, "optimizer": {"params": {"learning_rate": 1}})"),
