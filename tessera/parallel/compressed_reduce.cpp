@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -91,7 +92,22 @@ CompressedReduce::CompressedReduce(comm::World& world,
   const std::size_t bytes = message_bytes() * static_cast<std::size_t>(n);
   to_owners_ = world_.transport().allocate(bytes, memory::Tag::Communication);
   from_owners_ = world_.transport().allocate(bytes, memory::Tag::Communication);
-  received_.resize(bytes);
+  received_ = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+}
+
+CompressedReduce::~CompressedReduce() {
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    wait_reusable();
+  } catch (const Error&) {
+    // The world is broken: whoever broke it has told why.
+  }
+}
+
+void CompressedReduce::wait_reusable() {
+  for (const comm::WorkPtr* work : {&scatter_, &gather_}) {
+    if (*work) (*work)->wait_reusable();
+  }
 }
 
 std::int64_t CompressedReduce::padded_length(std::int64_t numel, int ranks) {
@@ -124,16 +140,13 @@ void CompressedReduce::forget() {
 }
 
 void CompressedReduce::mean(float* flat) {
-  // Peers have read the last messages before these are written over.
-  for (const comm::WorkPtr* work : {&scatter_, &gather_}) {
-    if (*work) (*work)->wait_reusable();
-  }
+  wait_reusable();
   compress(flat);
   const std::size_t message = message_bytes(),
                     all = message * static_cast<std::size_t>(group_.size());
   scatter_ = world_.transport().all_to_all(group_,
                                            {to_owners_->data(), all, DType::U8, {}},
-                                           {received_.data(), all, DType::U8, {}},
+                                           {received_.data_ptr(), all, DType::U8, {}},
                                            TESSERA_HERE("signs of the ranks"));
   scatter_->wait();
   serve();
@@ -171,13 +184,14 @@ void CompressedReduce::compress(const float* flat) {
 /// The part of every vector that this rank owns.
 void CompressedReduce::serve() {
   const int n = group_.size();
+  const auto* const received = static_cast<const std::byte*>(received_.const_data_ptr());
   std::byte* const out =
       bytes_of(from_owners_) + message_bytes() * static_cast<std::size_t>(group_.index);
   for (std::size_t i = 0; i < vectors_.size(); ++i) {
     const std::int64_t at = vectors_[i].begin / n / kBits, part = vectors_[i].padded / n;
     std::vector<float> scales;
     for (int r = 0; r < n; ++r) {
-      scales.push_back(take(received_.data() + message_bytes() * static_cast<std::size_t>(r) +
+      scales.push_back(take(received + message_bytes() * static_cast<std::size_t>(r) +
                             sign_bytes() + i * sizeof(float)));
     }
     float* const error = server_error(i).data();
@@ -187,7 +201,7 @@ void CompressedReduce::serve() {
         std::array<float, kBits> sum = {};
         for (std::size_t r = 0; r < scales.size(); ++r) {
           const std::byte signs =
-              received_[message_bytes() * r + static_cast<std::size_t>(at + byte)];
+              received[message_bytes() * r + static_cast<std::size_t>(at + byte)];
           for (unsigned b = 0; b < kBits; ++b)
             sum[b] += signed_scale(signs, b, scales[r]);
         }

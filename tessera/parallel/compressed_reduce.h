@@ -20,7 +20,7 @@
 
 namespace tessera::parallel {
 
-/// Memory: the errors, 4 (1 + 1 / n) bytes an element, and room for messages, 1/2 byte. Traffic: 2
+/// Memory: the errors, 4 (1 + 1 / n) bytes an element, and room for messages, 3/8 byte. Traffic: 2
 /// bits an element, and 4 (n + n) bytes a vector. Threads: the rank's own.
 class CompressedReduce {
  public:
@@ -34,6 +34,10 @@ class CompressedReduce {
   CompressedReduce(comm::World& world,
                    const comm::Group& group,
                    const std::vector<std::int64_t>& lengths);
+  /// Until peers have read the last messages, unless the world is broken.
+  ~CompressedReduce();
+  CompressedReduce(const CompressedReduce&) = delete;
+  CompressedReduce& operator=(const CompressedReduce&) = delete;
 
   /// Whole bytes of signs in each of `ranks` equal parts.
   static std::int64_t padded_length(std::int64_t numel, int ranks);
@@ -56,6 +60,7 @@ class CompressedReduce {
   void compress(const float* flat);
   void serve();
   void spread(float* flat) const;
+  void wait_reusable();
 
   comm::World& world_;
   const comm::Group& group_;
@@ -65,7 +70,7 @@ class CompressedReduce {
   // A message: the signs of one part of every vector, then a scale for each. To every owner; from
   // every owner.
   comm::RegionPtr to_owners_, from_owners_;
-  std::vector<std::byte> received_;
+  at::Tensor received_;
   comm::WorkPtr scatter_, gather_;
 };
 

@@ -160,11 +160,12 @@ void check_config(const TrainConfig& config,
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins) {
   const ZeroOptions& zero = config.zero_optimization;
   if (zero.stage.value_or(0) == 3) return {};
+  std::vector<std::string> notes;
   if (zero.stage.value_or(0) == 1 && exchange_needs(config.optimizer).local_weights) {
-    return {
-        fmt::format("zero_optimization.stage 1 runs as stage 0: {} moves all weights on every "
-                    "rank between exchanges, so that there is nothing to shard",
-                    config.optimizer.type)};
+    notes.push_back(
+        fmt::format("zero_optimization.stage 1 runs as stage 0: {} moves all weights on every rank "
+                    "between exchanges, so that there is nothing to shard",
+                    config.optimizer.type));
   }
   std::vector<std::string> idle;
   // A file may spell out DeepSpeed's defaults.
@@ -179,10 +180,11 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   look("stage3_model_persistence_threshold", zero.stage3_model_persistence_threshold);
   look("stage3_max_live_parameters", zero.stage3_max_live_parameters, 1'000'000'000);
   look("stage3_max_reuse_distance", zero.stage3_max_reuse_distance, 1'000'000'000);
-  if (idle.empty()) return {};
-  return {fmt::format("zero_optimization.stage is {}: stage 3 alone reads {}",
-                      zero.stage.value_or(0),
-                      text::join(idle, ", "))};
+  if (idle.empty()) return notes;
+  notes.push_back(fmt::format("zero_optimization.stage is {}: stage 3 alone reads {}",
+                              zero.stage.value_or(0),
+                              text::join(idle, ", ")));
+  return notes;
 }
 
 void check_model(const TrainConfig& config,

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <mutex>
 #include <vector>
 
+#include "support/shm_world.h"
 #include <gtest/gtest.h>
 
 #include "tessera/base/philox.h"
@@ -181,6 +183,40 @@ TEST(CompressedReduce, ForgetsItsErrors) {
 
     EXPECT_EQ(second, same);
   });
+}
+
+/// What every rank has after a few rounds, and the errors behind it.
+std::vector<std::vector<float>> left_by(
+    int ranks, const std::function<void(int, const std::function<void(comm::World&)>&)>& run) {
+  std::vector<std::vector<float>> out(static_cast<std::size_t>(ranks));
+  run(ranks, [&](comm::World& world) {
+    CompressedReduce reduce(world, world.everyone(), {700, 40});
+    std::vector<float>& mine = out[static_cast<std::size_t>(world.rank())];
+    for (int round = 0; round < 5; ++round) {
+      mine = input(world.rank(), round, reduce.numel());
+      reduce.mean(mine.data());
+    }
+    for (const std::size_t vector : {0, 1}) {
+      const auto worker = reduce.worker_error(vector), server = reduce.server_error(vector);
+      mine.insert(mine.end(), worker.begin(), worker.end());
+      mine.insert(mine.end(), server.begin(), server.end());
+    }
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test"))->wait();
+  });
+  return out;
+}
+
+TEST(CompressedReduce, GivesTheSameBitsOverSharedMemoryAndOnEveryRank) {
+  const auto threads = left_by(3, [](int ranks, const auto& fn) { comm::run_threads(ranks, fn); });
+  const auto shared =
+      left_by(3, [](int ranks, const auto& fn) { testing::run_shm_threads(ranks, fn); });
+
+  EXPECT_EQ(threads, shared);
+  const auto mean = [&](std::size_t rank) {
+    return std::vector<float>(threads[rank].begin(), threads[rank].begin() + 700);
+  };
+  EXPECT_EQ(mean(0), mean(1));
+  EXPECT_EQ(mean(0), mean(2));
 }
 
 TEST(CompressedReduce, MovesTwoBitsAnElement) {

@@ -407,6 +407,24 @@ TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {
               AllOf(HasSubstr("stage is 1"), HasSubstr("stage3_max_live_parameters")));
 }
 
+TEST(Plans, RunRulesOfLocalWeightsInStageZeroAndTellIt) {
+  const Plan plan = plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1},
+      "optimizer": {"type": "ZeroOneAdam"})"));
+
+  EXPECT_EQ(plan.zero_stage, 0);
+  ASSERT_EQ(plan.notes.size(), 1U);
+  EXPECT_THAT(plan.notes[0], AllOf(HasSubstr("runs as stage 0"), HasSubstr("ZeroOneAdam")));
+}
+
+TEST(Plans, KeepGradientsOfRanksApartForRulesThatExchangeSigns) {
+  const Plan plan = plan_of(with(R"("train_batch_size": 4, "optimizer": {"type": "OneBitAdam"})"));
+
+  EXPECT_EQ(plan.fold.reduction, parallel::Reduction::Once);
+  // And the resolved configuration plans the same again.
+  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").fold.reduction,
+            parallel::Reduction::Once);
+}
+
 TEST(Overrides, ReadJsonOrAString) {
   json::Value source = source_of("{\"a\": {\"b\": 1}}");
 
