@@ -130,6 +130,9 @@ StepReport Engine::train_step() {
   const auto micros =
       static_cast<int>((batch.size + n * plan_.micro_batch - 1) / (n * plan_.micro_batch));
   const parallel::StepInput input = step_input(batch, micros, report);
+  // A skipped step does not advance the schedule.
+  const std::int64_t update = step_ - skipped_ + 1;
+  gradients_->keep_own(optimizer_->compresses(update));
   const parallel::StepOutput out = executor_->train(parallel::accumulation_schedule(micros), input);
 
   const double reduce_start = now_s();
@@ -148,8 +151,6 @@ StepReport Engine::train_step() {
   const bool scalable = scaler_ && std::isfinite(report.loss);
   if (!finite && !scalable && plan_.config.trainer.on_nonfinite == "stop")
     refuse_nonfinite(report, input);
-  // A skipped step does not advance the schedule.
-  const std::int64_t update = step_ - skipped_ + 1;
   report.lr = schedule_->lr(update);
   if (finite) {
     optimizer_->update(*gradients_,
@@ -368,9 +369,7 @@ std::filesystem::path Engine::save(const std::filesystem::path& root) {
 
 void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   optimizer_->wait_weights();
-  const auto pieces = optimizer_->pieces(/*for_save=*/false);
-  checkpoint.load(pieces);
-  optimizer_->publish();
+  optimizer_->load(checkpoint);
   optimizer_->wait_weights();
   const checkpoint::Meta& meta = checkpoint.meta();
   step_ = meta.step;

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
 namespace {
@@ -163,6 +164,16 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   if (old_validation != nullptr && old_validation->is_string() &&
       old_validation->as_string() != data.validation_fingerprint) {
     accepted.emplace_back("data.validation: other contents than before");
+  }
+  const json::Value* ranks = meta.extra.find("ranks");
+  if (ranks != nullptr && ranks->as_integer().value_or(plan.ranks) != plan.ranks &&
+      planner::exchange_needs(plan.config.optimizer).compressed) {
+    accepted.push_back(
+        fmt::format("{} ranks -> {}: {}",
+                    *ranks->as_integer(),
+                    plan.ranks,
+                    plan.ranks == 1 ? "a rank alone drops what compression left over"
+                                    : "every rank takes the mean of what compression left over"));
   }
   const std::string old_tokenizer = text_of(meta.extra, "tokenizer");
   if (!old_tokenizer.empty() && old_tokenizer != plan.tokenizer->fingerprint())

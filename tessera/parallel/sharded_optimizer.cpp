@@ -80,6 +80,10 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
       kept_(kept) {
   TESSERA_ASSERT(kept_.masters == DType::F32 || kept_.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
+  if (const auto* rule_of_signs = dynamic_cast<const optim::CompressedRule*>(&rule)) {
+    TESSERA_ASSERT(stage_ <= (rule_of_signs->local_weights() ? 0 : 1));
+    compressed_ = std::make_unique<CompressedState>(world_, model_, *rule_of_signs);
+  }
   slots_.resize(model_.groups().size());
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     FlatGroup& group = model_.groups()[g];
@@ -87,7 +91,7 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
     slot.begin = stage_ == 0 ? 0 : group.layout.shard_begin(group_.index);
     slot.numel = stage_ == 0 ? group.layout.numel() : group.layout.shard_numel();
     TESSERA_ASSERT(group.weights.own().numel() == slot.numel);
-    if (model_.working() == DType::F32) {
+    if (model_.working() == DType::F32 && !local_weights()) {
       slot.master = group.weights.own().data_ptr<float>();
     } else if (kept_.masters == DType::F32) {
       slot.master_storage = at::zeros({slot.numel}, at::kFloat);
@@ -131,7 +135,7 @@ void ShardedOptimizer::make_parts(std::size_t g) {
     if (group.trainable) {
       for (const optim::StateSpec& state : rule_.state(facts)) {
         if (state.extent == optim::Extent::Elements)
-          part.state.push_back(at::zeros({part.numel}, to_torch(kept_.states)));
+          part.state.push_back(new_state(part, part.state.size(), state.name));
       }
     }
     slot.parts.push_back(std::move(part));
@@ -182,6 +186,7 @@ void ShardedOptimizer::fill(const FillRange& source) {
   publish();
 }
 
+/// Working weights from the masters.
 void ShardedOptimizer::publish() {
   for (FlatGroup& group : model_.groups())
     group.weights.begin_write();
@@ -190,9 +195,25 @@ void ShardedOptimizer::publish() {
   widened_.clear();
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     WorkingWeights& weights = model_.groups()[g].weights;
-    if (slots_[g].master_storage.defined()) weights.own().copy_(slots_[g].master_storage);
+    publish_group(g);
     if (!weights.sharded()) weights.post();
   }
+}
+
+void ShardedOptimizer::publish_group(std::size_t g) {
+  const at::Tensor& own = model_.groups()[g].weights.own();
+  if (slots_[g].master_storage.defined()) own.copy_(slots_[g].master_storage);
+  if (!local_weights() || !model_.groups()[g].trainable) return;
+  for (const Part& part : slots_[g].parts) {
+    const at::Tensor master = slots_[g].master_storage.narrow(0, part.at, part.numel);
+    own.narrow(0, part.at, part.numel).copy_(master + part.state.front());
+  }
+}
+
+void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
+  checkpoint.load(pieces(/*for_save=*/false));
+  if (compressed_) compressed_->load(checkpoint);
+  publish();
 }
 
 at::Tensor ShardedOptimizer::gradient(GradientFold& gradients, std::size_t group) {
@@ -200,30 +221,42 @@ at::Tensor ShardedOptimizer::gradient(GradientFold& gradients, std::size_t group
   return stage_ == 0 ? gradients.gather(g) : gradients.shard(g);
 }
 
+/// Of what is kept in 16 bits there is no pointer.
+optim::ShardView ShardedOptimizer::view_of_part(Part& part, const float* gradient) {
+  const auto g = static_cast<std::size_t>(part.group);
+  optim::ShardView view;
+  if (slots_[g].master != nullptr) view.master = slots_[g].master + part.at;
+  view.grad = gradient;
+  if (model_.working() != DType::F32) {
+    view.working =
+        static_cast<std::uint16_t*>(model_.groups()[g].weights.own().data_ptr()) + part.at;
+    view.working_dtype = model_.working();
+  }
+  for (const at::Tensor& state : part.state)
+    view.state.push_back(state.scalar_type() == at::kFloat ? state.data_ptr<float>() : nullptr);
+  view.numel = part.numel;
+  view.decay = part.setting.decay;
+  view.lr_scale = part.setting.lr_scale;
+  view.weight_decay = part.setting.weight_decay;
+  view.facts = &part.facts;
+  view.norms = part.norms;
+  view.direction = part.direction.defined() ? part.direction.data_ptr<float>() : nullptr;
+  return view;
+}
+
 class ShardedOptimizer::Wide {
  public:
-  Wide(ShardedOptimizer& optimizer, Part& part, const float* gradient) : part_(part) {
-    const Slot& slot = optimizer.slots_[static_cast<std::size_t>(part.group)];
-    const at::Tensor& own =
-        optimizer.model_.groups()[static_cast<std::size_t>(part.group)].weights.own();
-    if (slot.master == nullptr) master_ = own.narrow(0, part.at, part.numel).to(at::kFloat);
-    view_.master = master_.defined() ? master_.data_ptr<float>() : slot.master + part.at;
-    view_.grad = gradient + part.at;
-    if (optimizer.model_.working() != DType::F32) {
-      view_.working = static_cast<std::uint16_t*>(own.data_ptr()) + part.at;
-      view_.working_dtype = optimizer.model_.working();
+  Wide(ShardedOptimizer& optimizer, Part& part, const float* gradient)
+      : part_(part), view_(optimizer.view_of_part(part, gradient + part.at)) {
+    if (view_.master == nullptr) {
+      const FlatGroup& group = optimizer.model_.groups()[static_cast<std::size_t>(part.group)];
+      master_ = group.weights.own().narrow(0, part.at, part.numel).to(at::kFloat);
+      view_.master = master_.data_ptr<float>();
     }
-    for (const at::Tensor& state : part.state) {
-      states_.push_back(state.to(at::kFloat));
-      view_.state.push_back(states_.back().data_ptr<float>());
+    for (std::size_t s = 0; s < part.state.size(); ++s) {
+      states_.push_back(part.state[s].to(at::kFloat));
+      view_.state[s] = states_.back().data_ptr<float>();
     }
-    view_.numel = part.numel;
-    view_.decay = part.setting.decay;
-    view_.lr_scale = part.setting.lr_scale;
-    view_.weight_decay = part.setting.weight_decay;
-    view_.facts = &part.facts;
-    view_.norms = part.norms;
-    view_.direction = part.direction.defined() ? part.direction.data_ptr<float>() : nullptr;
   }
   [[nodiscard]] const optim::ShardView& view() const { return view_; }
   /// The states that the rule moved. Weights it rounds itself.
@@ -241,6 +274,10 @@ class ShardedOptimizer::Wide {
 };
 
 void ShardedOptimizer::update(GradientFold& gradients, const optim::UpdateScalars& scalars) {
+  if (compresses(scalars.step)) {
+    update_compressed(gradients, scalars);
+    return;
+  }
   if (!elementwise_) {
     prepare(gradients, scalars);
     transform(scalars);
@@ -258,12 +295,17 @@ void ShardedOptimizer::update_group(std::size_t g,
   const at::Tensor grad = gradient(gradients, g);
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   for (Part& part : slots_[g].parts) {
+    if (compressed_) {
+      CompressedState::Tensor& tensor = compressed_->tensor(part.group, part.segment_index);
+      compressed_->rule().adapt(tensor.scalars, part.norms, scalars);
+    }
     Wide wide(*this, part, grad.const_data_ptr<float>());
     rule_.update(wide.view(), scalars);
     wide.keep();
     part.direction.reset();
     part.norms.clear();
   }
+  if (local_weights()) publish_group(g);
   if (!weights.sharded()) weights.post();
 }
 
@@ -483,11 +525,13 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
       std::size_t s = 0;
       for (const optim::StateSpec& state : rule_.state(part.facts)) {
         if (state.extent != optim::Extent::Elements || part.state.empty()) continue;
+        const std::size_t index = s++;
+        if (stands_elsewhere(index, state.name, for_save)) continue;
         out.push_back({fmt::format("optimizer.{}.{}", state.name, info.name),
                        DType::F32,
                        info.shape,
                        piece,
-                       bytes(wide_copy(part.state[s++]) + (first - part.first), numel)});
+                       bytes(wide_copy(part.state[index]) + (first - part.first), numel)});
       }
     }
   }
@@ -505,6 +549,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
                      bytes(whole.state[s++].data_ptr<float>(), numel)});
     }
   }
+  if (compressed_) add_compressed_pieces(out, for_save);
   return out;
 }
 

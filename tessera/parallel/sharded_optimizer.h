@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/optim/rule.h"
+#include "tessera/parallel/compressed_state.h"
 #include "tessera/parallel/gradient_fold.h"
 #include "tessera/parallel/model_instance.h"
 
@@ -51,7 +53,9 @@ optim::ParamFacts facts_of(const ParamInfo& info);
 ///
 /// Rules that need norms fold sums over (parameter, 1024 elements) in one order; rules that need
 /// whole tensors send the direction of each to one owner, the load of matrix products balanced over
-/// the ranks, and get it back. Both give the same bits on any number of ranks.
+/// the ranks, and get it back. Both give the same bits on any number of ranks. A
+/// optim::CompressedRule works in stages 0 and 1, with the same bits in both on the same ranks; one
+/// with local_weights() in stage 0.
 class ShardedOptimizer {
  public:
   /// stage: 0 to 3, as the model's weights are spread. `rule` must outlive this.
@@ -67,6 +71,8 @@ class ShardedOptimizer {
   void fill(const FillRange& source);
   /// One update from the folded gradients; the gather of whole weights is only posted.
   void update(GradientFold& gradients, const optim::UpdateScalars& scalars);
+  /// Whether update `step` takes the gradients that ranks kept (GradientFold::keep_own).
+  [[nodiscard]] bool compresses(std::int64_t step) const;
   /// Until the working weights that stay whole are.
   void wait_weights();
 
@@ -75,10 +81,10 @@ class ShardedOptimizer {
   /// exactly one rank; without it on every rank that needs it. Call wait_weights() first, and
   /// publish() or release_pieces() after.
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces(bool for_save);
-  /// After pieces() were written by a load: working weights from the masters, gathered.
-  void publish();
   /// After pieces() were read.
   void release_pieces() { widened_.clear(); }
+  /// Everything of a checkpoint that any layout wrote, and working weights from it, gathered.
+  void load(const checkpoint::Checkpoint& checkpoint);
 
  private:
   /// The range of one parameter that this rank updates.
@@ -112,6 +118,7 @@ class ShardedOptimizer {
   };
   /// One part as a rule sees it: what is kept in 16 bits is widened, and rounded back by keep().
   class Wide;
+  optim::ShardView view_of_part(Part& part, const float* gradient);
   void make_parts(std::size_t group);
   void assign_owners();
   [[nodiscard]] bool owns(const Whole& whole) const {
@@ -131,6 +138,21 @@ class ShardedOptimizer {
   void update_group(std::size_t group,
                     GradientFold& gradients,
                     const optim::UpdateScalars& scalars);
+  void publish();
+  void publish_group(std::size_t group);
+  // Of a compressed rule, in compressed_update.cpp.
+  [[nodiscard]] at::Tensor new_state(const Part& part, std::size_t index, const std::string& name);
+  [[nodiscard]] bool stands_elsewhere(std::size_t index, const std::string& state, bool for_save);
+  void add_compressed_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save);
+  void update_compressed(GradientFold& gradients, optim::UpdateScalars scalars);
+  void start_compressed();
+  void make_vectors(GradientFold& gradients, const optim::UpdateScalars& scalars);
+  void measure(const optim::UpdateScalars& scalars);
+  optim::CompressedView compressed_view(Part& part);
+  optim::CompressedView whole_view(CompressedState::Tensor& tensor, const at::Tensor& gradient);
+  [[nodiscard]] bool local_weights() const {
+    return compressed_ != nullptr && compressed_->rule().local_weights();
+  }
 
   comm::World& world_;
   ModelInstance& model_;
@@ -141,6 +163,7 @@ class ShardedOptimizer {
   KeptTypes kept_;
   std::vector<Slot> slots_;
   std::vector<Whole> wholes_;
+  std::unique_ptr<CompressedState> compressed_;  ///< of a compressed rule
   bool elementwise_ = true;
   /// Between pieces() and publish() or release_pieces(): fp32 copies of what is kept in 16 bits.
   std::vector<std::pair<at::Tensor, at::Tensor>> widened_;

@@ -41,6 +41,19 @@ std::int64_t state_bytes(const optim::Rule& rule, const ParamInfo& info, DType e
   return bytes;
 }
 
+// What a rank keeps of a trained parameter beside its shards, where ranks exchange signs: the whole
+// vector that they exchange, what compression has left over, the messages, and masters apart from
+// the weights.
+double exchange_bytes(const Plan& plan) {
+  const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
+  if (!needs.compressed) return 0;
+  const double n = plan.ranks;
+  double bytes = needs.local_weights && plan.working == DType::F32 ? 4 : 0;
+  if (plan.zero_stage > 0) bytes += 4 - 4 / n;
+  if (plan.ranks > 1) bytes += 4 + 4 / n + 3.0 / 8;
+  return bytes;
+}
+
 // `states`: type of the moments.
 std::vector<Buffer> buffers_of(const Plan& plan, DType states) {
   std::map<std::string, Buffer> by_name;
@@ -251,7 +264,9 @@ class Search {
 
   void higher_stage() {
     Plan plan = plan_;
-    while (plan.ranks > 1 && plan.zero_stage < 3) {
+    const ExchangeNeeds needs = exchange_needs(plan_.config.optimizer);
+    const int most = needs.local_weights ? 0 : needs.compressed ? 1 : 3;
+    while (plan.ranks > 1 && plan.zero_stage < most) {
       ++plan.zero_stage;
       plan.fold.stage = plan.zero_stage;
       if (offer(plan, fmt::format("zero_optimization.stage {}", plan.zero_stage))) return;
@@ -297,6 +312,7 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   // A micro-batch's own gradient exists only where it is not the sum itself.
   const bool transient =
       !local && (n > 1 || plan.accumulation > 1 || plan.fold.accumulate != DType::F32);
+  const double exchange = exchange_bytes(plan);
   MemoryEstimate out;
   std::map<std::int64_t, std::int64_t> homes_of_size;
   const bool narrow_masters = plan.kept.masters != DType::F32;
@@ -314,6 +330,7 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     if (narrow_states) saved += 2 * buffer.state_bytes / shards;
     if (!buffer.trained) continue;
     widest = std::max(widest, std::min(buffer.largest, buffer.numel / shards));
+    out.optimizer += static_cast<std::int64_t>(exchange * static_cast<double>(buffer.numel));
     out.gradients += buffer.homes * buffer.numel * sum / (local ? 1 : n);
     homes_of_size[buffer.numel] += buffer.homes;
   }
@@ -333,10 +350,14 @@ MemoryEstimate estimate_memory(const Plan& plan) {
 }
 
 std::int64_t checkpoint_bytes(const Plan& plan) {
+  // Every rank's own errors, and the owners'; of local weights, two states of every rank.
+  const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
+  const std::int64_t of_rank = needs.local_weights ? 3 : needs.compressed ? 1 : 0;
+  const std::int64_t errors = plan.ranks > 1 ? 4 * (of_rank * plan.ranks + (of_rank > 0)) : 0;
   std::int64_t bytes = 0;
   // Checkpoints hold fp32, whatever the types of the run.
   for (const Buffer& buffer : buffers_of(plan, DType::F32))
-    bytes += 4 * buffer.numel + buffer.state_bytes;
+    bytes += (4 + errors) * buffer.numel + buffer.state_bytes;
   return bytes;
 }
 

@@ -220,6 +220,9 @@ class Planner {
     const bool block = origins_.given("zero_optimization");
     plan_.zero_stage = static_cast<int>(
         config.zero_optimization.stage.value_or(!block && plan_.ranks > 1 ? 1 : 0));
+    const ExchangeNeeds needs = exchange_needs(config.optimizer);
+    if (needs.local_weights && plan_.zero_stage == 1) plan_.zero_stage = 0;
+    if (needs.compressed) config.gradient_reduction = "once";
     resolve_precision(plan_, problems_, origins_);
     fix_sharding();
     plan_.threads = static_cast<int>(
@@ -278,10 +281,10 @@ class Planner {
     const std::string from = *plan_.config.model.from;
     source_ = open_model_source(from);
     if (source_->bf16 && plan_.working == DType::F16) {
-      plan_.notes.push_back(
-          fmt::format("the weights of {} were made in bf16: what they compute may lie beyond 65504, "
-                      "which is infinite in fp16; where the loss becomes so, use bf16",
-                      from));
+      plan_.notes.push_back(fmt::format(
+          "the weights of {} were made in bf16: what they compute may lie beyond 65504, "
+          "which is infinite in fp16; where the loss becomes so, use bf16",
+          from));
     }
     plan_.config.model =
         models::merge_options(plan_.config.model, source_->model, problems_, origins_);

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/optim/compressed.h"
 
 namespace tessera::planner {
 namespace {
@@ -97,6 +98,15 @@ void check_schedule(const TrainConfig& config,
   }
   const auto context = context_of(base_lr, config.trainer.max_steps.value_or(0), global_batch);
   build_schedule(config.scheduler, context, origins.place("scheduler"), problems);
+}
+
+ExchangeNeeds exchange_needs(const OptimizerOptions& options) {
+  const bool fits = options.params.is_null() || options.params.is_object();
+  if (!fits || !optim::rules().has(options.type)) return {};
+  config::Problems ignored;
+  const auto rule = build_rule(options, {}, ignored);
+  const auto* compressed = dynamic_cast<const optim::CompressedRule*>(rule.get());
+  return {compressed != nullptr, compressed != nullptr && compressed->local_weights()};
 }
 
 std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t steps) {

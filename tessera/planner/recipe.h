@@ -23,6 +23,14 @@ void check_schedule(const TrainConfig& config,
                     config::Problems& problems,
                     const config::Origins& origins);
 
+/// How the optimizer that the configuration names wants its ranks to meet; as of AdamW where it
+/// names none. Nothing is checked.
+struct ExchangeNeeds {
+  bool compressed = false;     ///< an optim::CompressedRule
+  bool local_weights = false;  ///< and one of local weights
+};
+ExchangeNeeds exchange_needs(const OptimizerOptions& options);
+
 /// Decay and rates of one parameter: by the rule "two or more dimensions", unless
 /// optimizer.decay_all or a group of optimizer.groups says otherwise. `base_lr`: the rule's, which
 /// a group's lr is a multiple of.

@@ -7,6 +7,7 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
 namespace {
@@ -49,6 +50,40 @@ std::string batch_fix(const TrainConfig& config, const BatchSizes& sizes, std::i
   }
   if (micro) return nearest_batches(sizes.global, *micro * ranks);
   return nearest_batches(sizes.global, accumulation.value_or(1) * ranks);
+}
+
+void check_exchange(const TrainConfig& config,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+  const ExchangeNeeds needs = exchange_needs(config.optimizer);
+  if (!needs.compressed) return;
+  const std::int64_t stage = config.zero_optimization.stage.value_or(0);
+  if (stage >= 2) {
+    problems.add(origins.place("zero_optimization.stage"),
+                 "zero_optimization.stage",
+                 fmt::format("{} keeps a part of the gradient on each rank, and {} compresses the "
+                             "whole gradient of each",
+                             stage,
+                             config.optimizer.type),
+                 fmt::format("set zero_optimization.stage to {}", needs.local_weights ? 0 : 1));
+  }
+  if (config.gradient_reduction == "each" && origins.given("gradient_reduction")) {
+    problems.add(origins.place("gradient_reduction"),
+                 "gradient_reduction",
+                 fmt::format("\"each\" folds the ranks' gradients, and {} keeps them apart",
+                             config.optimizer.type),
+                 "set it to \"once\", or remove it");
+  }
+  if (config.bf16.bf16_master_weights_and_grads || config.bf16.bf16_optimizer_states) {
+    const char* const key = config.bf16.bf16_master_weights_and_grads
+                                ? "bf16.bf16_master_weights_and_grads"
+                                : "bf16.bf16_optimizer_states";
+    problems.add(origins.place(key),
+                 key,
+                 fmt::format("{} carries over what compression lost, which bf16 would lose again",
+                             config.optimizer.type),
+                 "set it to false: masters and moments in fp32");
+  }
 }
 
 }  // namespace
@@ -129,11 +164,19 @@ void check_config(const TrainConfig& config,
   if (!config.data.pack && config.data.stride) {
     add("data.stride", "has no meaning without packing: every document is one sample", "remove it");
   }
+  check_exchange(config, problems, origins);
 }
 
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins) {
   const ZeroOptions& zero = config.zero_optimization;
   if (zero.stage.value_or(0) == 3) return {};
+  std::vector<std::string> notes;
+  if (zero.stage.value_or(0) == 1 && exchange_needs(config.optimizer).local_weights) {
+    notes.push_back(
+        fmt::format("zero_optimization.stage 1 runs as stage 0: {} moves all weights on every rank "
+                    "between exchanges, so that there is nothing to shard",
+                    config.optimizer.type));
+  }
   std::vector<std::string> idle;
   // A file may spell out DeepSpeed's defaults.
   const auto look = [&](const char* key,
@@ -147,10 +190,11 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   look("stage3_model_persistence_threshold", zero.stage3_model_persistence_threshold);
   look("stage3_max_live_parameters", zero.stage3_max_live_parameters, 1'000'000'000);
   look("stage3_max_reuse_distance", zero.stage3_max_reuse_distance, 1'000'000'000);
-  if (idle.empty()) return {};
-  return {fmt::format("zero_optimization.stage is {}: stage 3 alone reads {}",
-                      zero.stage.value_or(0),
-                      text::join(idle, ", "))};
+  if (idle.empty()) return notes;
+  notes.push_back(fmt::format("zero_optimization.stage is {}: stage 3 alone reads {}",
+                              zero.stage.value_or(0),
+                              text::join(idle, ", ")));
+  return notes;
 }
 
 void check_model(const TrainConfig& config,

@@ -335,8 +335,19 @@ INSTANTIATE_TEST_SUITE_P(
             with(kBatch + R"(, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true})"),
             {"fp16.fp16_master_weights_and_grads", "not built yet"}},
         Refused{with(kBatch + R"(, "optimizer": {"type": "Adamw2"})"), {"optimizer", "\"AdamW\""}},
-        Refused{with(kBatch + R"(, "optimizer": {"type": "OneBitAdam"})"),
-                {"optimizer", "not built yet"}},
+        Refused{with(kBatch +
+                     R"(, "optimizer": {"type": "OneBitAdam"}, "zero_optimization": {"stage": 2})"),
+                {"zero_optimization.stage", "OneBitAdam", "set zero_optimization.stage to 1"}},
+        Refused{
+            with(kBatch +
+                 R"(, "optimizer": {"type": "ZeroOneAdam"}, "zero_optimization": {"stage": 3})"),
+            {"zero_optimization.stage", "ZeroOneAdam", "set zero_optimization.stage to 0"}},
+        Refused{
+            with(kBatch + R"(, "optimizer": {"type": "OneBitLamb"}, "gradient_reduction": "each")"),
+            {"gradient_reduction", "OneBitLamb", "\"once\""}},
+        Refused{with(kBatch + R"(, "optimizer": {"type": "OneBitAdam",
+                     "params": {"freeze_step": 0}})"),
+                {"optimizer.params.freeze_step", "at least 1"}},
         Refused{with(kBatch + R"(, "optimizer": {"params": {"lr": -1}})"),
                 {"c.json:1:", "optimizer.params.lr", "at least 0"}},
         Refused{with(kBatch + R"(, "optimizer": {"params": {"learning_rate": 1}})"),
@@ -396,6 +407,24 @@ TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {
   ASSERT_EQ(plan.notes.size(), 1U);
   EXPECT_THAT(plan.notes[0],
               AllOf(HasSubstr("stage is 1"), HasSubstr("stage3_max_live_parameters")));
+}
+
+TEST(Plans, RunRulesOfLocalWeightsInStageZeroAndTellIt) {
+  const Plan plan = plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1},
+      "optimizer": {"type": "ZeroOneAdam"})"));
+
+  EXPECT_EQ(plan.zero_stage, 0);
+  ASSERT_EQ(plan.notes.size(), 1U);
+  EXPECT_THAT(plan.notes[0], AllOf(HasSubstr("runs as stage 0"), HasSubstr("ZeroOneAdam")));
+}
+
+TEST(Plans, KeepGradientsOfRanksApartForRulesThatExchangeSigns) {
+  const Plan plan = plan_of(with(R"("train_batch_size": 4, "optimizer": {"type": "OneBitAdam"})"));
+
+  EXPECT_EQ(plan.fold.reduction, parallel::Reduction::Once);
+  // And the resolved configuration plans the same again.
+  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").fold.reduction,
+            parallel::Reduction::Once);
 }
 
 TEST(Overrides, ReadJsonOrAString) {
