@@ -2,6 +2,7 @@
 #include "tessera/engine/metrics.h"
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 
 #include <fcntl.h>
@@ -127,7 +128,7 @@ std::string step_line(const StepReport& report, std::int64_t max_steps, double e
       max_steps,
       report.loss,
       report.lr,
-      report.grad_norm,
+      std::fabs(report.grad_norm),  // the sign of a NaN says nothing
       text::count(static_cast<double>(report.batch_tokens) / seconds),
       text::bytes(static_cast<std::uint64_t>(report.mem_peak_bytes)),
       100.0 * report.data_s / seconds,

@@ -159,7 +159,8 @@ void AmpOptions::describe(config::Fields& f) {
            .choices = {"O0", "O1", "O2", "O3"}});
   f.field("loss_scale",
           loss_scale,
-          {.text = "\"dynamic\", which follows Apex's rule, or a fixed number.",
+          {.text = "A fixed scale, or \"dynamic\", which follows Apex's rule.",
+           .choices = {"\"dynamic\"", "a number above 0"},
            .default_text = "dynamic; 1 with O3"});
 }
 
