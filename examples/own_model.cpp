@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that tessera has never heard of, made of plain blocks, trained with ZeRO-3 and recompute
-// by one call: planner::make_plan(..., own_model()). No class is replaced or wrapped: parameters are declared, the
-// configuration says how they are spread and which blocks run twice.
+// by one call: planner::make_plan(..., own_model()). No class is replaced or wrapped: parameters
+// are declared, the configuration says how they are spread and which blocks run twice.
 //
 //   own_model [RANKS] [STEPS]
 #include <cstdio>
@@ -49,9 +49,7 @@ class Convolution final : public nn::Block {
     in_ = params.add("in.weight", {2 * kWidth, 2 * kWidth}, {"ffn", "embed"}, init);
     out_ = params.add("out.weight", {kWidth, 2 * kWidth}, {"embed", "ffn"}, init);
   }
-  nn::Outcome forward(nn::Flow in,
-                      const nn::Batch& /*batch*/,
-                      nn::StepContext& context) override {
+  nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
     const at::Tensor x_BTC = in.diff.at(0);
     const at::Tensor before_BTC = at::constant_pad_nd(x_BTC, {0, 0, gap_, -gap_});
     const at::Tensor h =
@@ -107,11 +105,12 @@ class Print final : public engine::Hook {
 };
 
 int train(int ranks, int steps) {
-  const std::string text = R"({"data": {"train": "examples/data/shakespeare.txt", "sequence_length": 64},
+  const std::string text =
+      R"({"data": {"train": "examples/data/shakespeare.txt", "sequence_length": 64},
     "train_batch_size": 16, "optimizer": {"params": {"lr": 1e-2}},
     "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
     "activation_checkpointing": {"enabled": true}, "trainer": {"max_steps": )" +
-                           std::to_string(steps) + "}}";
+      std::to_string(steps) + "}}";
   const planner::Plan plan =
       planner::make_plan(json::parse(text, "own_model"), ranks, "own_model", own_model());
 

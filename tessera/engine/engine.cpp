@@ -47,7 +47,10 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
       order_(data_->train->size(),
              plan_.config.data.shuffle,
              static_cast<std::uint64_t>(plan_.config.trainer.seed)),
-      batches_(data_->train->size(), plan_.global_batch, plan_.config.data.drop_last) {
+      batches_(data_->train->size(),
+               plan_.global_batch,
+               plan_.config.data.drop_last,
+               planner::batch_sizes(plan_)) {
   if (plan_.working == DType::F16) scaler_.emplace(plan_.scaling, plan_.scaling_stage);
   model_ =
       std::make_unique<parallel::ModelInstance>(plan_.model.model, plan_.weight_layout, world_);

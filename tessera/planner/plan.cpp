@@ -128,7 +128,8 @@ class Derived {
 // the others go on.
 class Planner {
  public:
-  Planner(int ranks, const std::string& name_of_file) : name_of_file_(name_of_file) {
+  Planner(int ranks, const std::string& name_of_file, const nn::Model* own)
+      : name_of_file_(name_of_file), own_(own) {
     plan_.ranks = ranks;
   }
 
@@ -149,9 +150,9 @@ class Planner {
       check_param_groups(plan_.param_groups, plan_.model.model, problems_);
       plan_.weight_layout.frozen = frozen_by(plan_.param_groups);
     });
+    fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_.config, problems_, origins_); });
-    attempt("scheduler",
-            [&] { check_schedule(plan_.config, plan_.global_batch, problems_, origins_); });
+    attempt("scheduler", [&] { check_schedule(plan_, problems_, origins_); });
     check_auto(draft_.automatic, problems_);
     for (std::string& note : config_notes(plan_.config, origins_))
       plan_.notes.push_back(std::move(note));
@@ -214,6 +215,13 @@ class Planner {
       plan_.global_batch = sizes->global;
       plan_.micro_batch = sizes->micro;
       plan_.accumulation = sizes->accumulation;
+      if (origins_.given("rampup_batch_size")) {
+        plan_.batch_ramp = optim::read_batch_ramp(config.rampup_batch_size,
+                                                  "rampup_batch_size",
+                                                  sizes->global,
+                                                  sizes->micro * plan_.ranks,
+                                                  problems_);
+      }
     }
     // A block without a stage is DeepSpeed's: stage 0. Without a block, sharding the update costs
     // nothing.
@@ -308,16 +316,40 @@ class Planner {
     options = {.type = "gpt2", .vocab = vocab.string(), .merges = merges.string()};
   }
 
+  // The program's own model, as far as it can be described.
+  models::Resolved described(const nn::Model& model) {
+    if (origins_.given("model")) {
+      problems_.add(origins_.place("model"),
+                    "model",
+                    "the program brings a model of its own",
+                    "remove the section");
+    }
+    models::Resolved out;
+    out.model = model;
+    out.tokenizer_size = out.vocab_size = plan_.tokenizer->size();
+    out.num_layers = static_cast<std::int64_t>(model.blocks.size());
+    out.description = json::Value::object();
+    for (const ParamInfo& info : parameters_of(model)) {
+      out.num_parameters += info.numel();
+      json::Value shape = json::Value::array({});
+      for (const std::int64_t size : info.shape)
+        shape.items().push_back(json::Value::integer(size));
+      out.description[info.name] = std::move(shape);
+    }
+    return out;
+  }
+
   void resolve_model() {
     const TrainConfig& config = plan_.config;
     const std::size_t before = problems_.list().size();
-    plan_.model = models::families()
-                      .get(config.model.family)
-                      .resolve(config.model,
-                               plan_.tokenizer->size(),
-                               config.data.sequence_length,
-                               problems_,
-                               origins_);
+    plan_.model = own_ != nullptr ? described(*own_)
+                                  : models::families()
+                                        .get(config.model.family)
+                                        .resolve(config.model,
+                                                 plan_.tokenizer->size(),
+                                                 config.data.sequence_length,
+                                                 problems_,
+                                                 origins_);
     resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
     plan_.sequence_length = config.data.sequence_length.value_or(
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
@@ -327,6 +359,7 @@ class Planner {
   }
 
   std::string name_of_file_;
+  const nn::Model* own_;
   Draft draft_;
   Derived derived_;
   Plan& plan_ = draft_.plan;
@@ -345,8 +378,9 @@ const std::vector<std::string>& config_paths() {
 Draft make_draft(const json::Value& source,
                  int ranks,
                  const std::string& name_of_file,
-                 bool model) {
-  return Planner(ranks, name_of_file).make(source, model);
+                 bool model,
+                 const nn::Model* own) {
+  return Planner(ranks, name_of_file, own).make(source, model);
 }
 
 json::Value resolved_config(const Draft& draft, bool model) {
@@ -376,13 +410,27 @@ json::Value resolved_config(const Draft& draft, bool model) {
   return out;
 }
 
-Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file) {
-  Draft draft = make_draft(source, ranks, name_of_file);
+namespace {
+
+Plan finished(Draft draft) {
   draft.problems.raise();
   if (draft.failure) std::rethrow_exception(draft.failure);
   if (draft.source) draft.plan.weights = source_weights(*draft.source, draft.plan.model);
   draft.plan.resolved = resolved_config(draft);
   return std::move(draft.plan);
+}
+
+}  // namespace
+
+Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file) {
+  return finished(make_draft(source, ranks, name_of_file));
+}
+
+Plan make_plan(const json::Value& source,
+               int ranks,
+               const std::string& name_of_file,
+               nn::Model model) {
+  return finished(make_draft(source, ranks, name_of_file, /*model=*/true, &model));
 }
 
 }  // namespace tessera::planner

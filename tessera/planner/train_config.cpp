@@ -283,6 +283,11 @@ void TrainConfig::describe(config::Fields& f) {
           gradient_clip_value,
           {.text = "Largest absolute value of a gradient's element, before the norm; 0 is off.",
            .min = 0});
+  f.field("rampup_batch_size",
+          rampup_batch_size,
+          {.text = "[start, increment, samples]: the global batch begins at `start` and grows by "
+                   "`increment` in equal parts of so many samples, up to train_batch_size.",
+           .default_text = "none"});
   f.section("fp16", fp16, "16-bit training with a scaled loss.");
   f.section("bf16", bf16, "16-bit training.");
   f.section("amp", amp, "16-bit training in Apex's words.");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/models/family.h"
+#include "tessera/optim/batch_ramp.h"
 #include "tessera/optim/decay_ramp.h"
 #include "tessera/optim/loss_scale.h"
 #include "tessera/optim/rule.h"
@@ -111,6 +113,7 @@ struct TrainConfig {
   data::DataOptions data;
   std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,
       gradient_accumulation_steps;
+  json::Value rampup_batch_size;
   OptimizerOptions optimizer;
   SchedulerOptions scheduler;
   double gradient_clipping = 0.0;
@@ -144,6 +147,7 @@ struct Plan {
   int ranks = 1;
   int threads = 1;  ///< per rank
   std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
+  std::optional<optim::BatchRamp> batch_ramp;  ///< how the global batch grows up to global_batch
   int zero_stage = 0;
   DType working = DType::F32;
   optim::Fp16Options scaling;             ///< of the loss, where `working` is fp16
@@ -166,9 +170,18 @@ struct Plan {
 /// another number of ranks too: what it lists in run.derived is derived anew, but for a micro-batch
 /// size that still divides. Changes of that kind are noted.
 Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file);
+/// The same for a model of the program's own in place of the section `model`: its blocks are
+/// sharded, run twice, kept in 16 bits and saved as the configuration says. Memory for its
+/// activations is not predicted.
+Plan make_plan(const json::Value& source,
+               int ranks,
+               const std::string& name_of_file,
+               nn::Model model);
 /// optimizer.type/params and scheduler.type/params of a plan whose max_steps is known.
 std::unique_ptr<optim::Rule> make_rule(const Plan& plan);
 std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, double base_lr);
+/// The global batch of the update that begins after so many samples; empty where it never changes.
+std::function<std::int64_t(std::int64_t consumed)> batch_sizes(const Plan& plan);
 /// optimizer.weight_decay_schedule of a plan whose max_steps is known.
 optim::DecayRamp make_decay_ramp(const Plan& plan);
 

@@ -6,11 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "support/train_runs.h"
-#include <gtest/gtest.h>
-
-#include "tessera/optim/rule.h"
-#include "tessera/planner/recipe.h"
+#include "equivalence/matrix.h"
 
 namespace tessera::testing {
 namespace {
@@ -64,16 +60,6 @@ TEST_P(Optimizers, GoOnInAnotherLayoutWithTheSameBits) {
   const Trace rest = run.train(one, 2 * kSteps, {}, *checkpoint::newest(folder.path()));
 
   EXPECT_EQ(rest.digest, whole.digest);
-}
-
-/// Those that exchange signs promise less (compressed_test.cpp).
-std::vector<std::string> exact_rules() {
-  std::vector<std::string> names = optim::rules().names();
-  std::erase_if(names, [](const std::string& name) {
-    const planner::OptimizerOptions options{.type = name};
-    return planner::exchange_needs(options).compressed;
-  });
-  return names;
 }
 
 INSTANTIATE_TEST_SUITE_P(Registered,

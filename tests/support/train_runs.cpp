@@ -100,6 +100,7 @@ Trace TinyRun::train(const Layout& layout,
       mine.losses.push_back(report.loss);
       mine.grad_norms.push_back(report.grad_norm);
       mine.rates.push_back(report.lr);
+      mine.batch_tokens.push_back(report.batch_tokens);
       mine.skipped.push_back(report.skipped_total);
       mine.skip_reasons.push_back(report.skip_reason);
       if (report.loss_scale) mine.loss_scales.push_back(*report.loss_scale);
