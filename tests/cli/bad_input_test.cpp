@@ -233,7 +233,7 @@ TEST_F(BadInput, AVocabularySmallerThanTheTokenizers) {
 TEST_F(BadInput, AKeyThatIsNotBuiltYet) {
   expect_refused(2,
                  {config(R"("train_batch_size": 4, "communication_data_type": "fp16")")},
-                 {"c.json:6:51", "communication_data_type", "not built yet", "\"fp32\""});
+                 {"c.json:6:52", "communication_data_type", "not built yet", "\"fp32\""});
   expect_refused(2,
                  {config(R"("train_batch_size": 4, "parallel": {"pipeline": 2})")},
                  {"parallel.pipeline", "not built yet"});
