@@ -215,7 +215,7 @@ class Planner {
       plan_.global_batch = sizes->global;
       plan_.micro_batch = sizes->micro;
       plan_.accumulation = sizes->accumulation;
-      if (origins_.given("rampup_batch_size")) {
+      if (!config.rampup_batch_size.is_null()) {
         plan_.batch_ramp = optim::read_batch_ramp(config.rampup_batch_size,
                                                   "rampup_batch_size",
                                                   sizes->global,
