@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <exception>
@@ -31,31 +32,36 @@ float scale_of(const float* x, std::int64_t numel) {
   return static_cast<float>(std::sqrt(sum / static_cast<double>(numel)));
 }
 
-/// Writes the signs and leaves what `scale` times them does not tell.
+/// `scale`, which is not negative, with a sign. Without branches: signs are as good as random.
+float signed_scale(float scale, std::uint32_t minus) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) | minus << 31);
+}
+
+/// Writes the signs (a set bit is +) and leaves what `scale` times them does not tell.
 void split_signs(float* x, std::int64_t numel, float scale, std::byte* signs) {
   at::parallel_for(0, numel / kBits, kGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t byte = begin; byte < end; ++byte) {
       float* const eight = x + byte * kBits;
-      unsigned bits = 0;
+      std::uint32_t bits = 0;
       for (unsigned b = 0; b < kBits; ++b) {
-        const bool plus = eight[b] >= 0.0F;
-        bits |= static_cast<unsigned>(plus) << b;
-        eight[b] -= plus ? scale : -scale;
+        const std::uint32_t minus = eight[b] < 0.0F ? 1U : 0U;
+        bits |= (minus ^ 1U) << b;
+        eight[b] -= signed_scale(scale, minus);
       }
       signs[byte] = static_cast<std::byte>(bits);
     }
   });
 }
 
-float signed_scale(std::byte signs, unsigned bit, float scale) {
-  return (std::to_integer<unsigned>(signs) >> bit & 1U) != 0 ? scale : -scale;
+std::uint32_t minus_of(std::byte signs, unsigned bit) {
+  return (std::to_integer<std::uint32_t>(signs) >> bit & 1U) ^ 1U;
 }
 
 void join_signs(const std::byte* signs, float scale, std::int64_t numel, float* out) {
   at::parallel_for(0, numel / kBits, kGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t byte = begin; byte < end; ++byte) {
       for (unsigned b = 0; b < kBits; ++b)
-        out[byte * kBits + b] = signed_scale(signs[byte], b, scale);
+        out[byte * kBits + b] = signed_scale(scale, minus_of(signs[byte], b));
     }
   });
 }
@@ -203,7 +209,7 @@ void CompressedReduce::serve() {
           const std::byte signs =
               received[message_bytes() * r + static_cast<std::size_t>(at + byte)];
           for (unsigned b = 0; b < kBits; ++b)
-            sum[b] += signed_scale(signs, b, scales[r]);
+            sum[b] += signed_scale(scales[r], minus_of(signs, b));
         }
         for (unsigned b = 0; b < kBits; ++b)
           error[byte * kBits + b] += sum[b] * share;

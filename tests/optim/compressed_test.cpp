@@ -185,8 +185,8 @@ struct LambReference {
     }
     const double share = std::min(1.0, norm_of(plain) / norm_of(update));
     out = out * share + 1.0 - share;
-    out = std::clamp(out, 0.5, 1.2);
-    last_factor = std::clamp(out, last_factor * 0.95, last_factor * 1.05);
+    out = std::clamp(out, 0.5, 1.01);
+    last_factor = std::clamp(out, last_factor * 0.998, last_factor * 1.002);
     return last_factor;
   }
 };
@@ -194,7 +194,7 @@ struct LambReference {
 TEST(OneBitLamb, AdaptsTheTrustRatioOfItsWarmUp) {
   Alone ours(
       "OneBitLamb",
-      R"(, "freeze_step": 5, "coeff_beta": 0.8, "factor_max": 1.2, "factor_threshold": 0.05)",
+      R"(, "freeze_step": 5, "coeff_beta": 0.8, "factor_max": 1.01, "factor_threshold": 0.002)",
       random_floats(kNumel, 2));
   LambReference reference{.p = widened(ours.master)};
   std::vector<double> factors;
@@ -210,8 +210,8 @@ TEST(OneBitLamb, AdaptsTheTrustRatioOfItsWarmUp) {
   }
   expect_close(ours.states[2], reference.fresh, kTolerance);
   // The factor has moved by its threshold, and come to its bound.
-  EXPECT_THAT(factors, testing::Contains(testing::DoubleEq(1.05)));
-  EXPECT_THAT(factors, testing::Contains(testing::DoubleEq(1.2)));
+  EXPECT_THAT(factors, testing::Contains(testing::DoubleEq(1.002)));
+  EXPECT_THAT(factors, testing::Contains(testing::DoubleEq(1.01)));
 }
 
 TEST(OneBitLamb, BringsMomentaToOneSize) {
