@@ -2,7 +2,7 @@
 // Times training steps of a GPT-2-shaped model on random tokens: the tessera side of run_step.sh.
 //
 //   step_bench [--preset gpt2-small] [--ranks 1] [--threads 2] [--batch 4] [--length 512] [--dtype
-//   bf16] [--steps 5] [--warmup 2]
+//   bf16] [--stage 1] [--steps 5] [--warmup 2]
 //
 // --batch is the global batch. Prints one JSON line: tokens_per_s (median step), step_ms of every
 // step, peak memory of the largest rank.
@@ -66,15 +66,17 @@ int run(std::map<std::string, std::string> given) {
   const std::int64_t steps = std::stoll(option(given, "steps", "5")),
                      warmup = std::stoll(option(given, "warmup", "2"));
   const std::string dtype = option(given, "dtype", "bf16");
+  const std::string stage = option(given, "stage", ranks > 1 ? "1" : "0");
   const std::string text = fmt::format(
       R"({{"model": {{"preset": "{}", "vocab_size": 50304, "max_positions": {}}}, "tokenizer": {{"type": "gpt2"}},
           "data": {{"train": "random", "sequence_length": {}}}, "train_batch_size": {}, "gradient_accumulation_steps": 1,
           "optimizer": {{"params": {{"lr": 6e-4, "betas": [0.9, 0.95], "weight_decay": 0.1}}}},
-          "bf16": {{"enabled": {}}}, "trainer": {{"max_steps": {}}}, "run": {{"dir": "unused", "threads_per_rank": {}}}}})",
+          "zero_optimization": {{"stage": {}}}, "bf16": {{"enabled": {}}}, "trainer": {{"max_steps": {}}}, "run": {{"dir": "unused", "threads_per_rank": {}}}}})",
       option(given, "preset", "gpt2-small"),
       length,
       length,
       batch,
+      stage,
       dtype == "bf16" ? "true" : "false",
       steps + warmup,
       option(given, "threads", "2"));
@@ -107,9 +109,10 @@ int run(std::map<std::string, std::string> given) {
       std::printf(
           "%s\n",
           fmt::format(
-              R"({{"what": "tessera_step", "dtype": "{}", "ranks": {}, "threads": {}, "B": {}, "T": {}, "tokens_per_s": {:.1f}, )"
+              R"({{"what": "tessera_step", "dtype": "{}", "stage": {}, "ranks": {}, "threads": {}, "B": {}, "T": {}, "tokens_per_s": {:.1f}, )"
               R"("step_ms": [{}], "peak_mb": {}, "loss_last": {:.4f}}})",
               dtype,
+              plan.zero_stage,
               ranks,
               plan.threads,
               batch,

@@ -22,10 +22,8 @@ constexpr Text kNothing = "nothing leaves the host's memory";
 constexpr Text kOneStage = "there is one pipeline stage";
 constexpr Text kDisk = "weights and optimizer state stay in memory, they cannot be moved to a disk";
 constexpr Text kQuantized = "gathers and reductions move whole values, none are quantized";
-constexpr Text kMasters = "master weights, moments and gradients are kept in fp32";
 constexpr Text kLayouts = "every checkpoint fits every layout";
 constexpr Text kFalse = "[false]";
-constexpr Text kSet16 = "set bf16.enabled";
 constexpr Text kDropKey = "remove the key";
 
 // clang-format off
@@ -71,35 +69,35 @@ const auto kRows = std::to_array<DeepSpeedKey>({
 
     // 16 bits
     section("fp16"),
-    later("fp16.enabled", Bool, "false", kFalse, "16-bit training is bf16", kSet16),
-    inside("fp16.auto_cast", Bool, "false"),
-    inside("fp16.loss_scale", Number, "0"),
-    inside("fp16.initial_scale_power", Integer, "16"),
-    inside("fp16.loss_scale_window", Integer, "1000"),
-    inside("fp16.hysteresis", Integer, "2"),
-    inside("fp16.consecutive_hysteresis", Bool, "false"),
-    inside("fp16.min_loss_scale", Number, "1"),
-    inside("fp16.fp16_master_weights_and_grads", Bool, "false"),
-    inside("fp16.mode", String),
+    done("fp16.enabled", Bool, "false"),
+    done("fp16.auto_cast", Bool, "false"),
+    done("fp16.loss_scale", Number, "0"),
+    done("fp16.initial_scale_power", Integer, "16"),
+    done("fp16.loss_scale_window", Integer, "1000"),
+    done("fp16.hysteresis", Integer, "2"),
+    done("fp16.consecutive_hysteresis", Bool, "false"),
+    done("fp16.min_loss_scale", Number, "1"),
+    done("fp16.fp16_master_weights_and_grads", Bool, "false"),
+    accepted("fp16.mode", String, "",
+             "fp16.enabled switches the one kind of fp16 on, which has fp32 masters"),
     section("bf16"),
     done("bf16.enabled", Bool, "false"),
     accepted("bf16.immediate_grad_update", Bool, "false", kFold),
     accepted("bf16.check_grad_overflow", Bool, "true",
              "trainer.on_nonfinite says what becomes of a step that is not finite"),
-    later("bf16.bf16_master_weights_and_grads", Bool, "false", kFalse, kMasters, kDropKey),
-    later("bf16.bf16_optimizer_states", Bool, "false", kFalse, kMasters, kDropKey),
+    done("bf16.bf16_master_weights_and_grads", Bool, "false"),
+    done("bf16.bf16_optimizer_states", Bool, "false"),
     alias("bfloat16", Object, "bf16"),
     section("amp"),
-    never("amp.enabled", Bool, "false", kFalse, "Apex is not used here",
-          "set bf16.enabled: masters, sums, norms and the loss stay fp32"),
-    inside("amp.opt_level", String, "O1"),
-    inside("amp.*", Any),
+    done("amp.enabled", Bool, "false"),
+    done("amp.opt_level", String, "O1"),
+    done("amp.loss_scale", Any, "dynamic"),
+    accepted("amp.*", Any, "", "layers choose their types themselves, masters and norms are fp32"),
     section("torch_autocast"),
-    never("torch_autocast.enabled", Bool, "false", kFalse,
-          "layers choose their types themselves, no dispatcher casts for them",
-          "set bf16.enabled: masters, sums, norms and the loss stay fp32"),
-    inside("torch_autocast.dtype", String, "bfloat16"),
-    inside("torch_autocast.lower_precision_safe_modules", Array, "linear and convolution"),
+    done("torch_autocast.enabled", Bool, "false"),
+    done("torch_autocast.dtype", String, "bfloat16"),
+    accepted("torch_autocast.lower_precision_safe_modules", Array, "linear and convolution",
+             "layers choose their types themselves, no dispatcher casts for them"),
 
     // ZeRO
     section("zero_optimization"),

@@ -91,6 +91,8 @@ class Documenter : public Fields {
           if (out.initial.empty()) out.initial = value_of(*member);
         },
         slot);
+    // Values of several types are their choices.
+    if (std::holds_alternative<json::Value*>(slot) && !doc.choices.empty()) out.type = "any";
     if (doc.required) out.initial = "required";
     keys_.push_back(std::move(out));
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -100,14 +101,25 @@ struct GlobalBatch {
 };
 class BatchPlan {
  public:
-  BatchPlan(std::int64_t dataset_size, std::int64_t global_batch, bool drop_last);
+  /// `size_at`: batch size of the update that begins after so many samples, where it grows up to
+  /// `global_batch`.
+  BatchPlan(std::int64_t dataset_size,
+            std::int64_t global_batch,
+            bool drop_last,
+            std::function<std::int64_t(std::int64_t consumed)> size_at = {});
   /// The batch that starts when `consumed` samples of the run are behind us.
   [[nodiscard]] GlobalBatch at(std::int64_t consumed) const;
-  [[nodiscard]] std::int64_t steps_per_epoch() const;
+  [[nodiscard]] std::int64_t steps_per_epoch() const;  ///< of whole batches
+  /// Steps of so many passes over the data, from the start of the run.
+  [[nodiscard]] double steps_in(double epochs) const;
 
  private:
+  [[nodiscard]] std::int64_t batch_at(std::int64_t consumed) const {
+    return size_at_ ? size_at_(consumed) : batch_;
+  }
   std::int64_t size_, batch_;
   bool drop_last_;
+  std::function<std::int64_t(std::int64_t)> size_at_;
 };
 
 }  // namespace tessera::data

@@ -2,6 +2,8 @@
 // The order of samples and the cutting into batches: arithmetic on (seed, epoch, position).
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -45,8 +47,14 @@ std::int64_t SampleOrder::operator()(std::int64_t epoch, std::int64_t position) 
   return static_cast<std::int64_t>(x);
 }
 
-BatchPlan::BatchPlan(std::int64_t dataset_size, std::int64_t global_batch, bool drop_last)
-    : size_(dataset_size), batch_(global_batch), drop_last_(drop_last) {
+BatchPlan::BatchPlan(std::int64_t dataset_size,
+                     std::int64_t global_batch,
+                     bool drop_last,
+                     std::function<std::int64_t(std::int64_t)> size_at)
+    : size_(dataset_size),
+      batch_(global_batch),
+      drop_last_(drop_last),
+      size_at_(std::move(size_at)) {
   TESSERA_ASSERT(dataset_size > 0 && global_batch > 0);
   TESSERA_REQUIRE(
       !drop_last || global_batch <= dataset_size,
@@ -58,19 +66,36 @@ BatchPlan::BatchPlan(std::int64_t dataset_size, std::int64_t global_batch, bool 
 
 GlobalBatch BatchPlan::at(std::int64_t consumed) const {
   TESSERA_ASSERT(consumed >= 0);
+  const std::int64_t wanted = batch_at(consumed);
   GlobalBatch batch{.epoch = consumed / size_, .first = consumed % size_};
   // Another batch size before a resume may have left less than a batch here.
-  if (drop_last_ && size_ - batch.first < batch_) batch = {.epoch = batch.epoch + 1, .first = 0};
-  batch.size = std::min(batch_, size_ - batch.first);
+  if (drop_last_ && size_ - batch.first < wanted) batch = {.epoch = batch.epoch + 1, .first = 0};
+  batch.size = std::min(wanted, size_ - batch.first);
   batch.consumed_before = batch.epoch * size_ + batch.first;
-  const std::int64_t left = size_ - batch.first - batch.size;
+  const std::int64_t left = size_ - batch.first - batch.size,
+                     next = batch_at(batch.consumed_before + batch.size);
   batch.consumed_after =
-      batch.consumed_before + batch.size + (drop_last_ && left < batch_ ? left : 0);
+      batch.consumed_before + batch.size + (drop_last_ && left < next ? left : 0);
   return batch;
 }
 
 std::int64_t BatchPlan::steps_per_epoch() const {
   return drop_last_ ? size_ / batch_ : (size_ + batch_ - 1) / batch_;
+}
+
+double BatchPlan::steps_in(double epochs) const {
+  const double samples = epochs * static_cast<double>(size_);
+  std::int64_t steps = 0, consumed = 0;
+  while (static_cast<double>(consumed) < samples) {
+    // From the start of an epoch on, batches of one size are counted at once.
+    if (consumed % size_ == 0 && batch_at(consumed) == batch_) {
+      const double left = epochs - static_cast<double>(consumed / size_);
+      return static_cast<double>(steps) + std::ceil(left * static_cast<double>(steps_per_epoch()));
+    }
+    consumed = at(consumed).consumed_after;
+    ++steps;
+  }
+  return static_cast<double>(steps);
 }
 
 }  // namespace tessera::data

@@ -11,6 +11,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
@@ -18,6 +19,23 @@
 #include "tessera/tensor/init.h"
 
 namespace tessera::engine {
+namespace {
+
+/// An overflow is looked into, which costs another forward and backward, where this many have come
+/// in a row: one or two only say that the scale was tried too high.
+constexpr int kOverflowsToTrace = 3;
+/// Overflows in a row at the smallest scale after which a run ends whose scaler never gives up.
+constexpr int kHopeless = 10;
+
+std::string place_of(const parallel::GradientFold::Culprit& culprit) {
+  return fmt::format("the gradient of {} in block {} on rank {} (micro-batch {}) is not finite",
+                     culprit.tensor,
+                     culprit.block,
+                     culprit.rank,
+                     culprit.micro);
+}
+
+}  // namespace
 
 Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const data::Datasets> data)
     : plan_(std::move(plan)),
@@ -29,15 +47,22 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
       order_(data_->train->size(),
              plan_.config.data.shuffle,
              static_cast<std::uint64_t>(plan_.config.trainer.seed)),
-      batches_(data_->train->size(), plan_.global_batch, plan_.config.data.drop_last) {
+      batches_(data_->train->size(),
+               plan_.global_batch,
+               plan_.config.data.drop_last,
+               planner::batch_sizes(plan_)) {
+  if (plan_.working == DType::F16) scaler_.emplace(plan_.scaling, plan_.scaling_stage);
   model_ =
       std::make_unique<parallel::ModelInstance>(plan_.model.model, plan_.weight_layout, world_);
   weights_ = std::make_unique<parallel::WeightGather>(*model_, plan_.gather);
   gradients_ = std::make_unique<parallel::GradientFold>(world_, *model_, plan_.fold);
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(
-      world_, *model_, *rule_, plan_.zero_stage, [this](const ParamInfo& info) {
-        return planner::setting_of(plan_, rule_->base_lr(), info);
-      });
+      world_,
+      *model_,
+      *rule_,
+      plan_.zero_stage,
+      [this](const ParamInfo& info) { return planner::setting_of(plan_, rule_->base_lr(), info); },
+      plan_.kept);
   executor_ = std::make_unique<parallel::Executor>(
       *model_, std::vector<parallel::Policy*>{weights_.get(), gradients_.get()}, plan_.recompute);
   clock_ = now_s();
@@ -77,6 +102,7 @@ parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
   input.step = step_;
   input.seed = static_cast<std::uint64_t>(plan_.config.trainer.seed);
   input.num_micros = micros;
+  input.loss_scale = scaler_ ? scaler_->scale() : 1.0;
   input.load = [this, &batch](int micro) { return load_micro(batch, micro); };
   input.global_denominators = [this, &report](const std::vector<std::vector<double>>& mine) {
     // Counts are integers below 2^53, so their sum is exact in any order. The flag of a stop rides
@@ -107,28 +133,32 @@ StepReport Engine::train_step() {
   const auto micros =
       static_cast<int>((batch.size + n * plan_.micro_batch - 1) / (n * plan_.micro_batch));
   const parallel::StepInput input = step_input(batch, micros, report);
+  // A skipped step does not advance the schedule.
+  const std::int64_t update = step_ - skipped_ + 1;
+  gradients_->keep_own(optimizer_->compresses(update));
   const parallel::StepOutput out = executor_->train(parallel::accumulation_schedule(micros), input);
 
   const double reduce_start = now_s();
-  gradients_->finish();
-  if (plan_.config.gradient_clip_value > 0) gradients_->clamp(plan_.config.gradient_clip_value);
+  const std::vector<double> sums = finish_gradients(input.loss_scale);
   report.step = step_ + 1;
   report.epoch =
       static_cast<double>(batch.consumed_after) / static_cast<double>(data_->train->size());
-  report.grad_norm = optim::gradient_norm(gradients_->chunk_sums());
+  report.grad_norm = optim::gradient_norm(sums) / input.loss_scale;
+  if (scaler_) report.loss_scale = input.loss_scale;
   fold_losses(out.losses, report);
   report.reduce_s = now_s() - reduce_start;
 
   const double update_start = now_s();
   const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
-  if (!finite && plan_.config.trainer.on_nonfinite == "stop") refuse_nonfinite(report, input);
-  // A skipped step does not advance the schedule.
-  const std::int64_t update = step_ - skipped_ + 1;
+  // Gradients alone that are not finite are what the scale of an fp16 loss answers to.
+  const bool scalable = scaler_ && std::isfinite(report.loss);
+  if (!finite && !scalable && plan_.config.trainer.on_nonfinite == "stop")
+    refuse_nonfinite(report, input);
   report.lr = schedule_->lr(update);
   if (finite) {
     optimizer_->update(*gradients_,
                        {.lr = report.lr,
-                        .grad_scale = clip(report.grad_norm),
+                        .grad_scale = clip(report.grad_norm) / input.loss_scale,
                         .step = update,
                         .beta1 = schedule_->beta1(update),
                         .beta2 = schedule_->beta2(update),
@@ -136,7 +166,13 @@ StepReport Engine::train_step() {
   } else {
     report.skipped = true;
     ++skipped_;
+    const auto suspect = gradients_->suspect(sums);
+    report.skip_reason = suspect ? fmt::format("the gradient of {} in block {} is not finite",
+                                               suspect->tensor,
+                                               suspect->block)
+                                 : "the loss is not finite";
   }
+  if (scaler_) follow_scale(report, input);
   report.optimizer_s = now_s() - update_start;
 
   ++step_;
@@ -155,6 +191,49 @@ StepReport Engine::train_step() {
   report.seconds = now - clock_;
   clock_ = now;
   return report;
+}
+
+/// Sums of squares of the finished gradient, which is scaled still.
+std::vector<double> Engine::finish_gradients(double scale) {
+  gradients_->finish();
+  const double limit = plan_.config.gradient_clip_value;
+  if (limit <= 0) return gradients_->chunk_sums();
+  // What is infinite must be seen before it is clipped to the limit.
+  std::vector<double> sums = gradients_->chunk_sums();
+  if (!std::isfinite(optim::gradient_norm(sums))) return sums;
+  gradients_->clamp(limit * scale);
+  return gradients_->chunk_sums();
+}
+
+/// Moves the loss scale; every rank saw the same sums, so all move alike.
+void Engine::follow_scale(StepReport& report, const parallel::StepInput& input) {
+  overflows_ = report.skipped ? overflows_ + 1 : 0;
+  hopeless_ = report.skipped && scaler_->at_smallest() ? hopeless_ + 1 : 0;
+  const bool stops = plan_.config.trainer.on_nonfinite == "stop";
+  try {
+    scaler_->update(report.skipped);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::Numeric) throw;
+    if (stops) refuse_overflow(report, input, error.what());
+  }
+  if (!report.skipped) return;
+  if (stops && hopeless_ >= kHopeless) {
+    refuse_overflow(
+        report,
+        input,
+        fmt::format("gradients overflowed fp16 {} times in a row at the {} loss scale, {}",
+                    hopeless_,
+                    scaler_->dynamic() ? "smallest" : "fixed",
+                    text::number(input.loss_scale)));
+  }
+  if (overflows_ == kOverflowsToTrace) {
+    if (const auto culprit = find_culprit(input)) report.skip_reason = place_of(*culprit);
+  }
+  report.skip_reason += input.loss_scale == scaler_->scale()
+                            ? fmt::format("; loss scale {} stays", text::number(input.loss_scale))
+                            : fmt::format("; loss scale {} -> {}",
+                                          text::number(input.loss_scale),
+                                          text::number(scaler_->scale()));
 }
 
 double Engine::clip(double norm) const {
@@ -204,22 +283,31 @@ void Engine::refuse_nonfinite(const StepReport& report, const parallel::StepInpu
                         group.ranks[j % static_cast<std::size_t>(group.size())],
                         micro_losses_[j]);
   }
-  if (const auto culprit = find_culprit(input)) {
-    where +=
-        fmt::format("{}the gradient of {} in block {} on rank {} (micro-batch {}) is not finite",
-                    where.empty() ? "" : "; ",
-                    culprit->tensor,
-                    culprit->block,
-                    culprit->rank,
-                    culprit->micro);
-  }
+  if (const auto culprit = find_culprit(input))
+    where += (where.empty() ? "" : "; ") + place_of(*culprit);
   throw Error(Error::Kind::Numeric,
               fmt::format("diverged at step {}: {}",
                           report.step,
                           where.empty() ? "the gradient norm overflowed" : where),
-              "lower optimizer.lr, lengthen the warm-up or set gradient_clipping; "
-              "trainer.on_nonfinite \"skip\" goes on "
-              "without the update. The last checkpoint is kept");
+              fmt::format("{}lower optimizer.lr, lengthen the warm-up or set gradient_clipping; "
+                          "trainer.on_nonfinite \"skip\" goes on "
+                          "without the update. The last checkpoint is kept",
+                          scaler_ ? "values beyond 65504 are infinite in fp16, and no loss scale "
+                                    "helps a forward pass: use bf16; or "
+                                  : ""));
+}
+
+void Engine::refuse_overflow(const StepReport& report,
+                             const parallel::StepInput& input,
+                             const std::string& why) {
+  const auto culprit = find_culprit(input);
+  throw Error(
+      Error::Kind::Numeric,
+      fmt::format(
+          "diverged at step {}: {}{}", report.step, why, culprit ? "; " + place_of(*culprit) : ""),
+      "use bf16 (\"bf16\": {\"enabled\": true}), lower optimizer.lr, or allow a smaller scale "
+      "(fp16.min_loss_scale, fp16.min_scale or fp16.loss_scale); trainer.on_nonfinite "
+      "\"skip\" goes on. The last checkpoint is kept");
 }
 
 EvalReport Engine::evaluate() {
@@ -259,6 +347,7 @@ std::filesystem::path Engine::save(const std::filesystem::path& root) {
   meta.tokens = tokens_;
   meta.config = plan_.resolved;
   meta.extra["skipped"] = json::Value::integer(skipped_);
+  if (scaler_) meta.extra["loss_scaler"] = scaler_->state();
   meta.extra["data"] = json::Value::string(data_->fingerprint);
   meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
   meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());
@@ -274,14 +363,16 @@ std::filesystem::path Engine::save(const std::filesystem::path& root) {
            0;
   };
   const auto pieces = optimizer_->pieces(/*for_save=*/true);
+  const struct Release {
+    parallel::ShardedOptimizer& optimizer;
+    ~Release() { optimizer.release_pieces(); }
+  } release{*optimizer_};
   return checkpoint::save(root, meta, pieces, ranks);
 }
 
 void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   optimizer_->wait_weights();
-  const auto pieces = optimizer_->pieces(/*for_save=*/false);
-  checkpoint.load(pieces);
-  optimizer_->publish();
+  optimizer_->load(checkpoint);
   optimizer_->wait_weights();
   const checkpoint::Meta& meta = checkpoint.meta();
   step_ = meta.step;
@@ -289,6 +380,9 @@ void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   tokens_ = meta.tokens;
   if (const json::Value* skipped = meta.extra.find("skipped"))
     skipped_ = skipped->as_integer().value_or(0);
+  // Weights of another precision come without one: then the scale starts as configured.
+  const json::Value* scaler = meta.extra.find("loss_scaler");
+  if (scaler_ && scaler != nullptr) scaler_->restore(*scaler);
   clock_ = now_s();
 }
 

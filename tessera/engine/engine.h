@@ -14,6 +14,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/optim/loss_scale.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/executor.h"
@@ -35,7 +36,9 @@ struct StepReport {
   std::int64_t tokens = 0;        ///< so far
   std::int64_t batch_tokens = 0;  ///< of this step
   bool skipped = false;           ///< no update: the gradient was not finite
+  std::string skip_reason;        ///< which gradient, and what becomes of the loss scale
   std::int64_t skipped_total = 0;
+  std::optional<double> loss_scale;  ///< by which this step's loss was multiplied (fp16)
   double seconds = 0.0;  ///< from the end of the last update to the end of this one, without
                          ///< evaluation and saving
   double data_s = 0.0, forward_s = 0.0, backward_s = 0.0, reduce_s = 0.0, optimizer_s = 0.0;
@@ -66,7 +69,8 @@ class Engine {
   /// First weights: from seed and names, or from plan.config.model.from.
   void initialize_weights();
   /// One update on one global batch. Error{Numeric} names step, rank, block and tensor of what is
-  /// not finite, before any update.
+  /// not finite, before any update. In fp16 gradients that overflow are no error but a skipped
+  /// step, until no smaller loss scale is left.
   StepReport train_step();
   /// Mean loss over the first `eval.batches` batches of `eval.micro_batch` validation samples; the
   /// same bits for any layout.
@@ -91,7 +95,12 @@ class Engine {
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
   void fold_losses(const std::vector<double>& mine, StepReport& report);
   std::optional<parallel::GradientFold::Culprit> find_culprit(const parallel::StepInput& input);
-  void refuse_nonfinite(const StepReport& report, const parallel::StepInput& input);
+  [[noreturn]] void refuse_nonfinite(const StepReport& report, const parallel::StepInput& input);
+  [[noreturn]] void refuse_overflow(const StepReport& report,
+                                    const parallel::StepInput& input,
+                                    const std::string& why);
+  std::vector<double> finish_gradients(double scale);
+  void follow_scale(StepReport& report, const parallel::StepInput& input);
   [[nodiscard]] double clip(double norm) const;
 
   planner::Plan plan_;
@@ -101,6 +110,7 @@ class Engine {
   std::unique_ptr<optim::Rule> rule_;
   std::unique_ptr<optim::Schedule> schedule_;
   optim::DecayRamp decay_ramp_;
+  std::optional<optim::LossScaler> scaler_;  ///< of fp16
   std::unique_ptr<parallel::WeightGather> weights_;
   std::unique_ptr<parallel::GradientFold> gradients_;
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
@@ -109,6 +119,8 @@ class Engine {
   data::BatchPlan batches_;
   std::int64_t step_ = 0, samples_ = 0, tokens_ = 0, skipped_ = 0;
   std::vector<double> micro_losses_;  ///< of the last step, all ranks', in the order of the fold
+  int overflows_ = 0;                 ///< in a row
+  int hopeless_ = 0;                  ///< of them, those that could not lower the scale any more
   double clock_ = 0.0;                ///< start of the step's time
   double paused_at_ = 0.0;
 };

@@ -19,9 +19,13 @@ std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
 
 void finish_plan(planner::Plan& plan, const data::Datasets& data) {
   const planner::TrainerOptions& trainer = plan.config.trainer;
-  const data::BatchPlan batches(data.train->size(), plan.global_batch, plan.config.data.drop_last);
-  const double epochs = trainer.epochs.value_or(trainer.max_steps ? HUGE_VAL : 1.0);
-  const double by_epochs = std::ceil(epochs * static_cast<double>(batches.steps_per_epoch()));
+  const data::BatchPlan batches(data.train->size(),
+                                plan.global_batch,
+                                plan.config.data.drop_last,
+                                planner::batch_sizes(plan));
+  const double epochs = trainer.epochs.value_or(1.0);
+  const double by_epochs =
+      trainer.max_steps && !trainer.epochs ? HUGE_VAL : batches.steps_in(epochs);
   const double by_steps = trainer.max_steps ? static_cast<double>(*trainer.max_steps) : HUGE_VAL;
   plan.max_steps = static_cast<std::int64_t>(std::min(by_epochs, by_steps));
   TESSERA_REQUIRE(plan.max_steps > 0,

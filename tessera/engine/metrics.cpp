@@ -2,6 +2,7 @@
 #include "tessera/engine/metrics.h"
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 
 #include <fcntl.h>
@@ -93,6 +94,7 @@ void MetricsFile::write(const StepReport& report, bool breakdown) {
   }
   out["mem_peak_bytes"] = json::Value::integer(report.mem_peak_bytes);
   out["skipped"] = json::Value::integer(report.skipped_total);
+  if (report.loss_scale) out["loss_scale"] = json::Value::number(*report.loss_scale);
   append(out.dump() + '\n');
 }
 
@@ -126,12 +128,13 @@ std::string step_line(const StepReport& report, std::int64_t max_steps, double e
       max_steps,
       report.loss,
       report.lr,
-      report.grad_norm,
+      std::fabs(report.grad_norm),  // the sign of a NaN says nothing
       text::count(static_cast<double>(report.batch_tokens) / seconds),
       text::bytes(static_cast<std::uint64_t>(report.mem_peak_bytes)),
       100.0 * report.data_s / seconds,
       100.0 * report.comm_s / seconds);
-  if (report.skipped) line += " | skipped: the gradient is not finite";
+  if (report.skipped_total > 0) line += fmt::format(" | skipped {}", report.skipped_total);
+  if (report.skipped) line += ": " + report.skip_reason;
   if (eta_s > 0) line += " | ETA " + text::duration(eta_s);
   return line;
 }

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
 namespace {
@@ -18,7 +19,7 @@ enum class Weight { Free, Accepted, Refused };
 
 /// By the longest prefix of the key path that stands here; everything else is free.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 19> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 22> kRules = {{
       {"model", Weight::Refused},
       {"model.from",
        Weight::Free},  // where the first weights came from; the shape is compared by itself
@@ -38,7 +39,10 @@ Weight weight_of(std::string_view path) {
       {"gradient_clipping", Weight::Accepted},
       {"trainer.clip_after_warmup", Weight::Accepted},
       {"trainer.seed", Weight::Refused},
+      {"fp16", Weight::Accepted},
       {"bf16", Weight::Accepted},
+      {"amp", Weight::Accepted},
+      {"torch_autocast", Weight::Accepted},
       {"train_batch_size", Weight::Accepted},
   }};
   Weight weight = Weight::Free;
@@ -81,6 +85,36 @@ void differences(const std::string& path,
   }
 }
 
+/// Whether a block like fp16 is switched on in a resolved configuration.
+bool is_on(const json::Value& config, std::string_view block) {
+  const json::Value* found = config.find(block);
+  const json::Value* enabled =
+      found != nullptr && found->is_object() ? found->find("enabled") : nullptr;
+  return enabled != nullptr && enabled->is_bool() && enabled->as_bool();
+}
+
+/// Whether `path` lies in a block that is switched off before and after.
+bool is_idle(std::string_view path, const json::Value& before, const json::Value& after) {
+  for (const std::string_view block : {"fp16", "bf16", "amp", "torch_autocast"}) {
+    if (path.starts_with(block) && path.size() > block.size() && path[block.size()] == '.')
+      return !is_on(before, block) && !is_on(after, block);
+  }
+  return false;
+}
+
+/// What becomes of the loss scaler; masters and moments are fp32 in every checkpoint.
+std::optional<std::string> scaler_change(const checkpoint::Meta& meta, const planner::Plan& plan) {
+  const json::Value* state = meta.extra.find("loss_scaler");
+  const bool half = plan.working == DType::F16;
+  if (!half && state == nullptr) return std::nullopt;
+  if (!half) return "the state of the loss scaler is dropped: this run needs none";
+  if (state != nullptr) return std::nullopt;
+  return fmt::format(
+      "the loss scale starts at {}: the checkpoint is of a run without one, whose weights may lie "
+      "beyond what fp16 can compute with",
+      text::number(optim::LossScaler(plan.scaling, plan.scaling_stage).scale()));
+}
+
 std::string shown(const json::Value* value) {
   return value == nullptr ? "(absent)" : value->dump();
 }
@@ -107,6 +141,7 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
                                           const data::Datasets& data) {
   std::vector<std::string> accepted, refused;
   auto note = [&](const std::string& path, const json::Value* before, const json::Value* after) {
+    if (is_idle(path, meta.config, plan.resolved)) return;
     const std::string line = fmt::format("{}: {} -> {}", path, shown(before), shown(after));
     switch (weight_of(path)) {
       case Weight::Free:
@@ -120,6 +155,7 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
     }
   };
   differences("", &meta.config, &plan.resolved, note);
+  if (auto change = scaler_change(meta, plan)) accepted.push_back(*std::move(change));
   const std::string old_data = text_of(meta.extra, "data");
   if (!old_data.empty() && old_data != data.fingerprint)
     refused.emplace_back("the training data is another");
@@ -128,6 +164,16 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   if (old_validation != nullptr && old_validation->is_string() &&
       old_validation->as_string() != data.validation_fingerprint) {
     accepted.emplace_back("data.validation: other contents than before");
+  }
+  const json::Value* ranks = meta.extra.find("ranks");
+  if (ranks != nullptr && ranks->as_integer().value_or(plan.ranks) != plan.ranks &&
+      planner::exchange_needs(plan.config.optimizer).compressed) {
+    accepted.push_back(
+        fmt::format("{} ranks -> {}: {}",
+                    *ranks->as_integer(),
+                    plan.ranks,
+                    plan.ranks == 1 ? "a rank alone drops what compression left over"
+                                    : "every rank takes the mean of what compression left over"));
   }
   const std::string old_tokenizer = text_of(meta.extra, "tokenizer");
   if (!old_tokenizer.empty() && old_tokenizer != plan.tokenizer->fingerprint())

@@ -51,12 +51,36 @@ struct SplitHeadsNode : torch::autograd::Function<SplitHeadsNode> {
   static variable_list backward(AutogradContext* node, const variable_list& grads_BHTK) {
     const auto parts = static_cast<std::int64_t>(grads_BHTK.size());
     const at::Tensor& first = grads_BHTK[0];
+    const auto sizes = kept<std::vector<std::int64_t>>(node);
+    if (const at::Tensor whole = joined(grads_BHTK); whole.defined()) {
+      return {whole.view(sizes), {}, {}};
+    }
     const at::Tensor dx = at::empty(
         {first.size(0), first.size(2), parts, first.size(1), first.size(3)}, first.options());
     for (std::int64_t part = 0; part < parts; ++part) {
       dx.select(2, part).copy_(grads_BHTK[static_cast<std::size_t>(part)].transpose(1, 2));
     }
-    return {dx.view(kept<std::vector<std::int64_t>>(node)), {}, {}};
+    return {dx.view(sizes), {}, {}};
+  }
+
+  /// The memory [B, T, parts, H, K] that the gradients already lie in as this node's outputs did,
+  /// as those of attention do; else undefined.
+  static at::Tensor joined(const variable_list& grads_BHTK) {
+    const at::Tensor& first = grads_BHTK[0];
+    if (!first.defined()) return {};
+    const auto parts = static_cast<std::int64_t>(grads_BHTK.size());
+    const std::int64_t T = first.size(2), H = first.size(1), K = first.size(3);
+    const std::vector<std::int64_t> strides = {T * parts * H * K, K, parts * H * K, 1};
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const at::Tensor& grad = grads_BHTK[static_cast<std::size_t>(part)];
+      if (!grad.defined() || !grad.is_alias_of(first) || grad.sizes() != first.sizes() ||
+          grad.strides() != at::IntArrayRef(strides) ||
+          grad.storage_offset() != first.storage_offset() + part * H * K) {
+        return {};
+      }
+    }
+    return first.as_strided({first.size(0), T, parts, H, K},
+                            {T * parts * H * K, parts * H * K, H * K, K, 1});
   }
 };
 

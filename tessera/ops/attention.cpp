@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/ops/cpu/attention_blocks.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tensors.h"
 
@@ -21,10 +22,17 @@ bool sees_all(const AttentionArgs& args, std::int64_t keys) {
   return !args.causal || args.query_offset + 1 >= keys;
 }
 
-/// ATen's flash kernel: no mask, no dropout, and its causal triangle starts at query 0 = key 0.
-bool flash_fits(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k) {
-  if (args.mask_BS.defined() || args.dropout.active()) return false;
-  return sees_all(args, k.size(2)) || (args.query_offset == 0 && q.size(2) == k.size(2));
+/// Which kernel makes it.
+enum class Way {
+  Blocks,  ///< our flash kernel
+  Flash,   ///< ATen's, whose causal triangle starts at query 0 = key 0
+  Plain,   ///< all probabilities at once: masks and dropout
+};
+Way way(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k) {
+  if (args.mask_BS.defined() || args.dropout.active()) return Way::Plain;
+  if (cpu::attention_blocks_fit(q.scalar_type())) return Way::Blocks;
+  const bool fits = sees_all(args, k.size(2)) || (args.query_offset == 0 && q.size(2) == k.size(2));
+  return fits ? Way::Flash : Way::Plain;
 }
 
 /// Inputs as the flash kernel should see them: bf16 only where the CPU multiplies it, and never
@@ -104,11 +112,69 @@ AttentionGrads math_backward(const at::Tensor& dy,
           dv.to(q.scalar_type())};
 }
 
-AttentionOut meta_attention(const at::Tensor& q, const at::Tensor& k, bool flash) {
+AttentionOut meta_attention(const at::Tensor& q, const at::Tensor& k, Way how) {
   const auto options = q.options().dtype(at::kFloat);
-  const at::Tensor saved = flash ? at::empty({q.size(0), q.size(1), q.size(2)}, options)
-                                 : at::empty({q.size(0), q.size(1), q.size(2), k.size(2)}, options);
+  const at::Tensor saved = how == Way::Plain
+                               ? at::empty({q.size(0), q.size(1), q.size(2), k.size(2)}, options)
+                               : at::empty({q.size(0), q.size(1), q.size(2)}, options);
   return {at::empty_like(q), saved};
+}
+
+/// The channels of a head side by side, as the kernels want them.
+at::Tensor in_rows(const at::Tensor& x) {
+  return x.stride(-1) == 1 ? x : x.contiguous();
+}
+
+cpu::AttentionBlocks blocks_of(const AttentionArgs& args, const at::Tensor& q) {
+  return {.causal = args.causal,
+          .query_offset = args.query_offset,
+          .scale = static_cast<float>(scale_of(args, q))};
+}
+
+/// [B, H, N, K] whose memory is [B, N, parts, H, K]: what a fused projection makes, and takes back.
+std::vector<at::Tensor> fused_heads(const at::Tensor& like, std::int64_t parts) {
+  const at::Tensor all =
+      at::empty({like.size(0), like.size(2), parts, like.size(1), like.size(3)}, like.options());
+  std::vector<at::Tensor> out;
+  for (std::int64_t part = 0; part < parts; ++part)
+    out.push_back(all.select(2, part).transpose(1, 2));
+  return out;
+}
+
+AttentionOut blocks_attention(const at::Tensor& q,
+                              const at::Tensor& k,
+                              const at::Tensor& v,
+                              const AttentionArgs& args) {
+  const at::Tensor y = fused_heads(q, 1)[0];
+  const at::Tensor log_sum =
+      at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  cpu::attention_blocks(in_rows(q), in_rows(k), in_rows(v), blocks_of(args, q), y, log_sum);
+  return {y, log_sum};
+}
+
+AttentionGrads blocks_backward(const at::Tensor& dy,
+                               const at::Tensor& q,
+                               const at::Tensor& k,
+                               const at::Tensor& v,
+                               const AttentionOut& out,
+                               const AttentionArgs& args) {
+  std::vector<at::Tensor> d;
+  if (q.sizes() == k.sizes()) {
+    d = fused_heads(q, 3);
+  } else {
+    d = {fused_heads(q, 1)[0], fused_heads(k, 1)[0], fused_heads(k, 1)[0]};
+  }
+  cpu::attention_blocks_backward(in_rows(dy.to(q.scalar_type())),
+                                 in_rows(q),
+                                 in_rows(k),
+                                 in_rows(v),
+                                 in_rows(out.y_BHTK),
+                                 out.saved,
+                                 blocks_of(args, q),
+                                 d[0],
+                                 d[1],
+                                 d[2]);
+  return {d[0], d[1], d[2]};
 }
 
 }  // namespace
@@ -118,9 +184,10 @@ AttentionOut attention(const at::Tensor& q_BHTK,
                        const at::Tensor& v_BHSK,
                        const AttentionArgs& args) {
   check(q_BHTK, k_BHSK, v_BHSK, args);
-  const bool flash = flash_fits(args, q_BHTK, k_BHSK);
-  if (q_BHTK.is_meta()) return meta_attention(q_BHTK, k_BHSK, flash);
-  if (!flash) return math_attention(q_BHTK, k_BHSK, v_BHSK, args);
+  const Way how = way(args, q_BHTK, k_BHSK);
+  if (q_BHTK.is_meta()) return meta_attention(q_BHTK, k_BHSK, how);
+  if (how == Way::Plain) return math_attention(q_BHTK, k_BHSK, v_BHSK, args);
+  if (how == Way::Blocks) return blocks_attention(q_BHTK, k_BHSK, v_BHSK, args);
   const bool causal = !sees_all(args, k_BHSK.size(2));
   auto [y, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(for_flash(q_BHTK),
                                                                         for_flash(k_BHSK),
@@ -141,9 +208,9 @@ AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
   check(q_BHTK, k_BHSK, v_BHSK, args);
   if (q_BHTK.is_meta())
     return {at::empty_like(q_BHTK), at::empty_like(k_BHSK), at::empty_like(v_BHSK)};
-  if (!flash_fits(args, q_BHTK, k_BHSK)) {
-    return math_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out.saved, args);
-  }
+  const Way how = way(args, q_BHTK, k_BHSK);
+  if (how == Way::Plain) return math_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out.saved, args);
+  if (how == Way::Blocks) return blocks_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out, args);
   const bool causal = !sees_all(args, k_BHSK.size(2));
   const at::Tensor dy = dy_BHTK.to(q_BHTK.scalar_type());
   auto [dq, dk, dv] =

@@ -15,7 +15,8 @@ constexpr std::int64_t kGrain = 16384;
 
 template <class Fn>
 void over_elements(const RuleRange& range, const Fn& fn) {
-  TESSERA_ASSERT(range.working == nullptr || range.working_dtype == DType::BF16);
+  TESSERA_ASSERT(range.working == nullptr || range.working_dtype == DType::BF16 ||
+                 range.working_dtype == DType::F16);
   cpu::parallel(range.numel, kGrain, fn);
 }
 

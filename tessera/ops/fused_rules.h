@@ -18,7 +18,7 @@ struct RuleRange {
   const float* grad = nullptr;  ///< fp32
   /// Receives the rounded weights; nullptr where the master is the working copy.
   std::uint16_t* working = nullptr;
-  DType working_dtype = DType::BF16;
+  DType working_dtype = DType::BF16;  ///< BF16 or F16
   std::int64_t numel = 0;
   double grad_scale = 1.0;
 };

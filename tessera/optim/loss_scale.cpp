@@ -103,14 +103,15 @@ void describe_deepspeed(Fp16Options& o, config::Fields& f) {
   f.field("hysteresis",
           o.hysteresis,
           {.text = "deepspeed, megatron: which overflow since the scale grew is the first to lower "
-                   "it (deepspeed: from ZeRO stage 1 on).",
+                   "it (deepspeed: unless zero_optimization.stage is 0).",
            .unit = "overflows",
            .min = 1,
            .default_text = "2"});
-  f.field("consecutive_hysteresis",
-          o.consecutive_hysteresis,
-          {.text = "deepspeed: count overflows in a row only (from ZeRO stage 1 on).",
-           .default_text = "false"});
+  f.field(
+      "consecutive_hysteresis",
+      o.consecutive_hysteresis,
+      {.text = "deepspeed: count overflows in a row only (unless zero_optimization.stage is 0).",
+       .default_text = "false"});
   f.field("min_loss_scale",
           o.min_loss_scale,
           {.text = "deepspeed, bmtrain: the smallest scale.",

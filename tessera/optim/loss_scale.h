@@ -66,6 +66,8 @@ class LossScaler {
   LossScaler(const Fp16Options& options, int zero_stage);
   [[nodiscard]] double scale() const { return scale_; }
   [[nodiscard]] bool dynamic() const { return rule_ != Rule::Static; }
+  /// No overflow will lower it any more.
+  [[nodiscard]] bool at_smallest() const { return !dynamic() || scale_ <= smallest_; }
   /// After a step. Error{Numeric} where DeepSpeed ends the run: stages 1 to 3, an overflow that
   /// finds the scale at its smallest and no patience left. The state has moved on then, so that a
   /// caller may choose to go on.

@@ -107,9 +107,8 @@ using RuleFactory = std::unique_ptr<Rule> (*)(const json::Value& params,
                                               config::Problems& problems,
                                               config::Origins& origins);
 Registry<RuleFactory>& rules();
-/// The factory of an optimizer.type. Throws Error{Unsupported} "not built yet" for a name of
-/// DeepSpeed's, torch's or BMTrain's that is not here, Error{Config} with the nearest name for any
-/// other.
+/// The factory of an optimizer.type. Throws Error{Config} with the nearest name for one that is not
+/// here.
 RuleFactory rule_factory(std::string_view type);
 #define TESSERA_OPTIMIZER(name, factory) \
   static const bool tessera_optimizer_##factory = ::tessera::optim::rules().add(name, factory)

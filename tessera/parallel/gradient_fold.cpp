@@ -241,7 +241,7 @@ void GradientFold::reduce(int g, const Home& home, HomeSlot& slot, const BlockRu
   if (slot.local || (locally() && staging.defined())) {
     const at::Tensor& sum = slot.local ? slot.local->flat : slot.accumulator;
     if (staging.defined()) run.micro == 0 ? sum.copy_(staging) : sum.add_(staging);
-    if (!slot.local || run.micro + 1 < run.num_micros) return;
+    if (!slot.local || keeps_own_ || run.micro + 1 < run.num_micros) return;
   } else if (direct(run.micro)) {
     return;
   } else if (staging.defined()) {
@@ -315,8 +315,7 @@ void GradientFold::finish() {
     for (HomeSlot& home : slot.homes)
       settle(home);
     for (std::size_t h = 1; h < slot.homes.size(); ++h) {
-      if (slot.homes[h].accumulator.defined())
-        slot.homes[0].accumulator.add_(slot.homes[h].accumulator);
+      if (slot.homes[h].accumulator.defined()) sum_of(slot.homes[0]).add_(sum_of(slot.homes[h]));
     }
   }
 }
@@ -347,13 +346,42 @@ at::Tensor GradientFold::gather(int g) {
 }
 
 void GradientFold::clamp(double limit) {
+  // A rank's own sum is its share of the whole.
+  if (keeps_own_) limit /= group_.size();
   for (Slot& slot : slots_) {
-    const at::Tensor& sum = slot.homes.front().accumulator;
+    const at::Tensor& sum = sum_of(slot.homes.front());
     if (sum.defined()) sum.clamp_(-limit, limit);
   }
 }
 
+void GradientFold::keep_own(bool on) {
+  TESSERA_ASSERT(!on || locally() || group_.size() == 1);
+  keeps_own_ = on;
+}
+
+at::Tensor GradientFold::own(int group) const {
+  TESSERA_ASSERT(keeps_own_);
+  return sum_of(slots_[static_cast<std::size_t>(group)].homes.front()).to(at::kFloat);
+}
+
+/// With g_r the rank's sum, n g_r is what it takes for the gradient: (1/n) sum of |n g_r|^2.
+std::vector<double> GradientFold::own_sums() {
+  double sum = 0.0;
+  std::vector<double> chunks;
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    if (!model_.groups()[g].trainable) continue;
+    const at::Tensor mine = own(static_cast<int>(g));
+    chunks.resize(static_cast<std::size_t>(mine.numel() / kChunk));
+    ops::chunk_square_sums(mine.const_data_ptr<float>(), mine.numel(), kChunk, chunks.data());
+    for (const double chunk : chunks)
+      sum += chunk;
+  }
+  return world_.all_gather(
+      group_, {sum * group_.size()}, TESSERA_HERE("gather the ranks' own gradient norms"));
+}
+
 std::vector<double> GradientFold::chunk_sums() {
+  if (keeps_own_ && group_.size() > 1) return own_sums();
   const int n = group_.size();
   auto* all = static_cast<double*>(sums_region_->data());
   double* mine = all + group_.index * chunks_per_rank_;
@@ -386,6 +414,25 @@ std::vector<double> GradientFold::chunk_sums() {
   }
   work->wait_reusable();
   return ordered;
+}
+
+std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const double> sums) const {
+  std::optional<Suspect> out;
+  std::pair<bool, int> nearest;  // not tied, block
+  auto sum = sums.begin();
+  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
+    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
+    if (!group.trainable) continue;
+    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
+    bool finite = true;
+    for (std::int64_t c = segment.begin / kChunk; c * kChunk < segment.end(); ++c)
+      finite = std::isfinite(*sum++) && finite;
+    const std::pair<bool, int> here{group.homes.size() == 1, group.homes.back().block};
+    if (finite || (out && here <= nearest)) continue;
+    nearest = here;
+    out = Suspect{model_.name(here.second), segment.info->name};
+  }
+  return out;
 }
 
 void GradientFold::start_diagnosis() {

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,13 @@ class GradientFold final : public Policy {
   void before(const Action& action, const BlockRun& run) override;
   void after(const Action& action, const BlockRun& run) override;
 
+  /// Whether gradients of the steps to come stay with the rank that made them: own() then is its
+  /// sum, and nothing moves. Needs Reduction::Once in stage 0 or 1, or one rank.
+  void keep_own(bool on);
+  /// The rank's own sum of the group's whole gradient, [layout.numel()] fp32; the mean over the
+  /// ranks times their number is the step's gradient.
+  [[nodiscard]] at::Tensor own(int group) const;
+
   /// Waits for all folds and adds the homes of tied parameters in block order. After it shard() is
   /// the step's gradient.
   void finish();
@@ -69,8 +77,18 @@ class GradientFold final : public Policy {
   void clamp(double limit);
 
   /// Sum of squares of every chunk of every parameter, in one order that no layout changes, on
-  /// every rank.
+  /// every rank. Where gradients are kept, the norm of the whole is not known: then what each rank
+  /// gives to the mean square of the ranks' own norms.
   std::vector<double> chunk_sums();
+
+  /// The parameter where a sum of chunk_sums() that is not finite most likely began. What is not
+  /// finite spreads to the blocks before, so the last block that has one of its own speaks; a tied
+  /// parameter hears of several and speaks only where no other does. Costs nothing, the same on
+  /// every rank.
+  struct Suspect {
+    std::string block, tensor;
+  };
+  [[nodiscard]] std::optional<Suspect> suspect(std::span<const double> sums) const;
 
   /// Where the first gradient that is not finite came from. Between start_diagnosis() and
   /// diagnosis() the same step runs again; nothing is folded meanwhile.
@@ -139,6 +157,10 @@ class GradientFold final : public Policy {
            (locally() || (micro == 0 && !narrow()));
   }
   [[nodiscard]] at::Tensor target(HomeSlot& home, int micro);
+  [[nodiscard]] const at::Tensor& sum_of(const HomeSlot& home) const {
+    return keeps_own_ && home.local ? home.local->flat : home.accumulator;
+  }
+  std::vector<double> own_sums();
 
   comm::World& world_;
   ModelInstance& model_;
@@ -149,7 +171,7 @@ class GradientFold final : public Policy {
   std::unique_ptr<RowExchange> rows_;
   comm::RegionPtr sums_region_;
   std::int64_t chunks_per_rank_ = 0;
-  bool diagnosing_ = false;
+  bool diagnosing_ = false, keeps_own_ = false;
   /// Of this rank: micro-batch, block, index of the parameter in the block.
   struct Found {
     int micro, block, param;

@@ -69,14 +69,21 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    ModelInstance& model,
                                    const optim::Rule& rule,
                                    int stage,
-                                   ParamSettings settings)
+                                   ParamSettings settings,
+                                   KeptTypes kept)
     : world_(world),
       model_(model),
       group_(world.group(mesh::AxisSet::dp())),
       rule_(rule),
       stage_(group_.size() == 1 ? 0 : stage),
-      settings_(std::move(settings)) {
+      settings_(std::move(settings)),
+      kept_(kept) {
+  TESSERA_ASSERT(kept_.masters == DType::F32 || kept_.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
+  if (const auto* rule_of_signs = dynamic_cast<const optim::CompressedRule*>(&rule)) {
+    TESSERA_ASSERT(stage_ <= (rule_of_signs->local_weights() ? 0 : 1));
+    compressed_ = std::make_unique<CompressedState>(world_, model_, *rule_of_signs);
+  }
   slots_.resize(model_.groups().size());
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     FlatGroup& group = model_.groups()[g];
@@ -84,9 +91,9 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
     slot.begin = stage_ == 0 ? 0 : group.layout.shard_begin(group_.index);
     slot.numel = stage_ == 0 ? group.layout.numel() : group.layout.shard_numel();
     TESSERA_ASSERT(group.weights.own().numel() == slot.numel);
-    if (model_.working() == DType::F32) {
+    if (model_.working() == DType::F32 && !local_weights()) {
       slot.master = group.weights.own().data_ptr<float>();
-    } else {
+    } else if (kept_.masters == DType::F32) {
       slot.master_storage = at::zeros({slot.numel}, at::kFloat);
       slot.master = slot.master_storage.data_ptr<float>();
     }
@@ -128,7 +135,7 @@ void ShardedOptimizer::make_parts(std::size_t g) {
     if (group.trainable) {
       for (const optim::StateSpec& state : rule_.state(facts)) {
         if (state.extent == optim::Extent::Elements)
-          part.state.push_back(at::zeros({part.numel}, at::kFloat));
+          part.state.push_back(new_state(part, part.state.size(), state.name));
       }
     }
     slot.parts.push_back(std::move(part));
@@ -165,19 +172,47 @@ void ShardedOptimizer::fill(const FillRange& source) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     model_.groups()[g].weights.begin_write();
     for (const Part& part : slots_[g].parts) {
-      source(*part.segment->info, part.first, part.first + part.numel, slots_[g].master + part.at);
+      const std::int64_t end = part.first + part.numel;
+      if (slots_[g].master != nullptr) {
+        source(*part.segment->info, part.first, end, slots_[g].master + part.at);
+        continue;
+      }
+      const at::Tensor wide = at::empty({part.numel}, at::kFloat);
+      source(*part.segment->info, part.first, end, wide.data_ptr<float>());
+      model_.groups()[g].weights.own().narrow(0, part.at, part.numel).copy_(wide);
     }
   }
   publish();
 }
 
+/// Working weights from the masters.
 void ShardedOptimizer::publish() {
+  for (FlatGroup& group : model_.groups())
+    group.weights.begin_write();
+  for (const auto& [wide, narrow] : widened_)
+    narrow.copy_(wide);
+  widened_.clear();
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     WorkingWeights& weights = model_.groups()[g].weights;
-    weights.begin_write();
-    if (slots_[g].master_storage.defined()) weights.own().copy_(slots_[g].master_storage);
+    publish_group(g);
     weights.written();
   }
+}
+
+void ShardedOptimizer::publish_group(std::size_t g) {
+  const at::Tensor& own = model_.groups()[g].weights.own();
+  if (slots_[g].master_storage.defined()) own.copy_(slots_[g].master_storage);
+  if (!local_weights() || !model_.groups()[g].trainable) return;
+  for (const Part& part : slots_[g].parts) {
+    const at::Tensor master = slots_[g].master_storage.narrow(0, part.at, part.numel);
+    own.narrow(0, part.at, part.numel).copy_(master + part.state.front());
+  }
+}
+
+void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
+  checkpoint.load(pieces(/*for_save=*/false));
+  if (compressed_) compressed_->load(checkpoint);
+  publish();
 }
 
 at::Tensor ShardedOptimizer::gradient(GradientFold& gradients, std::size_t group) {
@@ -185,18 +220,19 @@ at::Tensor ShardedOptimizer::gradient(GradientFold& gradients, std::size_t group
   return stage_ == 0 ? gradients.gather(g) : gradients.shard(g);
 }
 
+/// Of what is kept in 16 bits there is no pointer.
 optim::ShardView ShardedOptimizer::view_of_part(Part& part, const float* gradient) {
   const auto g = static_cast<std::size_t>(part.group);
   optim::ShardView view;
-  view.master = slots_[g].master + part.at;
-  view.grad = gradient + part.at;
-  if (slots_[g].master_storage.defined()) {
+  if (slots_[g].master != nullptr) view.master = slots_[g].master + part.at;
+  view.grad = gradient;
+  if (model_.working() != DType::F32) {
     view.working =
         static_cast<std::uint16_t*>(model_.groups()[g].weights.own().data_ptr()) + part.at;
     view.working_dtype = model_.working();
   }
-  for (at::Tensor& state : part.state)
-    view.state.push_back(state.data_ptr<float>());
+  for (const at::Tensor& state : part.state)
+    view.state.push_back(state.scalar_type() == at::kFloat ? state.data_ptr<float>() : nullptr);
   view.numel = part.numel;
   view.decay = part.setting.decay;
   view.lr_scale = part.setting.lr_scale;
@@ -207,7 +243,40 @@ optim::ShardView ShardedOptimizer::view_of_part(Part& part, const float* gradien
   return view;
 }
 
+class ShardedOptimizer::Wide {
+ public:
+  Wide(ShardedOptimizer& optimizer, Part& part, const float* gradient)
+      : part_(part), view_(optimizer.view_of_part(part, gradient + part.at)) {
+    if (view_.master == nullptr) {
+      const FlatGroup& group = optimizer.model_.groups()[static_cast<std::size_t>(part.group)];
+      master_ = group.weights.own().narrow(0, part.at, part.numel).to(at::kFloat);
+      view_.master = master_.data_ptr<float>();
+    }
+    for (std::size_t s = 0; s < part.state.size(); ++s) {
+      states_.push_back(part.state[s].to(at::kFloat));
+      view_.state[s] = states_.back().data_ptr<float>();
+    }
+  }
+  [[nodiscard]] const optim::ShardView& view() const { return view_; }
+  /// The states that the rule moved. Weights it rounds itself.
+  void keep() {
+    for (std::size_t s = 0; s < states_.size(); ++s) {
+      if (!states_[s].is_same(part_.state[s])) part_.state[s].copy_(states_[s]);
+    }
+  }
+
+ private:
+  Part& part_;
+  at::Tensor master_;
+  std::vector<at::Tensor> states_;
+  optim::ShardView view_;
+};
+
 void ShardedOptimizer::update(GradientFold& gradients, const optim::UpdateScalars& scalars) {
+  if (compresses(scalars.step)) {
+    update_compressed(gradients, scalars);
+    return;
+  }
   if (!elementwise_) {
     prepare(gradients, scalars);
     transform(scalars);
@@ -223,11 +292,19 @@ void ShardedOptimizer::update_group(std::size_t g,
   WorkingWeights& weights = model_.groups()[g].weights;
   weights.begin_write();
   const at::Tensor grad = gradient(gradients, g);
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
   for (Part& part : slots_[g].parts) {
-    rule_.update(view_of_part(part, grad.const_data_ptr<float>()), scalars);
+    if (compressed_) {
+      CompressedState::Tensor& tensor = compressed_->tensor(part.group, part.segment_index);
+      compressed_->rule().adapt(tensor.scalars, part.norms, scalars);
+    }
+    Wide wide(*this, part, grad.const_data_ptr<float>());
+    rule_.update(wide.view(), scalars);
+    wide.keep();
     part.direction.reset();
     part.norms.clear();
   }
+  if (local_weights()) publish_group(g);
   weights.written();
 }
 
@@ -258,7 +335,9 @@ void ShardedOptimizer::prepare(GradientFold& gradients, const optim::UpdateScala
           part.direction = at::empty({part.numel}, at::kFloat);
         const std::int64_t norms = rule_.num_norms(part.facts), mine = chunks_of(part.numel);
         std::vector<double> own(static_cast<std::size_t>(norms * mine), 0.0);
-        rule_.prepare(view_of_part(part, grad.const_data_ptr<float>()), scalars, own.data());
+        Wide wide(*this, part, grad.const_data_ptr<float>());
+        rule_.prepare(wide.view(), scalars, own.data());
+        wide.keep();
         const std::int64_t chunks = chunks_of(part.segment->numel);
         const std::int64_t offset =
             offsets[first_offset + static_cast<std::size_t>(part.segment_index)];
@@ -408,7 +487,16 @@ void ShardedOptimizer::transform_one(Whole& whole, const optim::UpdateScalars& s
     work->wait();
 }
 
+/// What stands for `narrow` in pieces(): itself where it is fp32.
+float* ShardedOptimizer::wide_copy(const at::Tensor& narrow) {
+  if (narrow.scalar_type() == at::kFloat) return narrow.data_ptr<float>();
+  widened_.emplace_back(narrow.to(at::kFloat), narrow);
+  return widened_.back().first.data_ptr<float>();
+}
+
 std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
+  widened_.clear();
   std::vector<checkpoint::PieceBytes> out;
   const auto bytes = [](float* base, std::int64_t numel) {
     return std::span<std::byte>(reinterpret_cast<std::byte*>(base),
@@ -420,6 +508,8 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
     // A replicated state is still written once: every rank writes its shard of it.
     const std::int64_t begin = for_save ? layout.shard_begin(group_.index) : slot.begin;
     const std::int64_t end = for_save ? begin + layout.shard_numel() : slot.begin + slot.numel;
+    float* const masters =
+        slot.master != nullptr ? slot.master : wide_copy(model_.groups()[g].weights.own());
     for (Part& part : slot.parts) {
       const Range range = overlap(*part.segment, begin, end);
       if (range.empty()) continue;
@@ -430,15 +520,17 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
                      DType::F32,
                      info.shape,
                      piece,
-                     bytes(slot.master + part.at + (first - part.first), numel)});
+                     bytes(masters + part.at + (first - part.first), numel)});
       std::size_t s = 0;
       for (const optim::StateSpec& state : rule_.state(part.facts)) {
         if (state.extent != optim::Extent::Elements || part.state.empty()) continue;
+        const std::size_t index = s++;
+        if (stands_elsewhere(index, state.name, for_save)) continue;
         out.push_back({fmt::format("optimizer.{}.{}", state.name, info.name),
                        DType::F32,
                        info.shape,
                        piece,
-                       bytes(part.state[s++].data_ptr<float>() + (first - part.first), numel)});
+                       bytes(wide_copy(part.state[index]) + (first - part.first), numel)});
       }
     }
   }
@@ -456,6 +548,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
                      bytes(whole.state[s++].data_ptr<float>(), numel)});
     }
   }
+  if (compressed_) add_compressed_pieces(out, for_save);
   return out;
 }
 

@@ -39,11 +39,20 @@ constexpr std::array<Rename, 14> kRenames = {{
     {"SEED", "trainer.seed"},
     {"zero.model_config.gradient_predivide_factor", "gradient_predivide_factor"},
 }};
+// Of their scalers: what DeepSpeed's calls so.
 constexpr std::array<Rename, 3> kScaler = {{
     {"growth_interval", "fp16.loss_scale_window"},
     {"hysteresis", "fp16.hysteresis"},
     {"min_scale", "fp16.min_loss_scale"},
 }};
+// Of Colossal-AI's scaler, which is `fp16.scaler` "megatron" under the same names.
+constexpr std::array<std::string_view, 7> kScalerWords = {"initial_scale",
+                                                          "growth_interval",
+                                                          "growth_factor",
+                                                          "backoff_factor",
+                                                          "hysteresis",
+                                                          "min_scale",
+                                                          "max_scale"};
 // Keys that nobody else has. `gradient_accumulation` alone is a common slip in DeepSpeed files.
 constexpr std::array<std::string_view, 15> kColossalOnly = {"clip_grad_norm",
                                                             "NUM_EPOCHS",
@@ -131,6 +140,12 @@ void note_leaves(const json::Value& value,
   notes.push_back(fmt::format("{} = {} has no counterpart in {}", path, value.dump(), where));
 }
 
+bool is_megatrons(const json::Value& ours) {
+  const json::Value* fp16 = ours.find("fp16");
+  const json::Value* scaler = fp16 != nullptr && fp16->is_object() ? fp16->find("scaler") : nullptr;
+  return scaler != nullptr && scaler->is_string() && scaler->as_string() == "megatron";
+}
+
 // ---- Colossal-AI -> ours ----
 
 void batch_from_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
@@ -148,20 +163,13 @@ void batch_from_colossal(Basket& from, json::Value& out, std::vector<std::string
       "BATCH_SIZE = {} is no multiple of NUM_MICRO_BATCHES = {}", *batch, pieces.value_or(1)));
 }
 
-// The arguments of the loss scaler at `section`.
+// The arguments of the loss scaler at `section`; its rule is one of ours.
 void scaler_from_colossal(Basket& from, const std::string& section, json::Value& out) {
-  for (const Rename& rename : kScaler) {
-    if (auto value = from.take(json::join_path(section, rename.colossal)))
-      put(out, rename.ours, std::move(*value));
-  }
-  if (const auto scale = from.take_number(json::join_path(section, "initial_scale")))
-    put(out, "fp16.initial_scale_power", whole(std::log2(std::max(*scale, 1.0))));
-  // These are what the scale moves by anyhow.
-  for (const auto& [key, fixed] :
-       {std::pair("growth_factor", 2.0), std::pair("backoff_factor", 0.5)}) {
-    const std::string path = json::join_path(section, key);
-    Basket probe(from.rest());
-    if (probe.take_number(path) == fixed) from.take(path);
+  put(out, "fp16.enabled", json::Value::boolean(true));
+  put(out, "fp16.scaler", word("megatron"));
+  for (const std::string_view key : kScalerWords) {
+    if (auto value = from.take(json::join_path(section, key)))
+      put(out, json::join_path("fp16", key), std::move(*value));
   }
 }
 
@@ -170,7 +178,6 @@ void fp16_from_colossal(Basket& from, json::Value& out, std::vector<std::string>
   if (block == nullptr || !block->is_object()) return;
   const std::string mode = from.take_word("fp16.mode");
   const std::string name = text::lower(mode.substr(mode.rfind('.') + 1));
-  put(out, "fp16.enabled", json::Value::boolean(true));
   scaler_from_colossal(from, "fp16", out);
   if (name == "torch" || name == "apex") {
     notes.push_back(fmt::format(
@@ -182,7 +189,6 @@ void zero_from_colossal(Basket& from, json::Value& out, std::vector<std::string>
   const auto block = from.rest().find("zero");
   if (block == nullptr) return;
   put(out, "zero_optimization.stage", json::Value::integer(3));
-  put(out, "fp16.enabled", json::Value::boolean(true));
   scaler_from_colossal(from, "zero.optimizer_config", out);
   if (const auto mb = from.take_number("zero.model_config.reduce_scatter_bucket_size_mb"))
     put(out, "zero_optimization.reduce_bucket_size", whole(*mb * kBytesPerMb / kBytesPerElement));
@@ -249,6 +255,12 @@ void scaler_to_colossal(Basket& from, const std::string& section, json::Value& o
   }
   if (const auto power = from.take_number("fp16.initial_scale_power"))
     put(out, json::join_path(section, "initial_scale"), whole(std::exp2(*power)));
+  if (!is_megatrons(from.rest())) return;
+  from.take("fp16.scaler");
+  for (const std::string_view key : kScalerWords) {
+    if (auto value = from.take(json::join_path("fp16", key)))
+      put(out, json::join_path(section, key), std::move(*value));
+  }
 }
 
 void zero_to_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
@@ -335,9 +347,37 @@ json::Value keep_deepspeed(const json::Value& object,
   return out;
 }
 
+// Megatron's scaler in the words of DeepSpeed's, as far as it has them.
+json::Value with_deepspeeds_scaler(const json::Value& ours, std::vector<std::string>& notes) {
+  if (!is_megatrons(ours)) return ours;
+  notes.emplace_back(
+      "fp16.scaler = \"megatron\" has no counterpart in DeepSpeed, whose own rule takes its place");
+  Basket from(ours);
+  json::Value moved = json::Value::object();
+  from.take("fp16.scaler");
+  for (const Rename& rename : kScaler) {
+    auto value = from.take(json::join_path("fp16", rename.colossal));
+    if (value) put(moved, rename.ours, std::move(*value));
+  }
+  if (const auto scale = from.take_number("fp16.initial_scale"))
+    put(moved, "fp16.initial_scale_power", whole(std::log2(std::max(*scale, 1.0))));
+  // These are what DeepSpeed's scale moves by.
+  for (const auto& [key, fixed] :
+       {std::pair("fp16.growth_factor", 2.0), std::pair("fp16.backoff_factor", 0.5)}) {
+    Basket probe(from.rest());
+    if (probe.take_number(key) == fixed) from.take(key);
+  }
+  json::Value out = from.rest();
+  const json::Value* words = moved.find("fp16");
+  if (words == nullptr) return out;
+  for (const auto& [key, value] : words->members())
+    out["fp16"][key] = value;
+  return out;
+}
+
 Converted to_deepspeed(const json::Value& ours) {
   Converted out;
-  Basket from(ours);
+  Basket from(with_deepspeeds_scaler(ours, out.notes));
   json::Value moved = json::Value::object();
   const std::int64_t stages = pipeline_size(ours);
   if (stages > 1) {

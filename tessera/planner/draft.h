@@ -31,11 +31,12 @@ struct Draft {
 };
 
 /// Never throws for what is wrong in the configuration. Without `model` nothing is resolved that
-/// needs the model or its tokenizer.
+/// needs the model or its tokenizer. `own` takes the place of the section `model`.
 Draft make_draft(const json::Value& source,
                  int ranks,
                  const std::string& name_of_file,
-                 bool model = true);
+                 bool model = true,
+                 const nn::Model* own = nullptr);
 
 /// Every key with its value, as far as the draft came.
 json::Value resolved_config(const Draft& draft, bool model = true);

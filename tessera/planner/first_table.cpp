@@ -9,6 +9,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/precision.h"
 
 namespace tessera::planner {
 namespace {
@@ -28,6 +29,10 @@ std::string model_line(const Plan& plan) {
   const auto& options = plan.config.model;
   const std::string name =
       options.from ? " from " + *options.from : (options.preset ? " " + *options.preset : "");
+  if (m.description.find("family") == nullptr) {
+    return fmt::format(
+        "the program's own: {} blocks, positions {}", m.model.blocks.size(), plan.sequence_length);
+  }
   return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}",
                      options.family,
                      name,
@@ -39,12 +44,15 @@ std::string model_line(const Plan& plan) {
 }
 
 std::string batch_line(const Plan& plan) {
-  return fmt::format("{} sequences = micro {} x accumulation {} x ranks {}; {} tokens an update",
+  const std::string grows =
+      plan.batch_ramp ? "; rampup " + plan.config.rampup_batch_size.dump() : std::string();
+  return fmt::format("{} sequences = micro {} x accumulation {} x ranks {}; {} tokens an update{}",
                      plan.global_batch,
                      plan.micro_batch,
                      plan.accumulation,
                      plan.ranks,
-                     text::with_commas(plan.global_batch * plan.sequence_length));
+                     text::with_commas(plan.global_batch * plan.sequence_length),
+                     grows);
 }
 
 std::string layout_line(const Plan& plan) {
@@ -57,7 +65,7 @@ std::string layout_line(const Plan& plan) {
                      plan.ranks,
                      plan.zero_stage,
                      groups,
-                     plan.working == DType::BF16 ? "bf16 with fp32 masters" : "fp32");
+                     precision_text(plan));
 }
 
 std::string sources_text(const std::vector<std::string>& sources) {
@@ -89,13 +97,14 @@ std::string validation_line(const Plan& plan, const TableFacts& facts) {
 }
 
 std::string length_line(const Plan& plan, const TableFacts& facts) {
-  const double batches = static_cast<double>(facts.train_samples) /
-                         static_cast<double>(std::max<std::int64_t>(1, plan.global_batch));
+  const auto samples =
+      static_cast<double>(plan.batch_ramp ? plan.batch_ramp->samples_before(plan.max_steps + 1)
+                                          : plan.max_steps * plan.global_batch);
   return fmt::format(
       "{}, {} tokens, {:.2f} passes over the data",
       plural(plan.max_steps, "step"),
-      text::count(static_cast<double>(plan.max_steps * plan.global_batch * plan.sequence_length)),
-      batches > 0 ? static_cast<double>(plan.max_steps) / batches : 0.0);
+      text::count(samples * static_cast<double>(plan.sequence_length)),
+      facts.train_samples > 0 ? samples / static_cast<double>(facts.train_samples) : 0.0);
 }
 
 std::string optimizer_line(const Plan& plan) {

@@ -22,24 +22,41 @@ constexpr std::int64_t kProcess = std::int64_t{48}
 // A flat buffer of the model, as parallel/ lays it out.
 struct Buffer {
   std::int64_t numel = 0, homes = 0, state_bytes = 0;  // state_bytes: of all its elements
+  std::int64_t largest = 0;                            // elements of a parameter
   bool trained = true, sharded = false;
   bool table = false;  // over the vocabulary
 };
 
-// Bytes of an optimizer's state of one parameter.
-std::int64_t state_bytes(const optim::Rule& rule, const ParamInfo& info) {
+// Bytes of an optimizer's state of one parameter; `elements`: type of a state that has a value for
+// each of its elements.
+std::int64_t state_bytes(const optim::Rule& rule, const ParamInfo& info, DType elements) {
   const optim::ParamFacts facts = parallel::facts_of(info);
   std::int64_t bytes = 0;
   for (const optim::StateSpec& state : rule.state(facts)) {
     const std::int64_t count = state.extent == optim::Extent::Elements ? info.numel()
                                : state.extent == optim::Extent::Rows   ? facts.rows
                                                                        : facts.columns;
-    bytes += count * static_cast<std::int64_t>(size_of(state.dtype));
+    const bool each = state.extent == optim::Extent::Elements;
+    bytes += count * static_cast<std::int64_t>(size_of(each ? elements : state.dtype));
   }
   return bytes;
 }
 
-std::vector<Buffer> buffers_of(const Plan& plan) {
+// What a rank keeps of a trained parameter beside its shards, where ranks exchange signs: the whole
+// vector that they exchange, what compression has left over, the messages, and masters apart from
+// the weights.
+double exchange_bytes(const Plan& plan) {
+  const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
+  if (!needs.compressed) return 0;
+  const double n = plan.ranks;
+  double bytes = needs.local_weights && plan.working == DType::F32 ? 4 : 0;
+  if (plan.zero_stage > 0) bytes += 4 - 4 / n;
+  if (plan.ranks > 1) bytes += 4 + 4 / n + 3.0 / 8;
+  return bytes;
+}
+
+// `states`: type of the moments.
+std::vector<Buffer> buffers_of(const Plan& plan, DType states) {
   std::map<std::string, Buffer> by_name;
   const auto rule = make_rule(plan);
   const parallel::WeightOptions& weights = plan.weight_layout;
@@ -62,11 +79,13 @@ std::vector<Buffer> buffers_of(const Plan& plan) {
       Buffer& buffer = by_name[name];
       buffer.trained = !frozen;
       buffer.sharded = sharded;
-      buffer.table = buffer.table || (info.shape.size() == 2 && info.axes.front() == "vocab");
+      buffer.table = buffer.table ||
+                     (info.shape.size() == 2 && !info.axes.empty() && info.axes.front() == "vocab");
       buffer.homes = info.tied ? buffer.homes + 1 : 1;
       if (known) continue;
       buffer.numel += info.numel();
-      if (!frozen) buffer.state_bytes += state_bytes(*rule, info);
+      buffer.largest = std::max(buffer.largest, info.numel());
+      if (!frozen) buffer.state_bytes += state_bytes(*rule, info, states);
     }
   }
   std::vector<Buffer> out;
@@ -242,7 +261,7 @@ class Search {
   }
 
   void in_bf16() {
-    if (plan_.working == DType::BF16) return;
+    if (plan_.working != DType::F32) return;
     Plan plan = plan_;
     plan.working = plan.weight_layout.working = DType::BF16;
     if (!offer(plan, "bf16.enabled true")) smaller_micro(plan, "bf16.enabled true, ");
@@ -250,7 +269,9 @@ class Search {
 
   void higher_stage() {
     Plan plan = plan_;
-    while (plan.ranks > 1 && plan.zero_stage < 3) {
+    const ExchangeNeeds needs = exchange_needs(plan_.config.optimizer);
+    const int most = needs.local_weights ? 0 : needs.compressed ? 1 : 3;
+    while (plan.ranks > 1 && plan.zero_stage < most) {
       ++plan.zero_stage;
       plan.fold.stage = plan.zero_stage;
       if (offer(plan, fmt::format("zero_optimization.stage {}", plan.zero_stage))) return;
@@ -300,17 +321,25 @@ MemoryEstimate estimate_memory(const Plan& plan) {
             : n > 1 || plan.accumulation > 1 || narrow || plan.fold.accumulate != DType::F32;
   // What is narrow is sent and received.
   const std::int64_t room = !narrow ? sum : n > 1 ? 4 : 2;
+  const double exchange = exchange_bytes(plan);
   MemoryEstimate out;
   std::map<std::int64_t, std::int64_t> homes_of_size;
-  std::int64_t largest = 0, second = 0, table = 0;
-  for (const Buffer& buffer : buffers_of(plan)) {
+  const bool narrow_masters = plan.kept.masters != DType::F32;
+  const bool masters = value < 4 && !narrow_masters;
+  const bool narrow_states = plan.kept.states != DType::F32;
+  std::int64_t largest = 0, second = 0, widest = 0, saved = 0, table = 0;
+  for (const Buffer& buffer : buffers_of(plan, plan.kept.states)) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
     if (buffer.sharded) {
       second = std::max(second, std::min(largest, buffer.numel));
       largest = std::max(largest, buffer.numel);
     }
-    out.optimizer += (buffer.state_bytes + (value < 4 ? 4 * buffer.numel : 0)) / shards;
+    out.optimizer += (buffer.state_bytes + (masters ? 4 * buffer.numel : 0)) / shards;
+    if (narrow_masters) saved += 4 * buffer.numel / shards;
+    if (narrow_states) saved += 2 * buffer.state_bytes / shards;
     if (!buffer.trained) continue;
+    widest = std::max(widest, std::min(buffer.largest, buffer.numel / shards));
+    out.optimizer += static_cast<std::int64_t>(exchange * static_cast<double>(buffer.numel));
     out.gradients += buffer.homes * buffer.numel * sum / (local ? 1 : n);
     homes_of_size[buffer.numel] += buffer.homes;
     if (buffer.table) table = std::max(table, buffer.numel);
@@ -323,16 +352,25 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   // Rows of the largest table, to send and to receive.
   if (plan.fold.sparse_rows && n > 1 && plan.fold.accumulate == DType::F32 && !narrow)
     out.gradients += 2 * 4 * (table / parallel::RowExchange::kShare);
+  // What is kept in 16 bits is updated in fp32, one parameter after the other.
+  if (narrow_masters) out.optimizer += 4 * widest;
+  if (narrow_states) out.optimizer += 8 * widest;
   out.parameters += (largest + second) * value;  // gathered: in use and ahead
-  out.activations = std::max(training_activations(plan), evaluation_activations(plan));
+  // It is saved in fp32 when there are no activations.
+  out.activations = std::max({training_activations(plan), evaluation_activations(plan), saved});
   out.other = kProcess;
   return out;
 }
 
 std::int64_t checkpoint_bytes(const Plan& plan) {
+  // Every rank's own errors, and the owners'; of local weights, two states of every rank.
+  const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
+  const std::int64_t of_rank = needs.local_weights ? 3 : needs.compressed ? 1 : 0;
+  const std::int64_t errors = plan.ranks > 1 ? 4 * (of_rank * plan.ranks + (of_rank > 0)) : 0;
   std::int64_t bytes = 0;
-  for (const Buffer& buffer : buffers_of(plan))
-    bytes += 4 * buffer.numel + buffer.state_bytes;
+  // Checkpoints hold fp32, whatever the types of the run.
+  for (const Buffer& buffer : buffers_of(plan, DType::F32))
+    bytes += (4 + errors) * buffer.numel + buffer.state_bytes;
   return bytes;
 }
 

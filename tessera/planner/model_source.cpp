@@ -19,10 +19,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What Hugging Face's config.json says of the type of the weights, under either name.
+bool says_bf16(const json::Value& hf) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const json::Value* type = hf.find(key);
+    if (type != nullptr && type->is_string()) return type->as_string() == "bfloat16";
+  }
+  return false;
+}
+
+// Whether a run's configuration has the block switched on.
+bool is_on(const json::Value& config, const char* block) {
+  const json::Value* found = config.find(block);
+  const json::Value* enabled =
+      found != nullptr && found->is_object() ? found->find("enabled") : nullptr;
+  return enabled != nullptr && enabled->is_bool() && enabled->as_bool();
+}
+
 ModelSource open_hugging_face(const fs::path& folder, const json::Value& hf) {
   ModelSource out;
   out.folder = folder;
   out.hugging_face = true;
+  out.bf16 = says_bf16(hf);
   const models::Family& family = models::family_of_hf(hf);
   out.model = family.options_from_hf(hf);
   out.model.family = hf.find("model_type")->as_string();
@@ -58,6 +76,7 @@ ModelSource open_checkpoint(const fs::path& folder) {
   read_section(opened.meta().config, "model", folder, out.model);
   read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);
   out.model.from.reset();
+  out.bf16 = is_on(opened.meta().config, "bf16");
   return out;
 }
 

@@ -17,6 +17,7 @@ struct ModelSource {
   bool hugging_face = false;
   models::ModelOptions model;        ///< the options that the source stands for
   data::TokenizerOptions tokenizer;  ///< of a run of ours
+  bool bf16 = false;                 ///< the weights were trained, or are kept, in bf16
 };
 
 /// Finds out what stands at `path` and reads its description; no weights. Errors: Error{Config} if

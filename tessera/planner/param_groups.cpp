@@ -2,6 +2,7 @@
 #include "tessera/planner/param_groups.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -26,12 +27,8 @@ constexpr const char* kPath = "optimizer.groups";
 
 std::vector<std::string> trained_names(const nn::Model& model) {
   std::vector<std::string> names;
-  for (const nn::BlockSpec& spec : model.blocks) {
-    nn::Params params(spec.name);
-    spec.make()->declare(params);
-    for (const auto& param : params.list()) {
-      if (param->info().trainable) names.push_back(param->info().name);
-    }
+  for (const ParamInfo& info : parameters_of(model)) {
+    if (info.trainable) names.push_back(info.name);
   }
   return names;
 }
@@ -76,6 +73,19 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
       continue;
     }
     out.push_back(std::move(group));
+  }
+  return out;
+}
+
+std::vector<ParamInfo> parameters_of(const nn::Model& model) {
+  std::vector<ParamInfo> out;
+  std::set<std::string> seen;
+  for (const nn::BlockSpec& spec : model.blocks) {
+    nn::Params params(spec.name);
+    spec.make()->declare(params);
+    for (const auto& param : params.list()) {
+      if (seen.insert(param->info().name).second) out.push_back(param->info());
+    }
   }
   return out;
 }

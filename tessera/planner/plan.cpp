@@ -19,6 +19,7 @@
 #include "tessera/planner/draft.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
+#include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
@@ -128,7 +129,8 @@ class Derived {
 // the others go on.
 class Planner {
  public:
-  Planner(int ranks, const std::string& name_of_file) : name_of_file_(name_of_file) {
+  Planner(int ranks, const std::string& name_of_file, const nn::Model* own)
+      : name_of_file_(name_of_file), own_(own) {
     plan_.ranks = ranks;
   }
 
@@ -149,9 +151,9 @@ class Planner {
       check_param_groups(plan_.param_groups, plan_.model.model, problems_);
       plan_.weight_layout.frozen = frozen_by(plan_.param_groups);
     });
+    fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_.config, problems_, origins_); });
-    attempt("scheduler",
-            [&] { check_schedule(plan_.config, plan_.global_batch, problems_, origins_); });
+    attempt("scheduler", [&] { check_schedule(plan_, problems_, origins_); });
     check_auto(draft_.automatic, problems_);
     for (std::string& note : config_notes(plan_.config, origins_))
       plan_.notes.push_back(std::move(note));
@@ -214,13 +216,23 @@ class Planner {
       plan_.global_batch = sizes->global;
       plan_.micro_batch = sizes->micro;
       plan_.accumulation = sizes->accumulation;
+      if (!config.rampup_batch_size.is_null()) {
+        plan_.batch_ramp = optim::read_batch_ramp(config.rampup_batch_size,
+                                                  "rampup_batch_size",
+                                                  sizes->global,
+                                                  sizes->micro * plan_.ranks,
+                                                  problems_);
+      }
     }
     // A block without a stage is DeepSpeed's: stage 0. Without a block, sharding the update costs
     // nothing.
     const bool block = origins_.given("zero_optimization");
     plan_.zero_stage = static_cast<int>(
         config.zero_optimization.stage.value_or(!block && plan_.ranks > 1 ? 1 : 0));
-    plan_.working = config.bf16.enabled ? DType::BF16 : DType::F32;
+    const ExchangeNeeds needs = exchange_needs(config.optimizer);
+    if (needs.local_weights && plan_.zero_stage == 1) plan_.zero_stage = 0;
+    if (needs.compressed) config.gradient_reduction = "once";
+    resolve_precision(plan_, problems_, origins_);
     fix_sharding();
     plan_.threads = static_cast<int>(
         config.run.threads_per_rank.value_or(launch::threads_per_rank(plan_.ranks)));
@@ -256,8 +268,10 @@ class Planner {
     plan_.fold.bucket = zero.reduce_bucket_size.value_or(plan_.fold.bucket);
     plan_.fold.reduction =
         config.gradient_reduction == "once" ? parallel::Reduction::Once : parallel::Reduction::Each;
-    plan_.fold.accumulate =
-        config.data_types.grad_accum_dtype.value_or("fp32") == "bf16" ? DType::BF16 : DType::F32;
+    plan_.fold.accumulate = config.data_types.grad_accum_dtype.value_or(
+                                plan_.kept.masters == DType::BF16 ? "bf16" : "fp32") == "bf16"
+                                ? DType::BF16
+                                : DType::F32;
     plan_.fold.travel = config.communication_data_type == "bf16"   ? DType::BF16
                         : config.communication_data_type == "fp16" ? DType::F16
                                                                    : DType::F32;
@@ -282,6 +296,12 @@ class Planner {
     if (!plan_.config.model.from) return;
     const std::string from = *plan_.config.model.from;
     source_ = open_model_source(from);
+    if (source_->bf16 && plan_.working == DType::F16) {
+      plan_.notes.push_back(fmt::format(
+          "the weights of {} were made in bf16: what they compute may lie beyond 65504, "
+          "which is infinite in fp16; where the loss becomes so, use bf16",
+          from));
+    }
     plan_.config.model =
         models::merge_options(plan_.config.model, source_->model, problems_, origins_);
   }
@@ -304,16 +324,40 @@ class Planner {
     options = {.type = "gpt2", .vocab = vocab.string(), .merges = merges.string()};
   }
 
+  // The program's own model, as far as it can be described.
+  models::Resolved described(const nn::Model& model) {
+    if (origins_.given("model")) {
+      problems_.add(origins_.place("model"),
+                    "model",
+                    "the program brings a model of its own",
+                    "remove the section");
+    }
+    models::Resolved out;
+    out.model = model;
+    out.tokenizer_size = out.vocab_size = plan_.tokenizer->size();
+    out.num_layers = static_cast<std::int64_t>(model.blocks.size());
+    out.description = json::Value::object();
+    for (const ParamInfo& info : parameters_of(model)) {
+      out.num_parameters += info.numel();
+      json::Value shape = json::Value::array({});
+      for (const std::int64_t size : info.shape)
+        shape.items().push_back(json::Value::integer(size));
+      out.description[info.name] = std::move(shape);
+    }
+    return out;
+  }
+
   void resolve_model() {
     const TrainConfig& config = plan_.config;
     const std::size_t before = problems_.list().size();
-    plan_.model = models::families()
-                      .get(config.model.family)
-                      .resolve(config.model,
-                               plan_.tokenizer->size(),
-                               config.data.sequence_length,
-                               problems_,
-                               origins_);
+    plan_.model = own_ != nullptr ? described(*own_)
+                                  : models::families()
+                                        .get(config.model.family)
+                                        .resolve(config.model,
+                                                 plan_.tokenizer->size(),
+                                                 config.data.sequence_length,
+                                                 problems_,
+                                                 origins_);
     resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
     plan_.sequence_length = config.data.sequence_length.value_or(
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
@@ -332,6 +376,7 @@ class Planner {
   }
 
   std::string name_of_file_;
+  const nn::Model* own_;
   Draft draft_;
   Derived derived_;
   Plan& plan_ = draft_.plan;
@@ -350,8 +395,9 @@ const std::vector<std::string>& config_paths() {
 Draft make_draft(const json::Value& source,
                  int ranks,
                  const std::string& name_of_file,
-                 bool model) {
-  return Planner(ranks, name_of_file).make(source, model);
+                 bool model,
+                 const nn::Model* own) {
+  return Planner(ranks, name_of_file, own).make(source, model);
 }
 
 json::Value resolved_config(const Draft& draft, bool model) {
@@ -369,6 +415,7 @@ json::Value resolved_config(const Draft& draft, bool model) {
   config.run.dir = plan.run_dir;
   config.run.threads_per_rank = plan.threads;
   config.run.derived = draft.derived;
+  config.fp16 = config.fp16.completed(plan.scaling_stage);
   if (!config.trainer.max_steps && !config.trainer.epochs) config.trainer.epochs = 1.0;
   if (config.scheduler.type.empty()) config.scheduler.type = "constant";
   config.optimizer.params = complete_optimizer_params(config.optimizer);
@@ -380,13 +427,27 @@ json::Value resolved_config(const Draft& draft, bool model) {
   return out;
 }
 
-Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file) {
-  Draft draft = make_draft(source, ranks, name_of_file);
+namespace {
+
+Plan finished(Draft draft) {
   draft.problems.raise();
   if (draft.failure) std::rethrow_exception(draft.failure);
   if (draft.source) draft.plan.weights = source_weights(*draft.source, draft.plan.model);
   draft.plan.resolved = resolved_config(draft);
   return std::move(draft.plan);
+}
+
+}  // namespace
+
+Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file) {
+  return finished(make_draft(source, ranks, name_of_file));
+}
+
+Plan make_plan(const json::Value& source,
+               int ranks,
+               const std::string& name_of_file,
+               nn::Model model) {
+  return finished(make_draft(source, ranks, name_of_file, /*model=*/true, &model));
 }
 
 }  // namespace tessera::planner

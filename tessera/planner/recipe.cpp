@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/optim/compressed.h"
 
 namespace tessera::planner {
 namespace {
@@ -54,12 +55,18 @@ bool is_params(const json::Value& params, const char* path, config::Problems& pr
   return false;
 }
 
-optim::ScheduleContext context_of(double base_lr, std::int64_t max_steps, std::int64_t batch) {
-  // A batch that could not be solved has been told; any number lets the rest be checked.
-  const std::int64_t size = std::max<std::int64_t>(1, batch);
-  return {.base_lr = base_lr,
-          .max_steps = max_steps,
-          .samples_before = [size](std::int64_t update) { return (update - 1) * size; }};
+optim::ScheduleContext context_of(double base_lr,
+                                  std::int64_t max_steps,
+                                  const optim::BatchRamp& batches) {
+  return {
+      .base_lr = base_lr, .max_steps = max_steps, .samples_before = [batches](std::int64_t update) {
+        return batches.samples_before(update);
+      }};
+}
+
+// A batch that could not be solved has been told; any number lets the rest be checked.
+optim::BatchRamp ramp_of(const Plan& plan) {
+  return plan.batch_ramp.value_or(optim::BatchRamp(std::max<std::int64_t>(1, plan.global_batch)));
 }
 
 // The weight decay that the configuration names.
@@ -84,10 +91,16 @@ void check_rule(const TrainConfig& config,
   problems.adopt(part, "optimizer.weight_decay_schedule");
 }
 
-void check_schedule(const TrainConfig& config,
-                    std::int64_t global_batch,
-                    config::Problems& problems,
-                    const config::Origins& origins) {
+void fill_width(OptimizerOptions& options, const models::Resolved& model) {
+  const std::string type = text::lower(options.type);
+  if (type != "muadam" && type != "muadamw" && type != "musgd") return;
+  if (!options.params.is_object() || model.hidden_size <= 0) return;
+  if (options.params.find("hidden_size") == nullptr)
+    options.params["hidden_size"] = json::Value::integer(model.hidden_size);
+}
+
+void check_schedule(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
+  const TrainConfig& config = plan.config;
   if (!is_params(config.scheduler.params, "scheduler.params", problems)) return;
   config::Problems ignored;
   const bool rule_fits = config.optimizer.params.is_null() || config.optimizer.params.is_object();
@@ -95,13 +108,23 @@ void check_schedule(const TrainConfig& config,
   if (rule_fits && optim::rules().has(config.optimizer.type)) {
     if (const auto rule = build_rule(config.optimizer, {}, ignored)) base_lr = rule->base_lr();
   }
-  const auto context = context_of(base_lr, config.trainer.max_steps.value_or(0), global_batch);
+  const auto context = context_of(base_lr, config.trainer.max_steps.value_or(0), ramp_of(plan));
   build_schedule(config.scheduler, context, origins.place("scheduler"), problems);
+}
+
+ExchangeNeeds exchange_needs(const OptimizerOptions& options) {
+  const bool fits = options.params.is_null() || options.params.is_object();
+  if (!fits || !optim::rules().has(options.type)) return {};
+  config::Problems ignored;
+  const auto rule = build_rule(options, {}, ignored);
+  const auto* compressed = dynamic_cast<const optim::CompressedRule*>(rule.get());
+  return {compressed != nullptr, compressed != nullptr && compressed->local_weights()};
 }
 
 std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t steps) {
   config::Problems ignored;
-  const auto schedule = build_schedule(config.scheduler, context_of(1e-3, steps, 1), {}, ignored);
+  const auto schedule =
+      build_schedule(config.scheduler, context_of(1e-3, steps, optim::BatchRamp(1)), {}, ignored);
   if (schedule->warmup_steps() < steps) return std::nullopt;
   return fmt::format(
       "the run of {} steps ends within the warm-up of {}", steps, schedule->warmup_steps());
@@ -142,10 +165,15 @@ std::unique_ptr<optim::Rule> make_rule(const Plan& plan) {
 
 std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, double base_lr) {
   config::Problems problems;
-  const auto context = context_of(base_lr, plan.max_steps, plan.global_batch);
+  const auto context = context_of(base_lr, plan.max_steps, ramp_of(plan));
   auto schedule = build_schedule(plan.config.scheduler, context, {}, problems);
   problems.raise();
   return schedule;
+}
+
+std::function<std::int64_t(std::int64_t)> batch_sizes(const Plan& plan) {
+  if (!plan.batch_ramp) return {};
+  return [ramp = *plan.batch_ramp](std::int64_t consumed) { return ramp.size(consumed); };
 }
 
 optim::DecayRamp make_decay_ramp(const Plan& plan) {

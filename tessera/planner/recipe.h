@@ -17,11 +17,18 @@ namespace tessera::planner {
 void check_rule(const TrainConfig& config,
                 config::Problems& problems,
                 const config::Origins& origins);
-/// `global_batch`: 0 if unknown.
-void check_schedule(const TrainConfig& config,
-                    std::int64_t global_batch,
-                    config::Problems& problems,
-                    const config::Origins& origins);
+/// hidden_size of a mu-P rule, where the configuration leaves it to the model.
+void fill_width(OptimizerOptions& options, const models::Resolved& model);
+/// Of a plan whose batch may be unknown (0).
+void check_schedule(const Plan& plan, config::Problems& problems, const config::Origins& origins);
+
+/// How the optimizer that the configuration names wants its ranks to meet; as of AdamW where it
+/// names none. Nothing is checked.
+struct ExchangeNeeds {
+  bool compressed = false;     ///< an optim::CompressedRule
+  bool local_weights = false;  ///< and one of local weights
+};
+ExchangeNeeds exchange_needs(const OptimizerOptions& options);
 
 /// Decay and rates of one parameter: by the rule "two or more dimensions", unless
 /// optimizer.decay_all or a group of optimizer.groups says otherwise. `base_lr`: the rule's, which

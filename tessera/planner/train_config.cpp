@@ -142,6 +142,38 @@ void Bf16Options::describe(config::Fields& f) {
   f.field("enabled",
           enabled,
           {.text = "Weights and activations in bf16; masters, moments and sums stay fp32."});
+  f.field("bf16_master_weights_and_grads",
+          bf16_master_weights_and_grads,
+          {.text = "No fp32 masters: the bf16 weights are all there is, and gradients are summed "
+                   "in bf16 unless data_types.grad_accum_dtype says otherwise."});
+  f.field("bf16_optimizer_states",
+          bf16_optimizer_states,
+          {.text = "Moments in bf16 too; needs bf16_master_weights_and_grads."});
+}
+
+void AmpOptions::describe(config::Fields& f) {
+  f.field("enabled",
+          enabled,
+          {.text = "Apex's 16 bits: what opt_level says, as near as it comes here."});
+  f.field("opt_level",
+          opt_level,
+          {.text = "O0: fp32. O1, O2: fp16 with fp32 masters. O3: the same with a loss scale of 1.",
+           .choices = {"O0", "O1", "O2", "O3"}});
+  f.field("loss_scale",
+          loss_scale,
+          {.text = "A fixed scale, or \"dynamic\", which follows Apex's rule.",
+           .choices = {"\"dynamic\"", "a number above 0"},
+           .default_text = "dynamic; 1 with O3"});
+}
+
+void TorchAutocastOptions::describe(config::Fields& f) {
+  f.field("enabled",
+          enabled,
+          {.text = "The same as bf16.enabled or fp16.enabled, by dtype: layers choose their types "
+                   "themselves."});
+  f.field("dtype",
+          dtype,
+          {.text = "Type of weights and activations.", .choices = {"bfloat16", "float16"}});
 }
 
 void DataTypesOptions::describe(config::Fields& f) {
@@ -282,7 +314,15 @@ void TrainConfig::describe(config::Fields& f) {
           gradient_clip_value,
           {.text = "Largest absolute value of a gradient's element, before the norm; 0 is off.",
            .min = 0});
+  f.field("rampup_batch_size",
+          rampup_batch_size,
+          {.text = "[start, increment, samples]: the global batch begins at `start` and grows by "
+                   "`increment` in equal parts of so many samples, up to train_batch_size.",
+           .default_text = "none"});
+  f.section("fp16", fp16, "16-bit training with a scaled loss.");
   f.section("bf16", bf16, "16-bit training.");
+  f.section("amp", amp, "16-bit training in Apex's words.");
+  f.section("torch_autocast", torch_autocast, "16-bit training in PyTorch's words.");
   f.section("data_types", data_types, "Types of what training keeps.");
   f.section(
       "zero_optimization", zero_optimization, "What is sharded over the data-parallel ranks.");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -16,11 +17,14 @@
 #include "tessera/data/tokenizer.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/family.h"
+#include "tessera/optim/batch_ramp.h"
 #include "tessera/optim/decay_ramp.h"
+#include "tessera/optim/loss_scale.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/param_groups.h"
 
@@ -68,6 +72,20 @@ struct SchedulerOptions {
 };
 struct Bf16Options {
   bool enabled = false;
+  bool bf16_master_weights_and_grads = false, bf16_optimizer_states = false;
+  void describe(config::Fields& fields);
+};
+/// Apex's words for 16 bits.
+struct AmpOptions {
+  bool enabled = false;
+  std::string opt_level = "O1";
+  json::Value loss_scale;  ///< "dynamic" or a number
+  void describe(config::Fields& fields);
+};
+/// PyTorch's, as DeepSpeed spells them.
+struct TorchAutocastOptions {
+  bool enabled = false;
+  std::string dtype = "bfloat16";
   void describe(config::Fields& fields);
 };
 struct DataTypesOptions {
@@ -99,11 +117,15 @@ struct TrainConfig {
   data::DataOptions data;
   std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,
       gradient_accumulation_steps;
+  json::Value rampup_batch_size;
   OptimizerOptions optimizer;
   SchedulerOptions scheduler;
   double gradient_clipping = 0.0;
   double gradient_clip_value = 0.0;
+  optim::Fp16Options fp16;
   Bf16Options bf16;
+  AmpOptions amp;
+  TorchAutocastOptions torch_autocast;
   DataTypesOptions data_types;
   ZeroOptions zero_optimization;
   RecomputeOptions activation_checkpointing;
@@ -131,9 +153,13 @@ struct Plan {
   int ranks = 1;
   int threads = 1;  ///< per rank
   std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
+  std::optional<optim::BatchRamp> batch_ramp;  ///< how the global batch grows up to global_batch
   int zero_stage = 0;
   int shard_ranks = 1;  ///< that hold all working weights between them in stage 3: all or a group
   DType working = DType::F32;
+  optim::Fp16Options scaling;             ///< of the loss, where `working` is fp16
+  int scaling_stage = 1;                  ///< of ZeRO, whose scaler DeepSpeed's rule follows
+  parallel::KeptTypes kept;               ///< types of masters and moments
   parallel::WeightOptions weight_layout;  ///< how working weights are spread
   parallel::GatherOptions gather;
   parallel::FoldOptions fold;
@@ -153,9 +179,18 @@ struct Plan {
 /// another number of ranks too: what it lists in run.derived is derived anew, but for a micro-batch
 /// size that still divides. Changes of that kind are noted.
 Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file);
+/// The same for a model of the program's own in place of the section `model`: its blocks are
+/// sharded, run twice, kept in 16 bits and saved as the configuration says. Memory for its
+/// activations is not predicted.
+Plan make_plan(const json::Value& source,
+               int ranks,
+               const std::string& name_of_file,
+               nn::Model model);
 /// optimizer.type/params and scheduler.type/params of a plan whose max_steps is known.
 std::unique_ptr<optim::Rule> make_rule(const Plan& plan);
 std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, double base_lr);
+/// The global batch of the update that begins after so many samples; empty where it never changes.
+std::function<std::int64_t(std::int64_t consumed)> batch_sizes(const Plan& plan);
 /// optimizer.weight_decay_schedule of a plan whose max_steps is known.
 optim::DecayRamp make_decay_ramp(const Plan& plan);
 

@@ -7,6 +7,7 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
 namespace {
@@ -51,6 +52,11 @@ std::string batch_fix(const TrainConfig& config, const BatchSizes& sizes, std::i
   return nearest_batches(sizes.global, accumulation.value_or(1) * ranks);
 }
 
+std::string type_of_sums(const TrainConfig& config) {
+  return config.data_types.grad_accum_dtype.value_or(
+      config.bf16.bf16_master_weights_and_grads ? "bf16" : "fp32");
+}
+
 // The sizes next to `size` into which the ranks can be cut: "2 or 4".
 std::string nearest_groups(std::int64_t size, int ranks) {
   int below = 1, above = ranks;
@@ -79,6 +85,40 @@ void check_shard_group(const TrainConfig& config,
                fmt::format("set it to {}, or use -n {}",
                            nearest_groups(*size, ranks),
                            (ranks + *size - 1) / *size * *size));
+}
+
+void check_exchange(const TrainConfig& config,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+  const ExchangeNeeds needs = exchange_needs(config.optimizer);
+  if (!needs.compressed) return;
+  const std::int64_t stage = config.zero_optimization.stage.value_or(0);
+  if (stage >= 2) {
+    problems.add(origins.place("zero_optimization.stage"),
+                 "zero_optimization.stage",
+                 fmt::format("{} keeps a part of the gradient on each rank, and {} compresses the "
+                             "whole gradient of each",
+                             stage,
+                             config.optimizer.type),
+                 fmt::format("set zero_optimization.stage to {}", needs.local_weights ? 0 : 1));
+  }
+  if (config.gradient_reduction == "each" && origins.given("gradient_reduction")) {
+    problems.add(origins.place("gradient_reduction"),
+                 "gradient_reduction",
+                 fmt::format("\"each\" folds the ranks' gradients, and {} keeps them apart",
+                             config.optimizer.type),
+                 "set it to \"once\", or remove it");
+  }
+  if (config.bf16.bf16_master_weights_and_grads || config.bf16.bf16_optimizer_states) {
+    const char* const key = config.bf16.bf16_master_weights_and_grads
+                                ? "bf16.bf16_master_weights_and_grads"
+                                : "bf16.bf16_optimizer_states";
+    problems.add(origins.place(key),
+                 key,
+                 fmt::format("{} carries over what compression lost, which bf16 would lose again",
+                             config.optimizer.type),
+                 "set it to false: masters and moments in fp32");
+  }
 }
 
 }  // namespace
@@ -140,7 +180,7 @@ void check_config(const TrainConfig& config,
         {"-n"}, "", fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks), "use -n 2");
   }
   check_shard_group(config, ranks, problems, origins);
-  const std::string sums = config.data_types.grad_accum_dtype.value_or("fp32");
+  const std::string sums = type_of_sums(config);
   if (config.communication_data_type != "fp32" && sums != "fp32" &&
       sums != config.communication_data_type) {
     add("communication_data_type",
@@ -169,6 +209,7 @@ void check_config(const TrainConfig& config,
   if (!config.data.pack && config.data.stride) {
     add("data.stride", "has no meaning without packing: every document is one sample", "remove it");
   }
+  check_exchange(config, problems, origins);
 }
 
 namespace {
@@ -200,9 +241,16 @@ std::optional<std::string> idle_keys_note(const TrainConfig& config,
 }  // namespace
 
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins) {
+  const ZeroOptions& zero = config.zero_optimization;
   std::vector<std::string> out;
+  if (zero.stage.value_or(0) == 1 && exchange_needs(config.optimizer).local_weights) {
+    out.push_back(
+        fmt::format("zero_optimization.stage 1 runs as stage 0: {} moves all weights on every rank "
+                    "between exchanges, so that there is nothing to shard",
+                    config.optimizer.type));
+  }
   if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
-  const bool narrow_sums = config.data_types.grad_accum_dtype.value_or("fp32") != "fp32";
+  const bool narrow_sums = type_of_sums(config) != "fp32";
   const bool narrow = config.communication_data_type != "fp32";
   if (config.sparse_gradients && (narrow || narrow_sums)) {
     out.push_back(

@@ -90,15 +90,16 @@ void check_types(Written& written) {
           "set amp.enabled to false and bf16.enabled to true");
     }
   }
+  for (const char* other : {"fp16.enabled", "bf16.enabled", "amp.enabled"}) {
+    if (!written.on("torch_autocast.enabled") || !written.on(other)) continue;
+    written.refuse("torch_autocast.enabled",
+                   fmt::format("{} is true as well: a run has one 16-bit type", written.at(other)),
+                   "set torch_autocast.enabled to false");
+  }
   const char* const states = "bf16.bf16_optimizer_states";
   const char* const masters = "bf16.bf16_master_weights_and_grads";
   if (written.on(states) && !written.on(masters)) {
     written.refuse(states, fmt::format("needs {} true", masters), "set it to false");
-  }
-  for (const char* path : {states, masters}) {
-    if (written.on(path) && written.stage() == 0) {
-      written.refuse(path, "needs ZeRO: zero_optimization.stage is 0", "set it to false");
-    }
   }
 }
 

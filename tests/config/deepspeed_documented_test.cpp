@@ -425,7 +425,8 @@ TEST(DocumentedKeys, OfEveryRowSayWhatBecomesOfThem) {
               testing::HasSubstr("| `zero_optimization.overlap_comm` | `true in stage 3, else "
                                  "false` | accepted, told once | "));
   EXPECT_THAT(page,
-              testing::HasSubstr("| `amp.enabled` | `false` | refused, but passes as `false` | "));
+              testing::HasSubstr("| `zero_optimization.load_from_fp32_weights` | `true` | refused, "
+                                 "but passes as `true` | "));
   EXPECT_THAT(page, testing::HasSubstr("| `bfloat16` |  | another name of `bf16` |"));
   EXPECT_THAT(page,
               testing::HasSubstr("refused, but passes as `\"none\"`, `\"cpu\"`; not built yet"));

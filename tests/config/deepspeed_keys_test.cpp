@@ -134,7 +134,6 @@ INSTANTIATE_TEST_SUITE_P(
     Keys,
     DeepSpeedNotBuilt,
     testing::Values(
-        std::pair(R"({"fp16": {"enabled": true}})", "fp16.enabled"),
         std::pair(R"({"zero_optimization": {"offload_param": {"device": "nvme"}}})",
                   "zero_optimization.offload_param.device"),
         std::pair(R"({"zero_optimization": {"zero_quantized_weights": true}})",
@@ -150,10 +149,10 @@ INSTANTIATE_TEST_SUITE_P(
             "compression_training.row_pruning.shared_parameters.enabled")));
 
 TEST(DeepSpeedKeys, ThatAreNotOfThisHouseNameTheNearestWay) {
-  EXPECT_THAT(take(R"({"amp": {"enabled": true, "loss_scale": "dynamic"}})").problems,
-              AllOf(HasSubstr("amp.enabled: not possible here: true"),
-                    HasSubstr("Apex"),
-                    HasSubstr("fix: set bf16.enabled")));
+  EXPECT_THAT(take(R"({"zero_optimization": {"load_from_fp32_weights": false}})").problems,
+              AllOf(HasSubstr("zero_optimization.load_from_fp32_weights: not possible here: false"),
+                    HasSubstr("fp32"),
+                    HasSubstr("fix: remove it")));
   EXPECT_THAT(take(R"({"sparse_attention": {"mode": "fixed"}})").problems,
               AllOf(HasSubstr("sparse_attention"), HasSubstr("remove the block")));
   EXPECT_THAT(take(R"({"compile": {"deepcompile": true}})").problems,
@@ -215,7 +214,7 @@ TEST(DeepSpeedKeys, UnknownOnesInsideOfBlocksComeWithTheNearest) {
 TEST(DeepSpeedKeys, WrongTypesAreRefusedEvenWhereNothingIsOn) {
   EXPECT_THAT(take(R"({"zero_optimization": {"overlap_comm": "yes"}})").problems,
               HasSubstr("true or false"));
-  EXPECT_THAT(take(R"({"fp16": {"loss_scale": true}})").problems, HasSubstr("a number"));
+  EXPECT_THAT(take(R"({"gradient_predivide_factor": true})").problems, HasSubstr("a number"));
   EXPECT_THAT(take(R"({"fp16": false})").problems, HasSubstr("an object"));
 }
 

@@ -149,6 +149,24 @@ TEST(BatchPlan, CountsStepsAsItTakesThem) {
   }
 }
 
+TEST(BatchPlan, CountsStepsOfABatchThatGrows) {
+  // 2 samples a step, 4 from the tenth sample on, then 6 from the thirtieth.
+  const auto size_at = [](std::int64_t consumed) {
+    return consumed < 10 ? 2 : (consumed < 30 ? 4 : 6);
+  };
+  for (const bool drop : {true, false}) {
+    const BatchPlan plan(23, 6, drop, size_at);
+    std::int64_t consumed = 0, steps = 0;
+    while (plan.at(consumed).epoch < 5) {
+      const GlobalBatch batch = plan.at(consumed);
+      EXPECT_TRUE(batch.size == size_at(consumed) || !drop) << consumed;
+      consumed = batch.consumed_after;
+      ++steps;
+    }
+    EXPECT_EQ(plan.steps_in(5.0), static_cast<double>(steps)) << drop;
+  }
+}
+
 TEST(BatchPlan, RefusesABatchLargerThanTheData) {
   EXPECT_EQ(error_of([] { BatchPlan(3, 4, true); }).kind(), Error::Kind::Data);
   EXPECT_EQ(BatchPlan(3, 4, false).at(0).size, 3);

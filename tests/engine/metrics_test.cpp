@@ -45,6 +45,17 @@ TEST(MetricsFile, HasEveryFieldThatScriptsRelyOn) {
   EXPECT_EQ(line.find("step_ms")->as_double(), 500.0);
 }
 
+TEST(MetricsFile, HasTheLossScaleWhereThereIsOne) {
+  const files::TempDir dir;
+  const auto path = dir.path() / "metrics.jsonl";
+  StepReport report = report_of(1, 2.5);
+  report.loss_scale = 65536.0;
+
+  MetricsFile(path, 0).write(report, false);
+
+  EXPECT_EQ(json::parse_strict(files::read(path), "m").find("loss_scale")->as_double(), 65536.0);
+}
+
 TEST(MetricsFile, CutsTheStepsPastTheCheckpointAndATornLine) {
   const files::TempDir dir;
   const auto path = dir.path() / "metrics.jsonl";
@@ -114,6 +125,20 @@ TEST(StepLine, TellsLossRateNormSpeedMemorySharesAndTimeLeft) {
                            "ETA 1h01m"}) {
     EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
   }
+}
+
+TEST(StepLine, TellsWhyAStepWasSkippedAndHowManyWere) {
+  StepReport report = report_of(7, 3.0);
+  report.skipped = true;
+  report.skipped_total = 3;
+  report.skip_reason = "the gradient of w is not finite";
+  StepReport next = report_of(8, 3.0);
+  next.skipped_total = 3;
+
+  EXPECT_NE(step_line(report, 9, 0).find(" | skipped 3: the gradient of w is not finite"),
+            std::string::npos);
+  EXPECT_TRUE(step_line(next, 9, 0).ends_with(" | skipped 3"));
+  EXPECT_EQ(step_line(report_of(9, 3.0), 9, 0).find("skipped"), std::string::npos);
 }
 
 }  // namespace

@@ -13,9 +13,11 @@
 namespace tessera::engine {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::TinyRun;
+using ::testing::UnorderedElementsAre;
 
 /// What data stands for here: its fingerprints.
 data::Datasets data_of(const std::string& train, const std::string& validation = "held out") {
@@ -55,6 +57,39 @@ TEST(ResumeRules, OptimizerScheduleAndClippingAreAcceptedAndListed) {
   EXPECT_FALSE(changes_after("gradient_clipping", "0.5").empty());
   EXPECT_FALSE(changes_after("scheduler.params.min_lr", "0").empty());
   EXPECT_FALSE(changes_after("bf16.enabled", "true").empty());
+}
+
+TEST(ResumeRules, AnotherPrecisionIsAcceptedAndSaysWhatBecomesOfTheLossScale) {
+  TinyRun half, brain;
+  half.set("fp16.enabled", "true");
+  brain.set("bf16.enabled", "true");
+  checkpoint::Meta of_half = meta_of(half.plan({}));
+  of_half.extra["loss_scaler"] = json::Value::object();
+
+  EXPECT_THAT(accepted_changes(of_half, brain.plan({}), data_of("same")),
+              UnorderedElementsAre("fp16.enabled: true -> false",
+                                   "bf16.enabled: false -> true",
+                                   HasSubstr("fp16."),
+                                   HasSubstr("fp16."),
+                                   HasSubstr("fp16."),
+                                   HasSubstr("fp16."),
+                                   HasSubstr("fp16."),
+                                   HasSubstr("fp16."),
+                                   HasSubstr("the state of the loss scaler is dropped")));
+  EXPECT_THAT(accepted_changes(meta_of(brain.plan({})), half.plan({}), data_of("same")),
+              Contains(HasSubstr("the loss scale starts at 65536")));
+}
+
+TEST(ResumeRules, BlocksThatAreOffBeforeAndAfterAreNotListed) {
+  const TinyRun run;
+  checkpoint::Meta old = meta_of(run.plan({}));
+  auto& members = old.config.members();
+  std::erase_if(members, [](const auto& member) {
+    return member.first == "fp16" || member.first == "amp" || member.first == "torch_autocast";
+  });
+
+  EXPECT_TRUE(accepted_changes(old, run.plan({}), data_of("same")).empty());
+  EXPECT_TRUE(changes_after("fp16.loss_scale", "128").empty());
 }
 
 TEST(ResumeRules, StepsEvaluationAndPrintingAreFree) {

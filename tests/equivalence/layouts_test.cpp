@@ -46,6 +46,13 @@ TEST(Layouts, TheSameInBf16) {
   expect_all_layouts_equal(run);
 }
 
+TEST(Layouts, TheSameInFp16) {
+  TinyRun run;
+  run.set("fp16.enabled", "true");
+
+  expect_all_layouts_equal(run);
+}
+
 TEST(Layouts, TheSameWithUntiedHeadAndLabelSmoothing) {
   TinyRun run;
   run.set("model.tie_embeddings", "false")

@@ -6,10 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "support/train_runs.h"
-#include <gtest/gtest.h>
-
-#include "tessera/optim/rule.h"
+#include "equivalence/matrix.h"
 
 namespace tessera::testing {
 namespace {
@@ -67,7 +64,7 @@ TEST_P(Optimizers, GoOnInAnotherLayoutWithTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Registered,
                          Optimizers,
-                         ::testing::ValuesIn(optim::rules().names()),
+                         ::testing::ValuesIn(exact_rules()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

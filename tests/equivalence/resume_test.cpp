@@ -54,6 +54,19 @@ TEST(Resume, InAnotherLayoutEqualsGoingOn) {
   expect_resume_equals(run, undisturbed, 5, 8, one, two);
 }
 
+TEST(Resume, WhileTheBatchGrowsEqualsGoingOn) {
+  // Batches of 4 until 16 samples are consumed, of 8 until 32, then of 12; 16 tokens a sample.
+  TinyRun run;
+  run.set("rampup_batch_size", "[4, 4, 32]");
+  const Layout two{.ranks = 2, .accumulation = 3}, one{.ranks = 1, .accumulation = 6};
+  const Trace undisturbed = run.train(two, 9);
+
+  EXPECT_EQ(undisturbed.batch_tokens,
+            (std::vector<std::int64_t>{64, 64, 64, 64, 128, 128, 192, 192, 192}));
+  for (const std::int64_t stop : {2, 4, 5, 7})
+    expect_resume_equals(run, undisturbed, stop, 9, two, stop % 2 == 0 ? two : one);
+}
+
 TEST(Resume, InBf16EqualsGoingOn) {
   TinyRun run;
   run.set("bf16.enabled", "true");

@@ -52,6 +52,22 @@ TEST(Zero, StagesGiveTheSameBitsOnThreeRanksInBf16) {
   expect_stages_equal(run, 3, 1);
 }
 
+TEST(Zero, StagesGiveTheSameBitsOnThreeRanksInFp16) {
+  TinyRun run = sharded_run();
+  run.set("fp16.enabled", "true");
+
+  expect_stages_equal(run, 3, 1);
+}
+
+TEST(Zero, StagesGiveTheSameBitsWithoutFp32Masters) {
+  TinyRun run = sharded_run();
+  run.set("bf16", R"({"enabled": true, "bf16_master_weights_and_grads": true})");
+  expect_stages_equal(run, 3, 1);
+
+  run.set("bf16.bf16_optimizer_states", "true");
+  expect_stages_equal(run, 2, 2);
+}
+
 TEST(Zero, StagesGiveTheSameBitsOnFourRanksWithUntiedHead) {
   TinyRun run = sharded_run();
   run.set("model.tie_embeddings", "false");

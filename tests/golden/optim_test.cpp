@@ -4,18 +4,20 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "golden.h"
 #include "support/rule_driver.h"
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/base/error.h"
+#include "tessera/comm/world.h"
 #include "tessera/ops/fused_adamw.h"
+#include "tessera/optim/compressed.h"
 #include "tessera/optim/lamb.h"
 #include "tessera/optim/rule.h"
+#include "tessera/parallel/compressed_reduce.h"
 
 namespace tessera {
 namespace {
@@ -43,7 +45,7 @@ const Family kFamilies[] = {{"adamw", "AdamW"},
                             {"lamb_deepspeed", "Lamb"}};
 
 /// optimizer.type and the parameters that say in our words what the case's name, source and hyper
-/// say in its own. The type is empty where the rule is not one of ours.
+/// say in its own.
 struct Setting {
   std::string type;
   json::Value params = json::Value::object();
@@ -217,20 +219,105 @@ void replay(const json::Value& record, const json::Value& start, const Setting& 
   check_final_state(record, tensors, scales);
 }
 
-/// A rule that is not ours must be refused by its name, and not as a misspelt one.
-void expect_refused(const json::Value& record) {
-  std::string type = golden::at(record, "optimizer").as_string();
-  type.erase(std::remove(type.begin(), type.end(), '_'), type.end());
-  try {
-    optim::rule_factory(type);
-    FAIL() << type << " is there, but its case is not replayed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::Unsupported) << error.what();
-    EXPECT_THAT(error.what(), testing::HasSubstr("not built yet"));
-  }
+// One worker's part of a case with several, each a thread with its own gradients.
+struct Worker {
+  comm::World& world;
+  const json::Value& record;
+  const optim::CompressedRule& rule;
+  parallel::CompressedReduce& reduce;
+  std::vector<float> momentum, master, square;
+};
+
+std::vector<float> gradient_of(const json::Value& record, std::size_t step, std::size_t worker) {
+  return floats(golden::at(record, "gradients_step_worker_element").items()[step].items()[worker]);
 }
 
-TEST(GoldenOptim, RulesFollowTheRecordedRunsAndOthersAreRefused) {
+std::vector<float> mean_gradient(const json::Value& record, std::size_t step, std::size_t workers) {
+  std::vector<float> mean(gradient_of(record, step, 0).size(), 0.0F);
+  for (std::size_t w = 0; w < workers; ++w) {
+    const std::vector<float> own = gradient_of(record, step, w);
+    for (std::size_t i = 0; i < mean.size(); ++i)
+      mean[i] += own[i] / static_cast<float>(workers);
+  }
+  return mean;
+}
+
+void step_of_worker(Worker& worker, std::size_t index) {
+  const auto workers = static_cast<std::size_t>(worker.world.size());
+  const optim::UpdateScalars scalars{.lr = worker.rule.base_lr(),
+                                     .step = static_cast<std::int64_t>(index) + 1};
+  optim::CompressedView view;
+  view.master = worker.master.data();
+  view.state = {worker.momentum.data(), worker.square.data()};
+  view.numel = static_cast<std::int64_t>(worker.master.size());
+  const bool exact = worker.rule.exchange(scalars.step) == optim::Exchange::Gradients;
+  const std::vector<float> gradient =
+      exact ? mean_gradient(worker.record, index, workers)
+            : gradient_of(worker.record, index, static_cast<std::size_t>(worker.world.rank()));
+  view.grad = gradient.data();
+  if (exact) {
+    worker.rule.update(view, scalars);
+    return;
+  }
+  worker.rule.local(view, scalars);
+  worker.reduce.mean(worker.momentum.data());
+  worker.rule.finish(view, scalars);
+}
+
+void check_worker(Worker& worker, double largest_momentum) {
+  const json::Value& final_state = golden::at(worker.record, "final_state");
+  const auto rank = static_cast<std::size_t>(worker.world.rank());
+  expect_close(worker.square, golden::at(final_state, "v"), "v");
+  const auto own = [](std::span<float> values) {
+    return std::vector<float>(values.begin(), values.end());
+  };
+  expect_close(own(worker.reduce.worker_error(0)),
+               golden::at(final_state, "worker_error").items()[rank],
+               "worker error",
+               largest_momentum);
+  expect_close(own(worker.reduce.server_error(0)),
+               golden::at(final_state, "server_error").items()[rank],
+               "server error",
+               largest_momentum);
+}
+
+/// 1-bit Adam: its own data, several workers, error feedback.
+void replay_workers(const json::Value& record) {
+  Setting setting = setting_of(record);
+  setting.type = "OneBitAdam";
+  setting.params["freeze_step"] = golden::at(record, "uncompressed_steps");
+  const std::unique_ptr<optim::Rule> rule = make_rule(setting);
+  const auto& compressed = dynamic_cast<const optim::CompressedRule&>(*rule);
+  const auto workers = static_cast<int>(*golden::at(record, "workers").as_integer());
+  const std::vector<float> start = floats(golden::at(record, "start"));
+  std::mutex one_at_a_time;
+
+  comm::run_threads(workers, [&](comm::World& world) {
+    const auto numel = static_cast<std::int64_t>(start.size());
+    parallel::CompressedReduce reduce(world, world.everyone(), {numel});
+    Worker worker{world, record, compressed, reduce, {}, start, std::vector<float>(start.size())};
+    worker.momentum.resize(static_cast<std::size_t>(reduce.numel()));
+    double scale = largest(start), largest_momentum = 0.0;
+    for (std::size_t i = 0; i < golden::at(record, "steps").items().size(); ++i) {
+      step_of_worker(worker, i);
+
+      const std::lock_guard lock(one_at_a_time);
+      const json::Value& step = golden::at(record, "steps").items()[i];
+      const std::string what = "step " + std::to_string(i + 1);
+      expect_close(worker.master, golden::at(step, "params_after"), "weights, " + what, scale);
+      scale = std::max(scale, largest(worker.master));
+      const std::vector<float> momentum(
+          worker.momentum.begin(), worker.momentum.begin() + static_cast<std::ptrdiff_t>(numel));
+      largest_momentum = std::max(largest_momentum, largest(momentum));
+      expect_close(
+          momentum, golden::at(step, "momentum_after"), "momentum, " + what, largest_momentum);
+    }
+    const std::lock_guard lock(one_at_a_time);
+    check_worker(worker, largest_momentum);
+  });
+}
+
+TEST(GoldenOptim, RulesFollowTheRecordedRuns) {
   const json::Value problem = golden::read_json(golden::folder() / "optim" / "problem.json");
   int replayed = 0;
 
@@ -238,13 +325,25 @@ TEST(GoldenOptim, RulesFollowTheRecordedRunsAndOthersAreRefused) {
     const json::Value record = golden::read_json(path);
     if (record.find("optimizer") == nullptr) continue;  // the problem, and clipping
     SCOPED_TRACE(path.filename().string());
+    if (record.find("workers") != nullptr) continue;  // below
     const Setting setting = setting_of(record);
-    if (setting.type.empty()) {
-      expect_refused(record);
-    } else {
-      replay(record, golden::at(problem, "start"), setting);
-      ++replayed;
-    }
+    ASSERT_FALSE(setting.type.empty()) << "a rule that is not ours";
+    replay(record, golden::at(problem, "start"), setting);
+    ++replayed;
+  }
+
+  EXPECT_GT(replayed, 0);
+}
+
+TEST(GoldenOptim, OneBitAdamFollowsTheRecordedRunsOfSeveralWorkers) {
+  int replayed = 0;
+
+  for (const auto& path : golden::cases("optim")) {
+    const json::Value record = golden::read_json(path);
+    if (record.find("workers") == nullptr) continue;
+    SCOPED_TRACE(path.filename().string());
+    replay_workers(record);
+    ++replayed;
   }
 
   EXPECT_GT(replayed, 0);

@@ -174,15 +174,22 @@ TEST_P(FusedRule, HasTheSameBitsOnEveryInstructionSet) {
 }
 
 TEST_P(FusedRule, RoundsTheMasterIntoTheWorkingCopy) {
-  Data with = data(1003), without = with;
-  with.working.assign(1003, 0x7fff);  // a NaN, which no update leaves
+  for (const DType type : {DType::BF16, DType::F16}) {
+    SCOPED_TRACE(name(type));
+    Data with = data(1003), without = with;
+    with.working.assign(1003, 0x7fff);  // a NaN in both types, which no update leaves
 
-  GetParam().run(part(with, 0, 1003));
-  GetParam().run(part(without, 0, 1003, false));
+    Part rounding = part(with, 0, 1003);
+    rounding.range.working_dtype = type;
+    GetParam().run(rounding);
+    GetParam().run(part(without, 0, 1003, false));
 
-  EXPECT_EQ(with.master, without.master);
-  for (std::size_t i = 0; i < with.working.size() && GetParam().name != "MakeDirection"; ++i)
-    ASSERT_EQ(with.working[i], to_bf16(with.master[i])) << i;
+    EXPECT_EQ(with.master, without.master);
+    for (std::size_t i = 0; i < with.working.size() && GetParam().name != "MakeDirection"; ++i) {
+      const float master = with.master[i];
+      ASSERT_EQ(with.working[i], type == DType::F16 ? to_fp16(master) : to_bf16(master)) << i;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FusedRule, testing::ValuesIn(updates()), [](const auto& info) {

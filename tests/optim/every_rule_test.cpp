@@ -58,16 +58,21 @@ TEST_P(EveryRule, WritesTheRoundedMasterAsWorkingCopyAndIsNotMovedByIt) {
   for (const ParamFacts& facts : kinds()) {
     SCOPED_TRACE(facts.name);
     test::DrivenParam alone(*rule, facts, random_floats(facts.numel(), 1));
-    test::DrivenParam mixed = alone;
+    test::DrivenParam mixed = alone, half = alone;
     mixed.keep_working_copy();
+    half.keep_working_copy(DType::F16);
     const std::vector<float> grad = random_floats(facts.numel(), 2);
 
     alone.update(grad, {.lr = rule->base_lr(), .step = 1});
     mixed.update(grad, {.lr = rule->base_lr(), .step = 1});
+    half.update(grad, {.lr = rule->base_lr(), .step = 1});
 
     EXPECT_EQ(alone.master(), mixed.master());
-    for (std::size_t i = 0; i < mixed.working().size(); ++i)
+    EXPECT_EQ(alone.master(), half.master());
+    for (std::size_t i = 0; i < mixed.working().size(); ++i) {
       ASSERT_EQ(mixed.working()[i], to_bf16(mixed.master()[i])) << i;
+      ASSERT_EQ(half.working()[i], to_fp16(half.master()[i])) << i;
+    }
   }
 }
 
@@ -125,7 +130,7 @@ TEST(RulesWithBetas, RefuseTheWrongNumberOfThemAndOnesOutOfRange) {
     ++checked;
   }
 
-  EXPECT_EQ(checked, 13);  // all but Adagrad, Adafactor, LARS, Muon, MuSGD, RMSprop and SGD
+  EXPECT_EQ(checked, 16);  // all but Adagrad, Adafactor, LARS, Muon, MuSGD, RMSprop and SGD
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryRule, testing::ValuesIn(rules().names()), [](const auto& info) {

@@ -48,11 +48,10 @@ TEST(ColossalToOurs, KeepsWhatMeansTheSame) {
     "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 48,
     "gradient_clipping": 1.0,
     "parallel": {"pipeline": {"size": 2, "chunks": 2}, "tensor": {"mode": "1d", "size": 2}},
-    "fp16": {"enabled": true, "initial_scale_power": 16, "loss_scale_window": 1000}})"));
+    "fp16": {"enabled": true, "scaler": "megatron", "initial_scale": 65536,
+             "growth_interval": 1000, "growth_factor": 2, "max_scale": 1048576}})"));
   EXPECT_THAT(out.notes,
-              ElementsAre(HasSubstr("TENSOR_SHAPE"),
-                          HasSubstr("fp16.max_scale = 1048576 has no counterpart in tessera"),
-                          HasSubstr("cudnn_benchmark = true")));
+              ElementsAre(HasSubstr("TENSOR_SHAPE"), HasSubstr("cudnn_benchmark = true")));
 }
 
 TEST(ColossalToOurs, ZeroIsStageThreeIn16Bits) {
@@ -62,7 +61,7 @@ TEST(ColossalToOurs, ZeroIsStageThreeIn16Bits) {
                                        Dialect::Tessera);
 
   EXPECT_EQ(out.value, json_of(R"({"train_micro_batch_size_per_gpu": 8,
-    "gradient_accumulation_steps": 4, "fp16": {"enabled": true, "initial_scale_power": 5},
+    "gradient_accumulation_steps": 4, "fp16": {"enabled": true, "scaler": "megatron", "initial_scale": 32},
     "zero_optimization": {"stage": 3, "reduce_bucket_size": 13107200,
       "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}})"));
   EXPECT_THAT(out.notes, ElementsAre(HasSubstr("zero.model_config.reuse_fp16_shard")));
@@ -75,9 +74,12 @@ TEST(ColossalToDeepSpeed, GoesByWayOfOurs) {
     "gradient_accumulation_steps": 48, "gradient_clipping": 1.0, "pipeline": {"stages": 2},
     "tensor_parallel": {"autotp_size": 2},
     "fp16": {"enabled": true, "initial_scale_power": 16, "loss_scale_window": 1000}})"));
-  EXPECT_THAT(out.notes,
-              AllOf(Contains(HasSubstr("trainer.epochs = 60 has no counterpart in DeepSpeed")),
-                    Contains(HasSubstr("parallel.pipeline.chunks = 2"))));
+  EXPECT_THAT(
+      out.notes,
+      AllOf(Contains(HasSubstr("trainer.epochs = 60 has no counterpart in DeepSpeed")),
+            Contains(HasSubstr("fp16.scaler = \"megatron\" has no counterpart in DeepSpeed")),
+            Contains(HasSubstr("fp16.max_scale = 1048576 has no counterpart in DeepSpeed")),
+            Contains(HasSubstr("parallel.pipeline.chunks = 2"))));
 }
 
 TEST(DeepSpeedToOurs, NamesWhatHasNoMeaningHere) {
@@ -134,7 +136,8 @@ TEST(Conversions, AreEachOthersInverse) {
     "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
     "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}, "steps_per_print": 5})");
   const json::Value colossal = json_of(R"({"NUM_MICRO_BATCHES": 8, "BATCH_SIZE": 32,
-    "clip_grad_norm": 1.0, "NUM_EPOCHS": 2, "SEQ_LEN": 64, "parallel": {"pipeline": 2}})");
+    "clip_grad_norm": 1.0, "NUM_EPOCHS": 2, "SEQ_LEN": 64, "parallel": {"pipeline": 2},
+    "fp16": {"mode": "AMP_TYPE.NAIVE", "initial_scale": 1024, "hysteresis": 3, "min_scale": 2}})");
 
   const Converted ours = convert_config(deepspeed, Dialect::Tessera);
   const Converted back = convert_config(ours.value, Dialect::DeepSpeed);

@@ -76,8 +76,10 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             R"("bf16": {"bf16_optimizer_states": true}, "zero_optimization": {"stage": 1})",
             {"bf16.bf16_optimizer_states", "bf16_master_weights_and_grads"}},
-        Contradiction{R"("bf16": {"bf16_master_weights_and_grads": true})",
-                      {"bf16.bf16_master_weights_and_grads", "stage is 0"}},
+        Contradiction{R"("torch_autocast": {"enabled": true}, "fp16": {"enabled": true})",
+                      {"torch_autocast.enabled", "fp16.enabled (ds.json:1:59) is true as well"}},
+        Contradiction{R"("torch_autocast": {"enabled": true}, "amp": {"enabled": true})",
+                      {"torch_autocast.enabled", "amp.enabled"}},
         Contradiction{R"("parallel": {"pipeline": 2}, "zero_optimization": {"stage": 3})",
                       {"zero_optimization.stage", "3 does not go with 2 pipeline stages"}},
         Contradiction{R"("pipeline": {"stages": 4}, "zero_optimization": {"stage": 2})",
@@ -111,6 +113,8 @@ TEST(Contradictions, ThatAreNoneBreakNoRule) {
   for (const char* members :
        {R"("fp16": {"enabled": false}, "bf16": {"enabled": true})",
         R"("fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"})",
+        R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true})",
+        R"("amp": {"enabled": true}, "zero_optimization": {"stage": 0})",
         R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})",
         R"("zero_optimization": {"stage": 0, "offload_optimizer": {"device": "none"}})",
         R"("optimizer": {"params": {"max_grad_norm": 0}})",

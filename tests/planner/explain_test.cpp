@@ -81,7 +81,7 @@ TEST(Explained, RanksAreTheFewestThatCloseTheArithmetic) {
 
 TEST(Explained, UnresolvedAutoStaysAuto) {
   const Explanation e = explain(R"({"train_batch_size": "auto", "optimizer": {"type": "AdamW",
-      "params": {"lr": "auto", "weight_decay": "auto"}}, "amp": {"enabled": "auto"}, "zero_optimization": {"stage": 3,
+      "params": {"lr": "auto", "weight_decay": "auto"}}, "prescale_gradients": "auto", "zero_optimization": {"stage": 3,
       "reduce_bucket_size": "auto"}})");
 
   EXPECT_EQ(e.ranks_text, "1 rank: the batch size is not said");
@@ -98,7 +98,7 @@ TEST(Explained, UnresolvedAutoStaysAuto) {
                           HasSubstr("train_batch_size: is \"auto\""),
                           HasSubstr("optimizer.params.lr: is \"auto\"")));
   ASSERT_THAT(e.accepted, SizeIs(1));
-  EXPECT_EQ(e.accepted[0].path, "amp.enabled");
+  EXPECT_EQ(e.accepted[0].path, "prescale_gradients");
   EXPECT_EQ(e.accepted[0].text, "auto");
   EXPECT_THAT(e.notes, Not(Contains(HasSubstr("weight_decay"))));
   EXPECT_TRUE(e.trains());

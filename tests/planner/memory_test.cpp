@@ -65,6 +65,40 @@ TEST(MemoryEstimates, ShardMomentsAndMastersOverRanks) {
   EXPECT_EQ(sharded.gradients, 4 * (kNano + kTied) / 2 + 4 * kTransient);
 }
 
+TEST(MemoryEstimates, Fp16NeedsWhatBf16Needs) {
+  const std::string batch = R"("train_batch_size": 4, "zero_optimization": {"stage": 2}, )";
+  const MemoryEstimate half =
+      estimate_memory(plan_of("nano", batch + R"("fp16": {"enabled": true})", 2));
+  const MemoryEstimate brain =
+      estimate_memory(plan_of("nano", batch + R"("bf16": {"enabled": true})", 2));
+
+  EXPECT_EQ(half.parameters, brain.parameters);
+  EXPECT_EQ(half.optimizer, brain.optimizer);
+  EXPECT_EQ(half.gradients, brain.gradients);
+  EXPECT_EQ(half.activations, brain.activations);
+}
+
+TEST(MemoryEstimates, WithoutFp32MastersOneParameterAtATimeIsWide) {
+  const std::string batch = R"("train_batch_size": 4, "zero_optimization": {"stage": 1}, )";
+  const MemoryEstimate pure = estimate_memory(
+      plan_of("nano",
+              batch + R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true},
+                 "data_types": {"grad_accum_dtype": "fp32"})",
+              2));
+  const MemoryEstimate narrow = estimate_memory(
+      plan_of("nano",
+              batch + R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true,
+                          "bf16_optimizer_states": true})",
+              2));
+
+  constexpr std::int64_t kWidest = 4 * kC * kC;  // either matrix of the MLP
+  EXPECT_EQ(pure.parameters, 2 * kNano);
+  EXPECT_EQ(pure.optimizer, 8 * kNano / 2 + 4 * kWidest);
+  EXPECT_EQ(pure.gradients, 4 * (kNano + kTied) / 2 + 4 * kTransient);
+  EXPECT_EQ(narrow.optimizer, 4 * kNano / 2 + 12 * kWidest);
+  EXPECT_LT(narrow.gradients, pure.gradients);
+}
+
 TEST(MemoryEstimates, EveryStageNeedsNoMoreThanTheOneBefore) {
   std::vector<MemoryEstimate> needs;
   for (const char* stage : {"0", "1", "2", "3"}) {

@@ -319,6 +319,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"{" + kBatch + "}", {"data.train", "missing"}},
         Refused{with(kBatch + R"(, "zero_optimization": {"stage": 4})"),
                 {"zero_optimization.stage", "found 4", "at most 3"}},
+        Refused{with(kBatch + R"(, "rampup_batch_size": [3])"),
+                {"rampup_batch_size", "three integers"}},
+        Refused{with(kBatch + R"(, "rampup_batch_size": [100000, 1, 10])"),
+                {"rampup_batch_size", "above the batch size"}},
         Refused{with(kBatch + R"(, "gradient_reduction": "twice")"),
                 {"gradient_reduction", "once"}},
         Refused{with(kBatch + R"(, "optimizer": {"groups": [{"pattern": "wtee", "lr": 1}]})"),
@@ -332,10 +336,23 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{with(kBatch +
                      R"(, "zero_optimization": {"stage": 3, "stage3_max_live_parameters": -1})"),
                 {"zero_optimization.stage3_max_live_parameters", "at least 0 elements"}},
-        Refused{with(kBatch + R"(, "fp16": {"enabled": true})"), {"fp16.enabled", "not built yet"}},
+        Refused{
+            with(kBatch + R"(, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true})"),
+            {"fp16.fp16_master_weights_and_grads", "not built yet"}},
         Refused{with(kBatch + R"(, "optimizer": {"type": "Adamw2"})"), {"optimizer", "\"AdamW\""}},
-        Refused{with(kBatch + R"(, "optimizer": {"type": "OneBitAdam"})"),
-                {"optimizer", "not built yet"}},
+        Refused{with(kBatch +
+                     R"(, "optimizer": {"type": "OneBitAdam"}, "zero_optimization": {"stage": 2})"),
+                {"zero_optimization.stage", "OneBitAdam", "set zero_optimization.stage to 1"}},
+        Refused{
+            with(kBatch +
+                 R"(, "optimizer": {"type": "ZeroOneAdam"}, "zero_optimization": {"stage": 3})"),
+            {"zero_optimization.stage", "ZeroOneAdam", "set zero_optimization.stage to 0"}},
+        Refused{
+            with(kBatch + R"(, "optimizer": {"type": "OneBitLamb"}, "gradient_reduction": "each")"),
+            {"gradient_reduction", "OneBitLamb", "\"once\""}},
+        Refused{with(kBatch + R"(, "optimizer": {"type": "OneBitAdam",
+                     "params": {"freeze_step": 0}})"),
+                {"optimizer.params.freeze_step", "at least 1"}},
         Refused{with(kBatch + R"(, "optimizer": {"params": {"lr": -1}})"),
                 {"c.json:1:", "optimizer.params.lr", "at least 0"}},
         Refused{with(kBatch + R"(, "optimizer": {"params": {"learning_rate": 1}})"),
@@ -453,6 +470,24 @@ TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {
               AllOf(HasSubstr("stage is 1"), HasSubstr("stage3_max_live_parameters")));
 }
 
+TEST(Plans, RunRulesOfLocalWeightsInStageZeroAndTellIt) {
+  const Plan plan = plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1},
+      "optimizer": {"type": "ZeroOneAdam"})"));
+
+  EXPECT_EQ(plan.zero_stage, 0);
+  ASSERT_EQ(plan.notes.size(), 1U);
+  EXPECT_THAT(plan.notes[0], AllOf(HasSubstr("runs as stage 0"), HasSubstr("ZeroOneAdam")));
+}
+
+TEST(Plans, KeepGradientsOfRanksApartForRulesThatExchangeSigns) {
+  const Plan plan = plan_of(with(R"("train_batch_size": 4, "optimizer": {"type": "OneBitAdam"})"));
+
+  EXPECT_EQ(plan.fold.reduction, parallel::Reduction::Once);
+  // And the resolved configuration plans the same again.
+  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").fold.reduction,
+            parallel::Reduction::Once);
+}
+
 TEST(Overrides, ReadJsonOrAString) {
   json::Value source = source_of("{\"a\": {\"b\": 1}}");
 
@@ -529,6 +564,59 @@ TEST_F(HuggingFaceFolder, WithoutWeightsIsAFormatError) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(exit_code(error.kind()), 4) << error.text();
+  }
+}
+
+TEST(Plans, TellMuPTheWidthOfTheModel) {
+  const Plan plan = plan_of(with(
+      R"("train_batch_size": 4, "optimizer": {"type": "MuAdamW", "params": {"base_hidden_size": 32}})"));
+
+  const json::Value* params = plan.resolved.find("optimizer")->find("params");
+  EXPECT_EQ(params->find("hidden_size")->as_integer(), 128);
+}
+
+class OwnBlock final : public nn::Objective {
+ public:
+  void declare(nn::Params& params) override {
+    params.add("weight", {5, 7}, {"", ""}, Init::zeros());
+    params.tied("shared", {3}, {""}, Init::zeros());
+  }
+  nn::Outcome forward(nn::Flow /*in*/,
+                      const nn::Batch& /*batch*/,
+                      nn::StepContext& /*context*/) override {
+    return {};
+  }
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch& /*batch*/) const override {
+    return {1.0};
+  }
+};
+
+nn::Model own_model() {
+  const auto make = [] { return std::make_unique<OwnBlock>(); };
+  return {{{"first", make}, {"second", make}}};
+}
+
+TEST(Plans, TakeAModelOfTheProgramsOwn) {
+  const json::Value source = source_of(R"({"data": {"train": "a.txt", "sequence_length": 8},
+      "train_batch_size": 4, "activation_checkpointing": {"enabled": true},
+      "optimizer": {"groups": [{"pattern": "first", "frozen": true}]}})");
+  const Plan plan = make_plan(source, 1, "own.json", own_model());
+
+  EXPECT_EQ(plan.model.num_parameters, 5 * 7 * 2 + 3);
+  EXPECT_EQ(plan.recompute.blocks, (std::vector<bool>{true, true}));
+  EXPECT_TRUE(plan.weight_layout.frozen("first.weight"));
+  EXPECT_FALSE(plan.weight_layout.frozen("second.weight"));
+  EXPECT_EQ(plan.resolved.find("model")->find("second.weight")->dump(), "[5,7]");
+}
+
+TEST(Plans, RefuseAModelSectionBesideTheProgramsOwn) {
+  const json::Value source = source_of(with(R"("train_batch_size": 4)"));
+
+  try {
+    make_plan(source, 1, "own.json", own_model());
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), AllOf(HasSubstr("model"), HasSubstr("of its own")));
   }
 }
 

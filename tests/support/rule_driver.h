@@ -37,7 +37,10 @@ class DrivenParam {
   double lr_scale = 1.0;
   std::optional<double> weight_decay = {};
 
-  void keep_working_copy() { working_.resize(master_.size()); }
+  void keep_working_copy(DType dtype = DType::BF16) {
+    working_.resize(master_.size());
+    working_dtype_ = dtype;
+  }
   /// Ranges begin at 0 and at each of `cuts`: multiples of 1024, ascending.
   void cut_at(std::vector<std::int64_t> cuts) { cuts_ = std::move(cuts); }
 
@@ -96,6 +99,7 @@ class DrivenParam {
       view.master = master_.data() + at;
       view.grad = grad.data() + at;
       view.working = working_.empty() ? nullptr : working_.data() + at;
+      view.working_dtype = working_dtype_;
       view.numel = bounds[i + 1] - at;
       view.decay = decay;
       view.lr_scale = lr_scale;
@@ -140,6 +144,7 @@ class DrivenParam {
   optim::ParamFacts facts_;
   std::vector<float> master_, direction_;
   std::vector<std::uint16_t> working_;
+  DType working_dtype_ = DType::BF16;
   std::vector<State> states_;
   std::vector<double> norms_;
   std::vector<std::int64_t> cuts_;

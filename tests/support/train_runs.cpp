@@ -6,6 +6,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "tessera/base/error.h"
 #include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
@@ -24,6 +25,17 @@ std::string synthetic_text(std::size_t bytes) {
   for (std::uint64_t i = 0; text.size() < bytes; ++i)
     text += kWords[random(i)[0] % 10];
   return text;
+}
+
+/// Throws unless every rank skipped the same steps with the same loss scale.
+void expect_alike(comm::World& world, const engine::StepReport& report) {
+  const std::vector<double> mine = {static_cast<double>(report.skipped_total),
+                                    report.loss_scale.value_or(0.0)};
+  const std::vector<double> all =
+      world.all_gather(world.everyone(), mine, TESSERA_HERE("what the ranks skipped"));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    TESSERA_REQUIRE(all[i] == mine[i % mine.size()], Bug, "ranks skipped different steps", "");
+  }
 }
 
 }  // namespace
@@ -87,6 +99,12 @@ Trace TinyRun::train(const Layout& layout,
       const engine::StepReport report = engine.train_step();
       mine.losses.push_back(report.loss);
       mine.grad_norms.push_back(report.grad_norm);
+      mine.rates.push_back(report.lr);
+      mine.batch_tokens.push_back(report.batch_tokens);
+      mine.skipped.push_back(report.skipped_total);
+      mine.skip_reasons.push_back(report.skip_reason);
+      if (report.loss_scale) mine.loss_scales.push_back(*report.loss_scale);
+      expect_alike(world, report);
     }
     mine.eval_losses.push_back(engine.evaluate().loss);
     const std::filesystem::path saved = engine.save(root);

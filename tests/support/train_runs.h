@@ -17,6 +17,11 @@ namespace tessera::testing {
 /// What a training leaves: everything that a promise of equality speaks of.
 struct Trace {
   std::vector<double> losses, grad_norms, eval_losses;
+  std::vector<double> rates;               ///< learning rates
+  std::vector<double> loss_scales;         ///< of fp16
+  std::vector<std::int64_t> batch_tokens;  ///< of each step
+  std::vector<std::int64_t> skipped;       ///< steps so far
+  std::vector<std::string> skip_reasons;
   std::vector<std::string> digest;  ///< of the checkpoint after the last step
 };
 

@@ -33,10 +33,6 @@ MklGemm* gemm_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? cblas_gemm_f16f16f32 : nullptr;
 }
 
-const std::uint16_t* bits(const at::Tensor& x) {
-  return static_cast<const std::uint16_t*>(x.data_ptr());
-}
-
 }  // namespace
 
 bool has_gemm_to_fp32(at::ScalarType dtype) {
@@ -51,23 +47,42 @@ void gemm_to_fp32(const at::Tensor& a,
                   bool accumulate) {
   TESSERA_ASSERT(a.is_contiguous() && b.is_contiguous() && c_MN.is_contiguous());
   TESSERA_ASSERT(a.scalar_type() == b.scalar_type() && c_MN.scalar_type() == at::kFloat);
-  MklGemm* gemm = gemm_of(a.scalar_type());
+  gemm_to_fp32(a.scalar_type(),
+               c_MN.size(0),
+               c_MN.size(1),
+               a.size(transpose_a ? 0 : 1),
+               {a.data_ptr(), a.size(1), transpose_a},
+               {b.data_ptr(), b.size(1), transpose_b},
+               c_MN.data_ptr<float>(),
+               c_MN.size(1),
+               accumulate);
+}
+
+void gemm_to_fp32(at::ScalarType dtype,
+                  std::int64_t m,
+                  std::int64_t n,
+                  std::int64_t k,
+                  const Matrix16& a,
+                  const Matrix16& b,
+                  float* c,
+                  std::int64_t c_stride,
+                  bool accumulate) {
+  MklGemm* gemm = gemm_of(dtype);
   TESSERA_ASSERT(gemm != nullptr);
-  const std::int64_t inner = a.size(transpose_a ? 0 : 1);
   gemm(kRowMajor,
-       transpose_a ? kTransposed : kPlain,
-       transpose_b ? kTransposed : kPlain,
-       static_cast<int>(c_MN.size(0)),
-       static_cast<int>(c_MN.size(1)),
-       static_cast<int>(inner),
+       a.transposed ? kTransposed : kPlain,
+       b.transposed ? kTransposed : kPlain,
+       static_cast<int>(m),
+       static_cast<int>(n),
+       static_cast<int>(k),
        1.0F,
-       bits(a),
-       static_cast<int>(a.size(1)),
-       bits(b),
-       static_cast<int>(b.size(1)),
+       static_cast<const std::uint16_t*>(a.data),
+       static_cast<int>(a.stride),
+       static_cast<const std::uint16_t*>(b.data),
+       static_cast<int>(b.stride),
        accumulate ? 1.0F : 0.0F,
-       c_MN.data_ptr<float>(),
-       static_cast<int>(c_MN.size(1)));
+       c,
+       static_cast<int>(c_stride));
 }
 
 }  // namespace tessera::ops::cpu

@@ -9,6 +9,12 @@
 
 namespace tessera::ops::cpu {
 
+/// A matrix of 16-bit elements in rows, or the transpose of one.
+struct Matrix16 {
+  const void* data;
+  std::int64_t stride;  ///< elements from one row to the next
+  bool transposed = false;
+};
 /// False for other dtypes, and where libtorch came without MKL.
 bool has_gemm_to_fp32(at::ScalarType dtype);
 /// c_MN = op(a) op(b) + (accumulate ? c_MN : 0). op transposes where asked. a, b: row-major, both
@@ -18,6 +24,18 @@ void gemm_to_fp32(const at::Tensor& a,
                   const at::Tensor& b,
                   bool transpose_b,
                   const at::Tensor& c_MN,
+                  bool accumulate);
+
+/// c = a b + (accumulate ? c : 0) with a [m, k], b [k, n] of `dtype`, c [m, n] fp32 in rows of
+/// `c_stride`. On one thread inside of a parallel region.
+void gemm_to_fp32(at::ScalarType dtype,
+                  std::int64_t m,
+                  std::int64_t n,
+                  std::int64_t k,
+                  const Matrix16& a,
+                  const Matrix16& b,
+                  float* c,
+                  std::int64_t c_stride,
                   bool accumulate);
 
 }  // namespace tessera::ops::cpu

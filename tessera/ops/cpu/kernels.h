@@ -52,6 +52,27 @@ struct SoftmaxRows {
   bool causal;
   float scale;
 };
+/// Rows of a block of attention: scores [rows, keys] of queries with keys; row r sees the first
+/// first_visible + r keys of the block.
+struct AttendRows {
+  const float* scores;
+  void* probabilities;        // [rows, keys]: e^(scale * score - max), 0 for keys that are not seen
+  float *max, *sum, *shrink;  // one a row: of all blocks so far; what earlier sums shrink by
+  std::int64_t keys, first_visible;
+  float scale;
+};
+struct AttendGradRows {
+  const float *scores, *dprobabilities;
+  void *probabilities, *dscores;
+  const float *log_sum, *mean;  // one a row; mean: sum of dprobabilities * probabilities
+  std::int64_t keys, first_visible;
+  float scale;
+};
+/// Rows of elements that lie side by side.
+struct StridedRows {
+  void* data;
+  std::int64_t stride;
+};
 struct AdamWRange {
   float* master;
   float* exp_avg;
@@ -111,6 +132,21 @@ struct Kernels {
                        float scale,
                        std::int64_t begin,
                        std::int64_t end);
+  void (*attend[kFloats])(const AttendRows&, std::int64_t begin, std::int64_t end);
+  void (*attend_grad[kFloats])(const AttendGradRows&, std::int64_t begin, std::int64_t end);
+  /// dots[r] = sum of x[r] * y[r].
+  void (*row_dots[kFloats])(const StridedRows& x,
+                            const StridedRows& y,
+                            std::int64_t columns,
+                            float* dots,
+                            std::int64_t rows);
+  /// y[r] = x[r] * factors[r]; factors: nullptr for 1.
+  void (*round_rows[kFloats])(const float* x,
+                              const float* factors,
+                              std::int64_t columns,
+                              const StridedRows& y,
+                              std::int64_t rows);
+  void (*scale_rows)(float* x, const float* factors, std::int64_t columns, std::int64_t rows);
   void (*adamw)(const AdamWRange&, std::int64_t begin, std::int64_t end);
   void (*square_sums)(const float* x,
                       std::int64_t numel,

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The 124M GPT-2 step (B=4, T=512, bf16) on 2 ranks x 1 thread in every ZeRO stage, ours and DeepSpeed's by turns.
+#
+# usage: bench/run_zero.sh [ROUNDS]   PEERS: a Python that has torch 2.11 and deepspeed 0.19 (default ~/peers/bin/python)
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+rounds=${1:-1}
+peers=${PEERS:-$HOME/peers/bin/python}
+bench=build/release/bin/step_bench
+[[ -x $bench ]] || { echo "run_zero: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
+"$peers" -c 'import deepspeed' 2>/dev/null ||
+  { echo "run_zero: $peers has no deepspeed; fix: ~/peers/bin/pip install torch==2.11.0 numpy deepspeed" >&2; exit 8; }
+tuned=(env OMP_NUM_THREADS=1 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000
+       MALLOC_TOP_PAD_=268435456)
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+
+case_of() {
+  local name=$1 line
+  shift
+  line=$(python3 bench/peers/quiet_run.py -- "$@" | grep '^{' | tail -n 1)
+  printf '%-12s %s\n' "$name" "$line"
+  printf '%s\t%s\n' "$name" "$line" >>"$results"
+}
+
+for ((round = 1; round <= rounds; ++round)); do
+  for stage in 0 1 2 3; do
+    case_of "ours $stage" "$bench" --ranks 2 --threads 1 --batch 4 --length 512 --dtype bf16 --stage "$stage" --steps 5
+    case_of "theirs $stage" "${tuned[@]}" "$peers" bench/peers/deepspeed_gpt2_train.py --stage "$stage" --steps 3
+  done
+done
+
+python3 - "$results" <<'SUMMARY'
+import json, statistics, sys
+rates, peaks = {}, {}
+for row in open(sys.argv[1]):
+    name, line = row.rstrip("\n").split("\t")
+    result = json.loads(line)
+    rates.setdefault(name, []).append(result["tokens_per_s"])
+    peaks.setdefault(name, []).append(result.get("peak_mb", result.get("peak_rss_mb")))
+median = {name: statistics.median(values) for name, values in rates.items()}
+peak = {name: statistics.median(values) for name, values in peaks.items()}
+print("\n| stage | tokens/s | of our stage 0 | DeepSpeed | ours / DeepSpeed | MB of a rank | DeepSpeed |")
+print("|---|---|---|---|---|---|---|")
+for stage in "0123":
+    ours, theirs = median["ours " + stage], median["theirs " + stage]
+    print(f"| {stage} | {ours:.0f} | {ours / median['ours 0']:.2f} | {theirs:.0f} | {ours / theirs:.2f} "
+          f"| {peak['ours ' + stage]:.0f} | {peak['theirs ' + stage]:.0f} |")
+SUMMARY

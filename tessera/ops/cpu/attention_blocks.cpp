@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/cpu/attention_blocks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tessera/ops/cpu/gemm.h"
+#include "tessera/ops/cpu/isa.h"
+#include "tessera/ops/cpu/tensors.h"
+
+namespace tessera::ops::cpu {
+namespace {
+
+/// Scores of one block, their probabilities and a head's sums stay within a core's cache.
+constexpr std::int64_t kQueries = 128, kKeys = 512;
+
+/// One head's rows in a tensor [B, H, N, K].
+class Heads {
+ public:
+  explicit Heads(const at::Tensor& x)
+      : data_(static_cast<std::uint16_t*>(x.data_ptr())),
+        batch_(x.stride(0)),
+        head_(x.stride(1)),
+        row_(x.stride(2)),
+        heads_(x.size(1)) {
+    TESSERA_ASSERT(x.stride(3) == 1 && x.element_size() == 2);
+  }
+  [[nodiscard]] StridedRows rows(std::int64_t index, std::int64_t first) const {
+    return {data_ + index / heads_ * batch_ + index % heads_ * head_ + first * row_, row_};
+  }
+
+ private:
+  std::uint16_t* data_;
+  std::int64_t batch_, head_, row_, heads_;
+};
+
+Matrix16 matrix(const StridedRows& rows, bool transposed = false) {
+  return {rows.data, rows.stride, transposed};
+}
+Matrix16 dense(const void* data, std::int64_t columns, bool transposed = false) {
+  return {data, columns, transposed};
+}
+
+/// The block of queries [query, query + queries) and keys [key, key + keys).
+struct Block {
+  std::int64_t query, queries, key, keys, first_visible;
+};
+
+/// What all blocks share.
+struct Problem {
+  Problem(const at::Tensor& q, const at::Tensor& k, const AttentionBlocks& options)
+      : dtype(q.scalar_type()),
+        type(float_of(q)),
+        heads(q.size(0) * q.size(1)),
+        T(q.size(2)),
+        S(k.size(2)),
+        K(q.size(3)),
+        how(options) {}
+  [[nodiscard]] std::int64_t query_blocks() const { return (T + kQueries - 1) / kQueries; }
+  [[nodiscard]] std::int64_t key_blocks() const { return (S + kKeys - 1) / kKeys; }
+  /// Without keys that none of its queries sees; keys <= 0: nothing to do.
+  [[nodiscard]] Block block(std::int64_t i, std::int64_t j) const {
+    Block b{i * kQueries, std::min(kQueries, T - i * kQueries), j * kKeys, 0, 0};
+    const std::int64_t seen = how.causal ? how.query_offset + b.query + b.queries : S;
+    b.keys = std::min({kKeys, S - b.key, seen - b.key});
+    b.first_visible = how.causal ? how.query_offset + b.query + 1 - b.key : b.keys;
+    return b;
+  }
+  void multiply(std::int64_t m,
+                std::int64_t n,
+                std::int64_t inner,
+                const Matrix16& a,
+                const Matrix16& b,
+                float* c,
+                bool accumulate) const {
+    gemm_to_fp32(dtype, m, n, inner, a, b, c, n, accumulate);
+  }
+
+  at::ScalarType dtype;
+  Float type;
+  std::int64_t heads, T, S, K;
+  AttentionBlocks how;
+};
+
+/// Each thread's own memory, in floats.
+class Scratch {
+ public:
+  Scratch(std::int64_t floats, const at::Tensor& like)
+      : memory_(at::empty({at::get_num_threads(), floats}, like.options().dtype(at::kFloat))),
+        next_(memory_.data_ptr<float>()),
+        floats_(floats) {}
+  /// This thread's; take() hands it out in pieces.
+  class Mine {
+   public:
+    explicit Mine(float* next) : next_(next) {}
+    float* take(std::int64_t floats) {
+      float* const out = next_;
+      next_ += floats;
+      return out;
+    }
+
+   private:
+    float* next_;
+  };
+  [[nodiscard]] Mine mine() const { return Mine(next_ + at::get_thread_num() * floats_); }
+
+ private:
+  at::Tensor memory_;
+  float* next_;
+  std::int64_t floats_;
+};
+
+/// 16-bit scores of one block, as floats of memory.
+constexpr std::int64_t kScores = kQueries * kKeys, kScores16 = kScores / 2;
+
+class Forward {
+ public:
+  Forward(const Problem& p, Heads q, Heads k, Heads v, Heads y, float* log_sum)
+      : p_(p), q_(q), k_(k), v_(v), y_(y), log_sum_(log_sum) {}
+  static std::int64_t floats(const Problem& p) {
+    return kScores + kScores16 + kQueries * p.K + 3 * kQueries;
+  }
+
+  void run(std::int64_t head, std::int64_t i, Scratch::Mine scratch) const {
+    float* scores = scratch.take(kScores);
+    void* probabilities = scratch.take(kScores16);
+    float* sums = scratch.take(kQueries * p_.K);
+    float *max = scratch.take(kQueries), *sum = scratch.take(kQueries),
+          *shrink = scratch.take(kQueries);
+    std::fill_n(max, kQueries, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum, kQueries, 0.0F);
+    const Kernels& kernel = kernels();
+    Block b{};
+    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
+      b = p_.block(i, j);
+      if (b.keys <= 0) break;
+      const StridedRows q = q_.rows(head, b.query), k = k_.rows(head, b.key);
+      p_.multiply(b.queries, b.keys, p_.K, matrix(q), matrix(k, true), scores, false);
+      kernel.attend[p_.type]({.scores = scores,
+                              .probabilities = probabilities,
+                              .max = max,
+                              .sum = sum,
+                              .shrink = shrink,
+                              .keys = b.keys,
+                              .first_visible = b.first_visible,
+                              .scale = p_.how.scale},
+                             0,
+                             b.queries);
+      if (j > 0) kernel.scale_rows(sums, shrink, p_.K, b.queries);
+      p_.multiply(b.queries,
+                  p_.K,
+                  b.keys,
+                  dense(probabilities, b.keys),
+                  matrix(v_.rows(head, b.key)),
+                  sums,
+                  j > 0);
+    }
+    const std::int64_t first = i * kQueries, queries = std::min(kQueries, p_.T - first);
+    for (std::int64_t row = 0; row < queries; ++row) {
+      log_sum_[head * p_.T + first + row] = max[row] + std::log(sum[row]);
+      shrink[row] = 1.0F / sum[row];
+    }
+    kernel.round_rows[p_.type](sums, shrink, p_.K, y_.rows(head, first), queries);
+  }
+
+ private:
+  const Problem& p_;
+  Heads q_, k_, v_, y_;
+  float* log_sum_;
+};
+
+class Backward {
+ public:
+  struct Tensors {
+    Heads dy, q, k, v, y, dq, dk, dv;
+    const float* log_sum;
+  };
+  Backward(const Problem& p, const Tensors& tensors) : p_(p), x_(tensors) {}
+  static std::int64_t floats(const Problem& p) {
+    return 2 * kScores + 2 * kScores16 + (p.T + 2 * kKeys) * p.K + p.T;
+  }
+
+  /// Blocks of keys one after the other: their gradients stay in the cache.
+  void run(std::int64_t head, Scratch::Mine scratch) const {
+    float *scores = scratch.take(kScores), *dprobabilities = scratch.take(kScores);
+    void *probabilities = scratch.take(kScores16), *dscores = scratch.take(kScores16);
+    float *dq = scratch.take(p_.T * p_.K), *dk = scratch.take(kKeys * p_.K),
+          *dv = scratch.take(kKeys * p_.K), *mean = scratch.take(p_.T);
+    const Kernels& kernel = kernels();
+    kernel.row_dots[p_.type](x_.dy.rows(head, 0), x_.y.rows(head, 0), p_.K, mean, p_.T);
+    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
+      const std::int64_t key = j * kKeys, keys = std::min(kKeys, p_.S - key);
+      std::fill_n(dk, keys * p_.K, 0.0F);
+      std::fill_n(dv, keys * p_.K, 0.0F);
+      const StridedRows k = x_.k.rows(head, key), v = x_.v.rows(head, key);
+      for (std::int64_t i = 0; i < p_.query_blocks(); ++i) {
+        const Block b = p_.block(i, j);
+        if (b.keys <= 0) continue;
+        const StridedRows q = x_.q.rows(head, b.query), dy = x_.dy.rows(head, b.query);
+        p_.multiply(b.queries, b.keys, p_.K, matrix(q), matrix(k, true), scores, false);
+        p_.multiply(b.queries, b.keys, p_.K, matrix(dy), matrix(v, true), dprobabilities, false);
+        kernel.attend_grad[p_.type]({.scores = scores,
+                                     .dprobabilities = dprobabilities,
+                                     .probabilities = probabilities,
+                                     .dscores = dscores,
+                                     .log_sum = x_.log_sum + head * p_.T + b.query,
+                                     .mean = mean + b.query,
+                                     .keys = b.keys,
+                                     .first_visible = b.first_visible,
+                                     .scale = p_.how.scale},
+                                    0,
+                                    b.queries);
+        const std::int64_t K = p_.K;
+        p_.multiply(b.keys, K, b.queries, dense(probabilities, b.keys, true), matrix(dy), dv, true);
+        p_.multiply(b.keys, K, b.queries, dense(dscores, b.keys, true), matrix(q), dk, true);
+        p_.multiply(
+            b.queries, K, b.keys, dense(dscores, b.keys), matrix(k), dq + b.query * K, j > 0);
+      }
+      kernel.round_rows[p_.type](dk, nullptr, p_.K, x_.dk.rows(head, key), keys);
+      kernel.round_rows[p_.type](dv, nullptr, p_.K, x_.dv.rows(head, key), keys);
+    }
+    kernel.round_rows[p_.type](dq, nullptr, p_.K, x_.dq.rows(head, 0), p_.T);
+  }
+
+ private:
+  const Problem& p_;
+  Tensors x_;
+};
+
+}  // namespace
+
+bool attention_blocks_fit(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 && native_bf16_to_fp32() && has_gemm_to_fp32(dtype);
+}
+
+void attention_blocks(const at::Tensor& q_BHTK,
+                      const at::Tensor& k_BHSK,
+                      const at::Tensor& v_BHSK,
+                      const AttentionBlocks& how,
+                      const at::Tensor& y_BHTK,
+                      const at::Tensor& log_sum_BHT) {
+  const Problem p(q_BHTK, k_BHSK, how);
+  const Forward forward(
+      p, Heads(q_BHTK), Heads(k_BHSK), Heads(v_BHSK), Heads(y_BHTK), log_sum_BHT.data_ptr<float>());
+  const Scratch scratch(Forward::floats(p), q_BHTK);
+  const std::int64_t blocks = p.query_blocks();
+  parallel(p.heads * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t unit = begin; unit < end; ++unit)
+      forward.run(unit / blocks, unit % blocks, scratch.mine());
+  });
+}
+
+void attention_blocks_backward(const at::Tensor& dy_BHTK,
+                               const at::Tensor& q_BHTK,
+                               const at::Tensor& k_BHSK,
+                               const at::Tensor& v_BHSK,
+                               const at::Tensor& y_BHTK,
+                               const at::Tensor& log_sum_BHT,
+                               const AttentionBlocks& how,
+                               const at::Tensor& dq_BHTK,
+                               const at::Tensor& dk_BHSK,
+                               const at::Tensor& dv_BHSK) {
+  const Problem p(q_BHTK, k_BHSK, how);
+  const Backward backward(p,
+                          {.dy = Heads(dy_BHTK),
+                           .q = Heads(q_BHTK),
+                           .k = Heads(k_BHSK),
+                           .v = Heads(v_BHSK),
+                           .y = Heads(y_BHTK),
+                           .dq = Heads(dq_BHTK),
+                           .dk = Heads(dk_BHSK),
+                           .dv = Heads(dv_BHSK),
+                           .log_sum = log_sum_BHT.data_ptr<float>()});
+  const Scratch scratch(Backward::floats(p), q_BHTK);
+  parallel(p.heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t head = begin; head < end; ++head)
+      backward.run(head, scratch.mine());
+  });
+}
+
+}  // namespace tessera::ops::cpu

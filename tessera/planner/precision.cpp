@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/precision.h"
+
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+
+namespace tessera::planner {
+namespace {
+
+// Apex's dynamic scale: halves at every overflow, doubles after 2000 clean steps, up to 2^24.
+// Source: apex.amp.scaler.LossScaler.
+optim::Fp16Options apex_scaling() {
+  optim::Fp16Options out;
+  out.enabled = true;
+  out.scaler = "megatron";
+  out.initial_scale_power = 16;
+  out.hysteresis = 1;
+  out.growth_interval = 2000;
+  out.max_scale = 0x1p24;
+  return out;
+}
+
+optim::Fp16Options fixed_scaling(double scale) {
+  optim::Fp16Options out;
+  out.enabled = true;
+  out.loss_scale = scale;
+  return out;
+}
+
+// amp.loss_scale in numbers; nothing for "dynamic".
+std::optional<double> amp_scale(const AmpOptions& amp,
+                                config::Problems& problems,
+                                const config::Origins& origins) {
+  const json::Value& value = amp.loss_scale;
+  if (value.is_null()) return amp.opt_level == "O3" ? std::optional<double>(1.0) : std::nullopt;
+  if (value.is_string() && value.as_string() == "dynamic") return std::nullopt;
+  if (value.is_number() && value.as_double() > 0) return value.as_double();
+  problems.add(origins.place("amp.loss_scale"),
+               "amp.loss_scale",
+               fmt::format("expected \"dynamic\" or a number above 0, found {}", value.dump()),
+               "remove it");
+  return std::nullopt;
+}
+
+void resolve_amp(Plan& plan, config::Problems& problems, const config::Origins& origins) {
+  const AmpOptions& amp = plan.config.amp;
+  const std::optional<double> fixed = amp_scale(amp, problems, origins);
+  if (amp.opt_level == "O0") {
+    plan.notes.emplace_back("amp.opt_level O0: everything is fp32");
+    return;
+  }
+  plan.working = DType::F16;
+  plan.scaling = fixed ? fixed_scaling(*fixed) : apex_scaling();
+  plan.notes.push_back(fmt::format(
+      "amp.opt_level {}: weights and activations fp16; masters, moments, norms and sums are fp32 "
+      "at every level",
+      amp.opt_level));
+}
+
+}  // namespace
+
+void resolve_precision(Plan& plan, config::Problems& problems, const config::Origins& origins) {
+  const TrainConfig& config = plan.config;
+  plan.scaling_stage = origins.given("zero_optimization") ? plan.zero_stage : 1;
+  optim::check_fp16(config.fp16, plan.scaling_stage, "fp16", problems, origins, plan.notes);
+  plan.working = DType::F32;
+  if (config.fp16.enabled) {
+    plan.working = DType::F16;
+    plan.scaling = config.fp16;
+  } else if (config.bf16.enabled) {
+    plan.working = DType::BF16;
+    if (config.bf16.bf16_master_weights_and_grads) plan.kept.masters = DType::BF16;
+    if (config.bf16.bf16_optimizer_states) plan.kept.states = DType::BF16;
+  } else if (config.amp.enabled) {
+    resolve_amp(plan, problems, origins);
+  } else if (config.torch_autocast.enabled) {
+    const bool half = config.torch_autocast.dtype == "float16";
+    plan.working = half ? DType::F16 : DType::BF16;
+    plan.scaling.enabled = half;
+    plan.notes.push_back(
+        fmt::format("torch_autocast: as {}.enabled: weights and activations {}, masters fp32",
+                    half ? "fp16" : "bf16",
+                    half ? "fp16, the loss scaled" : "bf16"));
+  }
+}
+
+std::string precision_text(const Plan& plan) {
+  if (plan.working == DType::F32) return "fp32";
+  if (plan.working == DType::BF16) {
+    if (plan.kept.masters == DType::F32) return "bf16 with fp32 masters";
+    return plan.kept.states == DType::F32 ? "bf16 without fp32 masters"
+                                          : "bf16 without fp32 masters, moments bf16";
+  }
+  const optim::LossScaler scaler(plan.scaling, plan.scaling_stage);
+  return fmt::format("fp16 with fp32 masters, loss scale {} ({})",
+                     text::number(scaler.scale()),
+                     scaler.dynamic() ? "dynamic" : "fixed");
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 600
+// A selection of the matrix in which every pair of values stands together;
+// matrix_whole_test.cpp runs all of it.
+#include "equivalence/matrix.h"
+
+namespace tessera::testing {
+namespace {
+
+TEST(Matrix, EveryPairOfValuesAgreesToTheBit) {
+  const std::vector<Cell> cells = covering(whole_matrix());
+  // As many as the two largest dimensions have pairs, at least.
+  ASSERT_GE(cells.size(), exact_rules().size() * kRanks.size());
+  for (const Cell& cell : cells) {
+    for (const std::string& difference : differences(cell))
+      ADD_FAILURE() << difference;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: exhaustive
+// timeout: 3600
+// Every cell of the matrix. tools/equivalence_table.sh makes docs/equivalence.md of it.
+#include <fstream>
+#include <map>
+
+#include "equivalence/matrix.h"
+
+namespace tessera::testing {
+namespace {
+
+TEST(WholeMatrix, AgreesToTheBit) {
+  // Of each optimizer and precision: cells that agree, and all.
+  std::map<std::pair<std::string, std::string>, std::pair<int, int>> table;
+  for (const Cell& cell : whole_matrix()) {
+    const std::vector<std::string> found = differences(cell);
+    for (const std::string& difference : found)
+      ADD_FAILURE() << difference;
+    auto& [equal, all] = table[{cell.optimizer, cell.precision()}];
+    equal += found.empty() ? 1 : 0;
+    ++all;
+  }
+  const char* const path = std::getenv("TESSERA_EQUIVALENCE_TABLE");
+  if (path == nullptr) return;
+  std::ofstream out(path);
+  out << "| optimizer |";
+  for (const char* precision : kPrecisions)
+    out << ' ' << precision << " |";
+  out << "\n|---|---|---|---|\n";
+  for (const std::string& optimizer : exact_rules()) {
+    out << "| " << optimizer << " |";
+    for (const char* precision : kPrecisions) {
+      const auto& [equal, all] = table[{optimizer, precision}];
+      out << ' ' << equal << " of " << all << " |";
+    }
+    out << '\n';
+  }
+  EXPECT_TRUE(out.good()) << path;
+}
+
+}  // namespace
+}  // namespace tessera::testing
