@@ -56,11 +56,15 @@ std::string batch_line(const Plan& plan) {
 }
 
 std::string layout_line(const Plan& plan) {
-  return fmt::format("{} x {}, data parallel {}, ZeRO stage {}, {}",
+  const std::string groups = plan.zero_stage == 3 && plan.shard_ranks < plan.ranks
+                                 ? fmt::format(" in groups of {}", plan.shard_ranks)
+                                 : "";
+  return fmt::format("{} x {}, data parallel {}, ZeRO stage {}{}, {}",
                      plural(plan.ranks, "rank"),
                      plural(plan.threads, "thread"),
                      plan.ranks,
                      plan.zero_stage,
+                     groups,
                      precision_text(plan));
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/train_config.h"
 
+#include "tessera/base/control_page.h"
+
 namespace tessera::planner {
 namespace {
 
@@ -255,6 +257,35 @@ void ZeroOptions::describe(config::Fields& f) {
            .min = 0,
            .max = kMost,
            .default_text = "only those that the very next block run uses"});
+  f.field("zero_hpz_partition_size",
+          zero_hpz_partition_size,
+          {.text = "In stage 3: so many neighbouring ranks hold all working weights between them, "
+                   "and gathers stay inside of such a group. Divides the ranks; 0 and 1 are off.",
+           .unit = "ranks",
+           .min = 0,
+           .max = kMostRanks,
+           .default_text = "all ranks"});
+  f.field("mics_shard_size",
+          mics_shard_size,
+          {.text = "Another name of zero_hpz_partition_size, with other values for off: -1 and 0. "
+                   "With 1 every rank keeps all weights.",
+           .unit = "ranks",
+           .min = -1,
+           .max = kMostRanks,
+           .default_text = "all ranks"});
+}
+
+std::optional<std::int64_t> ZeroOptions::group() const {
+  if (stage.value_or(0) != 3) return std::nullopt;
+  if (mics_shard_size.value_or(-1) > 0) return mics_shard_size;
+  if (zero_hpz_partition_size.value_or(1) > 1) return zero_hpz_partition_size;
+  return std::nullopt;
+}
+
+mesh::Mesh Plan::mesh() const {
+  const bool groups = zero_stage == 3 && shard_ranks > 1 && shard_ranks < ranks;
+  if (!groups) return mesh::Mesh::data_parallel(ranks);
+  return mesh::Mesh({1, ranks / shard_ranks, shard_ranks, 1, 1, 1, 1});
 }
 
 void TrainConfig::describe(config::Fields& f) {
@@ -302,6 +333,16 @@ void TrainConfig::describe(config::Fields& f) {
           gradient_reduction,
           {.text = "Fold gradients of each micro-batch in rank order, or once before the update.",
            .choices = {"each", "once"}});
+  f.field(
+      "communication_data_type",
+      communication_data_type,
+      {.text = "What gradients travel as: bf16 and fp16 round the gradient of each micro-batch, "
+               "or with gradient_reduction \"once\" what a rank sends. Sums stay as they are.",
+       .choices = {"fp32", "bf16", "fp16"}});
+  f.field("sparse_gradients",
+          sparse_gradients,
+          {.text = "Between ranks the gradient of the token embedding travels as the rows that a "
+                   "micro-batch touched, where they are at most a quarter of it; the same bits."});
   f.section("trainer", trainer, "How long, from which seed.");
   f.field("steps_per_print",
           steps_per_print,

@@ -15,6 +15,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/mesh/mesh.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/batch_ramp.h"
 #include "tessera/optim/decay_ramp.h"
@@ -102,6 +103,9 @@ struct ZeroOptions {
   std::optional<std::int64_t> reduce_bucket_size;
   std::optional<std::int64_t> stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
       stage3_model_persistence_threshold, stage3_max_live_parameters, stage3_max_reuse_distance;
+  std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
+  /// Ranks that hold the working weights between them; nothing: all.
+  [[nodiscard]] std::optional<std::int64_t> group() const;
   void describe(
       config::Fields& fields);  ///< and DeepSpeed's other keys, from config/deepspeed_keys.h
 };
@@ -126,6 +130,8 @@ struct TrainConfig {
   ZeroOptions zero_optimization;
   RecomputeOptions activation_checkpointing;
   std::string gradient_reduction = "each";
+  std::string communication_data_type = "fp32";
+  bool sparse_gradients = false;
   TrainerOptions trainer;
   std::int64_t steps_per_print = 10;
   EvalOptions eval;
@@ -149,6 +155,7 @@ struct Plan {
   std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
   std::optional<optim::BatchRamp> batch_ramp;  ///< how the global batch grows up to global_batch
   int zero_stage = 0;
+  int shard_ranks = 1;  ///< that hold all working weights between them in stage 3: all or a group
   DType working = DType::F32;
   optim::Fp16Options scaling;             ///< of the loss, where `working` is fp16
   int scaling_stage = 1;                  ///< of ZeRO, whose scaler DeepSpeed's rule follows
@@ -163,6 +170,8 @@ struct Plan {
   std::vector<std::string>
       notes;  ///< what the user should be told once: keys without a meaning here, crowded cores
   bool quiet = false;
+  /// The grid of the ranks.
+  [[nodiscard]] mesh::Mesh mesh() const;
 };
 
 /// Reads and checks a whole configuration for `ranks` ranks: all problems at once as one
