@@ -9,8 +9,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/ops/cross_entropy.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::planner {
 namespace {
@@ -136,9 +138,11 @@ std::int64_t training_activations(const Plan& plan) {
   const std::int64_t kept = plan.recompute.regions ? layer - attention : layer;
   const std::int64_t twice = layers_run_twice(plan),
                      input = tokens * plan.model.hidden_size * value;
-  // Logits become their own gradient in place; in 16 bits the products that follow read a narrow
-  // copy.
-  const std::int64_t logits = tokens * plan.model.vocab_size * (4 + (value == 4 ? 0 : value));
+  // Logits in fp32 become their own gradient in place; in 16 bits it is a narrow one beside them.
+  const std::int64_t rows = ops::logits_rows_at_once(
+      to_torch(plan.working), tokens, plan.model.vocab_size, /*want_grad=*/true);
+  const std::int64_t logits =
+      plan.model.vocab_size * (rows * 4 + (value == 4 ? 0 : tokens * value));
   // Backward works through one layer at a time, with gradients about as large as what that layer
   // kept.
   return (plan.model.num_layers - twice) * kept + twice * input + (twice > 0 ? layer : 0) +
@@ -149,7 +153,9 @@ std::int64_t evaluation_activations(const Plan& plan) {
   if (plan.config.eval.every == 0) return 0;
   const std::int64_t batch = plan.config.eval.micro_batch, tokens = batch * plan.sequence_length;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  return tokens * plan.model.vocab_size * 4 + layer_values(plan, tokens) * value +
+  const std::int64_t rows = ops::logits_rows_at_once(
+      to_torch(plan.working), tokens, plan.model.vocab_size, /*want_grad=*/false);
+  return rows * plan.model.vocab_size * 4 + layer_values(plan, tokens) * value +
          attention_bytes(plan, batch);
 }
 

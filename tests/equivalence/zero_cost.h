@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,15 @@ inline void expect_stages_keep_what_they_promise(int n) {
     expect_bytes(4 * (kParameters + kTied) / n + 4 * transient,
                  bytes(cost, memory::Tag::Gradients),
                  "gradients");
+    // The table of docs/performance.md.
+    const auto mib = [](std::int64_t count) { return static_cast<double>(count) / (1 << 20); };
+    std::printf("| %d | %d | %.0f | %.0f | %.0f | %.0f |\n",
+                n,
+                stage,
+                mib(bytes(cost, memory::Tag::Parameters)),
+                mib(bytes(cost, memory::Tag::Gradients)),
+                mib(bytes(cost, memory::Tag::Optimizer)),
+                mib(cost.peak));
     if (n > 1) {
       const double peak = static_cast<double>(cost.peak);
       EXPECT_LE(peak, stage == 2 ? last_peak * (1 + kMemoryTolerance) : last_peak);
