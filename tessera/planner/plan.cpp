@@ -269,6 +269,7 @@ class Planner {
                                 ? DType::BF16
                                 : DType::F32;
     plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
+    plan_.save_in_background = config.checkpoint.async;
   }
 
   // Which blocks run twice; the objective never does.
