@@ -380,6 +380,26 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
   return bytes;
 }
 
+std::int64_t saving_bytes(const Plan& plan) {
+  const CheckpointOptions& options = plan.config.checkpoint;
+  // The last one, and that of a signal, are written from the tensors themselves.
+  const bool during = options.interval_s() || options.every.value_or(0) > 0 || options.best;
+  return plan.save_in_background && during ? checkpoint_bytes(plan) / plan.ranks : 0;
+}
+
+void save_as_memory_allows(Plan& plan, std::uint64_t available) {
+  const std::int64_t copy = saving_bytes(plan), need = estimate_memory(plan).total();
+  if (static_cast<double>((need + copy) * plan.ranks) <= kUsable * static_cast<double>(available))
+    return;
+  if (copy > 0) {
+    plan.notes.push_back(
+        fmt::format("training waits while a checkpoint is written: a copy of {} a rank to write it "
+                    "from does not fit into memory",
+                    text::bytes(static_cast<std::uint64_t>(copy))));
+  }
+  plan.save_in_background = false;
+}
+
 void recompute_what_memory_needs(Plan& plan, std::uint64_t available) {
   auto& blocks = plan.recompute.blocks;
   for (std::size_t b = 1; b + 1 < blocks.size() && !fits(plan, available); ++b)

@@ -277,6 +277,7 @@ class Planner {
                                                                    : DType::F32;
     plan_.fold.sparse_rows = config.sparse_gradients;
     plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
+    plan_.save_in_background = config.checkpoint.async;
   }
 
   // Which blocks run twice; the objective never does.

@@ -81,14 +81,33 @@ void CheckpointOptions::describe(config::Fields& f) {
           {.text = "Write a checkpoint every so many steps; 0 is never.",
            .unit = "steps",
            .min = 0,
-           .default_text = "every 15 minutes"});
+           .default_text = "as every_minutes says"});
+  f.field("every_minutes",
+          every_minutes,
+          {.text = "Write a checkpoint once so many minutes have passed since the last one, beside "
+                   "those of every; 0 is never.",
+           .unit = "minutes",
+           .min = 0,
+           .max = 1e6,
+           .default_text = "15 where every is not given, else 0"});
   f.field("keep",
           keep,
           {.text = "How many of the newest checkpoints stay.",
            .unit = "checkpoints",
            .min = 1,
            .max = 1e6});
+  f.field("best",
+          best,
+          {.text = "Write a checkpoint whenever an evaluation has the lowest loss so far, and let "
+                   "it stay beside the newest ones."});
   f.field("final", final, {.text = "Write a checkpoint at the end."});
+  f.field("save_on_signal",
+          save_on_signal,
+          {.text = "Write a checkpoint before a signal (SIGTERM, Ctrl-C) ends the training."});
+  f.field("async",
+          async,
+          {.text = "Write checkpoints beside the training, from a copy of what is saved; the one "
+                   "at the end and at a signal is waited for."});
 }
 
 void RunOptions::describe(config::Fields& f) {

@@ -46,9 +46,19 @@ struct EvalOptions {
   void describe(config::Fields& fields);
 };
 struct CheckpointOptions {
-  std::optional<std::int64_t> every;  ///< unset: every 15 minutes; 0: never
+  static constexpr double kDefaultMinutes = 15;
+  std::optional<std::int64_t> every;    ///< in steps; 0: never
+  std::optional<double> every_minutes;  ///< 0: never
   std::int64_t keep = 3;
+  bool best = false;
   bool final = true;
+  bool save_on_signal = true;
+  bool async = true;
+  /// Between two checkpoints by the clock; nothing where steps alone count.
+  [[nodiscard]] std::optional<double> interval_s() const {
+    const double minutes = every_minutes.value_or(every ? 0 : kDefaultMinutes);
+    return minutes > 0 ? std::optional(60 * minutes) : std::nullopt;
+  }
   void describe(config::Fields& fields);
 };
 struct RunOptions {
@@ -165,8 +175,9 @@ struct Plan {
   parallel::FoldOptions fold;
   parallel::Recompute recompute;
   std::vector<ParamGroup> param_groups;
-  std::int64_t max_steps = 0;    ///< known once the data is; 0 before
-  models::WeightSource weights;  ///< of model.from; empty: initialised from the seed
+  bool save_in_background = true;  ///< checkpoints are written beside the training
+  std::int64_t max_steps = 0;      ///< known once the data is; 0 before
+  models::WeightSource weights;    ///< of model.from; empty: initialised from the seed
   std::vector<std::string>
       notes;  ///< what the user should be told once: keys without a meaning here, crowded cores
   bool quiet = false;

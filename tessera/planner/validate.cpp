@@ -206,6 +206,11 @@ void check_config(const TrainConfig& config,
         "given",
         "add \"validation_fraction\": 0.1 to data, or set eval.every to 0");
   }
+  if (config.checkpoint.best && config.eval.every == 0) {
+    add("checkpoint.best",
+        "there is no best one without evaluations: eval.every is 0",
+        "set eval.every, or remove checkpoint.best");
+  }
   if (!config.data.pack && config.data.stride) {
     add("data.stride", "has no meaning without packing: every document is one sample", "remove it");
   }

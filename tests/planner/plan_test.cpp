@@ -371,6 +371,8 @@ INSTANTIATE_TEST_SUITE_P(
                      "params": {"warmup_num_steps": 9, "total_num_steps": 9}})"),
                 {"scheduler.params", "warm-up of 9"}},
         Refused{with(kBatch + R"(, "eval": {"every": 10})"), {"eval.every", "nothing to evaluate"}},
+        Refused{with(kBatch + R"(, "checkpoint": {"best": true})"),
+                {"checkpoint.best", "eval.every"}},
         Refused{with(kBatch + R"(, "trainer": {"epochs": 0})"), {"trainer.epochs", "more than 0"}},
         Refused{with(kBatch + R"(, "tokenizer": {"type": "bpe"})"), {"tokenizer.type", "gpt2"}},
         Refused{R"({"model": {"from": "/no/such/folder"}, "data": {"train": "a"}, )" + kBatch + "}",
