@@ -4,15 +4,15 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <set>
+#include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
-#include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/models/gpt2_hf.h"
 
 namespace tessera::models {
@@ -20,83 +20,30 @@ namespace tessera::models {
 namespace {
 
 namespace fs = std::filesystem;
-using checkpoint::SafetensorsFile;
-using checkpoint::TensorEntry;
+using checkpoint::Weight;
 
 constexpr std::string_view kPrefix = "transformer.";
 
-/// A tensor of the folder. Older files leave the prefix out, so names are compared without it: they
-/// are ours then.
-struct Stored {
-  std::shared_ptr<const SafetensorsFile> file;
-  const TensorEntry* entry = nullptr;
-};
-using Folder = std::map<std::string, Stored>;
-
-std::vector<std::string> shard_names(const fs::path& index_path) {
-  const json::Value index = json::parse_strict(files::read(index_path), index_path.string());
-  const json::Value* map = index.find("weight_map");
-  TESSERA_REQUIRE(map && map->is_object(),
-                  Format,
-                  index_path.string() + ": no object \"weight_map\"",
-                  "fetch the folder again");
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : map->members()) {
-    const bool plain = file.is_string() && !file.as_string().empty() &&
-                       fs::path(file.as_string()).filename() == file.as_string();
-    TESSERA_REQUIRE(
-        plain,
-        Format,
-        fmt::format("{}: the file of tensor {} is {}", file.place.text(), tensor, file.dump()),
-        "expected the name of a file in the same folder");
-    names.insert(file.as_string());
-  }
-  return {names.begin(), names.end()};
-}
-
-std::vector<std::string> weight_files(const fs::path& folder) {
-  if (fs::exists(folder / "model.safetensors")) return {"model.safetensors"};
-  if (fs::exists(folder / "model.safetensors.index.json"))
-    return shard_names(folder / "model.safetensors.index.json");
-  TESSERA_REQUIRE(!fs::exists(folder / "pytorch_model.bin"),
-                  Unsupported,
-                  (folder / "pytorch_model.bin").string() + ": pickled weights are not read yet",
-                  "save the model with safe_serialization=True, which writes model.safetensors");
-  throw Error(Error::Kind::Format,
-              folder.string() + " has neither model.safetensors nor model.safetensors.index.json",
-              "point model.from at the folder of a transformers model");
-}
+/// The tensors of the folder. Older files leave the prefix out, so names are compared without it:
+/// they are ours then.
+using Folder = std::map<std::string, Weight>;
 
 /// Causal masks that old versions stored among the weights.
 bool is_buffer(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
-// Damage of a file of others has one remedy.
-std::shared_ptr<const SafetensorsFile> open_file(const fs::path& path) {
-  try {
-    return std::make_shared<const SafetensorsFile>(path);
-  } catch (const Error& error) {
-    throw Error(
-        error.kind(), error.what(), error.fix().empty() ? "fetch the folder again" : error.fix());
-  }
-}
-
 Folder open_folder(const fs::path& folder) {
   Folder out;
-  for (const std::string& name : weight_files(folder)) {
-    const auto file = open_file(folder / name);
-    for (const TensorEntry& entry : file->entries()) {
-      std::string_view plain = entry.name;
-      if (plain.starts_with(kPrefix)) plain.remove_prefix(kPrefix.size());
-      if (is_buffer(plain)) continue;
-      const bool fresh = out.emplace(plain, Stored{file, &entry}).second;
-      TESSERA_REQUIRE(
-          fresh,
-          Format,
-          fmt::format("{}: tensor {} is there twice", file->path().string(), entry.name),
-          "fetch the folder again");
-    }
+  for (Weight& weight : checkpoint::open_weights(folder)) {
+    std::string plain = weight.name;
+    if (plain.starts_with(kPrefix)) plain.erase(0, kPrefix.size());
+    if (is_buffer(plain)) continue;
+    const std::string file = weight.file.string(), name = weight.name;
+    TESSERA_REQUIRE(out.emplace(plain, std::move(weight)).second,
+                    Format,
+                    fmt::format("{}: tensor {} is there twice", file, name),
+                    "fetch the folder again");
   }
   return out;
 }
@@ -140,7 +87,7 @@ void check(const fs::path& folder,
     const auto it = found.find(name);
     if (it == found.end()) {
       missing.push_back(tensor.name);
-    } else if (const TensorEntry& entry = *it->second.entry; entry.shape != tensor.shape) {
+    } else if (const Weight& entry = it->second; entry.shape != tensor.shape) {
       misshapen.push_back(fmt::format(
           "{} {} instead of {}", entry.name, shape_text(entry.shape), shape_text(tensor.shape)));
     } else if (!is_float(entry.dtype)) {
@@ -149,7 +96,7 @@ void check(const fs::path& folder,
   }
   // A tied head may be stored as well; it is the token table.
   for (const auto& [name, stored] : found) {
-    if (!expected.count(name) && name != "lm_head.weight") unexpected.push_back(stored.entry->name);
+    if (!expected.count(name) && name != "lm_head.weight") unexpected.push_back(stored.name);
   }
   if (missing.empty() && unexpected.empty() && misshapen.empty()) return;
   std::string text = fmt::format("the weights in {} do not fit the model", folder.string());
@@ -188,29 +135,41 @@ void copy_range(const HfTensor& tensor, std::int64_t begin, std::int64_t end, fl
   }
 }
 
-void read_range(const Stored& stored,
+/// Elements of type T, which `widen` makes floats.
+template <class T, class Widen>
+void read_as(const Weight& weight,
+             const HfTensor& tensor,
+             std::int64_t begin,
+             std::int64_t end,
+             float* out,
+             Widen widen) {
+  const std::byte* bytes = weight.data;
+  if (weight.contiguous()) {
+    return copy_range(
+        tensor, begin, end, out, [=](std::int64_t i) { return widen(load<T>(bytes, i)); });
+  }
+  copy_range(tensor, begin, end, out, [&](std::int64_t i) {
+    return widen(load<T>(bytes, weight.offset(i)));
+  });
+}
+
+void read_range(const Weight& weight,
                 const HfTensor& tensor,
                 std::int64_t begin,
                 std::int64_t end,
                 float* out) {
-  const std::byte* bytes = stored.file->bytes(*stored.entry).data();
-  switch (stored.entry->dtype) {
+  switch (weight.dtype) {
     case DType::F32:
-      return copy_range(tensor, begin, end, out, [=](auto i) { return load<float>(bytes, i); });
+      return read_as<float>(weight, tensor, begin, end, out, [](float v) { return v; });
     case DType::F64:
-      return copy_range(tensor, begin, end, out, [=](auto i) {
-        return static_cast<float>(load<double>(bytes, i));
-      });
+      return read_as<double>(
+          weight, tensor, begin, end, out, [](double v) { return static_cast<float>(v); });
     case DType::BF16:
-      return copy_range(tensor, begin, end, out, [=](auto i) {
-        return from_bf16(load<std::uint16_t>(bytes, i));
-      });
+      return read_as<std::uint16_t>(weight, tensor, begin, end, out, from_bf16);
     case DType::F16:
-      return copy_range(tensor, begin, end, out, [=](auto i) {
-        return from_fp16(load<std::uint16_t>(bytes, i));
-      });
+      return read_as<std::uint16_t>(weight, tensor, begin, end, out, from_fp16);
     default:
-      TESSERA_ASSERT(is_float(stored.entry->dtype));
+      TESSERA_ASSERT(is_float(weight.dtype));
   }
 }
 

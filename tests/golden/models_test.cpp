@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/models/family.h"
 #include "tessera/tensor/dtype.h"
 
@@ -51,18 +52,23 @@ class Tensors {
 
 /// One folder, its model loaded.
 struct Case {
-  fs::path folder;
+  fs::path folder;  ///< of the answers
   Tensors expected;
   const models::Family& family;
   models::Resolved resolved;
   ModelRunner runner;
 };
 
+/// Where the answers lie: a case that differs only in its files names the one it equals.
+fs::path answers_of(const fs::path& folder) {
+  const json::Value record = golden::read_json(folder / "case.json");
+  const json::Value* same = record.find("same_as");
+  return same == nullptr ? folder : folder.parent_path() / same->as_string();
+}
+
 bool is_supported(const fs::path& folder) {
-  if (!fs::exists(folder / "expected.safetensors")) return false;
-  if (!fs::exists(folder / "model.safetensors") &&
-      !fs::exists(folder / "model.safetensors.index.json"))
-    return false;
+  if (!fs::exists(answers_of(folder) / "expected.safetensors")) return false;
+  if (checkpoint::weight_files(folder).empty()) return false;
   return models::families().has(
       golden::read_json(folder / "config.json").find("model_type")->as_string());
 }
@@ -85,8 +91,8 @@ Case open(const fs::path& folder) {
   runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
     source(info, 0, info.numel(), out.data_ptr<float>());
   });
-  return {folder,
-          Tensors(folder / "expected.safetensors"),
+  return {answers_of(folder),
+          Tensors(answers_of(folder) / "expected.safetensors"),
           family,
           std::move(resolved),
           std::move(runner)};

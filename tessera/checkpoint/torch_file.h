@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of torch.save: the zip form of torch 1.6 and later, and the stream of pickles before it.
+// Bytes: docs/formats/torch.md.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "tessera/checkpoint/weights.h"
+
+namespace tessera::checkpoint {
+
+/// The tensors of a file whose pickle is a dict of tensors, or of dicts, lists and tuples of them
+/// (a tensor three levels down is named "state.0.exp_avg"). Numbers, texts and None are passed
+/// over. Nothing of the file is ever executed. Error{Format} naming the file, and where there is
+/// one the tensor, for whatever does not fit: zip, pickle, a storage that is shorter than what lies
+/// in it, shapes and strides that overflow, nesting beyond 32 levels; Error{Unsupported} for
+/// big-endian files and those of torch before 0.1.10. The tensors stay mapped for as long as one of
+/// them lives.
+std::vector<Weight> open_torch_file(const std::filesystem::path& path);
+
+}  // namespace tessera::checkpoint
