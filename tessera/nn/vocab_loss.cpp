@@ -54,7 +54,7 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     // bf16 keeps as many bits of any size: the small results of the products are scaled instead.
     float factor = 1.0F;
     if (dy.scalar_type() == at::kFloat) {
-      dy = scaled(std::move(dy), grads[0], x.scalar_type());
+      dy = scaled(dy, grads[0], x.scalar_type());
     } else {
       factor = static_cast<float>(grads[0].item<double>());
     }
@@ -74,11 +74,13 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
   }
 
   // Times the incoming gradient, in the dtype of the products that follow.
-  static at::Tensor scaled(at::Tensor dlogits, const at::Tensor& factor, at::ScalarType dtype) {
+  static at::Tensor scaled(const at::Tensor& dlogits,
+                           const at::Tensor& factor,
+                           at::ScalarType dtype) {
     if (dtype == dlogits.scalar_type()) return dlogits.mul_(factor);
     // A few rows at a time, so that the second operation finds them in the cache.
     constexpr std::int64_t kRows = 16;
-    const at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));
+    at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));
     for (std::int64_t row = 0; row < out.size(0); row += kRows) {
       const std::int64_t count = std::min(kRows, out.size(0) - row);
       out.narrow(0, row, count).copy_(dlogits.narrow(0, row, count).mul_(factor));
