@@ -126,6 +126,7 @@ void Executor::forward(const Action& action,
                        const StepInput& input,
                        StepOutput& output) {
   micro.context.batch = &micro.batch;
+  micro.context.tensor = model_.tensor_parallel();
   nn::Flow flow;
   for (int b = 0; b < model_.num_blocks(); ++b) {
     const at::AutoGradMode grad(!runs_again(b));
@@ -236,6 +237,7 @@ void Executor::infer_nothing() {
 nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
   const at::AutoGradMode grad(false);
   context.batch = &batch;
+  context.tensor = model_.tensor_parallel();
   nn::Flow flow;
   nn::Outcome out;
   const Action action{.kind = Do::Forward};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -66,7 +67,7 @@ std::optional<std::vector<Touched>> touched_by(const FlatGroup& group, const Hom
                   ids.const_data_ptr<std::int64_t>() + ids.numel());
     std::sort(rows.begin(), rows.end());
     rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-    const std::int64_t width = segment.numel / segment.info->shape.front();
+    const std::int64_t width = segment.numel / segment.info->local_shape().front();
     for (const std::int64_t row : rows)
       out.push_back({segment.begin + row * width, segment.begin + (row + 1) * width});
   }
@@ -318,6 +319,36 @@ void GradientFold::finish() {
       if (slot.homes[h].accumulator.defined()) sum_of(slot.homes[0]).add_(sum_of(slot.homes[h]));
     }
   }
+  if (model_.tensor_parallel() != nullptr && model_.tensor_parallel()->sequence) add_shares();
+}
+
+/// Tensor-parallel ranks used what they all have whole on their own tokens alone.
+void GradientFold::add_shares() {
+  std::vector<at::Tensor> shares;
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    const FlatGroup& group = model_.groups()[g];
+    if (!group.trainable) continue;
+    const std::int64_t begin = group.layout.shard_begin(group_.index),
+                       end = begin + group.layout.shard_numel();
+    for (const Segment& segment : group.layout.segments()) {
+      const std::int64_t from = std::max(begin, segment.begin), to = std::min(end, segment.end());
+      if (segment.info->cut() || from >= to) continue;
+      shares.push_back(sum_of(slots_[g].homes.front()).narrow(0, from - begin, to - from));
+    }
+  }
+  if (shares.empty()) return;
+  const at::Tensor all = at::cat(shares).to(at::kFloat);
+  world_.transport()
+      .all_reduce(*model_.tensor_parallel()->group,
+                  span_of(all),
+                  comm::Op::Sum,
+                  TESSERA_HERE("add gradients of the ranks' tokens"))
+      ->wait();
+  std::int64_t at = 0;
+  for (const at::Tensor& share : shares) {
+    share.copy_(all.narrow(0, at, share.numel()));
+    at += share.numel();
+  }
 }
 
 at::Tensor GradientFold::shard(int group) const {
@@ -413,6 +444,43 @@ std::vector<double> GradientFold::chunk_sums() {
       ordered.push_back(all[c / chunks * chunks_per_rank_ + first_chunk[g] + c % chunks]);
   }
   work->wait_reusable();
+  return over_boxes(std::move(ordered));
+}
+
+/// Of a parameter that tensor-parallel ranks hold in boxes: the first of its sums becomes that of
+/// all chunks of all ranks, the others zero. What every rank has whole is counted once.
+std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  if (tensor == nullptr) return ordered;
+  struct Cut {
+    std::size_t begin, end;
+  };
+  std::vector<Cut> cuts;
+  std::vector<double> totals;
+  std::size_t at = 0;
+  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
+    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
+    if (!group.trainable) continue;
+    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
+    const std::size_t end = at + static_cast<std::size_t>((segment.numel + kChunk - 1) / kChunk);
+    if (segment.info->cut()) {
+      cuts.push_back({at, end});
+      totals.push_back(std::accumulate(ordered.begin() + static_cast<std::ptrdiff_t>(at),
+                                       ordered.begin() + static_cast<std::ptrdiff_t>(end),
+                                       0.0));
+    }
+    at = end;
+  }
+  totals = world_.all_reduce(*tensor->group,
+                             std::move(totals),
+                             comm::Op::Sum,
+                             TESSERA_HERE("sums of the gradient norm over boxes"));
+  for (std::size_t i = 0; i < cuts.size(); ++i) {
+    std::fill(ordered.begin() + static_cast<std::ptrdiff_t>(cuts[i].begin),
+              ordered.begin() + static_cast<std::ptrdiff_t>(cuts[i].end),
+              0.0);
+    ordered[cuts[i].begin] = totals[i];
+  }
   return ordered;
 }
 
@@ -455,8 +523,14 @@ void GradientFold::inspect(const BlockRun& run) {
 std::optional<GradientFold::Culprit> GradientFold::diagnosis() {
   diagnosing_ = false;
   const Found mine = found_.value_or(Found{-1, 0, 0});
+  // Tensor-parallel ranks see other parts of the same gradient.
+  const comm::Group& group = world_.group({mesh::Axis::DpRep,
+                                           mesh::Axis::DpShard,
+                                           mesh::Axis::TpDepth,
+                                           mesh::Axis::TpRow,
+                                           mesh::Axis::TpCol});
   const std::vector<double> all =
-      world_.all_gather(group_,
+      world_.all_gather(group,
                         {static_cast<double>(mine.micro),
                          static_cast<double>(mine.block),
                          static_cast<double>(mine.param)},
@@ -468,7 +542,7 @@ std::optional<GradientFold::Culprit> GradientFold::diagnosis() {
     if (micro < 0 || (out && out->micro <= micro)) continue;
     const auto param = static_cast<std::size_t>(all[3 * r + 2]);
     out = Culprit{
-        group_.ranks[r], micro, model_.name(block), model_.params(block)[param]->info().name};
+        group.ranks[r], micro, model_.name(block), model_.params(block)[param]->info().name};
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/parallel/working_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/param.h"
@@ -46,6 +48,10 @@ struct WeightOptions {
   /// than `persistent` elements do.
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
+  /// Where several ranks hold a layer between them: how, and whether they share the tokens between
+  /// layers too.
+  nn::TensorMode tensor = nn::TensorMode::OneD;
+  bool sequence = false;
   /// Whether a parameter of that name stays as it is.
   std::function<bool(const std::string&)> frozen = {};
 };
@@ -78,7 +84,11 @@ class ModelInstance {
   /// for sums that no layout changes. Pairs (group, segment).
   [[nodiscard]] const std::vector<std::pair<int, int>>& canonical_order() const { return order_; }
   [[nodiscard]] DType working() const { return options_.working; }
-  /// Parameters, tied ones counted once, padding not counted.
+  /// How ranks hold layers between them; nullptr: every rank has whole ones.
+  [[nodiscard]] const nn::TensorParallel* tensor_parallel() const {
+    return tensor_ ? &*tensor_ : nullptr;
+  }
+  /// Parameters of all tensor-parallel ranks, tied ones counted once, padding not counted.
   [[nodiscard]] std::int64_t num_parameters() const;
 
  private:
@@ -93,6 +103,7 @@ class ModelInstance {
   void attach();
 
   WeightOptions options_;
+  std::optional<nn::TensorParallel> tensor_;
   std::vector<Entry> blocks_;
   std::vector<FlatGroup> groups_;
   std::vector<std::pair<int, int>> order_;
