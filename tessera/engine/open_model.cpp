@@ -108,6 +108,7 @@ void find_run(OpenModel& out) {
   const planner::Plan plan =
       planner::make_plan(opened.meta().config, trained_on, (out.source / "manifest.json").string());
   out.shape = plan.model;
+  out.trained_on = trained_on;
   out.tokenizer = plan.tokenizer;
   out.config = opened.meta().config;
 }
