@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/recipe.h"

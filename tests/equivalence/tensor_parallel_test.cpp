@@ -118,6 +118,23 @@ TEST(TensorParallel, ReducingOnceTrainsAsOne) {
     expect_same(run, both({.ranks = 4, .accumulation = 2, .stage = stage, .tensor = 2}));
 }
 
+TEST(TensorParallel, TimesGroupsOfShardsTrainsAsOne) {
+  TinyRun run;
+  run.set("zero_optimization.stage3_param_persistence_threshold", "0")
+      .set("zero_optimization.zero_hpz_partition_size", "2");
+
+  expect_same(run, {{.ranks = 8, .stage = 3, .tensor = 2, .sequence = true}});
+}
+
+TEST(TensorParallel, GradientsThatTravelAsRowsAreTheSame) {
+  TinyRun run;
+  run.set("sparse_gradients", "true")
+      .set("model.tie_embeddings", "false")
+      .set("model.vocab_size", "2000");
+
+  expect_same(run, both({.ranks = 4, .stage = 2, .tensor = 2}));
+}
+
 // 5 heads over 2 and 3 ranks, 259 tokens over 2, 83 features over 3.
 TEST(TensorParallel, HeadsFeaturesAndTokensThatDoNotDivideAreSpread) {
   TinyRun run;

@@ -152,9 +152,8 @@ at::Tensor tokens_of(const at::Tensor& x, const TensorParallel& tensor) {
 
 /// The sum over the ranks.
 at::Tensor sum_of(const at::Tensor& x, comm::World& world) {
-  const double* values = nullptr;
   const at::Tensor wide = x.to(at::kDouble).contiguous();
-  values = wide.const_data_ptr<double>();
+  const double* const values = wide.const_data_ptr<double>();
   const std::vector<double> sum = world.all_reduce(
       world.everyone(), {values, values + wide.numel()}, comm::Op::Sum, TESSERA_HERE("test"));
   return at::tensor(sum, at::kDouble).view(x.sizes());

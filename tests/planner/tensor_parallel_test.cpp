@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/gpt2.h"
 #include "tessera/planner/first_table.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/train_config.h"
@@ -76,6 +77,21 @@ TEST(TensorParallelOptions, RulesThatCompressWholeGradientsAreRefused) {
   EXPECT_THAT(
       problems_of(kNano + R"("optimizer": {"type": "OneBitAdam"}, "parallel": {"tensor": 2})", 2),
       AllOf(HasSubstr("optimizer.type"), HasSubstr("compresses whole gradients")));
+}
+
+TEST(TensorParallelOptions, OfTheProgramsOwnModelDoNotCutItsTokens) {
+  const auto plan = [](const std::string& parallel) {
+    return make_plan(json::parse(R"({"data": {"train": "a.txt", "sequence_length": 128},
+                                     "train_batch_size": 8, "parallel": )" +
+                                     parallel + "}",
+                                 "c.json"),
+                     2,
+                     "c.json",
+                     models::gpt2({}));
+  };
+
+  EXPECT_EQ(plan(R"({"tensor": 2})").data_ranks, 1);
+  EXPECT_THROW(plan(R"({"tensor": 2, "sequence": true})"), Error);
 }
 
 TEST(TensorParallelOptions, SequenceAloneIsNoted) {

@@ -2,11 +2,11 @@
 // Mode 1d: a layer whose output features are cut is followed by one whose input features are, and
 // ranks meet before the first and after the second. Source: Shoeybi et al. 2019, "Megatron-LM";
 // over tokens: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer
-// models". Legend: B batch, T tokens, C channels, N all rows, V vocabulary.
+// models". Legend: B batch, T tokens, C channels, N rows of all tokens, V vocabulary.
 //
-// A layer moves, in elements of [B, T, C] and calls: enter() forward nothing and backward an
-// all-reduce, leave() forward an all-reduce and backward nothing; where tokens are cut, an
-// all-gather for every nothing and a reduce-scatter for every all-reduce.
+// What moves, each time over [B, T, C]: enter() nothing forward and an all-reduce backward, leave()
+// an all-reduce forward and nothing backward; where tokens are cut, an all-gather in place of
+// nothing and a reduce-scatter in place of an all-reduce.
 #pragma once
 
 #include <cstdint>
