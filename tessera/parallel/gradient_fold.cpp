@@ -471,6 +471,7 @@ std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
     }
     at = end;
   }
+  if (cuts.empty()) return ordered;
   totals = world_.all_reduce(*tensor->group,
                              std::move(totals),
                              comm::Op::Sum,
