@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels: fast
+// labels: slow
 // timeout: 300
 // Layers that several ranks hold between them train as on one rank: sums are cut elsewhere, so up
 // to rounding; first weights and dropout masks to the bit.

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels: fast
 // Layers whose weights several ranks hold against the same layers whole: values, gradients, masks,
 // and what moves.
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
