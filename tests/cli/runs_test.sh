@@ -39,6 +39,33 @@ ranks_and_accumulation_agree() {
   expect "2 x 2 and 4 x 1 are equal" "$tessera" compare "$box/two" "$box/four"
 }
 
+# last_loss NAME
+last_loss() { grep '"loss"' "$box/$1/metrics.jsonl" | tail -1 | sed 's/.*"loss":\([0-9.]*\).*/\1/'; }
+near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && (a - b) * (a - b) < 1e-8 * a * a) }'; }
+
+ranks_that_share_layers_train_as_one() {
+  configure
+  train one -n 1
+  train tensor -n 4 --set parallel.tensor=2 --set parallel.sequence=true --set zero_optimization.stage=3
+  expect "exit code 0, not $code" test "$code" = 0
+  expect "the table" says "data parallel 2, tensor parallel 2 (1d, sequence)" "$box/out"
+  expect "$(last_loss one) and $(last_loss tensor) are near" near "$(last_loss one)" "$(last_loss tensor)"
+  "$tessera" eval "$box/tensor" --json >"$box/eval"
+  expect "it is measured" says '"loss":' "$box/eval"
+  train one -n 1 --set trainer.max_steps=18
+  train tensor -n 1 --set trainer.max_steps=18
+  expect "one rank goes on: exit code 0, not $code" test "$code" = 0
+  expect "$(last_loss one) and $(last_loss tensor) are near" near "$(last_loss one)" "$(last_loss tensor)"
+}
+
+layers_that_cannot_be_shared_are_refused() {
+  configure
+  train run -n 5 --set parallel.tensor=5
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "the numbers" says "5 ranks cannot share 4 heads" "$box/err"
+  expect "nothing was started" test ! -e "$box/run"
+}
+
 a_difference_is_found() {
   configure
   train one -n 1 && train two -n 1 --set optimizer.lr=2e-3
@@ -188,6 +215,8 @@ a_dry_run_starts_nothing() {
 }
 
 claim "ranks x accumulation 1x4, 2x2 and 4x1 give the same bits" ranks_and_accumulation_agree
+claim "ranks that share layers train as one" ranks_that_share_layers_train_as_one
+claim "layers that cannot be shared are refused" layers_that_cannot_be_shared_are_refused
 claim "compare finds a difference" a_difference_is_found
 claim "a resumed run equals an undisturbed one" a_resumed_run_equals_an_undisturbed_one
 claim "a finished run says so" a_finished_run_says_so
