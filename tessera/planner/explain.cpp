@@ -55,9 +55,10 @@ std::string reason_of(const Problem& problem) {
 
 // The smallest number of ranks that closes the batch arithmetic; nothing if none does.
 std::optional<int> fewest_ranks(const TrainConfig& config) {
-  for (int ranks = 1; ranks <= kMostRanks; ++ranks) {
+  const auto unit = static_cast<int>(config.parallel.ranks_per_model());
+  for (int ranks = 1; ranks * unit <= kMostRanks; ++ranks) {
     config::Problems ignored;
-    if (solve_batch(config, ranks, ignored, config::Origins())) return ranks;
+    if (solve_batch(config, ranks, ignored, config::Origins())) return ranks * unit;
   }
   return std::nullopt;
 }
@@ -67,7 +68,7 @@ std::string equation(const Plan& plan) {
                      plan.global_batch,
                      plan.micro_batch,
                      plan.accumulation,
-                     plan.ranks);
+                     plan.data_ranks);
 }
 
 class Explainer {
@@ -170,7 +171,7 @@ class Explainer {
                        path == "gradient_accumulation_steps";
     if (batch && plan.global_batch > 0) return equation(plan);
     if (path == "zero_optimization.stage" && plan.zero_stage == 1)
-      return fmt::format("{} ranks and no zero_optimization block", plan.ranks);
+      return fmt::format("{} ranks and no zero_optimization block", plan.data_ranks);
     if (path == "run.dir") return fmt::format("the name of {}", name_of_file_);
     if (path == "run.threads_per_rank") return "cores / local ranks";
     if (path == "data.sequence_length" && has_model()) return "model.max_positions";

@@ -50,19 +50,19 @@ std::string batch_line(const Plan& plan) {
                      plan.global_batch,
                      plan.micro_batch,
                      plan.accumulation,
-                     plan.ranks,
+                     plan.data_ranks,
                      text::with_commas(plan.global_batch * plan.sequence_length),
                      grows);
 }
 
 std::string layout_line(const Plan& plan) {
-  const std::string groups = plan.zero_stage == 3 && plan.shard_ranks < plan.ranks
+  const std::string groups = plan.zero_stage == 3 && plan.shard_ranks < plan.data_ranks
                                  ? fmt::format(" in groups of {}", plan.shard_ranks)
                                  : "";
   return fmt::format("{} x {}, data parallel {}, ZeRO stage {}{}, {}",
                      plural(plan.ranks, "rank"),
                      plural(plan.threads, "thread"),
-                     plan.ranks,
+                     plan.data_ranks,
                      plan.zero_stage,
                      groups,
                      precision_text(plan));

@@ -50,10 +50,10 @@ std::int64_t state_bytes(const optim::Rule& rule, const ParamInfo& info, DType e
 double exchange_bytes(const Plan& plan) {
   const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
   if (!needs.compressed) return 0;
-  const double n = plan.ranks;
+  const double n = plan.data_ranks;
   double bytes = needs.local_weights && plan.working == DType::F32 ? 4 : 0;
   if (plan.zero_stage > 0) bytes += 4 - 4 / n;
-  if (plan.ranks > 1) bytes += 4 + 4 / n + 3.0 / 8;
+  if (plan.data_ranks > 1) bytes += 4 + 4 / n + 3.0 / 8;
   return bytes;
 }
 
@@ -253,15 +253,18 @@ class Search {
 
   void fewer_ranks() {
     Plan plan = plan_;
-    for (int ranks = plan_.ranks / 2; ranks >= 1; ranks /= 2) {
-      plan.ranks = ranks;
+    const int unit = plan_.ranks / plan_.data_ranks;
+    for (int ranks = plan_.data_ranks / 2; ranks >= 1; ranks /= 2) {
+      plan.data_ranks = ranks;
+      plan.ranks = ranks * unit;
       if (ranks == 1) plan.zero_stage = 0;
-      if (plan_.shard_ranks == plan_.ranks) plan.shard_ranks = ranks;
+      if (plan_.shard_ranks == plan_.data_ranks) plan.shard_ranks = ranks;
       if (ranks % plan.shard_ranks != 0) continue;
       if (plan.global_batch % (plan.micro_batch * ranks) != 0) continue;
       plan.accumulation = plan.global_batch / plan.micro_batch / ranks;
       if (offer(plan,
-                fmt::format("-n {} and gradient_accumulation_steps {}", ranks, plan.accumulation)))
+                fmt::format(
+                    "-n {} and gradient_accumulation_steps {}", plan.ranks, plan.accumulation)))
         return;
     }
   }
@@ -277,7 +280,7 @@ class Search {
     Plan plan = plan_;
     const ExchangeNeeds needs = exchange_needs(plan_.config.optimizer);
     const int most = needs.local_weights ? 0 : needs.compressed ? 1 : 3;
-    while (plan.ranks > 1 && plan.zero_stage < most) {
+    while (plan.data_ranks > 1 && plan.zero_stage < most) {
       ++plan.zero_stage;
       plan.fold.stage = plan.zero_stage;
       if (offer(plan, fmt::format("zero_optimization.stage {}", plan.zero_stage))) return;
@@ -315,7 +318,7 @@ std::string split_text(const MemoryEstimate& need) {
 }  // namespace
 
 MemoryEstimate estimate_memory(const Plan& plan) {
-  const std::int64_t n = plan.ranks, shards = plan.zero_stage >= 1 ? n : 1;
+  const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const auto sum = static_cast<std::int64_t>(size_of(plan.fold.accumulate));
   const bool once = plan.fold.reduction == parallel::Reduction::Once;
@@ -372,7 +375,8 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
   // Every rank's own errors, and the owners'; of local weights, two states of every rank.
   const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
   const std::int64_t of_rank = needs.local_weights ? 3 : needs.compressed ? 1 : 0;
-  const std::int64_t errors = plan.ranks > 1 ? 4 * (of_rank * plan.ranks + (of_rank > 0)) : 0;
+  const std::int64_t errors =
+      plan.data_ranks > 1 ? 4 * (of_rank * plan.data_ranks + (of_rank > 0)) : 0;
   std::int64_t bytes = 0;
   // Checkpoints hold fp32, whatever the types of the run.
   for (const Buffer& buffer : buffers_of(plan, DType::F32))

@@ -139,7 +139,12 @@ class Planner {
     if (!source.is_object()) problems_.raise();  // nothing else can be said of it
     const bool sane_ranks = plan_.ranks >= 1 && plan_.ranks <= kMostRanks;
     check_config(plan_.config, plan_.ranks, problems_, origins_);
-    if (sane_ranks) fix_layout();
+    if (sane_ranks) {
+      plan_.data_ranks =
+          data_parallel_ranks(plan_.config.parallel, plan_.ranks, problems_, origins_).value_or(0);
+      check_layout(plan_.config, problems_, origins_);
+    }
+    if (plan_.data_ranks > 0) fix_layout();
     if (model) {
       attempt("model.from", [&] { open_source(); });
       attempt("tokenizer", [&] { open_tokenizer(); });
@@ -180,7 +185,10 @@ class Planner {
   }
 
   void read(const json::Value& source) {
-    draft_.written = config::with_new_names(derived_.take(source, plan_.ranks), problems_);
+    json::Value spelled = spell_out_parallel(source);
+    const std::int64_t unit = ranks_per_model(spelled);
+    draft_.written = config::with_new_names(
+        derived_.take(std::move(spelled), static_cast<int>(plan_.ranks / unit)), problems_);
     check_written(draft_.written, problems_);
     auto taken = config::take_deepspeed_keys(draft_.written, config_paths(), problems_);
     drop_max_grad_norm(taken.left);
@@ -210,7 +218,8 @@ class Planner {
     // check_auto() tells of a batch that nobody says.
     const bool said = config.train_batch_size || config.train_micro_batch_size_per_gpu ||
                       !has_auto_batch(draft_.automatic);
-    const auto sizes = said ? solve_batch(config, plan_.ranks, problems_, origins_) : std::nullopt;
+    const auto sizes =
+        said ? solve_batch(config, plan_.data_ranks, problems_, origins_) : std::nullopt;
     if (sizes) {
       resolve_auto_batch(draft_.automatic);
       plan_.global_batch = sizes->global;
@@ -220,7 +229,7 @@ class Planner {
         plan_.batch_ramp = optim::read_batch_ramp(config.rampup_batch_size,
                                                   "rampup_batch_size",
                                                   sizes->global,
-                                                  sizes->micro * plan_.ranks,
+                                                  sizes->micro * plan_.data_ranks,
                                                   problems_);
       }
     }
@@ -228,7 +237,7 @@ class Planner {
     // nothing.
     const bool block = origins_.given("zero_optimization");
     plan_.zero_stage = static_cast<int>(
-        config.zero_optimization.stage.value_or(!block && plan_.ranks > 1 ? 1 : 0));
+        config.zero_optimization.stage.value_or(!block && plan_.data_ranks > 1 ? 1 : 0));
     const ExchangeNeeds needs = exchange_needs(config.optimizer);
     if (needs.local_weights && plan_.zero_stage == 1) plan_.zero_stage = 0;
     if (needs.compressed) config.gradient_reduction = "once";
@@ -252,9 +261,9 @@ class Planner {
     const ZeroOptions& zero = config.zero_optimization;
     parallel::WeightOptions& weights = plan_.weight_layout;
     weights.working = plan_.working;
-    plan_.shard_ranks =
-        static_cast<int>(std::min<std::int64_t>(zero.group().value_or(plan_.ranks), plan_.ranks));
-    const bool whole = plan_.shard_ranks == 1 && plan_.ranks > 1;
+    plan_.shard_ranks = static_cast<int>(
+        std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
+    const bool whole = plan_.shard_ranks == 1 && plan_.data_ranks > 1;
     weights.residency = plan_.zero_stage == 0             ? parallel::Residency::Replicated
                         : plan_.zero_stage == 3 && !whole ? parallel::Residency::Sharded
                                                           : parallel::Residency::Whole;
@@ -366,8 +375,8 @@ class Planner {
       check_model(config, plan_.model, problems_, origins_);
     }
     const json::Value* const tied = plan_.model.description.find("tie_embeddings");
-    const bool whole =
-        plan_.ranks == 1 || plan_.fold.travel != DType::F32 || plan_.fold.accumulate != DType::F32;
+    const bool whole = plan_.data_ranks == 1 || plan_.fold.travel != DType::F32 ||
+                       plan_.fold.accumulate != DType::F32;
     if (config.sparse_gradients && !whole && tied != nullptr && tied->is_bool() &&
         tied->as_bool()) {
       plan_.notes.emplace_back(

@@ -302,9 +302,17 @@ std::optional<std::int64_t> ZeroOptions::group() const {
 }
 
 mesh::Mesh Plan::mesh() const {
-  const bool groups = zero_stage == 3 && shard_ranks > 1 && shard_ranks < ranks;
-  if (!groups) return mesh::Mesh::data_parallel(ranks);
-  return mesh::Mesh({1, ranks / shard_ranks, shard_ranks, 1, 1, 1, 1});
+  const bool groups = zero_stage == 3 && shard_ranks > 1 && shard_ranks < data_ranks;
+  const int shard = groups ? shard_ranks : data_ranks;
+  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
+  const ParallelOptions& parallel = config.parallel;
+  return mesh::Mesh({of(parallel.pipeline.size),
+                     data_ranks / shard,
+                     shard,
+                     of(parallel.context.size),
+                     1,
+                     1,
+                     of(parallel.tensor.size)});
 }
 
 void TrainConfig::describe(config::Fields& f) {
@@ -345,6 +353,9 @@ void TrainConfig::describe(config::Fields& f) {
   f.section("data_types", data_types, "Types of what training keeps.");
   f.section(
       "zero_optimization", zero_optimization, "What is sharded over the data-parallel ranks.");
+  f.section("parallel",
+            parallel,
+            "How the model itself is spread over ranks; data-parallel is what is left.");
   f.section("activation_checkpointing",
             activation_checkpointing,
             "Recomputation: less memory for more time, the same bits.");

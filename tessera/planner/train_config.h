@@ -27,6 +27,7 @@
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/parallel/weight_gather.h"
+#include "tessera/planner/parallel_options.h"
 #include "tessera/planner/param_groups.h"
 
 namespace tessera::planner {
@@ -139,6 +140,7 @@ struct TrainConfig {
   TorchAutocastOptions torch_autocast;
   DataTypesOptions data_types;
   ZeroOptions zero_optimization;
+  ParallelOptions parallel;
   RecomputeOptions activation_checkpointing;
   std::string gradient_reduction = "each";
   std::string communication_data_type = "fp32";
@@ -162,11 +164,13 @@ struct Plan {
   std::string run_dir;
   std::int64_t sequence_length = 0;
   int ranks = 1;
-  int threads = 1;  ///< per rank
+  int data_ranks = 1;  ///< ranks / config.parallel.ranks_per_model()
+  int threads = 1;     ///< per rank
   std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
   std::optional<optim::BatchRamp> batch_ramp;  ///< how the global batch grows up to global_batch
   int zero_stage = 0;
-  int shard_ranks = 1;  ///< that hold all working weights between them in stage 3: all or a group
+  /// Data-parallel ranks that hold all working weights between them in stage 3: all or a group.
+  int shard_ranks = 1;
   DType working = DType::F32;
   optim::Fp16Options scaling;             ///< of the loss, where `working` is fp16
   int scaling_stage = 1;                  ///< of ZeRO, whose scaler DeepSpeed's rule follows

@@ -179,7 +179,9 @@ void check_config(const TrainConfig& config,
     problems.add(
         {"-n"}, "", fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks), "use -n 2");
   }
-  check_shard_group(config, ranks, problems, origins);
+  const std::int64_t unit = config.parallel.ranks_per_model();
+  if (ranks % unit == 0)
+    check_shard_group(config, static_cast<int>(ranks / unit), problems, origins);
   const std::string sums = type_of_sums(config);
   if (config.communication_data_type != "fp32" && sums != "fp32" &&
       sums != config.communication_data_type) {
@@ -215,6 +217,22 @@ void check_config(const TrainConfig& config,
     add("data.stride", "has no meaning without packing: every document is one sample", "remove it");
   }
   check_exchange(config, problems, origins);
+}
+
+void check_layout(const TrainConfig& config,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
+  const ParallelOptions& parallel = config.parallel;
+  const auto refuse = [&](const char* path, const std::string& value, const char* fix) {
+    problems.add(origins.place(path), path, "not built yet: " + value, fix);
+  };
+  if (parallel.pipeline.size > 1)
+    refuse("parallel.pipeline", std::to_string(parallel.pipeline.size), "set it to 1");
+  if (parallel.tensor.size > 1)
+    refuse("parallel.tensor", std::to_string(parallel.tensor.size), "set its size to 1");
+  if (parallel.sequence) refuse("parallel.sequence", "true", "set it to false");
+  if (parallel.context.size > 1)
+    refuse("parallel.context", std::to_string(parallel.context.size), "set it to 1");
 }
 
 namespace {

@@ -35,6 +35,11 @@ void check_config(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
 
+/// Rules of the section `parallel`.
+void check_layout(const TrainConfig& config,
+                  config::Problems& problems,
+                  const config::Origins& origins);
+
 /// What the user should be told of keys that have no effect beside others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
 

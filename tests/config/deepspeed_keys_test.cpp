@@ -103,20 +103,12 @@ TEST(DeepSpeedKeys, PassWhereTheyAreSwitchedOff) {
   const Taken t = take(R"({
     "fp16": {"enabled": false, "loss_scale": 0, "initial_scale_power": 16},
     "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "none"}, "cpu_offload": false},
-    "parallel": {}, "amp": {"enabled": false}, "flops_profiler": {"enabled": false, "profile_step": 1},
+    "amp": {"enabled": false}, "flops_profiler": {"enabled": false, "profile_step": 1},
     "activation_checkpointing": {"partition_activations": false, "number_checkpoints": null},
     "seq_parallel_communication_data_type": "fp32", "compression_training": {}})");
 
   EXPECT_EQ(t.problems, "");
   EXPECT_EQ(t.left, json::parse(R"({"zero_optimization": {"stage": 0}})", "x"));
-}
-
-TEST(DeepSpeedKeys, ParallelOfSizeOnePasses) {
-  EXPECT_EQ(
-      take(
-          R"({"parallel": {"pipeline": 1, "tensor": {"size": 1, "mode": "1d"}, "context": {"size": 1}}})")
-          .problems,
-      "");
 }
 
 // Every row is refused as not built yet, at this path.
@@ -138,9 +130,6 @@ INSTANTIATE_TEST_SUITE_P(
                   "zero_optimization.offload_param.device"),
         std::pair(R"({"zero_optimization": {"zero_quantized_weights": true}})",
                   "zero_optimization.zero_quantized_weights"),
-        std::pair(R"({"parallel": {"pipeline": 2}})", "parallel.pipeline"),
-        std::pair(R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})", "parallel.tensor"),
-        std::pair(R"({"parallel": {"sequence": true}})", "parallel.sequence"),
         std::pair(R"({"seq_parallel_communication_data_type": "fp16"})",
                   "seq_parallel_communication_data_type"),
         std::pair(R"({"tensorboard": {"enabled": true}})", "tensorboard.enabled"),

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/parallel_options.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/control_page.h"
+
+namespace tessera::planner {
+
+void PipelineOptions::describe(config::Fields& f) {
+  f.field(
+      "size",
+      size,
+      {.text = "Stages; each holds some of the model's blocks. \"pipeline\": 2 is short for it.",
+       .unit = "ranks",
+       .min = 1,
+       .max = kMostRanks});
+  f.field("schedule",
+          schedule,
+          {.text = "The order of forwards and backwards of a stage.",
+           .choices = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}});
+  f.field(
+      "chunks",
+      chunks,
+      {.text = "Runs of neighbouring blocks that a stage holds: more than one with the schedule "
+               "interleaved, two with zb-v.",
+       .min = 1,
+       .max = 1024});
+  f.field(
+      "partition",
+      partition,
+      {.text = "Which blocks a stage holds: uniform, parameters, balanced, type:REGEX over block "
+               "names, or a list of bounds.",
+       .default_text = "balanced"});
+}
+
+void TensorOptions::describe(config::Fields& f) {
+  f.field("mode",
+          mode,
+          {.text = "How weights and activations are cut.",
+           .choices = {"1d", "2d", "2.5d", "3d"},
+           .default_text = "1d"});
+  f.field("size",
+          size,
+          {.text = "Ranks that share every layer.", .unit = "ranks", .min = 1, .max = kMostRanks});
+  f.field("depth",
+          depth,
+          {.text = "Of mode 2.5d: how many grids; size = depth x side x side.",
+           .unit = "ranks",
+           .min = 1,
+           .max = kMostRanks,
+           .default_text = "1"});
+}
+
+void ContextOptions::describe(config::Fields& f) {
+  f.field("size",
+          size,
+          {.text = "Ranks that share the tokens of every sequence. \"context\": 2 is short for it.",
+           .unit = "ranks",
+           .min = 1,
+           .max = kMostRanks});
+  f.field(
+      "mode",
+      mode,
+      {.text = "How attention sees the other ranks' tokens: keys and values travel in a ring, or "
+               "heads and tokens change places.",
+       .choices = {"ring", "ulysses"}});
+}
+
+void ParallelOptions::describe(config::Fields& f) {
+  f.section("pipeline", pipeline, "The model's blocks, one after the other, over ranks.");
+  f.section("tensor", tensor, "Every layer over ranks.");
+  f.field("sequence",
+          sequence,
+          {.text = "With tensor: norms and dropouts work on a part of the tokens each, and layers "
+                   "exchange tokens instead of sums."});
+  f.section("context", context, "Long sequences over ranks.");
+}
+
+json::Value spell_out_parallel(json::Value source) {
+  json::Value* const parallel = source.is_object() ? source.find("parallel") : nullptr;
+  if (parallel == nullptr || !parallel->is_object()) return source;
+  for (const char* const key : {"pipeline", "tensor", "context"}) {
+    json::Value* const value = parallel->find(key);
+    if (value == nullptr || !value->is_number()) continue;
+    const json::Place place = value->place;
+    json::Value size = std::move(*value);
+    *value = json::Value::object();
+    (*value)["size"] = std::move(size);
+    value->place = place;
+  }
+  return source;
+}
+
+std::int64_t ranks_per_model(const json::Value& source) {
+  const json::Value* const section = source.is_object() ? source.find("parallel") : nullptr;
+  if (section == nullptr) return 1;
+  ParallelOptions options;
+  config::Problems problems;
+  config::Origins origins;
+  config::read(*section, options, problems, origins);
+  return problems.empty() ? options.ranks_per_model() : 1;
+}
+
+std::optional<int> data_parallel_ranks(const ParallelOptions& options,
+                                       int ranks,
+                                       config::Problems& problems,
+                                       const config::Origins& origins) {
+  if (problems.concern("parallel")) return std::nullopt;
+  const std::int64_t unit = options.ranks_per_model();
+  if (ranks % unit == 0) return static_cast<int>(ranks / unit);
+  const std::int64_t below = ranks / unit * unit;
+  problems.add(origins.place("parallel"),
+               "parallel",
+               fmt::format("{} {} cannot be cut into pipeline {} x tensor {} x context {} = {}",
+                           ranks,
+                           ranks == 1 ? "rank" : "ranks",
+                           options.pipeline.size,
+                           options.tensor.size,
+                           options.context.size,
+                           unit),
+               below > 0 ? fmt::format("use -n {} or -n {}", below, below + unit)
+                         : fmt::format("use -n {}", unit));
+  return std::nullopt;
+}
+
+}  // namespace tessera::planner

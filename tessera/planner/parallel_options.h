@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The section `parallel`: how the ranks are spread over pipeline, tensor and context; what is left
+// is data-parallel.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+
+namespace tessera::planner {
+
+struct PipelineOptions {
+  std::int64_t size = 1;
+  std::string schedule = "1f1b";
+  std::int64_t chunks = 1;
+  json::Value partition;  ///< a word or a list of bounds; null: balanced
+  void describe(config::Fields& fields);
+};
+struct TensorOptions {
+  std::optional<std::string> mode;
+  std::int64_t size = 1;
+  std::optional<std::int64_t> depth;
+  void describe(config::Fields& fields);
+};
+struct ContextOptions {
+  std::int64_t size = 1;
+  std::string mode = "ring";
+  void describe(config::Fields& fields);
+};
+/// Source: Colossal-AI's `parallel`, with Megatron-LM's sequence and context parallelism.
+struct ParallelOptions {
+  PipelineOptions pipeline;
+  TensorOptions tensor;
+  bool sequence = false;
+  ContextOptions context;
+  /// Ranks that hold one copy of the model between them: pipeline x tensor x context.
+  [[nodiscard]] std::int64_t ranks_per_model() const {
+    return pipeline.size * tensor.size * context.size;
+  }
+  void describe(config::Fields& fields);
+};
+
+/// `source` with the short forms written out: "pipeline": 2 is {"size": 2}, a tensor mode of null
+/// is none. Pure.
+json::Value spell_out_parallel(json::Value source);
+
+/// ParallelOptions::ranks_per_model() of a configuration with the short forms written out; 1 where
+/// it cannot be read.
+std::int64_t ranks_per_model(const json::Value& source);
+
+/// The number of data-parallel ranks, if the sizes divide `ranks`; else a problem with the whole
+/// product.
+std::optional<int> data_parallel_ranks(const ParallelOptions& options,
+                                       int ranks,
+                                       config::Problems& problems,
+                                       const config::Origins& origins);
+
+}  // namespace tessera::planner
