@@ -63,8 +63,9 @@ class Partition {
       return {};
     }
     if (options_.partition.is_array()) return given();
-    const std::string word =
-        options_.partition.is_string() ? options_.partition.as_string() : "balanced";
+    const std::string word = options_.partition.is_null()     ? "balanced"
+                             : options_.partition.is_string() ? options_.partition.as_string()
+                                                              : options_.partition.dump();
     if (word == "uniform") return parallel::uniform_bounds(blocks_, parts_);
     if (word == "parameters") return parallel::balanced_bounds(parameters(), parts_);
     if (word == "balanced") {
@@ -88,11 +89,11 @@ class Partition {
     std::vector<int> out;
     bool ascending = true;
     for (const json::Value& item : options_.partition.items()) {
-      const auto bound = item.is_number() ? item.as_integer() : std::nullopt;
+      const std::int64_t bound = item.is_number() ? item.as_integer().value_or(-1) : -1;
       const std::int64_t least = out.empty() ? 0 : out.back() + 1;
-      ascending = ascending && bound && *bound >= least && *bound <= blocks_;
+      ascending = ascending && bound >= least && bound <= blocks_;
       if (!ascending) break;
-      out.push_back(static_cast<int>(*bound));
+      out.push_back(static_cast<int>(bound));
     }
     if (ascending && static_cast<int>(out.size()) == parts_ + 1 && out.front() == 0 &&
         out.back() == blocks_)

@@ -226,8 +226,6 @@ void check_layout(const TrainConfig& config,
   const auto refuse = [&](const char* path, const std::string& value, const char* fix) {
     problems.add(origins.place(path), path, "not built yet: " + value, fix);
   };
-  if (parallel.pipeline.size > 1)
-    refuse("parallel.pipeline", std::to_string(parallel.pipeline.size), "set it to 1");
   if (parallel.tensor.size > 1)
     refuse("parallel.tensor", std::to_string(parallel.tensor.size), "set its size to 1");
   if (parallel.sequence) refuse("parallel.sequence", "true", "set it to false");

@@ -31,6 +31,7 @@ struct Layout {
   std::int64_t accumulation = 1;
   std::int64_t micro_batch = 2;
   int stage = 1;
+  std::string pipeline = {};  ///< `parallel.pipeline`, as JSON; empty: none
 };
 
 /// A tiny GPT on the text of a temporary folder. `changes` are applied to the configuration before
