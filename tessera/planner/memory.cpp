@@ -14,6 +14,7 @@
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/stages.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::planner {
@@ -182,6 +183,11 @@ std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
                            plan.sequence_length,
                            problems,
                            config::Origins());
+  out.stages = place_blocks(out.config.parallel.pipeline,
+                            out.model.model,
+                            out.sequence_length,
+                            problems,
+                            config::Origins());
   if (!problems.empty() || out.model.num_parameters >= plan.model.num_parameters)
     return std::nullopt;
   return out;

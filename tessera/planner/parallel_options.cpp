@@ -21,7 +21,8 @@ void PipelineOptions::describe(config::Fields& f) {
   f.field("schedule",
           schedule,
           {.text = "The order of forwards and backwards of a stage.",
-           .choices = parallel::pipeline_schedules().names()});
+           .choices = parallel::pipeline_schedules().names(),
+           .default_text = "1f1b; interleaved with several chunks"});
   f.field(
       "chunks",
       chunks,

@@ -162,6 +162,7 @@ void complete_pipeline(PipelineOptions& options,
                        config::Problems& problems,
                        const config::Origins& origins) {
   if (options.size <= 1 || !parallel::pipeline_schedules().has(options.schedule)) return;
+  if (options.chunks > 1 && !origins.given(kSchedule)) options.schedule = "interleaved";
   const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
   if (!origins.given(kChunks)) options.chunks = schedule.least_chunks;
   if (options.chunks >= schedule.least_chunks && options.chunks <= schedule.most_chunks) return;

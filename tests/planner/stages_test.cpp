@@ -82,6 +82,11 @@ TEST(Stages, HoldSeveralChunksOfTheModelWhereTheScheduleAsks) {
   EXPECT_EQ(plan.mesh().text(), "pp 2 x dp 1 x cp 1 x tp 1");
 }
 
+TEST(Stages, OfSeveralChunksAreInterleavedUnlessToldOtherwise) {
+  EXPECT_EQ(plan_of(R"({"size": 2, "chunks": 3})", 2).config.parallel.pipeline.schedule,
+            "interleaved");
+}
+
 TEST(Stages, StandInTheFirstTable) {
   const std::vector<std::string> table =
       first_table(plan_of(R"({"size": 2, "partition": "uniform"})", 4), {});
@@ -122,7 +127,7 @@ TEST(Stages, AsMoreThanThereAreBlocksAreRefused) {
 }
 
 TEST(Stages, OfAScheduleThatDoesNotFitAreRefused) {
-  EXPECT_THAT(refusal(R"({"size": 2, "chunks": 2})", 2),
+  EXPECT_THAT(refusal(R"({"size": 2, "schedule": "1f1b", "chunks": 2})", 2),
               AllOf(HasSubstr("parallel.pipeline.chunks"), HasSubstr("1f1b works with 1 chunk")));
   EXPECT_THAT(refusal(R"({"size": 2, "schedule": "zb-v", "chunks": 3})", 2),
               HasSubstr("zb-v works with 2 chunks"));
