@@ -143,6 +143,8 @@ parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
     // Every stage loads the same samples; those of one count.
     if (model_->stage() > 0) std::fill(sums.begin(), sums.end(), 0.0);
     const std::size_t counts = sums.size();
+    // Ranks that share a micro-batch count its tokens once.
+    if (world_.group(mesh::AxisSet::tp()).index > 0) std::fill(sums.begin(), sums.end(), 0.0);
     const checkpoint::BackgroundSave::Standing save =
         saving() ? background_->standing() : checkpoint::BackgroundSave::Standing();
     sums.push_back(static_cast<double>(world_.control().stop_requested.load()));
@@ -281,30 +283,27 @@ double Engine::clip(double norm) const {
 
 /// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank.
 void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& report) {
-  auto peak_of_stages = static_cast<double>(memory().total_peak);
   if (plan_.stages.stages > 1) {
     // A block's loss stands on one stage and is zero on the others, so that sum is exact.
     const comm::Group& column = world_.group({mesh::Axis::Pp});
     out.block_losses = world_.all_reduce(
         column, std::move(out.block_losses), comm::Op::Sum, TESSERA_HERE("losses of the stages"));
-    peak_of_stages = world_.all_reduce(
-        column, {peak_of_stages}, comm::Op::Max, TESSERA_HERE("memory of the stages"))[0];
   }
   const std::vector<double> mine = out.losses(micros);
   std::vector<double> values = mine;
-  values.push_back(peak_of_stages);
-  const comm::Group& group = world_.group(mesh::AxisSet::dp());
+  values.push_back(static_cast<double>(memory().total_peak));
+  const std::vector<int>& group = world_.group(mesh::AxisSet::dp()).ranks;
   const std::vector<double> all =
-      world_.all_gather(group, values, TESSERA_HERE("losses of the micro-batches"));
+      world_.all_gather(world_.everyone(), values, TESSERA_HERE("losses of the micro-batches"));
   const std::size_t width = values.size();
   micro_losses_.clear();
   for (std::size_t m = 0; m < mine.size(); ++m) {
-    for (int r = 0; r < group.size(); ++r)
+    for (const int r : group)
       micro_losses_.push_back(all[static_cast<std::size_t>(r) * width + m]);
   }
   for (const double loss : micro_losses_)
     report.loss += loss;
-  for (int r = 0; r < group.size(); ++r) {
+  for (int r = 0; r < world_.size(); ++r) {
     const auto peak =
         static_cast<std::int64_t>(all[static_cast<std::size_t>(r) * width + mine.size()]);
     report.mem_peak_bytes = std::max(report.mem_peak_bytes, peak);
@@ -370,9 +369,10 @@ EvalReport Engine::evaluate() {
 std::string Engine::sample() {
   optimizer_->wait_weights();
   std::string text;
-  // Sharded weights are gathered together: then every rank makes the same text, else the stages of
-  // one pipeline.
-  if (world_.group(mesh::AxisSet::dp()).index == 0 || plan_.zero_stage == 3) {
+  // Sharded weights are gathered together, layers are computed together, and stages hand flows on:
+  // then all ranks that take part make the same text.
+  const bool with_speaker = world_.group(mesh::AxisSet::dp()).index == 0;
+  if (with_speaker || plan_.zero_stage == 3) {
     const planner::EvalOptions& options = plan_.config.eval;
     Generator generator(*executor_, *plan_.tokenizer, plan_.model);
     GenerateOptions how;

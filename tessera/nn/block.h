@@ -69,6 +69,7 @@ class Params {
     Shape matrix_shape = {};      ///< empty: the shape
     bool without_prefix = false;  ///< the name is global already
     mesh::ShardSpec spec = {};
+    std::int64_t unit = 1;  ///< elements of a cut dim that stay together: the channels of a head
   };
   explicit Params(std::string prefix) : prefix_(std::move(prefix)) {}
   /// A parameter of this block. The pointer lives as long as the model.

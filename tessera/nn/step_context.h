@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/block.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/ops/dropout.h"
 
 namespace tessera::nn {
@@ -39,8 +40,14 @@ class StepContext {
   /// The objective puts "logits" [B, T, V] into its outputs. Prefill and Decode always do; without
   /// this, for the last token alone: [B, 1, V].
   bool want_logits = false;
-  std::string block_name;        ///< set by the runner
-  const Batch* batch = nullptr;  ///< set by the runner
+  std::string block_name;                  ///< set by the runner
+  const Batch* batch = nullptr;            ///< set by the runner
+  const TensorParallel* tensor = nullptr;  ///< set by the runner; nullptr: every weight is whole
+  /// Whether ranks hold shares of the tokens between tensor-parallel layers. Texts that are being
+  /// made have any length, so they are not cut.
+  [[nodiscard]] bool cuts_tokens() const {
+    return tensor != nullptr && tensor->sequence && (mode_ == Mode::Train || mode_ == Mode::Eval);
+  }
 
   /// The random bits of one dropout of this block. `site` is its name within the block
   /// ("attention", "residual"). p is 0 outside of training.

@@ -107,6 +107,7 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
                          std::move(context),
                          std::vector<Pass>(static_cast<std::size_t>(model_.layout().chunks))});
       slot->context.batch = &slot->batch;
+      slot->context.tensor = model_.tensor_parallel();
       denominators.push_back(model_.objective().denominators(slot->batch));
       if (static_cast<int>(denominators.size()) == input.num_micros) {
         output.denominators = input.global_denominators(denominators);
@@ -354,6 +355,7 @@ void Executor::infer_nothing() {
 nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
   const at::AutoGradMode grad(false);
   context.batch = &batch;
+  context.tensor = model_.tensor_parallel();
   nn::Flow flow;
   nn::Outcome out;
   const std::vector<Action> actions = infer_actions();

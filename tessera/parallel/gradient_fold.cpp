@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -72,7 +73,7 @@ std::optional<std::vector<Touched>> touched_by(const FlatGroup& group, const Hom
                   ids.const_data_ptr<std::int64_t>() + ids.numel());
     std::sort(rows.begin(), rows.end());
     rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-    const std::int64_t width = segment.numel / segment.info->shape.front();
+    const std::int64_t width = segment.numel / segment.info->local_shape().front();
     for (const std::int64_t row : rows)
       out.push_back({segment.begin + row * width, segment.begin + (row + 1) * width});
   }
@@ -82,7 +83,7 @@ std::optional<std::vector<Touched>> touched_by(const FlatGroup& group, const Hom
 /// Sums that the gradient norm has of a parameter.
 std::size_t chunks_of(const ParamPlace& place) {
   if (!place.info->trainable) return 0;
-  return static_cast<std::size_t>((place.info->numel() + kChunk - 1) / kChunk);
+  return static_cast<std::size_t>((place.info->local_numel() + kChunk - 1) / kChunk);
 }
 
 /// Buffers serve several groups: what another one left between and behind the segments must not
@@ -335,6 +336,36 @@ void GradientFold::finish() {
       if (slot.homes[h].accumulator.defined()) sum_of(slot.homes[0]).add_(sum_of(slot.homes[h]));
     }
   }
+  if (model_.tensor_parallel() != nullptr && model_.tensor_parallel()->sequence) add_shares();
+}
+
+/// Tensor-parallel ranks used what they all have whole on their own tokens alone.
+void GradientFold::add_shares() {
+  std::vector<at::Tensor> shares;
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    const FlatGroup& group = model_.groups()[g];
+    if (!group.trainable) continue;
+    const std::int64_t begin = group.layout.shard_begin(group_.index),
+                       end = begin + group.layout.shard_numel();
+    for (const Segment& segment : group.layout.segments()) {
+      const std::int64_t from = std::max(begin, segment.begin), to = std::min(end, segment.end());
+      if (segment.info->cut() || from >= to) continue;
+      shares.push_back(sum_of(slots_[g].homes.front()).narrow(0, from - begin, to - from));
+    }
+  }
+  if (shares.empty()) return;
+  const at::Tensor all = at::cat(shares).to(at::kFloat);
+  world_.transport()
+      .all_reduce(*model_.tensor_parallel()->group,
+                  span_of(all),
+                  comm::Op::Sum,
+                  TESSERA_HERE("add gradients of the ranks' tokens"))
+      ->wait();
+  std::int64_t at = 0;
+  for (const at::Tensor& share : shares) {
+    share.copy_(all.narrow(0, at, share.numel()));
+    at += share.numel();
+  }
 }
 
 /// The stage of the first home adds the homes in the order of their blocks, as one rank would, and
@@ -468,7 +499,7 @@ std::vector<double> GradientFold::chunk_sums() {
       ordered.push_back(all[c / chunks * chunks_per_rank_ + first_chunk[g] + c % chunks]);
   }
   work->wait_reusable();
-  return over_stages(std::move(ordered));
+  return over_stages(over_boxes(std::move(ordered)));
 }
 
 /// Every stage's sums, in the order of the whole model.
@@ -490,6 +521,44 @@ std::vector<double> GradientFold::over_stages(std::vector<double> mine) {
     std::size_t& next = at[static_cast<std::size_t>(place.stage)];
     for (std::size_t c = chunks_of(place); c > 0; --c)
       ordered.push_back(all[next++]);
+  }
+  return ordered;
+}
+
+/// Of a parameter that tensor-parallel ranks hold in boxes: the first of its sums becomes that of
+/// all chunks of all ranks, the others zero. What every rank has whole is counted once.
+std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  if (tensor == nullptr) return ordered;
+  struct Cut {
+    std::size_t begin, end;
+  };
+  std::vector<Cut> cuts;
+  std::vector<double> totals;
+  std::size_t at = 0;
+  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
+    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
+    if (!group.trainable || !group.counted) continue;
+    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
+    const std::size_t end = at + static_cast<std::size_t>((segment.numel + kChunk - 1) / kChunk);
+    if (segment.info->cut()) {
+      cuts.push_back({at, end});
+      totals.push_back(std::accumulate(ordered.begin() + static_cast<std::ptrdiff_t>(at),
+                                       ordered.begin() + static_cast<std::ptrdiff_t>(end),
+                                       0.0));
+    }
+    at = end;
+  }
+  if (cuts.empty()) return ordered;
+  totals = world_.all_reduce(*tensor->group,
+                             std::move(totals),
+                             comm::Op::Sum,
+                             TESSERA_HERE("sums of the gradient norm over boxes"));
+  for (std::size_t i = 0; i < cuts.size(); ++i) {
+    std::fill(ordered.begin() + static_cast<std::ptrdiff_t>(cuts[i].begin),
+              ordered.begin() + static_cast<std::ptrdiff_t>(cuts[i].end),
+              0.0);
+    ordered[cuts[i].begin] = totals[i];
   }
   return ordered;
 }
@@ -537,6 +606,7 @@ void GradientFold::inspect(const BlockRun& run) {
 std::optional<GradientFold::Culprit> GradientFold::diagnosis() {
   diagnosing_ = false;
   const Found mine = found_.value_or(Found{-1, 0, 0});
+  // Stages see other blocks, tensor-parallel ranks other parts of the same gradient.
   const std::vector<double> all =
       world_.all_gather(world_.everyone(),
                         {static_cast<double>(mine.micro),

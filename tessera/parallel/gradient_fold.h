@@ -65,7 +65,8 @@ class GradientFold final : public Policy {
   /// ranks times their number is the step's gradient.
   [[nodiscard]] at::Tensor own(int group) const;
 
-  /// Waits for all folds and adds the homes of tied parameters in block order. After it shard() is
+  /// Waits for all folds and adds the homes of tied parameters in block order; where
+  /// tensor-parallel ranks share the tokens, adds what each found on its own. After it shard() is
   /// the step's gradient.
   void finish();
   /// This rank's part of the group's gradient, [layout.shard_numel()] fp32; undefined for frozen
@@ -163,6 +164,8 @@ class GradientFold final : public Policy {
   std::vector<double> own_sums();
   void add_over_stages(std::size_t group);
   std::vector<double> over_stages(std::vector<double> mine);
+  void add_shares();
+  std::vector<double> over_boxes(std::vector<double> ordered);
 
   comm::World& world_;
   ModelInstance& model_;

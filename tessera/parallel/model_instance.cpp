@@ -18,6 +18,9 @@ ModelInstance::ModelInstance(const nn::Model& model,
       layout_(std::move(layout)),
       stage_(world.mesh().coordinate(world.rank(), mesh::Axis::Pp)) {
   TESSERA_ASSERT(layout_.stages == world.mesh().size(mesh::Axis::Pp));
+  const comm::Group& tensor = world.group(mesh::AxisSet::tp());
+  if (tensor.size() > 1)
+    tensor_ = nn::TensorParallel{&world, &tensor, options_.tensor, options_.sequence};
   build(model);
   group(world);
   attach();
@@ -32,6 +35,7 @@ void ModelInstance::build(const nn::Model& model) {
     entry.params = params.list();
     for (const auto& param : entry.params) {
       if (options_.frozen && options_.frozen(param->info().name)) param->freeze();
+      if (tensor_) nn::place(*param, *tensor_);
     }
     blocks_.push_back(std::move(entry));
   }
@@ -64,10 +68,10 @@ void ModelInstance::group(comm::World& world) {
       const bool known = info.tied && by_name.contains(info.name);
       const bool sharded = options_.residency == Residency::Sharded;
       Residency residency = options_.residency;
-      if (sharded && !known && info.numel() < options_.persistence_threshold &&
-          persistent + info.numel() <= options_.persistent) {
+      if (sharded && !known && info.room_numel() < options_.persistence_threshold &&
+          persistent + info.room_numel() <= options_.persistent) {
         residency = Residency::Whole;
-        persistent += info.numel();
+        persistent += info.room_numel();
       }
       std::string key = info.tied ? info.name : entry.name + (info.trainable ? "" : " (frozen)");
       if (!info.tied && sharded && residency == Residency::Whole) key += " (persistent)";

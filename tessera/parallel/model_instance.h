@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
 #include "tessera/parallel/working_weights.h"
 #include "tessera/tensor/flat_buffer.h"
@@ -60,6 +62,10 @@ struct WeightOptions {
   /// than `persistent` elements do.
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
+  /// Where several ranks hold a layer between them: how, and whether they share the tokens between
+  /// layers too.
+  nn::TensorMode tensor = nn::TensorMode::OneD;
+  bool sequence = false;
   /// Whether a parameter of that name stays as it is.
   std::function<bool(const std::string&)> frozen = {};
 };
@@ -106,7 +112,11 @@ class ModelInstance {
   /// All parameters of the model in that order, tied ones once.
   [[nodiscard]] const std::vector<ParamPlace>& places() const { return places_; }
   [[nodiscard]] DType working() const { return options_.working; }
-  /// Parameters, tied ones counted once, padding not counted.
+  /// How ranks hold layers between them; nullptr: every rank has whole ones.
+  [[nodiscard]] const nn::TensorParallel* tensor_parallel() const {
+    return tensor_ ? &*tensor_ : nullptr;
+  }
+  /// Parameters of all tensor-parallel ranks, tied ones counted once, padding not counted.
   [[nodiscard]] std::int64_t num_parameters() const;
 
  private:
@@ -133,6 +143,7 @@ class ModelInstance {
   WeightOptions options_;
   StageLayout layout_;
   int stage_ = 0;
+  std::optional<nn::TensorParallel> tensor_;
   std::vector<Entry> blocks_;
   std::vector<FlatGroup> groups_;
   std::vector<std::pair<int, int>> order_;

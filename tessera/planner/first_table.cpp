@@ -61,10 +61,18 @@ std::string layout_line(const Plan& plan) {
   const std::string groups = plan.zero_stage == 3 && plan.shard_ranks < plan.data_ranks
                                  ? fmt::format(" in groups of {}", plan.shard_ranks)
                                  : "";
-  return fmt::format("{} x {}, data parallel {}, ZeRO stage {}{}, {}",
+  const ParallelOptions& parallel = plan.config.parallel;
+  const std::string tensor = parallel.tensor.size == 1
+                                 ? ""
+                                 : fmt::format(", tensor parallel {} ({}{})",
+                                               parallel.tensor.size,
+                                               parallel.tensor.mode.value_or("1d"),
+                                               parallel.sequence ? ", sequence" : "");
+  return fmt::format("{} x {}, data parallel {}{}, ZeRO stage {}{}, {}",
                      plural(plan.ranks, "rank"),
                      plural(plan.threads, "thread"),
                      plan.data_ranks,
+                     tensor,
                      plan.zero_stage,
                      groups,
                      precision_text(plan));

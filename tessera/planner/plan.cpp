@@ -160,6 +160,10 @@ class Planner {
     });
     fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_.config, problems_, origins_); });
+    attempt("parallel.tensor", [&] {
+      if (plan_.model.model.blocks.empty()) return;
+      check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_);
+    });
     attempt("scheduler", [&] { check_schedule(plan_, problems_, origins_); });
     check_auto(draft_.automatic, problems_);
     for (std::string& note : config_notes(plan_.config, origins_))
@@ -275,6 +279,7 @@ class Planner {
     const ZeroOptions& zero = config.zero_optimization;
     parallel::WeightOptions& weights = plan_.weight_layout;
     weights.working = plan_.working;
+    weights.sequence = config.parallel.sequence;
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
     const bool whole = plan_.shard_ranks == 1 && plan_.data_ranks > 1;
