@@ -32,8 +32,8 @@ struct Layout {
   std::int64_t micro_batch = 2;
   int stage = 1;
   std::string pipeline = {};  ///< `parallel.pipeline`, as JSON; empty: none
-  int tensor = 1;         ///< ranks that hold a layer between them
-  bool sequence = false;  ///< and its tokens
+  int tensor = 1;             ///< ranks that hold a layer between them
+  bool sequence = false;      ///< and its tokens
 };
 
 /// A tiny GPT on the text of a temporary folder. `changes` are applied to the configuration before
