@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
+#include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/train_config.h"
 
@@ -43,7 +44,8 @@ void build(OpenModel& out, comm::World& world) {
       *out.model, std::vector<parallel::Policy*>{out.gather.get()});
 }
 
-/// Calls fn(parameter, begin, end, fp32 values) for what this rank holds of every parameter.
+/// Calls fn(parameter, begin, end, fp32 values) for what this rank holds of every parameter:
+/// elements of its box.
 template <class Fn>
 void for_each_range(OpenModel& out, Fn fn) {
   const int rank = out.world->group(mesh::AxisSet::dp()).index;
@@ -70,7 +72,7 @@ void load_checkpoint(OpenModel& out) {
                    pieces.push_back({info.name,
                                      DType::F32,
                                      info.shape,
-                                     {mesh::whole(info.shape), begin, end},
+                                     {info.held(), begin, end},
                                      {reinterpret_cast<std::byte*>(values),
                                       static_cast<std::size_t>(end - begin) * sizeof(float)}});
                  });
@@ -85,7 +87,12 @@ void load(OpenModel& out) {
   } else {
     const json::Value config = json::parse_strict(files::read(out.source / "config.json"),
                                                   (out.source / "config.json").string());
-    for_each_range(out, models::family_of_hf(config).weights_from_hf(out.source, out.shape));
+    const models::WeightSource source =
+        models::family_of_hf(config).weights_from_hf(out.source, out.shape);
+    for_each_range(out,
+                   [&](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* values) {
+                     parallel::fill_held(source, info, begin, end, values);
+                   });
   }
   for (parallel::FlatGroup& group : out.model->groups())
     group.weights.written();
@@ -101,6 +108,7 @@ void find_run(OpenModel& out) {
   const planner::Plan plan =
       planner::make_plan(opened.meta().config, trained_on, (out.source / "manifest.json").string());
   out.shape = plan.model;
+  out.trained_on = trained_on;
   out.tokenizer = plan.tokenizer;
   out.config = opened.meta().config;
 }

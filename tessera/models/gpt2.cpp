@@ -106,7 +106,8 @@ class Layer final : public nn::Block {
                              Init::zeros(),
                              {.matrix_shape = {3 * C}});
     }
-    proj_weight_ = params.add("attn.c_proj.weight", {C, C}, {"embed", "heads"}, residual);
+    proj_weight_ =
+        params.add("attn.c_proj.weight", {C, C}, {"embed", "heads"}, residual, {.unit = K});
     proj_bias_ = params.add("attn.c_proj.bias", {C}, {"embed"}, Init::zeros());
     ln_2_.declare(params, "ln_2", C);
     fc_weight_ = params.add("mlp.c_fc.weight", {F, C}, {"ffn", "embed"}, init);
@@ -127,9 +128,11 @@ class Layer final : public nn::Block {
                                      const Batch& batch,
                                      StepContext& context) const {
     const at::Tensor h_BTC = ln_1_(x_BTC, shape_.layer_norm_eps, context);
+    const nn::HeadRange heads = nn::heads_of(*qkv_weight_);
     const auto qkv =
-        nn::split_heads(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), 3, shape_.num_heads);
+        nn::split_heads(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), 3, heads.count);
     ops::AttentionArgs args;
+    args.first_head = heads.first;
     if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
     args.dropout = context.dropout("attention", shape_.attention_dropout);
     const at::Tensor y_BHTK =

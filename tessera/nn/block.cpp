@@ -36,6 +36,7 @@ std::shared_ptr<Param> make(
   info.init = init;
   info.trainable = tags.trainable;
   info.spec = std::move(tags.spec);
+  info.unit = tags.unit;
   return std::make_shared<Param>(std::make_shared<const ParamInfo>(std::move(info)));
 }
 

@@ -50,6 +50,9 @@ class Batch {
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] const at::Tensor& tensor(std::string_view name) const;  ///< Error{Bug} if absent
   void set(std::string name, at::Tensor value);
+  [[nodiscard]] const std::map<std::string, at::Tensor, std::less<>>& tensors() const {
+    return tensors_;
+  }
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(sample_ids.size()); }
   std::vector<std::int64_t> sample_ids;
 
@@ -66,6 +69,7 @@ class Params {
     Shape matrix_shape = {};      ///< empty: the shape
     bool without_prefix = false;  ///< the name is global already
     mesh::ShardSpec spec = {};
+    std::int64_t unit = 1;  ///< elements of a cut dim that stay together: the channels of a head
   };
   explicit Params(std::string prefix) : prefix_(std::move(prefix)) {}
   /// A parameter of this block. The pointer lives as long as the model.

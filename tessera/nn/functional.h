@@ -16,6 +16,10 @@
 
 namespace tessera::nn {
 
+// Where tensor parallelism cuts a weight, these layers do what its cut needs: inputs and outputs of
+// a layer whose output features are cut and of the next one, whose input features are, are what one
+// device would have, and between the two lies a share of the features.
+
 /// y[..., O] = x[..., I] weight^T + bias; weight of shape [O..., I] (leading dims are flattened),
 /// bias may be null.
 at::Tensor linear(const at::Tensor& x,
@@ -42,6 +46,11 @@ at::Tensor attention(const at::Tensor& q,
 std::vector<at::Tensor> split_heads(const at::Tensor& x_BTO,
                                     std::int64_t parts,
                                     std::int64_t num_heads);
+/// The heads that this rank holds of a projection by `weight` [parts, H, K, I].
+struct HeadRange {
+  std::int64_t first = 0, count = 0;
+};
+HeadRange heads_of(const Param& weight);
 /// [B, H, T, K] -> [B, T, H * K].
 at::Tensor merge_heads(const at::Tensor& x_BHTK);
 at::Tensor activate(const at::Tensor& x, ops::Activation activation);

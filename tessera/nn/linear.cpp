@@ -3,6 +3,7 @@
 
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/one_d.h"
 
 namespace tessera::nn {
 
@@ -60,25 +61,45 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
   }
 };
 
+/// With the part of the weight that this rank holds.
+at::Tensor local_linear(const at::Tensor& x,
+                        const Param& weight,
+                        const Param* bias,
+                        std::optional<at::ScalarType> out_dtype,
+                        StepContext& context) {
+  return LinearNode::apply(x,
+                           weight.tensor(),
+                           bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
+                           out_dtype,
+                           LinearNode::Use{&weight, bias, &context});
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x,
                   const Param& weight,
                   const Param* bias,
                   StepContext& context) {
-  return LinearNode::apply(x,
-                           weight.tensor(),
-                           bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
-                           std::optional<at::ScalarType>(),
-                           LinearNode::Use{&weight, bias, &context});
+  switch (one_d::cut_of(weight.info())) {
+    case one_d::Cut::None:
+      break;
+    case one_d::Cut::Outputs:
+      return local_linear(one_d::enter(x, context), weight, bias, std::nullopt, context);
+    case one_d::Cut::Inputs: {
+      const at::Tensor y =
+          one_d::leave(local_linear(x, weight, nullptr, std::nullopt, context), context);
+      return bias == nullptr ? y : one_d::add_bias(y, *bias, context);
+    }
+  }
+  return local_linear(x, weight, bias, std::nullopt, context);
 }
 
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context) {
-  return LinearNode::apply(x_BTC,
-                           weight_VC.tensor(),
-                           std::optional<at::Tensor>(),
-                           std::optional<at::ScalarType>(at::kFloat),
-                           LinearNode::Use{&weight_VC, nullptr, &context});
+  if (one_d::cut_of(weight_VC.info()) == one_d::Cut::None)
+    return local_linear(x_BTC, weight_VC, nullptr, at::kFloat, context);
+  const at::Tensor shares =
+      local_linear(one_d::enter(x_BTC, context), weight_VC, nullptr, at::kFloat, context);
+  return one_d::gather_vocab(shares, weight_VC, context);
 }
 
 }  // namespace tessera::nn

@@ -100,6 +100,11 @@ std::vector<at::Tensor> split_heads(const at::Tensor& x_BTO,
   return SplitHeadsNode::apply(x_BTO, parts, num_heads);
 }
 
+HeadRange heads_of(const Param& weight) {
+  const mesh::Box box = weight.info().held();
+  return {box.begin.at(1), box.end.at(1) - box.begin.at(1)};
+}
+
 at::Tensor merge_heads(const at::Tensor& x_BHTK) {
   return x_BHTK.transpose(1, 2).reshape({x_BHTK.size(0), x_BHTK.size(2), -1});
 }

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/philox.h"
+#include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
 
 namespace tessera::nn {
@@ -22,6 +23,7 @@ ops::DropoutKey StepContext::dropout(std::string_view site, double p) const {
   key.p = p;
   key.key = mix64(mix64(seed_), files::xxh3(std::as_bytes(std::span(place))));
   key.sample_ids = batch->sample_ids;
+  if (cuts_tokens()) key.part = tensor->group->index;
   return key;
 }
 

@@ -9,11 +9,13 @@
 #include <string>
 #include <string_view>
 #include <typeindex>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/block.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/ops/dropout.h"
 
 namespace tessera::nn {
@@ -38,8 +40,14 @@ class StepContext {
   /// The objective puts "logits" [B, T, V] into its outputs. Prefill and Decode always do; without
   /// this, for the last token alone: [B, 1, V].
   bool want_logits = false;
-  std::string block_name;        ///< set by the runner
-  const Batch* batch = nullptr;  ///< set by the runner
+  std::string block_name;                  ///< set by the runner
+  const Batch* batch = nullptr;            ///< set by the runner
+  const TensorParallel* tensor = nullptr;  ///< set by the runner; nullptr: every weight is whole
+  /// Whether ranks hold shares of the tokens between tensor-parallel layers. Texts that are being
+  /// made have any length, so they are not cut.
+  [[nodiscard]] bool cuts_tokens() const {
+    return tensor != nullptr && tensor->sequence && (mode_ == Mode::Train || mode_ == Mode::Eval);
+  }
 
   /// The random bits of one dropout of this block. `site` is its name within the block
   /// ("attention", "residual"). p is 0 outside of training.
@@ -64,6 +72,10 @@ class StepContext {
   [[nodiscard]] bool deferring() const { return deferring_; }
   void defer(std::function<void()> fn) { deferred_.push_back(std::move(fn)); }
   void set_deferring(bool on) { deferring_ = on; }
+  /// What was put off so far; the caller runs it, in that order and without grad mode.
+  [[nodiscard]] std::vector<std::function<void()>> take_deferred() {
+    return std::exchange(deferred_, {});
+  }
   /// Runs what was put off, in the order in which it was, and forgets it.
   void run_deferred();
 

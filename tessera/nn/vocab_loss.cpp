@@ -4,6 +4,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/linear.h"
 
@@ -26,14 +27,20 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
                                double label_smoothing,
                                Use use) {
     const bool want_grad = use.context->training();
+    const bool cut = one_d::cut_of(use.weight->info()) != one_d::Cut::None;
     at::Tensor kept_logits;
     if (use.context->want_logits) {
       auto sizes = x.sizes().vec();
       sizes.back() = matrix(weight).size(0);
       kept_logits = ops::linear(rows(x), matrix(weight), {}, at::kFloat).view(sizes);
+      if (cut) kept_logits = one_d::gather_vocab(kept_logits, *use.weight, *use.context);
     }
-    const auto out = ops::linear_cross_entropy(
-        rows(x), matrix(weight), labels.reshape({-1}), label_smoothing, want_grad);
+    const at::Tensor targets = labels.reshape({-1});
+    const auto out =
+        cut ? one_d::linear_cross_entropy(
+                  rows(x), *use.weight, targets, label_smoothing, want_grad, *use.context)
+            : ops::linear_cross_entropy(
+                  rows(x), matrix(weight), targets, label_smoothing, want_grad);
     use.dlogits = out.dlogits_NV;
     node->save_for_backward({x, weight});
     keep(node, std::move(use));
@@ -96,7 +103,8 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
                      StepContext& context) {
-  const variable_list out = VocabLossNode::apply(x_BTC,
+  const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
+  const variable_list out = VocabLossNode::apply(cut ? one_d::enter(x_BTC, context) : x_BTC,
                                                  weight_VC.tensor(),
                                                  labels_BT,
                                                  label_smoothing,

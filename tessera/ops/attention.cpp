@@ -22,6 +22,14 @@ bool sees_all(const AttentionArgs& args, std::int64_t keys) {
   return !args.causal || args.query_offset + 1 >= keys;
 }
 
+/// The random bits of these heads: they know neither the heads nor the tokens of other ranks.
+DropoutKey dropout_of(const AttentionArgs& args, const at::Tensor& probabilities) {
+  DropoutKey key = args.dropout;
+  key.part = 0;
+  key.element_offset += args.first_head * probabilities.size(2) * probabilities.size(3);
+  return key;
+}
+
 /// Which kernel makes it.
 enum class Way {
   Blocks,  ///< our flash kernel
@@ -87,7 +95,8 @@ AttentionOut math_attention(const at::Tensor& q,
   const at::Tensor probabilities =
       at::matmul(cpu::plain_float(q), cpu::plain_float(k).transpose(2, 3)).contiguous();
   softmax_(probabilities, args, scale_of(args, q));
-  const at::Tensor y = at::matmul(dropout(probabilities, args.dropout), cpu::plain_float(v));
+  const at::Tensor y =
+      at::matmul(dropout(probabilities, dropout_of(args, probabilities)), cpu::plain_float(v));
   return {y.to(q.scalar_type()), probabilities};
 }
 
@@ -97,10 +106,11 @@ AttentionGrads math_backward(const at::Tensor& dy,
                              const at::Tensor& v,
                              const at::Tensor& probabilities,
                              const AttentionArgs& args) {
-  const at::Tensor g = cpu::plain_float(dy), dropped = dropout(probabilities, args.dropout);
+  const DropoutKey key = dropout_of(args, probabilities);
+  const at::Tensor g = cpu::plain_float(dy), dropped = dropout(probabilities, key);
   const at::Tensor dv = at::matmul(dropped.transpose(2, 3), g);
   at::Tensor dscores = at::matmul(g, cpu::plain_float(v).transpose(2, 3)).contiguous();
-  dscores = dropout(dscores, args.dropout);
+  dscores = dropout(dscores, key);
   const std::int64_t S = dscores.size(3);
   const auto kernel = cpu::kernels().softmax_grad;
   const float scale = static_cast<float>(scale_of(args, q));

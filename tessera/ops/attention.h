@@ -18,6 +18,7 @@ struct AttentionArgs {
   at::Tensor mask_BS;  ///< undefined, or 1 where a key counts and 0 where it is padding: adds (1 -
                        ///< mask) * -10000
   DropoutKey dropout;  ///< on the probabilities; element = (head * T + query) * S + key
+  std::int64_t first_head = 0;  ///< of H, among all heads of the layer: `head` above counts from it
 };
 struct AttentionOut {
   at::Tensor y_BHTK;  ///< q's dtype

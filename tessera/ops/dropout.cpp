@@ -46,7 +46,7 @@ at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
              here,
              key.key,
              static_cast<std::uint64_t>(key.sample_ids[static_cast<std::size_t>(sample)]),
-             static_cast<std::uint64_t>(key.element_offset + first),
+             static_cast<std::uint64_t>(key.element_offset + key.part * each + first),
              limit,
              scale);
       begin += here;

@@ -17,7 +17,10 @@ struct DropoutKey {
   double p = 0.0;                        ///< probability of zero
   std::uint64_t key = 0;                 ///< seed and site mixed
   std::vector<std::int64_t> sample_ids;  ///< one for each index of dim 0
-  std::int64_t element_offset = 0;  ///< of this shard's first element in the sample (heads, tokens)
+  std::int64_t element_offset = 0;       ///< of this tensor's first element in the sample
+  /// The sample lies in equal parts on several ranks, and the tensor holds this one: its first
+  /// element is `part` times its elements of a sample further on.
+  std::int64_t part = 0;
   [[nodiscard]] bool active() const { return p > 0.0; }
 };
 /// mask * x / (1 - p), x of [B, ...]; element e of sample s uses word e % 4 of Philox(key)(e / 4,

@@ -65,7 +65,8 @@ class GradientFold final : public Policy {
   /// ranks times their number is the step's gradient.
   [[nodiscard]] at::Tensor own(int group) const;
 
-  /// Waits for all folds and adds the homes of tied parameters in block order. After it shard() is
+  /// Waits for all folds and adds the homes of tied parameters in block order; where
+  /// tensor-parallel ranks share the tokens, adds what each found on its own. After it shard() is
   /// the step's gradient.
   void finish();
   /// This rank's part of the group's gradient, [layout.shard_numel()] fp32; undefined for frozen
@@ -161,6 +162,10 @@ class GradientFold final : public Policy {
     return keeps_own_ && home.local ? home.local->flat : home.accumulator;
   }
   std::vector<double> own_sums();
+  void add_over_stages(std::size_t group);
+  std::vector<double> over_stages(std::vector<double> mine);
+  void add_shares();
+  std::vector<double> over_boxes(std::vector<double> ordered);
 
   comm::World& world_;
   ModelInstance& model_;
@@ -172,9 +177,9 @@ class GradientFold final : public Policy {
   comm::RegionPtr sums_region_;
   std::int64_t chunks_per_rank_ = 0;
   bool diagnosing_ = false, keeps_own_ = false;
-  /// Of this rank: micro-batch, block, index of the parameter in the block.
+  /// Of this rank: micro-batch, block, and the parameter's index in ModelInstance::places().
   struct Found {
-    int micro, block, param;
+    int micro, block, place;
   };
   std::optional<Found> found_;
 };

@@ -46,6 +46,14 @@ std::int64_t extent_of(const optim::StateSpec& state, const optim::ParamFacts& f
   return state.extent == optim::Extent::Rows ? facts.rows : facts.columns;
 }
 
+/// A view.
+at::Tensor box_of(const at::Tensor& whole, const mesh::Box& box) {
+  at::Tensor out = whole;
+  for (std::size_t d = 0; d < box.begin.size(); ++d)
+    out = out.narrow(static_cast<std::int64_t>(d), box.begin[d], box.end[d] - box.begin[d]);
+  return out;
+}
+
 comm::Span floats(const at::Tensor& tensor) {
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), DType::F32, {}};
 }
@@ -81,6 +89,7 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
   TESSERA_ASSERT(kept_.masters == DType::F32 || kept_.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   if (const auto* rule_of_signs = dynamic_cast<const optim::CompressedRule*>(&rule)) {
+    TESSERA_ASSERT(model_.tensor_parallel() == nullptr);
     TESSERA_ASSERT(stage_ <= (rule_of_signs->local_weights() ? 0 : 1));
     compressed_ = std::make_unique<CompressedState>(world_, model_, *rule_of_signs);
   }
@@ -174,11 +183,11 @@ void ShardedOptimizer::fill(const FillRange& source) {
     for (const Part& part : slots_[g].parts) {
       const std::int64_t end = part.first + part.numel;
       if (slots_[g].master != nullptr) {
-        source(*part.segment->info, part.first, end, slots_[g].master + part.at);
+        fill_held(source, *part.segment->info, part.first, end, slots_[g].master + part.at);
         continue;
       }
       const at::Tensor wide = at::empty({part.numel}, at::kFloat);
-      source(*part.segment->info, part.first, end, wide.data_ptr<float>());
+      fill_held(source, *part.segment->info, part.first, end, wide.data_ptr<float>());
       model_.groups()[g].weights.own().narrow(0, part.at, part.numel).copy_(wide);
     }
   }
@@ -362,23 +371,30 @@ void ShardedOptimizer::fold_norms(std::vector<double> sums,
     sums = world_.all_reduce(
         group_, std::move(sums), comm::Op::Sum, TESSERA_HERE("sums of the optimizer's norms"));
   }
+  // Of each (segment, norm): its chunks' sums.
+  std::vector<double> totals;
+  std::vector<bool> cut;
+  std::vector<std::size_t> first_of_group, first_total;
+  for (const FlatGroup& group : model_.groups()) {
+    first_of_group.push_back(first_total.size());
+    for (const Segment& segment : group.layout.segments()) {
+      const std::int64_t offset = offsets[first_total.size()], chunks = chunks_of(segment.numel);
+      first_total.push_back(totals.size());
+      if (!group.trainable) continue;
+      for (std::int64_t k = 0; k < rule_.num_norms(facts_of(*segment.info)); ++k) {
+        const auto first = sums.begin() + offset + k * chunks;
+        totals.push_back(std::accumulate(first, first + chunks, 0.0));
+        cut.push_back(segment.info->cut());
+      }
+    }
+  }
+  add_boxes(totals, cut);
   const auto norms_of = [&](std::size_t place, const optim::ParamFacts& facts) {
     std::vector<double> norms;
-    const std::int64_t chunks = chunks_of(facts.numel());
-    for (std::int64_t k = 0; k < rule_.num_norms(facts); ++k) {
-      double sum = 0;
-      for (std::int64_t c = 0; c < chunks; ++c)
-        sum += sums[static_cast<std::size_t>(offsets[place] + k * chunks + c)];
-      norms.push_back(std::sqrt(sum));
-    }
+    for (std::int64_t k = 0; k < rule_.num_norms(facts); ++k)
+      norms.push_back(std::sqrt(totals[first_total[place] + static_cast<std::size_t>(k)]));
     return norms;
   };
-  std::vector<std::size_t> first_of_group;
-  std::size_t place = 0;
-  for (const FlatGroup& group : model_.groups()) {
-    first_of_group.push_back(place);
-    place += group.layout.segments().size();
-  }
   for (Slot& slot : slots_) {
     for (Part& part : slot.parts) {
       if (!model_.groups()[static_cast<std::size_t>(part.group)].trainable) continue;
@@ -391,6 +407,18 @@ void ShardedOptimizer::fold_norms(std::vector<double> sums,
     whole.norms = norms_of(first_of_group[static_cast<std::size_t>(whole.group)] +
                                static_cast<std::size_t>(whole.segment),
                            whole.facts);
+  }
+}
+
+/// Those of parameters that tensor-parallel ranks hold in boxes; what every rank has whole counts
+/// once.
+void ShardedOptimizer::add_boxes(std::vector<double>& totals, const std::vector<bool>& cut) {
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  if (tensor == nullptr) return;
+  const std::vector<double> sums = world_.all_reduce(
+      *tensor->group, totals, comm::Op::Sum, TESSERA_HERE("sums of the optimizer's norms"));
+  for (std::size_t i = 0; i < totals.size(); ++i) {
+    if (cut[i]) totals[i] = sums[i];
   }
 }
 
@@ -435,18 +463,43 @@ void ShardedOptimizer::transform(const optim::UpdateScalars& scalars) {
   }
 }
 
+/// The whole tensor from the boxes of all tensor-parallel ranks: each of them transforms it,
+/// because they own it at the same place along their data-parallel ranks.
+at::Tensor ShardedOptimizer::whole_of(const ParamInfo& info, const at::Tensor& held) {
+  const comm::Group& group = *model_.tensor_parallel()->group;
+  const std::int64_t room = info.room_numel();
+  const at::Tensor mine = at::zeros({room}, at::kFloat);
+  mine.narrow(0, 0, held.numel()).copy_(held);
+  const at::Tensor all = at::empty({group.size(), room}, at::kFloat);
+  const auto work = world_.transport().all_gather(
+      group,
+      floats(mine),
+      floats(all),
+      TESSERA_HERE(fmt::format("boxes of the direction of {}", info.name)));
+  work->wait();
+  work->wait_reusable();
+  const at::Tensor whole = at::empty(info.shape, at::kFloat);
+  for (int r = 0; r < group.size(); ++r) {
+    const mesh::Box box = mesh::local_box(
+        info.shape, info.spec, world_.mesh(), group.ranks[static_cast<std::size_t>(r)]);
+    const at::Tensor place = box_of(whole, box);
+    place.copy_(all[r].narrow(0, 0, box.numel()).view(place.sizes()));
+  }
+  return whole;
+}
+
 void ShardedOptimizer::transform_one(Whole& whole, const optim::UpdateScalars& scalars) {
   const Segment& segment = segment_of(whole);
   const FlatLayout& layout = model_.groups()[static_cast<std::size_t>(whole.group)].layout;
   Part* const own = part_of(whole.group, whole.segment);
   const bool alone = own != nullptr && own->numel == segment.numel;
-  const at::Tensor matrix = alone ? own->direction : at::empty({segment.numel}, at::kFloat);
+  const at::Tensor held = alone ? own->direction : at::empty({segment.numel}, at::kFloat);
   const auto each_piece = [&](auto fn) {
     for (int r = 0; r < group_.size() && stage_ > 0; ++r) {
       const Range range =
           overlap(segment, layout.shard_begin(r), layout.shard_begin(r) + layout.shard_numel());
       if (range.empty()) continue;
-      fn(r, matrix.narrow(0, range.begin - segment.begin, range.end - range.begin));
+      fn(r, held.narrow(0, range.begin - segment.begin, range.end - range.begin));
     }
   };
   if (!alone) {
@@ -463,6 +516,8 @@ void ShardedOptimizer::transform_one(Whole& whole, const optim::UpdateScalars& s
           ->wait();
     });
   }
+  const ParamInfo& info = *segment.info;
+  const at::Tensor matrix = info.cut() ? whole_of(info, held) : held;
   optim::MatrixView view;
   view.direction = matrix.data_ptr<float>();
   for (at::Tensor& state : whole.state)
@@ -470,6 +525,7 @@ void ShardedOptimizer::transform_one(Whole& whole, const optim::UpdateScalars& s
   view.facts = &whole.facts;
   view.norms = whole.norms;
   rule_.transform(view, scalars);
+  if (info.cut()) held.copy_(box_of(matrix, info.held()).reshape({-1}));
   if (alone) return;
   std::vector<comm::WorkPtr> sent;
   each_piece([&](int r, const at::Tensor& piece) {
@@ -502,7 +558,10 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
     return std::span<std::byte>(reinterpret_cast<std::byte*>(base),
                                 static_cast<std::size_t>(numel) * sizeof(float));
   };
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  const bool first_holder = tensor == nullptr || tensor->group->index == 0;
   for (std::size_t g = 0; g < slots_.size(); ++g) {
+    if (for_save && !model_.groups()[g].counted) continue;  // another stage's
     Slot& slot = slots_[g];
     const FlatLayout& layout = model_.groups()[g].layout;
     // A replicated state is still written once: every rank writes its shard of it.
@@ -515,7 +574,8 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
       if (range.empty()) continue;
       const ParamInfo& info = *part.segment->info;
       const std::int64_t first = range.begin - part.segment->begin, numel = range.end - range.begin;
-      const mesh::Piece piece{mesh::whole(info.shape), first, first + numel};
+      if (for_save && !info.cut() && !first_holder) continue;
+      const mesh::Piece piece{info.held(), first, first + numel};
       out.push_back({info.name,
                      DType::F32,
                      info.shape,
@@ -535,7 +595,8 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
     }
   }
   for (Whole& whole : wholes_) {
-    if (for_save ? whole.owner != group_.index : !owns(whole)) continue;
+    const bool counted = model_.groups()[static_cast<std::size_t>(whole.group)].counted;
+    if (for_save ? whole.owner != group_.index || !counted || !first_holder : !owns(whole)) continue;
     std::size_t s = 0;
     for (const optim::StateSpec& state : rule_.state(whole.facts)) {
       if (state.extent == optim::Extent::Elements) continue;

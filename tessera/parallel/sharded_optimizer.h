@@ -20,6 +20,7 @@
 #include "tessera/optim/rule.h"
 #include "tessera/parallel/compressed_state.h"
 #include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/held.h"
 #include "tessera/parallel/model_instance.h"
 
 namespace tessera::parallel {
@@ -38,10 +39,6 @@ struct ParamSetting {
   std::optional<double> weight_decay = {};
 };
 using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
-/// Writes elements [begin, end) of a parameter (row-major, global) as fp32.
-using FillRange =
-    std::function<void(const ParamInfo&, std::int64_t begin, std::int64_t end, float* out)>;
-
 /// What a rule may know of a parameter. A matrix with an axis over the vocabulary, or whose rows
 /// have no logical axis (a table of positions), is an embedding.
 optim::ParamFacts facts_of(const ParamInfo& info);
@@ -55,7 +52,8 @@ optim::ParamFacts facts_of(const ParamInfo& info);
 /// whole tensors send the direction of each to one owner, the load of matrix products balanced over
 /// the ranks, and get it back. Both give the same bits on any number of ranks. A
 /// optim::CompressedRule works in stages 0 and 1, with the same bits in both on the same ranks; one
-/// with local_weights() in stage 0.
+/// with local_weights() in stage 0. Where tensor-parallel ranks hold boxes of the parameters, norms
+/// are sums over the boxes, whole tensors are put together of them, and there is no compression.
 class ShardedOptimizer {
  public:
   /// stage: 0 to 3, as the model's weights are spread. `rule` must outlive this.
@@ -93,7 +91,7 @@ class ShardedOptimizer {
     int group = 0;
     int segment_index = 0;
     std::int64_t at = 0;     ///< in the slot's range
-    std::int64_t first = 0;  ///< element of the parameter
+    std::int64_t first = 0;  ///< element of what this rank holds of the parameter
     std::int64_t numel = 0;  ///< 0 where the rank only owns the whole tensor's transform
     ParamSetting setting;
     optim::ParamFacts facts;
@@ -132,8 +130,10 @@ class ShardedOptimizer {
   float* wide_copy(const at::Tensor& narrow);
   void prepare(GradientFold& gradients, const optim::UpdateScalars& scalars);
   void fold_norms(std::vector<double> sums, const std::vector<std::int64_t>& offsets);
+  void add_boxes(std::vector<double>& totals, const std::vector<bool>& cut);
   void transform(const optim::UpdateScalars& scalars);
   void transform_one(Whole& whole, const optim::UpdateScalars& scalars);
+  at::Tensor whole_of(const ParamInfo& info, const at::Tensor& held);
   Part* part_of(int group, int segment);
   void update_group(std::size_t group,
                     GradientFold& gradients,

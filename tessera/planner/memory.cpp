@@ -4,14 +4,18 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/ops/cross_entropy.h"
+#include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/stages.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::planner {
@@ -29,13 +33,28 @@ struct Buffer {
   bool table = false;  // over the vocabulary
 };
 
-// Bytes of an optimizer's state of one parameter; `elements`: type of a state that has a value for
-// each of its elements.
-std::int64_t state_bytes(const optim::Rule& rule, const ParamInfo& info, DType elements) {
+// Elements of a parameter on the rank that holds most of it.
+std::int64_t held(const ParamInfo& info, std::int64_t tensor_ranks) {
+  if (tensor_ranks == 1) return info.numel();
+  std::int64_t numel = info.numel();
+  for (const mesh::Split& split : nn::spec_of(info, nn::TensorMode::OneD).splits) {
+    const std::int64_t size = info.shape[static_cast<std::size_t>(split.dim)];
+    const auto [begin, end] = mesh::even_cut(size, split.unit, static_cast<int>(tensor_ranks), 0);
+    numel = numel / size * (end - begin);
+  }
+  return numel;
+}
+
+// Bytes of an optimizer's state of `numel` elements of one parameter; `elements`: type of a state
+// that has a value for each of them.
+std::int64_t state_bytes(const optim::Rule& rule,
+                         const ParamInfo& info,
+                         std::int64_t numel,
+                         DType elements) {
   const optim::ParamFacts facts = parallel::facts_of(info);
   std::int64_t bytes = 0;
   for (const optim::StateSpec& state : rule.state(facts)) {
-    const std::int64_t count = state.extent == optim::Extent::Elements ? info.numel()
+    const std::int64_t count = state.extent == optim::Extent::Elements ? numel
                                : state.extent == optim::Extent::Rows   ? facts.rows
                                                                        : facts.columns;
     const bool each = state.extent == optim::Extent::Elements;
@@ -57,8 +76,8 @@ double exchange_bytes(const Plan& plan) {
   return bytes;
 }
 
-// `states`: type of the moments.
-std::vector<Buffer> buffers_of(const Plan& plan, DType states) {
+// `states`: type of the moments. `tensor_ranks`: that hold a layer between them.
+std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tensor_ranks) {
   std::map<std::string, Buffer> by_name;
   const auto rule = make_rule(plan);
   const parallel::WeightOptions& weights = plan.weight_layout;
@@ -69,12 +88,13 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states) {
     spec.make()->declare(params);
     for (const auto& param : params.list()) {
       const ParamInfo& info = param->info();
+      const std::int64_t numel = held(info, tensor_ranks);
       const bool frozen = !info.trainable || (weights.frozen && weights.frozen(info.name));
       const bool known = info.tied && by_name.contains(info.name);
-      const bool small = info.numel() < weights.persistence_threshold &&
-                         persistent + info.numel() <= weights.persistent;
+      const bool small =
+          numel < weights.persistence_threshold && persistent + numel <= weights.persistent;
       const bool sharded = known ? by_name.at(info.name).sharded : sharding && !small;
-      if (sharding && !sharded && !known) persistent += info.numel();
+      if (sharding && !sharded && !known) persistent += numel;
       const std::string name =
           info.tied ? info.name
                     : fmt::format("{} {}{}", spec.name, frozen ? "f" : "", sharded ? "s" : "");
@@ -85,15 +105,29 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states) {
                      (info.shape.size() == 2 && !info.axes.empty() && info.axes.front() == "vocab");
       buffer.homes = info.tied ? buffer.homes + 1 : 1;
       if (known) continue;
-      buffer.numel += info.numel();
-      buffer.largest = std::max(buffer.largest, info.numel());
-      if (!frozen) buffer.state_bytes += state_bytes(*rule, info, states);
+      buffer.numel += numel;
+      buffer.largest = std::max(buffer.largest, numel);
+      if (!frozen) buffer.state_bytes += state_bytes(*rule, info, numel, states);
     }
   }
   std::vector<Buffer> out;
   for (auto& [name, buffer] : by_name)
     out.push_back(buffer);
   return out;
+}
+
+std::int64_t tensor_ranks(const Plan& plan) {
+  return plan.config.parallel.tensor.size;
+}
+
+// The largest share of `size` that one of the tensor-parallel ranks holds.
+std::int64_t share(const Plan& plan, std::int64_t size) {
+  return (size + tensor_ranks(plan) - 1) / tensor_ranks(plan);
+}
+
+// Tokens that a rank has between the layers that share their weights.
+std::int64_t own_tokens(const Plan& plan, std::int64_t tokens) {
+  return plan.config.parallel.sequence ? share(plan, tokens) : tokens;
 }
 
 std::int64_t mlp_channels(const Plan& plan) {
@@ -114,18 +148,19 @@ std::int64_t layers_run_twice(const Plan& plan) {
   return std::count(blocks.begin() + 1, blocks.end() - 1, true);
 }
 
-// What a layer keeps from forward to backward, in values: its input, two norms, the fused
-// projection, attention before and after the heads are merged, the residual between, and the MLP
-// before and after its nonlinearity.
+// What a layer keeps from forward to backward, in values: its input and the residual between its
+// halves, two norms, the fused projection, attention before and after the heads are merged, and the
+// MLP before and after its nonlinearity. Of the first two a rank has its tokens, of the norms all
+// tokens, of the rest its heads and features.
 std::int64_t layer_values(const Plan& plan, std::int64_t tokens) {
   const std::int64_t C = plan.model.hidden_size, F = mlp_channels(plan);
-  return tokens * (9 * C + 2 * F);
+  return own_tokens(plan, tokens) * 2 * C + tokens * (2 * C + share(plan, 5 * C + 2 * F));
 }
 
 // Attention weights are kept whole only where the fused kernel cannot be used: with dropout, or
 // with padding masks.
 std::int64_t attention_bytes(const Plan& plan, std::int64_t batch) {
-  const std::int64_t rows = batch * plan.model.num_heads * plan.sequence_length;
+  const std::int64_t rows = batch * share(plan, plan.model.num_heads) * plan.sequence_length;
   const bool whole = attention_dropout(plan) > 0 || !plan.config.data.pack;
   return rows * (whole ? plan.sequence_length : 1) * 4;
 }
@@ -137,12 +172,12 @@ std::int64_t training_activations(const Plan& plan) {
   const std::int64_t layer = layer_values(plan, tokens) * value + attention;
   const std::int64_t kept = plan.recompute.regions ? layer - attention : layer;
   const std::int64_t twice = layers_run_twice(plan),
-                     input = tokens * plan.model.hidden_size * value;
+                     input = own_tokens(plan, tokens) * plan.model.hidden_size * value;
+  const std::int64_t V = share(plan, plan.model.vocab_size);
   // Logits in fp32 become their own gradient in place; in 16 bits it is a narrow one beside them.
-  const std::int64_t rows = ops::logits_rows_at_once(
-      to_torch(plan.working), tokens, plan.model.vocab_size, /*want_grad=*/true);
-  const std::int64_t logits =
-      plan.model.vocab_size * (rows * 4 + (value == 4 ? 0 : tokens * value));
+  const std::int64_t rows =
+      ops::logits_rows_at_once(to_torch(plan.working), tokens, V, /*want_grad=*/true);
+  const std::int64_t logits = V * (rows * 4 + (value == 4 ? 0 : tokens * value));
   // Backward works through one layer at a time, with gradients about as large as what that layer
   // kept.
   return (plan.model.num_layers - twice) * kept + twice * input + (twice > 0 ? layer : 0) +
@@ -153,10 +188,10 @@ std::int64_t evaluation_activations(const Plan& plan) {
   if (plan.config.eval.every == 0) return 0;
   const std::int64_t batch = plan.config.eval.micro_batch, tokens = batch * plan.sequence_length;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  const std::int64_t rows = ops::logits_rows_at_once(
-      to_torch(plan.working), tokens, plan.model.vocab_size, /*want_grad=*/false);
-  return rows * plan.model.vocab_size * 4 + layer_values(plan, tokens) * value +
-         attention_bytes(plan, batch);
+  const std::int64_t V = share(plan, plan.model.vocab_size);
+  const std::int64_t rows =
+      ops::logits_rows_at_once(to_torch(plan.working), tokens, V, /*want_grad=*/false);
+  return rows * V * 4 + layer_values(plan, tokens) * value + attention_bytes(plan, batch);
 }
 
 bool fits(const Plan& plan, std::uint64_t available) {
@@ -180,6 +215,11 @@ std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
                            plan.sequence_length,
                            problems,
                            config::Origins());
+  out.stages = place_blocks(out.config.parallel.pipeline,
+                            out.model.model,
+                            out.sequence_length,
+                            problems,
+                            config::Origins());
   if (!problems.empty() || out.model.num_parameters >= plan.model.num_parameters)
     return std::nullopt;
   return out;
@@ -315,9 +355,53 @@ std::string split_text(const MemoryEstimate& need) {
                      bytes(need.other));
 }
 
+// A stage's blocks as a model of their own, whose micro-batches under way are layers of one.
+Plan plan_of_stage(const Plan& plan, int stage, int micros_kept) {
+  Plan out = plan;
+  const parallel::StageLayout& layout = plan.stages;
+  const auto blocks = static_cast<int>(plan.model.model.blocks.size());
+  out.stages = {};
+  out.model.model.blocks.clear();
+  std::vector<bool> twice;
+  for (int chunk = 0; chunk < layout.chunks; ++chunk) {
+    const auto [first, last] = layout.blocks(stage, chunk, blocks);
+    for (int b = first; b < last; ++b) {
+      const auto i = static_cast<std::size_t>(b);
+      out.model.model.blocks.push_back(plan.model.model.blocks[i]);
+      if (b == 0 || b + 1 == blocks) continue;
+      const bool again = i < plan.recompute.blocks.size() && plan.recompute.blocks[i];
+      twice.insert(twice.end(), static_cast<std::size_t>(micros_kept), again);
+    }
+  }
+  out.model.num_layers = static_cast<std::int64_t>(twice.size());
+  // The first and the last block are left out of the count.
+  twice.insert(twice.begin(), false);
+  twice.push_back(false);
+  out.recompute.blocks = std::move(twice);
+  return out;
+}
+
+// Of the stage that needs most.
+MemoryEstimate estimate_stages(const Plan& plan) {
+  const parallel::StageLayout& layout = plan.stages;
+  const parallel::PipelineSize size{
+      layout.stages, layout.chunks, static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1))};
+  const parallel::Simulation run = parallel::simulate(
+      parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes());
+  MemoryEstimate most;
+  for (int stage = 0; stage < layout.stages; ++stage) {
+    const int kept = run.stages[static_cast<std::size_t>(stage)].most_kept;
+    const MemoryEstimate need =
+        estimate_memory(plan_of_stage(plan, stage, (kept + layout.chunks - 1) / layout.chunks));
+    if (need.total() > most.total()) most = need;
+  }
+  return most;
+}
+
 }  // namespace
 
 MemoryEstimate estimate_memory(const Plan& plan) {
+  if (plan.stages.stages > 1) return estimate_stages(plan);
   const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const auto sum = static_cast<std::int64_t>(size_of(plan.fold.accumulate));
@@ -337,7 +421,7 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   const bool masters = value < 4 && !narrow_masters;
   const bool narrow_states = plan.kept.states != DType::F32;
   std::int64_t largest = 0, second = 0, widest = 0, saved = 0, table = 0;
-  for (const Buffer& buffer : buffers_of(plan, plan.kept.states)) {
+  for (const Buffer& buffer : buffers_of(plan, plan.kept.states, tensor_ranks(plan))) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
     if (buffer.sharded) {
       second = std::max(second, std::min(largest, buffer.numel));
@@ -379,7 +463,7 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
       plan.data_ranks > 1 ? 4 * (of_rank * plan.data_ranks + (of_rank > 0)) : 0;
   std::int64_t bytes = 0;
   // Checkpoints hold fp32, whatever the types of the run.
-  for (const Buffer& buffer : buffers_of(plan, DType::F32))
+  for (const Buffer& buffer : buffers_of(plan, DType::F32, 1))
     bytes += (4 + errors) * buffer.numel + buffer.state_bytes;
   return bytes;
 }

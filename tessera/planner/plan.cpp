@@ -21,6 +21,7 @@
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 
@@ -143,6 +144,7 @@ class Planner {
       plan_.data_ranks =
           data_parallel_ranks(plan_.config.parallel, plan_.ranks, problems_, origins_).value_or(0);
       check_layout(plan_.config, problems_, origins_);
+      complete_pipeline(plan_.config.parallel.pipeline, problems_, origins_);
     }
     if (plan_.data_ranks > 0) fix_layout();
     if (model) {
@@ -158,6 +160,10 @@ class Planner {
     });
     fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_.config, problems_, origins_); });
+    attempt("parallel.tensor", [&] {
+      if (plan_.model.model.blocks.empty()) return;
+      check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_);
+    });
     attempt("scheduler", [&] { check_schedule(plan_, problems_, origins_); });
     check_auto(draft_.automatic, problems_);
     for (std::string& note : config_notes(plan_.config, origins_))
@@ -243,6 +249,10 @@ class Planner {
     if (needs.compressed) config.gradient_reduction = "once";
     resolve_precision(plan_, problems_, origins_);
     fix_sharding();
+    if (pipeline_is_sound()) {
+      check_pipeline(plan_, problems_, origins_);
+      plan_.schedule = parallel::pipeline_schedules().get(config.parallel.pipeline.schedule);
+    }
     plan_.threads = static_cast<int>(
         config.run.threads_per_rank.value_or(launch::threads_per_rank(plan_.ranks)));
     plan_.run_dir = run_dir_of(config, name_of_file_);
@@ -255,12 +265,21 @@ class Planner {
     }
   }
 
+  // Nothing has been said against the keys of the pipeline.
+  [[nodiscard]] bool pipeline_is_sound() const {
+    const auto& list = problems_.list();
+    return std::none_of(list.begin(), list.end(), [](const auto& problem) {
+      return problem.path == "parallel" || problem.path.starts_with("parallel.pipeline");
+    });
+  }
+
   // What the policies between blocks are told.
   void fix_sharding() {
     const TrainConfig& config = plan_.config;
     const ZeroOptions& zero = config.zero_optimization;
     parallel::WeightOptions& weights = plan_.weight_layout;
     weights.working = plan_.working;
+    weights.sequence = config.parallel.sequence;
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
     const bool whole = plan_.shard_ranks == 1 && plan_.data_ranks > 1;
@@ -373,6 +392,10 @@ class Planner {
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
     if (problems_.list().size() == before) {
       check_model(config, plan_.model, problems_, origins_);
+    }
+    if (pipeline_is_sound()) {
+      plan_.stages = place_blocks(
+          config.parallel.pipeline, plan_.model.model, plan_.sequence_length, problems_, origins_);
     }
     const json::Value* const tied = plan_.model.description.find("tie_embeddings");
     const bool whole = plan_.data_ranks == 1 || plan_.fold.travel != DType::F32 ||

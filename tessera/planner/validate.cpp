@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/validate.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 
 #include <fmt/format.h>
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/planner/param_groups.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
@@ -219,6 +223,98 @@ void check_config(const TrainConfig& config,
   check_exchange(config, problems, origins);
 }
 
+namespace {
+
+// Modes other than 1d arrange their ranks in squares.
+void check_grid(const TensorOptions& tensor,
+                config::Problems& problems,
+                const config::Origins& origins) {
+  const std::string mode = tensor.mode.value_or("1d");
+  const auto add = [&](const char* path, std::string what, std::string fix) {
+    problems.add(origins.place(path), path, std::move(what), std::move(fix));
+  };
+  if (tensor.depth.value_or(1) != 1 && mode != "2.5d") {
+    add("parallel.tensor.depth",
+        fmt::format("mode {} has no depth", mode),
+        "remove it, or set parallel.tensor.mode to \"2.5d\"");
+  }
+  if (mode == "1d" || problems.concern("parallel.tensor")) return;
+  const std::int64_t depth = mode == "2.5d" ? tensor.depth.value_or(1) : 1;
+  std::int64_t below = 0, above = 0;
+  for (std::int64_t side = 1; above == 0; ++side) {
+    const std::int64_t size = depth * side * side * (mode == "3d" ? side : 1);
+    if (size == tensor.size) return;
+    (size < tensor.size ? below : above) = size;
+  }
+  add("parallel.tensor.size",
+      fmt::format("{} ranks are no {}",
+                  tensor.size,
+                  mode == "2d"   ? "square"
+                  : mode == "3d" ? "cube"
+                                 : fmt::format("{} squares of one size", depth)),
+      below > 0 ? fmt::format("set it to {} or {}", below, above)
+                : fmt::format("set it to {}", above));
+}
+
+// What is cut of a model, by the words of its options.
+struct CutAxis {
+  const char* axis;
+  const char* path;
+  const char* name;
+};
+constexpr std::array kCutAxes = {CutAxis{"heads", "model.num_heads", "heads"},
+                                 CutAxis{"ffn", "model.ffn_hidden_size", "features of the MLP"},
+                                 CutAxis{"vocab", "model.vocab_size", "tokens of the vocabulary"}};
+
+}  // namespace
+
+void check_tensor_parallel(const Plan& plan,
+                           bool own_model,
+                           config::Problems& problems,
+                           const config::Origins& origins) {
+  const std::int64_t size = plan.config.parallel.tensor.size;
+  if (size <= 1) return;
+  constexpr const char* kSize = "parallel.tensor.size";
+  const auto parameters = parameters_of(plan.model.model);
+  for (const CutAxis& cut : kCutAxes) {
+    std::int64_t parts = size;
+    for (const ParamInfo& info : parameters) {
+      for (const mesh::Split& split : nn::spec_of(info, nn::TensorMode::OneD).splits) {
+        const auto dim = static_cast<std::size_t>(split.dim);
+        if (info.axes[dim] == cut.axis) parts = std::min(parts, info.shape[dim] / split.unit);
+      }
+    }
+    if (parts >= size) continue;
+    problems.add(
+        origins.place(kSize),
+        kSize,
+        fmt::format("{} ranks cannot share {} {}: each needs at least one", size, parts, cut.name),
+        fmt::format("set it to at most {}, or raise {}", parts, cut.path));
+  }
+  if (plan.config.parallel.sequence && own_model) {
+    problems.add(origins.place("parallel.sequence"),
+                 "parallel.sequence",
+                 "the program's own model may need all tokens between its layers",
+                 "set it to false");
+  } else if (plan.config.parallel.sequence && plan.sequence_length % size != 0) {
+    problems.add(origins.place("data.sequence_length"),
+                 "data.sequence_length",
+                 fmt::format("{} tokens cannot be shared evenly by {} ranks (parallel.sequence)",
+                             plan.sequence_length,
+                             size),
+                 fmt::format("set it to {}, or parallel.sequence to false",
+                             std::max(size, plan.sequence_length / size * size)));
+  }
+  if (problems.concern("optimizer")) return;
+  if (!exchange_needs(plan.config.optimizer).compressed) return;
+  problems.add(origins.place("optimizer.type"),
+               "optimizer.type",
+               fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
+                           "them (parallel.tensor)",
+                           plan.config.optimizer.type),
+               "use AdamW, or set parallel.tensor.size to 1");
+}
+
 void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins) {
@@ -226,11 +322,12 @@ void check_layout(const TrainConfig& config,
   const auto refuse = [&](const char* path, const std::string& value, const char* fix) {
     problems.add(origins.place(path), path, "not built yet: " + value, fix);
   };
-  if (parallel.pipeline.size > 1)
-    refuse("parallel.pipeline", std::to_string(parallel.pipeline.size), "set it to 1");
-  if (parallel.tensor.size > 1)
-    refuse("parallel.tensor", std::to_string(parallel.tensor.size), "set its size to 1");
-  if (parallel.sequence) refuse("parallel.sequence", "true", "set it to false");
+  const std::string mode = parallel.tensor.mode.value_or("1d");
+  check_grid(parallel.tensor, problems, origins);
+  if (parallel.tensor.size > 1 && mode != "1d")
+    refuse("parallel.tensor.mode", '"' + mode + '"', "set it to \"1d\"");
+  if (parallel.sequence && parallel.tensor.size > 1 && parallel.pipeline.size > 1)
+    refuse("parallel.sequence", "true with a pipeline", "set it to false");
   if (parallel.context.size > 1)
     refuse("parallel.context", std::to_string(parallel.context.size), "set it to 1");
 }
@@ -273,6 +370,8 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
                     config.optimizer.type));
   }
   if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
+  if (config.parallel.sequence && config.parallel.tensor.size == 1)
+    out.emplace_back("parallel.sequence has no effect: parallel.tensor.size is 1");
   const bool narrow_sums = type_of_sums(config) != "fp32";
   const bool narrow = config.communication_data_type != "fp32";
   if (config.sparse_gradients && (narrow || narrow_sums)) {

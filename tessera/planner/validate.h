@@ -40,6 +40,13 @@ void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
 
+/// What tensor parallelism needs of the model, the sequence length and the optimizer. `own_model`:
+/// the program's, whose blocks are unknown.
+void check_tensor_parallel(const Plan& plan,
+                           bool own_model,
+                           config::Problems& problems,
+                           const config::Origins& origins);
+
 /// What the user should be told of keys that have no effect beside others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
 

@@ -23,8 +23,8 @@ FlatLayout::FlatLayout(std::string name,
   TESSERA_ASSERT(shards >= 1);
   std::int64_t at = 0;
   for (const auto& info : params) {
-    segments_.push_back({info, at, info->numel()});
-    at = round_up(segments_.back().end(), kChunk);
+    segments_.push_back({info, at, info->local_numel()});
+    at = round_up(at + info->room_numel(), kChunk);
   }
   numel_ = round_up(at, kChunk * shards);
 }
@@ -37,7 +37,7 @@ at::Tensor tensor_over(const comm::RegionPtr& region, std::int64_t numel, DType 
 }
 
 at::Tensor view_of(const at::Tensor& flat, const Segment& segment) {
-  return flat.narrow(0, segment.begin, segment.numel).view(segment.info->shape);
+  return flat.narrow(0, segment.begin, segment.numel).view(segment.info->local_shape());
 }
 
 }  // namespace tessera

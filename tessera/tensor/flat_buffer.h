@@ -21,8 +21,9 @@ namespace tessera {
 /// know the layout.
 inline constexpr std::int64_t kChunk = 1024;
 
-/// Where a parameter lies in the buffer. `begin` is a multiple of kChunk and does not depend on the
-/// number of ranks.
+/// Where a parameter, or the box of it that this rank holds, lies in the buffer. `begin` is a
+/// multiple of kChunk and depends neither on the number of data-parallel ranks nor on which box it
+/// is.
 struct Segment {
   std::shared_ptr<const ParamInfo> info;
   std::int64_t begin = 0;
@@ -54,7 +55,7 @@ class FlatLayout {
 
 /// A 1-d tensor over `region`'s memory that keeps it alive.
 at::Tensor tensor_over(const comm::RegionPtr& region, std::int64_t numel, DType dtype);
-/// The view of a segment in a flat tensor, in the parameter's shape.
+/// The view of a segment in a flat tensor, in the shape of what this rank holds of the parameter.
 at::Tensor view_of(const at::Tensor& flat, const Segment& segment);
 
 }  // namespace tessera

@@ -15,6 +15,22 @@ std::int64_t ParamInfo::numel() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
+mesh::Box ParamInfo::held() const {
+  return box.begin.empty() ? mesh::whole(shape) : box;
+}
+
+Shape ParamInfo::local_shape() const {
+  if (box.begin.empty()) return shape;
+  Shape out;
+  for (std::size_t d = 0; d < box.begin.size(); ++d)
+    out.push_back(box.end[d] - box.begin[d]);
+  return out;
+}
+
+std::int64_t ParamInfo::local_numel() const {
+  return box.begin.empty() ? numel() : box.numel();
+}
+
 bool decays(const ParamInfo& info) {
   return info.matrix_shape.size() >= 2;
 }

@@ -34,14 +34,24 @@ struct ParamInfo {
   Shape matrix_shape;  ///< as weight decay ("two or more dimensions"), Muon and export see it
   Init init;
   bool trainable = true;
-  bool tied = false;  ///< several blocks use it; then it has a flat buffer of its own
+  bool tied = false;      ///< several blocks use it; then it has a flat buffer of its own
+  std::int64_t unit = 1;  ///< elements of a cut dim that stay together: the channels of a head
   mesh::ShardSpec spec;
-  [[nodiscard]] std::int64_t numel() const;
+  mesh::Box box = {};     ///< what this rank holds of it; empty: all
+  std::int64_t room = 0;  ///< elements of the largest box that a rank holds; 0: all
+  [[nodiscard]] std::int64_t numel() const;  ///< global
+  [[nodiscard]] bool cut() const { return !spec.splits.empty(); }
+  [[nodiscard]] mesh::Box held() const;
+  [[nodiscard]] Shape local_shape() const;
+  [[nodiscard]] std::int64_t local_numel() const;
+  /// The same on every rank that holds a part, so that flat buffers agree.
+  [[nodiscard]] std::int64_t room_numel() const { return room > 0 ? room : numel(); }
 };
 /// Whether weight decay applies by the rule "two or more dimensions" (of the matrix shape).
 bool decays(const ParamInfo& info);
 
-/// Where the gradient of one micro-batch goes: fp32, in the shape of the parameter.
+/// Where the gradient of one micro-batch goes: fp32, in the shape of what this rank holds of the
+/// parameter.
 class GradSink {
  public:
   /// The destination of this micro-batch. Write it whole, or add to it if accumulate(); then call
@@ -98,6 +108,14 @@ class Param {
     ParamInfo frozen = *info_;
     frozen.trainable = false;
     info_ = std::make_shared<const ParamInfo>(std::move(frozen));
+  }
+  /// Before it is laid out: the ranks hold it in boxes.
+  void place(mesh::ShardSpec spec, mesh::Box box, std::int64_t room) {
+    ParamInfo placed = *info_;
+    placed.spec = std::move(spec);
+    placed.box = std::move(box);
+    placed.room = room;
+    info_ = std::make_shared<const ParamInfo>(std::move(placed));
   }
   /// Writable by autograd functions that only see the parameter as const.
   [[nodiscard]] GradSink& grad() const { return grad_; }

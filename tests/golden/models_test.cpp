@@ -82,11 +82,11 @@ models::Resolved resolve(const models::Family& family, const json::Value& config
   return resolved;
 }
 
-Case open(const fs::path& folder) {
+Case open(const fs::path& folder, comm::World* world) {
   const json::Value config = golden::read_json(folder / "config.json");
   const models::Family& family = models::family_of_hf(config);
   models::Resolved resolved = resolve(family, config);
-  ModelRunner runner(resolved.model);
+  ModelRunner runner(resolved.model, DType::F32, world);
   const models::WeightSource source = family.weights_from_hf(folder, resolved);
   runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
     source(info, 0, info.numel(), out.data_ptr<float>());
@@ -98,14 +98,15 @@ Case open(const fs::path& folder) {
           std::move(runner)};
 }
 
-/// Calls check(case) for each folder that this program supports; none is a failure.
+/// Calls check(case) for each folder that this program supports; none is a failure. `world`: the
+/// ranks that hold its layers between them.
 template <class Check>
-void for_each_case(Check check) {
+void for_each_case(Check check, comm::World* world = nullptr) {
   int count = 0;
   for (const fs::path& folder : golden::cases("models")) {
     if (!is_supported(folder)) continue;
     SCOPED_TRACE(folder.filename().string());
-    Case one = open(folder);
+    Case one = open(folder, world);
     check(one);
     ++count;
   }
@@ -244,6 +245,52 @@ TEST(GoldenModels, ContinuePromptsGreedily) {
       EXPECT_EQ(one.runner.greedy(ids(*stop->find("prompt")), count, true, vocab, end),
                 ids(*stop->find("greedy")));
     }
+  });
+}
+
+/// Their tensor in our shape.
+at::Tensor in_our_layout(const models::HfTensor& theirs,
+                         const ParamInfo& info,
+                         const at::Tensor& tensor) {
+  return (theirs.transposed ? tensor.t() : tensor).reshape(info.shape);
+}
+
+TEST(GoldenModels, GiveTheSameOnTwoTensorParallelRanks) {
+  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}), [](comm::World& world) {
+    const auto check = [](Case& one) {
+      const nn::Batch batch = batch_of(one);
+      nn::StepContext context(nn::Mode::Eval, 1);
+      context.want_logits = true;
+
+      const at::Tensor logits = one.runner.infer(batch, context).outputs.at("logits");
+      const double loss = one.runner.train(batch);
+
+      const at::Tensor ignored = mask_of(one).eq(0).unsqueeze(-1);
+      EXPECT_LT(largest_difference(logits.masked_fill(ignored, 0.0),
+                                   one.expected["logits"].masked_fill(ignored, 0.0)),
+                kLogits);
+      EXPECT_NEAR(loss, one.expected["loss"].item<double>(), kLoss);
+      bool cut = false;
+      for (const auto& [name, info] : one.runner.infos) {
+        const models::HfTensor theirs = one.family.hf_tensor(*info);
+        if (!one.expected.has("grad." + theirs.name)) continue;
+        const at::Tensor whole = in_our_layout(theirs, *info, one.expected["grad." + theirs.name]);
+        EXPECT_LT(largest_difference(one.runner.grads.at(name), ModelRunner::held(*info, whole)),
+                  kGradients)
+            << theirs.name;
+        cut = cut || info->cut();
+      }
+      EXPECT_TRUE(cut);
+      if (!fs::exists(one.folder / "generation.json")) return;
+      const json::Value record = golden::read_json(one.folder / "generation.json");
+      const json::Value& text = record.find("cases")->items().front();
+      EXPECT_EQ(one.runner.greedy(ids(*text.find("prompt")),
+                                  *record.find("new_tokens")->as_integer(),
+                                  /*cached=*/true,
+                                  one.resolved.vocab_size),
+                ids(*text.find("greedy")));
+    };
+    for_each_case(check, &world);
   });
 }
 

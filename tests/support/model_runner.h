@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model on one rank without an engine: fp32 weights and gradients by name, AdamW, greedy
-// text.
+// A whole model on one rank without an engine, or on some that hold its layers between them: fp32
+// weights and gradients by name, AdamW, greedy text.
 #pragma once
 
 #include <functional>
@@ -40,12 +40,24 @@ class ModelRunner {
   using Fill =
       std::function<void(const ParamInfo&, at::Tensor out)>;  // out: fp32, 1-d, the whole parameter
 
-  explicit ModelRunner(const nn::Model& model, DType working = DType::F32)
-      : world_(comm::solo_world()), instance_(model, {.working = working}, *world_) {
+  explicit ModelRunner(const nn::Model& model,
+                       DType working = DType::F32,
+                       comm::World* world = nullptr)
+      : alone_(world == nullptr ? comm::solo_world() : nullptr),
+        instance_(model, {.working = working}, world == nullptr ? *alone_ : *world) {
     for (int b = 0; b < instance_.num_blocks(); ++b) {
       for (const auto& param : instance_.params(b))
         infos[param->info().name] = param->shared_info();
     }
+  }
+
+  /// The part of a whole parameter that this rank holds.
+  static at::Tensor held(const ParamInfo& info, const at::Tensor& whole) {
+    const mesh::Box box = info.held();
+    at::Tensor part = whole;
+    for (std::size_t d = 0; d < box.begin.size(); ++d)
+      part = part.narrow(static_cast<std::int64_t>(d), box.begin[d], box.end[d] - box.begin[d]);
+    return part;
   }
 
   void fill(const Fill& fill) {
@@ -70,7 +82,7 @@ class ModelRunner {
         .seed = seed,
         .load = [&](int) { return batch; },
         .global_denominators = [](const auto& counts) { return counts.at(0); }};
-    return executor.train(parallel::accumulation_schedule(1), input).losses.at(0);
+    return executor.train(parallel::accumulation_schedule(1), input).losses(1).at(0);
   }
 
   nn::Outcome infer(const nn::Batch& batch, nn::StepContext& context) {
@@ -124,7 +136,8 @@ class ModelRunner {
 
   parallel::ModelInstance& instance() { return instance_; }
   std::map<std::string, std::shared_ptr<const ParamInfo>> infos;
-  Tensors weights, grads;
+  Tensors weights;  ///< whole
+  Tensors grads;    ///< of what this rank holds
 
  private:
   /// Opens every sink with garbage and adds the homes of a tied parameter.
@@ -134,7 +147,7 @@ class ModelRunner {
     void before(const parallel::Action& action, const parallel::BlockRun& run) override {
       if (action.kind != parallel::Do::Backward) return;
       for (const auto& param : runner_.instance_.params(run.block))
-        param->grad().open(at::full(param->info().shape, 123.0F));
+        param->grad().open(at::full(param->info().local_shape(), 123.0F));
     }
     void after(const parallel::Action& action, const parallel::BlockRun& run) override {
       if (action.kind != parallel::Do::Backward) return;
@@ -154,12 +167,12 @@ class ModelRunner {
     for (int b = 0; b < instance_.num_blocks(); ++b) {
       for (const auto& param : instance_.params(b)) {
         at::Tensor tensor = param->tensor();
-        tensor.copy_(weights.at(param->info().name));
+        tensor.copy_(held(param->info(), weights.at(param->info().name)));
       }
     }
   }
 
-  std::unique_ptr<comm::World> world_;
+  std::unique_ptr<comm::World> alone_;
   parallel::ModelInstance instance_;
   std::map<std::string, std::vector<at::Tensor>> state_;
 };

@@ -70,6 +70,13 @@ planner::Plan TinyRun::plan(const Layout& layout) const {
   config["train_micro_batch_size_per_gpu"] = json::Value::integer(layout.micro_batch);
   config["gradient_accumulation_steps"] = json::Value::integer(layout.accumulation);
   config["zero_optimization"]["stage"] = json::Value::integer(layout.stage);
+  if (!layout.pipeline.empty())
+    config["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
+  if (layout.tensor > 1) {
+    config["parallel"]["tensor"]["mode"] = json::Value::string("1d");
+    config["parallel"]["tensor"]["size"] = json::Value::integer(layout.tensor);
+    config["parallel"]["sequence"] = json::Value::boolean(layout.sequence);
+  }
   return planner::make_plan(config, layout.ranks, "tiny.json");
 }
 
@@ -115,6 +122,23 @@ Trace TinyRun::train(const Layout& layout,
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
   });
   return trace;
+}
+
+std::string TinyRun::sample(const Layout& layout) const {
+  engine::prepare_process(1);
+  planner::Plan plan = this->plan(layout);
+  const auto data = engine::open_data(plan, {});
+  engine::finish_plan(plan, *data);
+  std::string text;
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+    at::set_num_threads(1);
+    engine::Engine engine(plan, world, data);
+    engine.initialize_weights();
+    const std::string mine = engine.sample();
+    if (world.speaks()) text = mine;
+    engine.finish();
+  });
+  return text;
 }
 
 std::vector<std::pair<std::string, std::vector<float>>> TinyRun::first_gradient(

@@ -31,6 +31,9 @@ struct Layout {
   std::int64_t accumulation = 1;
   std::int64_t micro_batch = 2;
   int stage = 1;
+  std::string pipeline = {};  ///< `parallel.pipeline`, as JSON; empty: none
+  int tensor = 1;             ///< ranks that hold a layer between them
+  bool sequence = false;      ///< and its tokens
 };
 
 /// A tiny GPT on the text of a temporary folder. `changes` are applied to the configuration before
@@ -48,6 +51,8 @@ class TinyRun {
                             const std::filesystem::path& resume = {}) const;
   [[nodiscard]] planner::Plan plan(const Layout& layout) const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_->path(); }
+  /// What the evaluation hook would print: a continuation of `prompt` by the first weights.
+  [[nodiscard]] std::string sample(const Layout& layout) const;
   /// Gradients of the first step before any update, by parameter name, as the optimizer would see
   /// them.
   [[nodiscard]] std::vector<std::pair<std::string, std::vector<float>>> first_gradient(

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cross-entropy over a vocabulary that ranks share: nobody holds all logits of a token, and ranks
+// tell each other four numbers of each.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/ops/linear.h"
+
+namespace tessera::nn::one_d {
+namespace {
+
+/// Rows at a time, so that the next pass over them finds them in the cache.
+constexpr std::int64_t kRows = 16;
+
+template <class Fn>
+void by_rows(std::int64_t rows, Fn fn) {
+  for (std::int64_t row = 0; row < rows; row += kRows)
+    fn(row, std::min(kRows, rows - row));
+}
+
+/// The share of some rows' logits that this rank holds: columns [first, first + V / ranks).
+class Share {
+ public:
+  Share(at::Tensor logits_NV, const std::int64_t* labels, std::int64_t first, double smoothing)
+      : logits_(std::move(logits_NV)), labels_(labels), first_(first), smoothing_(smoothing) {}
+
+  /// [4, N] fp64 of the share: the largest logit, the sum of exp(logit - largest), the label's
+  /// logit (0 if it is another rank's) and, for label smoothing, the sum of all. The logits become
+  /// exp(logit - largest).
+  at::Tensor measure() {
+    const at::Tensor out = at::zeros({4, rows()}, logits_.options().dtype(at::kDouble));
+    double* const label_logit = out[2].data_ptr<double>();
+    for (std::int64_t n = 0; n < rows(); ++n) {
+      if (const float* logit = own_label(n)) label_logit[n] = *logit;
+    }
+    by_rows(rows(), [&](std::int64_t row, std::int64_t count) {
+      const at::Tensor some = logits_.narrow(0, row, count);
+      const auto into = [&](std::int64_t what) { return out[what].narrow(0, row, count); };
+      if (smoothing_ > 0) into(3).copy_(some.sum(1, /*keepdim=*/false, at::kDouble));
+      const at::Tensor largest = some.amax(1, /*keepdim=*/true);
+      into(0).copy_(largest.squeeze(1));
+      into(1).copy_(some.sub_(largest).exp_().sum(1, /*keepdim=*/false, at::kDouble));
+    });
+    largest_ = out[0].clone();
+    return out;
+  }
+
+  /// Of all rows, in their order; `all`: measure() of every rank.
+  double loss(const at::Tensor& all_R4N, std::int64_t vocab) {
+    const at::Tensor largest = all_R4N.select(1, 0), most = largest.amax(0);
+    const at::Tensor total = (all_R4N.select(1, 1) * (largest - most).exp()).sum(0);
+    // Smoothing gives every token of the whole vocabulary its part.
+    const at::Tensor losses = total.log() + most -
+                              (1.0 - smoothing_) * all_R4N.select(1, 2).sum(0) -
+                              smoothing_ / static_cast<double>(vocab) * all_R4N.select(1, 3).sum(0);
+    factor_ = ((largest_ - most).exp() / total).to(at::kFloat).unsqueeze(1);
+    const double* loss = losses.const_data_ptr<double>();
+    double sum = 0;
+    for (std::int64_t n = 0; n < rows(); ++n)
+      sum += labels_[n] == ops::kIgnoreLabel ? 0.0 : loss[n];
+    return sum;
+  }
+
+  /// d loss / d logits, in the logits' place; after loss().
+  const at::Tensor& gradient(std::int64_t vocab) {
+    by_rows(rows(), [&](std::int64_t row, std::int64_t count) {
+      const at::Tensor some = logits_.narrow(0, row, count);
+      some.mul_(factor_.narrow(0, row, count));
+      if (smoothing_ > 0) some.sub_(smoothing_ / static_cast<double>(vocab));
+    });
+    for (std::int64_t n = 0; n < rows(); ++n) {
+      if (labels_[n] == ops::kIgnoreLabel) {
+        std::memset(row(n), 0, static_cast<std::size_t>(logits_.size(1)) * sizeof(float));
+      } else if (float* const logit = own_label(n)) {
+        *logit -= static_cast<float>(1.0 - smoothing_);
+      }
+    }
+    return logits_;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t rows() const { return logits_.size(0); }
+  float* row(std::int64_t n) { return logits_.data_ptr<float>() + n * logits_.size(1); }
+  float* own_label(std::int64_t n) {
+    const std::int64_t column = labels_[n] - first_;
+    return column >= 0 && column < logits_.size(1) ? row(n) + column : nullptr;
+  }
+
+  at::Tensor logits_;
+  const std::int64_t* labels_;
+  std::int64_t first_;
+  double smoothing_;
+  at::Tensor largest_, factor_;
+};
+
+std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab) {
+  const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row < labels.numel(); ++row) {
+    if (label[row] == ops::kIgnoreLabel) continue;
+    TESSERA_REQUIRE(label[row] >= 0 && label[row] < vocab,
+                    Data,
+                    "label " + std::to_string(label[row]) + " of row " + std::to_string(row) +
+                        " is outside the vocabulary of " + std::to_string(vocab),
+                    "use the tokenizer that the model's vocabulary belongs to");
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
+                                          const Param& weight_VC,
+                                          const at::Tensor& labels_N,
+                                          double label_smoothing,
+                                          bool want_grad,
+                                          StepContext& context) {
+  const at::Tensor weight = detail::matrix(weight_VC.tensor());
+  if (x_NC.is_meta())
+    return ops::linear_cross_entropy(x_NC, weight, labels_N, label_smoothing, want_grad);
+  const ParamInfo& info = weight_VC.info();
+  const std::int64_t N = x_NC.size(0), V = info.shape.front();
+  const bool narrow = x_NC.scalar_type() == at::kBFloat16;
+  // All ranks in the same steps, whatever the size of their shares.
+  const std::int64_t step =
+      ops::logits_rows_at_once(x_NC.scalar_type(), N, info.room_numel() / x_NC.size(1), want_grad);
+  const at::Tensor labels = labels_N.contiguous();
+  ops::CrossEntropyOut out;
+  out.count = count_labels(labels, V);
+  if (want_grad && narrow) out.dlogits_NV = at::empty({N, weight.size(0)}, x_NC.options());
+  for (std::int64_t row = 0; row < N; row += step) {
+    const std::int64_t rows = std::min(step, N - row);
+    Share share(ops::linear(x_NC.narrow(0, row, rows), weight, {}, at::kFloat),
+                labels.const_data_ptr<std::int64_t>() + row,
+                info.held().begin.front(),
+                label_smoothing);
+    out.loss_sum += share.loss(all_of(share.measure(), "loss", context), V);
+    if (!want_grad) continue;
+    const at::Tensor& gradient = share.gradient(V);
+    if (narrow) {
+      out.dlogits_NV.narrow(0, row, rows).copy_(gradient);
+    } else {
+      out.dlogits_NV = gradient;  // of all rows
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera::nn::one_d

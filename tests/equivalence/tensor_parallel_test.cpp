@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 300
+// Layers that several ranks hold between them train as on one rank: sums are cut elsewhere, so up
+// to rounding; first weights and dropout masks to the bit.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+namespace tessera::testing {
+namespace {
+
+// What the design promises; the loss at step 10, the gradient of the first step.
+constexpr double kLoss = 2e-5, kGradient = 2e-6;
+constexpr double kNarrowLoss = 2e-3;
+const double kNarrowGradient = 2e-2 * std::sqrt(2.0 / 12);  // of two layers
+
+using Gradient = std::vector<std::pair<std::string, std::vector<float>>>;
+
+double norm(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float v : values)
+    sum += static_cast<double>(v) * v;
+  return std::sqrt(sum);
+}
+
+/// A tensor whose gradient is zero in theory (key biases) is noise: the floor is a thousandth of
+/// the whole gradient.
+void expect_close(const Gradient& reference, const Gradient& other, double tolerance) {
+  double whole = 0;
+  for (const auto& [name, values] : reference)
+    whole += norm(values) * norm(values);
+  whole = std::sqrt(whole);
+  ASSERT_EQ(reference.size(), other.size());
+  for (std::size_t t = 0; t < reference.size(); ++t) {
+    ASSERT_EQ(reference[t].first, other[t].first);
+    ASSERT_EQ(reference[t].second.size(), other[t].second.size());
+    std::vector<float> difference = other[t].second;
+    for (std::size_t i = 0; i < difference.size(); ++i)
+      difference[i] -= reference[t].second[i];
+    EXPECT_LE(norm(difference), tolerance * std::max(norm(reference[t].second), 1e-3 * whole))
+        << reference[t].first;
+  }
+}
+
+void expect_close(const Trace& reference, const Trace& other, double tolerance) {
+  ASSERT_EQ(reference.losses.size(), other.losses.size());
+  for (std::size_t i = 0; i < reference.losses.size(); ++i) {
+    EXPECT_NEAR(other.losses[i], reference.losses[i], tolerance * reference.losses[i]);
+    EXPECT_NEAR(other.grad_norms[i], reference.grad_norms[i], 10 * tolerance);
+  }
+  for (std::size_t i = 0; i < reference.eval_losses.size(); ++i)
+    EXPECT_NEAR(other.eval_losses[i], reference.eval_losses[i], tolerance * reference.losses[0]);
+}
+
+struct Bounds {
+  double gradient = kGradient, loss = kLoss;
+};
+
+/// Against one rank with the same micro-batches.
+void expect_same(const TinyRun& run, const std::vector<Layout>& layouts, Bounds bounds = {}) {
+  constexpr std::int64_t kSteps = 10;
+  TinyRun unclipped = run;  // a gradient is read from the first moment
+  unclipped.set("gradient_clipping", "0");
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(std::to_string(layout.ranks) + " ranks, tensor " + std::to_string(layout.tensor) +
+                 (layout.sequence ? " and sequence" : "") + ", stage " +
+                 std::to_string(layout.stage));
+    const int stages = layout.pipeline.empty() ? 1 : std::stoi(layout.pipeline);
+    const Layout one{.ranks = 1,
+                     .accumulation = layout.accumulation * layout.ranks / layout.tensor / stages,
+                     .micro_batch = layout.micro_batch,
+                     .stage = 0};
+    expect_close(unclipped.first_gradient(one), unclipped.first_gradient(layout), bounds.gradient);
+    expect_close(run.train(one, kSteps), run.train(layout, kSteps), bounds.loss);
+  }
+}
+
+std::vector<Layout> both(Layout layout) {
+  Layout cut = layout;
+  cut.sequence = true;
+  return {layout, cut};
+}
+
+// Dropout is on: other masks would show in the gradient.
+TEST(TensorParallel, TwoRanksTrainAsOne) {
+  expect_same(TinyRun(), both({.ranks = 2, .tensor = 2}));
+}
+
+TEST(TensorParallel, FourRanksTrainAsOne) {
+  expect_same(TinyRun(), both({.ranks = 4, .tensor = 4}));
+}
+
+TEST(TensorParallel, TimesDataParallelInEveryStageTrainsAsOne) {
+  TinyRun run;
+  // Nothing is small enough to stay whole in stage 3.
+  run.set("zero_optimization.stage3_param_persistence_threshold", "0");
+  for (const int stage : {0, 1, 2, 3})
+    expect_same(run, both({.ranks = 4, .accumulation = 2, .stage = stage, .tensor = 2}));
+}
+
+TEST(TensorParallel, TimesPipelineTrainsAsOne) {
+  for (const char* tied : {"true", "false"}) {
+    TinyRun run;
+    run.set("model.tie_embeddings", tied);
+    expect_same(run, {{.ranks = 4, .accumulation = 3, .pipeline = "2", .tensor = 2}});
+    expect_same(run, {{.ranks = 8, .accumulation = 2, .stage = 3, .pipeline = "2", .tensor = 2}});
+  }
+}
+
+TEST(TensorParallel, WithSmallParametersThatStayWhole) {
+  TinyRun run;
+  run.set("zero_optimization.stage3_param_persistence_threshold", "1000");
+
+  expect_same(run, both({.ranks = 4, .stage = 3, .tensor = 2}));
+}
+
+TEST(TensorParallel, ReducingOnceTrainsAsOne) {
+  TinyRun run;
+  run.set("gradient_reduction", "\"once\"");
+  for (const int stage : {1, 2})
+    expect_same(run, both({.ranks = 4, .accumulation = 2, .stage = stage, .tensor = 2}));
+}
+
+// Stage 3 is the same to the bit with groups and without.
+TEST(TensorParallel, TimesGroupsOfShardsIsTheSame) {
+  const Layout layout{.ranks = 8, .stage = 3, .tensor = 2, .sequence = true};
+  TinyRun run;
+  run.set("zero_optimization.stage3_param_persistence_threshold", "0");
+  const Trace whole = run.train(layout, 3);
+  run.set("zero_optimization.zero_hpz_partition_size", "2");
+
+  const Trace groups = run.train(layout, 3);
+
+  EXPECT_EQ(groups.digest, whole.digest);
+  EXPECT_EQ(groups.losses, whole.losses);
+}
+
+TEST(TensorParallel, GradientsThatTravelAsRowsAreTheSame) {
+  TinyRun run;
+  run.set("sparse_gradients", "true")
+      .set("model.tie_embeddings", "false")
+      .set("model.vocab_size", "2000");
+
+  expect_same(run, both({.ranks = 4, .stage = 2, .tensor = 2}));
+}
+
+// 5 heads over 2 and 3 ranks, 259 tokens over 2, 83 features over 3.
+TEST(TensorParallel, HeadsFeaturesAndTokensThatDoNotDivideAreSpread) {
+  TinyRun run;
+  run.set("model.hidden_size", "40")
+      .set("model.num_heads", "5")
+      .set("model.ffn_hidden_size", "83")
+      .set("model.vocab_size", "259")
+      .set("zero_optimization.stage3_param_persistence_threshold", "0");
+  expect_same(run, both({.ranks = 2, .tensor = 2}));
+  expect_same(run, both({.ranks = 4, .stage = 3, .tensor = 2}));
+  run.set("data.sequence_length", "15").set("model.max_positions", "15");
+  expect_same(run, both({.ranks = 3, .tensor = 3}));
+}
+
+// Over each rank's own share of the vocabulary both would be other numbers.
+TEST(TensorParallel, UntiedHeadAndLabelSmoothing) {
+  TinyRun run;
+  run.set("model.tie_embeddings", "false")
+      .set("model.label_smoothing", "0.1")
+      .set("model.qkv_bias", "false");
+
+  expect_same(run, both({.ranks = 2, .tensor = 2}));
+}
+
+TEST(TensorParallel, RecomputeChangesNothing) {
+  for (const char* kind : {"full", "selective"}) {
+    SCOPED_TRACE(kind);
+    TinyRun run;
+    const Trace stored = run.train({.ranks = 2, .tensor = 2, .sequence = true}, 3);
+    run.set("activation_checkpointing.granularity", std::string("\"") + kind + "\"");
+
+    const Trace again = run.train({.ranks = 2, .tensor = 2, .sequence = true}, 3);
+
+    EXPECT_EQ(again.digest, stored.digest);
+    EXPECT_EQ(again.losses, stored.losses);
+  }
+}
+
+// Ranks that share a micro-batch count its tokens once, whatever the padding.
+TEST(TensorParallel, PaddedDocumentsAreWeighedByTheirTokens) {
+  TinyRun run;
+  std::string lines;
+  for (int i = 0; i < 45; ++i)
+    lines +=
+        R"({"text": ")" + std::string(static_cast<std::size_t>(3 + i % 20), 'a' + i % 26) + "\"}\n";
+  files::write_atomic(run.folder() / "docs.jsonl", lines);
+  run.set("data.train", "\"" + (run.folder() / "docs.jsonl").string() + "\"")
+      .set("data.pack", "false")
+      .set("data.drop_last", "false");
+
+  expect_same(run, both({.ranks = 4, .accumulation = 2, .tensor = 2}));
+}
+
+TEST(TensorParallel, SixteenBitsStayWithinTheirRounding) {
+  for (const char* kind : {"bf16", "fp16"}) {
+    SCOPED_TRACE(kind);
+    TinyRun run;
+    run.set(std::string(kind) + ".enabled", "true");
+
+    expect_same(run, both({.ranks = 2, .tensor = 2}), {kNarrowGradient, kNarrowLoss});
+    expect_same(run,
+                {{.ranks = 4, .stage = 3, .tensor = 2, .sequence = true}},
+                {kNarrowGradient, kNarrowLoss});
+  }
+}
+
+TEST(TensorParallel, FirstWeightsAreTheSameToTheBit) {
+  TinyRun run;
+  run.set("model.hidden_size", "40").set("model.num_heads", "5");
+  const Trace one = run.train({.ranks = 1, .stage = 0}, 0);
+
+  EXPECT_EQ(run.train({.ranks = 2, .tensor = 2}, 0).digest, one.digest);
+  EXPECT_EQ(run.train({.ranks = 4, .tensor = 4}, 0).digest, one.digest);
+  EXPECT_EQ(run.train({.ranks = 4, .stage = 3, .tensor = 2}, 0).digest, one.digest);
+}
+
+// Norms count every element once, replicated ones too; Adafactor and Muon see whole matrices.
+TEST(TensorParallel, RulesWithNormsAndWholeTensorsTrainAsOnOneRank) {
+  for (const char* rule : {"Lamb", "LARS", "Adafactor", "Muon"}) {
+    SCOPED_TRACE(rule);
+    TinyRun run;
+    // Adafactor makes its rate by itself.
+    const std::string params = rule == std::string("Adafactor") ? "{}" : R"({"lr": 1e-3})";
+    run.set("optimizer", std::string(R"({"type": ")") + rule + R"(", "params": )" + params + "}");
+    const Trace one = run.train({.ranks = 1, .accumulation = 2, .stage = 0}, 10);
+
+    for (const int stage : {0, 3}) {
+      for (const Layout& layout : both({.ranks = 4, .stage = stage, .tensor = 2}))
+        expect_close(one, run.train(layout, 10), kLoss);
+    }
+  }
+}
+
+TEST(TensorParallel, ClippingSeesTheWholeGradientOnce) {
+  TinyRun run;
+  run.set("gradient_clipping", "0.1");
+  const Trace one = run.train({.ranks = 1, .stage = 0}, 3);
+  ASSERT_GT(one.grad_norms[0], 0.2);
+
+  for (const Layout& layout : both({.ranks = 2, .tensor = 2})) {
+    const Trace two = run.train(layout, 3);
+    EXPECT_NEAR(two.grad_norms[0], one.grad_norms[0], 1e-6 * one.grad_norms[0]);
+    expect_close(one, two, kLoss);
+  }
+}
+
+TEST(TensorParallel, RunsTwiceWithTheSameBits) {
+  const TinyRun run;
+  const Layout layout{.ranks = 4, .stage = 2, .tensor = 2, .sequence = true};
+
+  EXPECT_EQ(run.train(layout, 4).digest, run.train(layout, 4).digest);
+}
+
+// Weights and moments come out as they went in, whoever wrote them.
+TEST(TensorParallelCheckpoints, AnyLayoutReadsAnyOthers) {
+  TinyRun run;
+  run.set("model.hidden_size", "40")
+      .set("model.num_heads", "5")
+      .set("zero_optimization.stage3_param_persistence_threshold", "0");
+  const std::vector<Layout> layouts = {{.ranks = 1, .accumulation = 2, .stage = 0},
+                                       {.ranks = 2, .accumulation = 2, .tensor = 2},
+                                       {.ranks = 4, .stage = 3, .tensor = 2, .sequence = true},
+                                       {.ranks = 4, .accumulation = 2, .tensor = 4},
+                                       {.ranks = 2, .stage = 3}};
+  for (const Layout& writer : layouts) {
+    const files::TempDir folder;
+    const Trace written = run.train(writer, 3, folder.path());
+    const auto saved = *checkpoint::newest(folder.path());
+    for (const Layout& reader : layouts) {
+      SCOPED_TRACE(std::to_string(writer.tensor) + " x " + std::to_string(writer.ranks) + " to " +
+                   std::to_string(reader.tensor) + " x " + std::to_string(reader.ranks));
+      EXPECT_EQ(run.train(reader, 3, {}, saved).digest, written.digest);
+    }
+    // And it goes on as the run would have.
+    const Trace whole = run.train(writer, 8), rest = run.train(layouts[2], 8, {}, saved);
+    for (std::size_t i = 0; i < rest.losses.size(); ++i)
+      EXPECT_NEAR(rest.losses[i], whole.losses[3 + i], kLoss * whole.losses[3 + i]);
+  }
+}
+
+TEST(TensorParallelText, IsTheSameAsOnOneRank) {
+  TinyRun run;
+  run.set("eval.prompt", "\"the cat \"").set("eval.max_new_tokens", "30");
+  const std::string one = run.sample({.ranks = 1});
+
+  ASSERT_GT(one.size(), 12U);
+  EXPECT_EQ(run.sample({.ranks = 2, .tensor = 2}), one);
+  EXPECT_EQ(run.sample({.ranks = 2, .tensor = 2, .sequence = true}), one);
+  EXPECT_EQ(run.sample({.ranks = 4, .stage = 3, .tensor = 2}), one);
+}
+
+}  // namespace
+}  // namespace tessera::testing
