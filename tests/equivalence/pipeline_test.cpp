@@ -381,7 +381,10 @@ TEST(Pipeline, SkipsOverflowsAlikeAndNamesTheSamePlace) {
   const Trace spread =
       run.train({.ranks = 4, .accumulation = 2, .stage = 2, .pipeline = pipeline(2, "zb-h1")}, 5);
 
-  expect_same_bits(reference, spread);
+  // Norms are not finite, and compare with nothing.
+  EXPECT_EQ(reference.losses, spread.losses);
+  EXPECT_EQ(reference.skipped, spread.skipped);
+  EXPECT_EQ(reference.digest, spread.digest);
   EXPECT_EQ(reference.loss_scales, spread.loss_scales);
   // Up to the rank and its own count of micro-batches, which the third in a row tells.
   EXPECT_EQ(reference.skip_reasons[0], spread.skip_reasons[0]);
