@@ -596,7 +596,8 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
   }
   for (Whole& whole : wholes_) {
     const bool counted = model_.groups()[static_cast<std::size_t>(whole.group)].counted;
-    if (for_save ? whole.owner != group_.index || !counted || !first_holder : !owns(whole)) continue;
+    if (for_save ? whole.owner != group_.index || !counted || !first_holder : !owns(whole))
+      continue;
     std::size_t s = 0;
     for (const optim::StateSpec& state : rule_.state(whole.facts)) {
       if (state.extent == optim::Extent::Elements) continue;

@@ -93,8 +93,9 @@ void StageLink::send_gradient(int part,
   const std::string what = fmt::format("gradient out of part {}", part);
   for (std::size_t i = 0; i < like.size(); ++i) {
     const bool there = i < gradients.size() && gradients[i].defined();
-    const at::Tensor gradient = there ? gradients[i].to(like[i].scalar_type())
-                                      : at::zeros(like[i].sizes(), like[i].options().device(at::kCPU));
+    const at::Tensor gradient =
+        there ? gradients[i].to(like[i].scalar_type())
+              : at::zeros(like[i].sizes(), like[i].options().device(at::kCPU));
     send(rank_of_part(part - 1), kGradient + part, gradient, what);
   }
 }
