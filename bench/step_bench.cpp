@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
@@ -65,20 +66,13 @@ std::string option(std::map<std::string, std::string>& given,
   return it == given.end() ? fallback : it->second;
 }
 
-int run(std::map<std::string, std::string> given) {
-  const int ranks = std::stoi(option(given, "ranks", "1"));
-  const std::int64_t batch = std::stoll(option(given, "batch", "4")),
-                     length = std::stoll(option(given, "length", "512"));
-  const std::int64_t steps = std::stoll(option(given, "steps", "5")),
-                     warmup = std::stoll(option(given, "warmup", "2"));
-  const std::string dtype = option(given, "dtype", "bf16");
-  const std::int64_t save_every = std::stoll(option(given, "save-every", "0"));
-  const bool beside = option(given, "save", "beside") == "beside";
-  const std::filesystem::path save_dir = option(given, "save-dir", "");
-  TESSERA_REQUIRE(
-      save_every == 0 || !save_dir.empty(), Config, "--save-every needs --save-dir", "");
-  const std::string stage = option(given, "stage", ranks > 1 ? "1" : "0");
-  const std::string text = fmt::format(
+std::string config_of(std::map<std::string, std::string>& given,
+                      int ranks,
+                      std::int64_t length,
+                      std::int64_t batch,
+                      std::int64_t steps) {
+  const bool bf16 = option(given, "dtype", "bf16") == "bf16";
+  return fmt::format(
       R"({{"model": {{"preset": "{}", "vocab_size": 50304, "max_positions": {}}}, "tokenizer": {{"type": "gpt2"}},
           "data": {{"train": "random", "sequence_length": {}}}, "train_batch_size": {}, "gradient_accumulation_steps": 1,
           "optimizer": {{"params": {{"lr": 6e-4, "betas": [0.9, 0.95], "weight_decay": 0.1}}}},
@@ -87,10 +81,68 @@ int run(std::map<std::string, std::string> given) {
       length,
       length,
       batch,
-      stage,
-      dtype == "bf16" ? "true" : "false",
-      steps + warmup,
+      option(given, "stage", ranks > 1 ? "1" : "0"),
+      bf16,
+      steps,
       option(given, "threads", "2"));
+}
+
+/// Checkpoints between the measured steps.
+class Saves {
+ public:
+  explicit Saves(std::map<std::string, std::string>& given)
+      : every_(std::stoll(option(given, "save-every", "0"))),
+        beside_(option(given, "save", "beside") == "beside"),
+        folder_(option(given, "save-dir", "")) {
+    TESSERA_REQUIRE(every_ == 0 || !folder_.empty(), Config, "--save-every needs --save-dir", "");
+  }
+
+  /// After measured step `step`, which ended at `trained`.
+  void after(tessera::engine::Engine& engine, std::int64_t step, double trained) {
+    if (engine.saving() && engine.save_settled()) engine.finish_save();
+    if (every_ == 0 || step < 0 || step % every_ != every_ / 2) return;
+    engine.pause_clock();
+    if (engine.saving()) engine.finish_save();
+    const auto keep_one = [folder = folder_] { tessera::checkpoint::prune(folder, 1); };
+    if (beside_) {
+      engine.save_in_background(folder_, keep_one);
+    } else {
+      engine.save(folder_);
+      if (engine.world().speaks()) keep_one();
+    }
+    engine.resume_clock();
+    stalls_ms_.push_back(1e3 * (tessera::now_s() - trained));
+  }
+  void drain(tessera::engine::Engine& engine) {
+    const double start = tessera::now_s();
+    if (engine.saving()) engine.finish_save();
+    drain_ms_ = 1e3 * (tessera::now_s() - start);
+  }
+  /// Members of the result; empty without checkpoints.
+  [[nodiscard]] std::string text() const {
+    if (every_ == 0) return "";
+    return fmt::format(R"(, "save": "{}", "stall_ms": [{:.1f}], "drain_ms": {:.1f})",
+                       beside_ ? "beside" : "waiting",
+                       fmt::join(stalls_ms_, ", "),
+                       drain_ms_);
+  }
+
+ private:
+  std::int64_t every_;
+  bool beside_;
+  std::filesystem::path folder_;
+  std::vector<double> stalls_ms_;
+  double drain_ms_ = 0.0;
+};
+
+int run(std::map<std::string, std::string> given) {
+  const int ranks = std::stoi(option(given, "ranks", "1"));
+  const std::int64_t batch = std::stoll(option(given, "batch", "4")),
+                     length = std::stoll(option(given, "length", "512"));
+  const std::int64_t steps = std::stoll(option(given, "steps", "5")),
+                     warmup = std::stoll(option(given, "warmup", "2"));
+  const std::string text = config_of(given, ranks, length, batch, steps + warmup);
+  const Saves saves_of_all(given);
   tessera::planner::Plan plan =
       tessera::planner::make_plan(tessera::json::parse(text, "step_bench"), ranks, "step_bench");
   auto data = std::make_shared<tessera::data::Datasets>();
@@ -102,74 +154,40 @@ int run(std::map<std::string, std::string> given) {
   };
   return tessera::engine::run_ranks(plan, report, [&](tessera::comm::World& world) {
     const auto engine = tessera::engine::initialize(plan, world, data);
+    Saves saves = saves_of_all;
     std::vector<double> ms;
     StepReport last;
-    std::string breakdown;
-    std::vector<double> stalls;
     double wall_s = 0.0;
-    const auto keep_one = [&] { tessera::checkpoint::prune(save_dir, 1); };
     for (std::int64_t s = 0; s < steps + warmup; ++s) {
       const double start = tessera::now_s();
       last = engine->train_step();
-      const double trained = tessera::now_s();
-      if (engine->saving() && engine->save_settled()) engine->finish_save();
-      const bool saves =
-          save_every > 0 && s >= warmup && (s - warmup) % save_every == save_every / 2;
-      if (saves) {
-        engine->pause_clock();
-        if (engine->saving()) engine->finish_save();
-        if (beside) {
-          engine->save_in_background(save_dir, keep_one);
-        } else {
-          engine->save(save_dir);
-          if (world.speaks()) keep_one();
-        }
-        engine->resume_clock();
-        stalls.push_back(1e3 * (tessera::now_s() - trained));
-      }
+      saves.after(*engine, s - warmup, tessera::now_s());
       if (s < warmup) continue;
       ms.push_back(1e3 * last.seconds);
       wall_s += tessera::now_s() - start;
-      breakdown = tessera::engine::breakdown_line(last);
     }
-    const double drain_start = tessera::now_s();
-    if (engine->saving()) engine->finish_save();
-    const double drain_ms = 1e3 * (tessera::now_s() - drain_start);
+    saves.drain(*engine);
     if (world.speaks()) {
       std::vector<double> sorted = ms;
       std::sort(sorted.begin(), sorted.end());
       const double median = sorted[sorted.size() / 2];
-      const auto list = [](const std::vector<double>& values) {
-        std::string text;
-        for (const double value : values)
-          text += fmt::format("{}{:.1f}", text.empty() ? "" : ", ", value);
-        return text;
-      };
-      const std::string saving =
-          save_every == 0 ? ""
-                          : fmt::format(R"(, "save": "{}", "stall_ms": [{}], "drain_ms": {:.1f})",
-                                        beside ? "beside" : "waiting",
-                                        list(stalls),
-                                        drain_ms);
-      std::printf(
-          "%s\n",
-          fmt::format(
-              R"({{"what": "tessera_step", "dtype": "{}", "stage": {}, "ranks": {}, "threads": {}, "B": {}, "T": {}, "tokens_per_s": {:.1f}, )"
-              R"("step_ms": [{}], "peak_mb": {}, "loss_last": {:.4f}, "wall_ms": {:.1f}{}}})",
-              dtype,
-              plan.zero_stage,
-              ranks,
-              plan.threads,
-              batch,
-              length,
-              static_cast<double>(batch * length) / median * 1e3,
-              list(ms),
-              last.mem_peak_bytes >> 20,
-              last.loss,
-              1e3 * wall_s,
-              saving)
-              .c_str());
-      std::fprintf(stderr, "%s\n", breakdown.c_str());
+      fmt::print(
+          R"({{"what": "tessera_step", "dtype": "{}", "stage": {}, "ranks": {}, "threads": {}, "B": {}, "T": {}, "tokens_per_s": {:.1f}, )"
+          R"("step_ms": [{:.1f}], "peak_mb": {}, "loss_last": {:.4f}, "wall_ms": {:.1f}{}}})"
+          "\n",
+          option(given, "dtype", "bf16"),
+          plan.zero_stage,
+          ranks,
+          plan.threads,
+          batch,
+          length,
+          static_cast<double>(batch * length) / median * 1e3,
+          fmt::join(ms, ", "),
+          last.mem_peak_bytes >> 20,
+          last.loss,
+          1e3 * wall_s,
+          saves.text());
+      fmt::print(stderr, "{}\n", tessera::engine::breakdown_line(last));
     }
     engine->finish();
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();

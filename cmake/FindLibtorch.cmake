@@ -1,7 +1,7 @@
-# Finds the part of the PyPI wheel that tools/setup.sh unpacked: libc10, libtorch_cpu and the headers.
+# Finds the parts of the PyPI wheels that tools/setup.sh unpacked: libc10, libtorch_cpu and the headers, and oneDNN.
 # The wheel's own CMake files demand CUDA, so they are not used.
 #
-# Sets Libtorch_FOUND and the target Libtorch::cpu. Looks in TESSERA_LIBTORCH, then in the cache folders
+# Sets Libtorch_FOUND and the targets Libtorch::cpu and Libtorch::onednn. Looks in TESSERA_LIBTORCH, then in the cache folders
 # that tools/setup.sh uses, in its order.
 set(_libtorch_version 2.11.0)
 set(TESSERA_LIBTORCH "" CACHE PATH "Folder that holds torch/lib and torch/include; empty: the cache of tools/setup.sh")
@@ -19,7 +19,7 @@ list(APPEND _libtorch_places $ENV{HOME}/.cache/tessera/libtorch-${_libtorch_vers
      ${CMAKE_CURRENT_SOURCE_DIR}/.cache/libtorch-${_libtorch_version})
 
 foreach(_place IN LISTS _libtorch_places)
-  if(EXISTS ${_place}/torch/lib/libtorch_cpu.so)
+  if(EXISTS ${_place}/torch/lib/libtorch_cpu.so AND EXISTS ${_place}/onednn/lib/libdnnl.so.3)
     set(Libtorch_ROOT_DIR ${_place})
     break()
   endif()
@@ -46,4 +46,11 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
     INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${_lib}:${Libtorch_ROOT_DIR}/nvidia/cu13/lib"
     INTERFACE_INCLUDE_DIRECTORIES
       "${Libtorch_ROOT_DIR}/torch/include;${Libtorch_ROOT_DIR}/torch/include/torch/csrc/api/include")
+  # libtorch's own copy is hidden inside of it, and older releases of its matrix products are not slower. It uses the
+  # OpenMP runtime of libtorch, which is loaded under the same name.
+  add_library(Libtorch::onednn SHARED IMPORTED)
+  set_target_properties(Libtorch::onednn PROPERTIES
+    IMPORTED_LOCATION ${Libtorch_ROOT_DIR}/onednn/lib/libdnnl.so.3
+    INTERFACE_LINK_LIBRARIES Libtorch::gomp
+    INTERFACE_INCLUDE_DIRECTORIES ${Libtorch_ROOT_DIR}/onednn/include)
 endif()

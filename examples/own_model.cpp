@@ -69,8 +69,8 @@ class Loss final : public nn::Objective {
     weight_ = params.add("weight", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.02));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
-    const nn::VocabLoss loss =
-        nn::vocab_loss(in.diff.at(0), *weight_, batch.tensor("labels"), /*smoothing=*/0.0, context);
+    const nn::VocabLoss loss = nn::vocab_loss(
+        in.diff.at(0), *weight_, batch.tensor("labels"), /*label_smoothing=*/0.0, context);
     return {.terms = {{.name = "loss", .sum = loss.sum}}};
   }
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {

@@ -25,5 +25,6 @@ HEAD
   cat "$table"
   echo
   echo "Made by \`tools/equivalence_table.sh\` at commit $(git rev-parse --short HEAD). A selection in which every pair of"
-  echo "values stands together runs with the other tests (\`equivalence.matrix\`)."
+  echo "values stands together runs with the other tests (\`equivalence.matrix\`), each cell in a pipeline of two stages as well;"
+  echo "\`equivalence.pipeline\` has the other pipelines."
 } >docs/equivalence.md

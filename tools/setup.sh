@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Brings what a build needs and is not there: Debian packages (packages.txt), and the part of libtorch's
-# PyPI wheel that tessera links (wheels.txt). What is there is never fetched, asked for or touched again.
+# Brings what a build needs and is not there: Debian packages (packages.txt), and the parts of libtorch's and
+# oneDNN's PyPI wheels that tessera links (wheels.txt). What is there is never fetched, asked for or touched again.
 #
 #   tools/setup.sh            set up; quiet when there is nothing to do
 #   tools/setup.sh --where    print the folder that holds libtorch, and do nothing
@@ -15,13 +15,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly kVersion=2.11.0
 readonly kEntry=libtorch-$kVersion
-readonly kDownloadMb=545 kUnpackedMb=520
+readonly kDownloadMb=585 kUnpackedMb=575
 # pip holds a wheel twice while it downloads; afterwards wheel and unpacked files stand side by side.
-readonly kNeededMb=1150
+readonly kNeededMb=1250
 readonly kPython=/usr/bin/python3  # the system's: one from a virtual environment may lack pip
 readonly kParts=(torch/lib/libc10.so torch/lib/libtorch_cpu.so torch/lib/libgomp.so.1
                  nvidia/cu13/lib/libcudart.so.13 nvidia/cu13/lib/libcupti.so.13
-                 torch/include/ATen/ATen.h torch/include/c10/core/TensorImpl.h torch/include/torch/csrc/autograd/custom_function.h)
+                 torch/include/ATen/ATen.h torch/include/c10/core/TensorImpl.h torch/include/torch/csrc/autograd/custom_function.h
+                 onednn/lib/libdnnl.so.3 onednn/include/oneapi/dnnl/dnnl.hpp)
 
 say() { printf '%s\n' "$*"; }
 
@@ -135,7 +136,7 @@ download() {  # download FOLDER: the wheels of wheels.txt
     --require-hashes --no-deps --only-binary=:all: \
     --python-version 3.11 --implementation cp --abi cp311 \
     --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 2>"$1/pip.log"
+    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64 2>"$1/pip.log"
 }
 
 explain_download() {  # explain_download LOG: why pip failed, in its words and in ours

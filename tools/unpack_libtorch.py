@@ -5,8 +5,10 @@ usage: unpack_libtorch.py WHEELS TARGET
 
 Of the headers only these: the wheel's include folder also carries fmt, which would shadow Debian's.
 libtorch_cpu.so finds libcudart and libcupti through its own RPATH in the sibling folder nvidia/cu13/lib.
+oneDNN stands in onednn/: libtorch has one of its own, but keeps it to itself.
 """
 import pathlib
+import re
 import sys
 import zipfile
 
@@ -16,12 +18,17 @@ LIBRARIES = {
     "torch/lib/libgomp.so.1",
     "nvidia/cu13/lib/libcudart.so.13",
     "nvidia/cu13/lib/libcupti.so.13",
+    "onednn/lib/libdnnl.so.3",
 }
 HEADERS = tuple("torch/include/" + name for name in ("ATen/", "c10/", "torch/", "caffe2/", "sleef.h"))
+HEADERS += ("onednn/include/",)
+ONEDNN = re.compile(r"^onednn(_devel)?_cpu_gomp-[0-9.]+\.data/data/")
 
 
-def wanted(name):
-    return name in LIBRARIES or (name.startswith(HEADERS) and not name.endswith("/"))
+def place(name):
+    """Where a file of a wheel belongs below TARGET, or None."""
+    name = ONEDNN.sub("onednn/", name)
+    return name if name in LIBRARIES or (name.startswith(HEADERS) and not name.endswith("/")) else None
 
 
 def main():
@@ -29,14 +36,14 @@ def main():
     entries = []
     for path in sorted(wheels.glob("*.whl")):
         wheel = zipfile.ZipFile(path)
-        entries += [(wheel, info) for info in wheel.infolist() if wanted(info.filename)]
-    missing = LIBRARIES - {info.filename for _, info in entries}
+        entries += [(wheel, info, to) for info in wheel.infolist() if (to := place(info.filename))]
+    missing = LIBRARIES - {to for _, _, to in entries}
     if missing:
         sys.exit("the wheels lack " + ", ".join(sorted(missing)))
-    total = sum(info.file_size for _, info in entries)
+    total = sum(info.file_size for _, info, _ in entries)
     done, shown = 0, -1
-    for wheel, info in entries:
-        path = target / info.filename
+    for wheel, info, to in entries:
+        path = target / to
         path.parent.mkdir(parents=True, exist_ok=True)
         with wheel.open(info) as source, open(path, "wb") as sink:  # open() checks the entry's CRC at its end
             while chunk := source.read(1 << 22):

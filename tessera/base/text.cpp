@@ -134,7 +134,7 @@ std::string duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
   if (seconds < 1.0) return fmt::format("{:.0f}ms", seconds * 1e3);
   // Beyond a thousand years nobody reads digits, and the integer below stays in range.
-  const auto total = static_cast<std::int64_t>(std::min(seconds, 3e10) + 0.5);
+  const auto total = std::llround(std::min(seconds, 3e10));
   const std::int64_t s = total % 60, m = total / 60 % 60, h = total / 3600;
   if (h >= 48) return fmt::format("{}d{:02}h", h / 24, h % 24);
   if (h > 0) return fmt::format("{}h{:02}m", h, m);

@@ -300,7 +300,7 @@ std::string lay_out(std::vector<TensorEntry>& entries,
 }
 
 void write_safetensors(const fs::path& path,
-                       std::vector<TensorBytes> tensors,
+                       const std::vector<TensorBytes>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   std::map<std::string_view, std::span<const std::byte>> bytes;
   std::vector<TensorEntry> entries;

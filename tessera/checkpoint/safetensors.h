@@ -61,7 +61,7 @@ struct TensorBytes {
 /// Writes and syncs a file at exactly `path` (the caller renames). Tensors are ordered by
 /// descending dtype, then name.
 void write_safetensors(const std::filesystem::path& path,
-                       std::vector<TensorBytes> tensors,
+                       const std::vector<TensorBytes>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
 }  // namespace tessera::checkpoint

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <c10/util/Exception.h>
 
@@ -21,8 +22,6 @@
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/launch/early_stop.h"
-
-extern char** environ;
 
 namespace tessera::cli {
 

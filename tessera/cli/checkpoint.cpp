@@ -32,7 +32,7 @@ std::uint64_t bytes_of(const fs::path& folder) {
 }
 
 std::vector<fs::path> some_at(const fs::path& path) {
-  const auto found = checkpoints_at(path);
+  auto found = checkpoints_at(path);
   TESSERA_REQUIRE(!found.empty(),
                   Format,
                   fmt::format("{} holds no complete checkpoint", path.string()),

@@ -69,7 +69,7 @@ bool ends_with(const std::string& word, std::string_view end) {
 }
 
 std::optional<std::string> decode_config(const std::string& argument) {
-  const auto decoded = argument.size() >= 8 ? decode_base64(argument) : std::nullopt;
+  auto decoded = argument.size() >= 8 ? decode_base64(argument) : std::nullopt;
   if (!decoded || text::trim(*decoded).substr(0, 1) != "{") return std::nullopt;
   return decoded;
 }

@@ -67,6 +67,12 @@ TESSERA_INLINE T combine(T a, T b) {
 }
 
 // `out` may be one of the inputs: element i is read before it is written, which is what ivdep says.
+#ifdef __clang__
+#define TESSERA_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TESSERA_IVDEP _Pragma("GCC ivdep")
+#endif
+
 template <Op kOp, class T, int kInputs>
 TESSERA_INLINE void fold_once(T* out, const void* const* in, std::size_t count) {
   using E = Element<T>;
@@ -74,7 +80,7 @@ TESSERA_INLINE void fold_once(T* out, const void* const* in, std::size_t count) 
   const T* b = static_cast<const T*>(in[1]);
   const T* c = static_cast<const T*>(in[kInputs > 2 ? 2 : 1]);
   const T* d = static_cast<const T*>(in[kInputs > 3 ? 3 : 1]);
-#pragma GCC ivdep
+  TESSERA_IVDEP
   for (std::size_t i = 0; i < count; ++i) {
     auto sum = combine<kOp>(E::load(a[i]), E::load(b[i]));
     if constexpr (kInputs > 2) sum = combine<kOp>(sum, E::load(c[i]));

@@ -75,6 +75,8 @@ class Work {
 };
 using WorkPtr = std::unique_ptr<Work>;
 
+/// A send waits once so many messages of its (peer, channel) have not been received.
+inline constexpr int kMostMessages = 64;
 inline constexpr double kStallLimit = 300;  ///< seconds
 
 /// What a rank put into collectives and messages between more than one rank: the elements of its

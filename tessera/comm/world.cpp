@@ -23,10 +23,7 @@ World::World(int rank,
              mesh::Mesh mesh,
              std::unique_ptr<Transport> transport,
              std::shared_ptr<ControlPage> control)
-    : rank_(rank),
-      mesh_(std::move(mesh)),
-      control_(std::move(control)),
-      transport_(std::move(transport)) {
+    : rank_(rank), mesh_(mesh), control_(std::move(control)), transport_(std::move(transport)) {
   RankLine& line = control_->line(rank_);
   line.pid.store(static_cast<std::uint32_t>(getpid()));
   line.state.store(static_cast<std::uint32_t>(RankState::Running));
@@ -34,7 +31,7 @@ World::World(int rank,
 
 World::World(int rank, mesh::Mesh mesh, std::unique_ptr<Transport> transport, ControlPage* control)
     : World(rank,
-            std::move(mesh),
+            mesh,
             std::move(transport),
             std::shared_ptr<ControlPage>(control, [](ControlPage*) {})) {}
 

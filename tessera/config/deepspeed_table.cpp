@@ -19,7 +19,7 @@ constexpr Text kOrder = "the order of the blocks is known, none has to be record
 constexpr Text kOneRule = "every optimizer here is made for shards";
 constexpr Text kHost = "the ranks compute on the host, whose memory holds it already";
 constexpr Text kNothing = "nothing leaves the host's memory";
-constexpr Text kOneStage = "there is one pipeline stage";
+constexpr Text kOneStage = "the section parallel says what a pipeline does";
 constexpr Text kDisk = "weights and optimizer state stay in memory, they cannot be moved to a disk";
 constexpr Text kQuantized = "gathers and reductions move whole values, none are quantized";
 constexpr Text kLayouts = "every checkpoint fits every layout";
@@ -223,12 +223,13 @@ const auto kRows = std::to_array<DeepSpeedKey>({
              "wall_clock_breakdown shows the times"),
     // layouts
     section("pipeline"),
-    later("pipeline.stages", Any, "auto", "[1]", "ranks split the batch alone", "set it to 1"),
+    later("pipeline.stages", Any, "auto", "[1]", "the section parallel says how many there are",
+          "set it to 1, and parallel.pipeline to the stages"),
     accepted("pipeline.partition", String, "best", kOneStage),
     accepted("pipeline.seed_layers", Bool, "false",
              "every parameter starts from the seed and its name"),
     later("pipeline.activation_checkpoint_interval", Integer, "0", "[0]",
-          "it recomputes within pipeline stages, and there is one", "set it to 0"),
+          "activation_checkpointing says which blocks run twice", "set it to 0"),
     accepted("pipeline.pipe_partitioned", Bool, "true", kOneStage),
     accepted("pipeline.grad_partitioned", Bool, "true", kOneStage),
     later("sequence_parallel_size", Integer, "1", "[1]", "ranks split the batch alone",

@@ -67,7 +67,7 @@ void append_string(std::string& out, const std::string& raw) {
 void new_line(std::string& out, int indent, int depth) {
   if (indent < 0) return;
   out += '\n';
-  out.append(static_cast<std::size_t>(indent * depth), ' ');
+  out.append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(depth), ' ');
 }
 
 // Arrays of short things read better on one line.

@@ -85,7 +85,7 @@ class Parser {
     }
     skip_blank();
     if (at_end())
-      fail(at_, "the file is empty, expected " + std::string(expected_), "write at least {}");
+      fail(at_, "the file is empty, expected " + std::string(kExpected), "write at least {}");
     const bool bracket = peek() == '{' || peek() == '[';
     Value out = options_.hjson && !bracket ? object_without_braces() : value(0);
     skip_blank();
@@ -160,7 +160,7 @@ class Parser {
     if (nul == std::string_view::npos) return;
     throw Error(kind_,
                 source_ + ": this is a binary file (byte 0x00 at offset " + std::to_string(nul) +
-                    "), expected " + std::string(expected_),
+                    "), expected " + std::string(kExpected),
                 "name a JSON file");
   }
 
@@ -560,7 +560,7 @@ class Parser {
   }
 
   static constexpr const char* kQuotes = "strings stand in double quotes";
-  static constexpr std::string_view expected_ = "one JSON object";
+  static constexpr std::string_view kExpected = "one JSON object";
   std::string_view text_;
   const std::string& source_;
   ParseOptions options_;

@@ -89,7 +89,8 @@ double BatchPlan::steps_in(double epochs) const {
   while (static_cast<double>(consumed) < samples) {
     // From the start of an epoch on, batches of one size are counted at once.
     if (consumed % size_ == 0 && batch_at(consumed) == batch_) {
-      const double left = epochs - static_cast<double>(consumed / size_);
+      const std::int64_t whole = consumed / size_;
+      const double left = epochs - static_cast<double>(whole);
       return static_cast<double>(steps) + std::ceil(left * static_cast<double>(steps_per_epoch()));
     }
     consumed = at(consumed).consumed_after;

@@ -15,6 +15,7 @@
 #include "tessera/engine/batches.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
+#include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/tensor/init.h"
 
@@ -52,8 +53,12 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
                plan_.config.data.drop_last,
                planner::batch_sizes(plan_)) {
   if (plan_.working == DType::F16) scaler_.emplace(plan_.scaling, plan_.scaling_stage);
-  model_ =
-      std::make_unique<parallel::ModelInstance>(plan_.model.model, plan_.weight_layout, world_);
+  model_ = std::make_unique<parallel::ModelInstance>(
+      plan_.model.model, plan_.weight_layout, world_, plan_.stages);
+  if (plan_.stages.stages > 1) {
+    link_ = std::make_unique<parallel::StageLink>(
+        world_, plan_.model.model, plan_.stages, plan_.working);
+  }
   weights_ = std::make_unique<parallel::WeightGather>(*model_, plan_.gather);
   gradients_ = std::make_unique<parallel::GradientFold>(world_, *model_, plan_.fold);
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(
@@ -64,7 +69,10 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
       [this](const ParamInfo& info) { return planner::setting_of(plan_, rule_->base_lr(), info); },
       plan_.kept);
   executor_ = std::make_unique<parallel::Executor>(
-      *model_, std::vector<parallel::Policy*>{weights_.get(), gradients_.get()}, plan_.recompute);
+      *model_,
+      std::vector<parallel::Policy*>{weights_.get(), gradients_.get()},
+      plan_.recompute,
+      link_.get());
   clock_ = now_s();
 }
 
@@ -95,6 +103,26 @@ nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
   return make_batch(*data_->train, samples, numbers);
 }
 
+int Engine::micros_of(const data::GlobalBatch& batch) const {
+  const std::int64_t each = world_.mesh().size(mesh::AxisSet::dp()) * plan_.micro_batch;
+  std::int64_t micros = (batch.size + each - 1) / each;
+  // A batch that is smaller than the others fills the last round with micro-batches of nothing.
+  const std::int64_t round = plan_.schedule.whole_rounds ? plan_.stages.stages : 1;
+  return static_cast<int>((micros + round - 1) / round * round);
+}
+
+const std::vector<parallel::Action>& Engine::actions(int micros) {
+  std::vector<parallel::Action>& known = actions_[micros];
+  if (!known.empty()) return known;
+  const parallel::StageLayout& layout = plan_.stages;
+  if (layout.stages == 1) return known = parallel::accumulation_schedule(micros);
+  const parallel::PipelineSize size{layout.stages, layout.chunks, micros};
+  const parallel::StageActions all = parallel::all_actions(plan_.schedule, size);
+  const auto fault = parallel::find_fault(all, size, layout.placement, comm::kMostMessages);
+  TESSERA_REQUIRE(!fault, Bug, "the pipeline's schedule is wrong: " + *fault, "");
+  return known = all[static_cast<std::size_t>(model_->stage())];
+}
+
 parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
                                        int micros,
                                        StepReport& report) {
@@ -112,6 +140,8 @@ parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
       for (std::size_t d = 0; d < sums.size(); ++d)
         sums[d] += mine[m][d];
     }
+    // Every stage loads the same samples; those of one count.
+    if (model_->stage() > 0) std::fill(sums.begin(), sums.end(), 0.0);
     const std::size_t counts = sums.size();
     // Ranks that share a micro-batch count its tokens once.
     if (world_.group(mesh::AxisSet::tp()).index > 0) std::fill(sums.begin(), sums.end(), 0.0);
@@ -139,14 +169,12 @@ StepReport Engine::train_step() {
   StepReport report;
   world_.set_step(step_ + 1);
   const data::GlobalBatch batch = batches_.at(samples_);
-  const int n = world_.mesh().size(mesh::AxisSet::dp());
-  const auto micros =
-      static_cast<int>((batch.size + n * plan_.micro_batch - 1) / (n * plan_.micro_batch));
+  const int micros = micros_of(batch);
   const parallel::StepInput input = step_input(batch, micros, report);
   // A skipped step does not advance the schedule.
   const std::int64_t update = step_ - skipped_ + 1;
   gradients_->keep_own(optimizer_->compresses(update));
-  const parallel::StepOutput out = executor_->train(parallel::accumulation_schedule(micros), input);
+  parallel::StepOutput out = executor_->train(actions(micros), input);
 
   const double reduce_start = now_s();
   const std::vector<double> sums = finish_gradients(input.loss_scale);
@@ -155,7 +183,7 @@ StepReport Engine::train_step() {
       static_cast<double>(batch.consumed_after) / static_cast<double>(data_->train->size());
   report.grad_norm = optim::gradient_norm(sums) / input.loss_scale;
   if (scaler_) report.loss_scale = input.loss_scale;
-  fold_losses(out.losses, report);
+  fold_losses(std::move(out), micros, report);
   report.reduce_s = now_s() - reduce_start;
 
   const double update_start = now_s();
@@ -254,7 +282,14 @@ double Engine::clip(double norm) const {
 }
 
 /// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank.
-void Engine::fold_losses(const std::vector<double>& mine, StepReport& report) {
+void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& report) {
+  if (plan_.stages.stages > 1) {
+    // A block's loss stands on one stage and is zero on the others, so that sum is exact.
+    const comm::Group& column = world_.group({mesh::Axis::Pp});
+    out.block_losses = world_.all_reduce(
+        column, std::move(out.block_losses), comm::Op::Sum, TESSERA_HERE("losses of the stages"));
+  }
+  const std::vector<double> mine = out.losses(micros);
   std::vector<double> values = mine;
   values.push_back(static_cast<double>(memory().total_peak));
   const std::vector<int>& group = world_.group(mesh::AxisSet::dp()).ranks;
@@ -279,7 +314,7 @@ void Engine::fold_losses(const std::vector<double>& mine, StepReport& report) {
 std::optional<parallel::GradientFold::Culprit> Engine::find_culprit(
     const parallel::StepInput& input) {
   gradients_->start_diagnosis();
-  executor_->train(parallel::accumulation_schedule(input.num_micros), input);
+  executor_->train(actions(input.num_micros), input);
   return gradients_->diagnosis();
 }
 
@@ -334,8 +369,8 @@ EvalReport Engine::evaluate() {
 std::string Engine::sample() {
   optimizer_->wait_weights();
   std::string text;
-  // Sharded weights are gathered together, and layers are computed together: then all ranks that
-  // take part make the same text.
+  // Sharded weights are gathered together, layers are computed together, and stages hand flows on:
+  // then all ranks that take part make the same text.
   const bool with_speaker = world_.group(mesh::AxisSet::dp()).index == 0;
   if (with_speaker || plan_.zero_stage == 3) {
     const planner::EvalOptions& options = plan_.config.eval;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/gradient_fold.h"
 #include "tessera/parallel/model_instance.h"
+#include "tessera/parallel/pipeline/stage_link.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/train_config.h"
@@ -122,7 +124,10 @@ class Engine {
   checkpoint::Ranks ranks();
   parallel::StepInput step_input(const data::GlobalBatch& batch, int micros, StepReport& report);
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
-  void fold_losses(const std::vector<double>& mine, StepReport& report);
+  /// What this rank does in a step of so many micro-batches.
+  const std::vector<parallel::Action>& actions(int micros);
+  [[nodiscard]] int micros_of(const data::GlobalBatch& batch) const;
+  void fold_losses(parallel::StepOutput out, int micros, StepReport& report);
   std::optional<parallel::GradientFold::Culprit> find_culprit(const parallel::StepInput& input);
   [[noreturn]] void refuse_nonfinite(const StepReport& report, const parallel::StepInput& input);
   [[noreturn]] void refuse_overflow(const StepReport& report,
@@ -143,7 +148,9 @@ class Engine {
   std::unique_ptr<parallel::WeightGather> weights_;
   std::unique_ptr<parallel::GradientFold> gradients_;
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
+  std::unique_ptr<parallel::StageLink> link_;  ///< of a pipeline
   std::unique_ptr<parallel::Executor> executor_;
+  std::map<int, std::vector<parallel::Action>> actions_;  ///< by micro-batches
   data::SampleOrder order_;
   data::BatchPlan batches_;
   std::int64_t step_ = 0, samples_ = 0, tokens_ = 0, skipped_ = 0;

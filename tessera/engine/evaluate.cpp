@@ -19,6 +19,8 @@ EvalReport evaluate(parallel::Executor& executor,
                     std::int64_t micro_batch) {
   const std::int64_t batches = (samples + micro_batch - 1) / micro_batch;
   const comm::Group& group = world.group(mesh::AxisSet::dp());
+  // Only the stage with the objective has something to add.
+  const comm::Group& all = world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard});
   std::vector<double> sums(static_cast<std::size_t>(batches), 0.0), counts = sums;
   for (std::int64_t first = 0; first < batches; first += group.size()) {
     const std::int64_t i = first + group.index;
@@ -33,14 +35,15 @@ EvalReport evaluate(parallel::Executor& executor,
     nn::StepContext context(nn::Mode::Eval, 0);
     const nn::Batch batch = make_batch(dataset, indices, indices);
     const nn::Outcome out = executor.infer(batch, context);
-    sums[static_cast<std::size_t>(i)] = out.terms.at(0).sum.item<double>();
-    counts[static_cast<std::size_t>(i)] = executor.model().objective().denominators(batch).at(0);
     world.transport().progress();
+    if (out.terms.empty()) continue;
+    sums[static_cast<std::size_t>(i)] = out.terms.front().sum.item<double>();
+    counts[static_cast<std::size_t>(i)] = executor.model().objective().denominators(batch).at(0);
   }
   // Every entry is written by one rank and is zero elsewhere, so these sums are exact.
-  sums = world.all_reduce(group, std::move(sums), comm::Op::Sum, TESSERA_HERE("evaluation losses"));
+  sums = world.all_reduce(all, std::move(sums), comm::Op::Sum, TESSERA_HERE("evaluation losses"));
   counts =
-      world.all_reduce(group, std::move(counts), comm::Op::Sum, TESSERA_HERE("evaluation tokens"));
+      world.all_reduce(all, std::move(counts), comm::Op::Sum, TESSERA_HERE("evaluation tokens"));
   EvalReport report;
   double total = 0, tokens = 0;
   for (std::size_t i = 0; i < sums.size(); ++i) {

@@ -94,8 +94,10 @@ Generated Generator::run_ids(std::vector<std::int32_t> ids,
     const nn::Batch batch = prompt_batch(input);
     const nn::Outcome outcome = executor_.infer(batch, *context);
     cached += fresh ? static_cast<std::int64_t>(input.size()) - cached : 1;
-    at::Tensor logits =
-        outcome.outputs.at("logits").select(0, 0).select(0, -1).to(at::kFloat).contiguous();
+    at::Tensor logits;
+    if (const auto made = outcome.outputs.find("logits"); made != outcome.outputs.end())
+      logits = made->second.select(0, 0).select(0, -1).to(at::kFloat).contiguous();
+    logits = executor_.from_objective(logits, model_.vocab_size);
     if (options.ignore_eos && tokenizer_.end_of_text() < vocab) {
       logits = logits.clone();
       logits.data_ptr<float>()[tokenizer_.end_of_text()] = -std::numeric_limits<float>::infinity();

@@ -43,7 +43,7 @@ class Generator {
                 const GenerateOptions& options,
                 const std::function<void(std::string_view)>& on_text);
   /// The same on token ids.
-  Generated run_ids(std::vector<std::int32_t> prompt,
+  Generated run_ids(std::vector<std::int32_t> ids,
                     const GenerateOptions& options,
                     const std::function<void(std::int32_t)>& on_token);
 

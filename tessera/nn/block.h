@@ -50,6 +50,9 @@ class Batch {
   [[nodiscard]] bool has(std::string_view name) const;
   [[nodiscard]] const at::Tensor& tensor(std::string_view name) const;  ///< Error{Bug} if absent
   void set(std::string name, at::Tensor value);
+  [[nodiscard]] const std::map<std::string, at::Tensor, std::less<>>& tensors() const {
+    return tensors_;
+  }
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(sample_ids.size()); }
   std::vector<std::int64_t> sample_ids;
 

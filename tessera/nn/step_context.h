@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <typeindex>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -71,6 +72,10 @@ class StepContext {
   [[nodiscard]] bool deferring() const { return deferring_; }
   void defer(std::function<void()> fn) { deferred_.push_back(std::move(fn)); }
   void set_deferring(bool on) { deferring_ = on; }
+  /// What was put off so far; the caller runs it, in that order and without grad mode.
+  [[nodiscard]] std::vector<std::function<void()>> take_deferred() {
+    return std::exchange(deferred_, {});
+  }
   /// Runs what was put off, in the order in which it was, and forgets it.
   void run_deferred();
 

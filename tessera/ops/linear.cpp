@@ -7,6 +7,7 @@
 
 #include "tessera/ops/cpu/gemm.h"
 #include "tessera/ops/cpu/isa.h"
+#include "tessera/ops/cpu/matmul.h"
 #include "tessera/ops/cpu/row_blocks.h"
 #include "tessera/ops/cpu/tensors.h"
 #include "tessera/ops/cpu/widened.h"
@@ -29,17 +30,20 @@ at::Tensor rows_of(const at::Tensor& x) {
 /// How a product of these operands is made on this CPU.
 enum class Way {
   Aten,     ///< in the operands' dtype
-  ToFp32,   ///< 16-bit operands, fp32 result
+  OneDnn,   ///< bf16 operands, bf16 or fp32 result
+  Mkl,      ///< fp16 operands, fp32 result
   Widened,  ///< operands widened to fp32
 };
 Way way(at::ScalarType in, at::ScalarType out) {
   if (in == at::kFloat) return Way::Aten;
-  const bool fp16 = in == at::kHalf;
-  if (out == at::kFloat && (fp16 ? native_fp16_to_fp32() : native_bf16_to_fp32()) &&
-      cpu::has_gemm_to_fp32(in)) {
-    return Way::ToFp32;
-  }
-  return out == in && (fp16 ? native_fp16() : native_bf16()) ? Way::Aten : Way::Widened;
+  if (in == at::kBFloat16) return native_bf16() ? Way::OneDnn : Way::Widened;
+  if (out == at::kFloat && native_fp16_to_fp32() && cpu::has_gemm_to_fp32(in)) return Way::Mkl;
+  return out == in && native_fp16() ? Way::Aten : Way::Widened;
+}
+
+/// As oneDNN reads it: rows or columns without gaps.
+at::Tensor dense(const at::Tensor& x) {
+  return x.stride(-1) == 1 || x.stride(0) == 1 ? x : x.contiguous();
 }
 
 /// `x` with its last size replaced: the shape of a result.
@@ -66,7 +70,9 @@ at::Tensor linear(const at::Tensor& x_NI,
   }
   const at::Tensor x = rows_of(x_NI);
   const at::Tensor y = at::empty({x.size(0), weight_OI.size(0)}, x.options().dtype(out));
-  if (how == Way::ToFp32) {
+  if (how == Way::OneDnn) {
+    cpu::matmul(dense(x), dense(weight_OI).t(), y, {.bias_N = bias_O});
+  } else if (how == Way::Mkl) {
     cpu::gemm_to_fp32(x.contiguous(), false, weight_OI.contiguous(), true, y, false);
     if (bias_O.defined()) y.add_(bias_O);
   } else {
@@ -84,7 +90,14 @@ at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_O
   const at::ScalarType dtype = dy_NO.scalar_type();
   const auto sizes = with_last(dy_NO, weight_OI.size(1));
   if (dy_NO.is_meta()) return at::empty(sizes, dy_NO.options());
-  if (way(dtype, dtype) == Way::Aten) return at::matmul(dy_NO, weight_OI);
+  const Way how = way(dtype, dtype);
+  if (how == Way::Aten) return at::matmul(dy_NO, weight_OI);
+  if (how == Way::OneDnn) {
+    const at::Tensor dy = rows_of(dy_NO);
+    const at::Tensor dx = at::empty({dy.size(0), weight_OI.size(1)}, dy.options());
+    cpu::matmul(dense(dy), dense(weight_OI), dx);
+    return dx.view(sizes);
+  }
   return cpu::widened_input_grad(rows_of(dy_NO), weight_OI).to(dtype).view(sizes);
 }
 
@@ -103,7 +116,9 @@ void linear_weight_grad(const at::Tensor& dy_NO,
   if (dw_OI.is_meta() || dy.is_meta()) return;
   at::Tensor dw = dw_OI.view({dy.size(1), x.size(1)});
   const Way how = way(x.scalar_type(), at::kFloat);
-  if (how == Way::ToFp32) {
+  if (how == Way::OneDnn) {
+    cpu::matmul(dense(dy).t(), dense(x), dw, {.accumulate = accumulate, .scale = scale});
+  } else if (how == Way::Mkl) {
     cpu::gemm_to_fp32(dy.contiguous(), true, x.contiguous(), false, dw, accumulate, scale);
   } else if (how == Way::Widened) {
     cpu::widened_weight_grad(dy, x, dw, accumulate, scale);

@@ -9,14 +9,39 @@
 namespace tessera::parallel {
 
 /// What an action does. Load: make the micro-batch's tensors. Backward: inputs and weights
-/// together.
-enum class Do : std::uint8_t { Load, Forward, Backward };
+/// together; or BackwardInputs, and BackwardWeights any time after it. Between stages travel the
+/// flow that a chunk begins with, and the gradient of the flow that it ended with.
+enum class Do : std::uint8_t {
+  Load,
+  Forward,
+  Backward,
+  BackwardInputs,
+  BackwardWeights,
+  ReceiveFlow,
+  SendFlow,
+  ReceiveGradient,
+  SendGradient
+};
+
+/// The blocks of a chunk run in reverse.
+constexpr bool is_backward(Do kind) {
+  return kind == Do::Backward || kind == Do::BackwardInputs || kind == Do::BackwardWeights;
+}
+/// The blocks of a chunk run and read their weights.
+constexpr bool reads_weights(Do kind) {
+  return kind == Do::Forward || kind == Do::Backward || kind == Do::BackwardInputs;
+}
+/// Gradients of weights are made.
+constexpr bool makes_gradients(Do kind) {
+  return kind == Do::Backward || kind == Do::BackwardWeights;
+}
 
 struct Action {
   Do kind;
   int chunk = 0;  ///< of this stage's model; 0 without interleaving
   int micro = 0;
-  int peer = -1;  ///< of sends and receives; -1 for none
+  int peer = -1;  ///< stage of sends and receives; -1 for none
+  bool operator==(const Action&) const = default;
 };
 
 /// One block of an action, as policies see it.

@@ -12,6 +12,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/parallel/pipeline/schedule.h"
 
 namespace tessera::parallel {
 namespace {
@@ -64,42 +65,96 @@ nn::Flow detached(const nn::Flow& flow, std::vector<at::Tensor>& inputs) {
   return out;
 }
 
+std::vector<at::Tensor> shapes_only(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& tensor : tensors)
+    out.push_back(at::empty(tensor.sizes(), tensor.options().device(at::kMeta)));
+  return out;
+}
+
 }  // namespace
+
+std::vector<double> StepOutput::losses(int num_micros) const {
+  std::vector<double> out(static_cast<std::size_t>(num_micros), 0.0);
+  const std::size_t blocks = block_losses.size() / out.size();
+  for (std::size_t i = 0; i < block_losses.size(); ++i)
+    out[i / blocks] += block_losses[i];
+  return out;
+}
 
 StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& input) {
   StepOutput output;
-  output.losses.assign(static_cast<std::size_t>(input.num_micros), 0.0);
+  output.block_losses.assign(
+      static_cast<std::size_t>(input.num_micros) * static_cast<std::size_t>(model_.num_blocks()),
+      0.0);
   std::vector<std::optional<Micro>> micros(static_cast<std::size_t>(input.num_micros));
+  std::vector<std::size_t> left(micros.size(), 0);  // actions of each
+  for (const Action& action : actions)
+    ++left[static_cast<std::size_t>(action.micro)];
   std::vector<std::vector<double>> denominators;
   for (Policy* policy : policies_)
     policy->begin(actions);
   for (const Action& action : actions) {
-    auto& slot = micros[static_cast<std::size_t>(action.micro)];
+    const auto m = static_cast<std::size_t>(action.micro);
+    auto& slot = micros[m];
     if (action.kind == Do::Load) {
       const Timed timed(times_.data);
       nn::StepContext context(nn::Mode::Train, input.seed);
       context.step = input.step;
       context.micro = action.micro;
       context.set_recompute_regions(recompute_.regions);
-      slot.emplace(Micro{input.load(action.micro), std::move(context), {}});
+      slot.emplace(Micro{input.load(action.micro),
+                         std::move(context),
+                         std::vector<Pass>(static_cast<std::size_t>(model_.layout().chunks))});
+      slot->context.batch = &slot->batch;
+      slot->context.tensor = model_.tensor_parallel();
       denominators.push_back(model_.objective().denominators(slot->batch));
       if (static_cast<int>(denominators.size()) == input.num_micros) {
         output.denominators = input.global_denominators(denominators);
       }
     } else if (slot->batch.size() == 0) {
       skip(action, input.num_micros);
-    } else if (action.kind == Do::Forward) {
-      const Timed timed(times_.forward);
-      forward(action, *slot, input, output);
     } else {
-      const Timed timed(times_.backward);
-      backward(action, *slot, input, output);
-      slot.reset();
+      act(action, *slot, input, output);
     }
+    if (--left[m] == 0) slot.reset();
   }
   for (Policy* policy : policies_)
     policy->end();
   return output;
+}
+
+void Executor::act(const Action& action, Micro& micro, const StepInput& input, StepOutput& output) {
+  const bool on_the_way_there =
+      action.kind == Do::Forward || action.kind == Do::ReceiveFlow || action.kind == Do::SendFlow;
+  const Timed timed(on_the_way_there ? times_.forward : times_.backward);
+  Pass& pass = micro.passes[static_cast<std::size_t>(action.chunk)];
+  const int part = part_of(action);
+  switch (action.kind) {
+    case Do::Load:
+      return;
+    case Do::ReceiveFlow:
+      pass.flow = link_->receive_flow(part, micro.batch);
+      return;
+    case Do::Forward:
+      return forward(action, micro, input, output);
+    case Do::SendFlow:
+      link_->send_flow(part + 1, pass.flow);
+      pass.flow = {};
+      return;
+    case Do::ReceiveGradient:
+      pass.grads = link_->receive_gradient(part + 1, pass.like);
+      return;
+    case Do::Backward:
+    case Do::BackwardInputs:
+      return backward(action, micro, input, output);
+    case Do::SendGradient:
+      link_->send_gradient(part, pass.grads, pass.first);
+      pass.grads.clear();
+      return;
+    case Do::BackwardWeights:
+      return backward_weights(action, micro, input.num_micros);
+  }
 }
 
 bool Executor::runs_again(int block) const {
@@ -107,12 +162,21 @@ bool Executor::runs_again(int block) const {
   return block + 1 < model_.num_blocks() && b < recompute_.blocks.size() && recompute_.blocks[b];
 }
 
+/// The micro-batch in the chunk of another part, if that stands on this stage too.
+Executor::Pass* Executor::neighbour(Micro& micro, int part) {
+  const StageLayout& layout = model_.layout();
+  if (part < 0 || part >= layout.parts() || layout.stage_of_part(part) != model_.stage())
+    return nullptr;
+  return &micro.passes[static_cast<std::size_t>(layout.chunk_of_part(part))];
+}
+
 /// A micro-batch that has no samples on this rank still takes part in what the policies do
 /// together.
 void Executor::skip(const Action& action, int num_micros) {
-  const int blocks = model_.num_blocks();
-  for (int i = 0; i < blocks; ++i) {
-    const int b = action.kind == Do::Forward ? i : blocks - 1 - i;
+  if (action.kind != Do::Forward && !is_backward(action.kind)) return;
+  const auto [first, last] = model_.blocks_of(action.chunk);
+  for (int i = 0; i < last - first; ++i) {
+    const int b = action.kind == Do::Forward ? first + i : last - 1 - i;
     const BlockRun run{b, action.micro, num_micros};
     for (Policy* policy : policies_)
       policy->before(action, run);
@@ -125,10 +189,11 @@ void Executor::forward(const Action& action,
                        Micro& micro,
                        const StepInput& input,
                        StepOutput& output) {
-  micro.context.batch = &micro.batch;
-  micro.context.tensor = model_.tensor_parallel();
-  nn::Flow flow;
-  for (int b = 0; b < model_.num_blocks(); ++b) {
+  Pass& pass = micro.passes[static_cast<std::size_t>(action.chunk)];
+  nn::Flow flow = std::move(pass.flow);
+  pass.first = shapes_only(flow.diff);
+  const auto [first, last] = model_.blocks_of(action.chunk);
+  for (int b = first; b < last; ++b) {
     const at::AutoGradMode grad(!runs_again(b));
     const BlockRun run{b, action.micro, input.num_micros};
     for (Policy* policy : policies_)
@@ -141,29 +206,37 @@ void Executor::forward(const Action& action,
     saved.out = named(model_.name(b), "forward", [&] {
       return model_.block(b).forward(std::move(in), micro.batch, micro.context);
     });
+    double& loss = output.block_losses[static_cast<std::size_t>(action.micro) *
+                                           static_cast<std::size_t>(model_.num_blocks()) +
+                                       static_cast<std::size_t>(b)];
     for (const nn::Term& term : saved.out.terms) {
       const double denominator = output.denominators.at(static_cast<std::size_t>(term.denominator));
-      output.losses[static_cast<std::size_t>(action.micro)] +=
-          denominator == 0 ? 0.0 : term.weight * term.sum.item<double>() / denominator;
+      loss += denominator == 0 ? 0.0 : term.weight * term.sum.item<double>() / denominator;
     }
     flow = saved.out.flow;
-    micro.saved.push_back(std::move(saved));
+    pass.saved.push_back(std::move(saved));
     for (Policy* policy : policies_)
       policy->after(action, run);
   }
+  pass.like = shapes_only(flow.diff);
+  Pass* const next = neighbour(micro, part_of(action) + 1);
+  (next != nullptr ? next->flow : pass.flow) = std::move(flow);
 }
 
 void Executor::backward(const Action& action,
                         Micro& micro,
                         const StepInput& input,
                         const StepOutput& output) {
-  std::vector<at::Tensor> flow_grads;
-  for (int b = model_.num_blocks() - 1; b >= 0; --b) {
+  Pass& pass = micro.passes[static_cast<std::size_t>(action.chunk)];
+  const bool inputs_only = action.kind == Do::BackwardInputs;
+  std::vector<at::Tensor> flow_grads = std::exchange(pass.grads, {});
+  const auto [first, last] = model_.blocks_of(action.chunk);
+  for (int b = last - 1; b >= first; --b) {
     const BlockRun run{b, action.micro, input.num_micros};
     for (Policy* policy : policies_)
       policy->before(action, run);
-    Saved saved = std::move(micro.saved.back());
-    micro.saved.pop_back();
+    Saved saved = std::move(pass.saved.back());
+    pass.saved.pop_back();
     micro.context.block_name = model_.name(b);
     if (saved.again) {
       const at::AutoGradMode grad(true);
@@ -171,9 +244,42 @@ void Executor::backward(const Action& action,
         return model_.block(b).forward(std::move(saved.in), micro.batch, micro.context);
       });
     }
+    PutOff put_off{b, {}, {}};
+    micro.context.set_deferring(inputs_only);
     flow_grads = named(model_.name(b), "backward", [&] {
-      return backward_block(b, saved, flow_grads, output.denominators, input.loss_scale);
+      return backward_block(b,
+                            saved,
+                            flow_grads,
+                            output.denominators,
+                            input.loss_scale,
+                            inputs_only ? &put_off : nullptr);
     });
+    if (inputs_only) {
+      put_off.work = micro.context.take_deferred();
+      pass.put_off.push_back(std::move(put_off));
+    }
+    for (Policy* policy : policies_)
+      policy->after(action, run);
+  }
+  Pass* const before = neighbour(micro, part_of(action) - 1);
+  (before != nullptr ? before->grads : pass.grads) = std::move(flow_grads);
+}
+
+void Executor::backward_weights(const Action& action, Micro& micro, int num_micros) {
+  const at::AutoGradMode no_grad(false);  // as inside of backward
+  for (PutOff& put_off :
+       std::exchange(micro.passes[static_cast<std::size_t>(action.chunk)].put_off, {})) {
+    const BlockRun run{put_off.block, action.micro, num_micros};
+    for (Policy* policy : policies_)
+      policy->before(action, run);
+    named(model_.name(put_off.block), "weight gradients", [&] {
+      for (const auto& work : put_off.work)
+        work();
+      for (const auto& [param, grad] : put_off.made)
+        param->grad().write(grad);
+    });
+    put_off.work.clear();
+    put_off.made.clear();
     for (Policy* policy : policies_)
       policy->after(action, run);
   }
@@ -183,7 +289,8 @@ std::vector<at::Tensor> Executor::backward_block(int block,
                                                  Saved& saved,
                                                  const std::vector<at::Tensor>& flow_grads,
                                                  const std::vector<double>& denominators,
-                                                 double loss_scale) {
+                                                 double loss_scale,
+                                                 PutOff* put_off) {
   std::vector<at::Tensor> roots, root_grads;
   for (std::size_t i = 0; i < saved.out.flow.diff.size(); ++i) {
     // An output that nobody used, or that does not depend on anything trainable, has no gradient to
@@ -219,17 +326,28 @@ std::vector<at::Tensor> Executor::backward_block(int block,
     // Undefined and written: done by an own autograd function. Undefined and not written: zero, by
     // the sink's close().
     const at::Tensor& grad = grads[saved.inputs.size() + p];
-    if (grad.defined()) params[p]->grad().write(grad);
+    if (!grad.defined()) continue;
+    if (put_off != nullptr) {
+      put_off->made.emplace_back(params[p], grad);
+    } else {
+      params[p]->grad().write(grad);
+    }
   }
   grads.resize(saved.inputs.size());
   return grads;
 }
 
+std::vector<Action> Executor::infer_actions() const {
+  const StageLayout& layout = model_.layout();
+  return forward_actions(layout.placement, {layout.stages, layout.chunks, 1}, model_.stage());
+}
+
 void Executor::infer_nothing() {
-  const Action action{.kind = Do::Forward};
+  const std::vector<Action> actions = infer_actions();
   for (Policy* policy : policies_)
-    policy->begin({&action, 1});
-  skip(action, 1);
+    policy->begin(actions);
+  for (const Action& action : actions)
+    skip(action, 1);
   for (Policy* policy : policies_)
     policy->end();
 }
@@ -240,24 +358,44 @@ nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
   context.tensor = model_.tensor_parallel();
   nn::Flow flow;
   nn::Outcome out;
-  const Action action{.kind = Do::Forward};
+  const std::vector<Action> actions = infer_actions();
   for (Policy* policy : policies_)
-    policy->begin({&action, 1});
-  for (int b = 0; b < model_.num_blocks(); ++b) {
-    const BlockRun run{b, 0, 1};
-    for (Policy* policy : policies_)
-      policy->before(action, run);
-    context.block_name = model_.name(b);
-    out = named(model_.name(b), "forward", [&] {
-      return model_.block(b).forward(std::move(flow), batch, context);
-    });
-    flow = out.flow;
-    for (Policy* policy : policies_)
-      policy->after(action, run);
+    policy->begin(actions);
+  for (const Action& action : actions) {
+    if (action.kind == Do::ReceiveFlow) {
+      flow = link_->receive_flow(part_of(action), batch);
+    } else if (action.kind == Do::SendFlow) {
+      link_->send_flow(part_of(action) + 1, flow);
+      flow = {};
+    } else {
+      infer_chunk(action, flow, out, batch, context);
+    }
   }
   for (Policy* policy : policies_)
     policy->end();
   return out;
+}
+
+/// Leaves the objective's outcome in `out`, and the flow behind the chunk's last block in `flow`.
+void Executor::infer_chunk(const Action& action,
+                           nn::Flow& flow,
+                           nn::Outcome& out,
+                           const nn::Batch& batch,
+                           nn::StepContext& context) {
+  const auto [first, last] = model_.blocks_of(action.chunk);
+  for (int b = first; b < last; ++b) {
+    const BlockRun run{b, 0, 1};
+    for (Policy* policy : policies_)
+      policy->before(action, run);
+    context.block_name = model_.name(b);
+    nn::Outcome outcome = named(model_.name(b), "forward", [&] {
+      return model_.block(b).forward(std::move(flow), batch, context);
+    });
+    flow = outcome.flow;
+    if (b + 1 == model_.num_blocks()) out = std::move(outcome);
+    for (Policy* policy : policies_)
+      policy->after(action, run);
+  }
 }
 
 }  // namespace tessera::parallel

@@ -16,6 +16,7 @@
 #include "tessera/nn/step_context.h"
 #include "tessera/parallel/action.h"
 #include "tessera/parallel/model_instance.h"
+#include "tessera/parallel/pipeline/stage_link.h"
 
 namespace tessera::parallel {
 
@@ -32,11 +33,13 @@ struct StepInput {
   /// after the loads.
   std::function<std::vector<double>(const std::vector<std::vector<double>>&)> global_denominators;
 };
-/// What came out: loss sums of each micro-batch in fp64, [num_micros], already divided by the
-/// global denominators.
+/// What came out, in fp64 and divided by the global denominators.
 struct StepOutput {
-  std::vector<double> losses;
+  std::vector<double> block_losses;  ///< [num_micros][block of the model], 0 on other stages
   std::vector<double> denominators;  ///< global
+  /// The loss of each micro-batch, [num_micros]: its blocks' in their order. Several stages add
+  /// block_losses first.
+  [[nodiscard]] std::vector<double> losses(int num_micros) const;
 };
 
 /// Seconds spent in each part since the last reading.
@@ -53,17 +56,29 @@ struct Recompute {
   bool regions = false;      ///< selective: the named regions of blocks (attention cores)
 };
 
-/// One stage's executor. Threads: the rank's own. Errors of libtorch come out as Error{Bug} (or
+/// One stage's executor: runs what stands on it, and hands flows and gradients to and from the
+/// other stages. Threads: the rank's own. Errors of libtorch come out as Error{Bug} (or
 /// Memory) that name the block.
 class Executor {
  public:
-  Executor(ModelInstance& model, std::vector<Policy*> policies, Recompute recompute = {})
-      : model_(model), policies_(std::move(policies)), recompute_(std::move(recompute)) {}
+  /// `link` outlives this; needed where the model has several stages.
+  Executor(ModelInstance& model,
+           std::vector<Policy*> policies,
+           Recompute recompute = {},
+           StageLink* link = nullptr)
+      : model_(model),
+        policies_(std::move(policies)),
+        recompute_(std::move(recompute)),
+        link_(link) {}
 
   StepOutput train(const std::vector<Action>& actions, const StepInput& input);
-  /// All blocks without gradients; the objective's terms and outputs. `context` chooses Eval,
-  /// Prefill or Decode.
+  /// All blocks without gradients; the objective's terms and outputs, on the stage that has it.
+  /// `context` chooses Eval, Prefill or Decode. All stages call it with the same batch.
   nn::Outcome infer(const nn::Batch& batch, nn::StepContext& context);
+  /// `numel` fp32 values that the objective gave, on every stage.
+  at::Tensor from_objective(const at::Tensor& mine, std::int64_t numel) {
+    return link_ == nullptr ? mine : link_->from_objective(mine, numel);
+  }
   /// Takes part in what the policies do together, while other ranks infer() and this one has
   /// nothing.
   void infer_nothing();
@@ -78,27 +93,56 @@ class Executor {
     nn::Flow in;  ///< of a block that is run again
     bool again = false;
   };
+  /// Gradients of a block's weights that are still to be made or written.
+  struct PutOff {
+    int block = 0;
+    std::vector<std::function<void()>> work;
+    std::vector<std::pair<Param*, at::Tensor>> made;
+  };
+  /// One micro-batch in one chunk.
+  struct Pass {
+    nn::Flow flow;                  ///< that it begins with, and after its forward ended with
+    std::vector<Saved> saved;       ///< one a block
+    std::vector<at::Tensor> like;   ///< shapes of the gradient that it ends with
+    std::vector<at::Tensor> grads;  ///< of what it ends with, and after its backward begins with
+    std::vector<at::Tensor> first;  ///< shapes of those
+    std::vector<PutOff> put_off;
+  };
   struct Micro {
     nn::Batch batch;
     nn::StepContext context;
-    std::vector<Saved> saved;  ///< one a block
+    std::vector<Pass> passes;  ///< one a chunk
   };
+  void act(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
   void forward(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
   void backward(const Action& action,
                 Micro& micro,
                 const StepInput& input,
                 const StepOutput& output);
+  void backward_weights(const Action& action, Micro& micro, int num_micros);
   std::vector<at::Tensor> backward_block(int block,
                                          Saved& saved,
                                          const std::vector<at::Tensor>& flow_grads,
                                          const std::vector<double>& denominators,
-                                         double loss_scale);
+                                         double loss_scale,
+                                         PutOff* put_off);
+  void infer_chunk(const Action& action,
+                   nn::Flow& flow,
+                   nn::Outcome& out,
+                   const nn::Batch& batch,
+                   nn::StepContext& context);
+  [[nodiscard]] std::vector<Action> infer_actions() const;
+  Pass* neighbour(Micro& micro, int part);
+  [[nodiscard]] int part_of(const Action& action) const {
+    return model_.layout().part(model_.stage(), action.chunk);
+  }
   void skip(const Action& action, int num_micros);
   [[nodiscard]] bool runs_again(int block) const;
 
   ModelInstance& model_;
   std::vector<Policy*> policies_;
   Recompute recompute_;
+  StageLink* link_;
   StepTimes times_;
 };
 

@@ -2,6 +2,7 @@
 #include "tessera/parallel/gradient_fold.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -21,6 +22,11 @@ namespace {
 /// Homes of one size that are enough for a second buffer: one block's gradient is folded while the
 /// next one's is made.
 constexpr int kHomesForTwo = 3;
+
+/// Messages of tied parameters between stages.
+constexpr int kTied = 0x7469;
+
+const mesh::AxisSet kColumn = {mesh::Axis::Pp};
 
 comm::Span span_of(const at::Tensor& flat) {
   return {
@@ -72,6 +78,12 @@ std::optional<std::vector<Touched>> touched_by(const FlatGroup& group, const Hom
       out.push_back({segment.begin + row * width, segment.begin + (row + 1) * width});
   }
   return out;
+}
+
+/// Sums that the gradient norm has of a parameter.
+std::size_t chunks_of(const ParamPlace& place) {
+  if (!place.info->trainable) return 0;
+  return static_cast<std::size_t>((place.info->local_numel() + kChunk - 1) / kChunk);
 }
 
 /// Buffers serve several groups: what another one left between and behind the segments must not
@@ -182,11 +194,11 @@ void GradientFold::settle(HomeSlot& home) {
 }
 
 void GradientFold::before(const Action& action, const BlockRun& run) {
-  if (action.kind == Do::Backward) open(run);
+  if (makes_gradients(action.kind)) open(run);
 }
 
 void GradientFold::after(const Action& action, const BlockRun& run) {
-  if (action.kind != Do::Backward) return;
+  if (!makes_gradients(action.kind)) return;
   if (diagnosing_) {
     inspect(run);
   } else {
@@ -312,9 +324,14 @@ bool GradientFold::fold_rows(int g,
 }
 
 void GradientFold::finish() {
-  for (Slot& slot : slots_) {
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    Slot& slot = slots_[g];
     for (HomeSlot& home : slot.homes)
       settle(home);
+    if (model_.groups()[g].across_stages()) {
+      add_over_stages(g);
+      continue;
+    }
     for (std::size_t h = 1; h < slot.homes.size(); ++h) {
       if (slot.homes[h].accumulator.defined()) sum_of(slot.homes[0]).add_(sum_of(slot.homes[h]));
     }
@@ -349,6 +366,44 @@ void GradientFold::add_shares() {
     share.copy_(all.narrow(0, at, share.numel()));
     at += share.numel();
   }
+}
+
+/// The stage of the first home adds the homes in the order of their blocks, as one rank would, and
+/// gives the sum to the other stages.
+void GradientFold::add_over_stages(std::size_t g) {
+  const FlatGroup& group = model_.groups()[g];
+  if (!group.trainable) return;
+  std::vector<HomeSlot>& homes = slots_[g].homes;
+  const comm::Group& column = world_.group(kColumn);
+  const auto rank_of = [&](int stage) { return column.ranks[static_cast<std::size_t>(stage)]; };
+  comm::Transport& transport = world_.transport();
+  const auto site = TESSERA_HERE("add gradients of " + group.layout.name());
+  const at::Tensor& sum = sum_of(homes.front());
+  const int first = group.home_stages.front();
+  if (!group.counted) {
+    for (const HomeSlot& home : homes)
+      transport.send(rank_of(first), kTied, span_of(sum_of(home)), site)->wait();
+    transport.recv(rank_of(first), kTied, span_of(sum), site)->wait();
+    return;
+  }
+  const at::Tensor other = at::empty_like(sum);
+  std::size_t own = 1;
+  std::vector<int> others;
+  for (std::size_t h = 1; h < group.home_stages.size(); ++h) {
+    const int stage = group.home_stages[h];
+    if (stage == first) {
+      sum.add_(sum_of(homes[own++]));
+      continue;
+    }
+    transport.recv(rank_of(stage), kTied, span_of(other), site)->wait();
+    sum.add_(other);
+    if (std::find(others.begin(), others.end(), stage) == others.end()) others.push_back(stage);
+  }
+  std::vector<comm::WorkPtr> sent;
+  for (const int stage : others)
+    sent.push_back(transport.send(rank_of(stage), kTied, span_of(sum), site));
+  for (const comm::WorkPtr& work : sent)
+    work->wait_reusable();
 }
 
 at::Tensor GradientFold::shard(int group) const {
@@ -437,14 +492,37 @@ std::vector<double> GradientFold::chunk_sums() {
   for (const auto& [group_index, segment_index] : model_.canonical_order()) {
     const auto g = static_cast<std::size_t>(group_index);
     const FlatGroup& group = model_.groups()[g];
-    if (!group.trainable) continue;
+    if (!group.trainable || !group.counted) continue;
     const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
     const std::int64_t chunks = group.layout.shard_numel() / kChunk;
     for (std::int64_t c = segment.begin / kChunk; c * kChunk < segment.end(); ++c)
       ordered.push_back(all[c / chunks * chunks_per_rank_ + first_chunk[g] + c % chunks]);
   }
   work->wait_reusable();
-  return over_boxes(std::move(ordered));
+  return over_stages(over_boxes(std::move(ordered)));
+}
+
+/// Every stage's sums, in the order of the whole model.
+std::vector<double> GradientFold::over_stages(std::vector<double> mine) {
+  const int stages = model_.layout().stages;
+  if (stages == 1) return mine;
+  std::vector<std::size_t> counts(static_cast<std::size_t>(stages), 0);
+  for (const ParamPlace& place : model_.places())
+    counts[static_cast<std::size_t>(place.stage)] += chunks_of(place);
+  const std::size_t widest = *std::max_element(counts.begin(), counts.end());
+  mine.resize(widest, 0.0);
+  const std::vector<double> all = world_.all_gather(
+      world_.group(kColumn), mine, TESSERA_HERE("gather the stages' sums of the gradient norm"));
+  std::vector<std::size_t> at;
+  for (std::size_t stage = 0; stage < counts.size(); ++stage)
+    at.push_back(stage * widest);
+  std::vector<double> ordered;
+  for (const ParamPlace& place : model_.places()) {
+    std::size_t& next = at[static_cast<std::size_t>(place.stage)];
+    for (std::size_t c = chunks_of(place); c > 0; --c)
+      ordered.push_back(all[next++]);
+  }
+  return ordered;
 }
 
 /// Of a parameter that tensor-parallel ranks hold in boxes: the first of its sums becomes that of
@@ -460,7 +538,7 @@ std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
   std::size_t at = 0;
   for (const auto& [group_index, segment_index] : model_.canonical_order()) {
     const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
-    if (!group.trainable) continue;
+    if (!group.trainable || !group.counted) continue;
     const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
     const std::size_t end = at + static_cast<std::size_t>((segment.numel + kChunk - 1) / kChunk);
     if (segment.info->cut()) {
@@ -489,17 +567,14 @@ std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const doubl
   std::optional<Suspect> out;
   std::pair<bool, int> nearest;  // not tied, block
   auto sum = sums.begin();
-  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
-    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
-    if (!group.trainable) continue;
-    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
+  for (const ParamPlace& place : model_.places()) {
     bool finite = true;
-    for (std::int64_t c = segment.begin / kChunk; c * kChunk < segment.end(); ++c)
+    for (std::size_t c = chunks_of(place); c > 0; --c)
       finite = std::isfinite(*sum++) && finite;
-    const std::pair<bool, int> here{group.homes.size() == 1, group.homes.back().block};
+    const std::pair<bool, int> here{!place.shared, place.block};
     if (finite || (out && here <= nearest)) continue;
     nearest = here;
-    out = Suspect{model_.name(here.second), segment.info->name};
+    out = Suspect{model_.name(here.second), place.info->name};
   }
   return out;
 }
@@ -509,41 +584,47 @@ void GradientFold::start_diagnosis() {
   found_.reset();
 }
 
-/// Looks through the gradient of one block and micro-batch of this rank.
+/// Looks through the gradient of one block and micro-batch of this rank. The lowest micro-batch
+/// counts, and of it the block that runs its backward first.
 void GradientFold::inspect(const BlockRun& run) {
   const auto params = model_.params(run.block);
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (!params[i]->info().trainable) continue;
     params[i]->grad().close();
     const at::Tensor& grad = params[i]->grad().out();
-    if (found_ || ops::first_nonfinite(grad.const_data_ptr<float>(), grad.numel()) < 0) continue;
-    found_ = Found{run.micro, run.block, static_cast<int>(i)};
+    const bool later =
+        found_ && std::pair(found_->micro, -found_->block) <= std::pair(run.micro, -run.block);
+    if (later || ops::first_nonfinite(grad.const_data_ptr<float>(), grad.numel()) < 0) continue;
+    const auto place = std::find_if(
+        model_.places().begin(), model_.places().end(), [&](const ParamPlace& candidate) {
+          return candidate.info->name == params[i]->info().name;
+        });
+    found_ = Found{run.micro, run.block, static_cast<int>(place - model_.places().begin())};
   }
 }
 
 std::optional<GradientFold::Culprit> GradientFold::diagnosis() {
   diagnosing_ = false;
   const Found mine = found_.value_or(Found{-1, 0, 0});
-  // Tensor-parallel ranks see other parts of the same gradient.
-  const comm::Group& group = world_.group({mesh::Axis::DpRep,
-                                           mesh::Axis::DpShard,
-                                           mesh::Axis::TpDepth,
-                                           mesh::Axis::TpRow,
-                                           mesh::Axis::TpCol});
+  // Stages see other blocks, tensor-parallel ranks other parts of the same gradient.
   const std::vector<double> all =
-      world_.all_gather(group,
+      world_.all_gather(world_.everyone(),
                         {static_cast<double>(mine.micro),
                          static_cast<double>(mine.block),
-                         static_cast<double>(mine.param)},
+                         static_cast<double>(mine.place)},
                         TESSERA_HERE("find the gradient that is not finite"));
-  // The lowest micro-batch speaks, of the lowest rank that has one.
+  // The lowest micro-batch speaks, of the lowest data-parallel rank that has one, on the last
+  // stage.
   std::optional<Culprit> out;
+  std::array<int, 3> first{};
   for (std::size_t r = 0; 3 * r < all.size(); ++r) {
     const auto micro = static_cast<int>(all[3 * r]), block = static_cast<int>(all[3 * r + 1]);
-    if (micro < 0 || (out && out->micro <= micro)) continue;
-    const auto param = static_cast<std::size_t>(all[3 * r + 2]);
-    out = Culprit{
-        group.ranks[r], micro, model_.name(block), model_.params(block)[param]->info().name};
+    const int rank = world_.everyone().ranks[r];
+    const std::array<int, 3> here = {micro, world_.mesh().index(rank, mesh::AxisSet::dp()), -block};
+    if (micro < 0 || (out && first <= here)) continue;
+    first = here;
+    const auto place = static_cast<std::size_t>(all[3 * r + 2]);
+    out = Culprit{rank, micro, model_.name(block), model_.places()[place].info->name};
   }
   return out;
 }

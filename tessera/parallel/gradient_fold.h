@@ -162,6 +162,8 @@ class GradientFold final : public Policy {
     return keeps_own_ && home.local ? home.local->flat : home.accumulator;
   }
   std::vector<double> own_sums();
+  void add_over_stages(std::size_t group);
+  std::vector<double> over_stages(std::vector<double> mine);
   void add_shares();
   std::vector<double> over_boxes(std::vector<double> ordered);
 
@@ -175,9 +177,9 @@ class GradientFold final : public Policy {
   comm::RegionPtr sums_region_;
   std::int64_t chunks_per_rank_ = 0;
   bool diagnosing_ = false, keeps_own_ = false;
-  /// Of this rank: micro-batch, block, index of the parameter in the block.
+  /// Of this rank: micro-batch, block, and the parameter's index in ModelInstance::places().
   struct Found {
-    int micro, block, param;
+    int micro, block, place;
   };
   std::optional<Found> found_;
 };

@@ -10,14 +10,21 @@
 
 namespace tessera::parallel {
 
-ModelInstance::ModelInstance(const nn::Model& model, WeightOptions options, comm::World& world)
-    : options_(std::move(options)) {
+ModelInstance::ModelInstance(const nn::Model& model,
+                             WeightOptions options,
+                             comm::World& world,
+                             StageLayout layout)
+    : options_(std::move(options)),
+      layout_(std::move(layout)),
+      stage_(world.mesh().coordinate(world.rank(), mesh::Axis::Pp)) {
+  TESSERA_ASSERT(layout_.stages == world.mesh().size(mesh::Axis::Pp));
   const comm::Group& tensor = world.group(mesh::AxisSet::tp());
   if (tensor.size() > 1)
     tensor_ = nn::TensorParallel{&world, &tensor, options_.tensor, options_.sequence};
   build(model);
   group(world);
   attach();
+  forget_other_stages();
 }
 
 void ModelInstance::build(const nn::Model& model) {
@@ -37,22 +44,25 @@ void ModelInstance::build(const nn::Model& model) {
                   Shape,
                   "the last block of a model must be its objective",
                   "derive the last block from nn::Objective");
+  objective_params_ = blocks_.back().params;
+  TESSERA_REQUIRE(layout_.bounds.empty() ||
+                      (layout_.bounds.front() == 0 && layout_.bounds.back() == num_blocks()),
+                  Bug,
+                  fmt::format("the stages hold blocks {} to {} of a model of {}",
+                              layout_.bounds.front(),
+                              layout_.bounds.back(),
+                              num_blocks()),
+                  "");
 }
 
 void ModelInstance::group(comm::World& world) {
   // A tied parameter has a buffer of its own, because its homes are different blocks.
-  struct Draft {
-    std::string name;
-    bool trainable;
-    Residency residency;
-    std::vector<std::shared_ptr<const ParamInfo>> infos;
-    std::vector<Home> homes;
-  };
   std::vector<Draft> drafts;
+  std::vector<std::pair<int, int>> order;  // of all stages: draft, segment
   std::map<std::string, int> by_name;
   std::int64_t persistent = 0;
   for (int b = 0; b < num_blocks(); ++b) {
-    Entry& entry = blocks_[static_cast<std::size_t>(b)];
+    const Entry& entry = blocks_[static_cast<std::size_t>(b)];
     for (const auto& param : entry.params) {
       const ParamInfo& info = param->info();
       const bool known = info.tied && by_name.contains(info.name);
@@ -68,13 +78,10 @@ void ModelInstance::group(comm::World& world) {
       const auto [it, fresh] = by_name.emplace(key, static_cast<int>(drafts.size()));
       if (fresh) drafts.push_back({key, info.trainable, residency, {}, {}});
       Draft& draft = drafts[static_cast<std::size_t>(it->second)];
-      if (draft.homes.empty() || draft.homes.back().block != b) {
-        draft.homes.push_back({b, {}});
-        entry.groups.push_back(it->second);
-      }
+      if (draft.homes.empty() || draft.homes.back().block != b) draft.homes.push_back({b, {}});
       draft.homes.back().params.push_back(param.get());
       if (draft.homes.size() == 1) {
-        order_.emplace_back(it->second, static_cast<int>(draft.infos.size()));
+        order.emplace_back(it->second, static_cast<int>(draft.infos.size()));
         draft.infos.push_back(param->shared_info());
       } else {
         TESSERA_REQUIRE(
@@ -85,13 +92,45 @@ void ModelInstance::group(comm::World& world) {
       }
     }
   }
-  const comm::Group& ranks = world.group(mesh::AxisSet::dp());
-  for (Draft& draft : drafts) {
-    FlatLayout layout(draft.name, draft.infos, ranks.size());
-    WorkingWeights weights(world, ranks, layout, options_.working, draft.residency);
-    groups_.push_back(
-        {std::move(layout), draft.trainable, std::move(draft.homes), std::move(weights)});
+  for (const auto& [d, segment] : order) {
+    const Draft& draft = drafts[static_cast<std::size_t>(d)];
+    places_.push_back({draft.infos[static_cast<std::size_t>(segment)],
+                       layout_.stage_of_block(draft.homes.front().block),
+                       draft.homes.back().block,
+                       draft.homes.size() > 1});
   }
+  std::vector<int> group_of_draft;
+  for (Draft& draft : drafts)
+    group_of_draft.push_back(keep(draft, world));
+  for (const auto& [d, segment] : order) {
+    const int g = group_of_draft[static_cast<std::size_t>(d)];
+    if (g >= 0) order_.emplace_back(g, segment);
+  }
+}
+
+/// Makes a group of the draft where this stage uses it: its index, or -1.
+int ModelInstance::keep(Draft& draft, comm::World& world) {
+  std::vector<int> stages;
+  std::vector<Home> here;
+  const auto index = static_cast<int>(groups_.size());
+  for (Home& home : draft.homes) {
+    stages.push_back(layout_.stage_of_block(home.block));
+    if (stages.back() != stage_) continue;
+    blocks_[static_cast<std::size_t>(home.block)].groups.push_back(index);
+    here.push_back(std::move(home));
+  }
+  if (here.empty()) return -1;
+  const comm::Group& ranks = world.group(mesh::AxisSet::dp());
+  FlatLayout layout(draft.name, draft.infos, ranks.size());
+  WorkingWeights weights(world, ranks, layout, options_.working, draft.residency);
+  const bool counted = stages.front() == stage_;
+  groups_.push_back({std::move(layout),
+                     draft.trainable,
+                     std::move(here),
+                     std::move(weights),
+                     std::move(stages),
+                     counted});
+  return index;
 }
 
 void ModelInstance::attach() {
@@ -106,12 +145,19 @@ void ModelInstance::attach() {
   }
 }
 
+void ModelInstance::forget_other_stages() {
+  for (int b = 0; b < num_blocks(); ++b) {
+    if (layout_.stage_of_block(b) == stage_) continue;
+    Entry& entry = blocks_[static_cast<std::size_t>(b)];
+    entry.params.clear();
+    if (b + 1 < num_blocks()) entry.block.reset();
+  }
+}
+
 std::int64_t ModelInstance::num_parameters() const {
   std::int64_t total = 0;
-  for (const FlatGroup& group : groups_) {
-    for (const Segment& segment : group.layout.segments())
-      total += segment.info->numel();
-  }
+  for (const ParamPlace& place : places_)
+    total += place.info->numel();
   return total;
 }
 

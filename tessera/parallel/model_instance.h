@@ -18,6 +18,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/pipeline/stage_layout.h"
 #include "tessera/parallel/working_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/param.h"
@@ -36,8 +37,21 @@ struct Home {
 struct FlatGroup {
   FlatLayout layout;
   bool trainable = true;
-  std::vector<Home> homes;  ///< ascending by block
+  std::vector<Home> homes;  ///< of this stage, ascending by block
   WorkingWeights weights;
+  std::vector<int> home_stages = {0};  ///< of all homes in the model, ascending by block
+  bool counted = true;  ///< the first home stands on this stage, which counts and saves it
+
+  /// Blocks of several stages use it.
+  [[nodiscard]] bool across_stages() const { return homes.size() < home_stages.size(); }
+};
+
+/// A parameter of the whole model, wherever it stands.
+struct ParamPlace {
+  std::shared_ptr<const ParamInfo> info;
+  int stage = 0;        ///< of its first home
+  int block = 0;        ///< the last that uses it
+  bool shared = false;  ///< by several blocks
 };
 
 /// How the working weights are spread over the data-parallel ranks.
@@ -56,15 +70,26 @@ struct WeightOptions {
   std::function<bool(const std::string&)> frozen = {};
 };
 
-/// Builds the blocks, lays their parameters out and attaches the working tensors (zeros).
-/// Threads: the rank's own.
+/// Builds the blocks of this rank's stage, lays their parameters out and attaches the working
+/// tensors (zeros). Of the other stages' blocks it keeps what was declared; indices of blocks are
+/// those of the whole model. Threads: the rank's own.
 class ModelInstance {
  public:
   /// The world must outlive this. Errors: Error{Bug} for homes of a tied parameter that disagree,
   /// Error{Shape} for a model without an objective, Error{Memory} from the transport.
-  ModelInstance(const nn::Model& model, WeightOptions options, comm::World& world);
+  ModelInstance(const nn::Model& model,
+                WeightOptions options,
+                comm::World& world,
+                StageLayout layout = {});
 
   [[nodiscard]] int num_blocks() const { return static_cast<int>(blocks_.size()); }
+  [[nodiscard]] const StageLayout& layout() const { return layout_; }
+  [[nodiscard]] int stage() const { return stage_; }  ///< of this rank
+  /// Blocks [first, second) of a chunk of this stage.
+  [[nodiscard]] std::pair<int, int> blocks_of(int chunk) const {
+    return layout_.blocks(stage_, chunk, num_blocks());
+  }
+  /// block() and params() of this stage's blocks only.
   [[nodiscard]] nn::Block& block(int index) {
     return *blocks_[static_cast<std::size_t>(index)].block;
   }
@@ -74,15 +99,18 @@ class ModelInstance {
   [[nodiscard]] std::span<const std::shared_ptr<Param>> params(int index) const {
     return blocks_[static_cast<std::size_t>(index)].params;
   }
+  /// On every stage, for its denominators.
   [[nodiscard]] nn::Objective& objective() { return *objective_; }
   [[nodiscard]] std::vector<FlatGroup>& groups() { return groups_; }
   /// Groups that the block uses, as indices of groups().
   [[nodiscard]] std::span<const int> groups_of(int block) const {
     return blocks_[static_cast<std::size_t>(block)].groups;
   }
-  /// Groups in the order of their first parameters in the model, whatever the residency: an order
-  /// for sums that no layout changes. Pairs (group, segment).
+  /// This stage's parameters in the order of the model, whatever the residency: an order for sums
+  /// that no layout changes. Pairs (group, segment).
   [[nodiscard]] const std::vector<std::pair<int, int>>& canonical_order() const { return order_; }
+  /// All parameters of the model in that order, tied ones once.
+  [[nodiscard]] const std::vector<ParamPlace>& places() const { return places_; }
   [[nodiscard]] DType working() const { return options_.working; }
   /// How ranks hold layers between them; nullptr: every rank has whole ones.
   [[nodiscard]] const nn::TensorParallel* tensor_parallel() const {
@@ -98,16 +126,30 @@ class ModelInstance {
     std::vector<std::shared_ptr<Param>> params;
     std::vector<int> groups;
   };
+  /// Parameters that will be one group.
+  struct Draft {
+    std::string name;
+    bool trainable;
+    Residency residency;
+    std::vector<std::shared_ptr<const ParamInfo>> infos;
+    std::vector<Home> homes;  ///< on all stages
+  };
   void build(const nn::Model& model);
+  int keep(Draft& draft, comm::World& world);
   void group(comm::World& world);
   void attach();
+  void forget_other_stages();
 
   WeightOptions options_;
+  StageLayout layout_;
+  int stage_ = 0;
   std::optional<nn::TensorParallel> tensor_;
   std::vector<Entry> blocks_;
   std::vector<FlatGroup> groups_;
   std::vector<std::pair<int, int>> order_;
+  std::vector<ParamPlace> places_;
   nn::Objective* objective_ = nullptr;
+  std::vector<std::shared_ptr<Param>> objective_params_;  ///< that it points to on every stage
 };
 
 }  // namespace tessera::parallel

@@ -561,6 +561,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
   const nn::TensorParallel* const tensor = model_.tensor_parallel();
   const bool first_holder = tensor == nullptr || tensor->group->index == 0;
   for (std::size_t g = 0; g < slots_.size(); ++g) {
+    if (for_save && !model_.groups()[g].counted) continue;  // another stage's
     Slot& slot = slots_[g];
     const FlatLayout& layout = model_.groups()[g].layout;
     // A replicated state is still written once: every rank writes its shard of it.
@@ -594,7 +595,9 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
     }
   }
   for (Whole& whole : wholes_) {
-    if (for_save ? whole.owner != group_.index || !first_holder : !owns(whole)) continue;
+    const bool counted = model_.groups()[static_cast<std::size_t>(whole.group)].counted;
+    if (for_save ? whole.owner != group_.index || !counted || !first_holder : !owns(whole))
+      continue;
     std::size_t s = 0;
     for (const optim::StateSpec& state : rule_.state(whole.facts)) {
       if (state.extent == optim::Extent::Elements) continue;

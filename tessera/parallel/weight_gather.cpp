@@ -10,15 +10,16 @@ namespace tessera::parallel {
 void WeightGather::begin(std::span<const Action> actions) {
   trace_.clear();
   at_ = 0;
-  const int blocks = model_.num_blocks();
   for (const Action& action : actions) {
-    if (action.kind == Do::Load) continue;
-    for (int i = 0; i < blocks; ++i)
-      trace_.push_back(action.kind == Do::Forward ? i : blocks - 1 - i);
+    if (!reads_weights(action.kind)) continue;
+    const auto [first, last] = model_.blocks_of(action.chunk);
+    for (int i = 0; i < last - first; ++i)
+      trace_.push_back(action.kind == Do::Forward ? first + i : last - 1 - i);
   }
 }
 
-void WeightGather::before(const Action&, const BlockRun& run) {
+void WeightGather::before(const Action& action, const BlockRun& run) {
+  if (!reads_weights(action.kind)) return;
   TESSERA_ASSERT(at_ < trace_.size() && trace_[at_] == run.block);
   for (const int g : model_.groups_of(run.block))
     post(weights(g), numel(g));
@@ -27,7 +28,8 @@ void WeightGather::before(const Action&, const BlockRun& run) {
   prefetch();
 }
 
-void WeightGather::after(const Action&, const BlockRun& run) {
+void WeightGather::after(const Action& action, const BlockRun& run) {
+  if (!reads_weights(action.kind)) return;
   for (const int g : model_.groups_of(run.block)) {
     WorkingWeights& used = weights(g);
     if (!used.sharded() || needed_soon(g)) continue;

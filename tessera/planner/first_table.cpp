@@ -8,8 +8,10 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/precision.h"
+#include "tessera/planner/stages.h"
 
 namespace tessera::planner {
 namespace {
@@ -189,6 +191,33 @@ void append_capped(std::vector<std::string>& lines,
   }
 }
 
+// Long pipelines are cut short: the table is one screen.
+void append_stages(std::vector<std::string>& lines, const Plan& plan) {
+  constexpr std::size_t kMost = 8;
+  const parallel::StageLayout& layout = plan.stages;
+  if (layout.stages == 1) return;
+  const parallel::PipelineSize size{
+      layout.stages, layout.chunks, static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1))};
+  const double bubble =
+      parallel::simulate(
+          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
+          .bubble();
+  lines.push_back(fmt::format("{:<11} {} stages, {}, stages wait {:.0f}% of {} micro-batches' time",
+                              "pipeline",
+                              layout.stages,
+                              plan.config.parallel.pipeline.schedule,
+                              100 * bubble,
+                              size.micros));
+  const std::vector<std::string> stages = stage_lines(plan);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (s == kMost - 1 && stages.size() > kMost) {
+      lines.push_back(fmt::format("  stages {} to {} like these", s, stages.size() - 1));
+      return;
+    }
+    lines.push_back("  stage " + stages[s]);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> first_table(const Plan& plan, const TableFacts& facts) {
@@ -204,6 +233,7 @@ std::vector<std::string> first_table(const Plan& plan, const TableFacts& facts) 
   row("length", length_line(plan, facts));
   row("optimizer", optimizer_line(plan));
   row("layout", layout_line(plan));
+  append_stages(lines, plan);
   row("memory", memory_line(plan, facts));
   row("", memory_split_line(plan));
   row("run", facts.run_dir);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -11,8 +12,10 @@
 #include "tessera/base/text.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/ops/cross_entropy.h"
+#include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/stages.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::planner {
@@ -212,6 +215,11 @@ std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
                            plan.sequence_length,
                            problems,
                            config::Origins());
+  out.stages = place_blocks(out.config.parallel.pipeline,
+                            out.model.model,
+                            out.sequence_length,
+                            problems,
+                            config::Origins());
   if (!problems.empty() || out.model.num_parameters >= plan.model.num_parameters)
     return std::nullopt;
   return out;
@@ -347,9 +355,53 @@ std::string split_text(const MemoryEstimate& need) {
                      bytes(need.other));
 }
 
+// A stage's blocks as a model of their own, whose micro-batches under way are layers of one.
+Plan plan_of_stage(const Plan& plan, int stage, int micros_kept) {
+  Plan out = plan;
+  const parallel::StageLayout& layout = plan.stages;
+  const auto blocks = static_cast<int>(plan.model.model.blocks.size());
+  out.stages = {};
+  out.model.model.blocks.clear();
+  std::vector<bool> twice;
+  for (int chunk = 0; chunk < layout.chunks; ++chunk) {
+    const auto [first, last] = layout.blocks(stage, chunk, blocks);
+    for (int b = first; b < last; ++b) {
+      const auto i = static_cast<std::size_t>(b);
+      out.model.model.blocks.push_back(plan.model.model.blocks[i]);
+      if (b == 0 || b + 1 == blocks) continue;
+      const bool again = i < plan.recompute.blocks.size() && plan.recompute.blocks[i];
+      twice.insert(twice.end(), static_cast<std::size_t>(micros_kept), again);
+    }
+  }
+  out.model.num_layers = static_cast<std::int64_t>(twice.size());
+  // The first and the last block are left out of the count.
+  twice.insert(twice.begin(), false);
+  twice.push_back(false);
+  out.recompute.blocks = std::move(twice);
+  return out;
+}
+
+// Of the stage that needs most.
+MemoryEstimate estimate_stages(const Plan& plan) {
+  const parallel::StageLayout& layout = plan.stages;
+  const parallel::PipelineSize size{
+      layout.stages, layout.chunks, static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1))};
+  const parallel::Simulation run = parallel::simulate(
+      parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes());
+  MemoryEstimate most;
+  for (int stage = 0; stage < layout.stages; ++stage) {
+    const int kept = run.stages[static_cast<std::size_t>(stage)].most_kept;
+    const MemoryEstimate need =
+        estimate_memory(plan_of_stage(plan, stage, (kept + layout.chunks - 1) / layout.chunks));
+    if (need.total() > most.total()) most = need;
+  }
+  return most;
+}
+
 }  // namespace
 
 MemoryEstimate estimate_memory(const Plan& plan) {
+  if (plan.stages.stages > 1) return estimate_stages(plan);
   const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const auto sum = static_cast<std::int64_t>(size_of(plan.fold.accumulate));

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/control_page.h"
+#include "tessera/parallel/pipeline/schedule.h"
 
 namespace tessera::planner {
 
@@ -20,14 +21,16 @@ void PipelineOptions::describe(config::Fields& f) {
   f.field("schedule",
           schedule,
           {.text = "The order of forwards and backwards of a stage.",
-           .choices = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}});
+           .choices = parallel::pipeline_schedules().names(),
+           .default_text = "1f1b; interleaved with several chunks"});
   f.field(
       "chunks",
       chunks,
       {.text = "Runs of neighbouring blocks that a stage holds: more than one with the schedule "
                "interleaved, two with zb-v.",
        .min = 1,
-       .max = 1024});
+       .max = 1024,
+       .default_text = "1; 2 with interleaved and zb-v"});
   f.field(
       "partition",
       partition,

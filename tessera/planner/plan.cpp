@@ -21,6 +21,7 @@
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 
@@ -143,6 +144,7 @@ class Planner {
       plan_.data_ranks =
           data_parallel_ranks(plan_.config.parallel, plan_.ranks, problems_, origins_).value_or(0);
       check_layout(plan_.config, problems_, origins_);
+      complete_pipeline(plan_.config.parallel.pipeline, problems_, origins_);
     }
     if (plan_.data_ranks > 0) fix_layout();
     if (model) {
@@ -247,6 +249,10 @@ class Planner {
     if (needs.compressed) config.gradient_reduction = "once";
     resolve_precision(plan_, problems_, origins_);
     fix_sharding();
+    if (pipeline_is_sound()) {
+      check_pipeline(plan_, problems_, origins_);
+      plan_.schedule = parallel::pipeline_schedules().get(config.parallel.pipeline.schedule);
+    }
     plan_.threads = static_cast<int>(
         config.run.threads_per_rank.value_or(launch::threads_per_rank(plan_.ranks)));
     plan_.run_dir = run_dir_of(config, name_of_file_);
@@ -257,6 +263,14 @@ class Planner {
                                         cores,
                                         cores == 1 ? "core" : "cores"));
     }
+  }
+
+  // Nothing has been said against the keys of the pipeline.
+  [[nodiscard]] bool pipeline_is_sound() const {
+    const auto& list = problems_.list();
+    return std::none_of(list.begin(), list.end(), [](const auto& problem) {
+      return problem.path == "parallel" || problem.path.starts_with("parallel.pipeline");
+    });
   }
 
   // What the policies between blocks are told.
@@ -378,6 +392,10 @@ class Planner {
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
     if (problems_.list().size() == before) {
       check_model(config, plan_.model, problems_, origins_);
+    }
+    if (pipeline_is_sound()) {
+      plan_.stages = place_blocks(
+          config.parallel.pipeline, plan_.model.model, plan_.sequence_length, problems_, origins_);
     }
     const json::Value* const tied = plan_.model.description.find("tie_embeddings");
     const bool whole = plan_.data_ranks == 1 || plan_.fold.travel != DType::F32 ||

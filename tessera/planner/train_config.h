@@ -24,6 +24,7 @@
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/parallel_options.h"
@@ -178,6 +179,8 @@ struct Plan {
   parallel::GatherOptions gather;
   parallel::FoldOptions fold;
   parallel::Recompute recompute;
+  parallel::StageLayout stages;         ///< which blocks stand where
+  parallel::PipelineSchedule schedule;  ///< of several stages
   std::vector<ParamGroup> param_groups;
   bool save_in_background = true;  ///< checkpoints are written beside the training
   std::int64_t max_steps = 0;      ///< known once the data is; 0 before

@@ -322,12 +322,12 @@ void check_layout(const TrainConfig& config,
   const auto refuse = [&](const char* path, const std::string& value, const char* fix) {
     problems.add(origins.place(path), path, "not built yet: " + value, fix);
   };
-  if (parallel.pipeline.size > 1)
-    refuse("parallel.pipeline", std::to_string(parallel.pipeline.size), "set it to 1");
   const std::string mode = parallel.tensor.mode.value_or("1d");
   check_grid(parallel.tensor, problems, origins);
   if (parallel.tensor.size > 1 && mode != "1d")
     refuse("parallel.tensor.mode", '"' + mode + '"', "set it to \"1d\"");
+  if (parallel.sequence && parallel.tensor.size > 1 && parallel.pipeline.size > 1)
+    refuse("parallel.sequence", "true with a pipeline", "set it to false");
   if (parallel.context.size > 1)
     refuse("parallel.context", std::to_string(parallel.context.size), "set it to 1");
 }

@@ -188,14 +188,6 @@ void check_pipeline(Written& written) {
   if (stages <= 1) return;
   const char* const path =
       written.find("pipeline.stages") != nullptr ? "pipeline.stages" : "parallel.pipeline";
-  if (written.stage() >= 2) {
-    written.refuse("zero_optimization.stage",
-                   fmt::format("{} does not go with {} pipeline stages, whose gradients stay until "
-                               "the last micro-batch",
-                               written.stage(),
-                               stages),
-                   "set zero_optimization.stage to 1");
-  }
   if (written.on("elasticity.enabled")) {
     written.refuse(
         path,

@@ -236,8 +236,8 @@ TEST_F(BadInput, AKeyThatIsNotBuiltYet) {
       {config(R"("train_batch_size": 4, "seq_parallel_communication_data_type": "fp16")")},
       {"c.json:6:65", "seq_parallel_communication_data_type", "not built yet", "\"fp32\""});
   expect_refused(2,
-                 {config(R"("train_batch_size": 4, "parallel": {"pipeline": 2})")},
-                 {"parallel.pipeline", "not built yet"});
+                 {config(R"("train_batch_size": 4, "parallel": {"context": 2})"), "-n", "2"},
+                 {"parallel.context", "not built yet"});
 }
 
 // ---- data ----

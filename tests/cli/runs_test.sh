@@ -101,9 +101,10 @@ another_model_is_refused() {
   expect "the way on" says "--resume never" "$box/err"
 }
 
+# a_lost_rank_ends_the_job ARGUMENTS...: of the training.
 a_lost_rank_ends_the_job() {
   configure
-  timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 \
+  timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 "$@" \
     >"$box/out" 2>"$box/err" &
   local job=$!
   for _ in $(seq 200); do
@@ -125,13 +126,14 @@ a_lost_rank_ends_the_job() {
   expect "the step is named" grep -Eq 'step [0-9]+' "$box/err"
   expect "no process is left" none_left
   expect "the state" state_is failed "$box/run"
-  train run -n 2 --set trainer.max_steps=7
+  train run -n 2 --set trainer.max_steps=7 "$@"
   expect "a start after it goes on or is finished: code $code" test "$code" = 0
 }
 
+# a_stop_is_saved ARGUMENTS...: of the training.
 a_stop_is_saved() {
   configure
-  timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 \
+  timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 "$@" \
     --set checkpoint.every=0 >"$box/out" 2>"$box/err" &
   local job=$!
   for _ in $(seq 200); do
@@ -206,6 +208,37 @@ a_run_that_saves_nothing_ends_well() {
   expect "no checkpoint" bash -c "! compgen -G '$box/run/checkpoints/step-*'"
 }
 
+pipelines_agree_with_one_rank() {
+  configure
+  train one -n 1
+  for schedule in 1f1b zb-h1 interleaved; do
+    train "$schedule" -n 4 --set parallel.pipeline.size=2 --set "parallel.pipeline.schedule=\"$schedule\""
+    expect "exit code 0, not $code" test "$code" = 0
+    expect "$schedule gives the same bits" "$tessera" compare "$box/one" "$box/$schedule"
+  done
+  expect "the table" says "stage 0 (ranks 0-1): wte" "$box/out"
+  for run in one 1f1b; do
+    "$tessera" eval "$box/$run" --threads 1 --json | sed 's/"model":.*//' >"$box/eval-$run"
+    "$tessera" generate "$box/$run" --threads 1 --prompt "ROMEO:" --max-new-tokens 30 --temperature 0 >"$box/text-$run" ||
+      exit 1
+  done
+  expect "a loss" says '"loss":' "$box/eval-one"
+  expect "the same loss of what was trained" cmp "$box/eval-one" "$box/eval-1f1b"
+  expect "the same words" cmp "$box/text-one" "$box/text-1f1b"
+  train 1f1b -n 1 --set trainer.max_steps=14
+  expect "one rank goes on: exit code 0, not $code" test "$code" = 0
+}
+
+a_pipeline_of_too_many_stages_is_refused() {
+  configure
+  train run -n 5 --set parallel.pipeline=5
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "the numbers" says "5 stages need at least 5 blocks, and the model has 4" "$box/err"
+  train run -n 3 --set parallel.pipeline=2
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "the product" says "pipeline 2 x tensor 1 x context 1 = 2" "$box/err"
+}
+
 a_dry_run_starts_nothing() {
   configure
   train run -n 2 --dry-run
@@ -223,6 +256,10 @@ claim "a finished run says so" a_finished_run_says_so
 claim "another model in the same folder is refused" another_model_is_refused
 claim "a lost rank ends the job and is named" a_lost_rank_ends_the_job
 claim "SIGTERM stops and saves" a_stop_is_saved
+claim "SIGTERM stops and saves a pipeline" a_stop_is_saved --set parallel.pipeline=2
+claim "a lost stage ends the job and is named" a_lost_rank_ends_the_job --set parallel.pipeline=2
+claim "pipelines give the bits of one rank" pipelines_agree_with_one_rank
+claim "a pipeline that cannot be is refused" a_pipeline_of_too_many_stages_is_refused
 claim "a second process on a run folder is refused" a_second_process_is_refused
 claim "divergence names step and rank" divergence_names_its_place
 claim "a trained model generates and is measured" a_model_speaks_and_is_measured

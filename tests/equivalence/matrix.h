@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The matrix of what must agree to the bit: optimizer x ranks x precision x accumulation x
-// recompute, each cell in ZeRO stages 0 to 3 and on one rank with the same micro-batches.
+// recompute, each cell in ZeRO stages 0 to 3, in a pipeline and on one rank with the same
+// micro-batches.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/optim/rule.h"
+#include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::testing {
@@ -116,7 +118,20 @@ inline TinyRun run_of(const Cell& cell) {
   return run;
 }
 
-/// Trains the cell in every stage and on one rank; says what differs from stage 0.
+/// Two pipeline stages; the schedules take turns over the cells.
+inline std::string pipeline_of(const Cell& cell) {
+  static const std::vector<std::string> schedules = parallel::pipeline_schedules().names();
+  std::size_t turn = 0;
+  for (const std::size_t index : cell.index)
+    turn += index;
+  const std::string& name = schedules[turn % schedules.size()];
+  // Interleaving takes micro-batches in rounds of two.
+  const bool whole =
+      !parallel::pipeline_schedules().get(name).whole_rounds || cell.accumulation() % 2 == 0;
+  return R"({"size": 2, "schedule": ")" + (whole ? name : "1f1b") + "\"}";
+}
+
+/// Trains the cell in every stage, in a pipeline and on one rank; says what differs from stage 0.
 inline std::vector<std::string> differences(const Cell& cell) {
   constexpr std::int64_t kSteps = 3;
   const TinyRun run = run_of(cell);
@@ -133,6 +148,15 @@ inline std::vector<std::string> differences(const Cell& cell) {
   };
   for (const int stage : {1, 2, 3})
     compare("stage " + std::to_string(stage), train(cell.ranks(), cell.accumulation(), stage));
+  const std::string pipeline = pipeline_of(cell);
+  for (const int stage : {0, 3}) {
+    compare("pipeline " + pipeline + " with stage " + std::to_string(stage),
+            run.train({.ranks = 2 * cell.ranks(),
+                       .accumulation = cell.accumulation(),
+                       .stage = stage,
+                       .pipeline = pipeline},
+                      kSteps));
+  }
   compare("one rank", train(1, cell.accumulation() * cell.ranks(), 0));
   if (reference.losses.size() != static_cast<std::size_t>(kSteps) ||
       reference.skipped.back() == kSteps) {

@@ -72,8 +72,9 @@ void expect_same(const TinyRun& run, const std::vector<Layout>& layouts, Bounds 
     SCOPED_TRACE(std::to_string(layout.ranks) + " ranks, tensor " + std::to_string(layout.tensor) +
                  (layout.sequence ? " and sequence" : "") + ", stage " +
                  std::to_string(layout.stage));
+    const int stages = layout.pipeline.empty() ? 1 : std::stoi(layout.pipeline);
     const Layout one{.ranks = 1,
-                     .accumulation = layout.accumulation * layout.ranks / layout.tensor,
+                     .accumulation = layout.accumulation * layout.ranks / layout.tensor / stages,
                      .micro_batch = layout.micro_batch,
                      .stage = 0};
     expect_close(unclipped.first_gradient(one), unclipped.first_gradient(layout), bounds.gradient);
@@ -102,6 +103,15 @@ TEST(TensorParallel, TimesDataParallelInEveryStageTrainsAsOne) {
   run.set("zero_optimization.stage3_param_persistence_threshold", "0");
   for (const int stage : {0, 1, 2, 3})
     expect_same(run, both({.ranks = 4, .accumulation = 2, .stage = stage, .tensor = 2}));
+}
+
+TEST(TensorParallel, TimesPipelineTrainsAsOne) {
+  for (const char* tied : {"true", "false"}) {
+    TinyRun run;
+    run.set("model.tie_embeddings", tied);
+    expect_same(run, {{.ranks = 4, .accumulation = 3, .pipeline = "2", .tensor = 2}});
+    expect_same(run, {{.ranks = 8, .accumulation = 2, .stage = 3, .pipeline = "2", .tensor = 2}});
+  }
 }
 
 TEST(TensorParallel, WithSmallParametersThatStayWhole) {

@@ -9,7 +9,8 @@ setup=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/tools/setup.sh
 fill_cache() {
   local root=$1/libtorch-2.11.0 part
   for part in torch/lib/{libc10.so,libtorch_cpu.so,libgomp.so.1} nvidia/cu13/lib/{libcudart.so.13,libcupti.so.13} \
-      torch/include/{ATen/ATen.h,c10/core/TensorImpl.h,torch/csrc/autograd/custom_function.h}; do
+      torch/include/{ATen/ATen.h,c10/core/TensorImpl.h,torch/csrc/autograd/custom_function.h} \
+      onednn/lib/libdnnl.so.3 onednn/include/oneapi/dnnl/dnnl.hpp; do
     mkdir -p "$root/$(dirname "$part")"
     : >"$root/$part"
   done

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# For tests written in bash: `claim TEXT FUNCTION` runs a function in a subshell with a fresh folder in $box;
-# `expect TEXT CONDITION...` fails the claim. End the file with `claims_done`.
+# For tests written in bash: `claim TEXT FUNCTION ARGUMENTS...` runs a function in a subshell with a fresh folder in
+# $box; `expect TEXT CONDITION...` fails the claim. End the file with `claims_done`.
 set -uo pipefail
 failed=0
 
 claim() {
   local box
   box=$(mktemp -d)
-  if ("$2") >"$box/.log" 2>&1; then
+  if ("${@:2}") >"$box/.log" 2>&1; then
     printf 'ok      %s\n' "$1"
   else
     printf 'FAILED  %s\n' "$1"

@@ -82,7 +82,7 @@ class ModelRunner {
         .seed = seed,
         .load = [&](int) { return batch; },
         .global_denominators = [](const auto& counts) { return counts.at(0); }};
-    return executor.train(parallel::accumulation_schedule(1), input).losses.at(0);
+    return executor.train(parallel::accumulation_schedule(1), input).losses(1).at(0);
   }
 
   nn::Outcome infer(const nn::Batch& batch, nn::StepContext& context) {

@@ -70,6 +70,8 @@ planner::Plan TinyRun::plan(const Layout& layout) const {
   config["train_micro_batch_size_per_gpu"] = json::Value::integer(layout.micro_batch);
   config["gradient_accumulation_steps"] = json::Value::integer(layout.accumulation);
   config["zero_optimization"]["stage"] = json::Value::integer(layout.stage);
+  if (!layout.pipeline.empty())
+    config["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
   if (layout.tensor > 1) {
     config["parallel"]["tensor"]["mode"] = json::Value::string("1d");
     config["parallel"]["tensor"]["size"] = json::Value::integer(layout.tensor);

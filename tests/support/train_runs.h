@@ -31,8 +31,9 @@ struct Layout {
   std::int64_t accumulation = 1;
   std::int64_t micro_batch = 2;
   int stage = 1;
-  int tensor = 1;         ///< ranks that hold a layer between them
-  bool sequence = false;  ///< and its tokens
+  std::string pipeline = {};  ///< `parallel.pipeline`, as JSON; empty: none
+  int tensor = 1;             ///< ranks that hold a layer between them
+  bool sequence = false;      ///< and its tokens
 };
 
 /// A tiny GPT on the text of a temporary folder. `changes` are applied to the configuration before

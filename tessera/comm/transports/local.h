@@ -21,7 +21,7 @@ void check_message(int rank, int ranks, int peer, const Span& data, const CallSi
 std::string describe(const CallSite& site);
 
 /// The operation of a group of one, done on return.
-void reduce_scatter_alone(const Span& in, const Span& out, Op op, Fold fold);
+void reduce_scatter_alone(const Span& in, const Span& out, Op op, Fold mode);
 /// Copies `in` unless it is `out`.
 void copy_alone(const Span& in, const Span& out);
 /// A Work that is complete; throws if the world is broken.

@@ -59,13 +59,13 @@ class PullTransport final : public Transport {
   };
 
   Channel& group_channel(const Group& group);
-  Channel& message_channel(int sender, int receiver, int channel);
+  Channel& message_channel(int sender, int receiver, int number);
   Operation::Start start(Channel& channel, Kind kind, const Span& data, const CallSite& site);
-  void claim_slot(Operation::Start& start);
-  void offer(Operation::Start& start, const Span& in, int readers, bool copy);
-  void keep(Operation::Start& start, const Span& span);
+  void claim_slot(Operation::Start& begin);
+  void offer(Operation::Start& begin, const Span& in, int readers, bool copy);
+  void keep(Operation::Start& begin, const Span& span);
   RegionPtr stage(const Span& in);
-  Parts parts_from_all(Channel& channel, const Span& out, std::size_t step);
+  Parts parts_from_all(Channel& channel, const Span& out, std::size_t offset);
   WorkPtr track(std::shared_ptr<Operation> operation);
 
   void wait(Operation& operation);

@@ -23,7 +23,7 @@
 
 namespace tessera::comm {
 
-inline constexpr std::size_t kSlots = 64;               ///< operations under way on one group
+inline constexpr std::size_t kSlots = kMostMessages;    ///< operations under way on one group
 inline constexpr std::size_t kMailboxBytes = 4096;      ///< inputs up to here travel in the slot
 inline constexpr std::size_t kMaxMembers = kMostRanks;  ///< of a group: bits of Slot::acks
 

@@ -30,7 +30,7 @@ void tell_unpruned(Trainer& trainer, const std::optional<Error>& failure) {
 }  // namespace
 
 CheckpointHook::CheckpointHook(planner::CheckpointOptions options)
-    : Hook(kReport), options_(std::move(options)) {}
+    : Hook(kReport), options_(options) {}
 
 void CheckpointHook::before_train(Trainer& trainer) {
   last_ = now_s();

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/cpu/matmul.h"
+
+#include <array>
+#include <bit>
+#include <unordered_map>
+
+#include <fmt/format.h>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::ops::cpu {
+namespace {
+
+using dnnl::memory;
+
+memory::data_type type_of(const at::Tensor& x) {
+  TESSERA_ASSERT(x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kFloat);
+  return x.scalar_type() == at::kFloat ? memory::data_type::f32 : memory::data_type::bf16;
+}
+
+/// A dim of one element may have any stride, but oneDNN looks at it.
+memory::desc desc_of(const at::Tensor& x) {
+  memory::dims strides = x.strides().vec();
+  if (x.size(0) == 1) strides[0] = x.size(1) * strides[1];
+  if (x.size(1) == 1) strides[1] = strides[0] == 1 ? x.size(0) : 1;
+  return {x.sizes().vec(), type_of(x), strides};
+}
+
+/// What a primitive is made for.
+struct Key {
+  std::array<std::int64_t, 14> words;
+  bool operator==(const Key&) const = default;
+};
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    std::size_t hash = 0;
+    for (const std::int64_t word : key.words)
+      hash = (std::rotl(hash, 7) ^ static_cast<std::size_t>(word)) * 0x9E3779B97F4A7C15ULL;
+    return hash;
+  }
+};
+Key key_of(const at::Tensor& a,
+           const at::Tensor& b,
+           const at::Tensor& c,
+           const MatmulOptions& options) {
+  const auto bias =
+      options.bias_N.defined() ? static_cast<std::int64_t>(options.bias_N.scalar_type()) + 1 : 0;
+  return {{a.size(0),
+           a.size(1),
+           b.size(1),
+           a.stride(0),
+           a.stride(1),
+           b.stride(0),
+           b.stride(1),
+           c.stride(0),
+           static_cast<std::int64_t>(c.scalar_type()),
+           bias,
+           options.accumulate ? 1 : 0,
+           options.scale == 1.0F ? 0 : 1,
+           at::get_num_threads(),
+           at::in_parallel_region() ? 1 : 0}};
+}
+
+struct Primitive {
+  dnnl::matmul::primitive_desc desc;
+  dnnl::matmul run;
+};
+
+/// Primitives are dear to make and cheap to keep; a step needs some dozens.
+class Library {
+ public:
+  const Primitive& primitive(const Key& key,
+                             const at::Tensor& a,
+                             const at::Tensor& b,
+                             const at::Tensor& c,
+                             const MatmulOptions& options) {
+    const auto found = primitives_.find(key);
+    if (found != primitives_.end()) return found->second;
+    // Shapes that never end, as of texts of every length.
+    if (primitives_.size() >= kMost) primitives_.clear();
+    return primitives_.emplace(key, make(a, b, c, options)).first->second;
+  }
+  const dnnl::engine& engine() { return engine_; }
+  dnnl::stream& stream() { return stream_; }
+
+ private:
+  static constexpr std::size_t kMost = 512;
+
+  Primitive make(const at::Tensor& a,
+                 const at::Tensor& b,
+                 const at::Tensor& c,
+                 const MatmulOptions& options) {
+    dnnl::post_ops after;
+    if (options.scale != 1.0F) {
+      after.append_binary(dnnl::algorithm::binary_mul,
+                          memory::desc({1, 1}, memory::data_type::f32, memory::format_tag::ab));
+    }
+    if (options.accumulate) after.append_sum(1.0F);
+    dnnl::primitive_attr attributes;
+    attributes.set_post_ops(after);
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const memory::desc bias =
+        options.bias_N.defined()
+            ? memory::desc({1, c.size(1)}, type_of(options.bias_N), memory::format_tag::ab)
+            : memory::desc();
+    dnnl::matmul::primitive_desc desc(
+        engine_, desc_of(a), desc_of(b), bias, desc_of(c), attributes);
+    dnnl::matmul run(desc);
+    return {std::move(desc), std::move(run)};
+  }
+
+  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream_{engine_};
+  std::unordered_map<Key, Primitive, KeyHash> primitives_;
+};
+
+void run(const at::Tensor& a,
+         const at::Tensor& b,
+         const at::Tensor& c,
+         const MatmulOptions& options) {
+  thread_local Library library;
+  const Primitive& primitive = library.primitive(key_of(a, b, c, options), a, b, c, options);
+  const auto wrapped = [&](const memory::desc& desc, const void* data) {
+    return memory(desc, library.engine(), const_cast<void*>(data));
+  };
+  const dnnl::matmul::primitive_desc& desc = primitive.desc;
+  const auto scratch_size = static_cast<std::int64_t>(desc.scratchpad_desc().get_size());
+  const at::Tensor scratch = at::empty({scratch_size}, a.options().dtype(at::kByte));
+  std::unordered_map<int, memory> arguments = {
+      {DNNL_ARG_SRC, wrapped(desc.src_desc(), a.const_data_ptr())},
+      {DNNL_ARG_WEIGHTS, wrapped(desc.weights_desc(), b.const_data_ptr())},
+      {DNNL_ARG_DST, wrapped(desc.dst_desc(), c.const_data_ptr())},
+      {DNNL_ARG_SCRATCHPAD, wrapped(desc.scratchpad_desc(), scratch.const_data_ptr())}};
+  if (options.bias_N.defined())
+    arguments.emplace(DNNL_ARG_BIAS, wrapped(desc.bias_desc(), options.bias_N.const_data_ptr()));
+  if (options.scale != 1.0F) {
+    arguments.emplace(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
+                      wrapped(memory::desc({1, 1}, memory::data_type::f32, memory::format_tag::ab),
+                              &options.scale));
+  }
+  primitive.run.execute(library.stream(), arguments);
+  library.stream().wait();
+}
+
+}  // namespace
+
+void matmul(const at::Tensor& a_MK,
+            const at::Tensor& b_KN,
+            const at::Tensor& c_MN,
+            const MatmulOptions& options) {
+  TESSERA_ASSERT(a_MK.scalar_type() == at::kBFloat16 && b_KN.scalar_type() == at::kBFloat16);
+  TESSERA_ASSERT(a_MK.size(1) == b_KN.size(0) && c_MN.size(0) == a_MK.size(0) &&
+                 c_MN.size(1) == b_KN.size(1) && c_MN.stride(1) == 1);
+  if (c_MN.numel() == 0) return;
+  if (a_MK.size(1) == 0) {
+    if (!options.accumulate) c_MN.zero_();
+    if (options.bias_N.defined()) c_MN.add_(options.bias_N);
+    return;
+  }
+  try {
+    run(a_MK, b_KN, c_MN, options);
+  } catch (const dnnl::error& error) {
+    throw Error(Error::Kind::Bug,
+                fmt::format("oneDNN refuses a product [{}, {}] x [{}, {}]: {}",
+                            a_MK.size(0),
+                            a_MK.size(1),
+                            b_KN.size(0),
+                            b_KN.size(1),
+                            error.what()));
+  }
+}
+
+}  // namespace tessera::ops::cpu

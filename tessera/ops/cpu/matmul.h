@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// oneDNN's products of bf16 matrices. libtorch calls a copy of its own, which it hides, for results
+// in bf16 alone; MKL's products with fp32 results take up to twice as long.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::ops::cpu {
+
+struct MatmulOptions {
+  at::Tensor bias_N = {};   ///< fp32 or bf16; undefined: none
+  bool accumulate = false;  ///< onto what c holds
+  float scale = 1.0F;       ///< of the product
+};
+/// c_MN = scale * a_MK b_KN + bias_N + (accumulate ? c_MN : 0), accumulated in fp32. a, b: bf16,
+/// rows or columns contiguous (transposed views are welcome); c: bf16 or fp32, contiguous rows. The
+/// same shapes, strides and threads give the same bits. Threads: any; on one thread inside of a
+/// parallel region. Errors: Error{Bug} if oneDNN refuses.
+void matmul(const at::Tensor& a_MK,
+            const at::Tensor& b_KN,
+            const at::Tensor& c_MN,
+            const MatmulOptions& options = {});
+
+}  // namespace tessera::ops::cpu

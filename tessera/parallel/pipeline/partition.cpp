@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/pipeline/partition.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tessera/base/error.h"
+
+namespace tessera::parallel {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+/// Best cost of the first i blocks in j parts, and where the last part begins.
+struct Cell {
+  double cost = kNever;
+  int begin = 0;
+};
+
+/// Cuts such that fold(cost of the parts before, weight of the part) is smallest at the end; parts
+/// heavier than `limit` are not allowed.
+template <class Fold>
+std::vector<int> cut(const std::vector<double>& sums, int parts, double limit, Fold fold) {
+  const int n = static_cast<int>(sums.size()) - 1;
+  const auto width = static_cast<std::size_t>(n) + 1;
+  std::vector<Cell> cells((static_cast<std::size_t>(parts) + 1) * width);
+  const auto at = [&](int j, int i) -> Cell& {
+    return cells[static_cast<std::size_t>(j) * width + static_cast<std::size_t>(i)];
+  };
+  at(0, 0).cost = 0;
+  for (int j = 1; j <= parts; ++j) {
+    for (int i = j; i <= n; ++i) {
+      for (int k = j - 1; k < i; ++k) {
+        const double weight = sums[static_cast<std::size_t>(i)] - sums[static_cast<std::size_t>(k)];
+        if (at(j - 1, k).cost == kNever || weight > limit) continue;
+        const double cost = fold(at(j - 1, k).cost, weight);
+        if (cost < at(j, i).cost) at(j, i) = {cost, k};
+      }
+    }
+  }
+  std::vector<int> bounds(static_cast<std::size_t>(parts) + 1, n);
+  for (int j = parts; j > 0; --j)
+    bounds[static_cast<std::size_t>(j) - 1] = at(j, bounds[static_cast<std::size_t>(j)]).begin;
+  return bounds;
+}
+
+double heaviest(const std::vector<double>& sums, const std::vector<int>& bounds) {
+  double most = 0;
+  for (std::size_t j = 0; j + 1 < bounds.size(); ++j)
+    most = std::max(
+        most,
+        sums[static_cast<std::size_t>(bounds[j + 1])] - sums[static_cast<std::size_t>(bounds[j])]);
+  return most;
+}
+
+}  // namespace
+
+std::vector<int> uniform_bounds(int n, int parts) {
+  TESSERA_ASSERT(n >= 0 && parts >= 1);
+  std::vector<int> bounds;
+  for (int i = 0; i <= parts; ++i)
+    bounds.push_back(n <= parts ? std::min(i, n) : i * (n / parts) + std::min(i, n % parts));
+  return bounds;
+}
+
+std::vector<int> balanced_bounds(std::span<const double> weights, int parts) {
+  TESSERA_ASSERT(parts >= 1 && parts <= static_cast<int>(weights.size()));
+  std::vector<double> sums = {0.0};
+  for (const double weight : weights)
+    sums.push_back(sums.back() + weight);
+  const std::vector<int> minimax = cut(
+      sums, parts, kNever, [](double before, double weight) { return std::max(before, weight); });
+  return cut(sums, parts, heaviest(sums, minimax), [](double before, double weight) {
+    return before + weight * weight;
+  });
+}
+
+}  // namespace tessera::parallel

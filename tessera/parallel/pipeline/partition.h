@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts a row of blocks into parts of neighbours. Pure arithmetic.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace tessera::parallel {
+
+/// Bounds of the parts of n blocks, parts + 1 of them: n / parts each, and one more for the first n
+/// mod parts. With n <= parts the last parts are empty. Source: DeepSpeed's partition_uniform.
+std::vector<int> uniform_bounds(int n, int parts);
+
+/// Bounds whose heaviest part is as light as it can be, every part with at least one block; of
+/// those the ones with the smallest sum of squares, so that the others are even as well. Weights
+/// are not negative, parts <= weights. Cost: blocks^2 x parts.
+std::vector<int> balanced_bounds(std::span<const double> weights, int parts);
+
+}  // namespace tessera::parallel

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipeline schedules: pure functions of (stages, chunks, micro-batches, stage) that say what a
+// stage computes in which order. What it sends and receives follows from that.
+#pragma once
+
+#include <vector>
+
+#include "tessera/base/registry.h"
+#include "tessera/parallel/action.h"
+#include "tessera/parallel/pipeline/stage_layout.h"
+
+namespace tessera::parallel {
+
+struct PipelineSize {
+  int stages = 1;
+  int chunks = 1;  ///< of each stage
+  int micros = 1;
+};
+
+/// Gradients of a chunk's weights must be made in ascending order of micro-batches: their sum is a
+/// left fold.
+struct PipelineSchedule {
+  /// Forward, Backward, BackwardInputs and BackwardWeights of a stage, in order; messages are added
+  /// by pipeline_actions().
+  std::vector<Action> (*computes)(const PipelineSize& size, int stage) = nullptr;
+  Placement placement = Placement::Loop;
+  int least_chunks = 1, most_chunks = 1;
+  /// The micro-batches of a step are a multiple of the stages.
+  bool whole_rounds = false;
+};
+Registry<PipelineSchedule>& pipeline_schedules();
+#define TESSERA_PIPELINE_SCHEDULE(name, variable, ...)     \
+  static const bool tessera_pipeline_schedule_##variable = \
+      ::tessera::parallel::pipeline_schedules().add(       \
+          name, ::tessera::parallel::PipelineSchedule __VA_ARGS__)
+
+/// Everything that a stage does in a step: all loads, then what the schedule computes, with a
+/// receive before and a send behind whatever crosses to another stage.
+std::vector<Action> pipeline_actions(const PipelineSchedule& schedule,
+                                     const PipelineSize& size,
+                                     int stage);
+/// The forward passes of evaluation and generation, one micro-batch after the other; no loads.
+std::vector<Action> forward_actions(Placement placement, const PipelineSize& size, int stage);
+
+}  // namespace tessera::parallel

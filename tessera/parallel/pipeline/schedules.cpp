@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The schedules by name. Legend: p stages, v chunks, m micro-batches, r stage.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "tessera/parallel/pipeline/schedule.h"
+
+namespace tessera::parallel {
+namespace {
+
+/// A list that grows by one action of a kind after the other; every (kind, chunk) counts its own
+/// micro-batches, so they ascend.
+class Plan {
+ public:
+  explicit Plan(const PipelineSize& size) : micros_(size.micros) {
+    for (auto& counts : next_)
+      counts.assign(static_cast<std::size_t>(size.chunks), 0);
+  }
+  /// The next micro-batch of that kind; nothing if all have had their turn.
+  void add(Do kind, int chunk = 0) {
+    int& next = next_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(chunk)];
+    if (next < micros_) actions_.push_back({.kind = kind, .chunk = chunk, .micro = next});
+    ++next;
+  }
+  [[nodiscard]] int count(Do kind, int chunk = 0) const {
+    return next_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(chunk)];
+  }
+  [[nodiscard]] std::vector<Action> take() { return std::move(actions_); }
+
+ private:
+  int micros_;
+  std::array<std::vector<int>, static_cast<std::size_t>(Do::SendGradient) + 1> next_;
+  std::vector<Action> actions_;
+};
+
+/// All forwards, then all backwards. Bubble (p - 1) / m; keeps m micro-batches.
+/// Source: Huang et al. 2019, "GPipe".
+std::vector<Action> gpipe(const PipelineSize& size, int /*stage*/) {
+  Plan plan(size);
+  for (int m = 0; m < size.micros; ++m)
+    plan.add(Do::Forward);
+  for (int m = 0; m < size.micros; ++m)
+    plan.add(Do::Backward);
+  return plan.take();
+}
+
+/// One forward, one backward, after p - 1 - r forwards. Bubble (p - 1) / m; keeps min(p - r, m).
+/// Source: Narayanan et al. 2021, "Memory-efficient pipeline-parallel DNN training".
+std::vector<Action> one_forward_one_backward(const PipelineSize& size, int stage) {
+  Plan plan(size);
+  const int warm_up = std::min(size.stages - 1 - stage, size.micros);
+  for (int m = 0; m < warm_up; ++m)
+    plan.add(Do::Forward);
+  for (int m = 0; m < size.micros; ++m) {
+    plan.add(Do::Forward);
+    plan.add(Do::Backward);
+  }
+  return plan.take();
+}
+
+/// 1F1B over p * v parts, in rounds of p micro-batches a chunk. Bubble (p - 1) / (v m).
+/// Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters".
+std::vector<Action> interleaved(const PipelineSize& size, int stage) {
+  const int p = size.stages, v = size.chunks, total = size.micros * v;
+  const int warm_up = size.micros == p ? total : std::min(2 * (p - 1 - stage) + (v - 1) * p, total);
+  std::vector<Action> actions;
+  const auto add = [&](Do kind, int k) {
+    const int turn = k % (p * v) / p;
+    actions.push_back({.kind = kind,
+                       .chunk = kind == Do::Forward ? turn : v - 1 - turn,
+                       .micro = k / (p * v) * p + k % p});
+  };
+  for (int k = 0; k < warm_up; ++k)
+    add(Do::Forward, k);
+  for (int k = 0; k < total; ++k) {
+    if (warm_up + k < total) add(Do::Forward, warm_up + k);
+    add(Do::Backward, k);
+  }
+  return actions;
+}
+
+/// 1F1B whose weight gradients wait r micro-batches, and fill what was a bubble: p - 1 times
+/// (forward + inputs - weights) is left of it; keeps at most p on every stage, as 1F1B on the
+/// first. Source: Qi et al. 2023, "Zero bubble pipeline parallelism", ZB-H1.
+std::vector<Action> zero_bubble_h1(const PipelineSize& size, int stage) {
+  Plan plan(size);
+  const int warm_up = std::min(size.stages - 1 - stage, size.micros);
+  for (int m = 0; m < warm_up; ++m)
+    plan.add(Do::Forward);
+  for (int m = 0; m < size.micros; ++m) {
+    plan.add(Do::Forward);
+    plan.add(Do::BackwardInputs);
+    if (m >= stage) plan.add(Do::BackwardWeights);
+  }
+  while (plan.count(Do::BackwardWeights) < size.micros)
+    plan.add(Do::BackwardWeights);
+  return plan.take();
+}
+
+/// Two chunks a stage, there and back: no bubble where forward, inputs and weights take the same
+/// time and there are 2p - 1 micro-batches or more; keeps what p micro-batches of one stage of 1F1B
+/// do. Source: Qi et al. 2024, "Pipeline parallelism with controllable memory", ZB-V.
+std::vector<Action> zero_bubble_v(const PipelineSize& size, int stage) {
+  Plan plan(size);
+  const int p = size.stages;
+  // Fewer micro-batches leave holes in the order of so many.
+  const int micros = std::max(2 * p - 1, size.micros);
+  const auto whole = [&](int chunk) {
+    plan.add(Do::BackwardInputs, chunk);
+    plan.add(Do::BackwardWeights, chunk);
+  };
+  for (int i = 0; i < 2 * (p - stage) - 1; ++i)
+    plan.add(Do::Forward, 0);
+  for (int i = 0; i < stage; ++i) {
+    plan.add(Do::Forward, 1);
+    plan.add(Do::Forward, 0);
+  }
+  for (int i = 0; i < p - stage; ++i) {
+    plan.add(Do::Forward, 1);
+    whole(1);
+  }
+  while (plan.count(Do::Forward, 1) < plan.count(Do::Forward, 0) ||
+         plan.count(Do::Forward, 0) < micros) {
+    if (plan.count(Do::Forward, 0) < micros) plan.add(Do::Forward, 0);
+    whole(0);
+    plan.add(Do::Forward, 1);
+    whole(1);
+  }
+  for (int i = 0; i < stage; ++i) {
+    plan.add(Do::BackwardInputs, 0);
+    plan.add(Do::BackwardInputs, 1);
+  }
+  for (int i = 0; i < p - stage; ++i) {
+    plan.add(Do::BackwardInputs, 0);
+    plan.add(Do::BackwardWeights, 0);
+  }
+  for (const int chunk : {1, 0}) {
+    while (plan.count(Do::BackwardWeights, chunk) < plan.count(Do::BackwardInputs, chunk))
+      plan.add(Do::BackwardWeights, chunk);
+  }
+  return plan.take();
+}
+
+TESSERA_PIPELINE_SCHEDULE("gpipe", gpipe, {.computes = gpipe});
+TESSERA_PIPELINE_SCHEDULE("1f1b", 1f1b, {.computes = one_forward_one_backward});
+TESSERA_PIPELINE_SCHEDULE(
+    "interleaved",
+    interleaved,
+    {.computes = interleaved, .least_chunks = 2, .most_chunks = 1 << 10, .whole_rounds = true});
+TESSERA_PIPELINE_SCHEDULE("zb-h1", h1, {.computes = zero_bubble_h1});
+TESSERA_PIPELINE_SCHEDULE(
+    "zb-v",
+    v,
+    {.computes = zero_bubble_v, .placement = Placement::Fold, .least_chunks = 2, .most_chunks = 2});
+
+}  // namespace
+}  // namespace tessera::parallel

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/pipeline/stage_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/step_context.h"
+#include "tessera/tensor/dtype.h"
+
+namespace tessera::parallel {
+namespace {
+
+/// Channels of messages: two for every part, what comes and what goes back.
+constexpr int kFlow = 0x70000000;
+constexpr int kGradient = 0x71000000;
+
+const mesh::AxisSet kColumn = {mesh::Axis::Pp};
+
+comm::Span span_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr(),
+          static_cast<std::size_t>(tensor.numel()),
+          from_torch(tensor.scalar_type()),
+          {}};
+}
+
+at::Tensor meta_like(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kMeta));
+}
+
+std::string key_of(const nn::Batch& batch) {
+  std::string key = fmt::format("{}", batch.size());
+  for (const auto& [name, tensor] : batch.tensors())
+    key += fmt::format(
+        ";{} {} {}", name, static_cast<int>(tensor.scalar_type()), fmt::join(tensor.sizes(), ","));
+  return key;
+}
+
+}  // namespace
+
+StageLink::StageLink(comm::World& world, nn::Model model, StageLayout layout, DType working)
+    : world_(world), model_(std::move(model)), layout_(std::move(layout)), working_(working) {}
+
+StageLink::~StageLink() = default;
+
+int StageLink::rank_of_part(int part) const {
+  return world_.group(kColumn).ranks[static_cast<std::size_t>(layout_.stage_of_part(part))];
+}
+
+/// A copy travels, so that the operation is over for this rank when it is posted.
+void StageLink::send(int rank, int channel, const at::Tensor& tensor, const std::string& what) {
+  if (tensor.numel() == 0) return;
+  world_.transport().send(rank, channel, span_of(tensor.contiguous()), TESSERA_HERE(what))->wait();
+}
+
+at::Tensor StageLink::receive(int rank,
+                              int channel,
+                              const at::Tensor& like,
+                              const std::string& what) {
+  at::Tensor out = at::empty(like.sizes(), like.options().device(at::kCPU));
+  if (out.numel() != 0)
+    world_.transport().recv(rank, channel, span_of(out), TESSERA_HERE(what))->wait();
+  return out;
+}
+
+void StageLink::send_flow(int part, const nn::Flow& flow) {
+  const std::string what = fmt::format("flow into part {}", part);
+  for (const auto* tensors : {&flow.diff, &flow.fixed}) {
+    for (const at::Tensor& tensor : *tensors)
+      send(rank_of_part(part), kFlow + part, tensor.detach(), what);
+  }
+}
+
+nn::Flow StageLink::receive_flow(int part, const nn::Batch& batch) {
+  const std::string what = fmt::format("flow into part {}", part);
+  nn::Flow flow = shape_of(part, batch);
+  for (auto* tensors : {&flow.diff, &flow.fixed}) {
+    for (at::Tensor& tensor : *tensors)
+      tensor = receive(rank_of_part(part - 1), kFlow + part, tensor, what);
+  }
+  return flow;
+}
+
+void StageLink::send_gradient(int part,
+                              const std::vector<at::Tensor>& gradients,
+                              const std::vector<at::Tensor>& like) {
+  const std::string what = fmt::format("gradient out of part {}", part);
+  for (std::size_t i = 0; i < like.size(); ++i) {
+    const bool there = i < gradients.size() && gradients[i].defined();
+    const at::Tensor gradient =
+        there ? gradients[i].to(like[i].scalar_type())
+              : at::zeros(like[i].sizes(), like[i].options().device(at::kCPU));
+    send(rank_of_part(part - 1), kGradient + part, gradient, what);
+  }
+}
+
+std::vector<at::Tensor> StageLink::receive_gradient(int part, const std::vector<at::Tensor>& like) {
+  const std::string what = fmt::format("gradient out of part {}", part);
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& tensor : like)
+    out.push_back(receive(rank_of_part(part), kGradient + part, tensor, what));
+  return out;
+}
+
+at::Tensor StageLink::from_objective(const at::Tensor& mine, std::int64_t numel) {
+  const comm::Group& column = world_.group(kColumn);
+  const int root = layout_.stage_of_part(layout_.parts() - 1);
+  at::Tensor out = column.index == root ? mine.to(at::kFloat).contiguous().clone()
+                                        : at::empty({numel}, at::kFloat);
+  TESSERA_ASSERT(out.numel() == numel);
+  const auto work = world_.transport().broadcast(
+      column, span_of(out), root, TESSERA_HERE("what the objective gave"));
+  work->wait();
+  work->wait_reusable();
+  return out;
+}
+
+const nn::Flow& StageLink::shape_of(int part, const nn::Batch& batch) {
+  std::vector<nn::Flow>& flows = known_[key_of(batch)];
+  if (flows.empty()) flows = run_on_meta(batch);
+  return flows.at(static_cast<std::size_t>(part));
+}
+
+/// What every part begins with. Blocks are pure and their flows follow from the batch, so any mode
+/// has the same shapes.
+std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch) {
+  const c10::NoGradGuard no_grad;
+  const auto last = static_cast<std::size_t>(layout_.bounds[layout_.bounds.size() - 2]);
+  while (probes_.size() < last) {
+    const nn::BlockSpec& spec = model_.blocks[probes_.size()];
+    Probe probe{spec.make(), {}};
+    nn::Params params(spec.name);
+    probe.block->declare(params);
+    probe.params = params.list();
+    for (const auto& param : probe.params)
+      param->attach(at::empty(param->info().shape,
+                              at::TensorOptions().dtype(to_torch(working_)).device(at::kMeta)));
+    probes_.push_back(std::move(probe));
+  }
+  nn::Batch meta;
+  meta.sample_ids = batch.sample_ids;
+  for (const auto& [name, tensor] : batch.tensors())
+    meta.set(name, meta_like(tensor));
+  nn::StepContext context(nn::Mode::Eval, 0);
+  context.batch = &meta;
+  std::vector<nn::Flow> flows(1);
+  nn::Flow flow;
+  for (std::size_t b = 0; b < last; ++b) {
+    context.block_name = model_.blocks[b].name;
+    try {
+      flow = probes_[b].block->forward(std::move(flow), meta, context).flow;
+    } catch (const c10::Error& error) {
+      throw Error(
+          Error::Kind::Unsupported,
+          fmt::format(
+              "block {} cannot tell the shape of what it hands on: its forward does not run "
+              "on the meta device: {}",
+              context.block_name,
+              error.what_without_backtrace()),
+          "use operations that have meta kernels, or train without a pipeline");
+    }
+    if (static_cast<std::size_t>(layout_.bounds[flows.size()]) == b + 1) flows.push_back(flow);
+  }
+  return flows;
+}
+
+}  // namespace tessera::parallel

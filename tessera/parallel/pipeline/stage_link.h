@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stages of a pipeline hand to each other. Shapes are known on both sides beforehand: they
+// come from running the blocks before on the meta device, once for every shape of a batch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/base/dtype.h"
+#include "tessera/comm/world.h"
+#include "tessera/nn/block.h"
+#include "tessera/parallel/pipeline/stage_layout.h"
+
+namespace tessera::parallel {
+
+/// Sends are posted and never wait; receives wait. Parts are those of StageLayout. Messages carry a
+/// flow's tensors one after the other. Threads: the rank's own.
+class StageLink {
+ public:
+  /// `world` must outlive this. `working`: of the weights, which types of flows follow.
+  StageLink(comm::World& world, nn::Model model, StageLayout layout, DType working);
+  ~StageLink();
+
+  /// The flow that `part` begins with.
+  void send_flow(int part, const nn::Flow& flow);
+  nn::Flow receive_flow(int part, const nn::Batch& batch);
+  /// The gradients of the differentiable tensors that `part` begins with; `like` has their shapes.
+  /// What is undefined is sent as zeros.
+  void send_gradient(int part,
+                     const std::vector<at::Tensor>& gradients,
+                     const std::vector<at::Tensor>& like);
+  std::vector<at::Tensor> receive_gradient(int part, const std::vector<at::Tensor>& like);
+  /// A tensor of `numel` fp32 elements that the stage with the objective has, on all stages.
+  at::Tensor from_objective(const at::Tensor& mine, std::int64_t numel);
+
+ private:
+  struct Probe {
+    std::unique_ptr<nn::Block> block;
+    std::vector<std::shared_ptr<Param>> params;
+  };
+  const nn::Flow& shape_of(int part, const nn::Batch& batch);
+  std::vector<nn::Flow> run_on_meta(const nn::Batch& batch);
+  void send(int rank, int channel, const at::Tensor& tensor, const std::string& what);
+  at::Tensor receive(int rank, int channel, const at::Tensor& like, const std::string& what);
+  [[nodiscard]] int rank_of_part(int part) const;
+
+  comm::World& world_;
+  nn::Model model_;
+  StageLayout layout_;
+  DType working_;
+  std::vector<Probe> probes_;  ///< blocks on the meta device
+  std::map<std::string, std::vector<nn::Flow>>
+      known_;  ///< by the batch: what every part begins with
+};
+
+}  // namespace tessera::parallel

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/stages.h"
+
+#include <algorithm>
+#include <optional>
+#include <regex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+#include "tessera/parallel/pipeline/partition.h"
+#include "tessera/parallel/pipeline/schedule.h"
+#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/planner/recipe.h"
+
+namespace tessera::planner {
+namespace {
+
+constexpr const char* kSize = "parallel.pipeline.size";
+constexpr const char* kChunks = "parallel.pipeline.chunks";
+constexpr const char* kSchedule = "parallel.pipeline.schedule";
+constexpr const char* kPartition = "parallel.pipeline.partition";
+constexpr std::string_view kType = "type:";
+
+std::vector<ParamInfo> declared_by(const nn::BlockSpec& spec) {
+  nn::Params params(spec.name);
+  spec.make()->declare(params);
+  std::vector<ParamInfo> out;
+  for (const auto& param : params.list())
+    out.push_back(param->info());
+  return out;
+}
+
+/// Finds the bounds, or says why there are none.
+class Partition {
+ public:
+  Partition(const PipelineOptions& options,
+            const nn::Model& model,
+            std::int64_t sequence_length,
+            config::Problems& problems,
+            const config::Origins& origins)
+      : options_(options),
+        model_(model),
+        sequence_length_(sequence_length),
+        problems_(problems),
+        origins_(origins),
+        blocks_(static_cast<int>(model.blocks.size())),
+        parts_(static_cast<int>(options.size * options.chunks)) {}
+
+  std::vector<int> bounds() {
+    if (parts_ > blocks_) {
+      const bool chunked = options_.chunks > 1;
+      const char* const key = chunked ? kChunks : kSize;
+      refuse(key,
+             fmt::format("{} stages{} need at least {} blocks, and the model has {}",
+                         options_.size,
+                         chunked ? fmt::format(" with {} chunks each", options_.chunks) : "",
+                         parts_,
+                         blocks_),
+             chunked ? "use fewer chunks or stages, or a model with more layers"
+                     : fmt::format("use at most {} stages, or a model with more layers", blocks_));
+      return {};
+    }
+    if (options_.partition.is_array()) return given();
+    const std::string word = options_.partition.is_null()     ? "balanced"
+                             : options_.partition.is_string() ? options_.partition.as_string()
+                                                              : options_.partition.dump();
+    if (word == "uniform") return parallel::uniform_bounds(blocks_, parts_);
+    if (word == "parameters") return parallel::balanced_bounds(parameters(), parts_);
+    if (word == "balanced") {
+      const std::vector<double> work = predicted_work(model_, sequence_length_);
+      return parallel::balanced_bounds(work, parts_);
+    }
+    if (word.starts_with(kType)) return by_name(word.substr(kType.size()));
+    static const std::vector<std::string> kWords = {
+        "uniform", "parameters", "balanced", "type:REGEX"};
+    refuse(
+        kPartition, fmt::format("unknown partition \"{}\"", word), text::suggestion(word, kWords));
+    return {};
+  }
+
+ private:
+  void refuse(const char* path, std::string what, std::string fix) {
+    problems_.add(origins_.place(path), path, std::move(what), std::move(fix));
+  }
+
+  std::vector<int> given() {
+    std::vector<int> out;
+    bool ascending = true;
+    for (const json::Value& item : options_.partition.items()) {
+      const std::int64_t bound = item.is_number() ? item.as_integer().value_or(-1) : -1;
+      const std::int64_t least = out.empty() ? 0 : out.back() + 1;
+      ascending = ascending && bound >= least && bound <= blocks_;
+      if (!ascending) break;
+      out.push_back(static_cast<int>(bound));
+    }
+    if (ascending && static_cast<int>(out.size()) == parts_ + 1 && out.front() == 0 &&
+        out.back() == blocks_)
+      return out;
+    refuse(kPartition,
+           fmt::format("{} does not cut {} blocks into {} {}",
+                       options_.partition.dump(),
+                       blocks_,
+                       parts_,
+                       parts_ == 1 ? "part" : "parts"),
+           fmt::format("give {} ascending bounds from 0 to {}", parts_ + 1, blocks_));
+    return {};
+  }
+
+  [[nodiscard]] std::vector<double> parameters() const {
+    std::vector<double> out;
+    for (const nn::BlockSpec& spec : model_.blocks) {
+      double count = 0;
+      for (const ParamInfo& info : declared_by(spec))
+        count += info.trainable ? static_cast<double>(info.numel()) : 0.0;
+      out.push_back(count);
+    }
+    return out;
+  }
+
+  std::vector<int> by_name(const std::string& pattern) {
+    std::vector<double> weights;
+    try {
+      const std::regex regex(pattern, std::regex::ECMAScript | std::regex::icase);
+      for (const nn::BlockSpec& spec : model_.blocks)
+        weights.push_back(std::regex_search(spec.name, regex) ? 1.0 : 0.0);
+    } catch (const std::regex_error& error) {
+      refuse(kPartition,
+             fmt::format("\"{}\" is no regular expression: {}", pattern, error.what()),
+             "use for example \"type:^h\\\\.\"");
+      return {};
+    }
+    if (std::find(weights.begin(), weights.end(), 1.0) != weights.end())
+      return parallel::balanced_bounds(weights, parts_);
+    refuse(
+        kPartition,
+        fmt::format("no block's name matches \"{}\"", pattern),
+        fmt::format(
+            "blocks are called {} to {}", model_.blocks.front().name, model_.blocks.back().name));
+    return {};
+  }
+
+  const PipelineOptions& options_;
+  const nn::Model& model_;
+  std::int64_t sequence_length_;
+  config::Problems& problems_;
+  const config::Origins& origins_;
+  int blocks_, parts_;
+};
+
+/// "h.0 to h.3", names of neighbouring blocks.
+std::string names_of(const nn::Model& model, std::pair<int, int> blocks) {
+  const std::string& first = model.blocks[static_cast<std::size_t>(blocks.first)].name;
+  const std::string& last = model.blocks[static_cast<std::size_t>(blocks.second) - 1].name;
+  return blocks.second - blocks.first == 1 ? first : first + " to " + last;
+}
+
+}  // namespace
+
+void complete_pipeline(PipelineOptions& options,
+                       config::Problems& problems,
+                       const config::Origins& origins) {
+  if (options.size <= 1 || !parallel::pipeline_schedules().has(options.schedule)) return;
+  if (options.chunks > 1 && !origins.given(kSchedule)) options.schedule = "interleaved";
+  const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
+  if (!origins.given(kChunks)) options.chunks = schedule.least_chunks;
+  if (options.chunks >= schedule.least_chunks && options.chunks <= schedule.most_chunks) return;
+  problems.add(origins.place(kChunks),
+               kChunks,
+               fmt::format("the schedule {} works with {} {} a stage, not {}",
+                           options.schedule,
+                           schedule.least_chunks == schedule.most_chunks
+                               ? fmt::format("{}", schedule.least_chunks)
+                               : fmt::format("{} or more", schedule.least_chunks),
+                           schedule.most_chunks == 1 ? "chunk" : "chunks",
+                           options.chunks),
+               schedule.most_chunks == 1
+                   ? "remove it, or set parallel.pipeline.schedule to \"interleaved\""
+                   : fmt::format("set it to {}", schedule.least_chunks));
+}
+
+void check_pipeline(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
+  const PipelineOptions& options = plan.config.parallel.pipeline;
+  if (options.size <= 1) return;
+  const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
+  if (schedule.whole_rounds && plan.accumulation > 0 && plan.accumulation % options.size != 0) {
+    const std::int64_t below = plan.accumulation / options.size * options.size;
+    problems.add(
+        origins.place(kSchedule),
+        kSchedule,
+        fmt::format("the schedule {} takes micro-batches in rounds of as many as there are stages, "
+                    "and {} are no multiple of {}",
+                    options.schedule,
+                    plan.accumulation,
+                    options.size),
+        below > 0 ? fmt::format(
+                        "set gradient_accumulation_steps to {} or {}", below, below + options.size)
+                  : fmt::format("set gradient_accumulation_steps to {}", options.size));
+  }
+  if (exchange_needs(plan.config.optimizer).compressed) {
+    problems.add(origins.place("optimizer.type"),
+                 "optimizer.type",
+                 fmt::format("not built yet: {} with a pipeline", plan.config.optimizer.type),
+                 "use Adam or Lamb, or set parallel.pipeline to 1");
+  }
+}
+
+std::vector<double> predicted_work(const nn::Model& model, std::int64_t sequence_length) {
+  std::vector<double> out;
+  for (const nn::BlockSpec& spec : model.blocks) {
+    const bool objective = &spec == &model.blocks.back();
+    double work = 0;
+    std::int64_t attended = 0;
+    for (const ParamInfo& info : declared_by(spec)) {
+      const optim::ParamFacts facts = parallel::facts_of(info);
+      if (!facts.matrix || (facts.embedding && !objective)) continue;
+      work += static_cast<double>(info.numel());
+      const auto has = [&](const char* axis) {
+        return std::find(info.axes.begin(), info.axes.end(), axis) != info.axes.end();
+      };
+      if (has("heads") && has("embed")) attended = std::min(facts.rows, facts.columns);
+    }
+    // Scores and their sum over values, of the half of the tokens that come before.
+    out.push_back(work + static_cast<double>(attended * sequence_length));
+  }
+  return out;
+}
+
+parallel::StageLayout place_blocks(const PipelineOptions& options,
+                                   const nn::Model& model,
+                                   std::int64_t sequence_length,
+                                   config::Problems& problems,
+                                   const config::Origins& origins) {
+  parallel::StageLayout out;
+  if (options.size <= 1) return out;
+  out.stages = static_cast<int>(options.size);
+  out.chunks = static_cast<int>(options.chunks);
+  out.placement = parallel::pipeline_schedules().get(options.schedule).placement;
+  out.bounds = Partition(options, model, sequence_length, problems, origins).bounds();
+  return out;
+}
+
+std::vector<std::string> stage_lines(const Plan& plan) {
+  std::vector<std::string> out;
+  const nn::Model& model = plan.model.model;
+  const int each = plan.ranks / plan.stages.stages;
+  for (int stage = 0; stage < plan.stages.stages; ++stage) {
+    std::vector<std::string> names;
+    std::int64_t numel = 0;
+    for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
+      const auto blocks = plan.stages.blocks(stage, chunk, static_cast<int>(model.blocks.size()));
+      names.push_back(names_of(model, blocks));
+      for (int b = blocks.first; b < blocks.second; ++b) {
+        for (const ParamInfo& info : declared_by(model.blocks[static_cast<std::size_t>(b)]))
+          numel += info.numel();
+      }
+    }
+    const std::string ranks =
+        each == 1 ? fmt::format("rank {}", stage)
+                  : fmt::format("ranks {}-{}", stage * each, (stage + 1) * each - 1);
+    out.push_back(fmt::format("{} ({}): {}; {} parameters",
+                              stage,
+                              ranks,
+                              text::join(names, " and "),
+                              text::with_commas(numel)));
+  }
+  return out;
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// From `parallel.pipeline` to stages: which blocks of the model stand where, in which order they
+// run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/config/fields.h"
+#include "tessera/nn/block.h"
+#include "tessera/parallel/pipeline/stage_layout.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+
+/// Completes and checks the keys of a pipeline, without its model; of a size of 1 nothing is asked.
+void complete_pipeline(PipelineOptions& options,
+                       config::Problems& problems,
+                       const config::Origins& origins);
+/// Rules between the pipeline and the rest of the plan: micro-batches and optimizer.
+void check_pipeline(const Plan& plan, config::Problems& problems, const config::Origins& origins);
+
+/// What the forward of each block costs, in multiplications a token: elements of the matrices that
+/// it multiplies by, and of the keys and values that a token attends to. Tables that are only
+/// looked up cost nothing.
+std::vector<double> predicted_work(const nn::Model& model, std::int64_t sequence_length);
+/// The model's blocks over the stages as `options.partition` asks. What cannot be goes to
+/// `problems`.
+parallel::StageLayout place_blocks(const PipelineOptions& options,
+                                   const nn::Model& model,
+                                   std::int64_t sequence_length,
+                                   config::Problems& problems,
+                                   const config::Origins& origins);
+/// One line a stage: its ranks, blocks and parameters.
+std::vector<std::string> stage_lines(const Plan& plan);
+
+}  // namespace tessera::planner

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: fast
+// timeout: 300
+// A pipeline against one rank with the same micro-batches: the same bits, whatever the schedule.
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "tessera/comm/world.h"
+#include "tessera/engine/launch.h"
+#include "tessera/nn/functional.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr std::int64_t kSteps = 3;
+
+constexpr std::array kSchedules = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
+
+std::string pipeline(int size, const std::string& schedule) {
+  return "{\"size\": " + std::to_string(size) + ", \"schedule\": \"" + schedule + "\"}";
+}
+
+/// Six blocks or more, which four stages hold unevenly; nothing is small enough to stay whole in
+/// stage 3.
+TinyRun deep_run(int layers = 4) {
+  TinyRun run;
+  run.set("model.num_layers", std::to_string(layers))
+      .set("zero_optimization.stage3_param_persistence_threshold", "0");
+  return run;
+}
+
+void expect_same_bits(const Trace& a, const Trace& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.grad_norms, b.grad_norms);
+  EXPECT_EQ(a.eval_losses, b.eval_losses);
+  EXPECT_EQ(a.skipped, b.skipped);
+  EXPECT_EQ(a.digest, b.digest);
+}
+
+/// Two stages of every schedule against one rank.
+void expect_schedules_equal(const TinyRun& run) {
+  const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
+  ASSERT_EQ(reference.losses.size(), static_cast<std::size_t>(kSteps));
+  for (const char* schedule : kSchedules) {
+    SCOPED_TRACE(schedule);
+    expect_same_bits(
+        reference,
+        run.train({.ranks = 2, .accumulation = 4, .stage = 0, .pipeline = pipeline(2, schedule)},
+                  kSteps));
+  }
+}
+
+TEST(Pipeline, OfTwoStagesGivesTheBitsOfOneRankInEverySchedule) {
+  expect_schedules_equal(deep_run());
+}
+
+TEST(Pipeline, TheSameWithAnUntiedHeadInBf16) {
+  TinyRun run = deep_run();
+  run.set("bf16.enabled", "true").set("model.tie_embeddings", "false");
+
+  expect_schedules_equal(run);
+}
+
+TEST(Pipeline, TheSameInFp16) {
+  TinyRun run = deep_run();
+  run.set("fp16.enabled", "true");
+
+  expect_schedules_equal(run);
+}
+
+TEST(Pipeline, TheSameWithRecomputedBlocks) {
+  for (const char* kind : {"\"full\"", "\"selective\""}) {
+    SCOPED_TRACE(kind);
+    TinyRun run = deep_run();
+    run.set("activation_checkpointing.granularity", kind);
+    expect_schedules_equal(run);
+  }
+}
+
+TEST(Pipeline, OfFourStagesOverUnevenLayersGivesTheBitsOfOneRank) {
+  const TinyRun run = deep_run(7);
+  const Trace reference = run.train({.ranks = 1, .accumulation = 8, .stage = 0}, kSteps);
+
+  for (const char* schedule : kSchedules) {
+    SCOPED_TRACE(schedule);
+    expect_same_bits(
+        reference,
+        run.train({.ranks = 4, .accumulation = 8, .stage = 0, .pipeline = pipeline(4, schedule)},
+                  kSteps));
+  }
+}
+
+/// Every ZeRO stage over two data-parallel ranks, in every schedule: tied and not.
+TEST(Pipeline, TimesDataParallelGivesTheBitsOfOneRankInEveryStageOfZero) {
+  for (const char* tied : {"true", "false"}) {
+    TinyRun run = deep_run();
+    run.set("model.tie_embeddings", tied);
+    const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
+    for (const char* schedule : kSchedules) {
+      for (const int stage : {0, 1, 2, 3}) {
+        SCOPED_TRACE(std::string(schedule) + ", stage " + std::to_string(stage) + ", tied " + tied);
+        expect_same_bits(
+            reference,
+            run.train(
+                {.ranks = 4, .accumulation = 2, .stage = stage, .pipeline = pipeline(2, schedule)},
+                kSteps));
+      }
+    }
+  }
+}
+
+TEST(Pipeline, FoldsWholeTensorsNormsAndNarrowSumsAlike) {
+  for (const char* optimizer : {"Lamb", "Adafactor", "Muon"}) {
+    SCOPED_TRACE(optimizer);
+    TinyRun run = deep_run();
+    run.set("optimizer", std::string("{\"type\": \"") + optimizer + "\", \"params\": {}}");
+    expect_same_bits(
+        run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps),
+        run.train({.ranks = 4, .accumulation = 2, .stage = 2, .pipeline = pipeline(2, "zb-h1")},
+                  kSteps));
+  }
+  for (const auto& [key, value] : {std::pair("gradient_reduction", "\"once\""),
+                                   std::pair("data_types.grad_accum_dtype", "\"bf16\""),
+                                   std::pair("communication_data_type", "\"bf16\""),
+                                   std::pair("sparse_gradients", "true"),
+                                   std::pair("gradient_clip_value", "0.01")}) {
+    SCOPED_TRACE(key);
+    TinyRun run = deep_run();
+    run.set("bf16.enabled", "true").set(key, value);
+    expect_same_bits(
+        run.train({.ranks = 2, .accumulation = 2, .stage = 1}, kSteps),
+        run.train({.ranks = 4, .accumulation = 2, .stage = 1, .pipeline = pipeline(2, "1f1b")},
+                  kSteps));
+  }
+}
+
+TEST(Pipeline, TakesPaddedDocumentsAndAShortLastBatch) {
+  TinyRun run = deep_run();
+  std::string lines;
+  for (int i = 0; i < 45; ++i)
+    lines +=
+        R"({"text": ")" + std::string(static_cast<std::size_t>(3 + i % 20), 'a' + i % 26) + "\"}\n";
+  files::write_atomic(run.folder() / "docs.jsonl", lines);
+  run.set("data.train", "\"" + (run.folder() / "docs.jsonl").string() + "\"")
+      .set("data.pack", "false")
+      .set("data.drop_last", "false");
+  const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 6);
+
+  for (const char* schedule : kSchedules) {
+    SCOPED_TRACE(schedule);
+    expect_same_bits(
+        reference,
+        run.train({.ranks = 4, .accumulation = 2, .stage = 3, .pipeline = pipeline(2, schedule)},
+                  6));
+  }
+}
+
+TEST(Pipeline, PartitionsAgreeToTheBit) {
+  const TinyRun run = deep_run();
+  const Trace reference = run.train({.ranks = 1, .accumulation = 2, .stage = 0}, kSteps);
+
+  for (const char* partition :
+       {"\"uniform\"", "\"parameters\"", "\"balanced\"", "\"type:^h\"", "[0, 1, 6]", "[0, 5, 6]"}) {
+    SCOPED_TRACE(partition);
+    expect_same_bits(
+        reference,
+        run.train({.ranks = 2,
+                   .accumulation = 2,
+                   .stage = 0,
+                   .pipeline = std::string("{\"size\": 2, \"partition\": ") + partition + "}"},
+                  kSteps));
+  }
+}
+
+TEST(Pipeline, GoesOnFromAndIntoOtherLayouts) {
+  const TinyRun run = deep_run();
+  const Layout one{.ranks = 1, .accumulation = 4, .stage = 0};
+  const Layout two{.ranks = 4, .accumulation = 2, .stage = 3, .pipeline = pipeline(2, "1f1b")};
+  const Layout four{.ranks = 4, .accumulation = 4, .stage = 1, .pipeline = pipeline(4, "zb-h1")};
+  const Trace whole = run.train(one, 2 * kSteps);
+
+  for (const auto& [from, to] :
+       {std::pair(one, two), std::pair(two, four), std::pair(four, one), std::pair(two, two)}) {
+    const files::TempDir folder;
+    (void)run.train(from, kSteps, folder.path());
+    const Trace rest = run.train(to, 2 * kSteps, {}, *checkpoint::newest(folder.path()));
+    EXPECT_EQ(rest.digest, whole.digest);
+    EXPECT_EQ(rest.eval_losses, whole.eval_losses);
+  }
+}
+
+TEST(Pipeline, MakesTheTextOfOneRank) {
+  TinyRun run = deep_run();
+  run.set("eval.prompt", "\"the cat\"").set("eval.max_new_tokens", "12");
+  const auto text = [&](const Layout& layout) {
+    engine::prepare_process(1);
+    planner::Plan plan = run.plan(layout);
+    const auto data = engine::open_data(plan, {});
+    engine::finish_plan(plan, *data);
+    std::string out;
+    comm::run_threads(plan.mesh(), [&](comm::World& world) {
+      engine::Engine engine(plan, world, data);
+      engine.initialize_weights();
+      engine.train_step();
+      const std::string made = engine.sample();
+      if (world.speaks()) out = made;
+      engine.finish();
+      world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
+    });
+    return out;
+  };
+  const std::string reference = text({.ranks = 1, .accumulation = 4, .stage = 0});
+  ASSERT_GT(reference.size(), std::string("the cat").size());
+
+  for (const char* schedule : {"1f1b", "interleaved", "zb-v"}) {
+    for (const int stage : {0, 3}) {
+      EXPECT_EQ(
+          reference,
+          text({.ranks = 4, .accumulation = 2, .stage = stage, .pipeline = pipeline(2, schedule)}));
+    }
+  }
+}
+
+// -- a program's own blocks ----------------------------------------------------------------------
+
+// Legend: B batch, T tokens, C channels, V vocabulary.
+constexpr std::int64_t kWidth = 16, kVocab = 256;
+
+class OwnTable final : public nn::Block {
+ public:
+  void declare(nn::Params& params) override {
+    table_ = params.tied("table", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.1));
+    second_ = params.tied("second", {kWidth}, {"embed"}, Init::ones());
+  }
+  nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
+    const at::Tensor& ids_BT = batch.tensor("input_ids");
+    const at::Tensor x_BTC = nn::embedding(ids_BT, *table_, context) * second_->tensor();
+    return {.flow = {.diff = {x_BTC, x_BTC.sum(-1)}, .fixed = {ids_BT + 1}}};
+  }
+
+ private:
+  Param* table_ = nullptr;
+  Param* second_ = nullptr;
+};
+
+/// Plain autograd on its parameters, two differentiable tensors, one that is carried along, and a
+/// term of the loss.
+class OwnLayer final : public nn::Block {
+ public:
+  void declare(nn::Params& params) override {
+    weight_ = params.add("weight", {kWidth, kWidth}, {"embed", "embed"}, Init::normal(0.2));
+    scale_ = params.add("scale", {kWidth}, {"embed"}, Init::ones());
+    second_ = params.tied("second", {kWidth}, {"embed"}, Init::ones());
+  }
+  nn::Outcome forward(nn::Flow in,
+                      const nn::Batch& /*batch*/,
+                      nn::StepContext& /*context*/) override {
+    const at::Tensor &x_BTC = in.diff.at(0), &s_BT = in.diff.at(1), &next_BT = in.fixed.at(0);
+    const at::Tensor y_BTC =
+        at::tanh(at::matmul(x_BTC, weight_->tensor())) * scale_->tensor() * second_->tensor();
+    const at::Tensor even_BT = next_BT.remainder(2).to(at::kFloat);
+    nn::Outcome out = {
+        .flow = {.diff = {x_BTC + y_BTC, s_BT + y_BTC.sum(-1) * even_BT}, .fixed = {next_BT}}};
+    out.terms.push_back(
+        {.name = "small", .sum = y_BTC.to(at::kDouble).square().sum(), .weight = 0.01});
+    out.terms.push_back(
+        {.name = "even", .sum = s_BT.to(at::kDouble).square().sum(), .weight = 0.01});
+    return out;
+  }
+
+ private:
+  Param* weight_ = nullptr;
+  Param* scale_ = nullptr;
+  Param* second_ = nullptr;
+};
+
+class OwnLoss final : public nn::Objective {
+ public:
+  void declare(nn::Params& params) override {
+    table_ = params.tied("table", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.1));
+  }
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    const at::Tensor x_BTC = in.diff.at(0) + in.diff.at(1).unsqueeze(-1);
+    return {.terms = {
+                {.name = "loss",
+                 .sum = nn::vocab_loss(x_BTC, *table_, batch.tensor("labels"), 0.0, context).sum}}};
+  }
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
+    return {static_cast<double>(batch.tensor("labels").numel())};
+  }
+
+ private:
+  Param* table_ = nullptr;
+};
+
+nn::Model own_model() {
+  nn::Model model;
+  model.blocks.push_back({"table", [] { return std::make_unique<OwnTable>(); }});
+  for (int layer = 0; layer < 6; ++layer)
+    model.blocks.push_back(
+        {"own." + std::to_string(layer), [] { return std::make_unique<OwnLayer>(); }});
+  model.blocks.push_back({"loss", [] { return std::make_unique<OwnLoss>(); }});
+  return model;
+}
+
+Trace train_own(const TinyRun& run, const Layout& layout) {
+  engine::prepare_process(1);
+  json::Value source = json::parse(R"({"data": {"sequence_length": 16},
+      "zero_optimization": {"stage3_param_persistence_threshold": 0},
+      "trainer": {"max_steps": 3, "seed": 5}, "run": {"threads_per_rank": 1}})",
+                                   "own.json");
+  source["data"]["train"] = json::Value::string((run.folder() / "text.txt").string());
+  source["train_micro_batch_size_per_gpu"] = json::Value::integer(layout.micro_batch);
+  source["gradient_accumulation_steps"] = json::Value::integer(layout.accumulation);
+  source["zero_optimization"]["stage"] = json::Value::integer(layout.stage);
+  if (!layout.pipeline.empty())
+    source["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
+  planner::Plan plan = planner::make_plan(source, layout.ranks, "own.json", own_model());
+  const auto data = engine::open_data(plan, {});
+  engine::finish_plan(plan, *data);
+  const files::TempDir folder;
+  Trace trace;
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+    at::set_num_threads(1);
+    engine::Engine engine(plan, world, data);
+    engine.initialize_weights();
+    Trace mine;
+    while (engine.step() < engine.max_steps()) {
+      const engine::StepReport report = engine.train_step();
+      mine.losses.push_back(report.loss);
+      mine.grad_norms.push_back(report.grad_norm);
+    }
+    const std::filesystem::path saved = engine.save(folder.path());
+    if (world.speaks()) {
+      mine.digest = checkpoint::Checkpoint(saved).digest();
+      trace = std::move(mine);
+    }
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
+  });
+  return trace;
+}
+
+/// Several tied groups, one of them on every stage but the last; terms of many blocks.
+TEST(Pipeline, TakesAProgramsOwnBlocksAsTheyAre) {
+  const TinyRun run;
+  const Trace reference = train_own(run, {.ranks = 1, .accumulation = 4, .stage = 0});
+  ASSERT_EQ(reference.losses.size(), 3U);
+
+  for (const char* schedule : kSchedules) {
+    for (const int stage : {0, 3}) {
+      SCOPED_TRACE(schedule);
+      expect_same_bits(
+          reference,
+          train_own(
+              run,
+              {.ranks = 4, .accumulation = 2, .stage = stage, .pipeline = pipeline(2, schedule)}));
+    }
+    expect_same_bits(
+        reference,
+        train_own(run,
+                  {.ranks = 4, .accumulation = 4, .stage = 0, .pipeline = pipeline(4, schedule)}));
+  }
+}
+
+/// What overflows is found on whatever stage it lies, and all stages skip alike.
+TEST(Pipeline, SkipsOverflowsAlikeAndNamesTheSamePlace) {
+  TinyRun run = deep_run();
+  run.set("fp16", R"({"enabled": true, "initial_scale_power": 40, "hysteresis": 1})");
+  const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 5);
+  ASSERT_GE(reference.skipped.back(), 4);
+
+  const Trace spread =
+      run.train({.ranks = 4, .accumulation = 2, .stage = 2, .pipeline = pipeline(2, "zb-h1")}, 5);
+
+  // Norms are not finite, and compare with nothing.
+  EXPECT_EQ(reference.losses, spread.losses);
+  EXPECT_EQ(reference.skipped, spread.skipped);
+  EXPECT_EQ(reference.digest, spread.digest);
+  EXPECT_EQ(reference.loss_scales, spread.loss_scales);
+  // Up to the rank and its own count of micro-batches, which the third in a row tells.
+  EXPECT_EQ(reference.skip_reasons[0], spread.skip_reasons[0]);
+  const auto tensor_and_block = [](const std::string& reason) {
+    return reason.substr(0, reason.find(" on rank"));
+  };
+  EXPECT_EQ(tensor_and_block(reference.skip_reasons[2]), tensor_and_block(spread.skip_reasons[2]));
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: fast
+// Every schedule of every size is complete, ordered and free of deadlock, and costs what its paper
+// says.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/parallel/pipeline/schedule.h"
+#include "tessera/parallel/pipeline/simulate.h"
+
+namespace tessera::parallel {
+namespace {
+
+/// Of sums of a few hundred times.
+constexpr double kRounding = 1e-12;
+constexpr int kMostStages = 8, kMostChunks = 4, kMostMicros = 32;
+
+/// Calls fn(schedule, size) for all sizes that the schedule takes.
+template <class Fn>
+void for_each_size(const std::string& name, Fn fn) {
+  const PipelineSchedule& schedule = pipeline_schedules().get(name);
+  for (int p = 1; p <= kMostStages; ++p) {
+    for (int v = schedule.least_chunks; v <= std::min(kMostChunks, schedule.most_chunks); ++v) {
+      for (int m = 1; m <= kMostMicros; ++m) {
+        if (schedule.whole_rounds && m % p != 0) continue;
+        SCOPED_TRACE(name + " p " + std::to_string(p) + " v " + std::to_string(v) + " m " +
+                     std::to_string(m));
+        fn(schedule, PipelineSize{p, v, m});
+      }
+    }
+  }
+}
+
+Simulation priced(const PipelineSchedule& schedule,
+                  const PipelineSize& size,
+                  const PassTimes& times = {}) {
+  return simulate(all_actions(schedule, size), size, schedule.placement, times);
+}
+
+TEST(PipelineSchedules, OfEverySizeHaveNoFault) {
+  for (const std::string& name : pipeline_schedules().names()) {
+    int sizes = 0;
+    for_each_size(name, [&](const PipelineSchedule& schedule, const PipelineSize& size) {
+      const StageActions lists = all_actions(schedule, size);
+      // GPipe and interleaving run ahead by more than a message; the transport holds 64.
+      const bool ahead = name == "gpipe" || name == "interleaved";
+      for (const int room : {ahead ? 64 : 1, 64})
+        EXPECT_EQ(find_fault(lists, size, schedule.placement, room).value_or("none"), "none");
+      ++sizes;
+    });
+    EXPECT_GT(sizes, 0) << name;
+  }
+}
+
+TEST(PipelineSchedules, AreFoundByNameAndMissedWithTheNearest) {
+  EXPECT_EQ(pipeline_schedules().names(),
+            (std::vector<std::string>{"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"}));
+  try {
+    (void)pipeline_schedules().get("1f1");
+    FAIL() << "a name that is not there was found";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("1f1b"), std::string::npos) << error.text();
+  }
+}
+
+/// The paper's figure of 1F1B: four stages, the second of them.
+TEST(PipelineSchedules, OneForwardOneBackwardWarmsUpBehindTheStagesBehind) {
+  const std::vector<Action> list =
+      pipeline_schedules().get("1f1b").computes({.stages = 4, .micros = 4}, 1);
+
+  std::string text;
+  for (const Action& action : list)
+    text += (action.kind == Do::Forward ? " F" : " B") + std::to_string(action.micro);
+  EXPECT_EQ(text, " F0 F1 F2 B0 F3 B1 B2 B3");
+}
+
+/// bubble = (p - 1) / m of the ideal time; GPipe keeps all, 1F1B what is on its way.
+TEST(PipelineCost, OfGpipeAnd1F1BIsTheClosedForm) {
+  for (const char* name : {"gpipe", "1f1b"}) {
+    for_each_size(name, [&](const PipelineSchedule& schedule, const PipelineSize& size) {
+      const Simulation cost = priced(schedule, size);
+      const double p = size.stages, m = size.micros;
+      EXPECT_NEAR(cost.bubble(), (p - 1) / m, kRounding);
+      for (int r = 0; r < size.stages; ++r) {
+        const int kept = name == std::string("gpipe") ? size.micros : size.stages - r;
+        EXPECT_EQ(cost.stages[static_cast<std::size_t>(r)].most_kept, std::min(kept, size.micros));
+      }
+    });
+  }
+}
+
+/// bubble = (p - 1) / (v m) of the ideal time, where backward takes twice as long as forward.
+TEST(PipelineCost, OfInterleavedIsTheClosedForm) {
+  for_each_size("interleaved", [&](const PipelineSchedule& schedule, const PipelineSize& size) {
+    const Simulation cost = priced(schedule, size);
+    const double p = size.stages, v = size.chunks, m = size.micros;
+    EXPECT_NEAR(cost.bubble(), (p - 1) / (v * m), kRounding);
+    for (int r = 0; r < size.stages; ++r) {
+      const int warm_up = 2 * (size.stages - 1 - r) + (size.chunks - 1) * size.stages;
+      const int kept = size.micros == size.stages ? size.micros * size.chunks : warm_up + 1;
+      EXPECT_EQ(cost.stages[static_cast<std::size_t>(r)].most_kept,
+                std::min(kept, size.micros * size.chunks));
+    }
+  });
+}
+
+/// (p - 1) (forward + inputs - weights) of waiting; no stage keeps more than the first of 1F1B.
+TEST(PipelineCost, OfZeroBubbleH1IsThePapers) {
+  const PassTimes times{.forward = 1.0, .inputs = 1.125, .weights = 0.875};
+  for_each_size("zb-h1", [&](const PipelineSchedule& schedule, const PipelineSize& size) {
+    const Simulation cost = priced(schedule, size, times);
+    const double p = size.stages, m = size.micros;
+    for (const Simulation::Stage& stage : cost.stages)
+      EXPECT_LE(stage.most_kept, std::min(size.stages, size.micros));
+    // With fewer micro-batches than stages there are not enough weight gradients to fill holes.
+    if (size.micros < size.stages) return;
+    EXPECT_NEAR(cost.bubble(),
+                (p - 1) * (times.forward + times.inputs - times.weights) /
+                    (m * (times.forward + times.inputs + times.weights)),
+                kRounding);
+  });
+}
+
+/// No waiting at all, and two halves of a stage for each of p micro-batches.
+TEST(PipelineCost, OfZeroBubbleVIsThePapers) {
+  for_each_size("zb-v", [&](const PipelineSchedule& schedule, const PipelineSize& size) {
+    const Simulation cost = priced(schedule, size);
+    for (const Simulation::Stage& stage : cost.stages)
+      EXPECT_LE(stage.most_kept, 2 * size.stages);
+    if (size.micros >= 2 * size.stages - 1) {
+      EXPECT_DOUBLE_EQ(cost.bubble(), 0.0);
+    }
+  });
+}
+
+// -- what the checker finds ----------------------------------------------------------------------
+
+class Checker : public ::testing::Test {
+ protected:
+  PipelineSize size_{.stages = 2, .micros = 3};
+  StageActions lists_ = all_actions(pipeline_schedules().get("1f1b"), size_);
+
+  [[nodiscard]] std::string fault(int room = 64) const {
+    return find_fault(lists_, size_, Placement::Loop, room).value_or("none");
+  }
+  std::vector<Action>::iterator find(int stage, Do kind, int micro) {
+    auto& list = lists_[static_cast<std::size_t>(stage)];
+    return std::find_if(list.begin(), list.end(), [&](const Action& action) {
+      return action.kind == kind && action.micro == micro;
+    });
+  }
+};
+
+TEST_F(Checker, FindsWhatIsMissing) {
+  lists_[1].erase(find(1, Do::Backward, 2));
+
+  EXPECT_EQ(fault(),
+            "stage 1: send of a gradient of chunk 0, micro-batch 2 comes before its backward");
+}
+
+TEST_F(Checker, FindsGradientsOutOfOrder) {
+  std::swap(*find(0, Do::Backward, 0), *find(0, Do::Backward, 1));
+
+  EXPECT_NE(fault(), "none");
+}
+
+TEST_F(Checker, FindsAMessageThatNobodySends) {
+  lists_[0].erase(find(0, Do::SendFlow, 2));
+
+  EXPECT_EQ(fault(), "stage 0: chunk 0, micro-batch 2 is not completed");
+}
+
+TEST_F(Checker, FindsMessagesThatCross) {
+  const Action send = *find(0, Do::SendFlow, 0);
+  lists_[0].erase(find(0, Do::SendFlow, 0));
+  lists_[0].insert(find(0, Do::SendFlow, 1) + 1, send);
+
+  EXPECT_EQ(fault(), "stage 1: receive of a flow of chunk 0, micro-batch 0 meets micro-batch 1");
+}
+
+TEST_F(Checker, FindsADeadlock) {
+  size_.micros = 1;
+  lists_ = all_actions(pipeline_schedules().get("1f1b"), size_);
+  std::swap(*find(0, Do::SendFlow, 0), *find(0, Do::ReceiveGradient, 0));
+
+  EXPECT_EQ(fault(), "stage 0: receive of a gradient of chunk 0, micro-batch 0 waits for ever");
+}
+
+TEST_F(Checker, FindsARoomThatIsTooSmall) {
+  lists_ = all_actions(pipeline_schedules().get("gpipe"), size_);
+
+  EXPECT_EQ(fault(1), "none");
+  EXPECT_NE(fault(0), "none");
+}
+
+}  // namespace
+}  // namespace tessera::parallel

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which blocks stand where, and what is refused before any rank starts.
+#include "tessera/planner/stages.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/first_table.h"
+#include "tessera/planner/memory.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+
+/// Four layers: with embedding and head six blocks.
+Plan plan_of(const std::string& pipeline, int ranks, const std::string& more = "") {
+  return make_plan(json::parse(R"({"model": {"num_layers": 4, "hidden_size": 64, "num_heads": 4},
+                      "data": {"train": "a.txt", "sequence_length": 32},
+                      "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
+                      "parallel": {"pipeline": )" +
+                                   pipeline + "}" + more + "}",
+                               "c.json"),
+                   ranks,
+                   "c.json");
+}
+
+std::string refusal(const std::string& pipeline, int ranks, const std::string& more = "") {
+  try {
+    (void)plan_of(pipeline, ranks, more);
+  } catch (const Error& error) {
+    return error.text();
+  }
+  return "taken";
+}
+
+std::vector<int> bounds(const std::string& partition) {
+  return plan_of(R"({"size": 2, "partition": )" + partition + "}", 2).stages.bounds;
+}
+
+TEST(Stages, AreMadeAsThePartitionSays) {
+  EXPECT_EQ(bounds("\"uniform\""), (std::vector<int>{0, 3, 6}));
+  EXPECT_EQ(bounds("[0, 5, 6]"), (std::vector<int>{0, 5, 6}));
+  EXPECT_EQ(bounds("\"type:^H\""), (std::vector<int>{0, 3, 6}));
+  // Tables of 4096 tokens are five layers each.
+  const Plan wide =
+      make_plan(json::parse(R"({"model": {"num_layers": 4, "hidden_size": 64, "num_heads": 4,
+                                "vocab_size": 4096, "tie_embeddings": false},
+                      "data": {"train": "a.txt", "sequence_length": 32}, "train_batch_size": 4,
+                      "parallel": {"pipeline": {"size": 3, "partition": "parameters"}}})",
+                            "c.json"),
+                3,
+                "c.json");
+  EXPECT_EQ(wide.stages.bounds, (std::vector<int>{0, 1, 5, 6}));
+}
+
+TEST(Stages, AreBalancedByTheWorkOfTheirBlocks) {
+  const Plan plan = plan_of("2", 2);
+  const std::vector<double> work = predicted_work(plan.model.model, plan.sequence_length);
+
+  // 12 C^2 multiplications by weights and T C by keys and values a layer, V C in the head.
+  const double layer = 12.0 * 64 * 64 + 32 * 64;
+  EXPECT_THAT(work, testing::ElementsAre(0, layer, layer, layer, layer, 256.0 * 64));
+  EXPECT_EQ(plan.stages.bounds, (std::vector<int>{0, 3, 6}));
+}
+
+TEST(Stages, HoldSeveralChunksOfTheModelWhereTheScheduleAsks) {
+  const Plan plan = plan_of(R"({"size": 2, "schedule": "zb-v", "partition": [0, 2, 3, 4, 6]})", 2);
+
+  EXPECT_EQ(plan.config.parallel.pipeline.chunks, 2);
+  EXPECT_EQ(plan.stages.blocks(0, 0, 6), (std::pair{0, 2}));
+  EXPECT_EQ(plan.stages.blocks(0, 1, 6), (std::pair{4, 6}));
+  EXPECT_EQ(plan.stages.blocks(1, 0, 6), (std::pair{2, 3}));
+  EXPECT_EQ(plan.stages.blocks(1, 1, 6), (std::pair{3, 4}));
+  EXPECT_EQ(plan.mesh().text(), "pp 2 x dp 1 x cp 1 x tp 1");
+}
+
+TEST(Stages, OfSeveralChunksAreInterleavedUnlessToldOtherwise) {
+  EXPECT_EQ(plan_of(R"({"size": 2, "chunks": 3})", 2).config.parallel.pipeline.schedule,
+            "interleaved");
+}
+
+TEST(Stages, StandInTheFirstTable) {
+  const std::vector<std::string> table =
+      first_table(plan_of(R"({"size": 2, "partition": "uniform"})", 4), {});
+
+  EXPECT_THAT(table, Contains(HasSubstr("2 stages, 1f1b, stages wait 25% of 4 micro-batches")));
+  EXPECT_THAT(table, Contains(HasSubstr("stage 0 (ranks 0-1): wte to h.1; ")));
+  EXPECT_THAT(table, Contains(HasSubstr("stage 1 (ranks 2-3): h.2 to head; ")));
+}
+
+/// Two stages with an untied vocabulary share masters, moments and gradients.
+TEST(Stages, NeedLessMemoryThanTheWholeModel) {
+  const auto untied = [](const std::string& pipeline, int ranks) {
+    return estimate_memory(
+        make_plan(json::parse(R"({"model": {"num_layers": 6, "hidden_size": 64, "num_heads": 4,
+                                  "tie_embeddings": false, "max_positions": 32},
+                        "data": {"train": "a.txt"}, "train_micro_batch_size_per_gpu": 1,
+                        "gradient_accumulation_steps": 4, "parallel": {"pipeline": )" +
+                                  pipeline + "}}",
+                              "c.json"),
+                  ranks,
+                  "c.json"));
+  };
+  const MemoryEstimate one = untied("1", 1),
+                       two = untied(R"({"size": 2, "partition": [0, 4, 8]})", 2);
+
+  // By hand: a layer 12 C^2 + 13 C, the tables V C and T C, the last norm 2 C.
+  const std::int64_t C = 64, layer = 12 * C * C + 13 * C;
+  EXPECT_EQ(one.optimizer, 8 * (6 * layer + 2 * 256 * C + 32 * C + 2 * C));
+  EXPECT_EQ(two.optimizer, 8 * (3 * layer + 256 * C + 32 * C));
+  EXPECT_LT(two.activations, one.activations * 2);
+}
+
+TEST(Stages, AsMoreThanThereAreBlocksAreRefused) {
+  EXPECT_THAT(refusal("7", 7),
+              AllOf(HasSubstr("parallel.pipeline"), HasSubstr("7 stages"), HasSubstr("6")));
+  EXPECT_THAT(refusal(R"({"size": 2, "schedule": "interleaved", "chunks": 4})", 2),
+              AllOf(HasSubstr("parallel.pipeline.chunks"), HasSubstr("8 blocks"), HasSubstr("6")));
+}
+
+TEST(Stages, OfAScheduleThatDoesNotFitAreRefused) {
+  EXPECT_THAT(refusal(R"({"size": 2, "schedule": "1f1b", "chunks": 2})", 2),
+              AllOf(HasSubstr("parallel.pipeline.chunks"), HasSubstr("1f1b works with 1 chunk")));
+  EXPECT_THAT(refusal(R"({"size": 2, "schedule": "zb-v", "chunks": 3})", 2),
+              HasSubstr("zb-v works with 2 chunks"));
+  EXPECT_THAT(refusal(R"({"size": 3, "schedule": "interleaved"})", 3),
+              AllOf(HasSubstr("4 are no multiple of 3"),
+                    HasSubstr("gradient_accumulation_steps to 3 or 6")));
+  EXPECT_THAT(refusal(R"({"size": 2, "schedule": "1f2b"})", 2), HasSubstr("1f1b"));
+}
+
+TEST(Stages, OfAPartitionThatIsNoneAreRefused) {
+  EXPECT_THAT(refusal(R"({"size": 2, "partition": "unifrom"})", 2), HasSubstr("uniform"));
+  EXPECT_THAT(refusal(R"({"size": 2, "partition": [0, 3, 5]})", 2),
+              AllOf(HasSubstr("[0,3,5]"), HasSubstr("3 ascending bounds from 0 to 6")));
+  EXPECT_THAT(refusal(R"({"size": 2, "partition": [0, 0, 6]})", 2), HasSubstr("does not cut"));
+  EXPECT_THAT(refusal(R"({"size": 2, "partition": "type:linear"})", 2),
+              HasSubstr("no block's name matches"));
+  EXPECT_THAT(refusal(R"({"size": 2, "partition": "type:("})", 2),
+              HasSubstr("no regular expression"));
+  EXPECT_THAT(refusal(R"({"size": 2, "partition": 3})", 2),
+              HasSubstr("parallel.pipeline.partition"));
+}
+
+TEST(Stages, WithAnOptimizerThatExchangesSignsAreRefused) {
+  EXPECT_THAT(refusal("2", 2, R"(, "optimizer": {"type": "OneBitAdam"})"),
+              AllOf(HasSubstr("optimizer.type"), HasSubstr("not built yet")));
+}
+
+}  // namespace
+}  // namespace tessera::planner
