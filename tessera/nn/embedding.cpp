@@ -55,16 +55,17 @@ struct RowsNode : torch::autograd::Function<RowsNode> {
                             const at::Tensor& ids,
                             const at::Tensor& table,
                             Use use) {
+    auto sizes = ids.sizes().vec();
+    sizes.push_back(table.size(1));
+    if (ids.is_meta()) return at::empty(sizes, table.options());
     const mesh::Box box = use.table->info().held();
     const std::int64_t first = box.begin.front(), last = box.end.front();
     const at::Tensor flat = ids.reshape({-1}).contiguous();
-    if (!ids.is_meta()) check_ids(flat, use.table->info().shape.front());
+    check_ids(flat, use.table->info().shape.front());
     const at::Tensor elsewhere = flat.lt(first).logical_or_(flat.ge(last));
     const at::Tensor rows = (flat - first).masked_fill_(elsewhere, 0);
     use.elsewhere_N1 = elsewhere.unsqueeze(1);
     node->save_for_backward({rows});
-    auto sizes = ids.sizes().vec();
-    sizes.push_back(table.size(1));
     const at::Tensor out =
         ops::embedding(table, rows).masked_fill_(use.elsewhere_N1, 0).view(sizes);
     keep(node, std::move(use));

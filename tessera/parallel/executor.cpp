@@ -134,7 +134,7 @@ void Executor::act(const Action& action, Micro& micro, const StepInput& input, S
     case Do::Load:
       return;
     case Do::ReceiveFlow:
-      pass.flow = link_->receive_flow(part, micro.batch);
+      pass.flow = link_->receive_flow(part, micro.batch, micro.context);
       return;
     case Do::Forward:
       return forward(action, micro, input, output);
@@ -363,7 +363,7 @@ nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
     policy->begin(actions);
   for (const Action& action : actions) {
     if (action.kind == Do::ReceiveFlow) {
-      flow = link_->receive_flow(part_of(action), batch);
+      flow = link_->receive_flow(part_of(action), batch, context);
     } else if (action.kind == Do::SendFlow) {
       link_->send_flow(part_of(action) + 1, flow);
       flow = {};

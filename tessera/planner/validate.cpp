@@ -326,8 +326,6 @@ void check_layout(const TrainConfig& config,
   check_grid(parallel.tensor, problems, origins);
   if (parallel.tensor.size > 1 && mode != "1d")
     refuse("parallel.tensor.mode", '"' + mode + '"', "set it to \"1d\"");
-  if (parallel.sequence && parallel.tensor.size > 1 && parallel.pipeline.size > 1)
-    refuse("parallel.sequence", "true with a pipeline", "set it to false");
   if (parallel.context.size > 1)
     refuse("parallel.context", std::to_string(parallel.context.size), "set it to 1");
 }

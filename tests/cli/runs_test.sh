@@ -256,6 +256,8 @@ claim "a finished run says so" a_finished_run_says_so
 claim "another model in the same folder is refused" another_model_is_refused
 claim "a lost rank ends the job and is named" a_lost_rank_ends_the_job
 claim "SIGTERM stops and saves" a_stop_is_saved
+claim "SIGTERM stops and saves ranks that share layers" a_stop_is_saved --set parallel.tensor=2
+claim "a lost rank that shares layers ends the job and is named" a_lost_rank_ends_the_job --set parallel.tensor=2
 claim "SIGTERM stops and saves a pipeline" a_stop_is_saved --set parallel.pipeline=2
 claim "a lost stage ends the job and is named" a_lost_rank_ends_the_job --set parallel.pipeline=2
 claim "pipelines give the bits of one rank" pipelines_agree_with_one_rank

@@ -109,8 +109,9 @@ TEST(TensorParallel, TimesPipelineTrainsAsOne) {
   for (const char* tied : {"true", "false"}) {
     TinyRun run;
     run.set("model.tie_embeddings", tied);
-    expect_same(run, {{.ranks = 4, .accumulation = 3, .pipeline = "2", .tensor = 2}});
-    expect_same(run, {{.ranks = 8, .accumulation = 2, .stage = 3, .pipeline = "2", .tensor = 2}});
+    expect_same(run, both({.ranks = 4, .accumulation = 3, .pipeline = "2", .tensor = 2}));
+    expect_same(run,
+                both({.ranks = 8, .accumulation = 2, .stage = 3, .pipeline = "2", .tensor = 2}));
   }
 }
 
@@ -300,6 +301,7 @@ TEST(TensorParallelText, IsTheSameAsOnOneRank) {
   EXPECT_EQ(run.sample({.ranks = 2, .tensor = 2}), one);
   EXPECT_EQ(run.sample({.ranks = 2, .tensor = 2, .sequence = true}), one);
   EXPECT_EQ(run.sample({.ranks = 4, .stage = 3, .tensor = 2}), one);
+  EXPECT_EQ(run.sample({.ranks = 4, .pipeline = "2", .tensor = 2, .sequence = true}), one);
 }
 
 }  // namespace

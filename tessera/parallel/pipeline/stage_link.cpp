@@ -44,8 +44,14 @@ std::string key_of(const nn::Batch& batch) {
 
 }  // namespace
 
-StageLink::StageLink(comm::World& world, nn::Model model, StageLayout layout, DType working)
-    : world_(world), model_(std::move(model)), layout_(std::move(layout)), working_(working) {}
+StageLink::StageLink(comm::World& world,
+                     nn::Model model,
+                     StageLayout layout,
+                     DType working,
+                     const nn::TensorParallel* tensor)
+    : world_(world), model_(std::move(model)), layout_(std::move(layout)), working_(working) {
+  if (tensor != nullptr) tensor_ = *tensor;
+}
 
 StageLink::~StageLink() = default;
 
@@ -77,9 +83,9 @@ void StageLink::send_flow(int part, const nn::Flow& flow) {
   }
 }
 
-nn::Flow StageLink::receive_flow(int part, const nn::Batch& batch) {
+nn::Flow StageLink::receive_flow(int part, const nn::Batch& batch, const nn::StepContext& context) {
   const std::string what = fmt::format("flow into part {}", part);
-  nn::Flow flow = shape_of(part, batch);
+  nn::Flow flow = shape_of(part, batch, context.cuts_tokens());
   for (auto* tensors : {&flow.diff, &flow.fixed}) {
     for (at::Tensor& tensor : *tensors)
       tensor = receive(rank_of_part(part - 1), kFlow + part, tensor, what);
@@ -121,15 +127,15 @@ at::Tensor StageLink::from_objective(const at::Tensor& mine, std::int64_t numel)
   return out;
 }
 
-const nn::Flow& StageLink::shape_of(int part, const nn::Batch& batch) {
-  std::vector<nn::Flow>& flows = known_[key_of(batch)];
-  if (flows.empty()) flows = run_on_meta(batch);
+const nn::Flow& StageLink::shape_of(int part, const nn::Batch& batch, bool cuts_tokens) {
+  std::vector<nn::Flow>& flows = known_[key_of(batch) + (cuts_tokens ? ";cut" : "")];
+  if (flows.empty()) flows = run_on_meta(batch, cuts_tokens);
   return flows.at(static_cast<std::size_t>(part));
 }
 
 /// What every part begins with. Blocks are pure and their flows follow from the batch, so any mode
 /// has the same shapes.
-std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch) {
+std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch, bool cuts_tokens) {
   const c10::NoGradGuard no_grad;
   const auto last = static_cast<std::size_t>(layout_.bounds[layout_.bounds.size() - 2]);
   while (probes_.size() < last) {
@@ -138,9 +144,11 @@ std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch) {
     nn::Params params(spec.name);
     probe.block->declare(params);
     probe.params = params.list();
-    for (const auto& param : probe.params)
-      param->attach(at::empty(param->info().shape,
+    for (const auto& param : probe.params) {
+      if (tensor_) nn::place(*param, *tensor_);
+      param->attach(at::empty(param->info().local_shape(),
                               at::TensorOptions().dtype(to_torch(working_)).device(at::kMeta)));
+    }
     probes_.push_back(std::move(probe));
   }
   nn::Batch meta;
@@ -149,6 +157,10 @@ std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch) {
     meta.set(name, meta_like(tensor));
   nn::StepContext context(nn::Mode::Eval, 0);
   context.batch = &meta;
+  if (tensor_) {
+    tensor_->sequence = cuts_tokens;
+    context.tensor = &*tensor_;
+  }
   std::vector<nn::Flow> flows(1);
   nn::Flow flow;
   for (std::size_t b = 0; b < last; ++b) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/step_context.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
 
 namespace tessera::parallel {
@@ -22,13 +24,18 @@ namespace tessera::parallel {
 /// flow's tensors one after the other. Threads: the rank's own.
 class StageLink {
  public:
-  /// `world` must outlive this. `working`: of the weights, which types of flows follow.
-  StageLink(comm::World& world, nn::Model model, StageLayout layout, DType working);
+  /// `world` must outlive this. `working`: of the weights, which types of flows follow. `tensor`:
+  /// ModelInstance::tensor_parallel().
+  StageLink(comm::World& world,
+            nn::Model model,
+            StageLayout layout,
+            DType working,
+            const nn::TensorParallel* tensor = nullptr);
   ~StageLink();
 
   /// The flow that `part` begins with.
   void send_flow(int part, const nn::Flow& flow);
-  nn::Flow receive_flow(int part, const nn::Batch& batch);
+  nn::Flow receive_flow(int part, const nn::Batch& batch, const nn::StepContext& context);
   /// The gradients of the differentiable tensors that `part` begins with; `like` has their shapes.
   /// What is undefined is sent as zeros.
   void send_gradient(int part,
@@ -43,8 +50,8 @@ class StageLink {
     std::unique_ptr<nn::Block> block;
     std::vector<std::shared_ptr<Param>> params;
   };
-  const nn::Flow& shape_of(int part, const nn::Batch& batch);
-  std::vector<nn::Flow> run_on_meta(const nn::Batch& batch);
+  const nn::Flow& shape_of(int part, const nn::Batch& batch, bool cuts_tokens);
+  std::vector<nn::Flow> run_on_meta(const nn::Batch& batch, bool cuts_tokens);
   void send(int rank, int channel, const at::Tensor& tensor, const std::string& what);
   at::Tensor receive(int rank, int channel, const at::Tensor& like, const std::string& what);
   [[nodiscard]] int rank_of_part(int part) const;
@@ -53,6 +60,7 @@ class StageLink {
   nn::Model model_;
   StageLayout layout_;
   DType working_;
+  std::optional<nn::TensorParallel> tensor_;
   std::vector<Probe> probes_;  ///< blocks on the meta device
   std::map<std::string, std::vector<nn::Flow>>
       known_;  ///< by the batch: what every part begins with
