@@ -13,6 +13,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/ops/activation.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/cpu/gemm.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/dropout.h"
@@ -56,6 +57,11 @@ void linears(const Bench& bench, at::ScalarType dtype) {
   bench.run("linear input grad", flop, "GFLOP/s", [&] { ops::linear_input_grad(dy, w); });
   bench.run(
       "linear weight grad", flop, "GFLOP/s", [&] { ops::linear_weight_grad(dy, x, dw, true); });
+  if (ops::cpu::has_gemm_to_fp32(dtype)) {
+    bench.run("linear weight grad by MKL", flop, "GFLOP/s", [&] {
+      ops::cpu::gemm_to_fp32(dy, true, x, false, dw, true);
+    });
+  }
   bench.run("linear bias grad", static_cast<double>(dy.nbytes()), "GB/s", [&] {
     ops::linear_bias_grad(dy, db, true);
   });
@@ -94,6 +100,12 @@ void losses(const Bench& bench, at::ScalarType dtype) {
   bench.run("head", 2.0 * kN / 4 * kC * kV, "GFLOP/s", [&] {
     ops::linear(x.slice(0, 0, kN / 4), table, {}, at::kFloat);
   });
+  if (ops::cpu::has_gemm_to_fp32(dtype)) {
+    const at::Tensor rows = x.slice(0, 0, kN / 4), out = at::empty({kN / 4, kV});
+    bench.run("head by MKL", 2.0 * kN / 4 * kC * kV, "GFLOP/s", [&] {
+      ops::cpu::gemm_to_fp32(rows, false, table, true, out, false);
+    });
+  }
 }
 
 void attentions(const Bench& bench, at::ScalarType dtype) {

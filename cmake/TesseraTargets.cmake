@@ -42,25 +42,33 @@ if(TESSERA_SANITIZE)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
 endif()
 
-# The one shared precompiled header of the floors that include libtorch.
-function(tessera_torch_target target)
+# tessera_precompile(TARGET NAME HEADERS <a> <b>... LINK targets): TARGET is compiled with the shared precompiled header
+# NAME, which its first user makes.
+function(tessera_precompile target name)
+  cmake_parse_arguments(PCH "" "" "HEADERS;LINK" ${ARGN})
+  if(NOT TESSERA_PCH)
+    return()
+  endif()
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")
-    # The precompiled header was made with -fPIC; CMake would give a program -fPIE.
+    # The precompiled header is made with -fPIC; CMake would give a program -fPIE.
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${target} PRIVATE -fPIC)
   endif()
-  target_link_libraries(${target} PUBLIC Libtorch::cpu)
-  if(TESSERA_PCH)
-    if(NOT TARGET tessera_pch)
-      file(WRITE ${CMAKE_BINARY_DIR}/pch.cpp "")
-      add_library(tessera_pch OBJECT ${CMAKE_BINARY_DIR}/pch.cpp)
-      target_include_directories(tessera_pch PRIVATE ${PROJECT_SOURCE_DIR})
-      target_link_libraries(tessera_pch PUBLIC Libtorch::cpu Threads::Threads fmt::fmt)
-      target_precompile_headers(tessera_pch PRIVATE <ATen/ATen.h> <torch/csrc/autograd/custom_function.h>)
-    endif()
-    target_precompile_headers(${target} REUSE_FROM tessera_pch)
+  if(NOT TARGET ${name})
+    file(WRITE ${CMAKE_BINARY_DIR}/${name}.cpp "")
+    add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/${name}.cpp)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} PUBLIC Threads::Threads fmt::fmt ${PCH_LINK})
+    target_precompile_headers(${name} PRIVATE ${PCH_HEADERS})
   endif()
+  target_precompile_headers(${target} REUSE_FROM ${name})
+endfunction()
+
+function(tessera_torch_target target)
+  target_link_libraries(${target} PUBLIC Libtorch::cpu)
+  tessera_precompile(${target} tessera_pch LINK Libtorch::cpu
+    HEADERS <ATen/ATen.h> <torch/csrc/autograd/custom_function.h>)
 endfunction()
 
 # All floors below `floors`, themselves included, as object libraries.
@@ -165,7 +173,12 @@ function(tessera_tests folder)
   target_compile_definitions(${program} PRIVATE
     TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TESSERA_BINARY_DIR="${CMAKE_BINARY_DIR}")
   if(TESTS_TORCH)
-    tessera_torch_target(${program})
+    target_link_libraries(${program} PRIVATE Libtorch::cpu)
+    tessera_precompile(${program} tessera_torch_test_pch LINK Libtorch::cpu GTest::gtest GTest::gmock
+      HEADERS <ATen/ATen.h> <gmock/gmock.h> <gtest/gtest.h>)
+  else()
+    tessera_precompile(${program} tessera_test_pch LINK GTest::gtest GTest::gmock
+      HEADERS <filesystem> <functional> <map> <fmt/format.h> <gmock/gmock.h> <gtest/gtest.h>)
   endif()
   foreach(source IN LISTS sources)
     get_filename_component(stem ${source} NAME_WE)

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
   if (fs::exists(path / "manifest.json")) return path;
-  if (const auto found = checkpoint::newest(path / "checkpoints")) return found;
+  if (auto found = checkpoint::newest(path / "checkpoints")) return found;
   return checkpoint::newest(path);
 }
 

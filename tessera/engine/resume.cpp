@@ -78,7 +78,7 @@ void differences(const std::string& path,
     }
   }
   for (const std::string& key : keys) {
-    differences(path.empty() ? key : path + "." + key,
+    differences(json::join_path(path, key),
                 before == nullptr ? nullptr : before->find(key),
                 after == nullptr ? nullptr : after->find(key),
                 fn);
