@@ -63,7 +63,8 @@ struct HeldOut {
 HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   HeldOut out;
   std::optional<planner::Plan> plan;
-  if (opened.config) plan = planner::make_plan(*opened.config, 1, opened.source.string());
+  if (opened.config)
+    plan = planner::make_plan(*opened.config, opened.ranks, opened.source.string());
   if (plan) out.micro_batch = plan->config.eval.micro_batch;
   if (words.data.empty()) {
     TESSERA_REQUIRE(plan.has_value(),

@@ -97,9 +97,9 @@ void find_run(OpenModel& out) {
   const checkpoint::Checkpoint opened(out.source);
   // The resolved batch sizes close for the ranks that trained it, not for the one that reads it.
   const json::Value* ranks = opened.meta().extra.find("ranks");
-  const auto trained_on = ranks == nullptr ? 1 : static_cast<int>(ranks->as_integer().value_or(1));
+  out.ranks = ranks == nullptr ? 1 : static_cast<int>(ranks->as_integer().value_or(1));
   const planner::Plan plan =
-      planner::make_plan(opened.meta().config, trained_on, (out.source / "manifest.json").string());
+      planner::make_plan(opened.meta().config, out.ranks, (out.source / "manifest.json").string());
   out.shape = plan.model;
   out.tokenizer = plan.tokenizer;
   out.config = opened.meta().config;

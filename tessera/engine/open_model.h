@@ -22,6 +22,7 @@ struct OpenModel {
   models::Resolved shape;
   data::TokenizerPtr tokenizer;
   std::optional<json::Value> config;  ///< of the run it came from
+  int ranks = 1;                      ///< that trained it
   std::filesystem::path source;       ///< the checkpoint or folder that was read
   // From here on by load_model().
   std::unique_ptr<comm::World> alone;  ///< of a process alone
