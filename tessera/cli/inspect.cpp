@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -14,7 +13,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
@@ -90,59 +89,38 @@ Findings of_checkpoint(const fs::path& folder, bool digest) {
   return found;
 }
 
-void add_file(Findings& found, const fs::path& path, bool digest) {
-  const checkpoint::SafetensorsFile file(path);
-  for (const auto& entry : file.entries()) {
-    const std::string line =
-        digest ? checkpoint::digest_line(
-                     entry.name, entry.dtype, entry.shape, files::xxh3(file.bytes(entry)))
-               : "";
-    found.rows.push_back({entry.name, entry.dtype, entry.shape, line});
+/// A tensor of a file, in row-major order whatever its strides.
+std::string digest_of(const checkpoint::Weight& weight) {
+  constexpr std::int64_t kElements = 1 << 20;
+  std::vector<std::byte> buffer;
+  files::Hasher hasher;
+  for (std::int64_t at = 0; at < weight.numel(); at += kElements) {
+    const std::int64_t end = std::min(at + kElements, weight.numel());
+    buffer.resize(static_cast<std::size_t>(end - at) * size_of(weight.dtype));
+    weight.copy(at, end, buffer.data());
+    hasher.update(buffer);
   }
+  return checkpoint::digest_line(weight.name, weight.dtype, weight.shape, hasher.digest());
 }
 
 Findings of_files(const std::string& what,
                   const fs::path& path,
-                  const std::vector<fs::path>& shards,
+                  std::size_t files,
+                  const std::vector<checkpoint::Weight>& weights,
                   bool digest) {
   Findings found;
   found.facts.emplace_back(what, json::Value::string(path.string()));
-  found.facts.emplace_back("files", integer(shards.size()));
-  for (const fs::path& shard : shards)
-    add_file(found, shard, digest);
+  found.facts.emplace_back("files", integer(files));
+  for (const checkpoint::Weight& weight : weights) {
+    found.rows.push_back(
+        {weight.name, weight.dtype, weight.shape, digest ? digest_of(weight) : ""});
+  }
   std::sort(found.rows.begin(), found.rows.end(), [](const Row& a, const Row& b) {
     return std::pair(is_state(a), std::string_view(a.name)) <
            std::pair(is_state(b), std::string_view(b.name));
   });
   count_tensors(found);
   return found;
-}
-
-/// The safetensors files of a Hugging Face folder; empty if it has none.
-std::vector<fs::path> shards_of(const fs::path& folder) {
-  const fs::path index = folder / "model.safetensors.index.json";
-  if (!fs::exists(index)) {
-    const fs::path lone = folder / "model.safetensors";
-    return fs::exists(lone) ? std::vector<fs::path>{lone} : std::vector<fs::path>{};
-  }
-  const json::Value parsed = json::parse_strict(files::read(index), index.string());
-  const json::Value* map = parsed.find("weight_map");
-  TESSERA_REQUIRE(
-      map != nullptr && map->is_object(), Format, index.string() + " has no weight_map", "");
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : map->members()) {
-    const bool plain =
-        file.is_string() && fs::path(file.as_string()).filename() == file.as_string();
-    TESSERA_REQUIRE(plain,
-                    Format,
-                    fmt::format("{}: no file name for {}", index.string(), printable(tensor)),
-                    "");
-    names.insert(file.as_string());
-  }
-  std::vector<fs::path> out;
-  for (const std::string& name : names)
-    out.push_back(folder / name);
-  return out;
 }
 
 fs::path with_extension(fs::path path, const char* extension) {
@@ -162,23 +140,30 @@ Findings of_tokens(const fs::path& path) {
   return found;
 }
 
+bool is_weight_file(const fs::path& path) {
+  const std::string kind = path.extension().string();
+  return !fs::is_directory(path) &&
+         (kind == ".safetensors" || kind == ".bin" || kind == ".pt" || kind == ".pth");
+}
+
 Findings findings(const fs::path& path, bool digest) {
   const bool pair =
       fs::exists(with_extension(path, ".idx")) && fs::exists(with_extension(path, ".bin"));
   if (pair && !fs::is_directory(path)) return of_tokens(path);
   const auto checkpoints = checkpoints_at(path);
   if (!checkpoints.empty()) return of_checkpoint(checkpoints.back(), digest);
-  if (path.extension() == ".safetensors" && !fs::is_directory(path))
-    return of_files("file", path, {path}, digest);
+  if (is_weight_file(path))
+    return of_files("file", path, 1, checkpoint::open_weight_file(path), digest);
   if (fs::is_directory(path)) {
-    const auto shards = shards_of(path);
-    if (!shards.empty()) return of_files("folder", path, shards, digest);
+    const auto files = checkpoint::weight_files(path);
+    if (!files.empty())
+      return of_files("folder", path, files.size(), checkpoint::open_weights(path), digest);
   }
   throw Error(
       Error::Kind::Format,
       fmt::format(
-          "{} is no run with a complete checkpoint, no checkpoint, .safetensors file, Hugging Face "
-          "folder or .bin/.idx pair",
+          "{} is no run with a complete checkpoint, no checkpoint, .safetensors, .bin, .pt or .pth "
+          "file, Hugging Face folder or .bin/.idx pair",
           path.string()),
       "name one of these");
 }
@@ -240,8 +225,8 @@ int inspect(const std::vector<std::string>& line) {
   Common common;
   Arguments arguments("inspect",
                       "Says what a run (its newest complete checkpoint), a checkpoint, a "
-                      ".safetensors file, a Hugging "
-                      "Face folder or a .bin/.idx pair holds.",
+                      ".safetensors file, a file of torch.save, a Hugging Face folder or a "
+                      ".bin/.idx pair holds.",
                       {"tessera inspect runs/my",
                        "tessera inspect runs/my --digest > before.txt",
                        "tessera inspect model.safetensors --json"});
