@@ -13,20 +13,8 @@ peers=${PEERS:-$HOME/peers/bin/python}
 bench=build/release/bin/step_bench
 [[ -x $bench ]] || { echo "run_step: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
 [[ -x $peers ]] || { echo "run_step: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2; exit 8; }
-tuned=(env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456)
+source bench/by_turns.sh
 theirs=(bench/peers/pytorch_gpt2_train.py --dtype autocast --attn sdpa --optim adamw_fused -B 4 -T 512 --steps 5)
-results=$(mktemp)
-trap 'rm -f "$results"' EXIT
-
-quietly() { python3 bench/peers/quiet_run.py -- "$@"; }
-# case NAME COMMAND...: runs it and keeps its JSON line under the name.
-case_of() {
-  local name=$1 line
-  shift
-  line=$(quietly "$@" | tail -n 1)
-  printf '%-12s %s\n' "$name" "$line"
-  printf '%s\t%s\n' "$name" "$line" >>"$results"
-}
 
 for ((round = 1; round <= rounds; ++round)); do
   case_of "ours 1x2" "$bench" --ranks 1 --threads 2 --batch 4 --length 512 --dtype bf16 --steps 5

@@ -11,23 +11,12 @@ bench=build/release/bin/step_bench
 [[ -x $bench ]] || { echo "run_zero: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
 "$peers" -c 'import deepspeed' 2>/dev/null ||
   { echo "run_zero: $peers has no deepspeed; fix: ~/peers/bin/pip install torch==2.11.0 numpy deepspeed" >&2; exit 8; }
-tuned=(env OMP_NUM_THREADS=1 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000
-       MALLOC_TOP_PAD_=268435456)
-results=$(mktemp)
-trap 'rm -f "$results"' EXIT
-
-case_of() {
-  local name=$1 line
-  shift
-  line=$(python3 bench/peers/quiet_run.py -- "$@" | grep '^{' | tail -n 1)
-  printf '%-12s %s\n' "$name" "$line"
-  printf '%s\t%s\n' "$name" "$line" >>"$results"
-}
+source bench/by_turns.sh
 
 for ((round = 1; round <= rounds; ++round)); do
   for stage in 0 1 2 3; do
     case_of "ours $stage" "$bench" --ranks 2 --threads 1 --batch 4 --length 512 --dtype bf16 --stage "$stage" --steps 5
-    case_of "theirs $stage" "${tuned[@]}" "$peers" bench/peers/deepspeed_gpt2_train.py --stage "$stage" --steps 3
+    case_of "theirs $stage" env OMP_NUM_THREADS=1 "${tuned[@]}" "$peers" bench/peers/deepspeed_gpt2_train.py --stage "$stage" --steps 3
   done
 done
 

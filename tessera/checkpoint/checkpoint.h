@@ -56,8 +56,11 @@ std::filesystem::path save(const std::filesystem::path& root,
                            std::span<const PieceBytes> pieces,
                            const Ranks& ranks);
 /// Removes complete checkpoints but the newest `keep` (at least 1, else Error{Config} and nothing
-/// is removed), and orphaned temporary folders. Rank 0 only.
-void prune(const std::filesystem::path& root, int keep);
+/// is removed) and that of step `spared`, and orphaned temporary folders. Rank 0 only, and not
+/// while it saves.
+void prune(const std::filesystem::path& root,
+           int keep,
+           std::optional<std::int64_t> spared = std::nullopt);
 
 /// A complete checkpoint, opened: its manifest read and checked (Error{Format} with file and
 /// field).

@@ -2,10 +2,7 @@
 #include "tessera/checkpoint/consensus.h"
 
 #include <new>
-#include <optional>
 #include <utility>
-
-#include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -21,19 +18,6 @@ int lowest_failed(const Ranks& ranks, bool failed) {
     (below ? high : low) = middle;
   }
   return low;
-}
-
-std::optional<Error> caught(const std::function<void()>& work) {
-  try {
-    work();
-    return std::nullopt;
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return Error(Error::Kind::Memory, "out of memory while saving a checkpoint");
-  } catch (const std::exception& error) {
-    return Error(Error::Kind::Io, error.what());
-  }
 }
 
 }  // namespace
@@ -55,6 +39,19 @@ std::string broadcast(const Ranks& ranks, int root, const std::string& text) {
     out[i] = static_cast<char>(broadcast(ranks, root, byte, kByteBits));
   }
   return out;
+}
+
+std::optional<Error> caught(const std::function<void()>& work) {
+  try {
+    work();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(Error::Kind::Memory, "out of memory while saving a checkpoint");
+  } catch (const std::exception& error) {
+    return Error(Error::Kind::Io, error.what());
+  }
 }
 
 void together(const Ranks& ranks,

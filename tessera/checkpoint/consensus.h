@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
 
 namespace tessera::checkpoint {
@@ -15,6 +17,9 @@ namespace tessera::checkpoint {
 std::uint64_t broadcast(const Ranks& ranks, int root, std::uint64_t value, int bits);
 /// Rank `root`'s text, at most 1,000 bytes of it. Cost: one any() a bit; for failures only.
 std::string broadcast(const Ranks& ranks, int root, const std::string& text);
+
+/// What `work` throws, as an Error.
+std::optional<Error> caught(const std::function<void()>& work);
 
 /// Runs `work` on every rank. Where it throws on any, every rank calls `undo` (once all have come
 /// to the end of the work) and throws the error of the lowest rank that failed.

@@ -127,7 +127,7 @@ void tidy(Storage& storage, const fs::path& root) {
   }
 }
 
-void prune(Storage& storage, const fs::path& root, int keep) {
+void prune(Storage& storage, const fs::path& root, int keep, std::optional<std::int64_t> spared) {
   TESSERA_REQUIRE(keep >= 1,
                   Config,
                   fmt::format("cannot keep {} checkpoints: the newest always stays", keep),
@@ -135,6 +135,7 @@ void prune(Storage& storage, const fs::path& root, int keep) {
   tidy(storage, root);
   const auto all = list(root);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
+    if (step_of(all[i]) == spared) continue;
     // Renamed first: a folder that is half removed must not look complete.
     const fs::path going = root / temp_name(*step_of(all[i]), ::getpid());
     storage.rename(all[i], going);
@@ -142,8 +143,8 @@ void prune(Storage& storage, const fs::path& root, int keep) {
   }
 }
 
-void prune(const fs::path& root, int keep) {
-  prune(real_storage(), root, keep);
+void prune(const fs::path& root, int keep, std::optional<std::int64_t> spared) {
+  prune(real_storage(), root, keep, spared);
 }
 
 }  // namespace tessera::checkpoint

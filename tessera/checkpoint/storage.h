@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -49,6 +50,9 @@ std::filesystem::path save(Storage& storage,
                            const Meta& meta,
                            std::span<const PieceBytes> pieces,
                            const Ranks& ranks);
-void prune(Storage& storage, const std::filesystem::path& root, int keep);
+void prune(Storage& storage,
+           const std::filesystem::path& root,
+           int keep,
+           std::optional<std::int64_t> spared = std::nullopt);
 
 }  // namespace tessera::checkpoint

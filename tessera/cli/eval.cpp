@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/engine.h"
@@ -27,6 +29,7 @@ struct EvalWords {
   std::string path;
   std::vector<std::string> data;
   std::optional<std::int64_t> batches;
+  RankWords ranks;
   Common common;
 };
 
@@ -36,6 +39,7 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
       "Measures a run's newest checkpoint, a checkpoint or a Hugging Face folder on held-out text.",
       {"tessera eval runs/my",
        "tessera eval runs/my --data other.txt",
+       "tessera eval runs/my -n 4               for a model that no rank can hold",
        "tessera eval ./gpt2 --data my.jsonl --json"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option(
@@ -43,6 +47,7 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
       &words.data,
       "Text, folder or .bin/.idx pair, as data.train takes them [the run's validation]");
   arguments.option("--batches", &words.batches, "Stop after so many batches [all of the data]");
+  words.ranks.declare(arguments);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
@@ -107,6 +112,33 @@ std::int64_t label_bytes(const data::Dataset& dataset,
   return bytes;
 }
 
+void print(const EvalWords& words,
+           const engine::EvalReport& report,
+           std::int64_t bytes,
+           const std::string& source) {
+  const double bits = bytes == 0 ? 0.0
+                                 : report.loss * static_cast<double>(report.tokens) /
+                                       static_cast<double>(bytes) / std::log(2.0);
+  Terminal terminal;
+  if (words.common.json) {
+    json::Value out = json::Value::object();
+    out["loss"] = json::Value::number(report.loss);
+    out["perplexity"] = json::Value::number(std::exp(report.loss));
+    out["bits_per_byte"] = json::Value::number(bits);
+    out["tokens"] = json::Value::integer(report.tokens);
+    out["model"] = json::Value::string(source);
+    terminal.line(out.dump());
+    return;
+  }
+  terminal.line(
+      fmt::format("loss {:.4f} | perplexity {:.3f} | {:.4f} bits per byte | {} tokens | {}",
+                  report.loss,
+                  std::exp(report.loss),
+                  bits,
+                  text::with_commas(report.tokens),
+                  source));
+}
+
 int eval(const std::vector<std::string>& line) {
   EvalWords words;
   if (!parse(words, line)) return kExitOk;
@@ -115,37 +147,20 @@ int eval(const std::vector<std::string>& line) {
                   fmt::format("--batches {}: expected 1 or more", words.batches.value_or(0)),
                   "");
   if (words.common.verbose) show_log(log::Level::Info);
-  const auto opened = engine::open_model(words.path);
-  const HeldOut data = held_out(words, *opened);
+  auto found = engine::find_model(words.path);
+  const HeldOut data = held_out(words, *found);
   const std::int64_t size = data.dataset->size();
   const std::int64_t samples =
       words.batches ? std::min(size, *words.batches * data.micro_batch) : size;
-  const engine::EvalReport report =
-      engine::evaluate(*opened->executor, *opened->world, *data.dataset, samples, data.micro_batch);
-  const std::int64_t bytes = label_bytes(*data.dataset, samples, *opened->tokenizer);
-  const double bits = bytes == 0 ? 0.0
-                                 : report.loss * static_cast<double>(report.tokens) /
-                                       static_cast<double>(bytes) / std::log(2.0);
-
-  Terminal terminal;
-  if (words.common.json) {
-    json::Value out = json::Value::object();
-    out["loss"] = json::Value::number(report.loss);
-    out["perplexity"] = json::Value::number(std::exp(report.loss));
-    out["bits_per_byte"] = json::Value::number(bits);
-    out["tokens"] = json::Value::integer(report.tokens);
-    out["model"] = json::Value::string(opened->source.string());
-    terminal.line(out.dump());
-  } else {
-    terminal.line(
-        fmt::format("loss {:.4f} | perplexity {:.3f} | {:.4f} bits per byte | {} tokens | {}",
-                    report.loss,
-                    std::exp(report.loss),
-                    bits,
-                    text::with_commas(report.tokens),
-                    opened->source.string()));
-  }
-  return kExitOk;
+  return with_model(std::move(found), words.ranks, [&](engine::OpenModel& model, bool speaks) {
+    const engine::EvalReport report =
+        engine::evaluate(*model.executor, *model.world, *data.dataset, samples, data.micro_batch);
+    if (!speaks) return;
+    print(words,
+          report,
+          label_bytes(*data.dataset, samples, *model.tokenizer),
+          model.source.string());
+  });
 }
 
 TESSERA_COMMAND("eval", "measure a trained model on held-out text", eval);

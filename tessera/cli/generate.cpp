@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/open_model.h"
@@ -23,6 +24,7 @@ struct GenerateWords {
   std::int64_t max_new_tokens = 100, top_k = 0, seed = 1234;
   double temperature = 1.0, top_p = 1.0;
   bool echo = false, ignore_eos = false;
+  RankWords ranks;
   Common common;
 };
 
@@ -32,7 +34,8 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
       "Continues a text with a run's newest checkpoint, a checkpoint or a Hugging Face folder.",
       {"tessera generate runs/my --prompt \"ROMEO:\"",
        "tessera generate runs/my --prompt \"ROMEO:\" --temperature 0 --max-new-tokens 200 --echo",
-       "tessera generate ./gpt2 --prompt \"Once upon a time\" --top-k 40 --seed 7"});
+       "tessera generate ./gpt2 --prompt \"Once upon a time\" --top-k 40 --seed 7",
+       "tessera generate runs/my -n 4             for a model that no rank can hold"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--prompt", &words.prompt, "Text to continue [start of a document]");
   arguments.option("--max-new-tokens", &words.max_new_tokens, "Tokens to make at most [100]");
@@ -44,6 +47,7 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
   arguments.option("--seed", &words.seed, "The same seed gives the same text [1234]");
   arguments.flag("--echo", words.echo, "Print the prompt first");
   arguments.flag("--ignore-eos", words.ignore_eos, "Go on after end of text");
+  words.ranks.declare(arguments);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
@@ -67,12 +71,8 @@ void check(const GenerateWords& words) {
                   "use 1.0 for all tokens");
 }
 
-int generate(const std::vector<std::string>& line) {
-  GenerateWords words;
-  if (!parse(words, line)) return kExitOk;
-  check(words);
-  if (words.common.verbose) show_log(log::Level::Info);
-  const auto opened = engine::open_model(words.path);
+// Every rank makes the same text, because weights are gathered together; one prints it.
+void generate_on(engine::OpenModel& model, const GenerateWords& words, bool speaks) {
   engine::GenerateOptions options;
   options.max_new_tokens = words.max_new_tokens;
   options.sampler = {.temperature = words.temperature, .top_k = words.top_k, .top_p = words.top_p};
@@ -80,13 +80,15 @@ int generate(const std::vector<std::string>& line) {
   options.ignore_eos = words.ignore_eos;
 
   Terminal terminal;
+  const bool streams = speaks && !words.common.json;
   std::string text = words.echo ? words.prompt : "";
-  if (!words.common.json) terminal.stream(text);
-  engine::Generator generator(*opened->executor, *opened->tokenizer, opened->shape);
+  if (streams) terminal.stream(text);
+  engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
   const engine::Generated made = generator.run(words.prompt, options, [&](std::string_view piece) {
     text += piece;
-    if (!words.common.json) terminal.stream(piece);
+    if (streams) terminal.stream(piece);
   });
+  if (!speaks) return;
   const double tokens_per_s =
       made.decode_s > 0 ? static_cast<double>(made.tokens.size()) / made.decode_s : 0.0;
   if (words.common.json) {
@@ -97,7 +99,7 @@ int generate(const std::vector<std::string>& line) {
     out["ended"] = json::Value::boolean(made.ended);
     out["tokens_per_s"] = json::Value::number(tokens_per_s);
     terminal.line(out.dump());
-    return kExitOk;
+    return;
   }
   terminal.stream("\n");
   if (words.common.verbose) {
@@ -106,7 +108,17 @@ int generate(const std::vector<std::string>& line) {
                               made.prompt_s,
                               tokens_per_s));
   }
-  return kExitOk;
+}
+
+int generate(const std::vector<std::string>& line) {
+  GenerateWords words;
+  if (!parse(words, line)) return kExitOk;
+  check(words);
+  if (words.common.verbose) show_log(log::Level::Info);
+  return with_model(
+      engine::find_model(words.path), words.ranks, [&](engine::OpenModel& model, bool speaks) {
+        generate_on(model, words, speaks);
+      });
 }
 
 TESSERA_COMMAND("generate", "continue a text with a trained model", generate);

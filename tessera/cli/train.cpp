@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
@@ -16,6 +15,7 @@
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/foreign_flags.h"
+#include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/launch.h"
@@ -46,11 +46,7 @@ bool parse(TrainWords& words, const std::vector<std::string>& line) {
        "tessera train my.json --resume never     begin anew; the old contents are moved aside"});
   arguments.positional(
       "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
-  arguments.option(
-      "-n,--nproc-per-node,--nproc_per_node,--num-gpus,--num_gpus,--num-accelerators,"
-      "--num_accelerators",
-      &words.ranks,
-      "Local ranks [1]");
+  arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
   arguments.option(
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
   arguments.option(
@@ -59,23 +55,6 @@ bool parse(TrainWords& words, const std::vector<std::string>& line) {
       "--dry-run,--dry_run", words.dry_run, "Check everything, print the table, start nothing");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
-}
-
-// The number of ranks: -n, unless a launcher has started them already.
-int ranks_of(const TrainWords& words) {
-  const auto launcher = launch::detect_launcher();
-  const std::int64_t fallback = launcher ? launcher->world_size : 1;
-  const std::int64_t ranks = words.ranks.value_or(fallback);
-  TESSERA_REQUIRE(
-      !launcher || ranks == launcher->world_size,
-      Config,
-      fmt::format("-n {}, but {} started {} ranks", ranks, launcher->name, launcher->world_size),
-      "remove -n: the launcher decides");
-  TESSERA_REQUIRE(ranks >= 1 && ranks <= kMostRanks,
-                  Config,
-                  fmt::format("-n {}: expected 1 to {} ranks", ranks, kMostRanks),
-                  "use about as many ranks as there are cores");
-  return static_cast<int>(ranks);
 }
 
 json::Value memory_json(const planner::Plan& plan) {
@@ -126,7 +105,7 @@ int train(const std::vector<std::string>& line) {
   for (const std::string& note : foreign.notes)
     log::warn(note);
 
-  const int ranks = ranks_of(words);
+  const int ranks = ranks_of(words.ranks);
   json::Value source = read_config(path);
   apply(foreign, source);
   for (const std::string& assignment : words.set)

@@ -120,6 +120,8 @@ class Transport {
   virtual double take_comm_seconds() noexcept = 0;
   /// Since the world began.
   [[nodiscard]] virtual Traffic traffic() const noexcept = 0;
+  /// The part of it that went through collectives of that group.
+  [[nodiscard]] virtual Traffic traffic(const Group& group) const = 0;
   /// A wait for ranks that show no sign of life (no new operation, no new step) for this long is
   /// Error{Comm} naming them, and breaks the world. Default kStallLimit.
   virtual void set_stall_limit(double seconds) noexcept = 0;

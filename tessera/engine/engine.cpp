@@ -105,21 +105,29 @@ parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
   input.loss_scale = scaler_ ? scaler_->scale() : 1.0;
   input.load = [this, &batch](int micro) { return load_micro(batch, micro); };
   input.global_denominators = [this, &report](const std::vector<std::vector<double>>& mine) {
-    // Counts are integers below 2^53, so their sum is exact in any order. The flag of a stop rides
-    // along.
+    // Counts are integers below 2^53, so their sum is exact in any order. What else the ranks have
+    // to know of each other once a step rides along.
     std::vector<double> sums = mine.front();
     for (std::size_t m = 1; m < mine.size(); ++m) {
       for (std::size_t d = 0; d < sums.size(); ++d)
         sums[d] += mine[m][d];
     }
+    const std::size_t counts = sums.size();
+    const checkpoint::BackgroundSave::Standing save =
+        saving() ? background_->standing() : checkpoint::BackgroundSave::Standing();
     sums.push_back(static_cast<double>(world_.control().stop_requested.load()));
+    sums.push_back(save_proposed_ ? 1.0 : 0.0);
+    sums.push_back(save.busy ? 1.0 : 0.0);
+    sums.push_back(save.failed ? 1.0 : 0.0);
     sums = world_.all_reduce(world_.everyone(),
                              std::move(sums),
                              comm::Op::Sum,
                              TESSERA_HERE("token counts of the step"));
-    report.stop_requested = sums.back() > 0;
+    report.stop_requested = sums[counts] > 0;
     report.stop_signal = static_cast<int>(world_.control().stop_requested.load());
-    sums.pop_back();
+    report.save_proposed = sums[counts + 1] > 0;
+    if (saving()) background_->advance({sums[counts + 2] > 0, sums[counts + 3] > 0});
+    sums.resize(counts);
     return sums;
   };
   return input;
@@ -337,53 +345,6 @@ std::string Engine::sample() {
   }
   world_.transport().barrier(world_.everyone(), TESSERA_HERE("sample text"))->wait();
   return world_.speaks() ? text : std::string();
-}
-
-std::filesystem::path Engine::save(const std::filesystem::path& root) {
-  optimizer_->wait_weights();
-  checkpoint::Meta meta;
-  meta.step = step_;
-  meta.samples = samples_;
-  meta.tokens = tokens_;
-  meta.config = plan_.resolved;
-  meta.extra["skipped"] = json::Value::integer(skipped_);
-  if (scaler_) meta.extra["loss_scaler"] = scaler_->state();
-  meta.extra["data"] = json::Value::string(data_->fingerprint);
-  meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
-  meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());
-  meta.extra["threads_per_rank"] = json::Value::integer(plan_.threads);
-  meta.extra["ranks"] = json::Value::integer(world_.size());
-  const comm::Group& everyone = world_.everyone();
-  checkpoint::Ranks ranks;
-  ranks.rank = world_.rank();
-  ranks.size = world_.size();
-  ranks.barrier = [&] { world_.transport().barrier(everyone, TESSERA_HERE("save"))->wait(); };
-  ranks.any = [&](bool mine) {
-    return world_.all_reduce(everyone, {mine ? 1.0 : 0.0}, comm::Op::Max, TESSERA_HERE("save"))[0] >
-           0;
-  };
-  const auto pieces = optimizer_->pieces(/*for_save=*/true);
-  const struct Release {
-    parallel::ShardedOptimizer& optimizer;
-    ~Release() { optimizer.release_pieces(); }
-  } release{*optimizer_};
-  return checkpoint::save(root, meta, pieces, ranks);
-}
-
-void Engine::load(const checkpoint::Checkpoint& checkpoint) {
-  optimizer_->wait_weights();
-  optimizer_->load(checkpoint);
-  optimizer_->wait_weights();
-  const checkpoint::Meta& meta = checkpoint.meta();
-  step_ = meta.step;
-  samples_ = meta.samples;
-  tokens_ = meta.tokens;
-  if (const json::Value* skipped = meta.extra.find("skipped"))
-    skipped_ = skipped->as_integer().value_or(0);
-  // Weights of another precision come without one: then the scale starts as configured.
-  const json::Value* scaler = meta.extra.find("loss_scaler");
-  if (scaler_ && scaler != nullptr) scaler_->restore(*scaler);
-  clock_ = now_s();
 }
 
 void Engine::pause_clock() {

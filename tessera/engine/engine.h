@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/background.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
@@ -46,7 +48,14 @@ struct StepReport {
   std::int64_t mem_peak_bytes = 0;  ///< largest rank
   bool stop_requested = false;      ///< a signal asked all ranks to stop after this step
   int stop_signal = 0;
+  bool save_proposed = false;  ///< Engine::propose_save() on any rank before this step
   bool epoch_ended = false;
+};
+
+/// The evaluation with the lowest loss so far.
+struct BestEvaluation {
+  std::int64_t step = 0;
+  double loss = 0.0;
 };
 
 /// Threads: the rank's own. All methods are collective: every rank calls them in the same order.
@@ -82,6 +91,24 @@ class Engine {
   /// Writes a checkpoint under `root`. Every rank throws the same Error{Io} when it could not be
   /// written.
   std::filesystem::path save(const std::filesystem::path& root);
+  /// Begins to write a checkpoint under `root` and returns once this rank's pieces are copied: a
+  /// thread writes them, and the ranks agree about its end within the reductions of later steps, so
+  /// that no step waits for a disk. `then` runs on rank 0's thread behind the publication. Not
+  /// while another one is under way. Every rank throws the same Error{Io} when it could not be
+  /// begun.
+  void save_in_background(const std::filesystem::path& root, std::function<void()> then = {});
+  /// Whether a checkpoint is under way that finish_save() has not seen the end of.
+  [[nodiscard]] bool saving() const { return background_ != nullptr; }
+  /// Whether finish_save() would wait for no disk; the same on all ranks.
+  [[nodiscard]] bool save_settled() const { return background_->settled(); }
+  /// Waits for the checkpoint under way; every rank throws the same Error{Io} when it could not be
+  /// written.
+  checkpoint::BackgroundSave::Outcome finish_save();
+  /// The next step's report says on every rank whether any of them proposed to save.
+  void propose_save(bool mine) { save_proposed_ = mine; }
+  /// Stands in every checkpoint from now on, and in load()ed engines; on every rank alike.
+  void set_best(std::optional<BestEvaluation> best) { best_ = best; }
+  [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
   /// Weights, moments, step and position of a checkpoint, whatever layout wrote it.
   void load(const checkpoint::Checkpoint& checkpoint);
   /// Until nothing of this rank is under way any more; before ranks part.
@@ -91,6 +118,8 @@ class Engine {
   void resume_clock();
 
  private:
+  [[nodiscard]] checkpoint::Meta meta() const;
+  checkpoint::Ranks ranks();
   parallel::StepInput step_input(const data::GlobalBatch& batch, int micros, StepReport& report);
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
   void fold_losses(const std::vector<double>& mine, StepReport& report);
@@ -123,6 +152,9 @@ class Engine {
   int hopeless_ = 0;                  ///< of them, those that could not lower the scale any more
   double clock_ = 0.0;                ///< start of the step's time
   double paused_at_ = 0.0;
+  bool save_proposed_ = false;
+  std::optional<BestEvaluation> best_;
+  std::unique_ptr<checkpoint::BackgroundSave> background_;  ///< last: its thread ends first
 };
 
 /// Fills in what needs the data: max_steps. Error{Config} if there is nothing to train.

@@ -33,15 +33,14 @@ namespace {
   }
 }
 
-std::unique_ptr<comm::World> make_world(const launch::RankInfo& info) {
+std::unique_ptr<comm::World> make_world(const launch::RankInfo& info, const mesh::Mesh& mesh) {
   if (info.control < 0) return comm::solo_world();
   ControlPage* control = launch::map_control(info.control, info.world_size);
   // A lone rank has a supervisor and its page, but no peers to share memory with.
   auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
                                        : comm::make_shm_transport(
                                              info.rank, info.arenas, info.arena_bytes, control);
-  return std::make_unique<comm::World>(
-      info.rank, mesh::Mesh::data_parallel(info.world_size), std::move(transport), control);
+  return std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
 }
 
 }  // namespace
@@ -56,15 +55,22 @@ void prepare_process(int threads) {
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn) {
+  return run_ranks(plan.mesh(), plan.threads, report, fn);
+}
+
+int run_ranks(const mesh::Mesh& mesh,
+              int threads,
+              const Report& report,
+              const std::function<int(comm::World&)>& fn) {
   launch::Options options;
-  options.ranks = plan.ranks;
-  options.threads_per_rank = plan.threads;
+  options.ranks = mesh.size();
+  options.threads_per_rank = threads;
   options.report = report;
   options.notice = [](const std::string& text) { log::warn(text); };
   const auto body = [&](const launch::RankInfo& info) {
     try {
       prepare_process(info.threads);
-      const std::unique_ptr<comm::World> world = make_world(info);
+      const std::unique_ptr<comm::World> world = make_world(info, mesh);
       return fn(*world);
     } catch (...) {
       rethrow_as_error();

@@ -23,6 +23,13 @@ int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn);
 
+/// The same for ranks without a plan, on that grid; `threads` of each rank's kernels, 0: cores /
+/// local ranks.
+int run_ranks(const mesh::Mesh& mesh,
+              int threads,
+              const Report& report,
+              const std::function<int(comm::World&)>& fn);
+
 /// What libtorch makes global, set once on each rank: allocator, thread count.
 void prepare_process(int threads);
 

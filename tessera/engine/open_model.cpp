@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/open_model.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
+#include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
@@ -25,71 +27,98 @@ std::optional<fs::path> find_checkpoint(const fs::path& path) {
   return checkpoint::newest(path);
 }
 
-void build(OpenModel& out, int threads) {
-  prepare_process(threads > 0 ? threads : launch::usable_cores());
-  out.world = comm::solo_world();
-  out.model = std::make_unique<parallel::ModelInstance>(
-      out.shape.model, parallel::WeightOptions(), *out.world);
-  out.executor = std::make_unique<parallel::Executor>(*out.model, std::vector<parallel::Policy*>{});
+/// Parameters with fewer elements stay whole on every rank, as in training.
+constexpr std::int64_t kPersistent = 100'000;
+
+void build(OpenModel& out, comm::World& world) {
+  out.world = &world;
+  parallel::WeightOptions weights;
+  if (world.size() > 1) {
+    weights.residency = parallel::Residency::Sharded;
+    weights.persistence_threshold = kPersistent;
+  }
+  out.model = std::make_unique<parallel::ModelInstance>(out.shape.model, weights, world);
+  out.gather = std::make_unique<parallel::WeightGather>(*out.model, parallel::GatherOptions());
+  out.executor = std::make_unique<parallel::Executor>(
+      *out.model, std::vector<parallel::Policy*>{out.gather.get()});
 }
 
-/// Calls fn(segment, fp32 values) for every parameter.
+/// Calls fn(parameter, begin, end, fp32 values) for what this rank holds of every parameter.
 template <class Fn>
-void for_each_parameter(OpenModel& out, Fn fn) {
+void for_each_range(OpenModel& out, Fn fn) {
+  const int rank = out.world->group(mesh::AxisSet::dp()).index;
   for (parallel::FlatGroup& group : out.model->groups()) {
-    auto* base = group.weights.own().data_ptr<float>();
-    for (const Segment& segment : group.layout.segments())
-      fn(segment, base + segment.begin);
+    const at::Tensor& own = group.weights.own();
+    const std::int64_t first =
+        own.numel() == group.layout.numel() ? 0 : group.layout.shard_begin(rank);
+    for (const Segment& segment : group.layout.segments()) {
+      const std::int64_t begin = std::max(segment.begin, first);
+      const std::int64_t end = std::min(segment.end(), first + own.numel());
+      if (begin >= end) continue;
+      fn(*segment.info,
+         begin - segment.begin,
+         end - segment.begin,
+         own.data_ptr<float>() + (begin - first));
+    }
   }
 }
 
-void load_checkpoint(OpenModel& out, const checkpoint::Checkpoint& opened) {
+void load_checkpoint(OpenModel& out) {
   std::vector<checkpoint::PieceBytes> pieces;
-  for_each_parameter(out, [&](const Segment& segment, float* values) {
-    const mesh::Piece piece{mesh::whole(segment.info->shape), 0, segment.numel};
-    pieces.push_back({segment.info->name,
-                      DType::F32,
-                      segment.info->shape,
-                      piece,
-                      {reinterpret_cast<std::byte*>(values),
-                       static_cast<std::size_t>(segment.numel) * sizeof(float)}});
-  });
-  opened.load(pieces);
+  for_each_range(out,
+                 [&](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* values) {
+                   pieces.push_back({info.name,
+                                     DType::F32,
+                                     info.shape,
+                                     {mesh::whole(info.shape), begin, end},
+                                     {reinterpret_cast<std::byte*>(values),
+                                      static_cast<std::size_t>(end - begin) * sizeof(float)}});
+                 });
+  checkpoint::Checkpoint(out.source).load(pieces);
 }
 
-void open_run(OpenModel& out, const fs::path& folder, int threads) {
-  const checkpoint::Checkpoint opened(folder);
+void load(OpenModel& out) {
+  for (parallel::FlatGroup& group : out.model->groups())
+    group.weights.begin_write();
+  if (out.config) {
+    load_checkpoint(out);
+  } else {
+    const json::Value config = json::parse_strict(files::read(out.source / "config.json"),
+                                                  (out.source / "config.json").string());
+    for_each_range(out, models::family_of_hf(config).weights_from_hf(out.source, out.shape));
+  }
+  for (parallel::FlatGroup& group : out.model->groups())
+    group.weights.written();
+  for (parallel::FlatGroup& group : out.model->groups())
+    group.weights.settle();
+}
+
+void find_run(OpenModel& out) {
+  const checkpoint::Checkpoint opened(out.source);
   // The resolved batch sizes close for the ranks that trained it, not for the one that reads it.
   const json::Value* ranks = opened.meta().extra.find("ranks");
   const auto trained_on = ranks == nullptr ? 1 : static_cast<int>(ranks->as_integer().value_or(1));
   const planner::Plan plan =
-      planner::make_plan(opened.meta().config, trained_on, (folder / "manifest.json").string());
+      planner::make_plan(opened.meta().config, trained_on, (out.source / "manifest.json").string());
   out.shape = plan.model;
   out.tokenizer = plan.tokenizer;
   out.config = opened.meta().config;
-  build(out, threads);
-  load_checkpoint(out, opened);
 }
 
-void open_hugging_face(OpenModel& out, const fs::path& folder, int threads) {
-  const fs::path config_path = folder / "config.json";
+void find_hugging_face(OpenModel& out) {
+  const fs::path config_path = out.source / "config.json";
   const json::Value config = json::parse_strict(files::read(config_path), config_path.string());
   const models::Family& family = models::family_of_hf(config);
   const models::ModelOptions options = family.options_from_hf(config);
-  out.tokenizer = data::tokenizer_from_folder(folder);
+  out.tokenizer = data::tokenizer_from_folder(out.source);
   config::Problems problems;
   out.shape = family.resolve(options, out.tokenizer->size(), std::nullopt, problems, {});
   problems.raise();
-  build(out, threads);
-  const models::WeightSource source = family.weights_from_hf(folder, out.shape);
-  for_each_parameter(out, [&](const Segment& segment, float* values) {
-    source(*segment.info, 0, segment.numel, values);
-  });
 }
 
 }  // namespace
 
-std::unique_ptr<OpenModel> open_model(const fs::path& path, int threads) {
+std::unique_ptr<OpenModel> find_model(const fs::path& path) {
   TESSERA_REQUIRE(fs::exists(path),
                   Format,
                   fmt::format("{} does not exist", path.string()),
@@ -97,11 +126,11 @@ std::unique_ptr<OpenModel> open_model(const fs::path& path, int threads) {
   auto out = std::make_unique<OpenModel>();
   if (const auto folder = find_checkpoint(path)) {
     out->source = *folder;
-    open_run(*out, *folder, threads);
+    find_run(*out);
   } else if (fs::exists(path / "config.json") && !fs::exists(path / "metrics.jsonl") &&
              !fs::exists(path / "lock")) {
     out->source = path;
-    open_hugging_face(*out, path, threads);
+    find_hugging_face(*out);
   } else {
     throw Error(
         Error::Kind::Format,
@@ -109,6 +138,17 @@ std::unique_ptr<OpenModel> open_model(const fs::path& path, int threads) {
         "name a run folder, a checkpoint or a Hugging Face folder");
   }
   return out;
+}
+
+void load_model(OpenModel& model, int threads) {
+  prepare_process(threads > 0 ? threads : launch::usable_cores());
+  model.alone = comm::solo_world();
+  load_model(model, *model.alone);
+}
+
+void load_model(OpenModel& model, comm::World& world) {
+  build(model, world);
+  load(model);
 }
 
 }  // namespace tessera::engine

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trained model for reading: a run, a checkpoint or a Hugging Face folder, on this process alone.
+// A trained model for reading: a run, a checkpoint or a Hugging Face folder, on this process alone
+// or sharded over ranks.
 #pragma once
 
 #include <filesystem>
@@ -22,13 +23,22 @@ struct OpenModel {
   data::TokenizerPtr tokenizer;
   std::optional<json::Value> config;  ///< of the run it came from
   std::filesystem::path source;       ///< the checkpoint or folder that was read
-  std::unique_ptr<comm::World> world;
+  // From here on by load_model().
+  std::unique_ptr<comm::World> alone;  ///< of a process alone
+  comm::World* world = nullptr;
   std::unique_ptr<parallel::ModelInstance> model;
+  std::unique_ptr<parallel::Policy> gather;
   std::unique_ptr<parallel::Executor> executor;
 };
 
-/// `threads`: 0 takes all usable cores. Error{Format} when there is nothing to open, or it is
-/// damaged.
-std::unique_ptr<OpenModel> open_model(const std::filesystem::path& path, int threads = 0);
+/// Everything but the weights; no ATen operation, so that ranks can still be started. Error{Format}
+/// when there is nothing to open, or it is damaged.
+std::unique_ptr<OpenModel> find_model(const std::filesystem::path& path);
+/// The weights, all of them on this process. `threads`: 0 takes all usable cores.
+void load_model(OpenModel& model, int threads = 0);
+/// Those that this rank holds: in fp32, sharded as in ZeRO stage 3 over the ranks of `world`, which
+/// outlives the model. Reads nothing else of the checkpoint. Collective, as is every use of the
+/// executor from then on.
+void load_model(OpenModel& model, comm::World& world);
 
 }  // namespace tessera::engine

@@ -142,6 +142,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
   planner::check_memory(plan, launch::available_memory());
+  planner::save_as_memory_allows(plan, launch::available_memory());
   early->check();
 
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);

@@ -56,6 +56,22 @@ bool Trainer::try_to_write(const std::function<void()>& write) {
   }
 }
 
+StepReport Trainer::make_step() {
+  try {
+    return engine_.train_step();
+  } catch (const Error& error) {
+    // All ranks diverge alike: the checkpoint under way is one to go on from.
+    if (error.kind() == Error::Kind::Numeric && engine_.saving()) {
+      try {
+        engine_.finish_save();
+      } catch (const Error& other) {
+        if (engine_.world().speaks()) log::warn("the last checkpoint is lost: " + other.text());
+      }
+    }
+    throw;
+  }
+}
+
 int Trainer::fit() {
   for (const auto& hook : hooks_)
     hook->before_train(*this);
@@ -68,7 +84,7 @@ int Trainer::fit() {
     }
     for (const auto& hook : hooks_)
       hook->before_train_iter(*this);
-    last_ = engine_.train_step();
+    last_ = make_step();
     if (last_->stop_requested) {
       stop_signal_ = last_->stop_signal;
       stop_ = true;

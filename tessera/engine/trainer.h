@@ -45,13 +45,14 @@ class Trainer {
   /// file. Returns whether it was written.
   bool try_to_write(const std::function<void()>& write);
   [[nodiscard]] const std::vector<std::string>& incomplete() const { return incomplete_; }
-  /// A checkpoint of the current step stands on disk.
-  void note_saved() { saved_step_ = engine_.step(); }
+  /// A checkpoint of this step stands on disk.
+  void note_saved(std::int64_t step) { saved_step_ = step; }
   [[nodiscard]] std::int64_t saved_step() const { return saved_step_; }
   /// The signal that ended the loop early, or 0.
   [[nodiscard]] int stop_signal() const { return stop_signal_; }
 
  private:
+  StepReport make_step();
   [[nodiscard]] int exit_code() const;
 
   Engine& engine_;

@@ -34,7 +34,7 @@ struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
     weight_gradient(*use.context, [dy = rows(grads[0]), ids, table = use.table] {
       GradSink& sink = table->grad();
       ops::embedding_grad(dy, ids, sink.out(), sink.accumulate());
-      sink.written();
+      sink.written_rows(ids);
     });
     return {{}, {}, {}};
   }

@@ -25,15 +25,15 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
                                const at::Tensor& labels,
                                double label_smoothing,
                                Use use) {
-    const at::Tensor logits = ops::linear(rows(x), matrix(weight), {}, at::kFloat);
     const bool want_grad = use.context->training();
     at::Tensor kept_logits;
     if (use.context->want_logits) {
       auto sizes = x.sizes().vec();
-      sizes.back() = logits.size(1);
-      kept_logits = (want_grad ? logits.clone() : logits).view(sizes);
+      sizes.back() = matrix(weight).size(0);
+      kept_logits = ops::linear(rows(x), matrix(weight), {}, at::kFloat).view(sizes);
     }
-    const auto out = ops::cross_entropy_(logits, labels.reshape({-1}), label_smoothing, want_grad);
+    const auto out = ops::linear_cross_entropy(
+        rows(x), matrix(weight), labels.reshape({-1}), label_smoothing, want_grad);
     use.dlogits = out.dlogits_NV;
     node->save_for_backward({x, weight});
     keep(node, std::move(use));
@@ -47,15 +47,26 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const auto saved = node->get_saved_variables();
     const at::Tensor x = rows(saved[0]), &weight = saved[1];
     auto& use = kept<Use>(node);
-    const at::Tensor dy = scaled(std::move(use.dlogits), grads[0], x.scalar_type());
+    TESSERA_REQUIRE(
+        use.dlogits.defined(), Bug, "a second backward through one loss", "run the forward again");
+    at::Tensor dy = std::move(use.dlogits);
+    use.dlogits.reset();
+    // bf16 keeps as many bits of any size: the small results of the products are scaled instead.
+    float factor = 1.0F;
+    if (dy.scalar_type() == at::kFloat) {
+      dy = scaled(dy, grads[0], x.scalar_type());
+    } else {
+      factor = static_cast<float>(grads[0].item<double>());
+    }
     at::Tensor dx;
     if (node->needs_input_grad(0)) {
       dx = ops::linear_input_grad(dy, matrix(weight)).view(saved[0].sizes());
+      if (factor != 1.0F) dx.mul_(factor);
     }
     if (node->needs_input_grad(1)) {
-      weight_gradient(*use.context, [dy, x, w = use.weight] {
+      weight_gradient(*use.context, [dy, x, factor, w = use.weight] {
         GradSink& sink = w->grad();
-        ops::linear_weight_grad(dy, x, matrix(sink.out()), sink.accumulate());
+        ops::linear_weight_grad(dy, x, matrix(sink.out()), sink.accumulate(), factor);
         sink.written();
       });
     }
@@ -63,13 +74,13 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
   }
 
   // Times the incoming gradient, in the dtype of the products that follow.
-  static at::Tensor scaled(at::Tensor dlogits, const at::Tensor& factor, at::ScalarType dtype) {
-    TESSERA_REQUIRE(
-        dlogits.defined(), Bug, "a second backward through one loss", "run the forward again");
+  static at::Tensor scaled(const at::Tensor& dlogits,
+                           const at::Tensor& factor,
+                           at::ScalarType dtype) {
     if (dtype == dlogits.scalar_type()) return dlogits.mul_(factor);
     // A few rows at a time, so that the second operation finds them in the cache.
     constexpr std::int64_t kRows = 16;
-    const at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));
+    at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));
     for (std::int64_t row = 0; row < out.size(0); row += kRows) {
       const std::int64_t count = std::min(kRows, out.size(0) - row);
       out.narrow(0, row, count).copy_(dlogits.narrow(0, row, count).mul_(factor));

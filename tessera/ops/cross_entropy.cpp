@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/cross_entropy.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <ATen/ATen.h>
 
 #include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/linear.h"
 
 namespace tessera::ops {
 namespace {
@@ -25,6 +27,31 @@ std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab) {
   return count;
 }
 
+/// Loss of these rows, and their gradient into `dlogits_NV` if it is defined.
+double entropy_of(const at::Tensor& logits_NV,
+                  const at::Tensor& labels_N,
+                  double label_smoothing,
+                  const at::Tensor& dlogits_NV) {
+  const std::int64_t N = logits_NV.size(0), V = logits_NV.size(1);
+  std::vector<double> losses(static_cast<std::size_t>(N));
+  const bool grad = dlogits_NV.defined();
+  const cpu::EntropyRows rows{.logits = cpu::destination(logits_NV, N * V, "logits"),
+                              .labels = labels_N.data_ptr<std::int64_t>(),
+                              .losses = losses.data(),
+                              .vocab = V,
+                              .ignored = kIgnoreLabel,
+                              .smoothing = label_smoothing,
+                              .dlogits = grad ? dlogits_NV.data_ptr() : nullptr};
+  const auto kernel = cpu::kernels().cross_entropy[grad ? cpu::float_of(dlogits_NV) : cpu::kF32];
+  cpu::parallel(N,
+                std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, V)),
+                [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
+  double sum = 0.0;
+  for (const double loss : losses)
+    sum += loss;
+  return sum;
+}
+
 }  // namespace
 
 CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
@@ -40,23 +67,53 @@ CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
       Shape,
       "cross entropy of " + cpu::shape(logits_NV) + " with labels " + cpu::shape(labels_N),
       "expected [rows, vocabulary] and int64 [rows]");
-  const std::int64_t N = logits_NV.size(0), V = logits_NV.size(1);
   const at::Tensor labels = labels_N.contiguous();
-  out.count = count_labels(labels, V);
-  std::vector<double> losses(static_cast<std::size_t>(N));
-  const cpu::EntropyRows rows{.logits = cpu::destination(logits_NV, N * V, "logits"),
-                              .labels = labels.data_ptr<std::int64_t>(),
-                              .losses = losses.data(),
-                              .vocab = V,
-                              .ignored = kIgnoreLabel,
-                              .smoothing = label_smoothing,
-                              .want_grad = want_grad};
-  const auto kernel = cpu::kernels().cross_entropy;
-  cpu::parallel(N,
-                std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, V)),
-                [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
-  for (const double loss : losses)
-    out.loss_sum += loss;
+  out.count = count_labels(labels, logits_NV.size(1));
+  out.loss_sum = entropy_of(logits_NV, labels, label_smoothing, out.dlogits_NV);
+  return out;
+}
+
+std::int64_t logits_rows_at_once(at::ScalarType dtype,
+                                 std::int64_t rows,
+                                 std::int64_t vocab,
+                                 bool want_grad) {
+  // Some tens of megabytes: products of so many rows are still efficient.
+  constexpr std::int64_t kElements = 1 << 25, kLeast = 256;
+  // Gradients in another type than bf16 take the logits' place.
+  if (want_grad && dtype != at::kBFloat16) return rows;
+  // Where weights are widened for a product they would be once more for each.
+  if (!products_to_fp32(dtype)) return rows;
+  return std::min(rows, std::max(kLeast, kElements / vocab / kLeast * kLeast));
+}
+
+CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
+                                     const at::Tensor& weight_VC,
+                                     const at::Tensor& labels_N,
+                                     double label_smoothing,
+                                     bool want_grad) {
+  const bool narrow = x_NC.scalar_type() == at::kBFloat16;
+  if (x_NC.is_meta() || (want_grad && !narrow) || x_NC.size(0) == 0) {
+    return cross_entropy_(
+        linear(x_NC, weight_VC, {}, at::kFloat), labels_N, label_smoothing, want_grad);
+  }
+  TESSERA_REQUIRE(labels_N.numel() == x_NC.size(0) && labels_N.scalar_type() == at::kLong,
+                  Shape,
+                  "cross entropy of " + cpu::shape(x_NC) + " with labels " + cpu::shape(labels_N),
+                  "expected [rows, channels] and int64 [rows]");
+  const std::int64_t N = x_NC.size(0), step = logits_rows_at_once(
+                                           x_NC.scalar_type(), N, weight_VC.size(0), want_grad);
+  const at::Tensor labels = labels_N.contiguous();
+  CrossEntropyOut out;
+  out.count = count_labels(labels, weight_VC.size(0));
+  if (want_grad) out.dlogits_NV = at::empty({N, weight_VC.size(0)}, x_NC.options());
+  for (std::int64_t row = 0; row < N; row += step) {
+    const std::int64_t rows = std::min(step, N - row);
+    const at::Tensor logits = linear(x_NC.narrow(0, row, rows), weight_VC, {}, at::kFloat);
+    out.loss_sum += entropy_of(logits,
+                               labels.narrow(0, row, rows),
+                               label_smoothing,
+                               want_grad ? out.dlogits_NV.narrow(0, row, rows) : at::Tensor());
+  }
   return out;
 }
 

@@ -14,14 +14,28 @@ inline constexpr std::int64_t kIgnoreLabel = -100;
 struct CrossEntropyOut {
   double loss_sum = 0.0;   ///< fp64, over rows whose label is not -100, in row order
   std::int64_t count = 0;  ///< such rows
-  at::Tensor dlogits_NV;   ///< d loss_sum / d logits, fp32, if asked for; else undefined
+  at::Tensor dlogits_NV;   ///< d loss_sum / d logits, if asked for; else undefined
 };
-/// logits_NV fp32 (overwritten: becomes dlogits when `want_grad`), labels_N int64. Label smoothing
-/// a (source: Szegedy et al. 2016, as PyTorch's cross_entropy): (1 - a) * nll + a * mean over V of
-/// -log p. Labels outside [0, V) other than -100 are Error{Data}. On meta: loss 0, count 0.
+/// logits_NV fp32 (overwritten: becomes dlogits, fp32, when `want_grad`), labels_N int64. Label
+/// smoothing a (source: Szegedy et al. 2016, as PyTorch's cross_entropy): (1 - a) * nll + a * mean
+/// over V of -log p. Labels outside [0, V) other than -100 are Error{Data}. On meta: loss 0, count
+/// 0.
 CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
                                const at::Tensor& labels_N,
                                double label_smoothing,
                                bool want_grad);
+
+/// Rows of fp32 logits that linear_cross_entropy() holds at a time, for x [rows, C] of `dtype`.
+std::int64_t logits_rows_at_once(at::ScalarType dtype,
+                                 std::int64_t rows,
+                                 std::int64_t vocab,
+                                 bool want_grad);
+/// The same of logits = x_NC weight_VC^T, which are fp32 and, where that is cheap, exist for some
+/// rows at a time. dlogits in bf16 where x is bf16, so that they need no second pass; else fp32.
+CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
+                                     const at::Tensor& weight_VC,
+                                     const at::Tensor& labels_N,
+                                     double label_smoothing,
+                                     bool want_grad);
 
 }  // namespace tessera::ops

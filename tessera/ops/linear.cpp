@@ -75,6 +75,10 @@ at::Tensor linear(const at::Tensor& x_NI,
   return y.view(sizes);
 }
 
+bool products_to_fp32(at::ScalarType dtype) {
+  return way(dtype, at::kFloat) != Way::Widened;
+}
+
 at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
   check(dy_NO, weight_OI, dy_NO.size(-1), weight_OI.size(0));
   const at::ScalarType dtype = dy_NO.scalar_type();
@@ -87,7 +91,8 @@ at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_O
 void linear_weight_grad(const at::Tensor& dy_NO,
                         const at::Tensor& x_NI,
                         const at::Tensor& dw_OI,
-                        bool accumulate) {
+                        bool accumulate,
+                        float scale) {
   const at::Tensor dy = rows_of(dy_NO), x = rows_of(x_NI);
   check(dy, x, dy.size(0), x.size(0));
   TESSERA_REQUIRE(
@@ -99,13 +104,14 @@ void linear_weight_grad(const at::Tensor& dy_NO,
   at::Tensor dw = dw_OI.view({dy.size(1), x.size(1)});
   const Way how = way(x.scalar_type(), at::kFloat);
   if (how == Way::ToFp32) {
-    cpu::gemm_to_fp32(dy.contiguous(), true, x.contiguous(), false, dw, accumulate);
+    cpu::gemm_to_fp32(dy.contiguous(), true, x.contiguous(), false, dw, accumulate, scale);
   } else if (how == Way::Widened) {
-    cpu::widened_weight_grad(dy, x, dw, accumulate);
+    cpu::widened_weight_grad(dy, x, dw, accumulate, scale);
   } else if (accumulate) {
-    dw.addmm_(dy.t(), x);
+    dw.addmm_(dy.t(), x, 1.0, scale);
   } else {
     at::mm_out(dw, dy.t(), x);
+    if (scale != 1.0F) dw.mul_(scale);
   }
 }
 

@@ -16,13 +16,16 @@ at::Tensor linear(const at::Tensor& x_NI,
                   const at::Tensor& weight_OI,
                   const at::Tensor& bias_O = {},
                   std::optional<at::ScalarType> out_dtype = std::nullopt);
+/// Whether linear() makes an fp32 result of operands of that dtype as fast as one of theirs.
+bool products_to_fp32(at::ScalarType dtype);
 /// dx_NI = dy_NO weight_OI, in dy's dtype (fp32 accumulation).
 at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
-/// Writes (or adds, if `accumulate`) dy_NO^T x_NI into the fp32 tensor dw_OI.
+/// Writes (or adds, if `accumulate`) scale * dy_NO^T x_NI into the fp32 tensor dw_OI.
 void linear_weight_grad(const at::Tensor& dy_NO,
                         const at::Tensor& x_NI,
                         const at::Tensor& dw_OI,
-                        bool accumulate);
+                        bool accumulate,
+                        float scale = 1.0F);
 /// Writes (or adds) the column sums of dy_NO into the fp32 tensor db_O, accumulated in fp32 or
 /// better in row order.
 void linear_bias_grad(const at::Tensor& dy_NO, const at::Tensor& db_O, bool accumulate);

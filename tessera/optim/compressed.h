@@ -45,9 +45,9 @@ class CompressedRule : public Rule {
   /// the weights of a rank are master + state[0]. Such a rule shards nothing.
   [[nodiscard]] virtual bool local_weights() const { return false; }
   /// Whether a state differs between ranks.
-  [[nodiscard]] virtual bool of_rank(std::string_view state) const { return false; }
+  [[nodiscard]] virtual bool of_rank(std::string_view /*state*/) const { return false; }
   /// Whether what compression has left over is dropped before this update.
-  [[nodiscard]] virtual bool forgets(std::int64_t step) const { return false; }
+  [[nodiscard]] virtual bool forgets(std::int64_t /*step*/) const { return false; }
   [[nodiscard]] virtual bool keeps_last() const { return false; }
   /// Numbers kept for each parameter, beside its state; 0 at first.
   [[nodiscard]] virtual int num_scalars() const { return 0; }

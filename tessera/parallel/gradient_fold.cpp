@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/gradient_fold.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -34,6 +35,44 @@ const Home& home_of(const FlatGroup& group, int block, std::size_t* index) {
   throw Error(Error::Kind::Bug, "a block has no home in a group of its own", "");
 }
 
+/// A table over the vocabulary: a micro-batch touches few of its rows.
+bool is_table(const ParamInfo& info) {
+  return info.shape.size() == 2 && !info.axes.empty() && info.axes.front() == "vocab";
+}
+
+bool has_table(const FlatGroup& group) {
+  const auto segments = group.layout.segments();
+  return std::any_of(segments.begin(), segments.end(), [](const Segment& segment) {
+    return is_table(*segment.info);
+  });
+}
+
+/// What of the home's gradient may differ from zero; nothing if that is a whole table.
+std::optional<std::vector<Touched>> touched_by(const FlatGroup& group, const Home& home) {
+  std::vector<Touched> out;
+  for (std::size_t i = 0; i < home.params.size(); ++i) {
+    const GradSink& sink = home.params[i]->grad();
+    const Segment& segment = group.layout.segments()[i];
+    if (!sink.was_written()) continue;
+    if (sink.rows() == nullptr) {
+      if (is_table(*segment.info)) return std::nullopt;
+      out.push_back({segment.begin, segment.end()});
+      continue;
+    }
+    std::vector<std::int64_t> rows;
+    for (const at::Tensor& ids : *sink.rows())
+      rows.insert(rows.end(),
+                  ids.const_data_ptr<std::int64_t>(),
+                  ids.const_data_ptr<std::int64_t>() + ids.numel());
+    std::sort(rows.begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+    const std::int64_t width = segment.numel / segment.info->shape.front();
+    for (const std::int64_t row : rows)
+      out.push_back({segment.begin + row * width, segment.begin + (row + 1) * width});
+  }
+  return out;
+}
+
 /// Buffers serve several groups: what another one left between and behind the segments must not
 /// count.
 void zero_gaps(const at::Tensor& flat, const FlatLayout& layout) {
@@ -63,6 +102,7 @@ GradientFold::~GradientFold() = default;
 
 void GradientFold::allocate() {
   std::map<std::int64_t, int> homes_of_size;
+  std::int64_t largest_table = 0;
   const at::ScalarType type = to_torch(options_.accumulate);
   for (const FlatGroup& group : model_.groups()) {
     Slot slot;
@@ -70,7 +110,7 @@ void GradientFold::allocate() {
     for (std::size_t h = 0; h < group.homes.size(); ++h) {
       HomeSlot home;
       if (group.trainable && locally() && group_.size() > 1) {
-        home.local = make_buffer(numel, 0);
+        home.local = make_buffer(numel, options_.accumulate);
         home.accumulator =
             home.local->flat.narrow(0, group.layout.shard_begin(group_.index), shard);
       } else if (group.trainable) {
@@ -78,6 +118,9 @@ void GradientFold::allocate() {
       }
       if (group.trainable) {
         home.pool = &pools_[numel];
+        home.rows = options_.sparse_rows && group_.size() > 1 &&
+                    options_.accumulate == DType::F32 && !narrow() && has_table(group);
+        if (home.rows) largest_table = std::max(largest_table, numel);
         ++homes_of_size[numel];
       }
       slot.homes.push_back(std::move(home));
@@ -85,25 +128,31 @@ void GradientFold::allocate() {
     if (group.trainable) chunks_per_rank_ += shard / kChunk;
     slots_.push_back(std::move(slot));
   }
+  if (largest_table > 0) rows_ = std::make_unique<RowExchange>(world_, group_, largest_table);
+  const bool several = group_.size() > 1;
   const bool transients =
-      !locally() && (group_.size() > 1 || options_.max_micros > 1 || !direct(0));
+      locally() ? narrow() && several : several || options_.max_micros > 1 || !direct(0);
   for (auto& [numel, pool] : pools_) {
-    if (options_.accumulate != DType::F32) pool.staging = at::empty({numel}, at::kFloat);
+    if (options_.accumulate != DType::F32 || (narrow() && !locally()))
+      pool.staging = at::empty({numel}, at::kFloat);
     if (!transients) continue;
     const int count = homes_of_size[numel] >= kHomesForTwo && numel <= options_.bucket / 2 ? 2 : 1;
-    for (int i = 0; i < count; ++i)
-      pool.buffers.push_back(make_buffer(numel, numel / group_.size()));
+    for (int i = 0; i < count; ++i) {
+      auto buffer = make_buffer(numel, narrow() ? options_.travel : options_.accumulate);
+      if (options_.reduction == Reduction::Once && options_.max_micros > 1 && !locally())
+        buffer->reduced = at::empty({numel / group_.size()}, at::TensorOptions().dtype(type));
+      if (narrow() && several) buffer->received = at::empty_like(buffer->flat);
+      pool.buffers.push_back(std::move(buffer));
+    }
   }
 }
 
 std::unique_ptr<GradientFold::Buffer> GradientFold::make_buffer(std::int64_t numel,
-                                                                std::int64_t shard) const {
+                                                                DType dtype) const {
   auto buffer = std::make_unique<Buffer>();
-  buffer->region = world_.transport().allocate(
-      static_cast<std::size_t>(numel) * size_of(options_.accumulate), memory::Tag::Gradients);
-  buffer->flat = tensor_over(buffer->region, numel, options_.accumulate);
-  if (options_.reduction == Reduction::Once && shard > 0 && options_.max_micros > 1)
-    buffer->reduced = at::empty({shard}, buffer->flat.options());
+  buffer->region = world_.transport().allocate(static_cast<std::size_t>(numel) * size_of(dtype),
+                                               memory::Tag::Gradients);
+  buffer->flat = tensor_over(buffer->region, numel, dtype);
   return buffer;
 }
 
@@ -124,9 +173,10 @@ GradientFold::Buffer& GradientFold::acquire(Pool& pool) {
 
 /// Until the last reduction of the home is in its accumulator.
 void GradientFold::settle(HomeSlot& home) {
-  Buffer* buffer = home.local ? home.local.get() : home.buffer;
-  if (buffer == nullptr || (!home.local && buffer->user != &home)) return;
+  Buffer* buffer = home.buffer != nullptr ? home.buffer : home.local.get();
+  if (buffer == nullptr || (buffer == home.buffer && buffer->user != &home)) return;
   if (buffer->work) buffer->work->wait();
+  fold_received(*buffer);
   if (std::exchange(home.add_reduced, false)) home.accumulator.add_(buffer->reduced);
 }
 
@@ -182,35 +232,82 @@ void GradientFold::post(const BlockRun& run) {
     const Home& home = home_of(group, run.block, &h);
     for (Param* param : home.params)
       param->grad().close();
-    reduce(g, slots_[static_cast<std::size_t>(g)].homes[h], run);
+    reduce(g, home, slots_[static_cast<std::size_t>(g)].homes[h], run);
   }
 }
 
-void GradientFold::reduce(int g, HomeSlot& home, const BlockRun& run) {
-  const at::Tensor& staging = home.pool->staging;
-  if (home.local || (locally() && staging.defined())) {
-    const at::Tensor& sum = home.local ? home.local->flat : home.accumulator;
+void GradientFold::reduce(int g, const Home& home, HomeSlot& slot, const BlockRun& run) {
+  const at::Tensor& staging = slot.pool->staging;
+  if (slot.local || (locally() && staging.defined())) {
+    const at::Tensor& sum = slot.local ? slot.local->flat : slot.accumulator;
     if (staging.defined()) run.micro == 0 ? sum.copy_(staging) : sum.add_(staging);
-    if (!home.local || keeps_own_ || run.micro + 1 < run.num_micros) return;
+    if (!slot.local || keeps_own_ || run.micro + 1 < run.num_micros) return;
   } else if (direct(run.micro)) {
     return;
   } else if (staging.defined()) {
-    home.buffer->flat.copy_(staging);
+    slot.buffer->flat.copy_(staging);
   }
-  Buffer& buffer = home.local ? *home.local : *home.buffer;
-  buffer.user = &home;
-  const bool add = options_.reduction == Reduction::Once && !home.local && run.micro > 0;
-  home.add_reduced = add;
-  const bool fold = options_.reduction == Reduction::Each && run.micro > 0;
-  buffer.work = world_.transport().reduce_scatter(
-      group_,
-      span_of(buffer.flat),
-      span_of(add ? buffer.reduced : home.accumulator),
-      comm::Op::Sum,
-      fold ? comm::Fold::Accumulate : comm::Fold::Store,
-      TESSERA_HERE(fmt::format("fold gradients of {} micro-batch {}",
-                               model_.groups()[static_cast<std::size_t>(g)].layout.name(),
-                               run.micro)));
+  if (slot.local && narrow()) {
+    slot.buffer = &acquire(*slot.pool);
+    slot.buffer->flat.copy_(slot.local->flat);
+  }
+  Buffer& buffer = slot.buffer != nullptr ? *slot.buffer : *slot.local;
+  buffer.user = &slot;
+  const bool add = options_.reduction == Reduction::Once && !slot.local && run.micro > 0;
+  slot.add_reduced = add;
+  const comm::Fold fold = options_.reduction == Reduction::Each && run.micro > 0
+                              ? comm::Fold::Accumulate
+                              : comm::Fold::Store;
+  const at::Tensor& out = add ? buffer.reduced : slot.accumulator;
+  if (slot.rows && fold_rows(g, home, slot, buffer.flat, out, fold)) return settle(slot);
+  exchange(buffer,
+           out,
+           fold,
+           TESSERA_HERE(fmt::format("fold gradients of {} micro-batch {}",
+                                    model_.groups()[static_cast<std::size_t>(g)].layout.name(),
+                                    run.micro)));
+}
+
+/// Every owner gets its part of every rank's gradient, folded in rank order into `out`.
+void GradientFold::exchange(Buffer& buffer,
+                            const at::Tensor& out,
+                            comm::Fold fold,
+                            comm::CallSite site) {
+  if (!narrow()) {
+    buffer.work = world_.transport().reduce_scatter(
+        group_, span_of(buffer.flat), span_of(out), comm::Op::Sum, fold, std::move(site));
+    return;
+  }
+  buffer.folds = out;
+  buffer.stores = fold == comm::Fold::Store;
+  if (group_.size() == 1) return fold_received(buffer);
+  buffer.work = world_.transport().all_to_all(
+      group_, span_of(buffer.flat), span_of(buffer.received), std::move(site));
+}
+
+/// Narrow gradients widened and added to the fp32 sum, in rank order.
+void GradientFold::fold_received(Buffer& buffer) const {
+  if (!buffer.folds.defined()) return;
+  const at::Tensor out = std::exchange(buffer.folds, at::Tensor());
+  const at::Tensor& all = group_.size() == 1 ? buffer.flat : buffer.received;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const at::Tensor part = all.narrow(0, rank * out.numel(), out.numel());
+    rank == 0 && buffer.stores ? out.copy_(part) : out.add_(part);
+  }
+}
+
+/// A home whose gradient is dense, as the head's of a tied table is, is not asked again.
+bool GradientFold::fold_rows(int g,
+                             const Home& home,
+                             HomeSlot& slot,
+                             const at::Tensor& flat,
+                             const at::Tensor& out,
+                             comm::Fold fold) {
+  const FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
+  const RowExchange::Outcome outcome =
+      rows_->fold(flat, touched_by(group, home), out, fold, group.layout.name());
+  slot.rows = outcome != RowExchange::Outcome::Dense;
+  return outcome == RowExchange::Outcome::Done;
 }
 
 void GradientFold::finish() {
@@ -231,20 +328,21 @@ at::Tensor GradientFold::shard(int group) const {
 at::Tensor GradientFold::gather(int g) {
   HomeSlot& home = slots_[static_cast<std::size_t>(g)].homes.front();
   if (group_.size() == 1) return shard(g);
+  // Sums do not fit into what is narrow; the sinks' room is free now.
+  const bool apart = narrow() && !home.local;
   Buffer& buffer = home.local ? *home.local : acquire(*home.pool);
   if (buffer.work) {
     buffer.work->wait_reusable();
     buffer.work.reset();
   }
+  const at::Tensor& flat = apart ? home.pool->staging : buffer.flat;
   const std::int64_t shard = home.accumulator.numel();
-  const at::Tensor mine = buffer.flat.narrow(0, group_.index * shard, shard);
+  const at::Tensor mine = flat.narrow(0, group_.index * shard, shard);
   if (!home.local) mine.copy_(home.accumulator);
-  buffer.work = world_.transport().all_gather(group_,
-                                              span_of(mine),
-                                              span_of(buffer.flat),
-                                              TESSERA_HERE(fmt::format("gather gradients {}", g)));
+  buffer.work = world_.transport().all_gather(
+      group_, span_of(mine), span_of(flat), TESSERA_HERE(fmt::format("gather gradients {}", g)));
   buffer.work->wait();
-  return buffer.flat.to(at::kFloat);
+  return flat.to(at::kFloat);
 }
 
 void GradientFold::clamp(double limit) {

@@ -24,6 +24,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/parallel/action.h"
 #include "tessera/parallel/model_instance.h"
+#include "tessera/parallel/row_exchange.h"
 
 namespace tessera::parallel {
 
@@ -33,13 +34,20 @@ struct FoldOptions {
   int stage = 1;  ///< of ZeRO; Reduction::Once depends on it
   Reduction reduction = Reduction::Each;
   DType accumulate = DType::F32;  ///< F32, or BF16: rounded after every accumulation step
+  /// F32 sums: BF16 or F16 rounds the gradient of every micro-batch (Once in stages 0 and 1: this
+  /// rank's sum), which then travels in half the bytes; the fold stays in fp32.
+  DType travel = DType::F32;
   /// Elements: a second buffer for blocks of a size is made where two fit into this.
   std::int64_t bucket = std::numeric_limits<std::int64_t>::max();
+  /// Gradients of tables over the vocabulary travel as rows where that is less.
+  bool sparse_rows = false;
   int max_micros = 1;  ///< most micro-batches a step will have on this rank
 };
 
 /// Memory, with b bytes of `accumulate`: b / n a parameter and home for the accumulators (Once in
-/// stages 0 and 1: b), and buffers for the gradients of one or two blocks of each size, or fewer.
+/// stages 0 and 1: b), and buffers for the gradients of one or two blocks of each size, or fewer;
+/// with sparse_rows half of the largest table more; with a narrow `travel` each of them 4 bytes and
+/// 4 or 8 for what is sent and received.
 /// Threads: the rank's own.
 class GradientFold final : public Policy {
  public:
@@ -97,39 +105,56 @@ class GradientFold final : public Policy {
   /// Room for the gradient of one micro-batch of one home, readable by peers.
   struct Buffer {
     comm::RegionPtr region;
-    at::Tensor flat;     ///< in the dtype of the accumulators
-    at::Tensor reduced;  ///< Once in stages 2 and 3: what is added to the accumulator
-    comm::WorkPtr work;  ///< the last operation on it
+    at::Tensor flat;      ///< in the dtype that travels
+    at::Tensor reduced;   ///< Once in stages 2 and 3: what is added to the accumulator
+    at::Tensor received;  ///< narrow: the owner's part of every rank's gradient
+    at::Tensor folds;     ///< narrow: where `received` waits to be folded into
+    bool stores = false;  ///< not added to what `folds` holds
+    comm::WorkPtr work;   ///< the last operation on it
     HomeSlot* user = nullptr;
   };
   struct Pool {
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::size_t next = 0;
-    at::Tensor staging;  ///< fp32, where sinks write if the accumulators are not
+    at::Tensor staging;  ///< fp32, where sinks write if what travels is not
   };
   struct HomeSlot {
     at::Tensor accumulator;
     Pool* pool = nullptr;
-    Buffer* buffer = nullptr;       ///< of the last micro-batch
+    Buffer* buffer = nullptr;       ///< of the last micro-batch, or that `local` travels in
     std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: the sum of this rank
     bool add_reduced = false;       ///< buffer->reduced waits to be added
+    bool rows = false;              ///< may travel as rows
   };
   struct Slot {
     std::vector<HomeSlot> homes;
   };
   void allocate();
   Buffer& acquire(Pool& pool);
-  std::unique_ptr<Buffer> make_buffer(std::int64_t numel, std::int64_t shard) const;
+  std::unique_ptr<Buffer> make_buffer(std::int64_t numel, DType dtype) const;
+  void exchange(Buffer& buffer, const at::Tensor& out, comm::Fold fold, comm::CallSite site);
+  void fold_received(Buffer& buffer) const;
   void settle(HomeSlot& home);
   void open(const BlockRun& run);
   void post(const BlockRun& run);
   void inspect(const BlockRun& run);
-  void reduce(int group, HomeSlot& home, const BlockRun& run);
+  void reduce(int group, const Home& home, HomeSlot& slot, const BlockRun& run);
+  bool fold_rows(int group,
+                 const Home& home,
+                 HomeSlot& slot,
+                 const at::Tensor& flat,
+                 const at::Tensor& out,
+                 comm::Fold fold);
   [[nodiscard]] bool locally() const {
     return options_.reduction == Reduction::Once && options_.stage < 2;
   }
+  /// What travels is narrower than the sums.
+  [[nodiscard]] bool narrow() const {
+    return options_.travel != DType::F32 && options_.accumulate == DType::F32;
+  }
   [[nodiscard]] bool direct(int micro) const {
-    return group_.size() == 1 && options_.accumulate == DType::F32 && (micro == 0 || locally());
+    return group_.size() == 1 && options_.accumulate == DType::F32 &&
+           (locally() || (micro == 0 && !narrow()));
   }
   [[nodiscard]] at::Tensor target(HomeSlot& home, int micro);
   [[nodiscard]] const at::Tensor& sum_of(const HomeSlot& home) const {
@@ -143,6 +168,7 @@ class GradientFold final : public Policy {
   const comm::Group& group_;
   std::vector<Slot> slots_;
   std::map<std::int64_t, Pool> pools_;  ///< by the elements of a buffer
+  std::unique_ptr<RowExchange> rows_;
   comm::RegionPtr sums_region_;
   std::int64_t chunks_per_rank_ = 0;
   bool diagnosing_ = false, keeps_own_ = false;

@@ -164,9 +164,8 @@ void ShardedOptimizer::assign_owners() {
 }
 
 void ShardedOptimizer::wait_weights() {
-  for (FlatGroup& group : model_.groups()) {
-    if (!group.weights.sharded()) group.weights.wait();
-  }
+  for (FlatGroup& group : model_.groups())
+    group.weights.settle();
 }
 
 void ShardedOptimizer::fill(const FillRange& source) {
@@ -196,7 +195,7 @@ void ShardedOptimizer::publish() {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     WorkingWeights& weights = model_.groups()[g].weights;
     publish_group(g);
-    if (!weights.sharded()) weights.post();
+    weights.written();
   }
 }
 
@@ -306,7 +305,7 @@ void ShardedOptimizer::update_group(std::size_t g,
     part.norms.clear();
   }
   if (local_weights()) publish_group(g);
-  if (!weights.sharded()) weights.post();
+  weights.written();
 }
 
 /// First pass over all parameters that are not updated element by element: states, sums,

@@ -73,7 +73,7 @@ class ShardedOptimizer {
   void update(GradientFold& gradients, const optim::UpdateScalars& scalars);
   /// Whether update `step` takes the gradients that ranks kept (GradientFold::keep_own).
   [[nodiscard]] bool compresses(std::int64_t step) const;
-  /// Until the working weights that stay whole are.
+  /// Until every rank has the working weights that it keeps.
   void wait_weights();
 
   /// What this rank owns: master weights under the parameter's name, state as

@@ -37,19 +37,23 @@ WorkingWeights::WorkingWeights(comm::World& world,
     : name_(layout.name()),
       world_(&world),
       group_(&group),
+      replicas_(&world.group({mesh::Axis::DpRep})),
       dtype_(dtype),
       residency_(group.size() == 1 ? Residency::Replicated : residency) {
-  const std::int64_t kept = sharded() ? layout.shard_numel() : layout.numel();
+  const std::int64_t part = layout.shard_numel();
+  const std::int64_t kept = sharded() ? part * replicas_->size() : layout.numel();
   region_ = world.transport().allocate(static_cast<std::size_t>(kept) * size_of(dtype),
                                        memory::Tag::Parameters);
   if (sharded()) {
-    own_ = tensor_over(region_, kept, dtype);
+    group_ = &world.group({mesh::Axis::DpShard});
+    kept_ = tensor_over(region_, kept, dtype);
+    own_ = kept_.narrow(0, replicas_->index * part, part);
     whole_ = hollow(layout.numel(), dtype);
   } else {
     whole_ = tensor_over(region_, kept, dtype);
     own_ = residency_ == Residency::Replicated
                ? whole_
-               : whole_.narrow(0, layout.shard_begin(group.index), layout.shard_numel());
+               : whole_.narrow(0, layout.shard_begin(group.index), part);
     gathered_ = true;
   }
 }
@@ -60,6 +64,7 @@ WorkingWeights::WorkingWeights(WorkingWeights&&) noexcept = default;
 void WorkingWeights::post() {
   if (gathered_) return;
   if (sharded()) {
+    settle();
     const memory::ScopedTag tag(memory::Tag::Parameters);
     const at::Tensor memory = at::empty({whole_.numel()}, own_.options());
     at::DataPtr data(
@@ -69,22 +74,31 @@ void WorkingWeights::post() {
         at::kCPU);
     whole_.storage().set_data_ptr_noswap(std::move(data));
   }
-  if (work_) work_->wait_reusable();
-  work_ = world_->transport().all_gather(*group_,
-                                         span_of(own_),
-                                         span_of(whole_),
-                                         TESSERA_HERE(fmt::format("gather weights of {}", name_)));
+  for (const comm::WorkPtr& work : works_)
+    work->wait_reusable();
+  works_.clear();
+  // The parts of one replica's ranks lie side by side: ranks along dp.shard are neighbours.
+  const std::int64_t parts = sharded() ? replicas_->size() : 1;
+  const std::int64_t part = own_.numel(), row = whole_.numel() / parts;
+  for (std::int64_t p = 0; p < parts; ++p) {
+    works_.push_back(
+        world_->transport().all_gather(*group_,
+                                       span_of(sharded() ? kept_.narrow(0, p * part, part) : own_),
+                                       span_of(whole_.narrow(0, p * row, row)),
+                                       TESSERA_HERE(fmt::format("gather weights of {}", name_))));
+  }
   gathered_ = true;
 }
 
 void WorkingWeights::wait() {
   post();
-  if (work_) work_->wait();
+  for (const comm::WorkPtr& work : works_)
+    work->wait();
 }
 
 void WorkingWeights::release() {
   if (!sharded() || !gathered_) return;
-  if (work_) work_->wait();
+  wait();
   whole_.storage().set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
   gathered_ = false;
 }
@@ -92,12 +106,30 @@ void WorkingWeights::release() {
 void WorkingWeights::begin_write() {
   if (residency_ == Residency::Replicated) return;
   release();
-  if (work_) {
-    work_->wait();
-    work_->wait_reusable();
-    work_.reset();
+  if (spread_) works_.push_back(std::move(spread_));
+  for (const comm::WorkPtr& work : works_) {
+    work->wait();
+    work->wait_reusable();
   }
+  works_.clear();
   gathered_ = false;
+}
+
+void WorkingWeights::written() {
+  if (!sharded()) {
+    post();
+  } else if (replicas_->size() > 1) {
+    spread_ =
+        world_->transport().all_gather(*replicas_,
+                                       span_of(own_),
+                                       span_of(kept_),
+                                       TESSERA_HERE(fmt::format("spread weights of {}", name_)));
+  }
+}
+
+void WorkingWeights::settle() {
+  if (spread_) spread_->wait();
+  if (!sharded()) wait();
 }
 
 }  // namespace tessera::parallel

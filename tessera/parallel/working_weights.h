@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,11 +18,15 @@ namespace tessera::parallel {
 
 /// Replicated: every rank writes all of them. Whole: a rank writes its part, all have all parts
 /// (stages 1 and 2). Sharded: a rank has its part, and all parts only while they are used (stage
-/// 3).
+/// 3). On a mesh with several ranks along dp.rep the ranks along dp.shard hold all parts between
+/// them: a rank keeps its own and those of the ranks that it stands for in its group, so that
+/// gathers stay inside of the group. Source: Wang et al. 2023, "ZeRO++" (hpZ); Zhang et al. 2022,
+/// "MiCS".
 enum class Residency : std::uint8_t { Replicated, Whole, Sharded };
 
-/// Memory: numel, Sharded numel / ranks elements in memory that peers read, and numel more in
-/// private memory while gathered. Threads: the rank's own. post() is collective.
+/// Memory: numel, Sharded numel / ranks along dp.shard elements in memory that peers read, and
+/// numel more in private memory while gathered. Threads: the rank's own. post() and written() are
+/// collective.
 class WorkingWeights {
  public:
   WorkingWeights(comm::World& world,
@@ -50,18 +55,26 @@ class WorkingWeights {
   void release();
   /// Until this rank may write own(): peers have read it. What was gathered is stale after this.
   void begin_write();
+  /// own() was written: begins to bring it to the ranks that keep it, Whole to all, Sharded to
+  /// those that stand for this one in other groups.
+  void written();
+  /// Until what written() began is done.
+  void settle();
   /// Whether whole() is gathered or being gathered.
   [[nodiscard]] bool gathered() const { return gathered_; }
 
  private:
   std::string name_;
   comm::World* world_;
-  const comm::Group* group_;
+  const comm::Group* group_;     ///< that gathers
+  const comm::Group* replicas_;  ///< Sharded: the ranks that keep the same parts
   DType dtype_;
   Residency residency_;
   comm::RegionPtr region_;
   at::Tensor whole_, own_;
-  comm::WorkPtr work_;
+  at::Tensor kept_;                   ///< Sharded: a part of every replica, own() among them
+  std::vector<comm::WorkPtr> works_;  ///< the gather, one for each kept part
+  comm::WorkPtr spread_;              ///< of own() to the replicas
   bool gathered_ = false;
 };
 

@@ -56,11 +56,15 @@ std::string batch_line(const Plan& plan) {
 }
 
 std::string layout_line(const Plan& plan) {
-  return fmt::format("{} x {}, data parallel {}, ZeRO stage {}, {}",
+  const std::string groups = plan.zero_stage == 3 && plan.shard_ranks < plan.ranks
+                                 ? fmt::format(" in groups of {}", plan.shard_ranks)
+                                 : "";
+  return fmt::format("{} x {}, data parallel {}, ZeRO stage {}{}, {}",
                      plural(plan.ranks, "rank"),
                      plural(plan.threads, "thread"),
                      plan.ranks,
                      plan.zero_stage,
+                     groups,
                      precision_text(plan));
 }
 
@@ -118,18 +122,25 @@ std::string optimizer_line(const Plan& plan) {
   return out;
 }
 
+std::string when_saved(const CheckpointOptions& options) {
+  std::vector<std::string> when;
+  if (options.every.value_or(0) > 0) when.push_back(fmt::format("every {} steps", *options.every));
+  if (const auto interval = options.interval_s())
+    when.push_back(fmt::format("every {} minutes", text::number(*interval / 60)));
+  if (options.best) when.emplace_back("at the best evaluation");
+  if (when.empty()) return options.final ? "at the end only" : "never";
+  return text::join(when, " and ");
+}
+
 std::string checkpoint_line(const Plan& plan, const TableFacts& facts) {
   const CheckpointOptions& options = plan.config.checkpoint;
-  const std::string when = !options.every        ? "every 15 minutes"
-                           : *options.every == 0 ? (options.final ? "at the end only" : "never")
-                                                 : fmt::format("every {} steps", *options.every);
-  const std::int64_t one = checkpoint_bytes(plan), all = one * options.keep;
-  const bool tight = static_cast<std::uint64_t>(all) > facts.free_disk_bytes;
+  const std::int64_t one = checkpoint_bytes(plan), kept = options.keep + (options.best ? 1 : 0);
+  const bool tight = static_cast<std::uint64_t>(one * kept) > facts.free_disk_bytes;
   return fmt::format("{}, {} x {} kept = {}; {} free on the disk{}",
-                     when,
+                     when_saved(options),
                      bytes(one),
-                     options.keep,
-                     bytes(all),
+                     kept,
+                     bytes(one * kept),
                      text::bytes(facts.free_disk_bytes),
                      tight ? " (NOT ENOUGH: lower checkpoint.keep or choose another run.dir)" : "");
 }
@@ -145,12 +156,14 @@ std::string memory_line(const Plan& plan, const TableFacts& facts) {
 
 std::string memory_split_line(const Plan& plan) {
   const MemoryEstimate need = estimate_memory(plan);
-  return fmt::format("parameters {}, gradients {}, optimizer {}, activations {}, other {}",
+  const std::int64_t saving = saving_bytes(plan);
+  return fmt::format("parameters {}, gradients {}, optimizer {}, activations {}, other {}{}",
                      bytes(need.parameters),
                      bytes(need.gradients),
                      bytes(need.optimizer),
                      bytes(need.activations),
-                     bytes(need.other));
+                     bytes(need.other),
+                     saving > 0 ? fmt::format("; and {} while it saves", bytes(saving)) : "");
 }
 
 // Long lists end with a line that says how many are missing.

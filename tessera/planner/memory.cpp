@@ -9,8 +9,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/ops/cross_entropy.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::planner {
 namespace {
@@ -24,6 +26,7 @@ struct Buffer {
   std::int64_t numel = 0, homes = 0, state_bytes = 0;  // state_bytes: of all its elements
   std::int64_t largest = 0;                            // elements of a parameter
   bool trained = true, sharded = false;
+  bool table = false;  // over the vocabulary
 };
 
 // Bytes of an optimizer's state of one parameter; `elements`: type of a state that has a value for
@@ -59,7 +62,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states) {
   std::map<std::string, Buffer> by_name;
   const auto rule = make_rule(plan);
   const parallel::WeightOptions& weights = plan.weight_layout;
-  const bool sharding = plan.zero_stage == 3 && plan.ranks > 1;
+  const bool sharding = plan.zero_stage == 3 && plan.shard_ranks > 1;
   std::int64_t persistent = 0;
   for (const nn::BlockSpec& spec : plan.model.model.blocks) {
     nn::Params params(spec.name);
@@ -78,6 +81,8 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states) {
       Buffer& buffer = by_name[name];
       buffer.trained = !frozen;
       buffer.sharded = sharded;
+      buffer.table = buffer.table ||
+                     (info.shape.size() == 2 && !info.axes.empty() && info.axes.front() == "vocab");
       buffer.homes = info.tied ? buffer.homes + 1 : 1;
       if (known) continue;
       buffer.numel += info.numel();
@@ -133,9 +138,11 @@ std::int64_t training_activations(const Plan& plan) {
   const std::int64_t kept = plan.recompute.regions ? layer - attention : layer;
   const std::int64_t twice = layers_run_twice(plan),
                      input = tokens * plan.model.hidden_size * value;
-  // Logits become their own gradient in place; in 16 bits the products that follow read a narrow
-  // copy.
-  const std::int64_t logits = tokens * plan.model.vocab_size * (4 + (value == 4 ? 0 : value));
+  // Logits in fp32 become their own gradient in place; in 16 bits it is a narrow one beside them.
+  const std::int64_t rows = ops::logits_rows_at_once(
+      to_torch(plan.working), tokens, plan.model.vocab_size, /*want_grad=*/true);
+  const std::int64_t logits =
+      plan.model.vocab_size * (rows * 4 + (value == 4 ? 0 : tokens * value));
   // Backward works through one layer at a time, with gradients about as large as what that layer
   // kept.
   return (plan.model.num_layers - twice) * kept + twice * input + (twice > 0 ? layer : 0) +
@@ -146,7 +153,9 @@ std::int64_t evaluation_activations(const Plan& plan) {
   if (plan.config.eval.every == 0) return 0;
   const std::int64_t batch = plan.config.eval.micro_batch, tokens = batch * plan.sequence_length;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  return tokens * plan.model.vocab_size * 4 + layer_values(plan, tokens) * value +
+  const std::int64_t rows = ops::logits_rows_at_once(
+      to_torch(plan.working), tokens, plan.model.vocab_size, /*want_grad=*/false);
+  return rows * plan.model.vocab_size * 4 + layer_values(plan, tokens) * value +
          attention_bytes(plan, batch);
 }
 
@@ -247,6 +256,8 @@ class Search {
     for (int ranks = plan_.ranks / 2; ranks >= 1; ranks /= 2) {
       plan.ranks = ranks;
       if (ranks == 1) plan.zero_stage = 0;
+      if (plan_.shard_ranks == plan_.ranks) plan.shard_ranks = ranks;
+      if (ranks % plan.shard_ranks != 0) continue;
       if (plan.global_batch % (plan.micro_batch * ranks) != 0) continue;
       plan.accumulation = plan.global_batch / plan.micro_batch / ranks;
       if (offer(plan,
@@ -310,17 +321,21 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   const bool once = plan.fold.reduction == parallel::Reduction::Once;
   const bool local = once && plan.zero_stage < 2;
   // A micro-batch's own gradient exists only where it is not the sum itself.
+  const bool narrow = plan.fold.travel != DType::F32 && plan.fold.accumulate == DType::F32;
   const bool transient =
-      !local && (n > 1 || plan.accumulation > 1 || plan.fold.accumulate != DType::F32);
+      local ? narrow && n > 1
+            : n > 1 || plan.accumulation > 1 || narrow || plan.fold.accumulate != DType::F32;
+  // What is narrow is sent and received.
+  const std::int64_t room = !narrow ? sum : n > 1 ? 4 : 2;
   const double exchange = exchange_bytes(plan);
   MemoryEstimate out;
   std::map<std::int64_t, std::int64_t> homes_of_size;
   const bool narrow_masters = plan.kept.masters != DType::F32;
   const bool masters = value < 4 && !narrow_masters;
   const bool narrow_states = plan.kept.states != DType::F32;
-  std::int64_t largest = 0, second = 0, widest = 0, saved = 0;
+  std::int64_t largest = 0, second = 0, widest = 0, saved = 0, table = 0;
   for (const Buffer& buffer : buffers_of(plan, plan.kept.states)) {
-    out.parameters += buffer.numel * value / (buffer.sharded ? n : 1);
+    out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
     if (buffer.sharded) {
       second = std::max(second, std::min(largest, buffer.numel));
       largest = std::max(largest, buffer.numel);
@@ -333,12 +348,16 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     out.optimizer += static_cast<std::int64_t>(exchange * static_cast<double>(buffer.numel));
     out.gradients += buffer.homes * buffer.numel * sum / (local ? 1 : n);
     homes_of_size[buffer.numel] += buffer.homes;
+    if (buffer.table) table = std::max(table, buffer.numel);
   }
   for (const auto& [numel, homes] : homes_of_size) {
     if (transient)
-      out.gradients += numel * sum * (homes >= 3 && numel <= plan.fold.bucket / 2 ? 2 : 1);
-    if (plan.fold.accumulate != DType::F32) out.gradients += numel * 4;
+      out.gradients += numel * room * (homes >= 3 && numel <= plan.fold.bucket / 2 ? 2 : 1);
+    if (plan.fold.accumulate != DType::F32 || (narrow && !local)) out.gradients += numel * 4;
   }
+  // Rows of the largest table, to send and to receive.
+  if (plan.fold.sparse_rows && n > 1 && plan.fold.accumulate == DType::F32 && !narrow)
+    out.gradients += 2 * 4 * (table / parallel::RowExchange::kShare);
   // What is kept in 16 bits is updated in fp32, one parameter after the other.
   if (narrow_masters) out.optimizer += 4 * widest;
   if (narrow_states) out.optimizer += 8 * widest;
@@ -359,6 +378,26 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
   for (const Buffer& buffer : buffers_of(plan, DType::F32))
     bytes += (4 + errors) * buffer.numel + buffer.state_bytes;
   return bytes;
+}
+
+std::int64_t saving_bytes(const Plan& plan) {
+  const CheckpointOptions& options = plan.config.checkpoint;
+  // The last one, and that of a signal, are written from the tensors themselves.
+  const bool during = options.interval_s() || options.every.value_or(0) > 0 || options.best;
+  return plan.save_in_background && during ? checkpoint_bytes(plan) / plan.ranks : 0;
+}
+
+void save_as_memory_allows(Plan& plan, std::uint64_t available) {
+  const std::int64_t copy = saving_bytes(plan), need = estimate_memory(plan).total();
+  if (static_cast<double>((need + copy) * plan.ranks) <= kUsable * static_cast<double>(available))
+    return;
+  if (copy > 0) {
+    plan.notes.push_back(
+        fmt::format("training waits while a checkpoint is written: a copy of {} a rank to write it "
+                    "from does not fit into memory",
+                    text::bytes(static_cast<std::uint64_t>(copy))));
+  }
+  plan.save_in_background = false;
 }
 
 void recompute_what_memory_needs(Plan& plan, std::uint64_t available) {

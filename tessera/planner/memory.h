@@ -24,6 +24,13 @@ MemoryEstimate estimate_memory(const Plan& plan);
 /// Bytes of one checkpoint: fp32 master weights and the optimizer's state.
 std::int64_t checkpoint_bytes(const Plan& plan);
 
+/// Bytes of one rank's copy of what it saves, while a checkpoint is written beside the training; 0
+/// where none is.
+std::int64_t saving_bytes(const Plan& plan);
+/// Lets training wait for its checkpoints, with a note, where the copies do not fit into 95 % of
+/// `available` bytes beside the plan.
+void save_as_memory_allows(Plan& plan, std::uint64_t available);
+
 /// Refuses a plan that needs more than 95 % of `available` bytes on its local ranks: Error{Memory}
 /// with both numbers and the smallest changes that fit.
 void check_memory(const Plan& plan, std::uint64_t available);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a configuration to a plan: read, complete, check, and say everything that is wrong at once.
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -251,9 +252,12 @@ class Planner {
     const ZeroOptions& zero = config.zero_optimization;
     parallel::WeightOptions& weights = plan_.weight_layout;
     weights.working = plan_.working;
-    weights.residency = plan_.zero_stage == 0   ? parallel::Residency::Replicated
-                        : plan_.zero_stage == 3 ? parallel::Residency::Sharded
-                                                : parallel::Residency::Whole;
+    plan_.shard_ranks =
+        static_cast<int>(std::min<std::int64_t>(zero.group().value_or(plan_.ranks), plan_.ranks));
+    const bool whole = plan_.shard_ranks == 1 && plan_.ranks > 1;
+    weights.residency = plan_.zero_stage == 0             ? parallel::Residency::Replicated
+                        : plan_.zero_stage == 3 && !whole ? parallel::Residency::Sharded
+                                                          : parallel::Residency::Whole;
     weights.persistence_threshold = zero.stage3_param_persistence_threshold.value_or(100'000);
     weights.persistent = zero.stage3_model_persistence_threshold.value_or(weights.persistent);
     parallel::GatherOptions& gather = plan_.gather;
@@ -268,7 +272,12 @@ class Planner {
                                 plan_.kept.masters == DType::BF16 ? "bf16" : "fp32") == "bf16"
                                 ? DType::BF16
                                 : DType::F32;
+    plan_.fold.travel = config.communication_data_type == "bf16"   ? DType::BF16
+                        : config.communication_data_type == "fp16" ? DType::F16
+                                                                   : DType::F32;
+    plan_.fold.sparse_rows = config.sparse_gradients;
     plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
+    plan_.save_in_background = config.checkpoint.async;
   }
 
   // Which blocks run twice; the objective never does.
@@ -355,6 +364,15 @@ class Planner {
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
     if (problems_.list().size() == before) {
       check_model(config, plan_.model, problems_, origins_);
+    }
+    const json::Value* const tied = plan_.model.description.find("tie_embeddings");
+    const bool whole =
+        plan_.ranks == 1 || plan_.fold.travel != DType::F32 || plan_.fold.accumulate != DType::F32;
+    if (config.sparse_gradients && !whole && tied != nullptr && tied->is_bool() &&
+        tied->as_bool()) {
+      plan_.notes.emplace_back(
+          "sparse_gradients does not pay for the tied table's use by the head, whose gradient is "
+          "dense: only the embedding's travels as rows");
     }
   }
 

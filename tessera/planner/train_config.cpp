@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/train_config.h"
 
+#include "tessera/base/control_page.h"
+
 namespace tessera::planner {
 namespace {
 
@@ -79,14 +81,33 @@ void CheckpointOptions::describe(config::Fields& f) {
           {.text = "Write a checkpoint every so many steps; 0 is never.",
            .unit = "steps",
            .min = 0,
-           .default_text = "every 15 minutes"});
+           .default_text = "as every_minutes says"});
+  f.field("every_minutes",
+          every_minutes,
+          {.text = "Write a checkpoint once so many minutes have passed since the last one, beside "
+                   "those of every; 0 is never.",
+           .unit = "minutes",
+           .min = 0,
+           .max = 1e6,
+           .default_text = "15 where every is not given, else 0"});
   f.field("keep",
           keep,
           {.text = "How many of the newest checkpoints stay.",
            .unit = "checkpoints",
            .min = 1,
            .max = 1e6});
+  f.field("best",
+          best,
+          {.text = "Write a checkpoint whenever an evaluation has the lowest loss so far, and let "
+                   "it stay beside the newest ones."});
   f.field("final", final, {.text = "Write a checkpoint at the end."});
+  f.field("save_on_signal",
+          save_on_signal,
+          {.text = "Write a checkpoint before a signal (SIGTERM, Ctrl-C) ends the training."});
+  f.field("async",
+          async,
+          {.text = "Write checkpoints beside the training, from a copy of what is saved; the one "
+                   "at the end and at a signal is waited for."});
 }
 
 void RunOptions::describe(config::Fields& f) {
@@ -255,6 +276,35 @@ void ZeroOptions::describe(config::Fields& f) {
            .min = 0,
            .max = kMost,
            .default_text = "only those that the very next block run uses"});
+  f.field("zero_hpz_partition_size",
+          zero_hpz_partition_size,
+          {.text = "In stage 3: so many neighbouring ranks hold all working weights between them, "
+                   "and gathers stay inside of such a group. Divides the ranks; 0 and 1 are off.",
+           .unit = "ranks",
+           .min = 0,
+           .max = kMostRanks,
+           .default_text = "all ranks"});
+  f.field("mics_shard_size",
+          mics_shard_size,
+          {.text = "Another name of zero_hpz_partition_size, with other values for off: -1 and 0. "
+                   "With 1 every rank keeps all weights.",
+           .unit = "ranks",
+           .min = -1,
+           .max = kMostRanks,
+           .default_text = "all ranks"});
+}
+
+std::optional<std::int64_t> ZeroOptions::group() const {
+  if (stage.value_or(0) != 3) return std::nullopt;
+  if (mics_shard_size.value_or(-1) > 0) return mics_shard_size;
+  if (zero_hpz_partition_size.value_or(1) > 1) return zero_hpz_partition_size;
+  return std::nullopt;
+}
+
+mesh::Mesh Plan::mesh() const {
+  const bool groups = zero_stage == 3 && shard_ranks > 1 && shard_ranks < ranks;
+  if (!groups) return mesh::Mesh::data_parallel(ranks);
+  return mesh::Mesh({1, ranks / shard_ranks, shard_ranks, 1, 1, 1, 1});
 }
 
 void TrainConfig::describe(config::Fields& f) {
@@ -302,6 +352,16 @@ void TrainConfig::describe(config::Fields& f) {
           gradient_reduction,
           {.text = "Fold gradients of each micro-batch in rank order, or once before the update.",
            .choices = {"each", "once"}});
+  f.field(
+      "communication_data_type",
+      communication_data_type,
+      {.text = "What gradients travel as: bf16 and fp16 round the gradient of each micro-batch, "
+               "or with gradient_reduction \"once\" what a rank sends. Sums stay as they are.",
+       .choices = {"fp32", "bf16", "fp16"}});
+  f.field("sparse_gradients",
+          sparse_gradients,
+          {.text = "Between ranks the gradient of the token embedding travels as the rows that a "
+                   "micro-batch touched, where they are at most a quarter of it; the same bits."});
   f.section("trainer", trainer, "How long, from which seed.");
   f.field("steps_per_print",
           steps_per_print,

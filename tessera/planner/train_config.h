@@ -15,6 +15,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/mesh/mesh.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/batch_ramp.h"
 #include "tessera/optim/decay_ramp.h"
@@ -45,9 +46,19 @@ struct EvalOptions {
   void describe(config::Fields& fields);
 };
 struct CheckpointOptions {
-  std::optional<std::int64_t> every;  ///< unset: every 15 minutes; 0: never
+  static constexpr double kDefaultMinutes = 15;
+  std::optional<std::int64_t> every;    ///< in steps; 0: never
+  std::optional<double> every_minutes;  ///< 0: never
   std::int64_t keep = 3;
+  bool best = false;
   bool final = true;
+  bool save_on_signal = true;
+  bool async = true;
+  /// Between two checkpoints by the clock; nothing where steps alone count.
+  [[nodiscard]] std::optional<double> interval_s() const {
+    const double minutes = every_minutes.value_or(every ? 0 : kDefaultMinutes);
+    return minutes > 0 ? std::optional(60 * minutes) : std::nullopt;
+  }
   void describe(config::Fields& fields);
 };
 struct RunOptions {
@@ -102,6 +113,9 @@ struct ZeroOptions {
   std::optional<std::int64_t> reduce_bucket_size;
   std::optional<std::int64_t> stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
       stage3_model_persistence_threshold, stage3_max_live_parameters, stage3_max_reuse_distance;
+  std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
+  /// Ranks that hold the working weights between them; nothing: all.
+  [[nodiscard]] std::optional<std::int64_t> group() const;
   void describe(
       config::Fields& fields);  ///< and DeepSpeed's other keys, from config/deepspeed_keys.h
 };
@@ -126,6 +140,8 @@ struct TrainConfig {
   ZeroOptions zero_optimization;
   RecomputeOptions activation_checkpointing;
   std::string gradient_reduction = "each";
+  std::string communication_data_type = "fp32";
+  bool sparse_gradients = false;
   TrainerOptions trainer;
   std::int64_t steps_per_print = 10;
   EvalOptions eval;
@@ -149,6 +165,7 @@ struct Plan {
   std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
   std::optional<optim::BatchRamp> batch_ramp;  ///< how the global batch grows up to global_batch
   int zero_stage = 0;
+  int shard_ranks = 1;  ///< that hold all working weights between them in stage 3: all or a group
   DType working = DType::F32;
   optim::Fp16Options scaling;             ///< of the loss, where `working` is fp16
   int scaling_stage = 1;                  ///< of ZeRO, whose scaler DeepSpeed's rule follows
@@ -158,11 +175,14 @@ struct Plan {
   parallel::FoldOptions fold;
   parallel::Recompute recompute;
   std::vector<ParamGroup> param_groups;
-  std::int64_t max_steps = 0;    ///< known once the data is; 0 before
-  models::WeightSource weights;  ///< of model.from; empty: initialised from the seed
+  bool save_in_background = true;  ///< checkpoints are written beside the training
+  std::int64_t max_steps = 0;      ///< known once the data is; 0 before
+  models::WeightSource weights;    ///< of model.from; empty: initialised from the seed
   std::vector<std::string>
       notes;  ///< what the user should be told once: keys without a meaning here, crowded cores
   bool quiet = false;
+  /// The grid of the ranks.
+  [[nodiscard]] mesh::Mesh mesh() const;
 };
 
 /// Reads and checks a whole configuration for `ranks` ranks: all problems at once as one

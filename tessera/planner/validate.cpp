@@ -52,6 +52,41 @@ std::string batch_fix(const TrainConfig& config, const BatchSizes& sizes, std::i
   return nearest_batches(sizes.global, accumulation.value_or(1) * ranks);
 }
 
+std::string type_of_sums(const TrainConfig& config) {
+  return config.data_types.grad_accum_dtype.value_or(
+      config.bf16.bf16_master_weights_and_grads ? "bf16" : "fp32");
+}
+
+// The sizes next to `size` into which the ranks can be cut: "2 or 4".
+std::string nearest_groups(std::int64_t size, int ranks) {
+  int below = 1, above = ranks;
+  for (int k = 1; k <= ranks; ++k) {
+    if (ranks % k != 0) continue;
+    if (k <= size) below = k;
+    if (k >= size && above == ranks) above = k;
+  }
+  return below == above ? std::to_string(below) : fmt::format("{} or {}", below, above);
+}
+
+// Groups that shard the weights are as many as fit, without a rest. One rank shards nothing.
+void check_shard_group(const TrainConfig& config,
+                       int ranks,
+                       config::Problems& problems,
+                       const config::Origins& origins) {
+  const ZeroOptions& zero = config.zero_optimization;
+  const auto size = zero.group();
+  if (!size || ranks <= 1 || ranks % *size == 0) return;
+  const char* const key =
+      zero.mics_shard_size.value_or(-1) > 0 ? "mics_shard_size" : "zero_hpz_partition_size";
+  const std::string path = json::join_path("zero_optimization", key);
+  problems.add(origins.place(path),
+               path,
+               fmt::format("{} ranks cannot be cut into groups of {}", ranks, *size),
+               fmt::format("set it to {}, or use -n {}",
+                           nearest_groups(*size, ranks),
+                           (ranks + *size - 1) / *size * *size));
+}
+
 void check_exchange(const TrainConfig& config,
                     config::Problems& problems,
                     const config::Origins& origins) {
@@ -144,6 +179,16 @@ void check_config(const TrainConfig& config,
     problems.add(
         {"-n"}, "", fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks), "use -n 2");
   }
+  check_shard_group(config, ranks, problems, origins);
+  const std::string sums = type_of_sums(config);
+  if (config.communication_data_type != "fp32" && sums != "fp32" &&
+      sums != config.communication_data_type) {
+    add("communication_data_type",
+        fmt::format("{} does not go with sums in {}, which travel as they are",
+                    config.communication_data_type,
+                    sums),
+        fmt::format("set it to \"{}\", or data_types.grad_accum_dtype to \"fp32\"", sums));
+  }
   if (config.data.train.empty() && origins.given("data.train") && !problems.concern("data.train")) {
     add("data.train",
         "names nothing",
@@ -161,22 +206,24 @@ void check_config(const TrainConfig& config,
         "given",
         "add \"validation_fraction\": 0.1 to data, or set eval.every to 0");
   }
+  if (config.checkpoint.best && config.eval.every == 0) {
+    add("checkpoint.best",
+        "there is no best one without evaluations: eval.every is 0",
+        "set eval.every, or remove checkpoint.best");
+  }
   if (!config.data.pack && config.data.stride) {
     add("data.stride", "has no meaning without packing: every document is one sample", "remove it");
   }
   check_exchange(config, problems, origins);
 }
 
-std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins) {
+namespace {
+
+// Keys of stage 3 in another one.
+std::optional<std::string> idle_keys_note(const TrainConfig& config,
+                                          const config::Origins& origins) {
   const ZeroOptions& zero = config.zero_optimization;
-  if (zero.stage.value_or(0) == 3) return {};
-  std::vector<std::string> notes;
-  if (zero.stage.value_or(0) == 1 && exchange_needs(config.optimizer).local_weights) {
-    notes.push_back(
-        fmt::format("zero_optimization.stage 1 runs as stage 0: {} moves all weights on every rank "
-                    "between exchanges, so that there is nothing to shard",
-                    config.optimizer.type));
-  }
+  if (zero.stage.value_or(0) == 3) return std::nullopt;
   std::vector<std::string> idle;
   // A file may spell out DeepSpeed's defaults.
   const auto look = [&](const char* key,
@@ -190,11 +237,32 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   look("stage3_model_persistence_threshold", zero.stage3_model_persistence_threshold);
   look("stage3_max_live_parameters", zero.stage3_max_live_parameters, 1'000'000'000);
   look("stage3_max_reuse_distance", zero.stage3_max_reuse_distance, 1'000'000'000);
-  if (idle.empty()) return notes;
-  notes.push_back(fmt::format("zero_optimization.stage is {}: stage 3 alone reads {}",
-                              zero.stage.value_or(0),
-                              text::join(idle, ", ")));
-  return notes;
+  if (idle.empty()) return std::nullopt;
+  return fmt::format("zero_optimization.stage is {}: stage 3 alone reads {}",
+                     zero.stage.value_or(0),
+                     text::join(idle, ", "));
+}
+
+}  // namespace
+
+std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins) {
+  const ZeroOptions& zero = config.zero_optimization;
+  std::vector<std::string> out;
+  if (zero.stage.value_or(0) == 1 && exchange_needs(config.optimizer).local_weights) {
+    out.push_back(
+        fmt::format("zero_optimization.stage 1 runs as stage 0: {} moves all weights on every rank "
+                    "between exchanges, so that there is nothing to shard",
+                    config.optimizer.type));
+  }
+  if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
+  const bool narrow_sums = type_of_sums(config) != "fp32";
+  const bool narrow = config.communication_data_type != "fp32";
+  if (config.sparse_gradients && (narrow || narrow_sums)) {
+    out.push_back(
+        fmt::format("{} is 16-bit: sparse_gradients has no effect, gradients travel whole",
+                    narrow ? "communication_data_type" : "data_types.grad_accum_dtype"));
+  }
+  return out;
 }
 
 void check_model(const TrainConfig& config,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -47,8 +48,18 @@ class GradSink {
   /// written().
   [[nodiscard]] const at::Tensor& out() const { return out_; }
   [[nodiscard]] bool accumulate() const { return written_; }
-  void written() { written_ = true; }
+  void written() { written_ = dense_ = true; }
+  /// As written(), by somebody who wrote or added to the rows `ids` (int64, in any order) of the
+  /// first dim alone: all others are zero.
+  void written_rows(at::Tensor ids) {
+    written_ = true;
+    rows_.push_back(std::move(ids));
+  }
   [[nodiscard]] bool was_written() const { return written_; }
+  /// What written_rows() was told, if nobody wrote more than rows.
+  [[nodiscard]] const std::vector<at::Tensor>* rows() const {
+    return written_ && !dense_ ? &rows_ : nullptr;
+  }
   /// Writes or adds `grad` (any float dtype, the parameter's shape) as accumulate() says, and marks
   /// it written.
   void write(const at::Tensor& grad);
@@ -58,13 +69,17 @@ class GradSink {
   void open(at::Tensor out, bool holds = false) {
     out_ = std::move(out);
     written_ = holds;
+    if (holds) return;
+    dense_ = false;
+    rows_.clear();
   }
   /// Zeroes what nobody wrote; by the owner, after a micro-batch.
   void close();
 
  private:
   at::Tensor out_;
-  bool written_ = false;
+  bool written_ = false, dense_ = false;
+  std::vector<at::Tensor> rows_;
 };
 
 /// One use of a parameter by one block (a "home"). Tied parameters have one Param a home; they

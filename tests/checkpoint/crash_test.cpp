@@ -44,9 +44,27 @@ bool killed_at(int n, bool can_exchange, const std::function<void(Storage&)>& wo
   return WIFSIGNALED(status);
 }
 
+std::string name_of(How how) {
+  return how == How::Waiting      ? "Waiting"
+         : how == How::Background ? "Background"
+                                  : "BackgroundThenWaiting";
+}
+
+class EverySave : public ::testing::TestWithParam<How> {
+ protected:
+  void expect_survival(std::int64_t old_step, std::int64_t step, bool can_exchange);
+};
+
+INSTANTIATE_TEST_SUITE_P(,
+                         EverySave,
+                         ::testing::Values(How::Waiting,
+                                           How::Background,
+                                           How::BackgroundThenWaiting),
+                         [](const auto& info) { return name_of(info.param); });
+
 /// Kills a save of `step` over an older one ahead of each of its changes in turn, and looks at what
 /// is left.
-void expect_survival(std::int64_t old_step, std::int64_t step, bool can_exchange) {
+void EverySave::expect_survival(std::int64_t old_step, std::int64_t step, bool can_exchange) {
   bool died = true;
   int n = 0;
   for (; died; ++n) {
@@ -55,7 +73,7 @@ void expect_survival(std::int64_t old_step, std::int64_t step, bool can_exchange
     save_model(dir.path(), old_step, kModel, ranges, kRanks, kOld);
 
     died = killed_at(n, can_exchange, [&](Storage& disk) {
-      save_model(disk, dir.path(), step, kModel, columns, kRanks, kNew);
+      save_model(disk, dir.path(), step, kModel, columns, kRanks, kNew, GetParam());
     });
 
     const auto found = list(dir.path());
@@ -84,19 +102,19 @@ void expect_survival(std::int64_t old_step, std::int64_t step, bool can_exchange
       20);  // folder, four files of several writes each, renaming: there was something to interrupt
 }
 
-TEST(KilledSave, LeavesThePreviousCheckpointAndAWholeNewOneOrNone) {
+TEST_P(EverySave, ThatIsKilledLeavesThePreviousCheckpointAndAWholeNewOneOrNone) {
   expect_survival(100, 200, true);
 }
 
-TEST(KilledSave, ReplacingAStepLeavesTheOldOrTheNewOne) {
+TEST_P(EverySave, ThatIsKilledWhileReplacingAStepLeavesTheOldOrTheNewOne) {
   expect_survival(100, 100, true);
 }
 
-TEST(KilledSave, ReplacingAStepWorksWhereNamesCannotBeSwapped) {
+TEST_P(EverySave, ThatIsKilledWhileReplacingAStepWorksWhereNamesCannotBeSwapped) {
   expect_survival(100, 100, false);
 }
 
-TEST(KilledSave, APruneThatIsKilledLeavesOnlyWholeCheckpoints) {
+TEST(KilledPrune, LeavesOnlyWholeCheckpoints) {
   bool died = true;
   for (int n = 0; died; ++n) {
     SCOPED_TRACE("change " + std::to_string(n));
@@ -115,9 +133,30 @@ TEST(KilledSave, APruneThatIsKilledLeavesOnlyWholeCheckpoints) {
   }
 }
 
+TEST_P(EverySave, ThatIsKilledAtAnyTimeOfItsPruningLeavesTheOldOrTheNewOne) {
+  bool died = true;
+  for (int n = 0; died; ++n) {
+    SCOPED_TRACE("change " + std::to_string(n));
+    const files::TempDir dir;
+    save_model(dir.path(), 1, kModel, ranges, 1, kOld);
+
+    died = killed_at(n, true, [&](Storage& disk) {
+      save_model(disk, dir.path(), 2, kModel, ranges, 1, kNew, GetParam(), [&] {
+        prune(disk, dir.path(), 1);
+      });
+    });
+
+    const auto found = list(dir.path());
+    ASSERT_FALSE(found.empty());
+    for (const auto& folder : found)
+      EXPECT_TRUE(loads_exactly(folder, kModel, ranges, 1, *step_of(folder) == 1 ? kOld : kNew));
+    EXPECT_TRUE(died || (found.size() == 1 && *step_of(found[0]) == 2));
+  }
+}
+
 /// Every call of the disk that fails, one after the other: all ranks say the same, nothing stays
 /// behind.
-TEST(FailedSave, IsTheSameErrorOnEveryRankAndLeavesNothing) {
+TEST_P(EverySave, ThatFailsIsTheSameErrorOnEveryRankAndLeavesNothing) {
   bool failed = true;
   for (int n = 0; failed; ++n) {
     SCOPED_TRACE("change " + std::to_string(n));
@@ -137,9 +176,13 @@ TEST(FailedSave, IsTheSameErrorOnEveryRankAndLeavesNothing) {
     std::vector<std::string> said(kRanks);
 
     on_ranks(kRanks, [&](const Ranks& ranks) {
-      const Held mine = held(kModel, ranges, ranks.rank, kRanks, true, kNew);
       try {
-        save(disk, dir.path(), meta_at(2), mine.pieces, ranks);
+        save_rank(GetParam(),
+                  disk,
+                  dir.path(),
+                  2,
+                  held(kModel, ranges, ranks.rank, kRanks, true, kNew),
+                  ranks);
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), Error::Kind::Io);
         said[static_cast<std::size_t>(ranks.rank)] = error.text();
@@ -162,7 +205,7 @@ TEST(FailedSave, IsTheSameErrorOnEveryRankAndLeavesNothing) {
   }
 }
 
-TEST(OrderOfASave, NothingIsRenamedBeforeItIsSynced) {
+TEST_P(EverySave, RenamesNothingBeforeItIsSynced) {
   const files::TempDir dir;
   std::set<fs::path> dirty;
   bool folder_dirty = false, renamed = false, root_synced = false;
@@ -181,7 +224,7 @@ TEST(OrderOfASave, NothingIsRenamedBeforeItIsSynced) {
         << "latest must not name what may still vanish";
   });
 
-  save_model(disk, dir.path(), 1, kModel, ranges, kRanks);
+  save_model(disk, dir.path(), 1, kModel, ranges, kRanks, 0, GetParam());
 
   EXPECT_TRUE(renamed && root_synced);
 }

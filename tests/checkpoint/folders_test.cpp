@@ -68,6 +68,19 @@ TEST(Folders, PruneKeepsTheNewest) {
   EXPECT_EQ(names(dir.path()), (std::vector<std::string>{"step-00000004", "step-00000005"}));
 }
 
+TEST(Folders, PruneSparesOneMore) {
+  const files::TempDir dir;
+  for (int step = 1; step <= 5; ++step)
+    save_model(dir.path(), step, kTiny);
+
+  prune(dir.path(), 2, 3);
+  EXPECT_EQ(names(dir.path()),
+            (std::vector<std::string>{"step-00000003", "step-00000004", "step-00000005"}));
+
+  prune(dir.path(), 2, 5);
+  EXPECT_EQ(names(dir.path()), (std::vector<std::string>{"step-00000004", "step-00000005"}));
+}
+
 TEST(Folders, PruneAlwaysKeepsOne) {
   const files::TempDir dir;
   save_model(dir.path(), 1, kTiny);

@@ -9,6 +9,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +22,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/philox.h"
+#include "tessera/checkpoint/background.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/safetensors.h"
 
@@ -195,6 +197,39 @@ inline Meta meta_at(std::int64_t step) {
   return meta;
 }
 
+/// What a step of training does for a save that is under way.
+inline void make_step(BackgroundSave& save, const Ranks& me) {
+  const BackgroundSave::Standing mine = save.standing();
+  const bool busy = me.any(mine.busy), failed = me.any(mine.failed);
+  save.advance({busy, failed});
+}
+
+/// While training waits; or while it makes steps, until they have settled it; or while it makes one
+/// step and then waits.
+enum class How { Waiting, Background, BackgroundThenWaiting };
+
+/// One rank's part of a save.
+inline fs::path save_rank(How how,
+                          Storage& disk,
+                          const fs::path& root,
+                          std::int64_t step,
+                          Held mine,
+                          const Ranks& me,
+                          const std::function<void()>& then = {}) {
+  if (how == How::Waiting) {
+    fs::path folder = save(disk, root, meta_at(step), mine.pieces, me);
+    if (me.rank == 0 && then) then();
+    return folder;
+  }
+  auto memory = std::make_shared<const Held>(std::move(mine));
+  BackgroundSave save(disk, root, meta_at(step), memory->pieces, memory, me, then);
+  memory.reset();
+  do
+    make_step(save, me);
+  while (how == How::Background && !save.settled());
+  return save.finish().folder;
+}
+
 /// Saves the model cut by `layout` over `ranks` ranks; `seed` chooses its values.
 inline fs::path save_model(Storage& disk,
                            const fs::path& root,
@@ -202,11 +237,13 @@ inline fs::path save_model(Storage& disk,
                            const std::vector<Spec>& model = small_model(),
                            Layout layout = ranges,
                            int ranks = 1,
-                           std::uint64_t seed = 0) {
+                           std::uint64_t seed = 0,
+                           How how = How::Waiting,
+                           const std::function<void()>& then = {}) {
   fs::path folder;
   on_ranks(ranks, [&](const Ranks& me) {
-    const Held mine = held(model, layout, me.rank, ranks, true, seed);
-    const fs::path made = save(disk, root, meta_at(step), mine.pieces, me);
+    const fs::path made =
+        save_rank(how, disk, root, step, held(model, layout, me.rank, ranks, true, seed), me, then);
     if (me.rank == 0) folder = made;
   });
   return folder;

@@ -231,9 +231,10 @@ TEST_F(BadInput, AVocabularySmallerThanTheTokenizers) {
 }
 
 TEST_F(BadInput, AKeyThatIsNotBuiltYet) {
-  expect_refused(2,
-                 {config(R"("train_batch_size": 4, "communication_data_type": "fp16")")},
-                 {"c.json:6:52", "communication_data_type", "not built yet", "\"fp32\""});
+  expect_refused(
+      2,
+      {config(R"("train_batch_size": 4, "seq_parallel_communication_data_type": "fp16")")},
+      {"c.json:6:65", "seq_parallel_communication_data_type", "not built yet", "\"fp32\""});
   expect_refused(2,
                  {config(R"("train_batch_size": 4, "parallel": {"pipeline": 2})")},
                  {"parallel.pipeline", "not built yet"});

@@ -41,6 +41,11 @@ until_true() {
   done
   return 1
 }
+# 9 MB of checkpoint, so that writing it takes a while beside quick steps.
+configure_larger() {
+  configure
+  sed -i 's/"num_layers": 2, "hidden_size": 32/"num_layers": 4, "hidden_size": 128/; s/"every": 3/"every": 5/' "$box/tiny.json"
+}
 # Some time between the start of the ranks and the middle of training, or the moment of a save.
 wait_for_a_moment() {
   if ((RANDOM % 2)); then
@@ -118,6 +123,39 @@ the_whole_job_may_be_killed() {
   finish_and_compare
 }
 
+# A folder of this job's own, not one that an earlier kill left.
+saving_beside() {
+  local rank
+  for rank in $(pgrep -P "$job"); do
+    compgen -G "$box/run/checkpoints/.tmp-*-$rank" >/dev/null && return 0
+  done
+  ! kill -0 "$job" 2>/dev/null
+}
+one_more_than() { [[ $(newest) > $1 ]]; }
+# While steps are made a save is under way; the kill meets its threads in the middle of a file.
+a_save_beside_the_training_may_be_killed() {
+  RANDOM=$((seed + 2))
+  configure_larger
+  local round before met=0
+  for ((round = 1; round <= 5; ++round)); do
+    before=$(newest)
+    expect "the ranks start: $(cat "$box/err" 2>/dev/null)" start run 2
+    goes_on "$before"
+    expect "a checkpoint after ${before:-nothing}: $(cat "$box/err")" until_true one_more_than "$before"
+    until_true saving_beside
+    sleep "$((RANDOM % 20))e-3"
+    before=$(newest)
+    kill -9 -- "-$job"
+    wait "$job" 2>/dev/null
+    until_true none_left
+    compgen -G "$box/run/checkpoints/.tmp-*" >/dev/null && ((++met))
+    printf 'round %d: killed, newest was %s; %d saves cut off so far\n' "$round" "${before##*/}" "$met"
+    nothing_is_lost "$before"
+  done
+  expect "a kill met a save" test "$met" -gt 0
+  finish_and_compare
+}
+
 # A few steps more to the end, and the same number of steps in one go.
 finish_and_compare() {
   local last steps
@@ -136,4 +174,5 @@ finish_and_compare() {
 
 claim "kill -9 of any rank at any time (seed $seed)" any_rank_may_be_killed
 claim "kill -9 of the whole job at any time (seed $seed)" the_whole_job_may_be_killed
+claim "kill -9 of the whole job while it saves beside the training (seed $seed)" a_save_beside_the_training_may_be_killed
 claims_done

@@ -152,6 +152,26 @@ a_model_speaks_and_is_measured() {
   expect "perplexity" says '"perplexity":' "$box/eval"
 }
 
+# The weights of a rank are its own part of them: the same words and the same loss to the bit, with as many threads.
+several_ranks_read_one_model() {
+  configure
+  train run -n 2 --set model.hidden_size=512 --set trainer.max_steps=3
+  for ranks in 1 2 3; do
+    "$tessera" eval "$box/run" -n "$ranks" --threads 1 --batches 5 --json >"$box/eval-$ranks" || exit 1
+    "$tessera" generate "$box/run" -n "$ranks" --threads 1 --prompt "ROMEO:" --max-new-tokens 30 --seed 3 --echo \
+      >"$box/text-$ranks" || exit 1
+    [[ $ranks == 1 ]] && continue
+    expect "the loss of $ranks ranks" cmp "$box/eval-1" "$box/eval-$ranks"
+    expect "the text of $ranks ranks" cmp "$box/text-1" "$box/text-$ranks"
+  done
+  expect "the text" says "ROMEO:" "$box/text-3"
+  "$tessera" eval "$box/none" -n 2 2>"$box/err"
+  expect "exit code 4, not $?" test $? = 4
+  expect "the name" says "none does not exist" "$box/err"
+  "$tessera" generate "$box/run" -n 0 2>"$box/err"
+  expect "exit code 2, not $?" test $? = 2
+}
+
 a_run_that_saves_nothing_ends_well() {
   configure
   train run -n 2 --set trainer.max_steps=1 --set checkpoint.every=0 --set checkpoint.final=false --set eval.every=0
@@ -177,6 +197,7 @@ claim "SIGTERM stops and saves" a_stop_is_saved
 claim "a second process on a run folder is refused" a_second_process_is_refused
 claim "divergence names step and rank" divergence_names_its_place
 claim "a trained model generates and is measured" a_model_speaks_and_is_measured
+claim "several ranks read one model" several_ranks_read_one_model
 claim "a run that neither saves nor evaluates ends well" a_run_that_saves_nothing_ends_well
 claim "a dry run starts nothing" a_dry_run_starts_nothing
 claims_done

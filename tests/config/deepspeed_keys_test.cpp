@@ -105,7 +105,7 @@ TEST(DeepSpeedKeys, PassWhereTheyAreSwitchedOff) {
     "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "none"}, "cpu_offload": false},
     "parallel": {}, "amp": {"enabled": false}, "flops_profiler": {"enabled": false, "profile_step": 1},
     "activation_checkpointing": {"partition_activations": false, "number_checkpoints": null},
-    "sparse_gradients": false, "communication_data_type": "fp32", "compression_training": {}})");
+    "seq_parallel_communication_data_type": "fp32", "compression_training": {}})");
 
   EXPECT_EQ(t.problems, "");
   EXPECT_EQ(t.left, json::parse(R"({"zero_optimization": {"stage": 0}})", "x"));
@@ -141,12 +141,12 @@ INSTANTIATE_TEST_SUITE_P(
         std::pair(R"({"parallel": {"pipeline": 2}})", "parallel.pipeline"),
         std::pair(R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})", "parallel.tensor"),
         std::pair(R"({"parallel": {"sequence": true}})", "parallel.sequence"),
-        std::pair(R"({"communication_data_type": "fp16"})", "communication_data_type"),
+        std::pair(R"({"seq_parallel_communication_data_type": "fp16"})",
+                  "seq_parallel_communication_data_type"),
         std::pair(R"({"tensorboard": {"enabled": true}})", "tensorboard.enabled"),
         std::pair(
             R"({"compression_training": {"row_pruning": {"shared_parameters": {"enabled": true}}}})",
-            "compression_training.row_pruning.shared_parameters.enabled"),
-        std::pair(R"({"communication_data_type": "fp16"})", "communication_data_type")));
+            "compression_training.row_pruning.shared_parameters.enabled")));
 
 TEST(DeepSpeedKeys, ThatAreNotOfThisHouseNameTheNearestWay) {
   EXPECT_THAT(take(R"({"zero_optimization": {"load_from_fp32_weights": false}})").problems,

@@ -134,8 +134,10 @@ inline std::vector<std::string> differences(const Cell& cell) {
   for (const int stage : {1, 2, 3})
     compare("stage " + std::to_string(stage), train(cell.ranks(), cell.accumulation(), stage));
   compare("one rank", train(1, cell.accumulation() * cell.ranks(), 0));
-  if (reference.losses.size() != static_cast<std::size_t>(kSteps))
+  if (reference.losses.size() != static_cast<std::size_t>(kSteps) ||
+      reference.skipped.back() == kSteps) {
     out.push_back(cell.text() + ": did not train");
+  }
   return out;
 }
 

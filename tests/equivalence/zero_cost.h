@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace tessera::testing {
 struct Cost {
   memory::Usage usage;
   comm::Traffic traffic;
+  std::int64_t in_groups = 0;  ///< elements of it inside of the groups that shard the weights
   std::int64_t peak = 0;
   /// Elements of the flat buffers with their padding: all, of the first block, of the last.
   double padded = 0, padded_first = 0, padded_last = 0;
@@ -31,7 +33,7 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
   const auto data = engine::open_data(plan, {});
   engine::finish_plan(plan, *data);
   Cost cost;
-  comm::run_threads(layout.ranks, [&](comm::World& world) {
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     memory::Ledger ledger;
     const memory::ScopedLedger scoped(ledger);
@@ -40,6 +42,8 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
     engine.train_step();
     engine.finish();
     const comm::Traffic before = world.transport().traffic();
+    const comm::Group& shards = world.group({mesh::Axis::DpShard});
+    const comm::Traffic before_in_groups = world.transport().traffic(shards);
     engine.train_step();
     engine.finish();
     if (world.speaks()) {
@@ -55,6 +59,7 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
         cost.padded_last +=
             static_cast<double>(model.groups()[static_cast<std::size_t>(g)].layout.numel());
       cost.traffic.elements = world.transport().traffic().elements - before.elements;
+      cost.in_groups = world.transport().traffic(shards).elements - before_in_groups.elements;
       cost.traffic.bytes = world.transport().traffic().bytes - before.bytes;
     }
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
@@ -108,6 +113,15 @@ inline void expect_stages_keep_what_they_promise(int n) {
     expect_bytes(4 * (kParameters + kTied) / n + 4 * transient,
                  bytes(cost, memory::Tag::Gradients),
                  "gradients");
+    // The table of docs/performance.md.
+    const auto mib = [](std::int64_t count) { return static_cast<double>(count) / (1 << 20); };
+    std::printf("| %d | %d | %.0f | %.0f | %.0f | %.0f |\n",
+                n,
+                stage,
+                mib(bytes(cost, memory::Tag::Parameters)),
+                mib(bytes(cost, memory::Tag::Gradients)),
+                mib(bytes(cost, memory::Tag::Optimizer)),
+                mib(cost.peak));
     if (n > 1) {
       const double peak = static_cast<double>(cost.peak);
       EXPECT_LE(peak, stage == 2 ? last_peak * (1 + kMemoryTolerance) : last_peak);

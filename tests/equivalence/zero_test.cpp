@@ -3,6 +3,8 @@
 // ZeRO stages, reductions and recomputation against stage 0, which replicates everything.
 #include <cmath>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "support/train_runs.h"
@@ -107,6 +109,57 @@ TEST(Zero, WhatIsGatheredWhenDoesNotChangeABit) {
   expect_same_bits(reference, capped.train(layout, kSteps));
 }
 
+/// Groups of every size that divides the ranks, by either name.
+TEST(ZeroGroups, GiveTheSameBitsAsStageZero) {
+  TinyRun run = sharded_run();
+  run.set("bf16.enabled", "true").set("model.tie_embeddings", "false");
+  const Layout zero{.ranks = 4, .accumulation = 2, .stage = 0};
+  const Layout three{.ranks = 4, .accumulation = 2, .stage = 3};
+  const Trace reference = run.train(zero, kSteps);
+
+  for (const auto& [key, size] : {std::pair("zero_hpz_partition_size", "2"),
+                                  std::pair("mics_shard_size", "2"),
+                                  std::pair("mics_shard_size", "1"),
+                                  std::pair("mics_shard_size", "4")}) {
+    SCOPED_TRACE(std::string(key) + " " + size);
+    TinyRun grouped = run;
+    expect_same_bits(
+        reference, grouped.set("zero_optimization." + std::string(key), size).train(three, kSteps));
+  }
+}
+
+TEST(ZeroGroups, OfThreeInSixRanksGiveTheSameBitsInFp32) {
+  const TinyRun run = sharded_run();
+  const Trace reference = run.train({.ranks = 6, .accumulation = 1, .stage = 0}, kSteps);
+
+  for (const char* size : {"2", "3"}) {
+    TinyRun grouped = sharded_run();
+    grouped.set("zero_optimization.zero_hpz_partition_size", size)
+        .set("zero_optimization.stage3_max_live_parameters", "1");
+    expect_same_bits(reference, grouped.train({.ranks = 6, .accumulation = 1, .stage = 3}, kSteps));
+  }
+}
+
+TEST(ZeroGroups, GoOnFromAndIntoOtherLayouts) {
+  TinyRun run = sharded_run();
+  TinyRun grouped = sharded_run();
+  grouped.set("zero_optimization.mics_shard_size", "2");
+  const Layout two{.ranks = 4, .accumulation = 1, .stage = 3};
+  const Layout other{.ranks = 2, .accumulation = 2, .stage = 1};
+  const Trace whole = run.train(other, 2 * kSteps);
+  const files::TempDir folder, back;
+  (void)grouped.train(two, kSteps, folder.path());
+  (void)run.train(other, kSteps, back.path());
+
+  for (const auto& [next, layout, from] : {std::tuple(&grouped, two, &folder),
+                                           std::tuple(&run, other, &folder),
+                                           std::tuple(&grouped, two, &back)}) {
+    const Trace rest = next->train(layout, 2 * kSteps, {}, *checkpoint::newest(from->path()));
+    EXPECT_EQ(rest.digest, whole.digest);
+    EXPECT_EQ(rest.eval_losses, whole.eval_losses);
+  }
+}
+
 TEST(Zero, ABucketSmallerThanAParameterChangesNoBit) {
   TinyRun small = sharded_run();
   small.set("zero_optimization.reduce_bucket_size", "1");
@@ -120,6 +173,68 @@ TEST(Zero, MoreRanksThanElementsOfABlockWork) {
   run.set("model.hidden_size", "4").set("model.num_heads", "2").set("model.num_layers", "1");
 
   expect_stages_equal(run, 4, 1);
+}
+
+TEST(SparseGradients, GiveTheSameBitsAsDenseOnes) {
+  for (const char* tied : {"true", "false"}) {
+    for (const char* reduction : {"\"each\"", "\"once\""}) {
+      TinyRun dense = sharded_run();
+      dense.set("model.tie_embeddings", tied).set("gradient_reduction", reduction);
+      TinyRun sparse = dense;
+      sparse.set("sparse_gradients", "true");
+      for (const Layout& layout : {Layout{.ranks = 3, .accumulation = 2, .stage = 0},
+                                   Layout{.ranks = 2, .accumulation = 3, .stage = 2},
+                                   Layout{.ranks = 2, .accumulation = 1, .stage = 3}}) {
+        SCOPED_TRACE(std::string("tied ") + tied + " " + reduction + " stage " +
+                     std::to_string(layout.stage));
+        expect_same_bits(dense.train(layout, kSteps), sparse.train(layout, kSteps));
+      }
+    }
+  }
+}
+
+TEST(SparseGradients, FallBackToDenseOnesWhereRowsAreMany) {
+  TinyRun run = sharded_run();
+  run.set("model.vocab_size", "256");
+  const Layout layout{.ranks = 4, .accumulation = 1, .micro_batch = 8, .stage = 1};
+  const Trace dense = run.train(layout, 2);
+
+  run.set("sparse_gradients", "true");
+
+  expect_same_bits(dense, run.train(layout, 2));
+}
+
+/// Gradients that are rounded before they travel are the same ones on any number of ranks.
+TEST(NarrowTravel, GivesTheSameBitsInEveryLayout) {
+  for (const char* type : {"\"bf16\"", "\"fp16\""}) {
+    SCOPED_TRACE(type);
+    TinyRun run = sharded_run();
+    const Trace wide = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
+    run.set("communication_data_type", type);
+    const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
+
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE("stage " + std::to_string(stage));
+      expect_same_bits(reference,
+                       run.train({.ranks = 2, .accumulation = 2, .stage = stage}, kSteps));
+      expect_same_bits(reference,
+                       run.train({.ranks = 4, .accumulation = 1, .stage = stage}, kSteps));
+    }
+    EXPECT_NE(reference.grad_norms, wide.grad_norms);
+    // 8 or 11 bits of a value, of very many values.
+    EXPECT_NEAR(reference.grad_norms[0], wide.grad_norms[0], 1e-3 * wide.grad_norms[0]);
+  }
+}
+
+TEST(NarrowTravel, OfOnceAgreesInPairsOfStages) {
+  TinyRun run = sharded_run();
+  run.set("communication_data_type", "\"bf16\"").set("gradient_reduction", "\"once\"");
+  std::vector<Trace> traces;
+  for (const int stage : {0, 1, 2, 3})
+    traces.push_back(run.train({.ranks = 2, .accumulation = 2, .stage = stage}, kSteps));
+
+  expect_same_bits(traces[0], traces[1]);
+  expect_same_bits(traces[2], traces[3]);
 }
 
 // Sums are cut elsewhere: the design's bound between the two pairs.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention.h"
 
+#include <array>
+
 #include "ops/support.h"
 
 #include "tessera/base/error.h"
@@ -163,6 +165,21 @@ TEST_P(AttentionDtypes, QueriesBehindACacheSeeWhatStandsBeforeThem) {
     p.args.query_offset = offset;
     expect_agreement(p);
   }
+}
+
+TEST_P(AttentionDtypes, MoreTokensThanABlockHoldsAgreeWithFloat64) {
+  // Blocks are of 128 queries and 512 keys: whole ones, cut ones, and queries that see no key of a
+  // block.
+  expect_agreement(problem(1, 2, 300, 300, 8, GetParam()));
+  for (const auto& [T, S, offset] : {std::array<std::int64_t, 3>{200, 700, 500}, {600, 600, 0}}) {
+    SCOPED_TRACE(T);
+    Problem p = problem(1, 1, T, S, 8, GetParam());
+    p.args.query_offset = offset;
+    expect_agreement(p);
+  }
+  Problem open = problem(1, 1, 130, 1030, 8, GetParam());
+  open.args.causal = false;
+  expect_agreement(open);
 }
 
 TEST_P(AttentionDtypes, PaddingAndDropoutAgreeWithFloat64) {

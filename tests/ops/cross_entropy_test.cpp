@@ -6,6 +6,7 @@
 #include "ops/support.h"
 
 #include "tessera/base/error.h"
+#include "tessera/ops/linear.h"
 
 namespace tessera::ops {
 namespace {
@@ -145,6 +146,39 @@ TEST(CrossEntropy, OnMetaThereIsNoLoss) {
   EXPECT_EQ(out.count, 0);
   EXPECT_EQ(out.loss_sum, 0.0);
   EXPECT_TRUE(out.dlogits_NV.is_meta());
+}
+
+TEST(LinearCrossEntropy, InPartsIsWhatItIsWhole) {
+  // So wide a vocabulary that rows are taken 256 at a time.
+  constexpr std::int64_t N = 600, C = 8, V = 100'003;
+  const at::Tensor x = random({N, C}, 1, at::kBFloat16), w = random({V, C}, 2, at::kBFloat16);
+  std::vector<std::int64_t> names;
+  for (std::int64_t row = 0; row < N; ++row)
+    names.push_back(row % 5 == 4 ? kIgnoreLabel : row * 7919 % V);
+  const at::Tensor labels = int64s(names);
+
+  const CrossEntropyOut parts = linear_cross_entropy(x, w, labels, 0.1, true);
+  const CrossEntropyOut whole = cross_entropy_(linear(x, w, {}, at::kFloat), labels, 0.1, true);
+
+  EXPECT_EQ(parts.count, whole.count);
+  EXPECT_NEAR(parts.loss_sum, whole.loss_sum, 1e-6 * whole.loss_sum);
+  EXPECT_EQ(parts.dlogits_NV.scalar_type(), at::kBFloat16);
+  // Products of parts may be cut otherwise: a value next to a rounding may fall to its other side.
+  expect_close(parts.dlogits_NV, doubles(whole.dlogits_NV), 2 * epsilon(at::kBFloat16));
+  EXPECT_EQ(linear_cross_entropy(x, w, labels, 0.1, false).loss_sum, parts.loss_sum);
+}
+
+TEST(LinearCrossEntropy, NamesTheRowOfALabelBeyondTheVocabulary) {
+  const at::Tensor x = random({300, 4}, 1, at::kBFloat16), w = random({9, 4}, 2, at::kBFloat16);
+  const at::Tensor labels = at::zeros({300}, at::kLong);
+  labels[290].fill_(9);
+
+  try {
+    linear_cross_entropy(x, w, labels, 0.0, true);
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("row 290"), std::string::npos) << error.text();
+  }
 }
 
 }  // namespace

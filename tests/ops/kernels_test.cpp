@@ -113,15 +113,26 @@ TEST(Kernels, CrossEntropyAndSoftmaxAgreeAcrossInstructionSets) {
   expect_same_bits([&](const cpu::Kernels& k) {
     const at::Tensor x = logits.clone(), p = logits.clone(), d = logits.clone(),
                      losses = at::empty({kRows}, at::kDouble);
-    k.cross_entropy({x.data_ptr<float>(),
-                     labels.data_ptr<std::int64_t>(),
-                     losses.data_ptr<double>(),
-                     kColumns,
-                     -100,
-                     0.1,
-                     true},
-                    0,
-                    kRows);
+    k.cross_entropy[cpu::kF32]({x.data_ptr<float>(),
+                                labels.data_ptr<std::int64_t>(),
+                                losses.data_ptr<double>(),
+                                kColumns,
+                                -100,
+                                0.1,
+                                x.data_ptr()},
+                               0,
+                               kRows);
+    const at::Tensor y = logits.clone(), narrow = at::empty(logits.sizes(), at::kBFloat16);
+    k.cross_entropy[cpu::kBF16]({y.data_ptr<float>(),
+                                 labels.data_ptr<std::int64_t>(),
+                                 losses.data_ptr<double>(),
+                                 kColumns,
+                                 -100,
+                                 0.1,
+                                 narrow.data_ptr()},
+                                0,
+                                kRows);
+    EXPECT_TRUE(same_bits(x.to(at::kBFloat16), narrow));
     k.softmax({p.data_ptr<float>(), mask.data_ptr<float>(), 1, kRows, kColumns, 60, true, 0.3F},
               0,
               kRows);

@@ -15,6 +15,7 @@ namespace {
 using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 using testing::SizeIs;
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
@@ -205,6 +206,44 @@ TEST(FirstTables, SayWhatIsTrainedAndWhetherItFits) {
                             "1234"}) {
     EXPECT_THAT(lines, Contains(HasSubstr(words))) << words;
   }
+}
+
+TEST(FirstTables, SayWhenCheckpointsAreWritten) {
+  const auto table = [](const std::string& options) {
+    const std::string text =
+        R"({"model": {"preset": "nano"}, "train_batch_size": 4, "eval": {"every": 5},
+            "data": {"train": "a.txt", "sequence_length": 128, "validation_fraction": 0.1},
+            "checkpoint": )" +
+        options + "}";
+    return first_table(make_plan(json::parse(text, "c.json"), 1, "my.json"), TableFacts());
+  };
+  EXPECT_THAT(table("{}"), Contains(HasSubstr("every 15 minutes")));
+  EXPECT_THAT(
+      table(R"({"every": 5, "every_minutes": 0.5, "best": true})"),
+      Contains(HasSubstr("every 5 steps and every 0.5 minutes and at the best evaluation")));
+  EXPECT_THAT(table(R"({"best": true, "keep": 3})"), Contains(HasSubstr("x 4 kept")));
+  EXPECT_THAT(table(R"({"every": 0})"), Contains(HasSubstr("at the end only")));
+  EXPECT_THAT(table(R"({"every": 5})"), Contains(HasSubstr("while it saves")));
+  for (const char* options : {R"({"every": 0})", R"({"every": 5, "async": false})"})
+    EXPECT_THAT(table(options), Not(Contains(HasSubstr("while it saves")))) << options;
+}
+
+TEST(MemoryOfSaving, TrainingWaitsWhereTheCopyDoesNotFit) {
+  Plan plan = plan_of("gpt2-small", R"("train_batch_size": 4, "checkpoint": {"every": 5})", 2);
+  const auto both =
+      static_cast<std::uint64_t>(2 * (estimate_memory(plan).total() + saving_bytes(plan)));
+  // Masters and two moments, halved; a layer has 12 C^2 + 13 C values.
+  constexpr std::int64_t kWide = 768;
+  constexpr std::int64_t kSmall = 12 * (12 * kWide * kWide + 13 * kWide) + (256 + 128 + 2) * kWide;
+  EXPECT_EQ(saving_bytes(plan), kSmall * 12 / 2);
+
+  save_as_memory_allows(plan, both * 100 / 94);
+  EXPECT_TRUE(plan.save_in_background);
+
+  save_as_memory_allows(plan, both);
+  EXPECT_FALSE(plan.save_in_background);
+  EXPECT_EQ(saving_bytes(plan), 0);
+  EXPECT_THAT(plan.notes, Contains(HasSubstr("training waits while a checkpoint is written")));
 }
 
 TEST(FirstTables, StayShortHoweverManyChangesThereAre) {

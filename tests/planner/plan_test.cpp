@@ -17,6 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 json::Value source_of(const std::string& text) {
   return json::parse(text, "c.json");
@@ -370,6 +371,8 @@ INSTANTIATE_TEST_SUITE_P(
                      "params": {"warmup_num_steps": 9, "total_num_steps": 9}})"),
                 {"scheduler.params", "warm-up of 9"}},
         Refused{with(kBatch + R"(, "eval": {"every": 10})"), {"eval.every", "nothing to evaluate"}},
+        Refused{with(kBatch + R"(, "checkpoint": {"best": true})"),
+                {"checkpoint.best", "eval.every"}},
         Refused{with(kBatch + R"(, "trainer": {"epochs": 0})"), {"trainer.epochs", "more than 0"}},
         Refused{with(kBatch + R"(, "tokenizer": {"type": "bpe"})"), {"tokenizer.type", "gpt2"}},
         Refused{R"({"model": {"from": "/no/such/folder"}, "data": {"train": "a"}, )" + kBatch + "}",
@@ -402,6 +405,62 @@ TEST(Plans, ZeroKeysSetWhatIsGatheredAndWhatStays) {
   EXPECT_EQ(plan.gather.max_live, 1'000'000'000);
   EXPECT_EQ(plan.gather.max_reuse_distance, 0);
   EXPECT_EQ(plan.weight_layout.residency, parallel::Residency::Sharded);
+}
+
+TEST(Plans, CutTheRanksIntoGroupsThatShardTheWeights) {
+  const auto groups = [](const std::string& keys, int ranks) {
+    return plan_of(
+        with(R"("train_batch_size": 8, "zero_optimization": {"stage": 3, )" + keys + "}"), ranks);
+  };
+  const Plan two = groups(R"("zero_hpz_partition_size": 2)", 8);
+
+  EXPECT_EQ(two.mesh().size(mesh::Axis::DpShard), 2);
+  EXPECT_EQ(two.mesh().size(mesh::Axis::DpRep), 4);
+  EXPECT_EQ(two.mesh().group(5, {mesh::Axis::DpShard}), (std::vector<int>{4, 5}));
+  EXPECT_EQ(groups(R"("mics_shard_size": 4)", 8).shard_ranks, 4);
+  EXPECT_EQ(groups(R"("mics_shard_size": 1)", 8).weight_layout.residency,
+            parallel::Residency::Whole);
+  for (const char* off : {R"("zero_hpz_partition_size": 1)",
+                          R"("mics_shard_size": -1)",
+                          R"("zero_hpz_partition_size": 0, "mics_shard_size": 0)"}) {
+    EXPECT_EQ(groups(off, 8).shard_ranks, 8) << off;
+  }
+  EXPECT_EQ(groups(R"("mics_shard_size": 4)", 1).shard_ranks, 1) << "one rank shards nothing";
+}
+
+TEST(Plans, RefuseGroupsThatDoNotDivideTheRanks) {
+  const std::string keys =
+      with(R"("train_batch_size": 8, "zero_optimization": {"stage": 3, "mics_shard_size": 3})");
+
+  EXPECT_THAT(refusal(keys, 8),
+              AllOf(HasSubstr("zero_optimization.mics_shard_size"),
+                    HasSubstr("8 ranks cannot be cut into groups of 3"),
+                    HasSubstr("set it to 2 or 4, or use -n 9")));
+  EXPECT_THAT(refusal(keys, 2), HasSubstr("set it to 2, or use -n 3"));
+}
+
+TEST(Plans, TellOnceWhereSparseGradientsDoNotPay) {
+  const auto notes = [](const std::string& keys, int ranks) {
+    return plan_of(with(R"("train_batch_size": 8, "sparse_gradients": true)" + keys), ranks).notes;
+  };
+
+  EXPECT_THAT(notes("", 2), Contains(HasSubstr("the tied table's use by the head")));
+  EXPECT_THAT(notes("", 1), Not(Contains(HasSubstr("sparse_gradients"))));
+  EXPECT_THAT(notes(R"(, "communication_data_type": "bf16")", 2),
+              Contains("communication_data_type is 16-bit: sparse_gradients has no effect, "
+                       "gradients travel whole"));
+  const std::string untied = R"({"model": {"preset": "nano", "tie_embeddings": false},
+      "data": {"train": "a.txt"}, "train_batch_size": 8, "sparse_gradients": true})";
+  EXPECT_THAT(plan_of(untied, 2).notes, Not(Contains(HasSubstr("sparse_gradients"))));
+}
+
+TEST(Plans, RefuseTwoNarrowTypesOfGradients) {
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 8, "communication_data_type": "fp16",
+                              "data_types": {"grad_accum_dtype": "bf16"})")),
+              AllOf(HasSubstr("communication_data_type: fp16 does not go with sums in bf16"),
+                    HasSubstr("set it to \"bf16\"")));
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 8, "communication_data_type": "int8")")),
+              HasSubstr("communication_data_type"));
 }
 
 TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {
@@ -516,51 +575,6 @@ TEST(Plans, TellMuPTheWidthOfTheModel) {
 
   const json::Value* params = plan.resolved.find("optimizer")->find("params");
   EXPECT_EQ(params->find("hidden_size")->as_integer(), 128);
-}
-
-class OwnBlock final : public nn::Objective {
- public:
-  void declare(nn::Params& params) override {
-    params.add("weight", {5, 7}, {"", ""}, Init::zeros());
-    params.tied("shared", {3}, {""}, Init::zeros());
-  }
-  nn::Outcome forward(nn::Flow /*in*/,
-                      const nn::Batch& /*batch*/,
-                      nn::StepContext& /*context*/) override {
-    return {};
-  }
-  [[nodiscard]] std::vector<double> denominators(const nn::Batch& /*batch*/) const override {
-    return {1.0};
-  }
-};
-
-nn::Model own_model() {
-  const auto make = [] { return std::make_unique<OwnBlock>(); };
-  return {{{"first", make}, {"second", make}}};
-}
-
-TEST(Plans, TakeAModelOfTheProgramsOwn) {
-  const json::Value source = source_of(R"({"data": {"train": "a.txt", "sequence_length": 8},
-      "train_batch_size": 4, "activation_checkpointing": {"enabled": true},
-      "optimizer": {"groups": [{"pattern": "first", "frozen": true}]}})");
-  const Plan plan = make_plan(source, 1, "own.json", own_model());
-
-  EXPECT_EQ(plan.model.num_parameters, 5 * 7 * 2 + 3);
-  EXPECT_EQ(plan.recompute.blocks, (std::vector<bool>{true, true}));
-  EXPECT_TRUE(plan.weight_layout.frozen("first.weight"));
-  EXPECT_FALSE(plan.weight_layout.frozen("second.weight"));
-  EXPECT_EQ(plan.resolved.find("model")->find("second.weight")->dump(), "[5,7]");
-}
-
-TEST(Plans, RefuseAModelSectionBesideTheProgramsOwn) {
-  const json::Value source = source_of(with(R"("train_batch_size": 4)"));
-
-  try {
-    make_plan(source, 1, "own.json", own_model());
-    FAIL() << "was taken";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.text(), AllOf(HasSubstr("model"), HasSubstr("of its own")));
-  }
 }
 
 }  // namespace

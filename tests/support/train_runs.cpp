@@ -84,7 +84,7 @@ Trace TinyRun::train(const Layout& layout,
   const files::TempDir own;
   const std::filesystem::path root = save.empty() ? own.path() : save;
   Trace trace;
-  comm::run_threads(layout.ranks, [&](comm::World& world) {
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     memory::Ledger ledger;
     const memory::ScopedLedger scoped(ledger);

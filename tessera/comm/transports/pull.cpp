@@ -111,7 +111,7 @@ WorkPtr PullTransport::reduce_scatter(
     return completed_work(ground_->control);
   }
   begin.signature.op = op;
-  count(in);
+  count(group, in);
   claim_slot(begin);
   offer(begin, in, group.size(), false);
   keep(begin, out);
@@ -127,7 +127,7 @@ WorkPtr PullTransport::all_gather(const Group& group, Span in, Span out, CallSit
     copy_alone(in, out);
     return completed_work(ground_->control);
   }
-  count(out);
+  count(group, out);
   claim_slot(begin);
   const bool apart = in.data == place.data || !overlap(in, out);
   offer(begin, in, group.size() - 1, !apart);
@@ -145,7 +145,7 @@ WorkPtr PullTransport::all_to_all(const Group& group, Span in, Span out, CallSit
     copy_alone(in, out);
     return completed_work(ground_->control);
   }
-  count(in);
+  count(group, in);
   claim_slot(begin);
   offer(begin, in, group.size(), overlap(in, out));
   keep(begin, out);
@@ -160,7 +160,7 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   Operation::Start begin = start(group_channel(group), Kind::AllReduce, data, site);
   if (group.size() == 1) return completed_work(ground_->control);
   begin.signature.op = op;
-  count(data, 2);
+  count(group, data, 2);
   claim_slot(begin);
   if (data.bytes() <= kMailboxBytes) {
     offer(begin, data, group.size(), true);
@@ -178,7 +178,7 @@ WorkPtr PullTransport::broadcast(const Group& group, Span data, int root_index, 
   Operation::Start begin = start(group_channel(group), Kind::Broadcast, data, site);
   if (group.size() == 1) return completed_work(ground_->control);
   begin.signature.root = root_index;
-  count(data);
+  count(group, data);
   claim_slot(begin);
   if (group.index == root_index) {
     offer(begin, data, group.size() - 1, false);
@@ -237,6 +237,18 @@ void PullTransport::abort(const Error& error) noexcept {
 void PullTransport::count(const Span& span, std::int64_t times) {
   traffic_.elements += times * static_cast<std::int64_t>(span.count);
   traffic_.bytes += times * static_cast<std::int64_t>(span.bytes());
+}
+
+void PullTransport::count(const Group& group, const Span& span, std::int64_t times) {
+  count(span, times);
+  Traffic& of_group = traffic_of_[group.id];
+  of_group.elements += times * static_cast<std::int64_t>(span.count);
+  of_group.bytes += times * static_cast<std::int64_t>(span.bytes());
+}
+
+Traffic PullTransport::traffic(const Group& group) const {
+  const auto found = traffic_of_.find(group.id);
+  return found == traffic_of_.end() ? Traffic() : found->second;
 }
 
 double PullTransport::take_comm_seconds() noexcept {

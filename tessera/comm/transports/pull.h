@@ -44,6 +44,7 @@ class PullTransport final : public Transport {
   void abort(const Error& error) noexcept override;
   double take_comm_seconds() noexcept override;
   [[nodiscard]] Traffic traffic() const noexcept override { return traffic_; }
+  [[nodiscard]] Traffic traffic(const Group& group) const override;
   void set_stall_limit(double seconds) noexcept override { stall_limit_s_ = seconds; }
 
  private:
@@ -74,6 +75,7 @@ class PullTransport final : public Transport {
   bool spin(const std::function<bool()>& ready);
   bool move_all();
   void count(const Span& span, std::int64_t times = 1);
+  void count(const Group& group, const Span& span, std::int64_t times = 1);
   void report_stall(const Awaited& awaited, const std::vector<int>& missing);
 
   std::string name_;
@@ -85,6 +87,7 @@ class PullTransport final : public Transport {
   double stall_limit_s_ = kStallLimit;
   double comm_s_ = 0;
   Traffic traffic_;
+  std::map<int, Traffic> traffic_of_;  ///< by the group's id
   int timers_ = 0;
 };
 

@@ -105,6 +105,7 @@ class SoloTransport final : public Transport {
   void abort(const Error& error) noexcept override { abort_world(control_, 0, error); }
   double take_comm_seconds() noexcept override { return 0; }
   [[nodiscard]] Traffic traffic() const noexcept override { return {}; }
+  [[nodiscard]] Traffic traffic(const Group&) const override { return {}; }
   void set_stall_limit(double) noexcept override {}
 
  private:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // When checkpoints are written.
-#include <string>
+#include <cmath>
+#include <filesystem>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,12 +10,22 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/consensus.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/engine/hooks/hooks.h"
 
 namespace tessera::engine {
 namespace {
 
-constexpr double kDefaultInterval = 15 * 60;  // seconds, when no number of steps is given
+std::filesystem::path root_of(const Trainer& trainer) {
+  return trainer.run_dir() / "checkpoints";
+}
+
+void tell_unpruned(Trainer& trainer, const std::optional<Error>& failure) {
+  if (!failure) return;
+  trainer.note_incomplete(failure->what());
+  log::warn("older checkpoints stay: " + failure->text());
+}
 
 }  // namespace
 
@@ -21,50 +33,118 @@ CheckpointHook::CheckpointHook(planner::CheckpointOptions options)
     : Hook(kReport), options_(std::move(options)) {}
 
 void CheckpointHook::before_train(Trainer& trainer) {
-  last_save_ = now_s();
+  last_ = now_s();
+  // Of weights that came from another run the best ones are there, not here.
+  Engine& engine = trainer.engine();
+  if (!engine.best()) return;
+  bool here = false;
+  for (const auto& folder : checkpoint::list(root_of(trainer)))
+    here = here || checkpoint::step_of(folder) == engine.best()->step;
+  if (!here) engine.set_best(std::nullopt);
+}
+
+/// Rank 0's clock decides for all, within the next step: clocks of ranks may differ by a step.
+void CheckpointHook::before_train_iter(Trainer& trainer) {
+  const auto interval = options_.interval_s();
+  Engine& engine = trainer.engine();
+  engine.propose_save(interval && engine.world().speaks() && now_s() - last_ >= *interval);
+}
+
+void CheckpointHook::after_test(Trainer& trainer, const EvalReport& report) {
+  const auto& best = trainer.engine().best();
+  if (!options_.best || !std::isfinite(report.loss) || (best && report.loss >= best->loss)) return;
+  found_ = {trainer.engine().step(), report.loss};
+}
+
+bool CheckpointHook::is_best(Trainer& trainer) const {
+  return found_ && found_->step == trainer.engine().step();
 }
 
 bool CheckpointHook::due(Trainer& trainer, const StepReport& report) const {
-  if (report.stop_requested) return true;
-  if (options_.every) return *options_.every > 0 && report.step % *options_.every == 0;
-  // Rank 0's clock decides for all: clocks of ranks may differ by a step.
-  comm::World& world = trainer.engine().world();
-  const double mine = world.speaks() && now_s() - last_save_ >= kDefaultInterval ? 1.0 : 0.0;
-  return world.all_reduce(
-             world.everyone(), {mine}, comm::Op::Max, TESSERA_HERE("is a checkpoint due"))[0] > 0;
+  if (report.stop_requested) return options_.save_on_signal;
+  // The last one waits for the last evaluation, which says whether it is the best.
+  if (options_.best && options_.final && report.step == trainer.engine().max_steps()) return false;
+  return is_best(trainer) || report.save_proposed ||
+         (options_.every.value_or(0) > 0 && report.step % *options_.every == 0);
 }
 
 void CheckpointHook::after_train_iter(Trainer& trainer, const StepReport& report) {
-  if (due(trainer, report)) save(trainer);
+  Engine& engine = trainer.engine();
+  if (engine.saving() && engine.save_settled()) finish(trainer);
+  const bool last = report.stop_requested || report.step == engine.max_steps();
+  if (due(trainer, report)) save(trainer, last);
 }
 
 void CheckpointHook::after_train(Trainer& trainer) {
-  if (options_.final && trainer.last() && trainer.saved_step() != trainer.engine().step())
-    save(trainer);
+  finish(trainer);
+  if (!trainer.last()) return;
+  if (trainer.stop_signal() != 0 && !options_.save_on_signal) return;
+  const bool saved = trainer.saved_step() == trainer.engine().step();
+  if (is_best(trainer) || (options_.final && !saved)) save(trainer, /*wait=*/true);
 }
 
-void CheckpointHook::save(Trainer& trainer) {
+/// Only what all ranks know alike may be survived: a save that the disk refuses is.
+void CheckpointHook::attempt(Trainer& trainer, const std::function<void()>& work) {
   Engine& engine = trainer.engine();
   engine.pause_clock();
   try {
-    const std::filesystem::path root = trainer.run_dir() / "checkpoints";
-    const double start = now_s();
-    const std::filesystem::path folder = engine.save(root);
-    trainer.note_saved();
-    if (engine.world().speaks()) checkpoint::prune(root, static_cast<int>(options_.keep));
-    if (Console* console = trainer.console()) {
-      console->line(
-          fmt::format("checkpoint {} written in {:.1f} s", folder.string(), now_s() - start));
-    }
+    work();
   } catch (const Error& error) {
-    // Only what all ranks know alike may be survived: a failed save is.
     if (error.kind() != Error::Kind::Io) throw;
+    engine.set_best(before_);
     trainer.note_incomplete(error.what());
     if (engine.world().speaks())
       log::warn("training goes on without this checkpoint: " + error.text());
   }
-  last_save_ = now_s();
   engine.resume_clock();
+}
+
+/// Begins to write a checkpoint; with `wait` it stands on return.
+void CheckpointHook::save(Trainer& trainer, bool wait) {
+  finish(trainer);
+  Engine& engine = trainer.engine();
+  last_ = now_s();
+  step_ = engine.step();
+  before_ = engine.best();
+  if (is_best(trainer)) engine.set_best(std::exchange(found_, std::nullopt));
+  const std::filesystem::path root = root_of(trainer);
+  const auto prune = [root, keep = static_cast<int>(options_.keep), best = engine.best()] {
+    checkpoint::prune(root, keep, best ? std::optional(best->step) : std::nullopt);
+  };
+  attempt(trainer, [&] {
+    if (engine.plan().save_in_background && !wait) {
+      engine.save_in_background(root, prune);
+      waited_ = now_s() - last_;
+      return;
+    }
+    const std::filesystem::path folder = engine.save(root);
+    trainer.note_saved(step_);
+    if (engine.world().speaks()) tell_unpruned(trainer, checkpoint::caught(prune));
+    if (Console* console = trainer.console()) {
+      console->line(
+          fmt::format("checkpoint {} written in {:.1f} s", folder.string(), now_s() - last_));
+    }
+  });
+}
+
+/// Ends the save under way, if there is one.
+void CheckpointHook::finish(Trainer& trainer) {
+  Engine& engine = trainer.engine();
+  if (!engine.saving()) return;
+  const double start = now_s();
+  attempt(trainer, [&] {
+    const checkpoint::BackgroundSave::Outcome outcome = engine.finish_save();
+    trainer.note_saved(step_);
+    tell_unpruned(trainer, outcome.then);
+    if (Console* console = trainer.console()) {
+      console->line(
+          fmt::format("checkpoint {} written in {:.1f} s, for {:.2f} of which training "
+                      "waited",
+                      outcome.folder.string(),
+                      now_s() - last_,
+                      waited_ + now_s() - start));
+    }
+  });
 }
 
 }  // namespace tessera::engine

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -98,21 +100,32 @@ class EvaluationHook final : public Hook {
   std::int64_t evaluated_step_ = -1;
 };
 
-/// Checkpoints every so many steps or minutes, at a stop and at the end. One that cannot be written
-/// is told, and training goes on.
+/// Checkpoints every so many steps or minutes, at the best evaluation, at a stop and at the end.
+/// One is under way at a time: the next waits for it, and so does the end. One that cannot be
+/// written is told, and training goes on.
 class CheckpointHook final : public Hook {
  public:
   explicit CheckpointHook(planner::CheckpointOptions options);
   [[nodiscard]] std::string_view name() const override { return "checkpoint"; }
   void before_train(Trainer& trainer) override;
+  void before_train_iter(Trainer& trainer) override;
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_train(Trainer& trainer) override;
+  void after_test(Trainer& trainer, const EvalReport& report) override;
 
  private:
   [[nodiscard]] bool due(Trainer& trainer, const StepReport& report) const;
-  void save(Trainer& trainer);
+  [[nodiscard]] bool is_best(Trainer& trainer) const;
+  void save(Trainer& trainer, bool wait);
+  void finish(Trainer& trainer);
+  void attempt(Trainer& trainer, const std::function<void()>& work);
+
   planner::CheckpointOptions options_;
-  double last_save_ = 0.0;
+  std::optional<BestEvaluation> found_;   ///< better than what any checkpoint has
+  std::optional<BestEvaluation> before_;  ///< the best one without the last save
+  double last_ = 0.0;                     ///< time of the last save
+  std::int64_t step_ = 0;                 ///< of it
+  double waited_ = 0.0;                   ///< what training lost to it
 };
 
 /// The live line of a terminal: bar, loss, speed, ETA.

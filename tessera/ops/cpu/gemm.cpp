@@ -44,7 +44,8 @@ void gemm_to_fp32(const at::Tensor& a,
                   const at::Tensor& b,
                   bool transpose_b,
                   const at::Tensor& c_MN,
-                  bool accumulate) {
+                  bool accumulate,
+                  float scale) {
   TESSERA_ASSERT(a.is_contiguous() && b.is_contiguous() && c_MN.is_contiguous());
   TESSERA_ASSERT(a.scalar_type() == b.scalar_type() && c_MN.scalar_type() == at::kFloat);
   gemm_to_fp32(a.scalar_type(),
@@ -55,7 +56,8 @@ void gemm_to_fp32(const at::Tensor& a,
                {b.data_ptr(), b.size(1), transpose_b},
                c_MN.data_ptr<float>(),
                c_MN.size(1),
-               accumulate);
+               accumulate,
+               scale);
 }
 
 void gemm_to_fp32(at::ScalarType dtype,
@@ -66,7 +68,8 @@ void gemm_to_fp32(at::ScalarType dtype,
                   const Matrix16& b,
                   float* c,
                   std::int64_t c_stride,
-                  bool accumulate) {
+                  bool accumulate,
+                  float scale) {
   MklGemm* gemm = gemm_of(dtype);
   TESSERA_ASSERT(gemm != nullptr);
   gemm(kRowMajor,
@@ -75,7 +78,7 @@ void gemm_to_fp32(at::ScalarType dtype,
        static_cast<int>(m),
        static_cast<int>(n),
        static_cast<int>(k),
-       1.0F,
+       scale,
        static_cast<const std::uint16_t*>(a.data),
        static_cast<int>(a.stride),
        static_cast<const std::uint16_t*>(b.data),

@@ -17,17 +17,19 @@ struct Matrix16 {
 };
 /// False for other dtypes, and where libtorch came without MKL.
 bool has_gemm_to_fp32(at::ScalarType dtype);
-/// c_MN = op(a) op(b) + (accumulate ? c_MN : 0). op transposes where asked. a, b: row-major, both
-/// bf16 or both fp16; c: row-major fp32. Requires has_gemm_to_fp32() of their dtype.
+/// c_MN = scale * op(a) op(b) + (accumulate ? c_MN : 0). op transposes where asked. a, b:
+/// row-major, both bf16 or both fp16; c: row-major fp32. Requires has_gemm_to_fp32() of their
+/// dtype.
 void gemm_to_fp32(const at::Tensor& a,
                   bool transpose_a,
                   const at::Tensor& b,
                   bool transpose_b,
                   const at::Tensor& c_MN,
-                  bool accumulate);
+                  bool accumulate,
+                  float scale = 1.0F);
 
-/// c = a b + (accumulate ? c : 0) with a [m, k], b [k, n] of `dtype`, c [m, n] fp32 in rows of
-/// `c_stride`. On one thread inside of a parallel region.
+/// c = scale * a b + (accumulate ? c : 0) with a [m, k], b [k, n] of `dtype`, c [m, n] fp32 in rows
+/// of `c_stride`. On one thread inside of a parallel region.
 void gemm_to_fp32(at::ScalarType dtype,
                   std::int64_t m,
                   std::int64_t n,
@@ -36,6 +38,7 @@ void gemm_to_fp32(at::ScalarType dtype,
                   const Matrix16& b,
                   float* c,
                   std::int64_t c_stride,
-                  bool accumulate);
+                  bool accumulate,
+                  float scale = 1.0F);
 
 }  // namespace tessera::ops::cpu

@@ -42,7 +42,7 @@ struct EntropyRows {
   std::int64_t vocab;
   std::int64_t ignored;
   double smoothing;
-  bool want_grad;
+  void* dlogits;  // in rows as the logits, may be they; or nullptr
 };
 /// Scores of (batch, head, query) rows, fp32, in place.
 struct SoftmaxRows {
@@ -123,7 +123,8 @@ struct Kernels {
                                   std::int64_t channels,
                                   std::int64_t begin,
                                   std::int64_t end);
-  void (*cross_entropy)(const EntropyRows&, std::int64_t begin, std::int64_t end);
+  /// By the type of dlogits.
+  void (*cross_entropy[kFloats])(const EntropyRows&, std::int64_t begin, std::int64_t end);
   void (*softmax)(const SoftmaxRows&, std::int64_t begin, std::int64_t end);
   /// dscores = probabilities * (dscores - sum of both) * scale, in place.
   void (*softmax_grad)(const float* probabilities,

@@ -66,8 +66,9 @@ at::Tensor widened_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_
 void widened_weight_grad(const at::Tensor& dy_NO,
                          const at::Tensor& x_NI,
                          const at::Tensor& dw_OI,
-                         bool accumulate) {
-  const at::Tensor x = widened(x_NI);
+                         bool accumulate,
+                         float scale) {
+  const at::Tensor x = scale == 1.0F ? widened(x_NI) : widened(x_NI).mul_(scale);
   for_panels(dy_NO.size(1), [&](std::int64_t begin, std::int64_t end) {
     const at::Tensor dy = widened(dy_NO.slice(1, begin, end)).t();
     at::Tensor dw = dw_OI.slice(0, begin, end);

@@ -15,10 +15,11 @@ void widened_linear(const at::Tensor& x_NI,
                     const at::Tensor& y_NO);
 /// dy_NO weight_OI, fp32: the panels are added up in order.
 at::Tensor widened_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
-/// dw_OI = dy_NO^T x_NI + (accumulate ? dw_OI : 0), fp32.
+/// dw_OI = scale * dy_NO^T x_NI + (accumulate ? dw_OI : 0), fp32.
 void widened_weight_grad(const at::Tensor& dy_NO,
                          const at::Tensor& x_NI,
                          const at::Tensor& dw_OI,
-                         bool accumulate);
+                         bool accumulate,
+                         float scale);
 
 }  // namespace tessera::ops::cpu

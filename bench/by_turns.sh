@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# Of the benchmarks that run ours and theirs by turns; sourced by them.
+
+# The allocator settings that suit PyTorch best.
+tuned=(env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456)
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+
+# case_of NAME COMMAND...: runs it and keeps its JSON line under the name.
+case_of() {
+  local name=$1 line
+  shift
+  line=$(python3 bench/peers/quiet_run.py -- "$@" | grep '^{' | tail -n 1)
+  printf '%-12s %s\n' "$name" "$line"
+  printf '%s\t%s\n' "$name" "$line" >>"$results"
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/checkpoint/background.h"
+
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "tessera/checkpoint/consensus.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+/// Requests to the process are for the thread that trains; a thread inherits what its maker blocks.
+class NoRequests {
+ public:
+  NoRequests() {
+    sigset_t requests;
+    sigemptyset(&requests);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2})
+      sigaddset(&requests, signal);
+    pthread_sigmask(SIG_BLOCK, &requests, &before_);
+  }
+  ~NoRequests() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoRequests(const NoRequests&) = delete;
+  NoRequests& operator=(const NoRequests&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+/// Where cores are short, training comes first. On Linux this is of one thread.
+void step_back() {
+  constexpr int kNice = 10;
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
+}
+
+}  // namespace
+
+void Worker::start(std::function<void()> work) {
+  wait();
+  failure_.reset();
+  done_.store(false, std::memory_order_relaxed);
+  try {
+    const NoRequests quiet;
+    thread_ = std::thread([this, work = std::move(work)] {
+      step_back();
+      failure_ = caught(work);
+      done_.store(true, std::memory_order_release);
+    });
+  } catch (const std::system_error& error) {
+    failure_ = Error(Error::Kind::Io,
+                     fmt::format("cannot start a thread that saves: {}", error.what()),
+                     "raise the limit on processes (ulimit -u), or set checkpoint.async false");
+    done_.store(true, std::memory_order_relaxed);
+  }
+}
+
+const std::optional<Error>& Worker::wait() {
+  if (thread_.joinable()) thread_.join();
+  return failure_;
+}
+
+BackgroundSave::BackgroundSave(Storage& storage,
+                               const std::filesystem::path& root,
+                               Meta meta,
+                               std::vector<PieceBytes> pieces,
+                               std::shared_ptr<const void> memory,
+                               Ranks ranks,
+                               std::function<void()> then)
+    : saver_(storage, root, std::move(meta), std::move(pieces), ranks),
+      memory_(std::move(memory)),
+      ranks_(std::move(ranks)),
+      then_(std::move(then)) {
+  together(
+      ranks_,
+      [&] {
+        if (ranks_.rank == 0) saver_.prepare();
+      },
+      [&] { saver_.discard(); });
+  worker_.start([this] { saver_.write_shard(&stop_); });
+}
+
+BackgroundSave::~BackgroundSave() {
+  stop_ = true;
+  worker_.wait();
+}
+
+BackgroundSave::Standing BackgroundSave::standing() {
+  if (worker_.busy()) return {.busy = true};
+  const bool failed = worker_.wait().has_value();
+  if (phase_ == Phase::Writing) memory_.reset();
+  return {.failed = failed};
+}
+
+void BackgroundSave::advance(Standing anywhere) {
+  if (settled_ || anywhere.busy) return;
+  if (anywhere.failed) {
+    settled_ = true;  // the rest is to say so, which finish() does
+  } else if (phase_ == Phase::Writing) {
+    publish();
+  } else {
+    phase_ = Phase::Done;
+    settled_ = true;
+  }
+}
+
+BackgroundSave::Outcome BackgroundSave::finish() {
+  if (phase_ == Phase::Writing) {
+    join_phase();
+    publish();
+  }
+  if (phase_ == Phase::Publishing) join_phase();
+  phase_ = Phase::Done;
+  settled_ = true;
+  return {saver_.folder(), then_failed_};
+}
+
+void BackgroundSave::join_phase() {
+  together(
+      ranks_,
+      [&] {
+        if (const auto& failure = worker_.wait()) throw Error(*failure);
+      },
+      [&] { saver_.discard(); });
+}
+
+void BackgroundSave::publish() {
+  worker_.wait();
+  memory_.reset();
+  phase_ = Phase::Publishing;
+  if (ranks_.rank != 0) return;
+  worker_.start([this] {
+    saver_.publish();
+    if (then_) then_failed_ = caught(then_);
+  });
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/checkpoint/saver.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/consensus.h"
+#include "tessera/checkpoint/folders.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Bytes that are hashed and written in one go: they stay in the cache in between.
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+constexpr int kPidBits = 22;  // the kernel's PID_MAX_LIMIT
+
+void check(const PieceBytes& bytes) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(Error::Kind::Bug, fmt::format("saving tensor \"{}\": {}", bytes.name, what));
+  };
+  if (bytes.name.empty()) refuse("a tensor needs a name");
+  if (checked_numel(bytes.shape) < 0) refuse("its shape overflows");
+  const std::int64_t count = bytes.piece.end - bytes.piece.begin;
+  if (count < 0 || bytes.bytes.size() != static_cast<std::uint64_t>(count) * size_of(bytes.dtype)) {
+    refuse(fmt::format("{} bytes for a piece of {} elements", bytes.bytes.size(), count));
+  }
+  if (count == 0) return;
+  if (const auto wrong = misplaced(bytes.shape, bytes.piece)) refuse(*wrong);
+}
+
+/// The checksums of a piece, one a block, from bytes that come in any portions.
+class BlockHasher {
+ public:
+  void update(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      if (hasher_ == nullptr) hasher_ = std::make_unique<files::Hasher>();
+      const auto take = std::min<std::size_t>(bytes.size(), kBlockBytes - filled_);
+      hasher_->update(bytes.first(take));
+      filled_ += take;
+      bytes = bytes.subspan(take);
+      if (filled_ == kBlockBytes) close();
+    }
+  }
+  std::vector<std::uint64_t> finish() {
+    if (hasher_ != nullptr) close();
+    return std::move(sums_);
+  }
+
+ private:
+  void close() {
+    sums_.push_back(hasher_->digest());
+    hasher_.reset();
+    filled_ = 0;
+  }
+  std::unique_ptr<files::Hasher> hasher_;
+  std::size_t filled_ = 0;
+  std::vector<std::uint64_t> sums_;
+};
+
+}  // namespace
+
+/// A piece of the shard: neighbouring ranges of one box, joined.
+struct Saver::Entry {
+  std::string name;  ///< of the tensor
+  DType dtype;
+  Shape shape;
+  mesh::Piece piece;
+  std::vector<std::span<const std::byte>> parts;
+};
+
+Saver::Saver(
+    Storage& storage, fs::path root, Meta meta, std::vector<PieceBytes> pieces, const Ranks& ranks)
+    : storage_(storage),
+      root_(std::move(root)),
+      meta_(std::move(meta)),
+      pieces_(std::move(pieces)),
+      rank_(ranks.rank),
+      size_(ranks.size),
+      final_(root_ / step_name(meta_.step)) {
+  const auto pid = broadcast(ranks, 0, static_cast<std::uint64_t>(::getpid()), kPidBits);
+  temp_ = root_ / temp_name(meta_.step, static_cast<std::int64_t>(pid));
+}
+
+std::vector<Saver::Entry> Saver::join_neighbours(const std::vector<PieceBytes>& pieces) {
+  std::vector<const PieceBytes*> sorted;
+  for (const auto& piece : pieces) {
+    check(piece);
+    if (piece.piece.begin < piece.piece.end) sorted.push_back(&piece);
+  }
+  const auto key = [](const PieceBytes& p) {
+    return std::tie(p.name, p.piece.box.begin, p.piece.box.end);
+  };
+  std::sort(sorted.begin(), sorted.end(), [&](const PieceBytes* a, const PieceBytes* b) {
+    return std::tuple_cat(key(*a), std::tie(a->piece.begin)) <
+           std::tuple_cat(key(*b), std::tie(b->piece.begin));
+  });
+  std::vector<Entry> entries;
+  const PieceBytes* last = nullptr;
+  for (const PieceBytes* piece : sorted) {
+    const bool follows = last != nullptr && key(*last) == key(*piece) &&
+                         last->shape == piece->shape && last->dtype == piece->dtype &&
+                         last->piece.end == piece->piece.begin;
+    if (!follows) entries.push_back({piece->name, piece->dtype, piece->shape, piece->piece, {}});
+    entries.back().piece.end = piece->piece.end;
+    entries.back().parts.emplace_back(piece->bytes);
+    last = piece;
+  }
+  return entries;
+}
+
+void Saver::prepare() {
+  TESSERA_ASSERT(meta_.step >= 0 && meta_.samples >= 0 && meta_.tokens >= 0);
+  make_folders(root_);
+  tidy(storage_, root_);
+  storage_.make_folder(temp_);
+}
+
+void Saver::make_folders(const fs::path& path) {
+  if (path.empty() || fs::is_directory(path)) return;
+  make_folders(path.parent_path());
+  if (fs::is_directory(path)) return;  // "a/" is "a"
+  storage_.make_folder(path);
+  storage_.sync_folder(path.parent_path().empty() ? "." : path.parent_path());
+}
+
+void Saver::write_shard(const std::atomic<bool>* stop) {
+  const std::vector<Entry> entries = join_neighbours(pieces_);
+  Manifest part;
+  part.meta.step = meta_.step;
+  ByEntry by_entry;
+  std::vector<TensorEntry> layout = describe(entries, part, by_entry);
+  const std::string header = lay_out(layout, {{"format", "pt"}});
+  const std::uint64_t data_bytes = layout.empty() ? 0 : layout.back().end;
+  const auto output = storage_.create(temp_ / shard_name(rank_), header.size() + data_bytes);
+  output->append(std::as_bytes(std::span(header)));
+  for (const auto& laid : layout) {
+    const auto& [entry, stored] = by_entry.at(laid.name);
+    stored->checksums = write_entry(*output, *entry, stop);
+  }
+  output->sync();
+  write_text(temp_ / part_name(rank_), dump(part));
+}
+
+/// Fills `part` with the tensors and pieces of `entries` and names each piece in the file: NAME
+/// where it is the whole tensor (so that other programs read a lone rank's shard as it is), else
+/// NAME@ and the index of its first element.
+std::vector<TensorEntry> Saver::describe(const std::vector<Entry>& entries,
+                                         Manifest& part,
+                                         ByEntry& by_entry) const {
+  std::vector<TensorEntry> layout;
+  for (const Entry& entry : entries) {
+    if (part.tensors.empty() || part.tensors.back().name != entry.name) {
+      part.tensors.push_back({entry.name, entry.dtype, entry.shape, {}});
+    }
+    StoredTensor& tensor = part.tensors.back();
+    TESSERA_REQUIRE(
+        tensor.dtype == entry.dtype && tensor.shape == entry.shape,
+        Bug,
+        fmt::format("saving tensor \"{}\": two shapes or dtypes on one rank", entry.name),
+        "");
+    const std::int64_t count = entry.piece.end - entry.piece.begin;
+    const bool whole = count == checked_numel(entry.shape);
+    std::string name =
+        whole ? entry.name
+              : fmt::format("{}@{}", entry.name, first_index(entry.shape, entry.piece));
+    tensor.pieces.push_back({shard_name(rank_), name, entry.piece, {}});
+    layout.push_back(
+        {.name = name, .dtype = entry.dtype, .shape = whole ? entry.shape : Shape{count}});
+  }
+  add_empty_tensors(part);
+  std::size_t next = 0;
+  for (auto& tensor : part.tensors) {
+    for (auto& piece : tensor.pieces)
+      by_entry[piece.entry] = {&entries[next++], &piece};
+  }
+  return layout;
+}
+
+/// A tensor without elements has no piece, but it exists.
+void Saver::add_empty_tensors(Manifest& part) const {
+  std::set<std::string> known;
+  for (const auto& piece : pieces_) {
+    if (checked_numel(piece.shape) == 0 && known.insert(piece.name).second) {
+      part.tensors.push_back({piece.name, piece.dtype, piece.shape, {}});
+    }
+  }
+}
+
+std::vector<std::uint64_t> Saver::write_entry(Output& output,
+                                              const Entry& entry,
+                                              const std::atomic<bool>* stop) {
+  BlockHasher hasher;
+  for (std::span<const std::byte> bytes : entry.parts) {
+    while (!bytes.empty()) {
+      if (stop != nullptr && stop->load()) throw Error(Error::Kind::Io, "the save was given up");
+      const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
+      hasher.update(chunk);
+      output.append(chunk);
+      bytes = bytes.subspan(chunk.size());
+    }
+  }
+  return hasher.finish();
+}
+
+void Saver::write_text(const fs::path& path, const std::string& text) {
+  const auto output = storage_.create(path, text.size());
+  output->append(std::as_bytes(std::span(text)));
+  output->sync();
+}
+
+/// All ranks' parts as one manifest, proven complete.
+Manifest Saver::collect() const {
+  std::map<std::string, StoredTensor> tensors;
+  for (int rank = 0; rank < size_; ++rank) {
+    for (auto& tensor : read_manifest(temp_ / part_name(rank)).tensors) {
+      const auto [at, fresh] = tensors.try_emplace(tensor.name, tensor);
+      if (fresh) continue;
+      StoredTensor& known = at->second;
+      TESSERA_REQUIRE(
+          known.dtype == tensor.dtype && known.shape == tensor.shape,
+          Bug,
+          fmt::format("saving tensor \"{}\": ranks disagree about its shape or dtype", tensor.name),
+          "");
+      std::move(tensor.pieces.begin(), tensor.pieces.end(), std::back_inserter(known.pieces));
+    }
+  }
+  Manifest manifest{meta_, {}};
+  for (auto& [name, tensor] : tensors)
+    manifest.tensors.push_back(std::move(tensor));
+  check_cover(manifest, Error::Kind::Bug, "saving " + final_.string());
+  return manifest;
+}
+
+void Saver::publish() {
+  write_text(temp_ / kManifestName, dump(collect()));
+  for (int rank = 0; rank < size_; ++rank)
+    storage_.remove(temp_ / part_name(rank));
+  storage_.sync_folder(temp_);
+  put_in_place();
+  storage_.sync_folder(root_);
+  try {
+    storage_.write_atomic(root_ / "latest", final_.filename().string() + "\n");
+  } catch (const Error& error) {
+    log::warn(error.what());  // only a hint: the checkpoint itself stands
+  }
+}
+
+/// At every moment one complete checkpoint of this step has a name that list() finds.
+void Saver::put_in_place() {
+  if (!fs::exists(fs::symlink_status(final_))) {
+    storage_.rename(temp_, final_);
+  } else if (storage_.exchange(temp_, final_)) {
+    storage_.sync_folder(root_);
+    storage_.remove(temp_);
+  } else {
+    const fs::path aside = root_ / replaced_name(meta_.step);
+    storage_.remove(aside);
+    storage_.rename(final_, aside);
+    storage_.rename(temp_, final_);
+    storage_.sync_folder(root_);
+    storage_.remove(aside);
+  }
+}
+
+void Saver::discard() const {
+  if (rank_ != 0) return;
+  try {
+    storage_.remove(temp_);
+  } catch (const Error& error) {
+    log::warn(error.what());  // the failure that led here is the one to report
+  }
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's checkpoints: what is in them, and copies that may be written while it goes on.
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/consensus.h"
+#include "tessera/checkpoint/storage.h"
+#include "tessera/engine/engine.h"
+
+namespace tessera::engine {
+namespace {
+
+struct ReleasePieces {
+  parallel::ShardedOptimizer& optimizer;
+  ~ReleasePieces() { optimizer.release_pieces(); }
+};
+
+/// Gives the pieces memory of their own, in one block.
+std::shared_ptr<const void> copy_out(std::vector<checkpoint::PieceBytes>& pieces) {
+  constexpr std::int64_t kGrain = std::int64_t{1} << 20;
+  std::size_t total = 0;
+  for (const auto& piece : pieces)
+    total += piece.bytes.size();
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
+  auto block =
+      std::make_shared<at::Tensor>(at::empty({static_cast<std::int64_t>(total)}, at::kByte));
+  auto* to = static_cast<std::byte*>(block->data_ptr());
+  for (auto& piece : pieces) {
+    const std::span<std::byte> from = piece.bytes;
+    at::parallel_for(0,
+                     static_cast<std::int64_t>(from.size()),
+                     kGrain,
+                     [&](std::int64_t begin, std::int64_t end) {
+                       std::memcpy(
+                           to + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
+                     });
+    piece.bytes = {to, from.size()};
+    to += from.size();
+  }
+  return block;
+}
+
+}  // namespace
+
+checkpoint::Meta Engine::meta() const {
+  checkpoint::Meta meta;
+  meta.step = step_;
+  meta.samples = samples_;
+  meta.tokens = tokens_;
+  meta.config = plan_.resolved;
+  meta.extra["skipped"] = json::Value::integer(skipped_);
+  if (scaler_) meta.extra["loss_scaler"] = scaler_->state();
+  meta.extra["data"] = json::Value::string(data_->fingerprint);
+  meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
+  meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());
+  meta.extra["threads_per_rank"] = json::Value::integer(plan_.threads);
+  meta.extra["ranks"] = json::Value::integer(world_.size());
+  if (best_) {
+    meta.extra["best_evaluation"] = json::Value::object(
+        {{"step", json::Value::integer(best_->step)}, {"loss", json::Value::number(best_->loss)}});
+  }
+  return meta;
+}
+
+checkpoint::Ranks Engine::ranks() {
+  checkpoint::Ranks ranks;
+  ranks.rank = world_.rank();
+  ranks.size = world_.size();
+  ranks.barrier = [this] {
+    world_.transport().barrier(world_.everyone(), TESSERA_HERE("save"))->wait();
+  };
+  ranks.any = [this](bool mine) {
+    return world_.all_reduce(
+               world_.everyone(), {mine ? 1.0 : 0.0}, comm::Op::Max, TESSERA_HERE("save"))[0] > 0;
+  };
+  return ranks;
+}
+
+std::filesystem::path Engine::save(const std::filesystem::path& root) {
+  TESSERA_ASSERT(!saving());
+  optimizer_->wait_weights();
+  const ReleasePieces release{*optimizer_};
+  return checkpoint::save(root, meta(), optimizer_->pieces(/*for_save=*/true), ranks());
+}
+
+void Engine::save_in_background(const std::filesystem::path& root, std::function<void()> then) {
+  TESSERA_ASSERT(!saving());
+  optimizer_->wait_weights();
+  const checkpoint::Ranks ranks = this->ranks();
+  std::vector<checkpoint::PieceBytes> pieces;
+  std::shared_ptr<const void> copies;
+  // Memory that one rank lacks is an error of all.
+  checkpoint::together(
+      ranks,
+      [&] {
+        const ReleasePieces release{*optimizer_};
+        pieces = optimizer_->pieces(/*for_save=*/true);
+        copies = copy_out(pieces);
+      },
+      [] {});
+  background_ = std::make_unique<checkpoint::BackgroundSave>(checkpoint::real_storage(),
+                                                             root,
+                                                             meta(),
+                                                             std::move(pieces),
+                                                             std::move(copies),
+                                                             ranks,
+                                                             std::move(then));
+}
+
+checkpoint::BackgroundSave::Outcome Engine::finish_save() {
+  // Whatever comes of it, it is over.
+  const auto save = std::move(background_);
+  return save->finish();
+}
+
+void Engine::load(const checkpoint::Checkpoint& checkpoint) {
+  optimizer_->wait_weights();
+  optimizer_->load(checkpoint);
+  optimizer_->wait_weights();
+  const checkpoint::Meta& meta = checkpoint.meta();
+  step_ = meta.step;
+  samples_ = meta.samples;
+  tokens_ = meta.tokens;
+  if (const json::Value* skipped = meta.extra.find("skipped"))
+    skipped_ = skipped->as_integer().value_or(0);
+  if (const json::Value* best = meta.extra.find("best_evaluation")) {
+    const json::Value *step = best->find("step"), *loss = best->find("loss");
+    if (step != nullptr && loss != nullptr && loss->is_number())
+      best_ = {step->as_integer().value_or(0), loss->as_double()};
+  }
+  // Weights of another precision come without one: then the scale starts as configured.
+  const json::Value* scaler = meta.extra.find("loss_scaler");
+  if (scaler_ && scaler != nullptr) scaler_->restore(*scaler);
+  clock_ = now_s();
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: fast
+// Saving beside the training: who waits for what, and what the disk sees when.
+#include "tessera/checkpoint/background.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <utility>
+
+#include "checkpoint/support.h"
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/folders.h"
+
+namespace tessera::checkpoint::testing {
+namespace {
+
+/// A disk that is stuck at the changes that `chosen` picks, until it is released.
+class StuckDisk {
+ public:
+  using Chosen = std::function<bool(const std::string& operation, const fs::path& path)>;
+  explicit StuckDisk(Chosen chosen) : chosen_(std::move(chosen)) {}
+  Storage& storage() { return disk_; }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    free_ = true;
+    changed_.notify_all();
+  }
+  void await_stuck() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stuck_; });
+  }
+
+ private:
+  /// WatchedStorage calls under a lock, which a stuck change must not keep.
+  class Sluice final : public Storage {
+   public:
+    explicit Sluice(StuckDisk& of) : of_(of) {}
+    void make_folder(const fs::path& path) override { real_storage().make_folder(path); }
+    std::unique_ptr<Output> create(const fs::path& path, std::uint64_t bytes) override {
+      of_.pass("create", path);
+      return real_storage().create(path, bytes);
+    }
+    void sync_folder(const fs::path& path) override { real_storage().sync_folder(path); }
+    void rename(const fs::path& from, const fs::path& to) override {
+      of_.pass("rename", to);
+      real_storage().rename(from, to);
+    }
+    bool exchange(const fs::path& a, const fs::path& b) override {
+      return real_storage().exchange(a, b);
+    }
+    void remove(const fs::path& path) override { real_storage().remove(path); }
+    void write_atomic(const fs::path& path, std::string_view content) override {
+      real_storage().write_atomic(path, content);
+    }
+
+   private:
+    StuckDisk& of_;
+  };
+
+  void pass(const std::string& operation, const fs::path& path) {
+    if (!chosen_(operation, path)) return;
+    std::unique_lock lock(mutex_);
+    stuck_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return free_; });
+  }
+
+  Chosen chosen_;
+  Sluice disk_{*this};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stuck_ = false, free_ = false;
+};
+
+/// Every file under `root` by its name there.
+std::map<std::string, std::string> contents(const fs::path& root) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.is_regular_file())
+      out[fs::relative(entry.path(), root).string()] = slurp(entry.path());
+  }
+  return out;
+}
+
+/// A save of the small model by one rank, beside which the test makes the steps.
+struct Alone {
+  explicit Alone(Storage& disk, const fs::path& root, std::function<void()> then = {})
+      : memory(std::make_shared<Held>(held(small_model(), ranges, 0, 1, true))),
+        save(disk, root, meta_at(7), memory->pieces, memory, me, std::move(then)) {}
+  void step() { make_step(save, me); }
+  void steps_until_settled() {
+    while (!save.settled())
+      step();
+  }
+  Ranks me;
+  std::shared_ptr<Held> memory;
+  BackgroundSave save;
+};
+
+TEST(BackgroundSaves, WriteTheBytesThatASaveWrites) {
+  for (const int ranks : {1, 3}) {
+    const files::TempDir waiting, background;
+    WatchedStorage disk;
+
+    save_model(disk, waiting.path(), 7, small_model(), columns, ranks, 0, How::Waiting);
+    save_model(disk, background.path(), 7, small_model(), columns, ranks, 0, How::Background);
+
+    EXPECT_EQ(contents(background.path()), contents(waiting.path()));
+    EXPECT_EQ(contents(waiting.path()).size(), static_cast<std::size_t>(ranks) + 2);
+  }
+}
+
+TEST(BackgroundSaves, StepsGoOnWhileTheDiskHangs) {
+  const files::TempDir dir;
+  save_model(dir.path(), 1);
+  StuckDisk disk([](const std::string& operation, const fs::path& path) {
+    return operation == "create" && path.filename() == shard_name(0);
+  });
+  Alone alone(disk.storage(), dir.path());
+  disk.await_stuck();
+
+  for (int step = 0; step < 100; ++step)
+    alone.step();
+
+  EXPECT_FALSE(alone.save.settled());
+  EXPECT_EQ(list(dir.path()).size(), 1U);
+  disk.release();
+  alone.steps_until_settled();
+  EXPECT_EQ(list(dir.path()).size(), 2U);
+}
+
+TEST(BackgroundSaves, StepsGoOnWhileThePublicationHangs) {
+  const files::TempDir dir;
+  StuckDisk disk(
+      [](const std::string& operation, const fs::path&) { return operation == "rename"; });
+  Alone alone(disk.storage(), dir.path());
+  while (alone.save.standing().busy) {
+  }
+  alone.step();
+  disk.await_stuck();
+
+  for (int step = 0; step < 100; ++step)
+    alone.step();
+
+  EXPECT_FALSE(alone.save.settled());
+  disk.release();
+  EXPECT_EQ(alone.save.finish().folder, dir.path() / step_name(7));
+  EXPECT_TRUE(loads_exactly(dir.path() / step_name(7)));
+}
+
+TEST(BackgroundSaves, PublishNothingBeforeEveryRankHasWritten) {
+  const files::TempDir dir;
+  StuckDisk disk([](const std::string& operation, const fs::path& path) {
+    return operation == "create" && path.filename() == part_name(1);
+  });
+  std::atomic<int> settled_early{0};
+
+  on_ranks(2, [&](const Ranks& me) {
+    const auto memory = std::make_shared<Held>(held(small_model(), ranges, me.rank, 2, true));
+    BackgroundSave save(disk.storage(), dir.path(), meta_at(7), memory->pieces, memory, me);
+    if (me.rank == 0) {
+      while (save.standing().busy) {
+      }
+    } else {
+      disk.await_stuck();
+    }
+    for (int step = 0; step < 100; ++step)
+      make_step(save, me);
+    if (save.settled() || !list(dir.path()).empty()) ++settled_early;
+    me.barrier();
+    disk.release();
+    while (!save.settled())
+      make_step(save, me);
+    save.finish();
+  });
+
+  EXPECT_EQ(settled_early, 0);
+  EXPECT_TRUE(loads_exactly(dir.path() / step_name(7)));
+}
+
+TEST(BackgroundSaves, PublishNothingWithoutTheConsentOfAStep) {
+  const files::TempDir dir;
+  Alone alone(real_storage(), dir.path());
+
+  while (alone.save.standing().busy) {
+  }
+
+  EXPECT_TRUE(fs::exists(dir.path() / temp_name(7, ::getpid()) / part_name(0)));
+  EXPECT_TRUE(list(dir.path()).empty());
+}
+
+TEST(BackgroundSaves, LetGoOfTheCopyOnceItIsWritten) {
+  const files::TempDir dir;
+  StuckDisk disk([](const std::string& operation, const fs::path& path) {
+    return operation == "create" && path.filename() == shard_name(0);
+  });
+  Alone alone(disk.storage(), dir.path());
+  const std::weak_ptr<Held> copy = std::exchange(alone.memory, nullptr);
+  disk.await_stuck();
+  alone.step();
+  EXPECT_FALSE(copy.expired());
+
+  disk.release();
+  while (alone.save.standing().busy) {
+  }
+
+  EXPECT_TRUE(copy.expired());
+}
+
+TEST(BackgroundSaves, ThatAreAbandonedLeaveWhatTheNextSaveCleans) {
+  const files::TempDir dir;
+  save_model(dir.path(), 1);
+  { const Alone alone(real_storage(), dir.path()); }
+  ASSERT_EQ(*step_of(*newest(dir.path())), 1);
+
+  save_model(dir.path(), 8);
+
+  EXPECT_FALSE(fs::exists(dir.path() / temp_name(7, ::getpid())));
+  for (const auto& folder : list(dir.path()))
+    EXPECT_TRUE(loads_exactly(folder));
+}
+
+TEST(BackgroundSaves, SayApartWhatFailsBehindThePublication) {
+  const files::TempDir dir;
+  Alone alone(real_storage(), dir.path(), [] { throw Error(Error::Kind::Io, "cannot prune"); });
+
+  alone.steps_until_settled();
+  const BackgroundSave::Outcome outcome = alone.save.finish();
+
+  ASSERT_TRUE(outcome.then.has_value());
+  EXPECT_STREQ(outcome.then->what(), "cannot prune");
+  EXPECT_TRUE(loads_exactly(outcome.folder));
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint::testing

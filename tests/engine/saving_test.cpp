@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of a training: when they are written, which of them stay, and that training goes on
+// beside them.
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/train_runs.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <ATen/Parallel.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/folders.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/hooks/hooks.h"
+#include "tessera/engine/launch.h"
+#include "tessera/engine/trainer.h"
+#include "tessera/planner/memory.h"
+
+namespace tessera::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using tessera::testing::Layout;
+using tessera::testing::TinyRun;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Steps = std::vector<std::int64_t>;
+
+std::map<std::string, std::string> contents(const fs::path& root) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.is_regular_file())
+      out[fs::relative(entry.path(), root).string()] = files::read(entry.path());
+  }
+  return out;
+}
+
+Steps steps_of(const fs::path& root) {
+  Steps out;
+  for (const auto& folder : checkpoint::list(root))
+    out.push_back(*checkpoint::step_of(folder));
+  return out;
+}
+
+/// `work` for an engine on each rank, its weights new or from `resume`.
+void on_engines(const TinyRun& run,
+                const Layout& layout,
+                const std::function<void(Engine&)>& work,
+                const fs::path& resume = {}) {
+  prepare_process(1);
+  planner::Plan plan = run.plan(layout);
+  const auto data = open_data(plan, {});
+  finish_plan(plan, *data);
+  comm::run_threads(layout.ranks, [&](comm::World& world) {
+    at::set_num_threads(1);
+    Engine engine(plan, world, data);
+    if (resume.empty()) {
+      engine.initialize_weights();
+    } else {
+      engine.load(checkpoint::Checkpoint(resume));
+    }
+    work(engine);
+    engine.finish();
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test"))->wait();
+  });
+}
+
+/// Does something before or after steps.
+struct Script final : Hook {
+  Script() : Hook(kMetric) {}
+  [[nodiscard]] std::string_view name() const override { return "script"; }
+  void before_train_iter(Trainer& trainer) override {
+    if (trainer.engine().step() + 1 == stop_in)
+      trainer.engine().world().control().stop_requested = SIGTERM;
+  }
+  void after_train_iter(Trainer& trainer, const StepReport& report) override {
+    const auto loss = losses.find(report.step);
+    if (loss != losses.end()) checkpoints->after_test(trainer, {.loss = loss->second});
+  }
+  std::int64_t stop_in = -1;              ///< a signal comes in this step
+  std::map<std::int64_t, double> losses;  ///< what evaluations after these steps say
+  CheckpointHook* checkpoints = nullptr;
+};
+
+struct Result {
+  int code = -1;
+  std::int64_t step = 0;
+  std::vector<std::string> incomplete;
+};
+
+/// A training whose checkpoints lie under `folder`/checkpoints.
+Result train(const TinyRun& run,
+             const fs::path& folder,
+             const Script& script = {},
+             const fs::path& resume = {},
+             int ranks = 2) {
+  Result result;
+  on_engines(
+      run,
+      {.ranks = ranks},
+      [&](Engine& engine) {
+        Trainer trainer(engine, nullptr, folder);
+        auto checkpoints = std::make_unique<CheckpointHook>(engine.plan().config.checkpoint);
+        auto scripted = std::make_unique<Script>(script);
+        scripted->checkpoints = checkpoints.get();
+        trainer.attach(std::move(scripted));
+        trainer.attach(std::move(checkpoints));
+        const int code = trainer.fit();
+        if (engine.world().speaks()) result = {code, engine.step(), trainer.incomplete()};
+      },
+      resume);
+  return result;
+}
+
+class BothWays : public ::testing::TestWithParam<bool> {
+ protected:
+  BothWays() { run_.set("checkpoint.async", GetParam() ? "true" : "false"); }
+  [[nodiscard]] Steps saved() const { return steps_of(folder_.path() / "checkpoints"); }
+  TinyRun run_;
+  files::TempDir folder_;
+};
+INSTANTIATE_TEST_SUITE_P(, BothWays, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "Beside" : "Waiting";
+});
+
+TEST(SavingBeside, WritesWhatWasThereWhenItBegan) {
+  struct Case {
+    const char* name;
+    Layout layout;
+    std::vector<std::pair<std::string, std::string>> changes;
+  };
+  for (const Case& c : {Case{"one rank", {.ranks = 1, .stage = 0}, {}},
+                        Case{"replicated", {.ranks = 2, .stage = 0}, {}},
+                        Case{"sharded states", {.ranks = 2, .stage = 1}, {}},
+                        Case{"sharded weights", {.ranks = 2, .stage = 3}, {}},
+                        Case{"masters beside 16 bits", {.ranks = 2}, {{"bf16.enabled", "true"}}},
+                        Case{"no masters",
+                             {.ranks = 2},
+                             {{"bf16.enabled", "true"},
+                              {"bf16.bf16_master_weights_and_grads", "true"},
+                              {"bf16.bf16_optimizer_states", "true"}}},
+                        Case{"states of whole tensors",
+                             {.ranks = 2},
+                             {{"optimizer", R"({"type": "Adafactor"})"}}}}) {
+    SCOPED_TRACE(c.name);
+    TinyRun run;
+    for (const auto& [path, value] : c.changes)
+      run.set(path, value);
+    const files::TempDir waiting, beside;
+
+    on_engines(run, c.layout, [&](Engine& engine) {
+      while (engine.step() < 3)
+        engine.train_step();
+      engine.save(waiting.path());
+    });
+    on_engines(run, c.layout, [&](Engine& engine) {
+      while (engine.step() < 3)
+        engine.train_step();
+      engine.save_in_background(beside.path());
+      while (engine.step() < 6)
+        engine.train_step();
+      engine.finish_save();
+    });
+
+    EXPECT_EQ(contents(beside.path()), contents(waiting.path()));
+    EXPECT_EQ(contents(waiting.path()).size(), static_cast<std::size_t>(c.layout.ranks) + 2);
+  }
+}
+
+TEST(SavingBeside, ChangesNoStep) {
+  const TinyRun run;
+  std::vector<double> alone, beside;
+  const auto losses = [&](std::vector<double>& out, bool saves) {
+    const files::TempDir dir;
+    on_engines(run, {.ranks = 2}, [&](Engine& engine) {
+      for (int i = 0; i < 12; ++i) {
+        const StepReport report = engine.train_step();
+        if (engine.world().speaks()) out.push_back(report.loss);
+        if (!saves) continue;
+        if (engine.saving() && engine.save_settled()) engine.finish_save();
+        if (!engine.saving()) engine.save_in_background(dir.path());
+      }
+      if (engine.saving()) engine.finish_save();
+    });
+  };
+
+  losses(alone, false);
+  losses(beside, true);
+
+  EXPECT_EQ(beside, alone);
+}
+
+TEST(SavingBeside, KeepsItsCopyInTheLedgerUntilItIsWritten) {
+  const files::TempDir dir;
+  on_engines(TinyRun(), {.ranks = 2}, [&](Engine& engine) {
+    const auto held = [&] {
+      return engine.memory().current[static_cast<std::size_t>(memory::Tag::Optimizer)];
+    };
+    engine.train_step();
+    const std::int64_t before = held();
+
+    engine.save_in_background(dir.path());
+    const std::int64_t during = held();
+    while (!engine.save_settled())
+      engine.train_step();
+    const std::int64_t after = held();
+    engine.finish_save();
+
+    // A shard is whole chunks, so that a small model's are of several sizes.
+    comm::World& world = engine.world();
+    const double copies = world.all_reduce(world.everyone(),
+                                           {static_cast<double>(during - before)},
+                                           comm::Op::Sum,
+                                           TESSERA_HERE("test"))[0];
+    EXPECT_EQ(copies, static_cast<double>(2 * planner::saving_bytes(engine.plan())));
+    EXPECT_EQ(after, before);
+  });
+}
+
+TEST_P(BothWays, SavesEverySoManyStepsAndAtTheEndAndKeepsTheNewest) {
+  run_.set("trainer.max_steps", "9").set("checkpoint.every", "2").set("checkpoint.keep", "3");
+
+  const Result result = train(run_, folder_.path());
+
+  EXPECT_EQ(result.code, kExitOk);
+  EXPECT_THAT(saved(), ElementsAre(6, 8, 9));
+  for (const auto& folder : checkpoint::list(folder_.path() / "checkpoints"))
+    checkpoint::Checkpoint(folder).verify();
+}
+
+TEST_P(BothWays, SavesByTheClock) {
+  run_.set("trainer.max_steps", "4").set("checkpoint.every_minutes", "1e-9");
+  run_.set("checkpoint.keep", "9");
+
+  train(run_, folder_.path());
+
+  EXPECT_THAT(saved(), ElementsAre(1, 2, 3, 4));
+}
+
+TEST_P(BothWays, NeverSavesByAClockThatIsOff) {
+  run_.set("trainer.max_steps", "4").set("checkpoint.every_minutes", "0");
+
+  train(run_, folder_.path());
+
+  EXPECT_THAT(saved(), ElementsAre(4));
+}
+
+TEST_P(BothWays, KeepsTheBestBesideTheNewest) {
+  run_.set("checkpoint.best", "true").set("checkpoint.keep", "1").set("checkpoint.every", "3");
+  run_.set("trainer.max_steps", "9");
+  Script script;
+  script.losses = {{2, 3.0}, {4, 2.0}, {6, 2.5}};
+
+  train(run_, folder_.path(), script);
+  EXPECT_THAT(saved(), ElementsAre(4, 9));
+
+  // The next run knows how good that was.
+  run_.set("trainer.max_steps", "14");
+  script.losses = {{10, 2.2}, {13, 1.9}};
+  train(run_, folder_.path(), script, *checkpoint::newest(folder_.path() / "checkpoints"));
+  EXPECT_THAT(saved(), ElementsAre(13, 14));
+}
+
+TEST_P(BothWays, TheBestOfAnotherRunDoesNotCount) {
+  run_.set("checkpoint.best", "true").set("checkpoint.keep", "1");
+  run_.set("trainer.max_steps", "3");
+  Script script;
+  script.losses = {{2, 1.0}};
+  train(run_, folder_.path(), script);
+  const files::TempDir elsewhere;
+
+  run_.set("trainer.max_steps", "6");
+  script.losses = {{5, 2.0}};
+  train(run_, elsewhere.path(), script, *checkpoint::newest(folder_.path() / "checkpoints"));
+
+  EXPECT_THAT(steps_of(elsewhere.path() / "checkpoints"), ElementsAre(5, 6));
+}
+
+TEST_P(BothWays, SavesAtASignal) {
+  run_.set("checkpoint.every", "2");
+  Script script;
+  script.stop_in = 5;
+
+  const Result result = train(run_, folder_.path(), script);
+
+  EXPECT_EQ(result.code, kExitStopped);
+  EXPECT_THAT(saved(), ElementsAre(2, 4, 5));
+}
+
+TEST_P(BothWays, SavesNothingAtASignalWhereThatIsOff) {
+  run_.set("checkpoint.every", "2").set("checkpoint.save_on_signal", "false");
+  Script script;
+  script.stop_in = 5;
+
+  const Result result = train(run_, folder_.path(), script);
+
+  EXPECT_EQ(result.code, kExitTerminated);
+  EXPECT_THAT(saved(), ElementsAre(2, 4));
+}
+
+TEST_P(BothWays, LeavesTheCheckpointThatWasUnderWayWhenTrainingDiverges) {
+  run_.set("checkpoint.every", "1").set("optimizer.params.lr", "1e30");
+  run_.set("scheduler", "{}").set("gradient_clipping", "0");
+  std::string said;
+
+  try {
+    train(run_, folder_.path());
+  } catch (const Error& error) {
+    said = error.what();
+  }
+
+  ASSERT_THAT(said, HasSubstr("diverged at step "));
+  const std::int64_t diverged = std::stoll(said.substr(said.find("step ") + 5));
+  ASSERT_GT(diverged, 1);
+  EXPECT_EQ(saved().back(), diverged - 1);
+}
+
+/// A limit on the size of files stands in for a full disk: both are an error of write().
+class FullDisk {
+ public:
+  FullDisk() {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit little{20'000, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &little);
+  }
+  ~FullDisk() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_P(BothWays, GoesOnWithoutACheckpointThatTheDiskRefuses) {
+  run_.set("trainer.max_steps", "3");
+  train(run_, folder_.path());
+  const auto old = contents(folder_.path());
+  run_.set("trainer.max_steps", "9").set("checkpoint.every", "2");
+  Result result;
+
+  {
+    const FullDisk full;
+    result = train(run_, folder_.path(), {}, *checkpoint::newest(folder_.path() / "checkpoints"));
+  }
+
+  EXPECT_EQ(result.code, kExitIncomplete);
+  EXPECT_EQ(result.step, 9);
+  ASSERT_EQ(result.incomplete.size(), 4U);  // 4, 6, 8 and the last one
+  EXPECT_THAT(result.incomplete[0], HasSubstr(".safetensors"));
+  EXPECT_EQ(contents(folder_.path()), old);
+}
+
+}  // namespace
+}  // namespace tessera::engine
