@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/safetensors_header.h"
 #include "tessera/checkpoint/storage.h"
+#include "tessera/checkpoint/torch_value.h"
 #include "tessera/config/json.h"
 
 namespace tessera::checkpoint {
@@ -238,7 +240,8 @@ std::string text_of(const std::string& text) {
   return "X" + le(text.size(), 4) + text;
 }
 std::string number_of(std::int64_t value) {
-  if (value <= INT32_MAX) return "J" + le(static_cast<std::uint64_t>(value), 4);
+  if (value >= INT32_MIN && value <= INT32_MAX)
+    return "J" + le(static_cast<std::uint64_t>(value), 4);
   return "\x8a\x08" + le(static_cast<std::uint64_t>(value), 8);
 }
 std::string numbers_of(const std::vector<std::int64_t>& values) {
@@ -276,7 +279,181 @@ std::string pickle_of(const std::vector<StreamedTensor>& tensors) {
   return out + "u.";
 }
 
+void require_storage_types(const Tensors& tensors) {
+  for (const StreamedTensor* tensor : tensors) {
+    TESSERA_REQUIRE(storage_type(tensor->dtype).has_value(),
+                    Unsupported,
+                    fmt::format("tensor {} is of {}, which torch's files have no word for",
+                                tensor->name,
+                                tessera::name(tensor->dtype)),
+                    "write safetensors instead");
+  }
+}
+
+void write_torch_zip(const fs::path& path,
+                     const std::string& pickle,
+                     const Tensors& tensors,
+                     const Written& written) {
+  std::uint64_t total = 0;
+  for (const StreamedTensor* tensor : tensors)
+    total += tensor->bytes();
+  const auto output = real_storage().create(path, total);
+  ZipWriter zip(*output);
+  zip.add("pytorch_model/data.pkl", pickle);
+  zip.add("pytorch_model/byteorder", "little");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    zip.add(fmt::format("pytorch_model/data/{}", i), tensors[i]->bytes(), [&](auto sink) {
+      stream(*tensors[i], written, sink);
+    });
+  }
+  zip.add("pytorch_model/version", "3\n");
+  zip.finish();
+  output->sync();
+}
+
+void collect(const TorchValue& value, Tensors& tensors) {
+  if (value.kind == TorchValue::Kind::Tensor) tensors.push_back(value.data.get());
+  for (const TorchValue& item : value.values)
+    collect(item, tensors);
+}
+
+/// The words of a value; its tensors get the numbers of their storages in the order they come.
+std::string words_of(const TorchValue& value, Tensors& tensors);
+
+std::string members_of(const TorchValue& value, Tensors& tensors) {
+  if (value.keys.empty()) return {};
+  std::string out = "(";
+  for (std::size_t i = 0; i < value.keys.size(); ++i) {
+    const std::string& key = value.keys[i];
+    const bool number = value.numbered && !key.empty() && key.size() <= 9 &&
+                        key.find_first_not_of("0123456789") == std::string::npos;
+    out +=
+        (number ? number_of(std::stoll(key)) : text_of(key)) + words_of(value.values[i], tensors);
+  }
+  return out + "u";
+}
+
+std::string words_of(const TorchValue& value, Tensors& tensors) {
+  using Kind = TorchValue::Kind;
+  switch (value.kind) {
+    case Kind::None:
+      return "N";
+    case Kind::Bool:
+      return value.number != 0 ? "\x88" : "\x89";
+    case Kind::Int:
+      return number_of(value.number);
+    case Kind::Float: {
+      const auto bits = std::bit_cast<std::uint64_t>(value.real);
+      return "G" + le(__builtin_bswap64(bits), 8);
+    }
+    case Kind::Text:
+      return text_of(value.word);
+    case Kind::List: {
+      std::string out = "](";
+      for (const TorchValue& item : value.values)
+        out += words_of(item, tensors);
+      return out + "e";
+    }
+    case Kind::Dict:
+      return "}" + members_of(value, tensors);
+    case Kind::OrderedDict:
+      return "ccollections\nOrderedDict\n)R" + members_of(value, tensors);
+    case Kind::Size: {
+      std::string out = "ctorch\nSize\n((";
+      for (const TorchValue& item : value.values)
+        out += number_of(item.number);
+      return out + "ttR";
+    }
+    case Kind::Tensor:
+      tensors.push_back(value.data.get());
+      return tensor_of(*value.data, tensors.size() - 1);
+  }
+  return "N";
+}
+
 }  // namespace
+
+TorchValue TorchValue::integer(std::int64_t value) {
+  TorchValue out;
+  out.kind = Kind::Int;
+  out.number = value;
+  return out;
+}
+TorchValue TorchValue::text(std::string value) {
+  TorchValue out;
+  out.kind = Kind::Text;
+  out.word = std::move(value);
+  return out;
+}
+TorchValue TorchValue::list(std::vector<TorchValue> items) {
+  TorchValue out;
+  out.kind = Kind::List;
+  out.values = std::move(items);
+  return out;
+}
+TorchValue TorchValue::dict(std::vector<Item> items, bool numbered) {
+  TorchValue out;
+  out.kind = Kind::Dict;
+  out.numbered = numbered;
+  for (Item& item : items) {
+    out.keys.push_back(std::move(item.first));
+    out.values.push_back(std::move(item.second));
+  }
+  return out;
+}
+TorchValue TorchValue::ordered(std::vector<Item> items) {
+  TorchValue out = dict(std::move(items));
+  out.kind = Kind::OrderedDict;
+  return out;
+}
+TorchValue TorchValue::size(const std::vector<std::int64_t>& shape) {
+  TorchValue out;
+  out.kind = Kind::Size;
+  for (const std::int64_t dim : shape)
+    out.values.push_back(integer(dim));
+  return out;
+}
+TorchValue TorchValue::tensor(StreamedTensor tensor) {
+  TorchValue out;
+  out.kind = Kind::Tensor;
+  out.data = std::make_shared<const StreamedTensor>(std::move(tensor));
+  return out;
+}
+TorchValue TorchValue::of(const json::Value& value) {
+  TorchValue out;
+  if (value.is_bool()) {
+    out.kind = Kind::Bool;
+    out.number = value.as_bool() ? 1 : 0;
+  } else if (value.is_number()) {
+    if (const auto whole = value.as_integer();
+        whole && value.dump().find_first_of(".eE") == std::string::npos)
+      return integer(*whole);
+    out.kind = Kind::Float;
+    out.real = value.as_double();
+  } else if (value.is_string()) {
+    return text(value.as_string());
+  } else if (value.is_array()) {
+    out.kind = Kind::List;
+    for (const json::Value& item : value.items())
+      out.values.push_back(of(item));
+  } else if (value.is_object()) {
+    out.kind = Kind::Dict;
+    for (const auto& [key, member] : value.members()) {
+      out.keys.push_back(key);
+      out.values.push_back(of(member));
+    }
+  }
+  return out;
+}
+
+void write_torch_file(const fs::path& path, const TorchValue& value, const Written& written) {
+  Tensors tensors;
+  collect(value, tensors);
+  require_storage_types(tensors);
+  tensors.clear();
+  const std::string pickle = "\x80\x02" + words_of(value, tensors) + ".";
+  write_torch_zip(path, pickle, tensors, written);
+}
 
 std::uint64_t StreamedTensor::bytes() const {
   return static_cast<std::uint64_t>(numel(*this)) * size_of(dtype);
@@ -309,28 +486,11 @@ void write_hf_weights(const fs::path& folder,
 void write_torch_weights(const fs::path& path,
                          const std::vector<StreamedTensor>& tensors,
                          const Written& written) {
-  std::uint64_t total = 0;
-  for (const StreamedTensor& tensor : tensors) {
-    TESSERA_REQUIRE(storage_type(tensor.dtype).has_value(),
-                    Unsupported,
-                    fmt::format("tensor {} is of {}, which torch's files have no word for",
-                                tensor.name,
-                                tessera::name(tensor.dtype)),
-                    "write safetensors instead");
-    total += tensor.bytes();
-  }
-  const auto output = real_storage().create(path, total);
-  ZipWriter zip(*output);
-  zip.add("pytorch_model/data.pkl", pickle_of(tensors));
-  zip.add("pytorch_model/byteorder", "little");
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    zip.add(fmt::format("pytorch_model/data/{}", i), tensors[i].bytes(), [&](auto sink) {
-      stream(tensors[i], written, sink);
-    });
-  }
-  zip.add("pytorch_model/version", "3\n");
-  zip.finish();
-  output->sync();
+  Tensors all;
+  for (const StreamedTensor& tensor : tensors)
+    all.push_back(&tensor);
+  require_storage_types(all);
+  write_torch_zip(path, pickle_of(tensors), all, written);
 }
 
 }  // namespace tessera::checkpoint

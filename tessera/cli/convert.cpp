@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera convert SRC DST: a model as others read it.
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -16,7 +18,9 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/export.h"
+#include "tessera/checkpoint/foreign_write.h"
 #include "tessera/checkpoint/storage.h"
+#include "tessera/checkpoint/streamed_save.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/terminal.h"
@@ -27,10 +31,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+enum class To : std::uint8_t { HuggingFace, Torch, Universal, Tessera };
+
 struct Wanted {
   fs::path source, target;
   std::optional<DType> dtype;
-  bool torch = false;
+  To to = To::HuggingFace;
   std::uint64_t shard_bytes = 0;
   bool overwrite = false;
 };
@@ -68,15 +74,13 @@ DType read_dtype(const std::string& text) {
               text::suggestion(text, known));
 }
 
-bool read_torch(const std::string& text) {
-  TESSERA_REQUIRE(text != "tessera",
-                  Unsupported,
-                  "--to tessera is not built",
-                  "train and generate read Hugging Face folders as they are: model.from");
-  if (text == "hf" || text == "torch") return text == "torch";
-  const std::vector<std::string> known = {"hf", "torch"};
-  throw Error(
-      Error::Kind::Config, fmt::format("unknown --to \"{}\"", text), text::suggestion(text, known));
+To read_to(const std::string& text) {
+  static const std::vector<std::string> kKnown = {"hf", "torch", "deepspeed-universal", "tessera"};
+  const auto found = std::find(kKnown.begin(), kKnown.end(), text);
+  if (found != kKnown.end()) return static_cast<To>(found - kKnown.begin());
+  throw Error(Error::Kind::Config,
+              fmt::format("unknown --to \"{}\"", text),
+              text::suggestion(text, kKnown));
 }
 
 bool names_torch_file(const fs::path& path) {
@@ -84,17 +88,27 @@ bool names_torch_file(const fs::path& path) {
   return kind == ".bin" || kind == ".pt" || kind == ".pth";
 }
 
-/// A folder that convert could have written: files only, a config.json among them.
+/// optimizer_000005.pth beside model_000005.pth: what a training loop of torch keeps of one step.
+std::optional<fs::path> optimizer_beside(const fs::path& target) {
+  static const std::regex kModel("model(_\\d{1,15}\\.(?:pth|pt))");
+  std::smatch match;
+  const std::string name = target.filename().string();
+  if (!std::regex_match(name, match, kModel)) return std::nullopt;
+  return target.parent_path() / ("optimizer" + match[1].str());
+}
+
+/// A folder that convert could have written: a checkpoint, or files only, a config.json among them.
 bool may_be_replaced(const fs::path& path) {
   if (!fs::is_directory(fs::symlink_status(path))) return fs::is_regular_file(path);
+  if (fs::is_regular_file(path / "latest_universal")) return true;
   for (const auto& entry : fs::directory_iterator(path)) {
     if (!entry.is_regular_file()) return false;
   }
-  return fs::exists(path / "config.json") || fs::is_empty(path);
+  return fs::exists(path / "config.json") || fs::exists(path / "manifest.json") ||
+         fs::is_empty(path);
 }
 
-void check_target(const Wanted& wanted) {
-  const fs::path& target = wanted.target;
+void check_target(const Wanted& wanted, const fs::path& target) {
   std::error_code ignored;
   TESSERA_REQUIRE(fs::is_directory(target.parent_path()),
                   Config,
@@ -168,30 +182,103 @@ class Progress {
   std::chrono::steady_clock::time_point shown_;
 };
 
-int run(const Wanted& wanted, const Common& common) {
-  check_target(wanted);
-  const planner::ModelExport model = planner::open_model_export(wanted.source, wanted.dtype);
+std::uint64_t bytes_of(const std::vector<checkpoint::StreamedTensor>& tensors) {
   std::uint64_t total = 0;
-  for (const auto& tensor : model.tensors)
+  for (const auto& tensor : tensors)
     total += tensor.bytes();
-  Progress progress(total, common.quiet);
+  return total;
+}
+
+std::uint64_t bytes_of(const checkpoint::Foreign& training) {
+  std::uint64_t total = bytes_of(training.weights);
+  for (const auto& [name, tensors] : training.state)
+    total += bytes_of(tensors);
+  return total;
+}
+
+void say(Progress& progress, const Wanted& wanted, std::size_t tensors, std::uint64_t bytes) {
+  progress.line(
+      fmt::format("{}: {} tensors, {}", wanted.target.string(), tensors, text::bytes(bytes)));
+}
+
+/// Weights alone: a folder of Hugging Face's, or a file of torch.
+void write_model(const Wanted& wanted, bool quiet) {
+  const planner::ModelExport model = planner::open_model_export(wanted.source, wanted.dtype);
+  const bool lone = names_torch_file(wanted.target);
+  TESSERA_REQUIRE(lone || !model.files.empty(),
+                  Format,
+                  fmt::format("{} has no config.json beside its weights, which a folder of Hugging "
+                              "Face's needs",
+                              wanted.source.string()),
+                  "put the model's config.json there, or write a lone file: DST.bin");
+  Progress progress(bytes_of(model.tensors), quiet);
   const auto written = [&](std::uint64_t bytes) { progress.add(bytes); };
   Draft draft(wanted.target);
-  if (names_torch_file(wanted.target)) {
+  if (lone) {
     checkpoint::write_torch_weights(draft.path(), model.tensors, written);
   } else {
     checkpoint::real_storage().make_folder(draft.path());
     for (const auto& [name, content] : model.files)
       files::write_atomic(draft.path() / name, content);
-    if (wanted.torch) {
+    if (wanted.to == To::Torch) {
       checkpoint::write_torch_weights(draft.path() / "pytorch_model.bin", model.tensors, written);
     } else {
       checkpoint::write_hf_weights(draft.path(), model.tensors, wanted.shard_bytes, written);
     }
   }
   draft.publish();
-  progress.line(fmt::format(
-      "{}: {} tensors, {}", wanted.target.string(), model.tensors.size(), text::bytes(total)));
+  say(progress, wanted, model.tensors.size(), bytes_of(model.tensors));
+}
+
+/// model_N.pth and optimizer_N.pth.
+void write_pair(const Wanted& wanted, const fs::path& optimizer, bool quiet) {
+  const checkpoint::Foreign training = planner::open_training_export(wanted.source);
+  Progress progress(bytes_of(training), quiet);
+  Draft model_draft(wanted.target), optimizer_draft(optimizer);
+  checkpoint::write_torch_loop(
+      model_draft.path(), optimizer_draft.path(), training, [&](std::uint64_t bytes) {
+        progress.add(bytes);
+      });
+  optimizer_draft.publish();
+  model_draft.publish();
+  say(progress, wanted, training.weights.size() * (1 + training.state.size()), bytes_of(training));
+}
+
+void write_universal(const Wanted& wanted, bool quiet) {
+  const checkpoint::Foreign training = planner::open_training_export(wanted.source);
+  Progress progress(bytes_of(training), quiet);
+  Draft draft(wanted.target);
+  checkpoint::real_storage().make_folder(draft.path());
+  checkpoint::write_universal(
+      draft.path(), training, [&](std::uint64_t bytes) { progress.add(bytes); });
+  draft.publish();
+  say(progress, wanted, training.weights.size() * (1 + training.state.size()), bytes_of(training));
+}
+
+void write_native(const Wanted& wanted, bool quiet) {
+  const planner::NativeExport native = planner::open_native_export(wanted.source);
+  Progress progress(bytes_of(native.tensors), quiet);
+  Draft draft(wanted.target);
+  checkpoint::real_storage().make_folder(draft.path());
+  checkpoint::write_checkpoint(
+      draft.path(), native.meta, native.tensors, [&](std::uint64_t bytes) { progress.add(bytes); });
+  draft.publish();
+  say(progress, wanted, native.tensors.size(), bytes_of(native.tensors));
+}
+
+int run(const Wanted& wanted, const Common& common) {
+  check_target(wanted, wanted.target);
+  const auto optimizer = optimizer_beside(wanted.target);
+  if (optimizer) check_target(wanted, *optimizer);
+  if (wanted.to == To::Universal) {
+    write_universal(wanted, common.quiet);
+  } else if (wanted.to == To::Tessera) {
+    write_native(wanted, common.quiet);
+  } else if (optimizer) {
+    write_pair(wanted, *optimizer, common.quiet);
+  } else {
+    write_model(wanted, common.quiet);
+  }
   return kExitOk;
 }
 
@@ -202,14 +289,26 @@ int convert(const std::vector<std::string>& line) {
   Common common;
   Arguments arguments(
       "convert",
-      "Writes the weights of a run, a checkpoint or a Hugging Face folder as others read them: a "
-      "Hugging Face folder (safetensors), one with pytorch_model.bin, or a lone file of torch.",
+      "Writes a model as others read it, or theirs as tessera does: a Hugging Face folder "
+      "(safetensors), one with pytorch_model.bin, a lone file of torch; with optimizer state "
+      "model_N.pth and optimizer_N.pth, DeepSpeed's universal checkpoint, or one of tessera's.",
       {"tessera convert runs/my my-gpt2",
        "tessera convert runs/my my-gpt2 --dtype bf16 --shard-size 2GB",
-       "tessera convert my-gpt2 model.pt"});
-  arguments.positional("SRC", &source, "A run, a checkpoint or a Hugging Face folder");
+       "tessera convert my-gpt2 model.pt",
+       "tessera convert runs/my model_000500.pth               with optimizer_000500.pth",
+       "tessera convert runs/my ds --to deepspeed-universal",
+       "tessera convert deepspeed-run/ start --to tessera      then: train my.json --resume "
+       "start"});
+  arguments.positional(
+      "SRC",
+      &source,
+      "A run, a checkpoint (of DeepSpeed, Megatron-LM, BMTrain, llm.c or a torch loop too), a "
+      "Hugging Face folder or a file of weights");
   arguments.positional("DST", &target, "A folder, or a file that ends in .bin, .pt or .pth");
-  arguments.option("--to", &to, "hf (safetensors) or torch; hf unless DST is a torch file");
+  arguments.option("--to",
+                   &to,
+                   "hf (safetensors), torch, deepspeed-universal or tessera; hf unless DST is a "
+                   "torch file");
   arguments.option("--dtype", &dtype, "fp32, bf16 or fp16 for the float tensors; else as they are");
   arguments.option("--shard-size", &shard_size, "Most bytes of a safetensors file: 500MB, 2GB");
   arguments.flag(
@@ -222,15 +321,21 @@ int convert(const std::vector<std::string>& line) {
   if (dtype) wanted.dtype = read_dtype(*dtype);
   wanted.shard_bytes = read_size(shard_size);
   const bool torch_file = names_torch_file(wanted.target);
-  wanted.torch = to ? read_torch(*to) : torch_file;
-  TESSERA_REQUIRE(wanted.torch || !torch_file,
+  wanted.to = to ? read_to(*to) : torch_file ? To::Torch : To::HuggingFace;
+  TESSERA_REQUIRE(wanted.to == To::Torch || !torch_file,
                   Config,
-                  fmt::format("--to hf writes a folder, and {} is named as a file", target),
+                  fmt::format("--to {} writes a folder, and {} is named as a file", *to, target),
                   "name a folder, or leave --to out");
+  const bool training = wanted.to == To::Universal || wanted.to == To::Tessera ||
+                        optimizer_beside(wanted.target).has_value();
+  TESSERA_REQUIRE(!training || !wanted.dtype,
+                  Config,
+                  "--dtype is for weights alone; optimizer state goes with fp32 masters",
+                  "leave it out");
   return run(wanted, common);
 }
 
-TESSERA_COMMAND("convert", "write a model as a Hugging Face folder or a torch file", convert);
+TESSERA_COMMAND("convert", "write a model or training in another program's format", convert);
 
 }  // namespace
 }  // namespace tessera::cli

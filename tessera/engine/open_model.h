@@ -23,6 +23,7 @@ struct OpenModel {
   data::TokenizerPtr tokenizer;
   std::optional<json::Value> config;  ///< of the run it came from
   std::filesystem::path source;       ///< the checkpoint or folder that was read
+  models::WeightSource weights;       ///< of an imported one; else empty
   // From here on by load_model().
   std::unique_ptr<comm::World> alone;  ///< of a process alone
   comm::World* world = nullptr;
