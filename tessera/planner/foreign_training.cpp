@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/foreign_training.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -100,7 +101,27 @@ checkpoint::Checkpoint as_checkpoint(const checkpoint::Foreign& foreign,
 }
 
 checkpoint::Checkpoint open_training(const fs::path& path, const Plan& plan) {
-  if (fs::exists(path / "manifest.json")) return checkpoint::Checkpoint(path);
+  const auto require_state = [&](bool has_state, const std::string& what) {
+    TESSERA_REQUIRE(
+        has_state,
+        Format,
+        fmt::format("{} is {}: without an optimizer's state there is nothing to go on with",
+                    path.string(),
+                    what),
+        "start a new training from its weights: model.from");
+  };
+  if (fs::exists(path / "manifest.json")) {
+    checkpoint::Checkpoint opened(path);
+    const json::Value* imported = opened.meta().extra.find("imported");
+    if (imported != nullptr && imported->is_string()) {
+      require_state(
+          std::any_of(opened.tensors().begin(),
+                      opened.tensors().end(),
+                      [](const auto& tensor) { return tensor.name.starts_with("optimizer."); }),
+          imported->as_string());
+    }
+    return opened;
+  }
   const auto foreign = checkpoint::open_foreign(path);
   TESSERA_REQUIRE(foreign.has_value(),
                   Format,

@@ -94,6 +94,12 @@ void add_tokenizer(ModelExport& out, const ModelSource& source, std::int64_t max
   out.files.emplace_back("tokenizer_config.json", config.dump(2) + "\n");
 }
 
+/// Ids of the source's tokenizer; all of the vocabulary where it says nothing of one.
+std::int64_t tokenizer_size(const ModelSource& source) {
+  if (source.says_tokenizer && !source.hugging_face) return source_tokenizer(source)->size();
+  return source.model.vocab_size.value_or(data::make_tokenizer({})->size());
+}
+
 models::Resolved resolve(const ModelSource& source, std::int64_t tokenizer_size) {
   config::Problems problems;
   const models::Resolved resolved =
@@ -124,20 +130,23 @@ std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
 
 ModelExport of_checkpoint(const ModelSource& source, std::optional<DType> wanted) {
   const DType dtype = wanted.value_or(DType::F32);
-  const auto tokenizer = source_tokenizer(source);
-  const models::Resolved resolved = resolve(source, tokenizer->size());
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
   ModelExport out;
   json::Value config = models::gpt2_config_to_hf(source.model);
-  const json::Value end = json::Value::integer(tokenizer->end_of_text());
+  config["torch_dtype"] = json::Value::string(torch_name(dtype));
+  out.tensors = renamed(source_weights(source, resolved), source, resolved, dtype);
+  if (!source.says_tokenizer) {
+    out.files = {{"config.json", config.dump(2) + "\n"}};
+    return out;
+  }
+  const json::Value end = json::Value::integer(source_tokenizer(source)->end_of_text());
   config["bos_token_id"] = end;
   config["eos_token_id"] = end;
-  config["torch_dtype"] = json::Value::string(torch_name(dtype));
   const json::Value generation =
       json::Value::object({{"bos_token_id", end}, {"eos_token_id", end}});
   out.files = {{"config.json", config.dump(2) + "\n"},
                {"generation_config.json", generation.dump(2) + "\n"}};
   add_tokenizer(out, source, resolved.max_positions);
-  out.tensors = renamed(source_weights(source, resolved), source, resolved, dtype);
   return out;
 }
 
@@ -174,7 +183,7 @@ models::WeightSource state_source(const std::shared_ptr<const checkpoint::Checkp
 
 checkpoint::Foreign training_of_checkpoint(const ModelSource& source) {
   const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
-  const models::Resolved resolved = resolve(source, source_tokenizer(source)->size());
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
   checkpoint::Foreign out;
   out.what = "a checkpoint of tessera";
   out.path = source.folder;
@@ -345,9 +354,7 @@ NativeExport open_native_export(const fs::path& path) {
                   fmt::format("{} is tessera's already", path.string()),
                   "copy it, or merge its files: tessera checkpoint merge");
   const ModelSource source = open_model_source(path);
-  // Where no tokenizer lies beside the weights, the vocabulary is as large as the model's.
-  const models::Resolved resolved =
-      resolve(source, source.model.vocab_size.value_or(data::make_tokenizer({})->size()));
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
   NativeExport out;
   if (source.foreign) {
     const auto opened = std::make_shared<const checkpoint::Checkpoint>(

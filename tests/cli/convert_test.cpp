@@ -222,6 +222,74 @@ TEST_F(Convert, AFailureLeavesNothingBehind) {
     EXPECT_EQ(entry.path(), run_folder());
 }
 
+fs::path interop(const std::string& name) {
+  return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/interop" / name;
+}
+
+TEST_F(Convert, DeepSpeedsTrainingsGoThroughOursAndBackToTheBit) {
+  for (const char* name : {"deepspeed_z1_bf16", "deepspeed_z2_bf16", "deepspeed_z3_fp32"}) {
+    SCOPED_TRACE(name);
+    const std::string ours = path(std::string("ours-") + name),
+                      back = path(std::string("ds-") + name);
+
+    const Outcome there = convert({interop(name), ours, "--to", "tessera"});
+    const Outcome again = convert({ours, back, "--to", "deepspeed-universal"});
+
+    ASSERT_EQ(there.code, 0) << there.err;
+    ASSERT_EQ(again.code, 0) << again.err;
+    const std::string digest = run_program({"inspect", interop(name), "--digest"}).out;
+    EXPECT_THAT(digest, HasSubstr("optimizer.exp_avg_sq.transformer.h.2.mlp.c_fc.weight F32"));
+    EXPECT_EQ(run_program({"inspect", back, "--digest"}).out, digest);
+    EXPECT_THAT(run_program({"inspect", interop(name)}).out, HasSubstr("DeepSpeed"));
+  }
+}
+
+TEST_F(Convert, ATrainingLoopsPairGoesThroughOursAndBackToTheBit) {
+  const fs::path loop = interop("torch_tutorial");
+  ASSERT_EQ(convert({loop, path("ours"), "--to", "tessera"}).code, 0);
+
+  const Outcome o = convert({path("ours"), path("model_000005.pth")});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(fs::exists(path("optimizer_000005.pth")));
+  EXPECT_EQ(run_program({"inspect", path("model_000005.pth"), "--digest"}).out,
+            run_program({"inspect", loop, "--digest"}).out);
+  EXPECT_EQ(convert({path("ours"), path("model_000005.pth")}).code, 2);
+  EXPECT_EQ(convert({path("ours"), path("model_000005.pth"), "--overwrite"}).code, 0);
+}
+
+TEST_F(Convert, WeightsOfDeepSpeedBecomeAHuggingFaceFolder) {
+  const fs::path source = interop("deepspeed_z3_bf16");
+
+  const Outcome o = convert({source, path("hf"), "--dtype", "fp32"});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::string masters = run_program({"inspect", source, "--digest"}).out;
+  EXPECT_EQ(digest("hf"), masters.substr(0, masters.find("optimizer.")));
+  EXPECT_TRUE(fs::exists(path("hf/config.json")));
+}
+
+TEST_F(Convert, ALoneFileIsASourceToo) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+
+  ASSERT_EQ(convert({path("hf/model.safetensors"), path("model.bin")}).code, 0);
+  ASSERT_EQ(convert({path("hf"), path("again.bin")}).code, 0);
+
+  EXPECT_EQ(digest("model.bin"), digest("again.bin"));
+}
+
+TEST_F(Convert, AHuggingFaceFolderBecomesACheckpointOfOurs) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+
+  const Outcome o = convert({path("hf"), path("ours"), "--to", "tessera"});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(digest("ours"), digest("run"));
+  EXPECT_EQ(run_program({"checkpoint", "verify", path("ours")}).code, 0);
+  ASSERT_EQ(convert({path("ours"), path("back")}).code, 0);
+  EXPECT_EQ(digest("back"), digest("hf"));
+}
+
 TEST_F(Convert, BadWordsAreNamed) {
   const auto refused = [&](const std::vector<std::string>& words, int code, const char* reason) {
     const Outcome o = convert(words);
