@@ -266,6 +266,10 @@ class Reader {
             found == nullptr ? "is missing" : fmt::format("is [{}]", fmt::join(found->shape, ", ")),
             fmt::join(shape, ", ")),
         kCopy);
+    TESSERA_REQUIRE(found->contiguous(),
+                    Unsupported,
+                    fmt::format("{}: {} is a view with strides", part.path.string(), name),
+                    "save it again from contiguous tensors");
     return *found;
   }
   void add(StreamedTensor tensor) { out_.weights.push_back(std::move(tensor)); }

@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
+  if (!fs::is_directory(path)) return std::nullopt;
   if (fs::exists(path / "manifest.json")) return path;
   if (const auto found = checkpoint::newest(path / "checkpoints")) return found;
   return checkpoint::newest(path);
