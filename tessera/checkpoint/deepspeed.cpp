@@ -557,6 +557,9 @@ Foreign open(const fs::path& path) {
     add_buffers(out, model);
     add_aliases(out, model);
     out.loss_scaler = scaler_of(ranks.front());
+    out.lr = number_at(ranks.front().values,
+                       sharded ? "optimizer_state_dict.optimizer_state_dict.param_groups.0.lr"
+                               : "optimizer_state_dict.base_optimizer_state.param_groups.0.lr");
   }
   out.step = integer_at(model.values, "global_steps", 0);
   out.skipped = integer_at(model.values, "skipped_steps", 0);

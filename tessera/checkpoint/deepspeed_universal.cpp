@@ -145,6 +145,10 @@ Foreign open(const fs::path& path) {
                   fmt::format("{} has no parameters", (folder / "zero").string()),
                   kCopy);
   out.path = path;
+  if (const fs::path common = folder / "zero" / "optimizer_state.pt"; fs::exists(common)) {
+    out.lr = number_at(read_torch_file(common).values, "param_groups.0.lr");
+    ++out.files;
+  }
   add_meta(out, folder, updates);
   out.what = "a universal checkpoint of DeepSpeed";
   return out;
@@ -211,13 +215,15 @@ TorchValue model_states(const Foreign& training, const std::string& version) {
        {"ds_version", TorchValue::text(version)}});
 }
 
-// A group more than the loader has does no harm; one less would be left without its state. Without
-// hyperparameters, each keeps those of the loader's configuration.
+// A group more than the loader has does no harm; one less would be left without its state. The rate
+// is that of the next update, which DeepSpeed's schedules set only behind it; other hyperparameters
+// are those of the loader's configuration.
 TorchValue optimizer_state(const Foreign& training, const std::string& version) {
   constexpr std::size_t kGroups = 64;
-  const auto groups = [] {
-    return TorchValue::list(std::vector<TorchValue>(kGroups, TorchValue::dict({})));
-  };
+  const TorchValue group =
+      training.lr ? TorchValue::dict({{"lr", TorchValue::of(json::Value::number(*training.lr))}})
+                  : TorchValue::dict({});
+  const auto groups = [&] { return TorchValue::list(std::vector<TorchValue>(kGroups, group)); };
   const std::int64_t updates = training.step - training.skipped;
   return TorchValue::dict(
       {{"overflow", TorchValue::of(json::Value::boolean(false))},

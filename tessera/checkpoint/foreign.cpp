@@ -210,4 +210,9 @@ std::int64_t integer_at(const json::Value& value, std::string_view path, std::in
   return found != nullptr && found->is_number() ? found->as_integer().value_or(absent) : absent;
 }
 
+std::optional<double> number_at(const json::Value& value, std::string_view path) {
+  const json::Value* found = at_path(value, path);
+  return found != nullptr && found->is_number() ? std::optional(found->as_double()) : std::nullopt;
+}
+
 }  // namespace tessera::checkpoint

@@ -30,6 +30,7 @@ struct Foreign {
   std::int64_t step = 0;                ///< steps made, skipped ones included
   std::int64_t skipped = 0;             ///< of them, those that made no update
   std::optional<std::int64_t> samples;  ///< seen; nothing if it does not say
+  std::optional<double> lr;             ///< of the next update; nothing if it does not say
   json::Value loss_scaler;  ///< as optim::LossScaler::restore() takes it; null without one
   json::Value config;       ///< the program's own configuration; null if it keeps none
   /// Hugging Face's config.json for the weights: in the file's own words, or null where it lies
@@ -113,5 +114,7 @@ class Taker {
 const json::Value* at_path(const json::Value& value, std::string_view path);
 /// The whole number there, or `absent`.
 std::int64_t integer_at(const json::Value& value, std::string_view path, std::int64_t absent);
+/// The number there, if it is one.
+std::optional<double> number_at(const json::Value& value, std::string_view path);
 
 }  // namespace tessera::checkpoint

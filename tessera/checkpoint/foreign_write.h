@@ -11,8 +11,8 @@ namespace tessera::checkpoint {
 
 /// DeepSpeed's universal checkpoint into `folder`, which is there and empty: `latest_universal` and
 /// one folder of the step, which deepspeed's load_checkpoint reads with checkpoint.load_universal.
-/// The optimizer's hyperparameters and the loss scale stay those of whoever loads it. Error{Config}
-/// without moments; Error{Io}.
+/// Hyperparameters but the next rate, and the loss scale, stay those of whoever loads it.
+/// Error{Config} without moments; Error{Io}.
 void write_universal(const std::filesystem::path& folder,
                      const Foreign& training,
                      const Written& written);

@@ -153,6 +153,7 @@ Foreign open(const fs::path& path) {
   const TorchContents state = read_torch_file(optimizer);
   add_state(out, state, optimizer);
   out.step = updates_of(state).value_or(*step_in(model));
+  out.lr = number_at(state.values, "param_groups.0.lr");
   json::Value params = json::Value::object();
   for (const char* key : {"lr", "betas", "eps", "weight_decay"}) {
     const json::Value* value = at_path(state.values, std::string("param_groups.0.") + key);
@@ -183,7 +184,9 @@ TorchValue group_of(const Foreign& training) {
   std::vector<TorchValue> numbers;
   for (std::size_t i = 0; i < training.weights.size(); ++i)
     numbers.push_back(TorchValue::integer(static_cast<std::int64_t>(i)));
-  return TorchValue::dict({{"lr", param("lr", "1e-3")},
+  const TorchValue rate =
+      training.lr ? TorchValue::of(json::Value::number(*training.lr)) : param("lr", "1e-3");
+  return TorchValue::dict({{"lr", rate},
                            {"betas", param("betas", "[0.9, 0.999]")},
                            {"eps", param("eps", "1e-8")},
                            {"weight_decay", param("weight_decay", "0.01")},

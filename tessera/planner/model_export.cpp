@@ -18,6 +18,7 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/gpt2_hf.h"
 #include "tessera/models/weights_of.h"
+#include "tessera/optim/schedule.h"
 #include "tessera/planner/foreign_training.h"
 #include "tessera/planner/model_source.h"
 
@@ -181,6 +182,28 @@ models::WeightSource state_source(const std::shared_ptr<const checkpoint::Checkp
   };
 }
 
+/// The rate of the next update, where the configuration alone says it.
+std::optional<double> next_rate(const json::Value& config, std::int64_t updates) {
+  const auto base = checkpoint::number_at(config, "optimizer.params.lr");
+  if (!base) return std::nullopt;
+  const json::Value* type = checkpoint::at_path(config, "scheduler.type");
+  const json::Value* params = checkpoint::at_path(config, "scheduler.params");
+  try {
+    config::Problems problems;
+    config::Origins origins;
+    const auto schedule =
+        optim::schedule_factory(type != nullptr && type->is_string() ? type->as_string() : "")(
+            params != nullptr && params->is_object() ? *params : json::Value::object(),
+            {.base_lr = *base, .max_steps = checkpoint::integer_at(config, "trainer.max_steps", 0)},
+            problems,
+            origins);
+    if (schedule == nullptr || !problems.empty()) return std::nullopt;
+    return schedule->lr(updates + 1);
+  } catch (const Error&) {
+    return std::nullopt;  // a schedule that needs to know more of the run
+  }
+}
+
 checkpoint::Foreign training_of_checkpoint(const ModelSource& source) {
   const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
@@ -204,6 +227,7 @@ checkpoint::Foreign training_of_checkpoint(const ModelSource& source) {
   for (const char* key : {"optimizer", "scheduler", "gradient_clipping", "train_batch_size"}) {
     if (const json::Value* found = meta.config.find(key)) out.config[key] = *found;
   }
+  out.lr = next_rate(meta.config, out.step - out.skipped);
   return out;
 }
 

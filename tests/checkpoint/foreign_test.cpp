@@ -68,6 +68,7 @@ Foreign small_training() {
   out.step = 7;
   out.skipped = 2;
   out.samples = 28;
+  out.lr = 0.00375;
   out.weights = {floats("wte.weight", {3, 2}, [](auto i) { return 1.0F + static_cast<float>(i); }),
                  floats("h.bias", {5}, [](auto i) { return -static_cast<float>(i); })};
   out.weights[0].aliases = {"lm_head.weight"};
@@ -82,6 +83,7 @@ Foreign small_training() {
 
 void expect_same(const Foreign& read, const Foreign& written) {
   EXPECT_EQ(read.step - read.skipped, written.step - written.skipped);
+  EXPECT_EQ(read.lr, written.lr);
   const auto weights = by_name(read.weights);
   ASSERT_EQ(weights.size(), written.weights.size());
   for (const StreamedTensor& tensor : written.weights) {
