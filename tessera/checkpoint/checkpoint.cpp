@@ -63,16 +63,41 @@ Checkpoint::Checkpoint(const fs::path& folder)
   meta_ = stored_->meta();
   for (const auto& [name, tensor] : stored_->tensors())
     tensors_.push_back({name, tensor.dtype, tensor.shape});
+  index_tensors();
+}
+
+Checkpoint::Checkpoint(fs::path folder,
+                       Meta meta,
+                       std::vector<Tensor> tensors,
+                       std::shared_ptr<const Source> source)
+    : folder_(std::move(folder)),
+      meta_(std::move(meta)),
+      tensors_(std::move(tensors)),
+      source_(std::move(source)) {
+  index_tensors();
+}
+
+void Checkpoint::index_tensors() {
   std::sort(tensors_.begin(), tensors_.end(), before);
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    by_name_.emplace(tensors_[i].name, i);
 }
 
 bool Checkpoint::has(std::string_view name) const {
-  return stored_->tensors().count(name) > 0;
+  return by_name_.count(name) > 0;
+}
+
+void Checkpoint::read(const std::string& name,
+                      const mesh::Piece& want,
+                      DType to,
+                      std::byte* out) const {
+  if (source_) return source_->read(name, want, to, out);
+  stored_->read(name, want, to, out);
 }
 
 void Checkpoint::check(const PieceBytes& want) const {
-  const auto at = stored_->tensors().find(want.name);
-  if (at == stored_->tensors().end()) {
+  const auto at = by_name_.find(want.name);
+  if (at == by_name_.end()) {
     std::vector<std::string> names;
     for (const auto& tensor : tensors_)
       names.push_back(tensor.name);
@@ -80,7 +105,7 @@ void Checkpoint::check(const PieceBytes& want) const {
                 fmt::format("{} has no tensor {}", folder_.string(), JsonCursor::shown(want.name)),
                 text::suggestion(want.name, names));
   }
-  const Archive::Tensor& tensor = at->second;
+  const Tensor& tensor = tensors_[at->second];
   TESSERA_REQUIRE(tensor.shape == want.shape,
                   Format,
                   fmt::format("{}: tensor {} is [{}], but [{}] is wanted",
@@ -108,12 +133,13 @@ void Checkpoint::load(std::span<const PieceBytes> pieces) const {
     check(want);
   offering_older(folder_, [&] {
     for (const auto& want : pieces) {
-      if (!want.bytes.empty()) stored_->read(want.name, want.piece, want.dtype, want.bytes.data());
+      if (!want.bytes.empty()) read(want.name, want.piece, want.dtype, want.bytes.data());
     }
   });
 }
 
 void Checkpoint::check_files() const {
+  if (!stored_) return;  // another program's files were checked when they were opened
   offering_older(folder_, [&] { stored_->check_files(); });
 }
 
@@ -125,6 +151,7 @@ std::uint64_t Checkpoint::bytes() const {
 }
 
 void Checkpoint::verify() const {
+  if (!stored_) return;  // and carry no checksums
   offering_older(folder_, [&] { stored_->verify(); });
 }
 
@@ -139,8 +166,7 @@ std::vector<std::string> Checkpoint::digest() const {
       const std::int64_t end = std::min(begin + step, numel);
       buffer.resize(static_cast<std::size_t>((end - begin) * width));
       offering_older(folder_, [&] {
-        stored_->read(
-            tensor.name, {mesh::whole(tensor.shape), begin, end}, tensor.dtype, buffer.data());
+        read(tensor.name, {mesh::whole(tensor.shape), begin, end}, tensor.dtype, buffer.data());
       });
       hasher.update(buffer);
     }

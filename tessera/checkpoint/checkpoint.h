@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -62,8 +63,19 @@ void prune(const std::filesystem::path& root,
            int keep,
            std::optional<std::int64_t> spared = std::nullopt);
 
+/// Elements that do not lie in a checkpoint of ours. Threads: const methods from any thread.
+class Source {
+ public:
+  virtual ~Source() = default;
+  /// Fills `out` with the elements of `want` as dtype `to`. Error{Format}.
+  virtual void read(const std::string& name,
+                    const mesh::Piece& want,
+                    DType to,
+                    std::byte* out) const = 0;
+};
+
 /// A complete checkpoint, opened: its manifest read and checked (Error{Format} with file and
-/// field).
+/// field); or one that another program wrote, behind a Source.
 class Checkpoint {
  public:
   explicit Checkpoint(const std::filesystem::path& folder);
@@ -74,6 +86,10 @@ class Checkpoint {
     DType dtype = DType::F32;
     std::vector<std::int64_t> shape;
   };
+  Checkpoint(std::filesystem::path folder,
+             Meta meta,
+             std::vector<Tensor> tensors,
+             std::shared_ptr<const Source> source);
   [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
   [[nodiscard]] bool has(std::string_view name) const;
   /// Reads what `pieces` ask for, whatever layout wrote it; each byte read is covered by a verified
@@ -92,10 +108,14 @@ class Checkpoint {
  private:
   struct Stored;
   void check(const PieceBytes& want) const;
+  void read(const std::string& name, const mesh::Piece& want, DType to, std::byte* out) const;
+  void index_tensors();
   std::filesystem::path folder_;
   Meta meta_;
   std::vector<Tensor> tensors_;
-  std::shared_ptr<const Stored> stored_;
+  std::map<std::string, std::size_t, std::less<>> by_name_;
+  std::shared_ptr<const Stored> stored_;  ///< one of ours, else null
+  std::shared_ptr<const Source> source_;  ///< another program's, else null
 };
 
 /// A line of digest().

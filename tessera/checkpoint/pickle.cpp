@@ -23,12 +23,17 @@ constexpr const char* kFix =
     "or as safetensors";
 
 // Functions that a file of tensors calls. None is: each is a word for what its arguments describe.
-constexpr std::array<std::string_view, 6> kFunctions = {"collections.OrderedDict",
-                                                        "torch._utils._rebuild_tensor",
-                                                        "torch._utils._rebuild_tensor_v2",
-                                                        "torch._utils._rebuild_parameter",
-                                                        "torch.Size",
-                                                        "torch.device"};
+constexpr std::array<std::string_view, 8> kFunctions = {
+    "collections.OrderedDict",
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_parameter",
+    "torch._utils._rebuild_parameter_with_state",
+    "torch._tensor._rebuild_from_type_v2",
+    "torch.Size",
+    "torch.device"};
+constexpr std::array<std::string_view, 2> kTensorClasses = {"torch.Tensor",
+                                                            "torch.nn.parameter.Parameter"};
 constexpr std::array<std::string_view, 10> kStorages = {"torch.DoubleStorage",
                                                         "torch.FloatStorage",
                                                         "torch.HalfStorage",
@@ -50,9 +55,43 @@ constexpr std::array<std::string_view, 10> kDtypes = {"torch.float64",
                                                       "torch.uint8",
                                                       "torch.bool"};
 
+// Objects::Described: modules whose objects stand in files of training states, and the names of
+// others.
+constexpr std::array<std::string_view, 10> kModules = {"torch.",
+                                                       "deepspeed.",
+                                                       "megatron.",
+                                                       "transformers.",
+                                                       "numpy.",
+                                                       "accelerate.",
+                                                       "bmtrain.",
+                                                       "model_center.",
+                                                       "colossalai.",
+                                                       "datetime."};
+constexpr std::array<std::string_view, 15> kClasses = {"argparse.Namespace",
+                                                       "_codecs.encode",
+                                                       "collections.defaultdict",
+                                                       "collections.deque",
+                                                       "pathlib.PosixPath",
+                                                       "pathlib.PurePosixPath",
+                                                       "types.SimpleNamespace",
+                                                       "builtins.set",
+                                                       "builtins.frozenset",
+                                                       "builtins.slice",
+                                                       "builtins.complex",
+                                                       "builtins.bytearray",
+                                                       "__builtin__.set",
+                                                       "__builtin__.slice",
+                                                       "copyreg._reconstructor"};
+
 template <std::size_t N>
 bool has(const std::array<std::string_view, N>& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+bool is_described(std::string_view name) {
+  return has(kClasses, name) || std::any_of(kModules.begin(), kModules.end(), [&](auto module) {
+           return name.starts_with(module);
+         });
 }
 
 // Opcodes that a reader of data has no use for, by the name that Python gives them.
@@ -80,10 +119,14 @@ std::string opcode_name(unsigned opcode) {
 
 }  // namespace
 
-Pickle::Pickle(std::span<const std::byte> bytes, std::string source, std::uint64_t begin)
+Pickle::Pickle(std::span<const std::byte> bytes,
+               std::string source,
+               std::uint64_t begin,
+               Objects objects)
     : source_(std::move(source)),
       bytes_(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), kMaxBytes)),
-      begin_(begin) {
+      begin_(begin),
+      objects_(objects) {
   run();
 }
 
@@ -130,6 +173,7 @@ void Pickle::run() {
 
 void Pickle::step(unsigned opcode) {
   if (constant(opcode) || text(opcode) || container(opcode) || memory(opcode)) return;
+  if (objects_ == Objects::Described && object(opcode)) return;
   switch (opcode) {
     case 0x80:  // PROTO
       if (const auto version = number<std::uint8_t>(); version > 5)
@@ -158,6 +202,25 @@ void Pickle::step(unsigned opcode) {
     }
     default:
       refuse(opcode_name(opcode) + ", which files of tensors do not need, stands");
+  }
+}
+
+bool Pickle::object(unsigned opcode) {
+  switch (opcode) {
+    case 0x81:  // NEWOBJ
+      new_object();
+      return true;
+    case 0x8F:  // EMPTY_SET
+      push({.kind = Kind::List});
+      return true;
+    case 0x90:  // ADDITEMS
+      append(pop_mark());
+      return true;
+    case 0x91:  // FROZENSET
+      push({.kind = Kind::Tuple, .items = pop_mark()});
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -355,7 +418,10 @@ void Pickle::set_items(const std::vector<Id>& items) {
 
 void Pickle::global(const std::string& module, const std::string& name) {
   const std::string full = module + "." + name;
-  if (!has(kFunctions, full) && !has(kStorages, full) && !has(kDtypes, full)) {
+  const bool known = has(kFunctions, full) || has(kStorages, full) || has(kDtypes, full) ||
+                     has(kTensorClasses, full) ||
+                     (objects_ == Objects::Described && is_described(full));
+  if (!known) {
     refuse(fmt::format(
         "the pickle asks for {}, which no file of tensors needs (nothing of it was run),",
         JsonCursor::shown(full)));
@@ -365,7 +431,14 @@ void Pickle::global(const std::string& module, const std::string& name) {
 
 void Pickle::reduce() {
   const Id arguments = pop(), function = pop();
-  if (nodes_[function].kind != Kind::Global || !has(kFunctions, nodes_[function].text)) {
+  const bool named = nodes_[function].kind == Kind::Global;
+  if (named && objects_ == Objects::Described && !has(kFunctions, nodes_[function].text)) {
+    const std::string& name = nodes_[function].text;
+    if (name == "collections.defaultdict") return push({.kind = Kind::Dict});
+    if (name == "collections.deque") return push({.kind = Kind::List});
+    return push({.kind = Kind::Object, .items = {function, arguments}});
+  }
+  if (!named || !has(kFunctions, nodes_[function].text)) {
     refuse(fmt::format("the pickle calls {} (nothing of it was run)", shown(nodes_[function])));
   }
   if (nodes_[arguments].kind != Kind::Tuple) {
@@ -374,7 +447,30 @@ void Pickle::reduce() {
   }
   if (nodes_[function].text == "collections.OrderedDict")
     return push(ordered_dict(nodes_[arguments]));
+  if (nodes_[function].text == "torch._tensor._rebuild_from_type_v2")
+    return rebuild_subclass(nodes_[arguments]);
   push({.kind = Kind::Call, .items = {function, arguments}});
+}
+
+// (function, class, its arguments, attributes): a tensor that somebody gave attributes is that
+// tensor.
+void Pickle::rebuild_subclass(const Node& arguments) {
+  const bool fits = arguments.items.size() == 4 &&
+                    nodes_[arguments.items[0]].kind == Kind::Global &&
+                    nodes_[arguments.items[0]].text.starts_with("torch._utils._rebuild_") &&
+                    nodes_[arguments.items[1]].kind == Kind::Global &&
+                    has(kTensorClasses, nodes_[arguments.items[1]].text) &&
+                    nodes_[arguments.items[2]].kind == Kind::Tuple;
+  if (!fits) refuse("a tensor of a class that is not torch's own stands");
+  push({.kind = Kind::Call, .items = {arguments.items[0], arguments.items[2]}});
+}
+
+void Pickle::new_object() {
+  const Id arguments = pop(), type = pop();
+  if (nodes_[type].kind != Kind::Global || nodes_[arguments].kind != Kind::Tuple)
+    refuse(fmt::format(
+        "an object of {} is made of {}", shown(nodes_[type]), shown(nodes_[arguments])));
+  push({.kind = Kind::Object, .items = {type, arguments}});
 }
 
 // Empty, or (from Python 2) a list of pairs.
@@ -397,7 +493,9 @@ Pickle::Node Pickle::ordered_dict(const Node& arguments) {
 }
 
 void Pickle::build() {
-  pop();
+  const Id state = pop();
+  if (nodes_[top()].kind == Kind::Object && nodes_[top()].items.size() == 2)
+    return nodes_[top()].items.push_back(state);
   // A state_dict carries the versions of its modules as an attribute; they say nothing of its
   // tensors.
   if (nodes_[top()].kind != Kind::Dict) {
@@ -444,6 +542,8 @@ std::string Pickle::shown(const Node& node) {
       return "a storage";
     case Kind::Call:
       return "an object";
+    case Kind::Object:
+      return "an object of a class";
   }
   return "nothing";
 }

@@ -13,6 +13,11 @@
 
 namespace tessera::checkpoint {
 
+/// What becomes of objects other than tensors: refused, or (in files of training states) kept as
+/// Kind::Object, a description of what Python would have made. Only classes of torch, DeepSpeed,
+/// Megatron, transformers, numpy and Python's plain containers are; others are refused by name.
+enum class Objects : std::uint8_t { Refused, Described };
+
 /// What one pickle describes: a graph of nodes, numbered, so that what was shared stays shared and
 /// a cycle does no harm. Error{Format} with `source` and the byte for everything else: a global
 /// that is not on the list, a call of one that is no function, an opcode that makes objects of
@@ -35,6 +40,7 @@ class Pickle {
     Global,      ///< `text`: "torch.FloatStorage"
     Persistent,  ///< `items`: the id
     Call,        ///< `items`: the global, and the tuple of its arguments
+    Object,      ///< `items`: the class or function, its arguments, and what state was set
   };
   struct Node {
     Kind kind = Kind::None;
@@ -47,7 +53,10 @@ class Pickle {
   static constexpr std::size_t kMaxNodes = std::size_t{4} << 20;
 
   /// Reads one pickle from the front of `bytes`; `begin` is where they lie in the file.
-  Pickle(std::span<const std::byte> bytes, std::string source, std::uint64_t begin = 0);
+  Pickle(std::span<const std::byte> bytes,
+         std::string source,
+         std::uint64_t begin = 0,
+         Objects objects = Objects::Refused);
   [[nodiscard]] const Node& root() const { return nodes_[root_]; }
   [[nodiscard]] const Node& node(Id id) const { return nodes_[id]; }
   /// Bytes up to and with the end of the pickle.
@@ -63,6 +72,7 @@ class Pickle {
   std::string line();
   void run();
   void step(unsigned opcode);
+  bool object(unsigned opcode);
   bool constant(unsigned opcode);
   bool text(unsigned opcode);
   bool container(unsigned opcode);
@@ -79,6 +89,8 @@ class Pickle {
   void set_items(const std::vector<Id>& items);
   void global(const std::string& module, const std::string& name);
   void reduce();
+  void rebuild_subclass(const Node& arguments);
+  void new_object();
   void build();
   void put(std::uint32_t index);
   void get(std::uint32_t index);
@@ -87,6 +99,7 @@ class Pickle {
   std::string source_;
   std::string_view bytes_;
   std::uint64_t begin_ = 0;
+  Objects objects_ = Objects::Refused;
   std::size_t at_ = 0, opcode_at_ = 0;
   std::vector<Node> nodes_;
   std::vector<Id> stack_;

@@ -74,16 +74,23 @@ struct Described {
 /// Walks a pickle and lists its tensors.
 class Lister {
  public:
-  Lister(const Pickle& pickle, const std::string& source) : pickle_(pickle), source_(source) {}
+  /// `anything`: the file may be one value, a tensor or a number.
+  Lister(const Pickle& pickle, const std::string& source, bool anything)
+      : pickle_(pickle), source_(source), anything_(anything) {}
 
   std::vector<Described> list() {
     const Kind kind = pickle_.root().kind;
-    if (kind != Kind::Dict && kind != Kind::List && kind != Kind::Tuple) {
+    if (!anything_ && kind != Kind::Dict && kind != Kind::List && kind != Kind::Tuple) {
       refuse(fmt::format("it holds {} where a dict of tensors is expected",
                          Pickle::shown(pickle_.root())));
     }
     visit(pickle_.root(), "", 0);
     return std::move(out_);
+  }
+  /// The tree without its tensors.
+  json::Value values() {
+    visited_ = 0;
+    return value(pickle_.root(), 0);
   }
 
  private:
@@ -106,6 +113,10 @@ class Lister {
     switch (node.kind) {
       case Kind::Call:
         return visit_call(node, name);
+      case Kind::Object:
+        visit(at(node, 1), join(name, "arguments"), depth + 1);
+        if (node.items.size() > 2) visit(at(node, 2), join(name, "state"), depth + 1);
+        return;
       case Kind::List:
       case Kind::Tuple:
         for (std::size_t i = 0; i < node.items.size(); ++i)
@@ -118,6 +129,56 @@ class Lister {
       default:
         return;
     }
+  }
+
+  json::Value value(const Node& node, std::size_t depth) {
+    if (depth > kMaxDepth || ++visited_ > kMaxValues) refuse("it has more values than can be kept");
+    switch (node.kind) {
+      case Kind::Bool:
+        return json::Value::boolean(node.integer != 0);
+      case Kind::Int:
+        return json::Value::integer(node.integer);
+      case Kind::Float:
+        return json::Value::number(node.number);
+      case Kind::String:
+      case Kind::Global:
+        return json::Value::string(node.text);
+      case Kind::List:
+      case Kind::Tuple:
+        return array(node, depth);
+      case Kind::Dict:
+        return object(node, depth);
+      case Kind::Call:
+        return is_size(node) ? value(at(at(node, 1), 0), depth + 1) : json::Value();
+      case Kind::Object:
+        return described(node, depth);
+      default:
+        return {};
+    }
+  }
+  json::Value array(const Node& node, std::size_t depth) {
+    std::vector<json::Value> items;
+    for (std::size_t i = 0; i < node.items.size(); ++i)
+      items.push_back(value(at(node, i), depth + 1));
+    return json::Value::array(std::move(items));
+  }
+  // A key that comes twice has its last value, as in Python.
+  json::Value object(const Node& node, std::size_t depth) {
+    std::vector<json::Value::Member> members;
+    std::map<std::string, std::size_t> places;
+    for (std::size_t i = 0; i + 1 < node.items.size(); i += 2) {
+      const std::string key = key_text(at(node, i));
+      const auto [place, fresh] = places.emplace(key, members.size());
+      if (fresh) members.emplace_back(key, json::Value());
+      members[place->second].second = value(at(node, i + 1), depth + 1);
+    }
+    return json::Value::object(std::move(members));
+  }
+  json::Value described(const Node& node, std::size_t depth) {
+    json::Value out = json::Value::object({{"class", json::Value::string(at(node, 0).text)},
+                                           {"arguments", value(at(node, 1), depth + 1)}});
+    if (node.items.size() > 2) out["state"] = value(at(node, 2), depth + 1);
+    return out;
   }
 
   [[nodiscard]] std::string join(const std::string& name, const std::string& key) const {
@@ -134,8 +195,9 @@ class Lister {
     const std::string& function = at(call, 0).text;
     const Node& arguments = at(call, 1);
     if (function == "torch.Size" || function == "torch.device") return;
-    if (function == "torch._utils._rebuild_parameter") {
-      if (arguments.items.size() != 3 || at(arguments, 0).kind != Kind::Call ||
+    if (function.starts_with("torch._utils._rebuild_parameter")) {
+      if (arguments.items.size() < 3 || arguments.items.size() > 4 ||
+          at(arguments, 0).kind != Kind::Call ||
           !at(at(arguments, 0), 0).text.starts_with("torch._utils._rebuild_tensor")) {
         refuse(name, "is a parameter without a tensor");
       }
@@ -205,9 +267,10 @@ class Lister {
            at(node, 1).items.size() == 1;
   }
 
-  static constexpr std::size_t kMaxName = 1 << 16;
+  static constexpr std::size_t kMaxName = 1 << 16, kMaxValues = 1'000'000;
   const Pickle& pickle_;
   const std::string& source_;
+  bool anything_;
   std::vector<Described> out_;
   std::set<std::string> names_;
   std::size_t visited_ = 0;
@@ -232,10 +295,13 @@ std::optional<std::uint64_t> reach(const Described& tensor) {
 /// One file being read.
 class Reader {
  public:
-  explicit Reader(const fs::path& path)
-      : path_(path), source_(path.string()), file_(std::make_shared<const files::Mapped>(path)) {}
+  Reader(const fs::path& path, Objects objects)
+      : path_(path),
+        source_(path.string()),
+        file_(std::make_shared<const files::Mapped>(path)),
+        objects_(objects) {}
 
-  std::vector<Weight> read() {
+  TorchContents read() {
     const std::string_view text = file_->text();
     constexpr std::size_t kTarMark = 257;
     if (text.starts_with("PK\x03\x04")) return read_zip_form();
@@ -258,7 +324,7 @@ class Reader {
     return file_->bytes().subspan(entry.begin, entry.size);
   }
 
-  std::vector<Weight> read_zip_form() {
+  TorchContents read_zip_form() {
     const auto entries = read_zip(file_->bytes(), source_);
     const std::string root = root_of(entries);
     if (const auto order = entries.find(root + "byteorder"); order != entries.end()) {
@@ -267,16 +333,18 @@ class Reader {
                      "little");
     }
     const ZipEntry& described = entries.at(root + "data.pkl");
-    const Pickle pickle(bytes(described), source_, described.begin);
-    std::vector<Weight> out;
-    for (const Described& tensor : Lister(pickle, source_).list()) {
+    const Pickle pickle(bytes(described), source_, described.begin, objects_);
+    TorchContents out;
+    Lister lister(pickle, source_, objects_ == Objects::Described);
+    for (const Described& tensor : lister.list()) {
       const auto found = entries.find(root + "data/" + tensor.storage.key);
       if (found == entries.end())
         refuse(fmt::format("tensor {} lies in storage {}, which is not there",
                            JsonCursor::shown(tensor.name),
                            JsonCursor::shown(tensor.storage.key)));
-      out.push_back(place(tensor, bytes(found->second)));
+      out.tensors.push_back(place(tensor, bytes(found->second)));
     }
+    if (objects_ == Objects::Described) out.values = lister.values();
     return out;
   }
 
@@ -301,11 +369,11 @@ class Reader {
                     "load it in Python and save it again on this machine");
   }
 
-  std::vector<Weight> read_legacy_form() {
+  TorchContents read_legacy_form() {
     const Bytes all = file_->bytes();
     std::uint64_t at = 0;
     const auto next = [&] {
-      Pickle pickle(all.subspan(at), source_, at);
+      Pickle pickle(all.subspan(at), source_, at, objects_);
       at += pickle.size();
       return pickle;
     };
@@ -315,18 +383,20 @@ class Reader {
       refuse(fmt::format("its protocol is {}", Pickle::shown(protocol.root())));
     require_little(is_little(next()));
     const Pickle object = next();
-    const auto tensors = Lister(object, source_).list();
+    Lister lister(object, source_, objects_ == Objects::Described);
+    const auto tensors = lister.list();
     const Pickle keys = next();
     const auto storages = legacy_storages(keys, tensors, at);
-    std::vector<Weight> out;
+    TorchContents out;
     for (const Described& tensor : tensors) {
       const auto found = storages.find(tensor.storage.key);
       if (found == storages.end())
         refuse(fmt::format("tensor {} lies in storage {}, which is not there",
                            JsonCursor::shown(tensor.name),
                            JsonCursor::shown(tensor.storage.key)));
-      out.push_back(place(tensor, found->second));
+      out.tensors.push_back(place(tensor, found->second));
     }
+    if (objects_ == Objects::Described) out.values = lister.values();
     return out;
   }
 
@@ -419,13 +489,19 @@ class Reader {
   fs::path path_;
   std::string source_;
   std::shared_ptr<const files::Mapped> file_;
+  Objects objects_;
 };
 
 }  // namespace
 
 std::vector<Weight> open_torch_file(const fs::path& path) {
   require_plain_file(path, true);
-  return Reader(path).read();
+  return Reader(path, Objects::Refused).read().tensors;
+}
+
+TorchContents read_torch_file(const fs::path& path) {
+  require_plain_file(path, true);
+  return Reader(path, Objects::Described).read();
 }
 
 }  // namespace tessera::checkpoint

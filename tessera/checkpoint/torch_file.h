@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/weights.h"
+#include "tessera/config/json.h"
 
 namespace tessera::checkpoint {
 
@@ -18,5 +19,17 @@ namespace tessera::checkpoint {
 /// big-endian files and those of torch before 0.1.10. The tensors stay mapped for as long as one of
 /// them lives.
 std::vector<Weight> open_torch_file(const std::filesystem::path& path);
+
+/// All that a file of torch.save says, tensors and the rest.
+struct TorchContents {
+  std::vector<Weight> tensors;
+  /// The tree of dicts, lists and tuples with its numbers, texts and None; a tensor is null in it,
+  /// its place is its name. An object of a class is {"class": "argparse.Namespace", "arguments":
+  /// [...], "state": ...}.
+  json::Value values;
+};
+/// Reads a training state: as open_torch_file(), but objects of the classes that such files hold
+/// (pickle.h) are described instead of refused. Nothing is ever made or called.
+TorchContents read_torch_file(const std::filesystem::path& path);
 
 }  // namespace tessera::checkpoint

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera checkpoint verify|list: are they whole, and which are there.
+// tessera checkpoint verify|list|merge: are they whole, which are there, and all files as one.
 #include "tessera/checkpoint/checkpoint.h"
 
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/storage.h"
+#include "tessera/checkpoint/streamed_save.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
@@ -86,33 +90,74 @@ int list(const fs::path& path, const Common& common) {
   return kExitOk;
 }
 
+/// The files of all ranks as one, under plain names. What fails leaves nothing behind.
+int merge(const fs::path& path, const std::optional<std::string>& to, const Common& common) {
+  TESSERA_REQUIRE(to.has_value(),
+                  Config,
+                  "tessera checkpoint merge: DST is missing",
+                  "tessera checkpoint merge runs/my merged");
+  fs::path target = fs::absolute(*to).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();
+  TESSERA_REQUIRE(fs::is_directory(target.parent_path()),
+                  Config,
+                  fmt::format("there is no folder {}", target.parent_path().string()),
+                  "make it first");
+  TESSERA_REQUIRE(!fs::exists(fs::symlink_status(target)),
+                  Config,
+                  fmt::format("{} is there already", target.string()),
+                  "name another place");
+  const auto opened = std::make_shared<const checkpoint::Checkpoint>(some_at(path).back());
+  const fs::path draft =
+      target.parent_path() / fmt::format(".tmp-{}-{}", target.filename().string(), ::getpid());
+  checkpoint::Storage& disk = checkpoint::real_storage();
+  disk.remove(draft);
+  try {
+    disk.make_folder(draft);
+    checkpoint::write_checkpoint(draft, opened->meta(), checkpoint::tensors_of(opened));
+    disk.rename(draft, target);
+    disk.sync_folder(target.parent_path());
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(draft, ignored);
+    throw;
+  }
+  if (!common.quiet && !common.json) {
+    std::printf("%s: %zu tensors of step %lld, %s\n",
+                target.string().c_str(),
+                opened->tensors().size(),
+                static_cast<long long>(opened->meta().step),
+                text::bytes(opened->bytes()).c_str());
+  }
+  return kExitOk;
+}
+
 int checkpoint_command(const std::vector<std::string>& line) {
   std::string action, path;
+  std::optional<std::string> to;
   Common common;
   Arguments arguments(
       "checkpoint",
       "verify: reads every byte and holds it against its checksum. list: the complete checkpoints "
-      "of "
-      "a run, oldest first.",
-      {"tessera checkpoint verify runs/my", "tessera checkpoint list runs/my --json"});
-  arguments.positional("ACTION", &action, "verify or list");
+      "of a run, oldest first. merge: the files of all ranks of a checkpoint (of a run its newest) "
+      "as one.",
+      {"tessera checkpoint verify runs/my",
+       "tessera checkpoint list runs/my --json",
+       "tessera checkpoint merge runs/my merged"});
+  arguments.positional("ACTION", &action, "verify, list or merge");
   arguments.positional("PATH", &path, "A run or a checkpoint");
+  arguments.positional("DST", &to, "A new folder, for merge", /*required=*/false);
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
   if (action == "verify") return verify(path, common);
   if (action == "list") return list(path, common);
-  TESSERA_REQUIRE(
-      action != "merge",
-      Unsupported,
-      "tessera checkpoint merge is not built yet",
-      "any number of ranks loads any checkpoint as it is: train or generate from it directly");
-  const std::vector<std::string> known = {"verify", "list"};
+  if (action == "merge") return merge(path, to, common);
+  const std::vector<std::string> known = {"verify", "list", "merge"};
   throw Error(Error::Kind::Config,
               fmt::format("unknown action \"{}\"", action),
               text::suggestion(action, known));
 }
 
-TESSERA_COMMAND("checkpoint", "verify or list checkpoints", checkpoint_command);
+TESSERA_COMMAND("checkpoint", "verify, list or merge checkpoints", checkpoint_command);
 
 }  // namespace
 }  // namespace tessera::cli

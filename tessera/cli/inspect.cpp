@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -14,11 +13,14 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/foreign.h"
+#include "tessera/checkpoint/torch_file.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
+#include "tessera/data/llmc_tokens.h"
 #include "tessera/data/token_file.h"
 
 namespace tessera::cli {
@@ -90,59 +92,68 @@ Findings of_checkpoint(const fs::path& folder, bool digest) {
   return found;
 }
 
-void add_file(Findings& found, const fs::path& path, bool digest) {
-  const checkpoint::SafetensorsFile file(path);
-  for (const auto& entry : file.entries()) {
-    const std::string line =
-        digest ? checkpoint::digest_line(
-                     entry.name, entry.dtype, entry.shape, files::xxh3(file.bytes(entry)))
-               : "";
-    found.rows.push_back({entry.name, entry.dtype, entry.shape, line});
+/// Of a tensor's elements in row-major order, whatever lies where.
+std::string digest_of(const checkpoint::StreamedTensor& tensor, const std::string& name) {
+  constexpr std::int64_t kElements = 1 << 20;
+  std::vector<std::byte> buffer;
+  files::Hasher hasher;
+  const auto numel = static_cast<std::int64_t>(tensor.bytes() / size_of(tensor.dtype));
+  for (std::int64_t at = 0; at < numel; at += kElements) {
+    const std::int64_t end = std::min(at + kElements, numel);
+    buffer.resize(static_cast<std::size_t>(end - at) * size_of(tensor.dtype));
+    tensor.read(at, end, buffer.data());
+    hasher.update(buffer);
   }
+  return checkpoint::digest_line(name, tensor.dtype, tensor.shape, hasher.digest());
 }
 
-Findings of_files(const std::string& what,
-                  const fs::path& path,
-                  const std::vector<fs::path>& shards,
-                  bool digest) {
-  Findings found;
-  found.facts.emplace_back(what, json::Value::string(path.string()));
-  found.facts.emplace_back("files", integer(shards.size()));
-  for (const fs::path& shard : shards)
-    add_file(found, shard, digest);
+void add_row(Findings& found,
+             const checkpoint::StreamedTensor& tensor,
+             const std::string& name,
+             bool digest) {
+  found.rows.push_back({name, tensor.dtype, tensor.shape, digest ? digest_of(tensor, name) : ""});
+}
+
+void sort_rows(Findings& found) {
   std::sort(found.rows.begin(), found.rows.end(), [](const Row& a, const Row& b) {
     return std::pair(is_state(a), std::string_view(a.name)) <
            std::pair(is_state(b), std::string_view(b.name));
   });
+}
+
+/// Names are the other program's; its optimizer's state stands where ours would.
+Findings of_foreign(const fs::path& path, bool digest) {
+  const checkpoint::Foreign opened = *checkpoint::open_foreign(path);
+  Findings found;
+  found.facts = {{"checkpoint", json::Value::string(path.string())},
+                 {"format", json::Value::string(opened.what)},
+                 {"files", integer(opened.files)},
+                 {"step", json::Value::integer(opened.step)}};
+  if (opened.samples) found.facts.emplace_back("samples", json::Value::integer(*opened.samples));
+  for (const auto& tensor : opened.weights)
+    add_row(found, tensor, tensor.name, digest);
+  for (const auto& [state, tensors] : opened.state) {
+    for (const auto& tensor : tensors)
+      add_row(found, tensor, fmt::format("optimizer.{}.{}", state, tensor.name), digest);
+  }
+  sort_rows(found);
   count_tensors(found);
   return found;
 }
 
-/// The safetensors files of a Hugging Face folder; empty if it has none.
-std::vector<fs::path> shards_of(const fs::path& folder) {
-  const fs::path index = folder / "model.safetensors.index.json";
-  if (!fs::exists(index)) {
-    const fs::path lone = folder / "model.safetensors";
-    return fs::exists(lone) ? std::vector<fs::path>{lone} : std::vector<fs::path>{};
-  }
-  const json::Value parsed = json::parse_strict(files::read(index), index.string());
-  const json::Value* map = parsed.find("weight_map");
-  TESSERA_REQUIRE(
-      map != nullptr && map->is_object(), Format, index.string() + " has no weight_map", "");
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : map->members()) {
-    const bool plain =
-        file.is_string() && fs::path(file.as_string()).filename() == file.as_string();
-    TESSERA_REQUIRE(plain,
-                    Format,
-                    fmt::format("{}: no file name for {}", index.string(), printable(tensor)),
-                    "");
-    names.insert(file.as_string());
-  }
-  std::vector<fs::path> out;
-  for (const std::string& name : names)
-    out.push_back(folder / name);
-  return out;
+Findings of_files(const std::string& what,
+                  const fs::path& path,
+                  std::size_t files,
+                  const std::vector<checkpoint::Weight>& weights,
+                  bool digest) {
+  Findings found;
+  found.facts.emplace_back(what, json::Value::string(path.string()));
+  found.facts.emplace_back("files", integer(files));
+  for (const checkpoint::Weight& weight : weights)
+    add_row(found, checkpoint::stream(weight, weight.name), weight.name, digest);
+  sort_rows(found);
+  count_tensors(found);
+  return found;
 }
 
 fs::path with_extension(fs::path path, const char* extension) {
@@ -162,24 +173,49 @@ Findings of_tokens(const fs::path& path) {
   return found;
 }
 
+Findings of_llmc_tokens(const fs::path& path) {
+  Findings found;
+  found.facts = {{"tokens of", json::Value::string(path.string())},
+                 {"tokens", json::Value::integer(data::open_llmc_tokens(path)->tokens())},
+                 {"bytes", integer(fs::file_size(path))}};
+  return found;
+}
+
+bool is_weight_file(const fs::path& path) {
+  const std::string kind = path.extension().string();
+  return !fs::is_directory(path) &&
+         (kind == ".safetensors" || kind == ".bin" || kind == ".pt" || kind == ".pth");
+}
+
 Findings findings(const fs::path& path, bool digest) {
   const bool pair =
       fs::exists(with_extension(path, ".idx")) && fs::exists(with_extension(path, ".bin"));
   if (pair && !fs::is_directory(path)) return of_tokens(path);
+  if (data::is_llmc_tokens(path)) return of_llmc_tokens(path);
   const auto checkpoints = checkpoints_at(path);
   if (!checkpoints.empty()) return of_checkpoint(checkpoints.back(), digest);
-  if (path.extension() == ".safetensors" && !fs::is_directory(path))
-    return of_files("file", path, {path}, digest);
   if (fs::is_directory(path)) {
-    const auto shards = shards_of(path);
-    if (!shards.empty()) return of_files("folder", path, shards, digest);
+    const auto files = checkpoint::weight_files(path);
+    if (!files.empty())
+      return of_files("folder", path, files.size(), checkpoint::open_weights(path), digest);
+  }
+  if (checkpoint::is_foreign(path)) return of_foreign(path, digest);
+  if (is_weight_file(path)) {
+    // Any file of torch.save: what is no tensor is passed over.
+    const bool torch = path.extension() != ".safetensors";
+    return of_files(
+        "file",
+        path,
+        1,
+        torch ? checkpoint::read_torch_file(path).tensors : checkpoint::open_weight_file(path),
+        digest);
   }
   throw Error(
       Error::Kind::Format,
-      fmt::format(
-          "{} is no run with a complete checkpoint, no checkpoint, .safetensors file, Hugging Face "
-          "folder or .bin/.idx pair",
-          path.string()),
+      fmt::format("{} is no run with a complete checkpoint, no checkpoint of tessera's or another "
+                  "program's, "
+                  ".safetensors, .bin, .pt or .pth file, Hugging Face folder or .bin/.idx pair",
+                  path.string()),
       "name one of these");
 }
 
@@ -238,13 +274,14 @@ int inspect(const std::vector<std::string>& line) {
   std::string path;
   bool digest = false;
   Common common;
-  Arguments arguments("inspect",
-                      "Says what a run (its newest complete checkpoint), a checkpoint, a "
-                      ".safetensors file, a Hugging "
-                      "Face folder or a .bin/.idx pair holds.",
-                      {"tessera inspect runs/my",
-                       "tessera inspect runs/my --digest > before.txt",
-                       "tessera inspect model.safetensors --json"});
+  Arguments arguments(
+      "inspect",
+      "Says what a run (its newest complete checkpoint), a checkpoint (of DeepSpeed, "
+      "Megatron-LM, BMTrain, llm.c or a torch loop too), a .safetensors file, a "
+      "file of torch.save, a Hugging Face folder or a .bin/.idx pair holds.",
+      {"tessera inspect runs/my",
+       "tessera inspect runs/my --digest > before.txt",
+       "tessera inspect model.safetensors --json"});
   arguments.positional("PATH", &path, "Run, checkpoint, file or folder");
   arguments.flag(
       "--digest", digest, "One line a tensor with the xxh3 of its bytes, the same for any layout");

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/llmc_tokens.h"
 #include "tessera/data/token_cache.h"
 
 #include <algorithm>
@@ -237,8 +238,12 @@ OpenedTokens open_pair(const fs::path& path, const std::function<void()>& poll) 
   fs::path prefix = path;
   if (prefix.extension() == ".bin" || prefix.extension() == ".idx") prefix.replace_extension();
   files::Hasher hasher;
-  for (const char* suffix : {".idx", ".bin"})
-    add(hasher, map_source(prefix.string() + suffix)->text(), poll);
+  if (is_llmc_tokens(path)) {
+    add(hasher, map_source(path)->text(), poll);
+  } else {
+    for (const char* suffix : {".idx", ".bin"})
+      add(hasher, map_source(prefix.string() + suffix)->text(), poll);
+  }
   opened.fingerprint = files::hex64(hasher.digest());
   return opened;
 }

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/data/llmc_tokens.h"
 #include "tessera/data/token_format.h"
 
 namespace tessera::data {
@@ -262,6 +263,7 @@ class MappedTokenFile final : public TokenFile {
 }  // namespace
 
 std::shared_ptr<const TokenFile> TokenFile::open(const fs::path& path) {
+  if (is_llmc_tokens(path)) return open_llmc_tokens(path);
   return std::make_shared<MappedTokenFile>(prefix_of(path));
 }
 

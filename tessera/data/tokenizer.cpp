@@ -70,6 +70,36 @@ void refuse_added_tokens(const fs::path& folder) {
   }
 }
 
+/// The character that stands for a byte in files of byte-level BPE.
+std::string character_of(std::uint32_t byte) {
+  const auto printable = [](std::uint32_t b) {
+    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
+  };
+  std::uint32_t code = byte;
+  if (!printable(byte)) {
+    code = 256;
+    for (std::uint32_t b = 0; b < byte; ++b)
+      code += printable(b) ? 0 : 1;
+  }
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xC0U | code >> 6), static_cast<char>(0x80U | (code & 0x3FU))};
+}
+
+// The parts that decide about ids, whatever else a newer version writes beside them.
+bool is_byte_tokenizer(const fs::path& path) {
+  const auto theirs = nlohmann::json::parse(files::read(path), nullptr, false);
+  const auto ours = nlohmann::json::parse(byte_tokenizer_json());
+  if (!theirs.is_object() || !theirs.contains("model") || !theirs["model"].is_object())
+    return false;
+  const auto part = [](const nlohmann::json& object, const char* key) {
+    return object.contains(key) ? object[key] : nlohmann::json();
+  };
+  const auto added = part(theirs, "added_tokens");
+  return part(theirs["model"], "vocab") == ours["model"]["vocab"] &&
+         part(theirs["model"], "merges").empty() && part(theirs, "normalizer").is_null() &&
+         part(theirs, "pre_tokenizer") == ours["pre_tokenizer"] && added.empty();
+}
+
 fs::path folder_of_program() {
   std::error_code ignored;
   return fs::read_symlink("/proc/self/exe", ignored).parent_path();
@@ -137,6 +167,36 @@ TokenizerPtr make_tokenizer(const TokenizerOptions& options) {
   return std::make_shared<ByteTokenizer>();
 }
 
+std::string byte_tokenizer_json() {
+  const nlohmann::json bytes = {{"type", "ByteLevel"},
+                                {"add_prefix_space", false},
+                                {"trim_offsets", true},
+                                {"use_regex", false}};
+  nlohmann::json vocabulary = nlohmann::json::object();
+  for (std::uint32_t byte = 0; byte < 256; ++byte)
+    vocabulary[character_of(byte)] = byte;
+  const nlohmann::json out = {{"version", "1.0"},
+                              {"truncation", nullptr},
+                              {"padding", nullptr},
+                              {"added_tokens", nlohmann::json::array()},
+                              {"normalizer", nullptr},
+                              {"pre_tokenizer", bytes},
+                              {"post_processor", nullptr},
+                              {"decoder", bytes},
+                              {"model",
+                               {{"type", "BPE"},
+                                {"dropout", nullptr},
+                                {"unk_token", nullptr},
+                                {"continuing_subword_prefix", nullptr},
+                                {"end_of_word_suffix", nullptr},
+                                {"fuse_unk", false},
+                                {"byte_fallback", false},
+                                {"ignore_merges", false},
+                                {"vocab", vocabulary},
+                                {"merges", nlohmann::json::array()}}}};
+  return out.dump(2) + "\n";
+}
+
 TokenizerPtr tokenizer_from_folder(const fs::path& folder) {
   const fs::path vocab = folder / "vocab.json", merges = folder / "merges.txt";
   refuse_added_tokens(folder);
@@ -151,6 +211,7 @@ TokenizerPtr tokenizer_from_folder(const fs::path& folder) {
                   folder.string()),
       "copy the tokenizer's files beside the weights, or name them with tokenizer.vocab and "
       "tokenizer.merges");
+  if (is_byte_tokenizer(single)) return std::make_shared<ByteTokenizer>();
   return std::make_shared<Gpt2Tokenizer>(read_bpe_json(single.string()));
 }
 

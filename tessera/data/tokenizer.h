@@ -51,8 +51,11 @@ using TokenizerPtr = std::shared_ptr<const Tokenizer>;
 /// types, Error{Format} for bad files.
 TokenizerPtr make_tokenizer(const TokenizerOptions& options);
 /// vocab.json and merges.txt of a Hugging Face folder, or its tokenizer.json where that does what
-/// GPT-2's does (else Error{Unsupported}). Added tokens beside "<|endoftext|>" are refused.
+/// GPT-2's or the byte tokenizer's does (else Error{Unsupported}). Added tokens beside
+/// "<|endoftext|>" are refused.
 TokenizerPtr tokenizer_from_folder(const std::filesystem::path& folder);
+/// The byte tokenizer as a tokenizer.json: byte-level BPE without merges, each byte its own id.
+std::string byte_tokenizer_json();
 /// Folder of files that ship with tessera: share/tessera beside the program's or the library's
 /// folder, or share/ of the source tree. Error{Environment} names the places.
 std::filesystem::path share_dir();

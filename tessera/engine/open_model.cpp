@@ -16,6 +16,7 @@
 #include "tessera/launch/launch.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
+#include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
@@ -23,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
+  if (!fs::is_directory(path)) return std::nullopt;
   if (fs::exists(path / "manifest.json")) return path;
   if (auto found = checkpoint::newest(path / "checkpoints")) return found;
   return checkpoint::newest(path);
@@ -82,7 +84,9 @@ void load_checkpoint(OpenModel& out) {
 void load(OpenModel& out) {
   for (parallel::FlatGroup& group : out.model->groups())
     group.weights.begin_write();
-  if (out.config) {
+  if (out.weights) {
+    for_each_range(out, out.weights);
+  } else if (out.config) {
     load_checkpoint(out);
   } else {
     const json::Value config = json::parse_strict(files::read(out.source / "config.json"),
@@ -100,8 +104,24 @@ void load(OpenModel& out) {
     group.weights.settle();
 }
 
+// Converted into a checkpoint of ours, or still another program's: there is no run to plan.
+void find_imported(OpenModel& out) {
+  const planner::ModelSource source = planner::open_model_source(out.source);
+  out.tokenizer = planner::source_tokenizer(source);
+  config::Problems problems;
+  out.shape = models::families()
+                  .get(source.model.family)
+                  .resolve(source.model, out.tokenizer->size(), std::nullopt, problems, {});
+  problems.raise();
+  out.weights = planner::source_weights(source, out.shape);
+}
+
 void find_run(OpenModel& out) {
   const checkpoint::Checkpoint opened(out.source);
+  if (opened.meta().extra.find("imported") != nullptr &&
+      opened.meta().config.find("data") == nullptr) {
+    return find_imported(out);
+  }
   // The resolved batch sizes close for the ranks that trained it, not for the one that reads it.
   const json::Value* ranks = opened.meta().extra.find("ranks");
   const auto trained_on = ranks == nullptr ? 1 : static_cast<int>(ranks->as_integer().value_or(1));
@@ -135,6 +155,9 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
   if (const auto folder = find_checkpoint(path)) {
     out->source = *folder;
     find_run(*out);
+  } else if (planner::is_foreign_source(path)) {
+    out->source = path;
+    find_imported(*out);
   } else if (fs::exists(path / "config.json") && !fs::exists(path / "metrics.jsonl") &&
              !fs::exists(path / "lock")) {
     out->source = path;

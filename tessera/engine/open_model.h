@@ -24,6 +24,7 @@ struct OpenModel {
   std::optional<json::Value> config;  ///< of the run it came from
   int trained_on = 1;                 ///< ranks of that run
   std::filesystem::path source;       ///< the checkpoint or folder that was read
+  models::WeightSource weights;       ///< of an imported one; else empty
   // From here on by load_model().
   std::unique_ptr<comm::World> alone;  ///< of a process alone
   comm::World* world = nullptr;

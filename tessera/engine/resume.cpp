@@ -9,6 +9,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/foreign.h"
+#include "tessera/planner/foreign_training.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
@@ -126,12 +128,29 @@ std::string text_of(const json::Value& object, std::string_view key) {
 
 fs::path checkpoint_at(const fs::path& path) {
   if (fs::exists(path / "manifest.json")) return path;
+  if (!fs::is_directory(path) && checkpoint::is_foreign(path)) return path;
   for (const fs::path& root : {path / "checkpoints", path}) {
     if (const auto found = checkpoint::newest(root)) return *found;
   }
+  if (checkpoint::is_foreign(path)) return path;
   throw Error(Error::Kind::Format,
               fmt::format("{} holds no complete checkpoint", path.string()),
               "name a run folder or one of its checkpoints/step-NNNNNNNN");
+}
+
+// Another program's configuration has neither our defaults nor all of our keys.
+void narrow_to_imported(const checkpoint::Meta& meta,
+                        std::vector<std::string>& accepted,
+                        std::vector<std::string>& refused) {
+  if (meta.extra.find("imported") == nullptr) return;
+  accepted.insert(
+      accepted.begin(),
+      fmt::format("goes on from {}; the data has our order", text_of(meta.extra, "imported")));
+  std::vector<std::string> kept;
+  for (std::string& line : refused) {
+    (line.starts_with("model.") ? kept : accepted).push_back(std::move(line));
+  }
+  refused = std::move(kept);
 }
 
 }  // namespace
@@ -140,8 +159,9 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
                                           const planner::Plan& plan,
                                           const data::Datasets& data) {
   std::vector<std::string> accepted, refused;
+  const bool imported = meta.extra.find("imported") != nullptr;
   auto note = [&](const std::string& path, const json::Value* before, const json::Value* after) {
-    if (is_idle(path, meta.config, plan.resolved)) return;
+    if (is_idle(path, meta.config, plan.resolved) || (imported && before == nullptr)) return;
     const std::string line = fmt::format("{}: {} -> {}", path, shown(before), shown(after));
     switch (weight_of(path)) {
       case Weight::Free:
@@ -178,6 +198,7 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   const std::string old_tokenizer = text_of(meta.extra, "tokenizer");
   if (!old_tokenizer.empty() && old_tokenizer != plan.tokenizer->fingerprint())
     refused.emplace_back("the tokenizer is another");
+  narrow_to_imported(meta, accepted, refused);
   TESSERA_REQUIRE(
       refused.empty(),
       Config,
@@ -202,7 +223,7 @@ ResumePoint find_resume_point(const std::string& how,
   } else {
     point.checkpoint = checkpoint_at(how);
   }
-  const checkpoint::Checkpoint opened(*point.checkpoint);
+  const checkpoint::Checkpoint opened = planner::open_training(*point.checkpoint, plan);
   point.step = opened.meta().step;
   point.samples = opened.meta().samples;
   point.changes = accepted_changes(opened.meta(), plan, data);

@@ -26,13 +26,14 @@ struct ResumePoint {
 /// accumulation, max_steps, eval, checkpoint, run, printing. Accepted and listed: optimizer
 /// parameters, scheduler, clipping, precision, global batch, the contents of data.validation.
 /// Anything else in model, tokenizer, data, sequence length, seed or optimizer type is
-/// Error{Config} with every difference and the ways on.
+/// Error{Config} with every difference and the ways on. Of another program's checkpoint only what
+/// its configuration says is compared, and nothing but a contradiction of the model refused.
 std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
                                           const planner::Plan& plan,
                                           const data::Datasets& data);
 
 /// `how`: "auto" (go on if the folder has a complete checkpoint), "never" (moves old contents
-/// aside), or a run or checkpoint.
+/// aside), or a run or checkpoint, of another program too (checkpoint/foreign.h).
 ResumePoint find_resume_point(const std::string& how,
                               const RunFolder& folder,
                               const planner::Plan& plan,

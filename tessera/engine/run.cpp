@@ -21,6 +21,7 @@
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/first_table.h"
+#include "tessera/planner/foreign_training.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::engine {
@@ -69,7 +70,7 @@ int train_rank(const planner::Plan& plan,
   log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
   Engine engine(plan, world, data);
   if (resume.checkpoint) {
-    engine.load(checkpoint::Checkpoint(*resume.checkpoint));
+    engine.load(planner::open_training(*resume.checkpoint, plan));
   } else {
     engine.initialize_weights();
   }
@@ -100,9 +101,9 @@ std::optional<int> finished_already(const planner::Plan& plan,
 }
 
 /// Damage that the ranks would meet is told before they start. Error{Format}.
-void check_resume_point(const ResumePoint& resume, bool all_of_it) {
+void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bool all_of_it) {
   if (!resume.checkpoint) return;
-  const checkpoint::Checkpoint opened(*resume.checkpoint);
+  const checkpoint::Checkpoint opened = planner::open_training(*resume.checkpoint, plan);
   opened.check_files();
   if (all_of_it || opened.bytes() <= kVerifiedFirst) opened.verify();
 }
@@ -153,7 +154,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   }
   if (const auto code = finished_already(plan, resume, folder, mine)) return *code;
   if (command.dry_run) early.reset();  // from here on it only reads, for as long as that takes
-  check_resume_point(resume, /*all_of_it=*/command.dry_run);
+  check_resume_point(resume, plan, /*all_of_it=*/command.dry_run);
   if (command.dry_run) return kExitOk;
 
   early->check();

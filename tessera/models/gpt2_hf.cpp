@@ -3,6 +3,9 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -134,6 +137,44 @@ ModelOptions gpt2_options_from_hf(const json::Value& config) {
   out.layer_norm_eps = keys.number("layer_norm_epsilon", 1e-5, 1e-30, 1);
   out.init_std = keys.number("initializer_range", 0.02, 0, 100);
   return out;
+}
+
+json::Value gpt2_config_to_hf(const ModelOptions& options) {
+  TESSERA_REQUIRE(options.qkv_bias,
+                  Unsupported,
+                  "model.qkv_bias is false, and Hugging Face's GPT-2 always has that bias",
+                  "train with model.qkv_bias true");
+  static const std::map<std::string, std::string> kActivations = {{"gelu_tanh", "gelu_new"},
+                                                                  {"gelu_new", "gelu_new"},
+                                                                  {"gelu", "gelu"},
+                                                                  {"relu", "relu"},
+                                                                  {"silu", "silu"}};
+  const auto activation = kActivations.find(options.activation);
+  TESSERA_REQUIRE(
+      activation != kActivations.end(),
+      Unsupported,
+      fmt::format("model.activation {} has no name in Hugging Face's GPT-2", options.activation),
+      "train with gelu_tanh, gelu, relu or silu");
+  const auto integer = [](const std::optional<std::int64_t>& value) {
+    return json::Value::integer(value.value());
+  };
+  const auto number = [](double value) { return json::Value::number(value); };
+  return json::Value::object(
+      {{"architectures", json::Value::array({json::Value::string("GPT2LMHeadModel")})},
+       {"model_type", json::Value::string("gpt2")},
+       {"vocab_size", integer(options.vocab_size)},
+       {"n_positions", integer(options.max_positions)},
+       {"n_embd", integer(options.hidden_size)},
+       {"n_layer", integer(options.num_layers)},
+       {"n_head", integer(options.num_heads)},
+       {"n_inner", integer(options.ffn_hidden_size)},
+       {"activation_function", json::Value::string(activation->second)},
+       {"layer_norm_epsilon", number(options.layer_norm_eps)},
+       {"embd_pdrop", number(options.embedding_dropout.value_or(options.dropout))},
+       {"attn_pdrop", number(options.attention_dropout.value_or(options.dropout))},
+       {"resid_pdrop", number(options.residual_dropout.value_or(options.dropout))},
+       {"initializer_range", number(options.init_std)},
+       {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
 }
 
 HfTensor gpt2_hf_tensor(const ParamInfo& info) {

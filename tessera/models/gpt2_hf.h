@@ -12,7 +12,11 @@ namespace tessera::models {
 /// other tasks or libraries pass. Absent keys have Hugging Face's defaults.
 ModelOptions gpt2_options_from_hf(const json::Value& config);
 
-/// Opens model.safetensors, or the shards of model.safetensors.index.json. Checks all names and
+/// The reverse, for options that are resolved: every size is given. Error{Unsupported} for what
+/// Hugging Face's GPT-2 has no key for.
+json::Value gpt2_config_to_hf(const ModelOptions& options);
+
+/// Opens the folder's weights, safetensors or torch's, whole or in shards. Checks all names and
 /// shapes first; the source keeps the files mapped and touches only what it is asked for. Threads:
 /// any.
 WeightSource gpt2_weights_from_hf(const std::filesystem::path& folder, const Resolved& resolved);

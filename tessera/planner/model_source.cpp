@@ -12,7 +12,10 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/foreign.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/config/fields.h"
+#include "tessera/models/weights_of.h"
 
 namespace tessera::planner {
 namespace {
@@ -74,10 +77,37 @@ ModelSource open_checkpoint(const fs::path& folder) {
   ModelSource out;
   out.folder = folder;
   read_section(opened.meta().config, "model", folder, out.model);
-  read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);
+  out.says_tokenizer = opened.meta().extra.find("imported") == nullptr ||
+                       opened.meta().config.find("tokenizer") != nullptr;
+  if (out.says_tokenizer) read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);
   out.model.from.reset();
   out.bf16 = is_on(opened.meta().config, "bf16");
   return out;
+}
+
+// What another program saved keeps its shape in its own words, or in a config.json beside it.
+ModelSource open_foreign_source(const fs::path& path) {
+  const checkpoint::Foreign opened = *checkpoint::open_foreign(path);
+  ModelSource out;
+  if (opened.model_config.is_object()) {
+    out =
+        open_hugging_face(fs::is_directory(path) ? path : path.parent_path(), opened.model_config);
+    out.foreign = path;
+    return out;
+  }
+  const fs::path real = fs::absolute(path).lexically_normal();
+  for (const fs::path& folder : {real, real.parent_path(), real.parent_path().parent_path()}) {
+    const fs::path file = folder / "config.json";
+    if (!fs::is_regular_file(file)) continue;
+    out = open_hugging_face(folder, json::parse_strict(files::read(file), file.string()));
+    out.foreign = path;
+    return out;
+  }
+  throw Error(Error::Kind::Format,
+              fmt::format("{} is {}, and no config.json beside it says the model's shape",
+                          path.string(),
+                          opened.what),
+              "put Hugging Face's config.json of the model into its folder");
 }
 
 // A checkpoint as a source of weights: the range that is asked for is one piece of the whole
@@ -98,7 +128,14 @@ void load_range(const checkpoint::Checkpoint& from,
 
 }  // namespace
 
+bool is_foreign_source(const fs::path& path) {
+  if (fs::exists(path / "manifest.json") || fs::is_directory(path / "checkpoints")) return false;
+  if (fs::is_directory(path) && !checkpoint::weight_files(path).empty()) return false;
+  return checkpoint::is_foreign(path);
+}
+
 ModelSource open_model_source(const fs::path& path) {
+  if (is_foreign_source(path)) return open_foreign_source(path);
   TESSERA_REQUIRE(fs::is_directory(path),
                   Config,
                   fmt::format("there is no folder {}", path.string()),
@@ -121,11 +158,22 @@ ModelSource open_model_source(const fs::path& path) {
 }
 
 data::TokenizerPtr source_tokenizer(const ModelSource& source) {
+  TESSERA_REQUIRE(
+      source.says_tokenizer,
+      Config,
+      fmt::format("{} was converted from weights without a tokenizer", source.folder.string()),
+      "name one with tokenizer.type (and tokenizer.vocab, tokenizer.merges)");
   return source.hugging_face ? data::tokenizer_from_folder(source.folder)
                              : data::make_tokenizer(source.tokenizer);
 }
 
 models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved) {
+  if (source.foreign) {
+    return models::weights_of(checkpoint::open_foreign(*source.foreign)->weights,
+                              models::families().get(source.model.family),
+                              resolved,
+                              source.foreign->string());
+  }
   if (source.hugging_face)
     return models::families().get(source.model.family).weights_from_hf(source.folder, resolved);
   auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);

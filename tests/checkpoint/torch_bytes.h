@@ -36,6 +36,12 @@ inline std::string tuple(const std::vector<std::string>& items) {
     out += item;
   return out + "t";
 }
+inline std::string list_of(const std::vector<std::string>& items) {
+  std::string out = "](";
+  for (const std::string& item : items)
+    out += item;
+  return out + "e";
+}
 inline std::string sizes(const std::vector<std::int64_t>& values) {
   std::vector<std::string> items;
   for (const std::int64_t value : values)

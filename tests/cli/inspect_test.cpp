@@ -186,12 +186,32 @@ TEST_F(Commands, VerifyFindsDamageAndListCounts) {
   EXPECT_NE(ran.out.find("tensor \"w\""), std::string::npos) << ran.out;
 }
 
-TEST_F(Commands, MergeSaysThatItIsNotBuiltYet) {
-  const Ran ran = run("checkpoint", {"merge", path("a")});
+TEST_F(Commands, MergeMakesOneFileOfAllRanks) {
+  const fs::path made = make_run(path("a"));
+  const std::string before = run("inspect", {made, "--digest"}).out;
 
-  EXPECT_EQ(ran.code, 2);
-  EXPECT_NE(ran.out.find("not built yet"), std::string::npos) << ran.out;
-  EXPECT_EQ(run("checkpoint", {"verfy", path("a")}).code, 2);
+  const Ran ran = run("checkpoint", {"merge", made, path("one")});
+
+  EXPECT_EQ(ran.code, 0) << ran.out;
+  EXPECT_EQ(run("inspect", {path("one"), "--digest"}).out, before);
+  EXPECT_EQ(run("checkpoint", {"verify", path("one")}).code, 0);
+  EXPECT_NE(before.find("xxh3"), std::string::npos);
+  EXPECT_EQ(run("checkpoint", {"merge", made, path("one")}).code, 2);
+  EXPECT_EQ(run("checkpoint", {"merge", made}).code, 2);
+  EXPECT_EQ(run("checkpoint", {"verfy", made}).code, 2);
+}
+
+TEST_F(Commands, MergeOfADamagedCheckpointLeavesNothing) {
+  const fs::path made = make_run(path("a"));
+  const fs::path shard = made / "checkpoints/step-00000002/rank-00000.safetensors";
+  std::string bytes = files::read(shard);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write(shard, bytes);
+
+  EXPECT_EQ(run("checkpoint", {"merge", made, path("one")}).code, 4);
+
+  for (const auto& entry : fs::directory_iterator(fs::path(path("one")).parent_path()))
+    EXPECT_EQ(entry.path().filename().string().find("one"), std::string::npos) << entry.path();
 }
 
 }  // namespace

@@ -269,5 +269,49 @@ TEST(TokenWriter, RefusesDocumentsThatTheIndexCannotSay) {
   EXPECT_EQ(error_of([&] { writer.add_to_document(1); }).kind(), Error::Kind::Data);
 }
 
+std::string llmc_tokens(std::int32_t magic,
+                        std::int32_t version,
+                        std::int32_t count,
+                        const std::string& tokens) {
+  std::string out(1024, '\0');
+  const std::int32_t head[] = {magic, version, count};
+  std::memcpy(out.data(), head, sizeof(head));
+  return out + tokens;
+}
+
+TEST(TokenFile, ReadsLlmcsFilesOfBothWidths) {
+  const files::TempDir dir;
+  files::write_atomic(dir.path() / "gpt2.bin",
+                      llmc_tokens(20240520, 1, 3, std::string("\x01\x00\xff\xff\x50\xc4", 6)));
+  files::write_atomic(dir.path() / "llama.bin",
+                      llmc_tokens(20240801, 7, 1, std::string("\x01\xf4\x01\x00", 4)));
+
+  const auto gpt2 = TokenFile::open(dir.path() / "gpt2.bin");
+  const auto llama = TokenFile::open(dir.path() / "llama.bin");
+
+  std::vector<std::int64_t> ids(3);
+  gpt2->read(0, 3, ids.data());
+  EXPECT_EQ(ids, (std::vector<std::int64_t>{1, 65535, 50256}));
+  EXPECT_EQ(gpt2->sequences(), 1);
+  EXPECT_NO_THROW(gpt2->check_ids(65536));
+  EXPECT_THROW(gpt2->check_ids(50257), Error);
+  llama->read(0, 1, ids.data());
+  EXPECT_EQ(ids[0], 128001);
+}
+
+TEST(TokenFile, RefusesLlmcsFilesThatLie) {
+  const files::TempDir dir;
+  const std::string two("\x01\x00\x02\x00", 4);
+  for (const std::string& content : {llmc_tokens(20240520, 1, 3, two),
+                                     llmc_tokens(20240520, 1, 1, two),
+                                     llmc_tokens(20240520, 1, -2, two),
+                                     llmc_tokens(20240520, 2, 2, two),
+                                     llmc_tokens(20240520, 1, 2147483647, two),
+                                     llmc_tokens(20240520, 1, 2, "").substr(0, 500)}) {
+    files::write_atomic(dir.path() / "x.bin", content);
+    EXPECT_THROW(TokenFile::open(dir.path() / "x.bin"), Error);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::data

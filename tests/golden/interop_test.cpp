@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that torch wrote, against what they hold: every byte.
+// Files that torch and DeepSpeed wrote, against what they hold, every byte; and trainings that go
+// on from them.
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "golden/golden.h"
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <ATen/Parallel.h>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/foreign.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/launch.h"
+#include "tessera/planner/foreign_training.h"
 
 namespace tessera {
 namespace {
@@ -84,6 +97,161 @@ TEST(GoldenInterop, FilesOfAPlainTrainingLoopHoldParametersAndMoments) {
   });
 
   EXPECT_EQ(compared, static_cast<int>(3 * number.size()));
+}
+
+std::vector<fs::path> trainings() {
+  std::vector<fs::path> out;
+  for (const fs::path& folder : golden::cases("interop")) {
+    if (fs::exists(folder / "case.json")) out.push_back(folder);
+  }
+  EXPECT_FALSE(out.empty());
+  return out;
+}
+
+bool of_deepspeed(const fs::path& folder) {
+  return fs::exists(folder / "latest");
+}
+
+TEST(GoldenInterop, DeepSpeedsCheckpointsHoldMastersAndMoments) {
+  for (const fs::path& folder : trainings()) {
+    if (!of_deepspeed(folder)) continue;
+    SCOPED_TRACE(folder.filename().string());
+    const checkpoint::Foreign opened = *checkpoint::open_foreign(folder);
+    const checkpoint::SafetensorsFile expected(folder / "expected.safetensors");
+
+    std::size_t compared = 0;
+    for (const auto& entry : expected.entries()) {
+      const std::size_t dot = entry.name.find('.');
+      const std::string kind = entry.name.substr(0, dot), name = entry.name.substr(dot + 1);
+      const auto& tensors = kind == "fp32" ? opened.weights : opened.state.at(kind);
+      for (const auto& tensor : tensors) {
+        const bool alias = std::ranges::count(tensor.aliases, name) > 0;  // a tied head
+        if (tensor.name != name && !alias) continue;
+        std::vector<std::byte> bytes(tensor.bytes());
+        tensor.read(0, static_cast<std::int64_t>(bytes.size() / 4), bytes.data());
+        EXPECT_EQ(tensor.dtype, entry.dtype) << entry.name;
+        EXPECT_EQ(tensor.shape, entry.shape) << entry.name;
+        EXPECT_TRUE(std::ranges::equal(bytes, expected.bytes(entry))) << entry.name;
+        ++compared;
+      }
+    }
+
+    EXPECT_EQ(compared, expected.entries().size());
+    EXPECT_EQ(opened.step, 5);
+    EXPECT_EQ(opened.samples, 20);
+  }
+}
+
+/// The recorded batches, one after the other; labels are the inputs, shifted.
+class Recorded final : public data::Dataset {
+ public:
+  explicit Recorded(const fs::path& path) {
+    const checkpoint::SafetensorsFile file(path);
+    const auto* ids = file.find("input_ids");
+    length_ = ids->shape.back();
+    ids_.resize(file.bytes(*ids).size() / sizeof(std::int64_t));
+    std::memcpy(ids_.data(), file.bytes(*ids).data(), file.bytes(*ids).size());
+  }
+  [[nodiscard]] std::int64_t size() const override {
+    return static_cast<std::int64_t>(ids_.size()) / length_;
+  }
+  [[nodiscard]] std::int64_t length() const override { return length_ - 1; }
+  bool get(std::int64_t index,
+           std::int64_t* input_ids,
+           std::int64_t* labels,
+           std::int64_t* mask) const override {
+    for (std::int64_t t = 0; t + 1 < length_; ++t) {
+      input_ids[t] = ids_[static_cast<std::size_t>(index * length_ + t)];
+      labels[t] = ids_[static_cast<std::size_t>(index * length_ + t + 1)];
+      mask[t] = 1;
+    }
+    return false;
+  }
+
+ private:
+  std::vector<std::int64_t> ids_;
+  std::int64_t length_ = 0;
+};
+
+struct Spread {
+  int ranks, stage, micro, accumulation;
+};
+
+planner::Plan plan_of(const fs::path& folder, const Spread& spread) {
+  const json::Value record = golden::read_json(folder / "case.json");
+  json::Value config;
+  if (of_deepspeed(folder)) {
+    config = golden::at(record, "config");
+  } else {
+    config = json::Value::object({{"optimizer", json::parse(R"({"type": "AdamW"})", "case")}});
+    config["optimizer"]["params"]["lr"] = golden::at(record, "lr");
+    config["optimizer"]["params"]["weight_decay"] = golden::at(record, "weight_decay");
+  }
+  config["optimizer"]["decay_all"] = json::Value::boolean(true);
+  config["train_micro_batch_size_per_gpu"] = json::Value::integer(spread.micro);
+  config["gradient_accumulation_steps"] = json::Value::integer(spread.accumulation);
+  config["zero_optimization"]["stage"] = json::Value::integer(spread.stage);
+  config["data"] =
+      json::parse(R"({"train": "recorded.txt", "sequence_length": 23, "shuffle": false})", "case");
+  config["trainer"] = json::parse(R"({"max_steps": 8})", "case");
+  config["run"] = json::parse(R"({"threads_per_rank": 1, "dir": "unused"})", "case");
+  const json::Value shape = golden::read_json(folder / "config.json");
+  const models::Family& family = models::family_of_hf(shape);
+  const models::ModelOptions options = family.options_from_hf(shape);
+  config::Problems problems;
+  const models::Resolved resolved =
+      family.resolve(options, *options.vocab_size, std::nullopt, problems, {});
+  problems.raise();
+  return planner::make_plan(config, spread.ranks, "case.json", resolved.model);
+}
+
+std::vector<double> next_losses(const fs::path& folder, const Spread& spread) {
+  engine::prepare_process(1);
+  planner::Plan plan = plan_of(folder, spread);
+  const auto data = std::make_shared<data::Datasets>();
+  data->train = std::make_unique<Recorded>(golden::folder() / "interop" / "inputs.safetensors");
+  engine::finish_plan(plan, *data);
+  std::vector<double> losses;
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+    at::set_num_threads(1);
+    memory::Ledger ledger;
+    const memory::ScopedLedger scoped(ledger);
+    engine::Engine engine(plan, world, data);
+    engine.load(planner::open_training(folder, plan));
+    std::vector<double> mine;
+    while (engine.step() < plan.max_steps)
+      mine.push_back(engine.train_step().loss);
+    engine.finish();
+    if (world.speaks()) losses = mine;
+  });
+  return losses;
+}
+
+// Sums in another order; in bf16 also roundings in other places.
+constexpr double kFp32 = 1e-5, kBf16 = 2e-3;
+
+TEST(GoldenInterop, TrainingGoesOnAsItWouldHaveOnAnyRanksInAnyStage) {
+  for (const fs::path& folder : trainings()) {
+    const json::Value record = golden::read_json(folder / "case.json");
+    const std::vector<double> recorded = golden::numbers(golden::at(record, "losses"));
+    const bool bf16 = folder.filename().string().find("bf16") != std::string::npos;
+    for (const Spread spread : {Spread{1, 0, 4, 1},
+                                Spread{1, 2, 2, 2},
+                                Spread{2, 1, 2, 1},
+                                Spread{2, 2, 1, 2},
+                                Spread{2, 3, 2, 1},
+                                Spread{4, 0, 1, 1},
+                                Spread{4, 3, 1, 1}}) {
+      SCOPED_TRACE(
+          fmt::format("{}: {} ranks, stage {}", folder.string(), spread.ranks, spread.stage));
+
+      const std::vector<double> losses = next_losses(folder, spread);
+
+      ASSERT_EQ(losses.size(), recorded.size() - 5);
+      for (std::size_t i = 0; i < losses.size(); ++i)
+        EXPECT_NEAR(losses[i], recorded[5 + i], (bf16 ? kBf16 : kFp32) * recorded[5 + i]) << i;
+    }
+  }
 }
 
 }  // namespace

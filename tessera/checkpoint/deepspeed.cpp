@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of DeepSpeed, ZeRO stages 0 to 3. What each file holds: docs/formats/deepspeed.md.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <regex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/foreign.h"
+#include "tessera/checkpoint/safetensors_header.h"
+#include "tessera/checkpoint/torch_file.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Shape = std::vector<std::int64_t>;
+
+constexpr const char* kCopy =
+    "the checkpoint is damaged or incomplete: copy all files of its folder again";
+
+/// The folder of the tag that `latest` names, or `path` itself where it is such a folder.
+std::optional<fs::path> tag_folder(const fs::path& path) {
+  std::error_code failed;
+  if (!fs::is_directory(path, failed)) return std::nullopt;
+  const auto holds_states = [&](const fs::path& folder) {
+    for (const auto& entry : fs::directory_iterator(folder, failed)) {
+      if (entry.path().filename().string().ends_with("_states.pt")) return true;
+    }
+    return false;
+  };
+  if (holds_states(path))
+    return fs::exists(path / "zero", failed) ? std::nullopt : std::optional(path);
+  if (!fs::is_regular_file(path / "latest", failed) ||
+      fs::file_size(path / "latest", failed) > 4096)
+    return std::nullopt;
+  const std::string tag(text::trim(files::read(path / "latest")));
+  const bool plain = !tag.empty() && tag != "." && tag != ".." && fs::path(tag).filename() == tag;
+  if (!plain || !fs::is_directory(path / tag, failed) || !holds_states(path / tag))
+    return std::nullopt;
+  if (fs::exists(path / tag / "zero", failed)) return std::nullopt;  // universal
+  return path / tag;
+}
+
+bool recognises(const fs::path& path) {
+  try {
+    return tag_folder(path).has_value();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+/// One file, opened.
+struct File {
+  explicit File(const fs::path& where) : path(where) {
+    TorchContents contents = read_torch_file(where);
+    values = std::move(contents.values);
+    tensors = Named(std::move(contents.tensors));
+  }
+  [[nodiscard]] const json::Value& need(std::string_view key) const {
+    const json::Value* found = at_path(values, key);
+    TESSERA_REQUIRE(
+        found != nullptr, Format, fmt::format("{}: has no {}", path.string(), key), kCopy);
+    return *found;
+  }
+  [[nodiscard]] const Weight& tensor(const std::string& name) const {
+    const Weight* found = tensors.find(name);
+    TESSERA_REQUIRE(
+        found != nullptr, Format, fmt::format("{}: has no tensor {}", path.string(), name), kCopy);
+    return *found;
+  }
+  fs::path path;
+  json::Value values;
+  Named tensors = Named({});
+};
+
+/// The files of a tag by rank.
+struct Found {
+  std::map<int, fs::path> optimizer, sharded_models;
+  std::optional<fs::path> model;
+};
+
+[[noreturn]] void unsupported(const fs::path& file, const char* what) {
+  throw Error(Error::Kind::Unsupported,
+              fmt::format("{}: {}", file.string(), what),
+              "make it a universal checkpoint with DeepSpeed's ds_to_universal.py; that is read");
+}
+
+Found find_files(const fs::path& folder) {
+  static const std::regex kOptimizer(
+      "(?:bf16_|fp16_)?zero_pp_rank_(\\d+)_mp_rank_(\\d+)_optim_states\\.pt");
+  static const std::regex kSharded("zero_pp_rank_(\\d+)_mp_rank_(\\d+)_model_states\\.pt");
+  static const std::regex kModel("mp_rank_(\\d+)_model_states\\.pt");
+  Found out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with("_states.pt")) continue;
+    if (name.starts_with("layer_"))
+      unsupported(entry.path(), "checkpoints of DeepSpeed's pipelines are not read");
+    if (name.find("expert") != std::string::npos || name.starts_with("expp_"))
+      unsupported(entry.path(), "checkpoints of mixtures of experts are not read");
+    std::smatch match;
+    const auto number = [&](std::size_t group) {
+      const std::string digits = match[group].str();
+      TESSERA_REQUIRE(digits.size() <= 6,
+                      Format,
+                      fmt::format("{}: rank {} is no rank", entry.path().string(), digits),
+                      kCopy);
+      return std::stoi(digits);
+    };
+    const auto add = [&](std::map<int, fs::path>& to) {
+      if (number(2) != 0)
+        unsupported(entry.path(), "checkpoints that tensor parallelism cut are not read");
+      TESSERA_REQUIRE(
+          to.emplace(number(1), entry.path()).second,
+          Format,
+          fmt::format("{}: rank {} has another file too", entry.path().string(), number(1)),
+          "keep the files of one training only");
+    };
+    if (std::regex_match(name, match, kOptimizer)) {
+      add(out.optimizer);
+    } else if (std::regex_match(name, match, kSharded)) {
+      add(out.sharded_models);
+    } else if (std::regex_match(name, match, kModel)) {
+      if (number(1) != 0)
+        unsupported(entry.path(), "checkpoints that tensor parallelism cut are not read");
+      out.model = entry.path();
+    }
+  }
+  return out;
+}
+
+void check_ranks(const fs::path& folder, const std::map<int, fs::path>& files, const char* what) {
+  int expected = 0;
+  for (const auto& [rank, path] : files) {
+    TESSERA_REQUIRE(
+        rank == expected,
+        Format,
+        fmt::format("{}: the {} of rank {} are missing", folder.string(), what, expected),
+        kCopy);
+    ++expected;
+  }
+}
+
+struct Parameter {
+  std::string name;
+  Shape shape;
+  std::int64_t numel = 0;
+};
+using Groups = std::vector<std::vector<Parameter>>;
+
+std::vector<Parameter> shapes_of(const File& file, const json::Value& members) {
+  std::vector<Parameter> out;
+  TESSERA_REQUIRE(members.is_object(),
+                  Format,
+                  fmt::format("{}: its param_shapes are not dicts", file.path.string()),
+                  kCopy);
+  for (const auto& [name, sizes] : members.members()) {
+    Parameter parameter{name, {}, 0};
+    bool sound = sizes.is_array() && sizes.items().size() <= kMaxDims;
+    for (std::size_t d = 0; sound && d < sizes.items().size(); ++d) {
+      const json::Value& size = sizes.items()[d];
+      const auto count = size.is_number() ? size.as_integer() : std::nullopt;
+      sound = count.has_value() && *count >= 0;
+      parameter.shape.push_back(count.value_or(0));
+    }
+    parameter.numel = sound ? checked_numel(parameter.shape) : -1;
+    TESSERA_REQUIRE(parameter.numel >= 0,
+                    Format,
+                    fmt::format("{}: the shape of {} is no shape", file.path.string(), name),
+                    kCopy);
+    out.push_back(std::move(parameter));
+  }
+  return out;
+}
+
+Groups groups_of(const File& file) {
+  const json::Value& listed = file.need("param_shapes");
+  Groups out;
+  if (listed.is_object()) {  // before 0.3.17
+    out.push_back(shapes_of(file, listed));
+    return out;
+  }
+  TESSERA_REQUIRE(listed.is_array(),
+                  Format,
+                  fmt::format("{}: its param_shapes are no list", file.path.string()),
+                  kCopy);
+  for (const json::Value& group : listed.items())
+    out.push_back(shapes_of(file, group));
+  return out;
+}
+
+/// The keys of a rank's flat tensors for one group: of the masters and of each moment.
+struct Flats {
+  std::string master;
+  std::map<std::string, std::string> state;
+};
+
+// Moments stand as torch has them, {"state": {group: {...}}}, or as a list of the groups.
+Flats flats_of(const File& file, const std::string& master, const std::string& state) {
+  Flats out{master, {}};
+  const std::int64_t numel = file.tensor(master).numel();
+  for (const Weight& weight : file.tensors.all()) {
+    if (!weight.name.starts_with(state + ".")) continue;
+    const std::string key = weight.name.substr(state.size() + 1);
+    // Others are counts and norms; a moment may keep the padding that the masters lost.
+    if (key.find('.') == std::string::npos && key != "step" && weight.numel() >= numel)
+      out.state.emplace(key, weight.name);
+  }
+  return out;
+}
+
+/// Runs of each parameter, by what they are of: "" for the masters, else the moment's name.
+using Runs = std::map<std::string, std::map<std::string, std::vector<Run>>>;
+
+void add_run(Runs& runs,
+             const File& file,
+             const Flats& flats,
+             const std::string& parameter,
+             std::int64_t begin,
+             std::int64_t count) {
+  runs[""][parameter].push_back({file.tensor(flats.master), begin, count});
+  for (const auto& [moment, name] : flats.state)
+    runs[moment][parameter].push_back({file.tensor(name), begin, count});
+}
+
+/// Where a rank of stages 1 and 2 says that its pieces lie; nothing in files of old versions.
+struct Fragment {
+  std::int64_t start = 0, numel = 0;
+};
+std::optional<std::map<std::string, Fragment>> fragments_of(const File& file, std::size_t group) {
+  const json::Value* listed =
+      at_path(file.values, fmt::format("optimizer_state_dict.param_slice_mappings.{}", group));
+  if (listed == nullptr || !listed->is_object()) return std::nullopt;
+  std::map<std::string, Fragment> out;
+  for (const auto& [name, address] : listed->members()) {
+    Fragment fragment{integer_at(address, "state.start", -1),
+                      integer_at(address, "state.numel", -1)};
+    const json::Value* arguments = address.is_object() ? address.find("arguments") : nullptr;
+    if (fragment.start < 0 && arguments != nullptr && arguments->is_array() &&
+        arguments->items().size() == 2) {
+      fragment = {integer_at(*arguments, "1", -1), integer_at(*arguments, "0", -1)};
+    }
+    TESSERA_REQUIRE(fragment.start >= 0 && fragment.numel >= 0,
+                    Format,
+                    fmt::format("{}: the place of {} is no place", file.path.string(), name),
+                    kCopy);
+    out.emplace(name, fragment);
+  }
+  return out;
+}
+
+/// Stages 1 and 2: a group is one flat tensor of its parameters, padded at the end, cut into as
+/// many parts as there are ranks.
+void add_flat_group(Runs& runs,
+                    const std::vector<File>& ranks,
+                    const std::vector<Parameter>& group,
+                    std::size_t g) {
+  const std::string root = "optimizer_state_dict.";
+  std::vector<Flats> flats;
+  std::vector<std::int64_t> sizes;
+  bool mapped = true;
+  for (const File& file : ranks) {
+    std::string state = fmt::format("{}base_optimizer_state.state.{}", root, g);
+    if (at_path(file.values, root + "base_optimizer_state") != nullptr &&
+        file.need(root + "base_optimizer_state").is_array()) {
+      state = fmt::format("{}base_optimizer_state.{}", root, g);
+    }
+    flats.push_back(
+        flats_of(file, fmt::format("{}single_partition_of_fp32_groups.{}", root, g), state));
+    sizes.push_back(file.tensor(flats.back().master).numel());
+    mapped = mapped && fragments_of(file, g).has_value();
+  }
+  if (mapped) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const auto fragments = fragments_of(ranks[r], g).value();
+      for (const auto& [name, fragment] : fragments)
+        add_run(runs, ranks[r], flats[r], name, fragment.start, fragment.numel);
+    }
+    return;
+  }
+  std::size_t r = 0;
+  std::int64_t at = 0;  // in the part of rank r
+  for (const Parameter& parameter : group) {
+    for (std::int64_t left = parameter.numel; left > 0;) {
+      while (r < ranks.size() && at == sizes[r]) {
+        ++r;
+        at = 0;
+      }
+      TESSERA_REQUIRE(r < ranks.size(),
+                      Format,
+                      fmt::format("{}: the ranks' parts end before parameter {}",
+                                  ranks.back().path.string(),
+                                  parameter.name),
+                      kCopy);
+      const std::int64_t take = std::min(left, sizes[r] - at);
+      add_run(runs, ranks[r], flats[r], parameter.name, at, take);
+      at += take;
+      left -= take;
+    }
+  }
+  // What is left is padding: less than what DeepSpeed rounds up to.
+  std::int64_t rest = -at;
+  for (std::size_t later = r; later < sizes.size(); ++later)
+    rest += sizes[later];
+  TESSERA_REQUIRE(
+      rest < 4 * static_cast<std::int64_t>(ranks.size()),
+      Format,
+      fmt::format(
+          "{}: {} values of group {} belong to no parameter", ranks.back().path.string(), rest, g),
+      kCopy);
+}
+
+/// Stage 3: every rank holds ceil(numel / ranks) elements of each parameter, one parameter after
+/// the other, in as many flat tensors as its sub-groups are.
+void add_sharded(Runs& runs, const std::vector<File>& ranks, const Groups& groups) {
+  const std::string root = "optimizer_state_dict.";
+  const auto world = static_cast<std::int64_t>(ranks.size());
+  for (std::int64_t rank = 0; rank < world; ++rank) {
+    const File& file = ranks[static_cast<std::size_t>(rank)];
+    std::vector<Flats> flats;
+    std::vector<std::int64_t> sizes;
+    while (file.tensors.has(fmt::format("{}fp32_flat_groups.{}", root, flats.size()))) {
+      const std::size_t g = flats.size();
+      flats.push_back(flats_of(file,
+                               fmt::format("{}fp32_flat_groups.{}", root, g),
+                               fmt::format("{}optimizer_state_dict.state.{}", root, g)));
+      sizes.push_back(file.tensor(flats.back().master).numel());
+    }
+    std::size_t g = 0;
+    std::int64_t at = 0;
+    for (const auto& group : groups) {
+      for (const Parameter& parameter : group) {
+        const std::int64_t share = (parameter.numel + world - 1) / world;
+        // The last ranks' shares end in padding.
+        const std::int64_t held =
+            std::clamp<std::int64_t>(parameter.numel - rank * share, 0, share);
+        for (std::int64_t done = 0; done < share;) {
+          while (g < sizes.size() && at == sizes[g]) {
+            ++g;
+            at = 0;
+          }
+          TESSERA_REQUIRE(
+              g < sizes.size(),
+              Format,
+              fmt::format("{}: ends before parameter {}", file.path.string(), parameter.name),
+              kCopy);
+          const std::int64_t take = std::min(share - done, sizes[g] - at);
+          if (const std::int64_t real = std::clamp<std::int64_t>(held - done, 0, take); real > 0)
+            add_run(runs, file, flats[g], parameter.name, at, real);
+          at += take;
+          done += take;
+        }
+      }
+    }
+    while (g < sizes.size() && at == sizes[g]) {
+      ++g;
+      at = 0;
+    }
+    TESSERA_REQUIRE(g >= sizes.size(),
+                    Format,
+                    fmt::format("{}: holds more than its parameters", file.path.string()),
+                    kCopy);
+  }
+}
+
+json::Value scaler_of(const File& file) {
+  const json::Value* scaler = at_path(file.values, "optimizer_state_dict.loss_scaler");
+  const json::Value* dynamic = scaler == nullptr ? nullptr : at_path(*scaler, "state.dynamic");
+  if (dynamic == nullptr || !dynamic->is_bool() || !dynamic->as_bool()) return {};
+  const json::Value* scale = at_path(*scaler, "state.cur_scale");
+  if (scale == nullptr || !scale->is_number()) return {};
+  return json::Value::object(
+      {{"scaler", json::Value::string("deepspeed")},
+       {"scale", *scale},
+       {"iteration", json::Value::integer(integer_at(*scaler, "state.cur_iter", 0))},
+       {"last_overflow", json::Value::integer(integer_at(*scaler, "state.last_overflow_iter", -1))},
+       {"hysteresis_left", json::Value::integer(integer_at(*scaler, "state.cur_hysteresis", 1))},
+       {"clean_steps", json::Value::integer(0)}});
+}
+
+/// Updates that the optimizer counted; nothing if it does not say.
+std::optional<std::int64_t> updates_of(const File& file, bool sharded) {
+  const std::string root = sharded ? "optimizer_state_dict.optimizer_state_dict.state.0.step"
+                                   : "optimizer_state_dict.base_optimizer_state.state.0.step";
+  if (const Weight* tensor = file.tensors.find(root); tensor != nullptr && tensor->numel() == 1) {
+    float value = 0;
+    if (tensor->dtype != DType::F32) return std::nullopt;
+    tensor->copy(0, 1, reinterpret_cast<std::byte*>(&value));
+    return static_cast<std::int64_t>(value);
+  }
+  const std::int64_t count = integer_at(file.values, root, -1);
+  return count < 0 ? std::nullopt : std::optional(count);
+}
+
+/// Parameters that do not train stand whole (stages 1 and 2) or cut (stage 3) beside the model.
+void add_frozen(Foreign& out, const std::vector<File>& models) {
+  const json::Value* shapes = at_path(models.front().values, "frozen_param_shapes");
+  if (shapes == nullptr || !shapes->is_object()) return;
+  for (const Parameter& parameter : shapes_of(models.front(), *shapes)) {
+    std::vector<Run> runs;
+    std::int64_t left = parameter.numel;
+    for (const File& file : models) {
+      const Weight& piece = file.tensor("frozen_param_fragments." + parameter.name);
+      const std::int64_t take = std::min(left, piece.numel());
+      runs.push_back({piece, 0, take});
+      left -= take;
+    }
+    out.weights.push_back(
+        join(parameter.name, parameter.shape, std::move(runs), models.front().path.string()));
+  }
+}
+
+void add_buffers(Foreign& out, const File& model) {
+  const json::Value* names = model.values.find("buffer_names");
+  if (names == nullptr || !names->is_array()) return;
+  for (const json::Value& name : names->items()) {
+    if (!name.is_string()) continue;
+    if (const Weight* buffer = model.tensors.find("module." + name.as_string()))
+      out.weights.push_back(stream(*buffer, name.as_string()));
+  }
+}
+
+void add_aliases(Foreign& out, const File& model) {
+  const json::Value* shared = model.values.find("shared_params");
+  if (shared == nullptr || !shared->is_object()) return;
+  for (const auto& [alias, name] : shared->members()) {
+    for (StreamedTensor& tensor : out.weights) {
+      if (name.is_string() && tensor.name == name.as_string()) tensor.aliases.push_back(alias);
+    }
+  }
+}
+
+/// Without an optimizer's files: the module as it computes, each storage once.
+void add_module(Foreign& out, const File& model) {
+  constexpr std::string_view kModule = "module.";
+  std::vector<const Weight*> taken;
+  for (const Weight& weight : model.tensors.all()) {
+    if (!weight.name.starts_with(kModule)) continue;
+    const std::string name = weight.name.substr(kModule.size());
+    const auto twin = std::find_if(taken.begin(), taken.end(), [&](const Weight* other) {
+      return weight.numel() > 0 && weight.same_storage(*other);
+    });
+    if (twin != taken.end()) {
+      out.weights[static_cast<std::size_t>(twin - taken.begin())].aliases.push_back(name);
+      continue;
+    }
+    taken.push_back(&weight);
+    out.weights.push_back(stream(weight, name));
+  }
+}
+
+/// Stage 0 in fp32: torch's own optimizer, its state numbered in the order of the parameters.
+void add_plain_optimizer(Foreign& out, const File& model) {
+  const std::string root = "optimizer.state.";
+  std::vector<std::size_t> parameters;
+  const json::Value* buffers = model.values.find("buffer_names");
+  for (std::size_t i = 0; i < out.weights.size(); ++i) {
+    bool buffer = false;
+    for (std::size_t b = 0;
+         buffers != nullptr && buffers->is_array() && b < buffers->items().size();
+         ++b)
+      buffer = buffer || buffers->items()[b] == json::Value::string(out.weights[i].name);
+    if (!buffer) parameters.push_back(i);
+  }
+  for (const Weight& weight : model.tensors.all()) {
+    if (!weight.name.starts_with(root)) continue;
+    const auto words = text::split(weight.name.substr(root.size()), '.');
+    if (words.size() != 2 || words[1] == "step") continue;
+    const std::int64_t index = words[0].size() <= 9 && !words[0].empty() &&
+                                       words[0].find_first_not_of("0123456789") == std::string::npos
+                                   ? std::stoll(words[0])
+                                   : -1;
+    const bool fits =
+        index >= 0 && index < static_cast<std::int64_t>(parameters.size()) &&
+        out.weights[parameters[static_cast<std::size_t>(index)]].shape == weight.shape;
+    TESSERA_REQUIRE(fits,
+                    Unsupported,
+                    fmt::format("{}: {} belongs to no parameter by its number and shape",
+                                model.path.string(),
+                                weight.name),
+                    "read the weights alone: model.from");
+    out.state[words[1]].push_back(
+        stream(weight, out.weights[parameters[static_cast<std::size_t>(index)]].name));
+  }
+}
+
+void add_optimizer(Foreign& out, const std::vector<File>& ranks, const File& model, bool sharded) {
+  const Groups groups = groups_of(model);
+  Runs runs;
+  if (sharded) {
+    add_sharded(runs, ranks, groups);
+  } else {
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      add_flat_group(runs, ranks, groups[g], g);
+  }
+  const std::string where = ranks.front().path.parent_path().string();
+  for (auto& [moment, by_name] : runs) {
+    for (const auto& group : groups) {
+      for (const Parameter& parameter : group) {
+        StreamedTensor tensor =
+            join(parameter.name, parameter.shape, std::move(by_name[parameter.name]), where);
+        (moment.empty() ? out.weights : out.state[moment]).push_back(std::move(tensor));
+      }
+    }
+  }
+}
+
+Foreign open(const fs::path& path) {
+  Foreign out;
+  const fs::path folder = *tag_folder(path);
+  const Found found = find_files(folder);
+  check_ranks(folder, found.optimizer, "optim_states");
+  check_ranks(folder, found.sharded_models, "model_states");
+  std::vector<File> models;
+  for (const auto& [rank, file] : found.sharded_models)
+    models.emplace_back(file);
+  if (found.model) models.emplace_back(*found.model);
+  TESSERA_REQUIRE(
+      !models.empty(), Format, fmt::format("{}: has no model_states", folder.string()), kCopy);
+  std::vector<File> ranks;
+  for (const auto& [rank, file] : found.optimizer)
+    ranks.emplace_back(file);
+  const File& model = models.front();
+  const bool sharded = !found.sharded_models.empty();
+  TESSERA_REQUIRE(!sharded || !ranks.empty(),
+                  Format,
+                  fmt::format("{}: stage 3 keeps the weights in optim_states, and there are none",
+                              folder.string()),
+                  kCopy);
+  out.path = path;
+  out.files = models.size() + ranks.size();
+  if (ranks.empty()) {
+    add_module(out, model);
+    add_plain_optimizer(out, model);
+  } else {
+    for (const File& file : ranks) {
+      const json::Value& count = file.need("optimizer_state_dict.partition_count");
+      const json::Value& parts =
+          count.is_array() && !count.items().empty() ? count.items().front() : count;
+      TESSERA_REQUIRE(
+          parts.is_number() && parts.as_integer() == static_cast<std::int64_t>(ranks.size()),
+          Format,
+          fmt::format("{}: is of a training on {} ranks, and there are optim_states of {}",
+                      file.path.string(),
+                      parts.dump(),
+                      ranks.size()),
+          kCopy);
+    }
+    add_optimizer(out, ranks, model, sharded);
+    add_frozen(out, models);
+    add_buffers(out, model);
+    add_aliases(out, model);
+    out.loss_scaler = scaler_of(ranks.front());
+    out.lr = number_at(ranks.front().values,
+                       sharded ? "optimizer_state_dict.optimizer_state_dict.param_groups.0.lr"
+                               : "optimizer_state_dict.base_optimizer_state.param_groups.0.lr");
+  }
+  out.step = integer_at(model.values, "global_steps", 0);
+  out.skipped = integer_at(model.values, "skipped_steps", 0);
+  const std::int64_t samples = integer_at(model.values, "global_samples", -1);
+  if (samples >= 0) out.samples = samples;
+  if (!ranks.empty()) {
+    if (const auto updates = updates_of(ranks.front(), sharded); updates && *updates <= out.step)
+      out.skipped = out.step - *updates;
+  }
+  TESSERA_REQUIRE(out.step >= 0 && out.skipped >= 0 && out.skipped <= out.step,
+                  Format,
+                  fmt::format("{}: {} steps, {} of them skipped, cannot be",
+                              model.path.string(),
+                              out.step,
+                              out.skipped),
+                  kCopy);
+  if (const json::Value* config = model.values.find("ds_config");
+      config != nullptr && config->is_object())
+    out.config = *config;
+  const std::string stage = sharded ? "3" : ranks.empty() ? "0" : "1 or 2";
+  out.what = fmt::format("a DeepSpeed checkpoint (ZeRO stage {}, {} ranks)",
+                         integer_at(out.config, "zero_optimization.stage", -1) >= 0
+                             ? std::to_string(integer_at(out.config, "zero_optimization.stage", 0))
+                             : stage,
+                         std::max<std::size_t>(ranks.size(), 1));
+  return out;
+}
+
+TESSERA_FOREIGN_FORMAT("deepspeed", (ForeignFormat{recognises, open}));
+
+}  // namespace
+}  // namespace tessera::checkpoint

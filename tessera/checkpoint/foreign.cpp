@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/checkpoint/foreign.h"
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/json_cursor.h"
+#include "tessera/checkpoint/safetensors_header.h"
+
+namespace tessera::checkpoint {
+
+namespace fs = std::filesystem;
+
+Registry<ForeignFormat>& foreign_formats() {
+  static Registry<ForeignFormat> formats("format of checkpoints");
+  return formats;
+}
+
+std::optional<Foreign> open_foreign(const fs::path& path) {
+  for (const std::string& name : foreign_formats().names()) {
+    const ForeignFormat& format = foreign_formats().get(name);
+    if (format.recognises(path)) return format.open(path);
+  }
+  return std::nullopt;
+}
+
+bool is_foreign(const fs::path& path) {
+  const auto names = foreign_formats().names();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return foreign_formats().get(name).recognises(path);
+  });
+}
+
+StreamedTensor join(std::string name,
+                    std::vector<std::int64_t> shape,
+                    std::vector<Run> runs,
+                    const std::string& what) {
+  const auto refuse = [&](const std::string& how) {
+    throw Error(Error::Kind::Format,
+                fmt::format("{}: tensor {} {}", what, JsonCursor::shown(name), how),
+                "the checkpoint is damaged or incomplete: copy all of its files again");
+  };
+  const std::int64_t numel = checked_numel(shape);
+  if (numel < 0) refuse(fmt::format("has a shape [{}] that overflows", fmt::join(shape, ", ")));
+  std::erase_if(runs, [](const Run& run) { return run.count == 0; });
+  std::int64_t held = 0;
+  for (const Run& run : runs) {
+    if (run.begin < 0 || run.count < 0 || run.count > run.weight.numel() ||
+        run.begin > run.weight.numel() - run.count) {
+      refuse(fmt::format("wants elements {} to {} of {}, which has {}",
+                         run.begin,
+                         run.begin + run.count,
+                         JsonCursor::shown(run.weight.name),
+                         run.weight.numel()));
+    }
+    if (run.weight.dtype != runs.front().weight.dtype) refuse("is kept in two types");
+    held += run.count;
+  }
+  if (held != numel)
+    refuse(fmt::format("has {} of the {} elements of [{}]", held, numel, fmt::join(shape, ", ")));
+  const DType dtype = runs.empty() ? DType::F32 : runs.front().weight.dtype;
+  const auto kept = std::make_shared<const std::vector<Run>>(std::move(runs));
+  const auto read = [kept](std::int64_t begin, std::int64_t end, std::byte* out) {
+    std::int64_t first = 0;  // element of the tensor that a run begins with
+    for (const Run& run : *kept) {
+      const std::int64_t from = std::max(begin, first), to = std::min(end, first + run.count);
+      if (from < to) {
+        run.weight.copy(run.begin + from - first, run.begin + to - first, out);
+        out += static_cast<std::size_t>(to - from) * size_of(run.weight.dtype);
+      }
+      first += run.count;
+    }
+  };
+  return {std::move(name), dtype, std::move(shape), read, {}};
+}
+
+StreamedTensor concatenate(std::string name,
+                           const std::vector<std::int64_t>& shape,
+                           std::size_t dim,
+                           std::vector<Weight> parts,
+                           std::vector<std::int64_t> to,
+                           const std::string& what) {
+  const auto refuse = [&](const std::string& how) {
+    throw Error(Error::Kind::Format,
+                fmt::format("{}: tensor {} {}", what, JsonCursor::shown(name), how),
+                "the checkpoint is damaged or incomplete: copy all of its files again");
+  };
+  if (checked_numel(shape) < 0 || checked_numel(shape) != checked_numel(to) || parts.empty())
+    refuse(fmt::format("has a shape [{}] that cannot be", fmt::join(shape, ", ")));
+  std::int64_t held = 0, inner = 1;  // inner: elements behind one index of `dim`
+  for (std::size_t d = dim + 1; d < shape.size(); ++d)
+    inner *= shape[d];
+  for (const Weight& part : parts) {
+    bool fits = part.shape.size() == shape.size() && part.dtype == parts.front().dtype;
+    for (std::size_t d = 0; fits && d < shape.size(); ++d)
+      fits = d == dim || part.shape[d] == shape[d];
+    if (!fits) {
+      refuse(fmt::format("is [{}] in {}, which is no part of [{}]",
+                         fmt::join(part.shape, ", "),
+                         part.file.string(),
+                         fmt::join(shape, ", ")));
+    }
+    held += part.shape[dim];
+  }
+  if (held != shape[dim]) refuse(fmt::format("has {} of {} along dim {}", held, shape[dim], dim));
+  const DType dtype = parts.front().dtype;
+  const auto kept = std::make_shared<const std::vector<Weight>>(std::move(parts));
+  const auto read = [kept, dim, inner, row = held * inner, width = size_of(dtype)](
+                        std::int64_t begin, std::int64_t end, std::byte* out) {
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t outer = at / row;
+      std::int64_t first = outer * row;
+      for (const Weight& part : *kept) {
+        const std::int64_t block = part.shape[dim] * inner;
+        const std::int64_t from = std::max(at, first), to_end = std::min(end, first + block);
+        if (from < to_end) {
+          const std::int64_t shift = outer * block - first;
+          part.copy(from + shift, to_end + shift, out);
+          out += static_cast<std::size_t>(to_end - from) * width;
+        }
+        first += block;
+      }
+      at = std::min(end, (outer + 1) * row);
+    }
+  };
+  return {std::move(name), dtype, std::move(to), read, {}};
+}
+
+Weight transposed(Weight matrix) {
+  TESSERA_ASSERT(matrix.shape.size() == 2);
+  std::swap(matrix.shape[0], matrix.shape[1]);
+  std::swap(matrix.strides[0], matrix.strides[1]);
+  return matrix;
+}
+
+Taker::Taker(std::vector<Weight> weights, std::string what)
+    : named_(std::move(weights)), what_(std::move(what)) {}
+
+const Weight& Taker::take(const std::string& name, const std::vector<std::int64_t>& shape) {
+  const Weight* found = named_.find(name);
+  TESSERA_REQUIRE(found != nullptr,
+                  Format,
+                  fmt::format("{}: has no tensor {}", what_, JsonCursor::shown(name)),
+                  "the checkpoint is incomplete, or of another model than this reader knows");
+  TESSERA_REQUIRE(found->shape == shape,
+                  Format,
+                  fmt::format("{}: tensor {} is [{}], and [{}] fits the rest",
+                              what_,
+                              JsonCursor::shown(name),
+                              fmt::join(found->shape, ", "),
+                              fmt::join(shape, ", ")),
+                  "the checkpoint is damaged, or of another model than this reader knows");
+  taken_.insert(name);
+  return *found;
+}
+
+void Taker::finish() const {
+  for (const Weight& weight : named_.all()) {
+    TESSERA_REQUIRE(
+        taken_.count(weight.name) > 0,
+        Unsupported,
+        fmt::format("{}: tensor {} is none of a GPT-2's", what_, JsonCursor::shown(weight.name)),
+        "only models of GPT-2's kind are read from this format");
+  }
+}
+
+StreamedTensor stream(const Weight& weight, std::string name) {
+  const auto read = [weight](std::int64_t begin, std::int64_t end, std::byte* out) {
+    weight.copy(begin, end, out);
+  };
+  return {std::move(name), weight.dtype, weight.shape, read, {}};
+}
+
+Named::Named(std::vector<Weight> weights) : weights_(std::move(weights)) {
+  for (std::size_t i = 0; i < weights_.size(); ++i)
+    by_name_.emplace(weights_[i].name, i);
+}
+
+const Weight* Named::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &weights_[found->second];
+}
+
+const json::Value* at_path(const json::Value& value, std::string_view path) {
+  const json::Value* at = &value;
+  for (const std::string& key : text::split(std::string(path), '.')) {
+    if (at->is_array()) {
+      std::size_t index = 0;
+      const auto [end, failed] = std::from_chars(key.data(), key.data() + key.size(), index);
+      if (failed != std::errc() || end != key.data() + key.size() || index >= at->items().size())
+        return nullptr;
+      at = &at->items()[index];
+    } else {
+      at = at->is_object() ? at->find(key) : nullptr;
+      if (at == nullptr) return nullptr;
+    }
+  }
+  return at;
+}
+
+std::int64_t integer_at(const json::Value& value, std::string_view path, std::int64_t absent) {
+  const json::Value* found = at_path(value, path);
+  return found != nullptr && found->is_number() ? found->as_integer().value_or(absent) : absent;
+}
+
+std::optional<double> number_at(const json::Value& value, std::string_view path) {
+  const json::Value* found = at_path(value, path);
+  return found != nullptr && found->is_number() ? std::optional(found->as_double()) : std::nullopt;
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainings as other programs read them.
+#pragma once
+
+#include <filesystem>
+
+#include "tessera/checkpoint/export.h"
+#include "tessera/checkpoint/foreign.h"
+
+namespace tessera::checkpoint {
+
+/// DeepSpeed's universal checkpoint into `folder`, which is there and empty: `latest_universal` and
+/// one folder of the step, which deepspeed's load_checkpoint reads with checkpoint.load_universal.
+/// Hyperparameters but the next rate, and the loss scale, stay those of whoever loads it.
+/// Error{Config} without moments; Error{Io}.
+void write_universal(const std::filesystem::path& folder,
+                     const Foreign& training,
+                     const Written& written);
+
+/// model_N.pth at `model` and optimizer_N.pth at `optimizer`: state_dicts of the module and of
+/// torch.optim, one group, in the order of the weights. Hyperparameters from
+/// config.optimizer.params.
+void write_torch_loop(const std::filesystem::path& model,
+                      const std::filesystem::path& optimizer,
+                      const Foreign& training,
+                      const Written& written);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plain training loop leaves: model_000005.pth and optimizer_000005.pth, the state_dicts of
+// a module and of torch's optimizer.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <regex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/foreign.h"
+#include "tessera/checkpoint/foreign_write.h"
+#include "tessera/checkpoint/torch_file.h"
+#include "tessera/checkpoint/torch_value.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kBoth = "keep model_N.pth and optimizer_N.pth of one step together";
+
+/// The step in "model_000005.pth".
+std::optional<std::int64_t> step_in(const fs::path& path) {
+  static const std::regex kName("model_(\\d{1,15})\\.(?:pth|pt)");
+  std::smatch match;
+  const std::string name = path.filename().string();
+  if (!std::regex_match(name, match, kName)) return std::nullopt;
+  return std::stoll(match[1].str());
+}
+
+fs::path optimizer_beside(const fs::path& model) {
+  return model.parent_path() / ("optimizer" + model.filename().string().substr(5));
+}
+
+/// The model's file at `path`: itself, or the newest of a folder.
+std::optional<fs::path> find_model_file(const fs::path& path) {
+  std::error_code failed;
+  if (!fs::is_directory(path, failed)) {
+    const bool pair = step_in(path).has_value() && fs::is_regular_file(path, failed) &&
+                      fs::is_regular_file(optimizer_beside(path), failed);
+    return pair ? std::optional(path) : std::nullopt;
+  }
+  std::optional<fs::path> newest;
+  for (const auto& entry : fs::directory_iterator(path, failed)) {
+    if (!step_in(entry.path()) || !fs::is_regular_file(optimizer_beside(entry.path()), failed))
+      continue;
+    if (!newest || *step_in(entry.path()) > *step_in(*newest)) newest = entry.path();
+  }
+  return newest;
+}
+
+bool recognises(const fs::path& path) {
+  return find_model_file(path).has_value();
+}
+
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+/// Weights in the order of the module's parameters: each storage once, no buffers.
+void add_weights(Foreign& out, const std::vector<Weight>& tensors) {
+  std::vector<const Weight*> taken;
+  for (const Weight& weight : tensors) {
+    if (is_buffer(weight.name)) continue;
+    const auto twin = std::find_if(taken.begin(), taken.end(), [&](const Weight* other) {
+      return weight.numel() > 0 && weight.same_storage(*other);
+    });
+    if (twin != taken.end()) {
+      out.weights[static_cast<std::size_t>(twin - taken.begin())].aliases.push_back(weight.name);
+      continue;
+    }
+    taken.push_back(&weight);
+    out.weights.push_back(stream(weight, weight.name));
+  }
+}
+
+/// The numbers of the parameters, group by group, as the optimizer counts them.
+std::vector<std::int64_t> order_of(const json::Value& values, const fs::path& file) {
+  std::vector<std::int64_t> out;
+  const json::Value* groups = at_path(values, "param_groups");
+  TESSERA_REQUIRE(groups != nullptr && groups->is_array(),
+                  Format,
+                  file.string() + ": is no state_dict of an optimizer",
+                  kBoth);
+  for (const json::Value& group : groups->items()) {
+    const json::Value* params = group.is_object() ? group.find("params") : nullptr;
+    for (std::size_t i = 0; params != nullptr && params->is_array() && i < params->items().size();
+         ++i)
+      out.push_back(params->items()[i].is_number() ? params->items()[i].as_integer().value_or(-1)
+                                                   : -1);
+  }
+  return out;
+}
+
+void add_state(Foreign& out, const TorchContents& optimizer, const fs::path& file) {
+  const auto order = order_of(optimizer.values, file);
+  // Groups (decayed and not) shuffle the parameters; their order is lost then.
+  TESSERA_REQUIRE(at_path(optimizer.values, "param_groups")->items().size() == 1,
+                  Unsupported,
+                  fmt::format("{}: has several groups of parameters, whose names it does not keep",
+                              file.string()),
+                  "read the weights alone: model.from");
+  TESSERA_REQUIRE(order.size() == out.weights.size(),
+                  Format,
+                  fmt::format("{}: is of {} parameters, and the model has {}",
+                              file.string(),
+                              order.size(),
+                              out.weights.size()),
+                  kBoth);
+  const Named tensors(optimizer.tensors);
+  for (const char* name :
+       {"exp_avg", "exp_avg_sq", "momentum_buffer", "sum", "square_avg", "exp_inf"}) {
+    std::vector<StreamedTensor> state;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const Weight* found = tensors.find(fmt::format("state.{}.{}", order[i], name));
+      if (found == nullptr) continue;
+      TESSERA_REQUIRE(
+          found->shape == out.weights[i].shape,
+          Format,
+          fmt::format(
+              "{}: {} has another shape than {}", file.string(), found->name, out.weights[i].name),
+          kBoth);
+      state.push_back(stream(*found, out.weights[i].name));
+    }
+    if (!state.empty()) out.state.emplace(name, std::move(state));
+  }
+}
+
+/// Updates made, as the first parameter counts them; nothing if it does not.
+std::optional<std::int64_t> updates_of(const TorchContents& optimizer) {
+  for (const Weight& weight : optimizer.tensors) {
+    if (weight.name != "state.0.step" || weight.numel() != 1 || weight.dtype != DType::F32)
+      continue;
+    float value = 0;
+    weight.copy(0, 1, reinterpret_cast<std::byte*>(&value));
+    return static_cast<std::int64_t>(value);
+  }
+  const std::int64_t count = integer_at(optimizer.values, "state.0.step", -1);
+  return count < 0 ? std::nullopt : std::optional(count);
+}
+
+Foreign open(const fs::path& path) {
+  const fs::path model = *find_model_file(path), optimizer = optimizer_beside(model);
+  Foreign out;
+  out.what = "a torch training loop's model and optimizer";
+  out.path = model;
+  out.files = 2;
+  add_weights(out, read_torch_file(model).tensors);
+  const TorchContents state = read_torch_file(optimizer);
+  add_state(out, state, optimizer);
+  out.step = updates_of(state).value_or(*step_in(model));
+  out.lr = number_at(state.values, "param_groups.0.lr");
+  json::Value params = json::Value::object();
+  for (const char* key : {"lr", "betas", "eps", "weight_decay"}) {
+    const json::Value* value = at_path(state.values, std::string("param_groups.0.") + key);
+    if (value != nullptr && (value->is_number() || value->is_array())) params[key] = *value;
+  }
+  out.config = json::Value::object({{"optimizer", json::Value::object({{"params", params}})}});
+  return out;
+}
+
+TESSERA_FOREIGN_FORMAT("torch loop", (ForeignFormat{recognises, open}));
+
+/// A count as torch's optimizers keep it: a float of no dims.
+TorchValue count_of(std::int64_t count) {
+  const auto read = [value = static_cast<float>(count)](auto, auto, std::byte* out) {
+    std::memcpy(out, &value, sizeof(value));
+  };
+  return TorchValue::tensor({"step", DType::F32, {}, read, {}});
+}
+
+// What torch.optim.AdamW of 2.11 keeps of a group; its load_state_dict asks for no less.
+TorchValue group_of(const Foreign& training) {
+  const auto param = [&](const char* key, const char* absent) {
+    const json::Value* found = at_path(training.config, std::string("optimizer.params.") + key);
+    return TorchValue::of(found != nullptr && !found->is_null() ? *found
+                                                                : json::parse(absent, key));
+  };
+  const auto flag = [] { return TorchValue::of(json::Value::boolean(false)); };
+  std::vector<TorchValue> numbers;
+  for (std::size_t i = 0; i < training.weights.size(); ++i)
+    numbers.push_back(TorchValue::integer(static_cast<std::int64_t>(i)));
+  const TorchValue rate =
+      training.lr ? TorchValue::of(json::Value::number(*training.lr)) : param("lr", "1e-3");
+  return TorchValue::dict({{"lr", rate},
+                           {"betas", param("betas", "[0.9, 0.999]")},
+                           {"eps", param("eps", "1e-8")},
+                           {"weight_decay", param("weight_decay", "0.01")},
+                           {"amsgrad", flag()},
+                           {"maximize", flag()},
+                           {"foreach", TorchValue()},
+                           {"capturable", flag()},
+                           {"differentiable", flag()},
+                           {"fused", TorchValue()},
+                           {"decoupled_weight_decay", TorchValue::of(json::Value::boolean(true))},
+                           {"params", TorchValue::list(std::move(numbers))}});
+}
+
+}  // namespace
+
+void write_torch_loop(const fs::path& model,
+                      const fs::path& optimizer,
+                      const Foreign& training,
+                      const Written& written) {
+  write_torch_weights(model, training.weights, written);
+  std::vector<std::vector<TorchValue::Item>> states(training.weights.size());
+  for (std::size_t i = 0; i < states.size(); ++i)
+    states[i].emplace_back("step", count_of(training.step - training.skipped));
+  for (const auto& [name, tensors] : training.state) {
+    for (std::size_t i = 0; i < states.size() && i < tensors.size(); ++i)
+      states[i].emplace_back(name, TorchValue::tensor(tensors[i]));
+  }
+  std::vector<TorchValue::Item> state;
+  for (std::size_t i = 0; i < states.size(); ++i)
+    state.emplace_back(std::to_string(i), TorchValue::dict(std::move(states[i])));
+  write_torch_file(
+      optimizer,
+      TorchValue::dict({{"state", TorchValue::dict(std::move(state), /*numbered=*/true)},
+                        {"param_groups", TorchValue::list({group_of(training)})}}),
+      written);
+}
+
+}  // namespace tessera::checkpoint

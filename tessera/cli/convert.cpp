@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera convert SRC DST: a model as others read it.
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/export.h"
+#include "tessera/checkpoint/foreign_write.h"
+#include "tessera/checkpoint/storage.h"
+#include "tessera/checkpoint/streamed_save.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/terminal.h"
+#include "tessera/planner/model_export.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class To : std::uint8_t { HuggingFace, Torch, Universal, Tessera };
+
+struct Wanted {
+  fs::path source, target;
+  std::optional<DType> dtype;
+  To to = To::HuggingFace;
+  std::uint64_t shard_bytes = 0;
+  bool overwrite = false;
+};
+
+std::uint64_t read_size(const std::string& text) {
+  static const std::vector<std::pair<std::string, std::uint64_t>> kUnits = {{"", 1},
+                                                                            {"b", 1},
+                                                                            {"kb", 1'000},
+                                                                            {"mb", 1'000'000},
+                                                                            {"gb", 1'000'000'000},
+                                                                            {"kib", 1ULL << 10},
+                                                                            {"mib", 1ULL << 20},
+                                                                            {"gib", 1ULL << 30}};
+  std::uint64_t count = 0, bytes = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, failed] = std::from_chars(text.data(), last, count);
+  for (const auto& [unit, factor] : kUnits) {
+    if (failed == std::errc() && text::lower(std::string(end, last)) == unit &&
+        !__builtin_mul_overflow(count, factor, &bytes) && bytes > 0) {
+      return bytes;
+    }
+  }
+  throw Error(Error::Kind::Config,
+              fmt::format("--shard-size \"{}\" is no size", text),
+              "a whole number and MB, GB, MiB or GiB: --shard-size 2GB");
+}
+
+DType read_dtype(const std::string& text) {
+  if (text == "fp32") return DType::F32;
+  if (text == "bf16") return DType::BF16;
+  if (text == "fp16") return DType::F16;
+  const std::vector<std::string> known = {"fp32", "bf16", "fp16"};
+  throw Error(Error::Kind::Config,
+              fmt::format("unknown --dtype \"{}\"", text),
+              text::suggestion(text, known));
+}
+
+To read_to(const std::string& text) {
+  static const std::vector<std::string> kKnown = {"hf", "torch", "deepspeed-universal", "tessera"};
+  const auto found = std::find(kKnown.begin(), kKnown.end(), text);
+  if (found != kKnown.end()) return static_cast<To>(found - kKnown.begin());
+  throw Error(Error::Kind::Config,
+              fmt::format("unknown --to \"{}\"", text),
+              text::suggestion(text, kKnown));
+}
+
+bool names_torch_file(const fs::path& path) {
+  const std::string kind = path.extension().string();
+  return kind == ".bin" || kind == ".pt" || kind == ".pth";
+}
+
+/// optimizer_000005.pth beside model_000005.pth: what a training loop of torch keeps of one step.
+std::optional<fs::path> optimizer_beside(const fs::path& target) {
+  static const std::regex kModel("model(_\\d{1,15}\\.(?:pth|pt))");
+  std::smatch match;
+  const std::string name = target.filename().string();
+  if (!std::regex_match(name, match, kModel)) return std::nullopt;
+  return target.parent_path() / ("optimizer" + match[1].str());
+}
+
+/// A folder that convert could have written: a checkpoint, or files only, a config.json among them.
+bool may_be_replaced(const fs::path& path) {
+  if (!fs::is_directory(fs::symlink_status(path))) return fs::is_regular_file(path);
+  if (fs::is_regular_file(path / "latest_universal")) return true;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    if (!entry.is_regular_file()) return false;
+  }
+  return fs::exists(path / "config.json") || fs::exists(path / "manifest.json") ||
+         fs::is_empty(path);
+}
+
+void check_target(const Wanted& wanted, const fs::path& target) {
+  std::error_code ignored;
+  TESSERA_REQUIRE(fs::is_directory(target.parent_path()),
+                  Config,
+                  fmt::format("there is no folder {}", target.parent_path().string()),
+                  "make it first");
+  if (fs::symlink_status(target, ignored).type() == fs::file_type::not_found) return;
+  TESSERA_REQUIRE(wanted.overwrite,
+                  Config,
+                  fmt::format("{} is there already", target.string()),
+                  "name another place, or replace it with --overwrite");
+  TESSERA_REQUIRE(!fs::equivalent(target, wanted.source, ignored),
+                  Config,
+                  fmt::format("{} is what is to be converted", target.string()),
+                  "name another place");
+  TESSERA_REQUIRE(may_be_replaced(target),
+                  Config,
+                  fmt::format("{} holds more than a converted model", target.string()),
+                  "name another place");
+}
+
+/// Written beside its target; takes its place in one step, or is removed.
+class Draft {
+ public:
+  explicit Draft(const fs::path& target)
+      : target_(target),
+        path_(target.parent_path() /
+              fmt::format(".tmp-{}-{}", target.filename().string(), ::getpid())) {
+    checkpoint::real_storage().remove(path_);
+  }
+  ~Draft() {
+    std::error_code ignored;  // a destructor has nobody to tell
+    fs::remove_all(path_, ignored);
+  }
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+  void publish() {
+    checkpoint::Storage& disk = checkpoint::real_storage();
+    if (fs::is_directory(path_)) disk.sync_folder(path_);
+    if (fs::exists(target_) && !disk.exchange(path_, target_)) disk.remove(target_);
+    if (!fs::exists(target_)) disk.rename(path_, target_);
+    disk.sync_folder(target_.parent_path());
+  }
+
+ private:
+  fs::path target_, path_;
+};
+
+/// "converting 1.2 of 3.4 GiB" on a terminal, ten times a second.
+class Progress {
+ public:
+  Progress(std::uint64_t total, bool quiet) : total_(total), quiet_(quiet) {}
+  void add(std::uint64_t bytes) {
+    using Clock = std::chrono::steady_clock;
+    done_ += bytes;
+    if (quiet_ || !terminal_.is_terminal()) return;
+    const auto now = Clock::now();
+    if (now - shown_ < std::chrono::milliseconds(100)) return;
+    shown_ = now;
+    terminal_.live(fmt::format("converting: {} of {}", text::bytes(done_), text::bytes(total_)));
+  }
+  void line(const std::string& text) {
+    if (!quiet_) terminal_.line(text);
+  }
+
+ private:
+  Terminal terminal_;
+  std::uint64_t total_, done_ = 0;
+  bool quiet_;
+  std::chrono::steady_clock::time_point shown_;
+};
+
+std::uint64_t bytes_of(const std::vector<checkpoint::StreamedTensor>& tensors) {
+  std::uint64_t total = 0;
+  for (const auto& tensor : tensors)
+    total += tensor.bytes();
+  return total;
+}
+
+std::uint64_t bytes_of(const checkpoint::Foreign& training) {
+  std::uint64_t total = bytes_of(training.weights);
+  for (const auto& [name, tensors] : training.state)
+    total += bytes_of(tensors);
+  return total;
+}
+
+void say(Progress& progress, const Wanted& wanted, std::size_t tensors, std::uint64_t bytes) {
+  progress.line(
+      fmt::format("{}: {} tensors, {}", wanted.target.string(), tensors, text::bytes(bytes)));
+}
+
+/// Weights alone: a folder of Hugging Face's, or a file of torch.
+void write_model(const Wanted& wanted, bool quiet) {
+  const planner::ModelExport model = planner::open_model_export(wanted.source, wanted.dtype);
+  const bool lone = names_torch_file(wanted.target);
+  TESSERA_REQUIRE(lone || !model.files.empty(),
+                  Format,
+                  fmt::format("{} has no config.json beside its weights, which a folder of Hugging "
+                              "Face's needs",
+                              wanted.source.string()),
+                  "put the model's config.json there, or write a lone file: DST.bin");
+  Progress progress(bytes_of(model.tensors), quiet);
+  const auto written = [&](std::uint64_t bytes) { progress.add(bytes); };
+  Draft draft(wanted.target);
+  if (lone) {
+    checkpoint::write_torch_weights(draft.path(), model.tensors, written);
+  } else {
+    checkpoint::real_storage().make_folder(draft.path());
+    for (const auto& [name, content] : model.files)
+      files::write_atomic(draft.path() / name, content);
+    if (wanted.to == To::Torch) {
+      checkpoint::write_torch_weights(draft.path() / "pytorch_model.bin", model.tensors, written);
+    } else {
+      checkpoint::write_hf_weights(draft.path(), model.tensors, wanted.shard_bytes, written);
+    }
+  }
+  draft.publish();
+  say(progress, wanted, model.tensors.size(), bytes_of(model.tensors));
+}
+
+/// model_N.pth and optimizer_N.pth.
+void write_pair(const Wanted& wanted, const fs::path& optimizer, bool quiet) {
+  const checkpoint::Foreign training = planner::open_training_export(wanted.source);
+  Progress progress(bytes_of(training), quiet);
+  Draft model_draft(wanted.target), optimizer_draft(optimizer);
+  checkpoint::write_torch_loop(
+      model_draft.path(), optimizer_draft.path(), training, [&](std::uint64_t bytes) {
+        progress.add(bytes);
+      });
+  optimizer_draft.publish();
+  model_draft.publish();
+  say(progress, wanted, training.weights.size() * (1 + training.state.size()), bytes_of(training));
+}
+
+void write_universal(const Wanted& wanted, bool quiet) {
+  const checkpoint::Foreign training = planner::open_training_export(wanted.source);
+  Progress progress(bytes_of(training), quiet);
+  Draft draft(wanted.target);
+  checkpoint::real_storage().make_folder(draft.path());
+  checkpoint::write_universal(
+      draft.path(), training, [&](std::uint64_t bytes) { progress.add(bytes); });
+  draft.publish();
+  say(progress, wanted, training.weights.size() * (1 + training.state.size()), bytes_of(training));
+}
+
+void write_native(const Wanted& wanted, bool quiet) {
+  const planner::NativeExport native = planner::open_native_export(wanted.source);
+  Progress progress(bytes_of(native.tensors), quiet);
+  Draft draft(wanted.target);
+  checkpoint::real_storage().make_folder(draft.path());
+  checkpoint::write_checkpoint(
+      draft.path(), native.meta, native.tensors, [&](std::uint64_t bytes) { progress.add(bytes); });
+  draft.publish();
+  say(progress, wanted, native.tensors.size(), bytes_of(native.tensors));
+}
+
+int run(const Wanted& wanted, const Common& common) {
+  check_target(wanted, wanted.target);
+  const auto optimizer = optimizer_beside(wanted.target);
+  if (optimizer) check_target(wanted, *optimizer);
+  if (wanted.to == To::Universal) {
+    write_universal(wanted, common.quiet);
+  } else if (wanted.to == To::Tessera) {
+    write_native(wanted, common.quiet);
+  } else if (optimizer) {
+    write_pair(wanted, *optimizer, common.quiet);
+  } else {
+    write_model(wanted, common.quiet);
+  }
+  return kExitOk;
+}
+
+int convert(const std::vector<std::string>& line) {
+  std::string source, target, shard_size = "5GB";
+  std::optional<std::string> dtype, to;
+  Wanted wanted;
+  Common common;
+  Arguments arguments(
+      "convert",
+      "Writes a model as others read it, or theirs as tessera does: a Hugging Face folder "
+      "(safetensors), one with pytorch_model.bin, a lone file of torch; with optimizer state "
+      "model_N.pth and optimizer_N.pth, DeepSpeed's universal checkpoint, or one of tessera's.",
+      {"tessera convert runs/my my-gpt2",
+       "tessera convert runs/my my-gpt2 --dtype bf16 --shard-size 2GB",
+       "tessera convert my-gpt2 model.pt",
+       "tessera convert runs/my model_000500.pth               with optimizer_000500.pth",
+       "tessera convert runs/my ds --to deepspeed-universal",
+       "tessera convert deepspeed-run/ start --to tessera      then: train my.json --resume "
+       "start"});
+  arguments.positional(
+      "SRC",
+      &source,
+      "A run, a checkpoint (of DeepSpeed, Megatron-LM, BMTrain, llm.c or a torch loop too), a "
+      "Hugging Face folder or a file of weights");
+  arguments.positional("DST", &target, "A folder, or a file that ends in .bin, .pt or .pth");
+  arguments.option("--to",
+                   &to,
+                   "hf (safetensors), torch, deepspeed-universal or tessera; hf unless DST is a "
+                   "torch file");
+  arguments.option("--dtype", &dtype, "fp32, bf16 or fp16 for the float tensors; else as they are");
+  arguments.option("--shard-size", &shard_size, "Most bytes of a safetensors file: 500MB, 2GB");
+  arguments.flag(
+      "--overwrite", wanted.overwrite, "Replace what DST holds of an earlier conversion");
+  arguments.common(common);
+  if (!arguments.parse(line)) return kExitOk;
+  wanted.source = source;
+  wanted.target = fs::absolute(target).lexically_normal();
+  if (!wanted.target.has_filename()) wanted.target = wanted.target.parent_path();
+  if (dtype) wanted.dtype = read_dtype(*dtype);
+  wanted.shard_bytes = read_size(shard_size);
+  const bool torch_file = names_torch_file(wanted.target);
+  wanted.to = to ? read_to(*to) : torch_file ? To::Torch : To::HuggingFace;
+  TESSERA_REQUIRE(wanted.to == To::Torch || !torch_file,
+                  Config,
+                  fmt::format("--to {} writes a folder, and {} is named as a file", *to, target),
+                  "name a folder, or leave --to out");
+  const bool training = wanted.to == To::Universal || wanted.to == To::Tessera ||
+                        optimizer_beside(wanted.target).has_value();
+  TESSERA_REQUIRE(!training || !wanted.dtype,
+                  Config,
+                  "--dtype is for weights alone; optimizer state goes with fp32 masters",
+                  "leave it out");
+  return run(wanted, common);
+}
+
+TESSERA_COMMAND("convert", "write a model or training in another program's format", convert);
+
+}  // namespace
+}  // namespace tessera::cli

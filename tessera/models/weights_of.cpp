@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/weights_of.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/convert.h"
+
+namespace tessera::models {
+namespace {
+
+using checkpoint::StreamedTensor;
+
+/// Names that the file may have for a tensor of Hugging Face's, without the wrappers.
+std::string without_base(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  return dot == std::string::npos ? name : name.substr(dot + 1);
+}
+
+std::string unwrapped(std::string name) {
+  constexpr std::array<std::string_view, 2> kWrappers = {"module.", "_orig_mod."};
+  for (bool again = true; again;) {
+    again = false;
+    for (const std::string_view wrapper : kWrappers) {
+      if (!name.starts_with(wrapper)) continue;
+      name.erase(0, wrapper.size());
+      again = true;
+    }
+  }
+  return name;
+}
+
+// Causal masks that old versions stored among the weights.
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+void add_list(std::string& text, const char* title, const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 8;
+  if (names.empty()) return;
+  const auto shown = std::span(names).first(std::min(names.size(), kShown));
+  text += fmt::format("\n  {} ({}): {}{}",
+                      title,
+                      names.size(),
+                      text::join(shown, ", "),
+                      names.size() > kShown ? ", ..." : "");
+}
+
+struct Theirs {
+  HfTensor place;
+  StreamedTensor tensor;
+};
+
+/// Elements [begin, end) of `tensor` as fp32.
+void read_floats(const StreamedTensor& tensor, std::int64_t begin, std::int64_t end, float* out) {
+  if (tensor.dtype == DType::F32) return tensor.read(begin, end, reinterpret_cast<std::byte*>(out));
+  std::vector<std::byte> raw(static_cast<std::size_t>(end - begin) * size_of(tensor.dtype));
+  tensor.read(begin, end, raw.data());
+  checkpoint::convert(
+      tensor.dtype, raw.data(), DType::F32, reinterpret_cast<std::byte*>(out), end - begin);
+}
+
+void read_range(const Theirs& theirs, std::int64_t begin, std::int64_t end, float* out) {
+  if (!theirs.place.transposed) return read_floats(theirs.tensor, begin, end, out);
+  // Theirs is [columns, rows]: what is wanted of our rows [first, last) stands together in each of
+  // theirs.
+  const std::int64_t columns = theirs.place.shape[0], rows = theirs.place.shape[1];
+  const std::int64_t first = begin / columns, last = (end + columns - 1) / columns;
+  std::vector<float> line(static_cast<std::size_t>(last - first));
+  for (std::int64_t c = 0; c < columns; ++c) {
+    read_floats(theirs.tensor, c * rows + first, c * rows + last, line.data());
+    for (std::int64_t r = first; r < last; ++r) {
+      const std::int64_t i = r * columns + c;
+      if (i >= begin && i < end) out[i - begin] = line[static_cast<std::size_t>(r - first)];
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<const ParamInfo>> parameters_of(const nn::Model& model) {
+  std::vector<std::shared_ptr<const ParamInfo>> out;
+  std::set<std::string> names;
+  for (const nn::BlockSpec& block : model.blocks) {
+    nn::Params params(block.name);
+    const auto instance = block.make();
+    instance->declare(params);
+    for (const auto& param : params.list()) {
+      if (names.insert(param->info().name).second) out.push_back(param->shared_info());
+    }
+  }
+  return out;
+}
+
+WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
+                        const Family& family,
+                        const Resolved& resolved,
+                        const std::string& what) {
+  std::map<std::string, const StreamedTensor*> found;
+  for (const StreamedTensor& tensor : tensors) {
+    if (!is_buffer(tensor.name)) found.emplace(unwrapped(tensor.name), &tensor);
+  }
+  auto held = std::make_shared<std::map<std::string, Theirs>>();
+  std::vector<std::string> missing, unexpected, misshapen;
+  std::set<std::string> used;
+  for (const auto& info : parameters_of(resolved.model)) {
+    HfTensor place = family.hf_tensor(*info);
+    auto at = found.find(place.name);
+    if (at == found.end()) at = found.find(without_base(place.name));
+    if (at == found.end()) {
+      missing.push_back(place.name);
+      continue;
+    }
+    used.insert(at->first);
+    const StreamedTensor& tensor = *at->second;
+    if (tensor.shape != place.shape) {
+      misshapen.push_back(fmt::format("{} [{}] instead of [{}]",
+                                      tensor.name,
+                                      fmt::join(tensor.shape, ", "),
+                                      fmt::join(place.shape, ", ")));
+    } else if (!checkpoint::convertible(tensor.dtype, DType::F32)) {
+      misshapen.push_back(fmt::format("{} has type {}", tensor.name, tessera::name(tensor.dtype)));
+    } else {
+      held->emplace(info->name, Theirs{std::move(place), tensor});
+    }
+  }
+  // A tied head may be stored as well; it is the token table.
+  for (const auto& [name, tensor] : found) {
+    if (used.count(name) == 0 && name != "lm_head.weight") unexpected.push_back(tensor->name);
+  }
+  if (!missing.empty() || !unexpected.empty() || !misshapen.empty()) {
+    std::string text = fmt::format("{} does not fit the model", what);
+    add_list(text, "missing", missing);
+    add_list(text, "unexpected", unexpected);
+    add_list(text, "of another shape", misshapen);
+    throw Error(Error::Kind::Format, text, "describe the model that these weights belong to");
+  }
+  return [held](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    TESSERA_ASSERT(begin >= 0 && begin <= end && end <= info.numel());
+    if (begin < end) read_range(held->at(info.name), begin, end, out);
+  };
+}
+
+}  // namespace tessera::models

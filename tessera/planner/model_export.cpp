@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/model_export.h"
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/convert.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/streamed_save.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/models/gpt2_hf.h"
+#include "tessera/models/weights_of.h"
+#include "tessera/optim/schedule.h"
+#include "tessera/planner/foreign_training.h"
+#include "tessera/planner/model_source.h"
+
+namespace tessera::planner {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::StreamedTensor;
+using checkpoint::Weight;
+
+bool is_float(DType dtype) {
+  return dtype == DType::F64 || dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
+}
+
+const char* torch_name(DType dtype) {
+  if (dtype == DType::BF16) return "bfloat16";
+  return dtype == DType::F16 ? "float16" : "float32";
+}
+
+using Read = std::function<void(std::int64_t, std::int64_t, std::byte*)>;
+
+/// A parameter of ours in their layout. The whole of a transposed one is kept while it is read.
+Read read_parameter(const models::WeightSource& weights,
+                    const std::shared_ptr<const ParamInfo>& info,
+                    const models::HfTensor& theirs,
+                    DType dtype) {
+  auto whole = std::make_shared<std::vector<float>>();
+  return [=](std::int64_t begin, std::int64_t end, std::byte* out) {
+    std::vector<float> piece(static_cast<std::size_t>(end - begin));
+    if (!theirs.transposed) {
+      weights(*info, begin, end, piece.data());
+    } else {
+      if (whole->empty()) {
+        whole->resize(static_cast<std::size_t>(info->numel()));
+        weights(*info, 0, info->numel(), whole->data());
+      }
+      const std::int64_t rows = theirs.shape[0], cols = theirs.shape[1];
+      for (std::int64_t i = begin; i < end; ++i) {
+        piece[static_cast<std::size_t>(i - begin)] =
+            (*whole)[static_cast<std::size_t>(i % cols * rows + i / cols)];
+      }
+      if (end == info->numel()) std::vector<float>().swap(*whole);
+    }
+    checkpoint::convert(
+        DType::F32, reinterpret_cast<const std::byte*>(piece.data()), dtype, out, end - begin);
+  };
+}
+
+json::Value tokenizer_config(const char* type, std::int64_t max_positions) {
+  return json::Value::object({{"tokenizer_class", json::Value::string(type)},
+                              {"model_max_length", json::Value::integer(max_positions)},
+                              {"clean_up_tokenization_spaces", json::Value::boolean(false)}});
+}
+
+// The byte tokenizer has no special token: byte 0 ends a text, and generation_config.json says so.
+void add_tokenizer(ModelExport& out, const ModelSource& source, std::int64_t max_positions) {
+  const data::TokenizerOptions& options = source.tokenizer;
+  json::Value config;
+  if (options.type == "byte") {
+    config = tokenizer_config("PreTrainedTokenizerFast", max_positions);
+    out.files.emplace_back("tokenizer.json", data::byte_tokenizer_json());
+  } else {
+    const fs::path shipped = data::share_dir() / "gpt2";
+    const bool own = !options.vocab.empty();
+    out.files.emplace_back("vocab.json",
+                           files::read(own ? fs::path(options.vocab) : shipped / "vocab.json"));
+    out.files.emplace_back("merges.txt",
+                           files::read(own ? fs::path(options.merges) : shipped / "merges.txt"));
+    config = tokenizer_config("GPT2Tokenizer", max_positions);
+    config["add_prefix_space"] = json::Value::boolean(false);
+    for (const char* token : {"bos_token", "eos_token", "unk_token"})
+      config[token] = json::Value::string("<|endoftext|>");
+  }
+  out.files.emplace_back("tokenizer_config.json", config.dump(2) + "\n");
+}
+
+/// Ids of the source's tokenizer; all of the vocabulary where it says nothing of one.
+std::int64_t tokenizer_size(const ModelSource& source) {
+  if (source.says_tokenizer && !source.hugging_face) return source_tokenizer(source)->size();
+  return source.model.vocab_size.value_or(data::make_tokenizer({})->size());
+}
+
+models::Resolved resolve(const ModelSource& source, std::int64_t tokenizer_size) {
+  config::Problems problems;
+  const models::Resolved resolved =
+      models::families()
+          .get(source.model.family)
+          .resolve(source.model, tokenizer_size, std::nullopt, problems, {});
+  problems.raise();
+  return resolved;
+}
+
+/// Tensors of ours under their names, as `dtype`.
+std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
+                                    const ModelSource& source,
+                                    const models::Resolved& resolved,
+                                    DType dtype) {
+  const models::Family& family = models::families().get(source.model.family);
+  std::vector<StreamedTensor> out;
+  for (const auto& info : models::parameters_of(resolved.model)) {
+    const models::HfTensor theirs = family.hf_tensor(*info);
+    StreamedTensor tensor{
+        theirs.name, dtype, theirs.shape, read_parameter(weights, info, theirs, dtype), {}};
+    if (info->name == "wte.weight" && source.model.tie_embeddings)
+      tensor.aliases = {"lm_head.weight"};
+    out.push_back(std::move(tensor));
+  }
+  return out;
+}
+
+ModelExport of_checkpoint(const ModelSource& source, std::optional<DType> wanted) {
+  const DType dtype = wanted.value_or(DType::F32);
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
+  ModelExport out;
+  json::Value config = models::gpt2_config_to_hf(source.model);
+  config["torch_dtype"] = json::Value::string(torch_name(dtype));
+  out.tensors = renamed(source_weights(source, resolved), source, resolved, dtype);
+  if (!source.says_tokenizer) {
+    out.files = {{"config.json", config.dump(2) + "\n"}};
+    return out;
+  }
+  const json::Value end = json::Value::integer(source_tokenizer(source)->end_of_text());
+  config["bos_token_id"] = end;
+  config["eos_token_id"] = end;
+  const json::Value generation =
+      json::Value::object({{"bos_token_id", end}, {"eos_token_id", end}});
+  out.files = {{"config.json", config.dump(2) + "\n"},
+               {"generation_config.json", generation.dump(2) + "\n"}};
+  add_tokenizer(out, source, resolved.max_positions);
+  return out;
+}
+
+/// Names of the states of which a checkpoint has one value for each weight of `parameter`.
+std::vector<std::string> states_of(const checkpoint::Checkpoint& opened,
+                                   const ParamInfo& parameter) {
+  constexpr std::string_view kPrefix = "optimizer.";
+  const std::string suffix = "." + parameter.name;
+  std::vector<std::string> out;
+  for (const auto& tensor : opened.tensors()) {
+    if (!tensor.name.starts_with(kPrefix) || !tensor.name.ends_with(suffix) ||
+        tensor.shape != parameter.shape || tensor.name.size() <= kPrefix.size() + suffix.size()) {
+      continue;
+    }
+    std::string state =
+        tensor.name.substr(kPrefix.size(), tensor.name.size() - kPrefix.size() - suffix.size());
+    if (state.find('.') == std::string::npos) out.push_back(std::move(state));
+  }
+  return out;
+}
+
+models::WeightSource state_source(const std::shared_ptr<const checkpoint::Checkpoint>& opened,
+                                  const std::string& state) {
+  return [opened, state](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    const checkpoint::PieceBytes piece{
+        fmt::format("optimizer.{}.{}", state, info.name),
+        DType::F32,
+        info.shape,
+        {mesh::whole(info.shape), begin, end},
+        {reinterpret_cast<std::byte*>(out), static_cast<std::size_t>(end - begin) * sizeof(float)}};
+    opened->load({&piece, 1});
+  };
+}
+
+/// The rate of the next update, where the configuration alone says it.
+std::optional<double> next_rate(const json::Value& config, std::int64_t updates) {
+  const auto base = checkpoint::number_at(config, "optimizer.params.lr");
+  if (!base) return std::nullopt;
+  const json::Value* type = checkpoint::at_path(config, "scheduler.type");
+  const json::Value* params = checkpoint::at_path(config, "scheduler.params");
+  try {
+    config::Problems problems;
+    config::Origins origins;
+    const auto schedule =
+        optim::schedule_factory(type != nullptr && type->is_string() ? type->as_string() : "")(
+            params != nullptr && params->is_object() ? *params : json::Value::object(),
+            {.base_lr = *base, .max_steps = checkpoint::integer_at(config, "trainer.max_steps", 0)},
+            problems,
+            origins);
+    if (schedule == nullptr || !problems.empty()) return std::nullopt;
+    return schedule->lr(updates + 1);
+  } catch (const Error&) {
+    return std::nullopt;  // a schedule that needs to know more of the run
+  }
+}
+
+checkpoint::Foreign training_of_checkpoint(const ModelSource& source) {
+  const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
+  checkpoint::Foreign out;
+  out.what = "a checkpoint of tessera";
+  out.path = source.folder;
+  out.weights = renamed(source_weights(source, resolved), source, resolved, DType::F32);
+  for (const std::string& state :
+       states_of(*opened, *models::parameters_of(resolved.model).front())) {
+    auto tensors = renamed(state_source(opened, state), source, resolved, DType::F32);
+    for (StreamedTensor& tensor : tensors)
+      tensor.aliases.clear();
+    out.state.emplace(state, std::move(tensors));
+  }
+  const checkpoint::Meta& meta = opened->meta();
+  out.step = meta.step;
+  out.samples = meta.samples;
+  if (const json::Value* skipped = meta.extra.find("skipped"))
+    out.skipped = skipped->as_integer().value_or(0);
+  out.config = json::Value::object();
+  for (const char* key : {"optimizer", "scheduler", "gradient_clipping", "train_batch_size"}) {
+    if (const json::Value* found = meta.config.find(key)) out.config[key] = *found;
+  }
+  out.lr = next_rate(meta.config, out.step - out.skipped);
+  return out;
+}
+
+/// The tensor as `wanted`, if it is one of floats.
+StreamedTensor as_dtype(const StreamedTensor& tensor, std::optional<DType> wanted) {
+  if (!wanted || *wanted == tensor.dtype || !is_float(tensor.dtype)) return tensor;
+  const auto read = [tensor, dtype = *wanted](
+                        std::int64_t begin, std::int64_t end, std::byte* out) {
+    std::vector<std::byte> piece(static_cast<std::size_t>(end - begin) * size_of(tensor.dtype));
+    tensor.read(begin, end, piece.data());
+    checkpoint::convert(tensor.dtype, piece.data(), dtype, out, end - begin);
+  };
+  return {tensor.name, *wanted, tensor.shape, read, tensor.aliases};
+}
+
+/// Tied tensors: those that share a storage, and those of which a safetensors file says so.
+std::vector<StreamedTensor> of_weights(const std::vector<fs::path>& paths,
+                                       const std::vector<Weight>& weights,
+                                       std::optional<DType> wanted) {
+  std::vector<StreamedTensor> out;
+  std::map<const std::byte*, std::vector<std::pair<const Weight*, std::size_t>>> at;
+  for (const Weight& weight : weights) {
+    auto& neighbours = at[weight.data];
+    bool tied = false;
+    for (const auto& [other, index] : neighbours) {
+      if (!weight.same_storage(*other)) continue;
+      out[index].aliases.push_back(weight.name);
+      tied = true;
+      break;
+    }
+    if (tied) continue;
+    neighbours.emplace_back(&weight, out.size());
+    out.push_back(as_dtype(checkpoint::stream(weight, weight.name), wanted));
+  }
+  std::map<std::string, std::size_t> names;
+  for (std::size_t i = 0; i < out.size(); ++i)
+    names.emplace(out[i].name, i);
+  for (const fs::path& path : paths) {
+    if (path.extension() != ".safetensors") continue;
+    const checkpoint::SafetensorsFile file(path);
+    for (const auto& [alias, name] : file.metadata()) {
+      const auto found = names.find(name);
+      if (found != names.end() && names.count(alias) == 0)
+        out[found->second].aliases.push_back(alias);
+    }
+  }
+  return out;
+}
+
+constexpr std::array<const char*, 9> kBesideWeights = {"generation_config.json",
+                                                       "tokenizer.json",
+                                                       "tokenizer_config.json",
+                                                       "vocab.json",
+                                                       "merges.txt",
+                                                       "vocab.txt",
+                                                       "tokenizer.model",
+                                                       "special_tokens_map.json",
+                                                       "added_tokens.json"};
+
+/// What lies beside the weights in a folder: config.json first, if it is there.
+void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dtype) {
+  const fs::path path = folder / "config.json";
+  if (!fs::is_regular_file(path)) return;
+  std::string text = files::read(path);
+  json::Value config = json::parse_strict(text, path.string());
+  TESSERA_REQUIRE(
+      config.is_object(), Format, path.string() + " is no JSON object", "fetch it again");
+  if (dtype) {
+    const char* key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
+    config[key] = json::Value::string(torch_name(*dtype));
+    text = config.dump(2) + "\n";
+  }
+  out.files.emplace_back("config.json", std::move(text));
+  for (const char* name : kBesideWeights) {
+    if (fs::exists(folder / name)) out.files.emplace_back(name, files::read(folder / name));
+  }
+}
+
+ModelExport of_foreign(const fs::path& path, std::optional<DType> dtype) {
+  ModelExport out;
+  const checkpoint::Foreign opened = *checkpoint::open_foreign(path);
+  for (const StreamedTensor& tensor : opened.weights)
+    out.tensors.push_back(as_dtype(tensor, dtype));
+  if (opened.model_config.is_object()) {
+    json::Value config = opened.model_config;
+    if (dtype) config["torch_dtype"] = json::Value::string(torch_name(*dtype));
+    out.files.emplace_back("config.json", config.dump(2) + "\n");
+    return out;
+  }
+  const fs::path real = fs::absolute(path).lexically_normal();
+  for (const fs::path& folder : {real, real.parent_path(), real.parent_path().parent_path()}) {
+    if (out.files.empty()) add_files(out, folder, dtype.value_or(DType::F32));
+  }
+  return out;
+}
+
+ModelExport of_file(const fs::path& path, std::optional<DType> dtype) {
+  ModelExport out;
+  out.tensors = of_weights({path}, checkpoint::open_weight_file(path), dtype);
+  add_files(out, fs::absolute(path).parent_path(), dtype);
+  return out;
+}
+
+ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) {
+  ModelExport out;
+  const fs::path path = folder / "config.json";
+  TESSERA_REQUIRE(
+      fs::exists(path),
+      Format,
+      fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
+      "name a run or checkpoint of tessera, or a Hugging Face folder");
+  add_files(out, folder, dtype);
+  out.tensors =
+      of_weights(checkpoint::weight_files(folder), checkpoint::open_weights(folder), dtype);
+  return out;
+}
+
+bool is_ours(const fs::path& path) {
+  return fs::exists(path / "manifest.json") || fs::is_directory(path / "checkpoints");
+}
+
+}  // namespace
+
+ModelExport open_model_export(const fs::path& source, std::optional<DType> dtype) {
+  if (is_foreign_source(source)) return of_foreign(source, dtype);
+  if (fs::is_regular_file(source)) return of_file(source, dtype);
+  TESSERA_REQUIRE(fs::is_directory(source),
+                  Config,
+                  fmt::format("there is no folder {}", source.string()),
+                  "name a run or checkpoint of tessera, or a Hugging Face folder");
+  if (is_ours(source)) return of_checkpoint(open_model_source(source), dtype);
+  return of_hugging_face(source, dtype);
+}
+
+checkpoint::Foreign open_training_export(const fs::path& source) {
+  if (is_foreign_source(source)) return *checkpoint::open_foreign(source);
+  TESSERA_REQUIRE(
+      is_ours(source),
+      Config,
+      fmt::format("{} holds no training: optimizer state is asked for", source.string()),
+      "name a run or checkpoint of tessera, or another program's checkpoint");
+  return training_of_checkpoint(open_model_source(source));
+}
+
+NativeExport open_native_export(const fs::path& path) {
+  TESSERA_REQUIRE(!is_ours(path),
+                  Config,
+                  fmt::format("{} is tessera's already", path.string()),
+                  "copy it, or merge its files: tessera checkpoint merge");
+  const ModelSource source = open_model_source(path);
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
+  NativeExport out;
+  if (source.foreign) {
+    const auto opened = std::make_shared<const checkpoint::Checkpoint>(
+        as_checkpoint(*checkpoint::open_foreign(path),
+                      models::families().get(source.model.family),
+                      resolved,
+                      resolved.max_positions,
+                      1));
+    out.meta = opened->meta();
+    out.tensors = checkpoint::tensors_of(opened);
+  } else {
+    const models::WeightSource weights = source_weights(source, resolved);
+    for (const auto& info : models::parameters_of(resolved.model)) {
+      const auto read = [weights, info](std::int64_t begin, std::int64_t end, std::byte* bytes) {
+        weights(*info, begin, end, reinterpret_cast<float*>(bytes));
+      };
+      out.tensors.push_back({info->name, DType::F32, info->shape, read, {}});
+    }
+    out.meta.config = json::Value::object();
+    out.meta.extra["imported"] = json::Value::string("a Hugging Face folder");
+  }
+  out.meta.config["model"] = resolved.description;
+  data::TokenizerOptions tokenizer;
+  const bool bpe =
+      fs::exists(source.folder / "vocab.json") && fs::exists(source.folder / "merges.txt");
+  if (bpe) {
+    tokenizer = {.type = "gpt2",
+                 .vocab = fs::absolute(source.folder / "vocab.json").string(),
+                 .merges = fs::absolute(source.folder / "merges.txt").string()};
+  }
+  // Without one the checkpoint says nothing of it, and whoever reads text with it is asked.
+  const bool bytes = !bpe && fs::exists(source.folder / "tokenizer.json") &&
+                     data::tokenizer_from_folder(source.folder)->name() == "byte";
+  if (bpe || bytes) out.meta.config["tokenizer"] = config::write(tokenizer);
+  return out;
+}
+
+}  // namespace tessera::planner

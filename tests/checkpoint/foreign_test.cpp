@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: Apache-2.0
+// Other programs' checkpoints, put together by hand: what is read from them, and what is refused.
+#include "tessera/checkpoint/foreign.h"
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "checkpoint/support.h"
+#include "checkpoint/torch_bytes.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/foreign_write.h"
+#include "tessera/checkpoint/torch_file.h"
+#include "tessera/checkpoint/torch_value.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+namespace op = testing::op;
+using ::testing::HasSubstr;
+using Shape = std::vector<std::int64_t>;
+using Value = std::function<float(std::int64_t index)>;
+
+StreamedTensor floats(const std::string& name, Shape shape, Value value) {
+  const auto read = [value](std::int64_t begin, std::int64_t end, std::byte* out) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float v = value(i);
+      std::memcpy(out + (i - begin) * 4, &v, 4);
+    }
+  };
+  return {name, DType::F32, std::move(shape), read, {}};
+}
+
+std::vector<float> values_of(const StreamedTensor& tensor) {
+  std::vector<float> out(tensor.bytes() / 4);
+  // In pieces of three: whoever asks for a part gets that part.
+  for (std::size_t at = 0; at < out.size(); at += 3) {
+    const std::size_t end = std::min(at + 3, out.size());
+    tensor.read(static_cast<std::int64_t>(at),
+                static_cast<std::int64_t>(end),
+                reinterpret_cast<std::byte*>(out.data() + at));
+  }
+  return out;
+}
+
+std::map<std::string, StreamedTensor> by_name(const std::vector<StreamedTensor>& tensors) {
+  std::map<std::string, StreamedTensor> out;
+  for (const StreamedTensor& tensor : tensors)
+    out.emplace(tensor.name, tensor);
+  return out;
+}
+
+std::string bytes_of(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * 4};
+}
+
+/// A training of two parameters, one of them tied, whose values are functions of name and index.
+Foreign small_training() {
+  Foreign out;
+  out.step = 7;
+  out.skipped = 2;
+  out.samples = 28;
+  out.lr = 0.00375;
+  out.weights = {floats("wte.weight", {3, 2}, [](auto i) { return 1.0F + static_cast<float>(i); }),
+                 floats("h.bias", {5}, [](auto i) { return -static_cast<float>(i); })};
+  out.weights[0].aliases = {"lm_head.weight"};
+  for (const char* state : {"exp_avg", "exp_avg_sq"}) {
+    const float base = state == std::string("exp_avg") ? 10.0F : 20.0F;
+    for (const StreamedTensor& weight : out.weights)
+      out.state[state].push_back(floats(
+          weight.name, weight.shape, [base](auto i) { return base + static_cast<float>(i); }));
+  }
+  return out;
+}
+
+void expect_same(const Foreign& read, const Foreign& written) {
+  EXPECT_EQ(read.step - read.skipped, written.step - written.skipped);
+  EXPECT_EQ(read.lr, written.lr);
+  const auto weights = by_name(read.weights);
+  ASSERT_EQ(weights.size(), written.weights.size());
+  for (const StreamedTensor& tensor : written.weights) {
+    EXPECT_EQ(weights.at(tensor.name).shape, tensor.shape);
+    EXPECT_EQ(weights.at(tensor.name).aliases, tensor.aliases);
+    EXPECT_EQ(values_of(weights.at(tensor.name)), values_of(tensor)) << tensor.name;
+  }
+  for (const auto& [state, tensors] : written.state) {
+    const auto found = by_name(read.state.at(state));
+    for (const StreamedTensor& tensor : tensors)
+      EXPECT_EQ(values_of(found.at(tensor.name)), values_of(tensor)) << state << tensor.name;
+  }
+}
+
+class ForeignCheckpoints : public ::testing::Test {
+ protected:
+  [[nodiscard]] fs::path path(const std::string& name) const { return dir.path() / name; }
+  void refused(const fs::path& what, const std::string& reason) {
+    const Error error = testing::error_of([&] {
+      if (!open_foreign(what)) throw Error(Error::Kind::Bug, "nobody recognises it");
+    });
+    EXPECT_TRUE(error.kind() == Error::Kind::Format || error.kind() == Error::Kind::Unsupported)
+        << error.text();
+    EXPECT_THAT(error.text(), HasSubstr(reason));
+  }
+  files::TempDir dir;
+};
+
+TEST_F(ForeignCheckpoints, AUniversalCheckpointReadsBack) {
+  fs::create_directory(path("ds"));
+
+  write_universal(path("ds"), small_training(), [](auto) {});
+
+  const Foreign read = *open_foreign(path("ds"));
+  expect_same(read, small_training());
+  EXPECT_EQ(read.step, 7);
+  EXPECT_EQ(read.samples, 28);
+  EXPECT_EQ(files::read(path("ds/latest_universal")), "global_step7");
+  expect_same(*open_foreign(path("ds/global_step7")), small_training());
+}
+
+TEST_F(ForeignCheckpoints, AUniversalCheckpointNeedsMomentsAndNamesOfFolders) {
+  Foreign bare = small_training(), odd = small_training();
+  bare.state.clear();
+  odd.weights[0].name = "../out";
+  fs::create_directory(path("a"));
+  fs::create_directory(path("b"));
+
+  EXPECT_THROW(write_universal(path("a"), bare, [](auto) {}), Error);
+  EXPECT_THROW(write_universal(path("b"), odd, [](auto) {}), Error);
+  EXPECT_FALSE(fs::exists(path("out")));
+}
+
+TEST_F(ForeignCheckpoints, AUniversalCheckpointWithAHoleIsRefused) {
+  fs::create_directory(path("ds"));
+  write_universal(path("ds"), small_training(), [](auto) {});
+  fs::remove(path("ds/global_step7/zero/h.bias/fp32.pt"));
+
+  refused(path("ds"), "has no fp32.pt");
+}
+
+TEST_F(ForeignCheckpoints, ATrainingLoopsPairReadsBack) {
+  write_torch_loop(
+      path("model_000007.pth"), path("optimizer_000007.pth"), small_training(), [](auto) {});
+
+  const Foreign of_file = *open_foreign(path("model_000007.pth"));
+  const Foreign of_folder = *open_foreign(dir.path());
+
+  expect_same(of_file, small_training());
+  expect_same(of_folder, small_training());
+  EXPECT_EQ(of_file.step, 5);
+  EXPECT_EQ(of_file.samples, std::nullopt);
+}
+
+TEST_F(ForeignCheckpoints, AnOptimizerOfAnotherModelIsRefused) {
+  Foreign other = small_training();
+  other.weights.pop_back();
+  for (auto& [name, tensors] : other.state)
+    tensors.pop_back();
+  write_torch_loop(
+      path("model_000001.pth"), path("optimizer_000001.pth"), small_training(), [](auto) {});
+  write_torch_loop(path("x"), path("y"), other, [](auto) {});
+  fs::rename(path("y"), path("optimizer_000001.pth"));
+
+  refused(path("model_000001.pth"), "is of 1 parameters, and the model has 2");
+}
+
+// llm.c: train_gpt2.py's write_model().
+std::string llmc_file(std::int32_t version, std::int32_t padded, std::int64_t floats_after) {
+  std::vector<std::int32_t> header(256, 0);
+  const std::vector<std::int32_t> head = {20240326, version, 4, 5, 2, 2, 6, padded};
+  std::copy(head.begin(), head.end(), header.begin());
+  std::string out(reinterpret_cast<const char*>(header.data()), 1024);
+  for (std::int64_t i = 0; i < floats_after; ++i) {
+    const auto value = static_cast<float>(i);
+    out.append(reinterpret_cast<const char*>(&value), 4);
+  }
+  return out;
+}
+// wte 8*6, wpe 4*6; of 2 layers: ln_1 6+6, qkv 18*6+18, proj 36+6, ln_2 6+6, fc 24*6+24, proj
+// 6*24+6; ln_f 6+6.
+constexpr std::int64_t kLlmcFloats = 48 + 24 + 2 * (12 + 126 + 42 + 12 + 168 + 150) + 12;
+
+TEST_F(ForeignCheckpoints, WeightsOfLlmcHaveHuggingFacesNamesAndLayout) {
+  files::write_atomic(path("gpt2.bin"), llmc_file(3, 8, kLlmcFloats));
+
+  const Foreign read = *open_foreign(path("gpt2.bin"));
+  const auto weights = by_name(read.weights);
+
+  EXPECT_EQ(read.weights.size(), 2U + 2 * 12 + 2);
+  EXPECT_EQ(weights.at("transformer.wte.weight").shape, (Shape{5, 6}));  // without the padding
+  EXPECT_EQ(values_of(weights.at("transformer.wte.weight")).back(), 29.0F);
+  EXPECT_EQ(values_of(weights.at("transformer.wpe.weight")).front(), 48.0F);
+  // The second layer's fused projection: after wte, wpe, ln_1 (2 x 12) and the first layer's 108.
+  const auto& fused = weights.at("transformer.h.1.attn.c_attn.weight");
+  EXPECT_EQ(fused.shape, (Shape{6, 18}));
+  EXPECT_EQ(values_of(fused)[0], 72.0F + 24 + 108);
+  EXPECT_EQ(values_of(fused)[1], 72.0F + 24 + 108 + 6);  // the next output of the same input
+  EXPECT_EQ(values_of(fused)[18], 72.0F + 24 + 108 + 1);
+  EXPECT_EQ(values_of(weights.at("transformer.ln_f.bias")).back(),
+            static_cast<float>(kLlmcFloats - 1));
+  EXPECT_EQ(integer_at(read.model_config, "n_layer", 0), 2);
+}
+
+TEST_F(ForeignCheckpoints, WeightsOfLlmcThatLieAreRefused) {
+  const auto file = [&](const std::string& content) {
+    files::write_atomic(path("x.bin"), content);
+    return path("x.bin");
+  };
+  refused(file(llmc_file(3, 8, kLlmcFloats - 1)), "ends before its last parameter");
+  refused(file(llmc_file(3, 8, kLlmcFloats + 1)), "4 bytes more than its parameters");
+  refused(file(llmc_file(4, 8, kLlmcFloats)), "is of version 4");
+  refused(file(llmc_file(3, 4, kLlmcFloats)), "contradict each other");
+  refused(file(llmc_file(3, 8, 0).substr(0, 100)), "shorter than its header");
+  std::string huge = llmc_file(3, 8, 0);
+  for (std::size_t i = 2; i < 8; ++i)
+    std::memcpy(huge.data() + 4 * i, "\xff\xff\xff\x7f", 4);
+  refused(file(huge), "contradict each other");
+}
+
+/// A state_dict's file, with args as Megatron has them.
+void write_megatron(
+    const fs::path& file,
+    const std::string& args,
+    const std::vector<std::pair<std::string, std::pair<Shape, std::vector<float>>>>& tensors) {
+  fs::create_directories(file.parent_path());
+  std::vector<std::pair<std::string, std::string>> members;
+  std::vector<std::string> storages;
+  for (const auto& [name, content] : tensors) {
+    const auto& [shape, values] = content;
+    members.emplace_back(name,
+                         op::tensor(op::storage("FloatStorage",
+                                                std::to_string(storages.size()),
+                                                static_cast<std::int64_t>(values.size())),
+                                    0,
+                                    shape,
+                                    row_major(shape)));
+    storages.push_back(bytes_of(values));
+  }
+  const std::string number("G\x40\x08\0\0\0\0\0\0", 9);  // 3.0
+  const std::string described = op::global("argparse", "Namespace") + ")\x81" + args + "b";
+  files::write_atomic(
+      file,
+      testing::torch_zip(testing::pickle_of(op::dict({{"args", described},
+                                                      {"checkpoint_version", number},
+                                                      {"iteration", op::integer(12)},
+                                                      {"model", op::dict(members)}})),
+                         storages));
+}
+
+struct Sizes {
+  static constexpr std::int64_t kLayers = 2, kWidth = 8, kHeads = 4, kPositions = 6, kVocab = 12,
+                                kInner = 16;
+};
+
+std::string megatron_args() {
+  return op::dict({{"num_layers", op::integer(Sizes::kLayers)},
+                   {"hidden_size", op::integer(Sizes::kWidth)},
+                   {"num_attention_heads", op::integer(Sizes::kHeads)},
+                   {"max_position_embeddings", op::integer(Sizes::kPositions)},
+                   {"ffn_hidden_size", op::integer(Sizes::kInner)},
+                   {"bias_gelu_fusion", "\x88"},
+                   {"params_dtype", op::global("torch", "float32")}});
+}
+
+float code(std::int64_t layer, std::int64_t kind, std::int64_t row, std::int64_t column) {
+  return static_cast<float>(layer * 1000 + kind * 10000 + row * 20 + column);
+}
+
+/// Rows [begin, end) of a matrix whose element is code(layer, kind, row, column).
+std::vector<float> block(std::int64_t layer,
+                         std::int64_t kind,
+                         std::int64_t row_begin,
+                         std::int64_t row_end,
+                         std::int64_t column_begin,
+                         std::int64_t column_end) {
+  std::vector<float> out;
+  for (std::int64_t r = row_begin; r < row_end; ++r) {
+    for (std::int64_t c = column_begin; c < column_end; ++c)
+      out.push_back(code(layer, kind, r, c));
+  }
+  return out;
+}
+
+void write_megatron_ranks(const fs::path& folder, std::int64_t tensor, std::int64_t pipeline) {
+  using S = Sizes;
+  for (std::int64_t p = 0; p < pipeline; ++p) {
+    for (std::int64_t t = 0; t < tensor; ++t) {
+      std::vector<std::pair<std::string, std::pair<Shape, std::vector<float>>>> out;
+      const auto rows = [&](const std::string& name,
+                            std::int64_t layer,
+                            std::int64_t kind,
+                            std::int64_t all,
+                            std::int64_t columns) {
+        const std::int64_t n = all / tensor;
+        out.push_back(
+            {name,
+             {columns > 0 ? Shape{n, columns} : Shape{n},
+              block(layer, kind, t * n, t * n + n, 0, std::max<std::int64_t>(columns, 1))}});
+      };
+      const auto columns = [&](const std::string& name,
+                               std::int64_t layer,
+                               std::int64_t kind,
+                               std::int64_t all_rows,
+                               std::int64_t all) {
+        const std::int64_t n = all / tensor;
+        out.push_back({name, {{all_rows, n}, block(layer, kind, 0, all_rows, t * n, t * n + n)}});
+      };
+      const auto whole =
+          [&](const std::string& name, std::int64_t layer, std::int64_t kind, std::int64_t n) {
+            out.push_back({name, {{n}, block(layer, kind, 0, n, 0, 1)}});
+          };
+      if (p == 0) {
+        rows("embedding.word_embeddings.weight", 0, 1, S::kVocab, S::kWidth);
+        out.push_back({"embedding.position_embeddings.weight",
+                       {{S::kPositions, S::kWidth}, block(0, 2, 0, S::kPositions, 0, S::kWidth)}});
+      }
+      for (std::int64_t i = 0; i < S::kLayers / pipeline; ++i) {
+        const std::int64_t layer = p * (S::kLayers / pipeline) + i;
+        const std::string name = fmt::format("decoder.layers.{}.", i);
+        whole(name + "input_layernorm.weight", layer, 3, S::kWidth);
+        whole(name + "input_layernorm.bias", layer, 4, S::kWidth);
+        rows(name + "self_attention.linear_qkv.weight", layer, 5, 3 * S::kWidth, S::kWidth);
+        rows(name + "self_attention.linear_qkv.bias", layer, 6, 3 * S::kWidth, 0);
+        columns(name + "self_attention.linear_proj.weight", layer, 7, S::kWidth, S::kWidth);
+        whole(name + "self_attention.linear_proj.bias", layer, 8, S::kWidth);
+        whole(name + "pre_mlp_layernorm.weight", layer, 9, S::kWidth);
+        whole(name + "pre_mlp_layernorm.bias", layer, 10, S::kWidth);
+        rows(name + "mlp.linear_fc1.weight", layer, 11, S::kInner, S::kWidth);
+        rows(name + "mlp.linear_fc1.bias", layer, 12, S::kInner, 0);
+        columns(name + "mlp.linear_fc2.weight", layer, 13, S::kWidth, S::kInner);
+        whole(name + "mlp.linear_fc2.bias", layer, 14, S::kWidth);
+      }
+      if (p == pipeline - 1) {
+        whole("decoder.final_layernorm.weight", 0, 15, S::kWidth);
+        whole("decoder.final_layernorm.bias", 0, 16, S::kWidth);
+      }
+      const std::string rank =
+          pipeline > 1 ? fmt::format("mp_rank_{:02}_{:03}", t, p) : fmt::format("mp_rank_{:02}", t);
+      write_megatron(folder / "iter_0000012" / rank / "model_optim_rng.pt", megatron_args(), out);
+    }
+  }
+  files::write_atomic(folder / "latest_checkpointed_iteration.txt", "12");
+}
+
+TEST_F(ForeignCheckpoints, MegatronsRanksAreJoinedWhateverTheGridWas) {
+  using S = Sizes;
+  for (const auto& [tensor, pipeline] :
+       {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2), std::pair(4, 2)}) {
+    SCOPED_TRACE(fmt::format("{} x {}", tensor, pipeline));
+    const fs::path folder = path(fmt::format("meg{}{}", tensor, pipeline));
+    write_megatron_ranks(folder, tensor, pipeline);
+
+    const Foreign read = *open_foreign(folder);
+    const auto weights = by_name(read.weights);
+
+    EXPECT_EQ(read.step, 12);
+    EXPECT_EQ(read.weights.size(), 2U + S::kLayers * 12 + 2);
+    const auto at = [&](const std::string& name, std::int64_t index) {
+      return values_of(weights.at("transformer." + name))[static_cast<std::size_t>(index)];
+    };
+    for (std::int64_t r = 0; r < S::kVocab; ++r)
+      EXPECT_EQ(at("wte.weight", r * S::kWidth + 3), code(0, 1, r, 3));
+    for (std::int64_t layer = 0; layer < S::kLayers; ++layer) {
+      const std::string h = fmt::format("h.{}.", layer);
+      const auto fused = values_of(weights.at("transformer." + h + "attn.c_attn.weight"));
+      const auto bias = values_of(weights.at("transformer." + h + "attn.c_attn.bias"));
+      const std::int64_t dim = S::kWidth / S::kHeads;
+      for (std::int64_t head = 0; head < S::kHeads; ++head) {
+        for (std::int64_t which = 0; which < 3; ++which) {
+          for (std::int64_t d = 0; d < dim; ++d) {
+            // Megatron's row: [head, which, d]; Hugging Face's column: [which, head, d].
+            const std::int64_t row = (head * 3 + which) * dim + d,
+                               column = which * S::kWidth + head * dim + d;
+            EXPECT_EQ(bias[static_cast<std::size_t>(column)], code(layer, 6, row, 0));
+            for (std::int64_t in = 0; in < S::kWidth; ++in)
+              EXPECT_EQ(fused[static_cast<std::size_t>(in * 3 * S::kWidth + column)],
+                        code(layer, 5, row, in));
+          }
+        }
+      }
+      for (std::int64_t in = 0; in < S::kWidth; ++in)
+        EXPECT_EQ(at(h + "attn.c_proj.weight", in * S::kWidth + 1), code(layer, 7, 1, in));
+      EXPECT_EQ(at(h + "mlp.c_fc.weight", 2 * S::kInner + 9), code(layer, 11, 9, 2));
+      EXPECT_EQ(at(h + "mlp.c_proj.weight", 13 * S::kWidth + 5), code(layer, 13, 5, 13));
+      EXPECT_EQ(at(h + "ln_2.bias", 4), code(layer, 10, 4, 0));
+    }
+    EXPECT_EQ(at("ln_f.weight", 2), code(0, 15, 2, 0));
+    EXPECT_EQ(at_path(read.model_config, "activation_function")->as_string(), "gelu_fast");
+  }
+}
+
+TEST_F(ForeignCheckpoints, MegatronsMissingRankIsNamed) {
+  write_megatron_ranks(path("m"), 2, 2);
+  fs::remove_all(path("m/iter_0000012/mp_rank_01_000"));
+
+  refused(path("m"), "tensor-parallel rank 1, pipeline rank 0 is missing");
+}
+
+TEST_F(ForeignCheckpoints, ModelsThatAreNoGpt2AreRefusedByName) {
+  const auto with = [&](const std::string& key, const std::string& value) {
+    const std::string args = megatron_args();
+    // One more member before the end of the dict.
+    write_megatron(path("iter/mp_rank_00/model_optim_rng.pt"),
+                   args.substr(0, args.size() - 1) + op::text(key) + value + "u",
+                   {});
+    return path("iter");
+  };
+  refused(with("swiglu", "\x88"), "its MLP is gated");
+  refused(with("group_query_attention", "\x88"), "its attention is grouped");
+  refused(with("normalization", op::text("RMSNorm")), "its norm is another");
+  refused(with("position_embedding_type", op::text("rope")), "its positions are not learned");
+  refused(with("num_experts", op::integer(8)), "it has experts");
+  refused(with("add_bias_linear", "\x89"), "it has no biases");
+  refused(with("num_layers", op::integer(-1)), "have no num_layers");
+  refused(with("hidden_size", op::integer(std::int64_t{1} << 62)), "have no hidden_size");
+  refused(with("num_attention_heads", op::integer(3)), "do not divide its width");
+}
+
+TEST_F(ForeignCheckpoints, WhatATrainingStateAsksToCallIsRefused) {
+  const fs::path file = path("iter/mp_rank_00/model_optim_rng.pt");
+  const std::string touch = op::tuple({op::text("touch " + path("owned").string())});
+  for (const auto& [module, name] :
+       std::vector<std::pair<std::string, std::string>>{{"os", "system"},
+                                                        {"posix", "system"},
+                                                        {"builtins", "eval"},
+                                                        {"builtins", "getattr"},
+                                                        {"subprocess", "Popen"},
+                                                        {"importlib", "import_module"},
+                                                        {"pickle", "loads"}}) {
+    fs::create_directories(file.parent_path());
+    files::write_atomic(file,
+                        testing::torch_zip(testing::pickle_of(
+                            op::dict({{"args", op::global(module, name) + touch + "R"}}))));
+    refused(path("iter"), fmt::format("asks for \"{}.{}\"", module, name));
+  }
+  EXPECT_FALSE(fs::exists(path("owned")));
+}
+
+TEST_F(ForeignCheckpoints, ObjectsOfTrainingStatesAreDescribed) {
+  const std::string scaler = op::global("deepspeed.runtime.fp16.loss_scaler", "LossScaler") +
+                             ")\x81" + op::dict({{"cur_scale", op::integer(4)}}) + "b";
+  const std::string stage = op::global("deepspeed.runtime.zero.config", "ZeroStageEnum") +
+                            op::tuple({op::integer(2)}) + "R";
+  files::write_atomic(path("x.pt"),
+                      testing::torch_zip(testing::pickle_of(
+                          op::dict({{"scaler", scaler}, {"stage", stage}, {"none", "N"}}))));
+
+  const json::Value values = read_torch_file(path("x.pt")).values;
+
+  EXPECT_EQ(at_path(values, "scaler.class")->as_string(),
+            "deepspeed.runtime.fp16.loss_scaler.LossScaler");
+  EXPECT_EQ(integer_at(values, "scaler.state.cur_scale", 0), 4);
+  EXPECT_EQ(integer_at(values, "stage.arguments.0", 0), 2);
+  EXPECT_TRUE(at_path(values, "none")->is_null());
+}
+
+/// Stage 2 of two ranks, one parameter of 5 elements cut into 3 and 3 with one of padding.
+class DeepSpeedFolder : public ForeignCheckpoints {
+ protected:
+  DeepSpeedFolder() {
+    fs::create_directories(path("ds/global_step3"));
+    files::write_atomic(path("ds/latest"), "global_step3");
+    write_model(op::list_of({op::dict({{"w", op::tuple({op::integer(5)})}})}));
+    write_rank(0, 3, 2);
+    write_rank(1, 3, 2);
+  }
+  void write_model(const std::string& shapes,
+                   const std::string& name = "mp_rank_00_model_states.pt") {
+    files::write_atomic(
+        path("ds/global_step3") / name,
+        testing::torch_zip(testing::pickle_of(op::dict({{"module", op::kDict},
+                                                        {"param_shapes", shapes},
+                                                        {"global_steps", op::integer(3)},
+                                                        {"global_samples", op::integer(12)}}))));
+  }
+  void write_rank(int rank,
+                  std::int64_t numel,
+                  std::int64_t count,
+                  const std::string& prefix = "") {
+    const auto flat = [&](const char* key) {
+      return op::tensor(op::storage("FloatStorage", key, numel), 0, {numel}, {1});
+    };
+    const std::string state = op::dict(
+        {{"single_partition_of_fp32_groups", op::list_of({flat("0")})},
+         {"base_optimizer_state",
+          op::dict({{"state",
+                     "}(" + op::integer(0) +
+                         op::dict({{"exp_avg", flat("1")}, {"step", op::integer(3)}}) + "u"}})},
+         {"partition_count", op::list_of({op::integer(count)})}});
+    std::vector<float> masters, moments;
+    for (std::int64_t i = 0; i < numel; ++i) {
+      masters.push_back(static_cast<float>(rank * 3 + i));
+      moments.push_back(static_cast<float>(100 + rank * 3 + i));
+    }
+    files::write_atomic(
+        path("ds/global_step3") /
+            fmt::format("{}zero_pp_rank_{}_mp_rank_00_optim_states.pt", prefix, rank),
+        testing::torch_zip(testing::pickle_of(op::dict({{"optimizer_state_dict", state}})),
+                           {bytes_of(masters), bytes_of(moments)}));
+  }
+};
+
+TEST_F(DeepSpeedFolder, OfAnOldVersionIsReadByTheOrderOfItsShapes) {
+  const Foreign read = *open_foreign(path("ds"));
+
+  ASSERT_EQ(read.weights.size(), 1U);
+  EXPECT_EQ(values_of(read.weights[0]), (std::vector<float>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(values_of(read.state.at("exp_avg")[0]), (std::vector<float>{100, 101, 102, 103, 104}));
+  EXPECT_EQ(read.step, 3);
+  EXPECT_EQ(read.samples, 12);
+}
+
+TEST_F(DeepSpeedFolder, WithoutARankIsRefused) {
+  fs::remove(path("ds/global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt"));
+  refused(path("ds"), "optim_states of rank 0 are missing");
+}
+
+TEST_F(DeepSpeedFolder, WithoutItsLastRankIsRefused) {
+  fs::remove(path("ds/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"));
+  refused(path("ds"), "of a training on 2 ranks");
+}
+
+TEST_F(DeepSpeedFolder, WithTwoFilesOfARankIsRefused) {
+  write_rank(1, 3, 2, "bf16_");
+  refused(path("ds"), "rank 1 has another file too");
+}
+
+TEST_F(DeepSpeedFolder, ThatEndsEarlyIsRefused) {
+  write_rank(1, 1, 2);
+  refused(path("ds"), "end before parameter w");
+}
+
+TEST_F(DeepSpeedFolder, ThatHoldsMoreThanItsParametersIsRefused) {
+  write_rank(1, 300, 2);
+  refused(path("ds"), "belong to no parameter");
+}
+
+TEST_F(DeepSpeedFolder, WithShapesThatOverflowIsRefused) {
+  const std::string huge = op::integer(std::int64_t{1} << 62);
+  write_model(op::list_of({op::dict({{"w", op::tuple({huge, huge})}})}));
+  refused(path("ds"), "is no shape");
+  write_model(op::list_of({op::dict({{"w", op::tuple({op::integer(-1)})}})}));
+  refused(path("ds"), "is no shape");
+  write_model(op::list_of({op::dict({{"w", op::text("five")}})}));
+  refused(path("ds"), "is no shape");
+  write_model(op::integer(7));
+  refused(path("ds"), "are no list");
+}
+
+TEST_F(DeepSpeedFolder, OfAnotherParallelismIsRefusedByName) {
+  for (const auto& [name, reason] : std::vector<std::pair<std::string, std::string>>{
+           {"layer_00-model_00-model_states.pt", "pipelines"},
+           {"layer_0_expert_1_mp_rank_00_model_states.pt", "pipelines"},
+           {"expp_rank_0_mp_rank_00_optim_states.pt", "experts"},
+           {"zero_pp_rank_0_mp_rank_01_optim_states.pt", "tensor parallelism"},
+           {"mp_rank_01_model_states.pt", "tensor parallelism"}}) {
+    files::write_atomic(path("ds/global_step3") / name, "x");
+    refused(path("ds"), reason);
+    fs::remove(path("ds/global_step3") / name);
+  }
+}
+
+TEST_F(DeepSpeedFolder, WhoseLatestLeadsElsewhereIsNotFollowed) {
+  fs::create_directories(path("secret"));
+  files::write_atomic(path("secret/mp_rank_00_model_states.pt"), "x");
+  for (const char* tag : {"../secret", "/etc", "..", ".", "", "a/b"}) {
+    files::write_atomic(path("ds/latest"), tag);
+    EXPECT_FALSE(is_foreign(path("ds"))) << tag;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::checkpoint

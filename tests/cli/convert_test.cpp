@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera convert: there and back, and what it refuses.
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/program.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/base/philox.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/config/json.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/models/family.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Convert : public ::testing::Test {
+ protected:
+  /// A run with one checkpoint of a small GPT-2 whose weights are a function of name and index.
+  Convert() {
+    models::ModelOptions options;
+    options.num_layers = 2;
+    options.hidden_size = 8;
+    options.num_heads = 2;
+    options.max_positions = 16;
+    options.activation = "gelu_tanh";
+    config::Problems problems;
+    resolved = models::families().get("gpt2").resolve(options, 256, std::nullopt, problems, {});
+    problems.raise();
+    std::vector<checkpoint::PieceBytes> pieces;
+    for (const nn::BlockSpec& block : resolved.model.blocks) {
+      nn::Params params(block.name);
+      const auto instance = block.make();
+      instance->declare(params);
+      for (const auto& param : params.list())
+        add(param->shared_info(), pieces);
+    }
+    data::TokenizerOptions tokenizer;
+    checkpoint::Meta meta;
+    meta.step = 3;
+    meta.config = json::Value::object(
+        {{"model", resolved.description}, {"tokenizer", config::write(tokenizer)}});
+    meta.extra = json::Value::object();
+    checkpoint::save(run_folder() / "checkpoints", meta, pieces, checkpoint::Ranks());
+  }
+  void add(const std::shared_ptr<const ParamInfo>& info,
+           std::vector<checkpoint::PieceBytes>& pieces) {
+    if (!infos.emplace(info->name, info).second) return;  // a tied head declares the table again
+    auto& memory = weights[info->name];
+    for (std::int64_t i = 0; i < info->numel(); ++i) {
+      const std::uint64_t noise =
+          mix64(std::hash<std::string>()(info->name), static_cast<std::uint64_t>(i));
+      memory.push_back(static_cast<float>(noise >> 40) / 1e7F - 0.5F);
+    }
+    pieces.push_back({info->name,
+                      DType::F32,
+                      info->shape,
+                      {mesh::whole(info->shape), 0, info->numel()},
+                      std::as_writable_bytes(std::span(memory))});
+  }
+  [[nodiscard]] fs::path run_folder() const { return dir.path() / "run"; }
+  [[nodiscard]] std::string path(const std::string& name) const { return dir.path() / name; }
+  Outcome convert(std::vector<std::string> words) {
+    words.insert(words.begin(), "convert");
+    return run_program(words);
+  }
+  std::string digest(const std::string& name) {
+    return run_program({"inspect", path(name), "--digest"}).out;
+  }
+  void expect_weights(const fs::path& folder) {
+    const auto source = models::families().get("gpt2").weights_from_hf(folder, resolved);
+    for (const auto& [name, expected] : weights) {
+      std::vector<float> got(expected.size());
+      source(*infos.at(name), 0, infos.at(name)->numel(), got.data());
+      EXPECT_EQ(got, expected) << name;
+    }
+  }
+
+  files::TempDir dir;
+  models::Resolved resolved;
+  std::map<std::string, std::vector<float>> weights;
+  std::map<std::string, std::shared_ptr<const ParamInfo>> infos;
+};
+
+TEST_F(Convert, ARunBecomesAFolderWithTheSameWeightsAndModel) {
+  const Outcome o = convert({run_folder(), path("hf")});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  expect_weights(path("hf"));
+  const json::Value config = json::parse_strict(files::read(path("hf/config.json")), "config");
+  config::Problems problems;
+  const models::Resolved again = models::families().get("gpt2").resolve(
+      models::families().get("gpt2").options_from_hf(config), 256, std::nullopt, problems, {});
+  EXPECT_EQ(again.description, resolved.description) << again.description.dump(2);
+  EXPECT_TRUE(fs::exists(path("hf/generation_config.json")));
+}
+
+TEST_F(Convert, TheByteTokenizerGoesAlongAsByteLevelBpeWithoutMerges) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+
+  const json::Value written =
+      json::parse_strict(files::read(path("hf/tokenizer.json")), "tokenizer.json");
+  const json::Value& vocab = *written.find("model")->find("vocab");
+
+  // GPT-2 writes a printable byte as itself, a space as U+0120 and byte 0 as U+0100.
+  EXPECT_EQ(vocab.members().size(), 256U);
+  EXPECT_EQ(vocab.find("A")->as_integer(), 65);
+  EXPECT_EQ(vocab.find("\u0120")->as_integer(), 32);
+  EXPECT_EQ(vocab.find("\u0100")->as_integer(), 0);
+  EXPECT_EQ(vocab.find("\u010a")->as_integer(), 10);
+  EXPECT_EQ(vocab.find("\u00ff")->as_integer(), 255);
+  EXPECT_EQ(vocab.find("\u0143")->as_integer(), 173);
+  EXPECT_TRUE(written.find("model")->find("merges")->items().empty());
+}
+
+TEST_F(Convert, AFolderWithTheByteTokenizerIsReadAsSuch) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+
+  const data::TokenizerPtr tokenizer = data::tokenizer_from_folder(path("hf"));
+
+  std::vector<std::int32_t> ids;
+  tokenizer->encode("a \u0100\n", ids);
+  EXPECT_EQ(ids, (std::vector<std::int32_t>{97, 32, 0xC4, 0x80, 10}));
+  EXPECT_EQ(tokenizer->fingerprint(), "byte");
+}
+
+TEST_F(Convert, ThereAndBackIsTheSameToTheBit) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+  ASSERT_EQ(convert({path("hf"), path("bin"), "--to", "torch"}).code, 0);
+  ASSERT_EQ(convert({path("bin"), path("back"), "--shard-size", "2kB"}).code, 0);
+
+  EXPECT_TRUE(fs::exists(path("bin/pytorch_model.bin")));
+  EXPECT_TRUE(fs::exists(path("back/model.safetensors.index.json")));
+  EXPECT_FALSE(digest("hf").empty());
+  EXPECT_EQ(digest("hf"), digest("back"));
+  EXPECT_EQ(files::read(path("hf/config.json")), files::read(path("back/config.json")));
+  expect_weights(path("bin"));
+  expect_weights(path("back"));
+}
+
+TEST_F(Convert, ATorchFileHoldsTheTiedHeadToo) {
+  const Outcome o = convert({run_folder(), path("model.pt")});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  std::map<std::string, checkpoint::Weight> held;
+  for (const auto& weight : checkpoint::open_weight_file(path("model.pt")))
+    held.emplace(weight.name, weight);
+  EXPECT_TRUE(held.at("lm_head.weight").same_storage(held.at("transformer.wte.weight")));
+}
+
+TEST_F(Convert, NarrowTypesAreRoundedOnceAndSaidInTheConfig) {
+  ASSERT_EQ(convert({run_folder(), path("hf"), "--dtype", "bf16"}).code, 0);
+
+  for (const auto& weight : checkpoint::open_weights(path("hf"))) {
+    EXPECT_EQ(weight.dtype, DType::BF16) << weight.name;
+    if (weight.name != "transformer.wpe.weight") continue;
+    for (std::int64_t i = 0; i < weight.numel(); ++i) {
+      std::uint16_t bits = 0;
+      weight.copy(i, i + 1, reinterpret_cast<std::byte*>(&bits));
+      EXPECT_EQ(bits, to_bf16(weights.at("wpe.weight")[static_cast<std::size_t>(i)]));
+    }
+  }
+  EXPECT_THAT(files::read(path("hf/config.json")), HasSubstr("\"torch_dtype\": \"bfloat16\""));
+}
+
+TEST_F(Convert, FoldersOfAnyModelKeepTheirTensors) {
+  const fs::path golden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/models";
+  for (const char* name : {"gpt2_bin", "llama_bf16_sharded", "opt_bin_fp16"}) {
+    ASSERT_EQ(convert({golden / name, path("there"), "--to", "torch", "--overwrite"}).code, 0);
+    ASSERT_EQ(convert({path("there"), path("back"), "--overwrite"}).code, 0);
+    ASSERT_EQ(convert({path("back"), path("again"), "--to", "torch", "--overwrite"}).code, 0);
+
+    EXPECT_EQ(digest("there"), run_program({"inspect", golden / name, "--digest"}).out) << name;
+    EXPECT_EQ(digest("there"), digest("again")) << name;
+  }
+}
+
+TEST_F(Convert, WhatIsThereStaysUnlessToldOtherwise) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+  const std::string before = digest("hf");
+
+  const Outcome again = convert({run_folder(), path("hf"), "--dtype", "fp16"});
+
+  EXPECT_EQ(again.code, 2);
+  EXPECT_THAT(again.err, HasSubstr("--overwrite"));
+  EXPECT_EQ(digest("hf"), before);
+  EXPECT_EQ(convert({run_folder(), path("hf"), "--dtype", "fp16", "--overwrite"}).code, 0);
+  EXPECT_NE(digest("hf"), before);
+}
+
+TEST_F(Convert, FoldersOfSomethingElseAreNeverReplaced) {
+  fs::create_directories(path("home/docs"));
+
+  EXPECT_EQ(convert({run_folder(), path("home"), "--overwrite"}).code, 2);
+  EXPECT_EQ(convert({run_folder(), run_folder(), "--overwrite"}).code, 2);
+  EXPECT_TRUE(fs::exists(path("home/docs")));
+  EXPECT_TRUE(fs::exists(run_folder() / "checkpoints"));
+}
+
+TEST_F(Convert, AFailureLeavesNothingBehind) {
+  const fs::path shard = run_folder() / "checkpoints/step-00000003/rank-00000.safetensors";
+  std::string bytes = files::read(shard);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  files::write_atomic(shard, bytes);
+
+  const Outcome o = convert({run_folder(), path("hf")});
+
+  EXPECT_EQ(o.code, 4);
+  EXPECT_THAT(o.err, HasSubstr("rank-00000.safetensors"));
+  for (const auto& entry : fs::directory_iterator(dir.path()))
+    EXPECT_EQ(entry.path(), run_folder());
+}
+
+fs::path interop(const std::string& name) {
+  return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/interop" / name;
+}
+
+TEST_F(Convert, DeepSpeedsTrainingsGoThroughOursAndBackToTheBit) {
+  for (const char* name : {"deepspeed_z1_bf16", "deepspeed_z2_bf16", "deepspeed_z3_fp32"}) {
+    SCOPED_TRACE(name);
+    const std::string ours = path(std::string("ours-") + name),
+                      back = path(std::string("ds-") + name);
+
+    const Outcome there = convert({interop(name), ours, "--to", "tessera"});
+    const Outcome again = convert({ours, back, "--to", "deepspeed-universal"});
+
+    ASSERT_EQ(there.code, 0) << there.err;
+    ASSERT_EQ(again.code, 0) << again.err;
+    const std::string digest = run_program({"inspect", interop(name), "--digest"}).out;
+    EXPECT_THAT(digest, HasSubstr("optimizer.exp_avg_sq.transformer.h.2.mlp.c_fc.weight F32"));
+    EXPECT_EQ(run_program({"inspect", back, "--digest"}).out, digest);
+    EXPECT_THAT(run_program({"inspect", interop(name)}).out, HasSubstr("DeepSpeed"));
+  }
+}
+
+TEST_F(Convert, ATrainingLoopsPairGoesThroughOursAndBackToTheBit) {
+  const fs::path loop = interop("torch_tutorial");
+  ASSERT_EQ(convert({loop, path("ours"), "--to", "tessera"}).code, 0);
+
+  const Outcome o = convert({path("ours"), path("model_000005.pth")});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(fs::exists(path("optimizer_000005.pth")));
+  EXPECT_EQ(run_program({"inspect", path("model_000005.pth"), "--digest"}).out,
+            run_program({"inspect", loop, "--digest"}).out);
+  EXPECT_EQ(convert({path("ours"), path("model_000005.pth")}).code, 2);
+  EXPECT_EQ(convert({path("ours"), path("model_000005.pth"), "--overwrite"}).code, 0);
+}
+
+TEST_F(Convert, WeightsOfDeepSpeedBecomeAHuggingFaceFolder) {
+  const fs::path source = interop("deepspeed_z3_bf16");
+
+  const Outcome o = convert({source, path("hf"), "--dtype", "fp32"});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::string masters = run_program({"inspect", source, "--digest"}).out;
+  EXPECT_EQ(digest("hf"), masters.substr(0, masters.find("optimizer.")));
+  EXPECT_TRUE(fs::exists(path("hf/config.json")));
+}
+
+TEST_F(Convert, ALoneFileIsASourceToo) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+
+  ASSERT_EQ(convert({path("hf/model.safetensors"), path("model.bin")}).code, 0);
+  ASSERT_EQ(convert({path("hf"), path("again.bin")}).code, 0);
+
+  EXPECT_EQ(digest("model.bin"), digest("again.bin"));
+}
+
+TEST_F(Convert, AHuggingFaceFolderBecomesACheckpointOfOurs) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+
+  const Outcome o = convert({path("hf"), path("ours"), "--to", "tessera"});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(digest("ours"), digest("run"));
+  EXPECT_EQ(run_program({"checkpoint", "verify", path("ours")}).code, 0);
+  ASSERT_EQ(convert({path("ours"), path("back")}).code, 0);
+  EXPECT_EQ(digest("back"), digest("hf"));
+}
+
+TEST_F(Convert, BadWordsAreNamed) {
+  const auto refused = [&](const std::vector<std::string>& words, int code, const char* reason) {
+    const Outcome o = convert(words);
+    EXPECT_EQ(o.code, code) << reason;
+    EXPECT_THAT(o.err, HasSubstr(reason));
+    EXPECT_FALSE(fs::exists(path("x")));
+  };
+  refused({path("absent"), path("x")}, 2, "there is no folder");
+  refused({run_folder(), path("x"), "--to", "tessera"}, 2, "is tessera's already");
+  refused({run_folder(), path("x"), "--to", "deepspeed-universal"}, 2, "has no exp_avg");
+  refused({dir.path(), path("x")}, 4, "no config.json");
+  refused({run_folder(), path("no/x")}, 2, "there is no folder");
+  refused({run_folder(), path("x"), "--dtype", "fp8"}, 2, "--dtype \"fp8\"");
+  refused({run_folder(), path("x"), "--to", "onnx"}, 2, "--to \"onnx\"");
+  refused({run_folder(), path("x.pt"), "--to", "hf"}, 2, "--to hf writes a folder");
+  for (const char* size : {"0", "2 parsecs", "-1GB", "18446744073709551615GB", "GB"})
+    refused({run_folder(), path("x"), std::string("--shard-size=") + size}, 2, "is no size");
+}
+
+}  // namespace
+}  // namespace tessera::cli

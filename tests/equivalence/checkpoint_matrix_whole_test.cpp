@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: exhaustive
+// timeout: 3600
+// Every layout that saves with every layout that loads.
+#include "equivalence/checkpoint_matrix.h"
+
+namespace tessera::testing {
+namespace {
+
+TEST(CheckpointMatrixWhole, ARunGoesOnInAnyLayoutAsIfNothingHadHappened) {
+  SavedRuns runs;
+
+  for (const Layout& save : saved_layouts()) {
+    for (const Layout& load : saved_layouts())
+      runs.expect_equal(save, load);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
