@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/data/llmc_tokens.h"
 #include "tessera/data/token_cache.h"
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
+#include "tessera/data/llmc_tokens.h"
 #include "tessera/data/sources.h"
 
 namespace tessera::data {
