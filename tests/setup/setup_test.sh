@@ -110,7 +110,7 @@ full_disk() {
   local code=$?
 
   expect "exit code 8, not $code" test $code = 8
-  expect "both numbers" says "4 MB free; set-up needs 1150 MB" "$box/err"
+  expect "both numbers" says "4 MB free; set-up needs 1250 MB" "$box/err"
 }
 
 # A package index that accepts and never answers, so that set-up is caught in the middle of its download.
