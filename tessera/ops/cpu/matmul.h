@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // oneDNN's products of bf16 matrices. libtorch calls a copy of its own, which it hides, for results
-// in bf16 alone; MKL's products with fp32 results take up to twice as long.
+// in bf16 alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
