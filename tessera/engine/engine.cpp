@@ -225,6 +225,7 @@ StepReport Engine::train_step() {
   report.forward_s = times.forward;
   report.backward_s = times.backward;
   report.comm_s = world_.transport().take_comm_seconds();
+  report.receive_s = times.receive;
   const double now = now_s();
   report.seconds = now - clock_;
   clock_ = now;
