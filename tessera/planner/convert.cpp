@@ -314,7 +314,7 @@ Converted from_deepspeed(const json::Value& source) {
   Converted out;
   config::Problems problems;
   auto taken = config::take_deepspeed_keys(
-      config::with_new_names(source, problems), config_paths(), problems);
+      config::with_new_names(spell_out_parallel(source), problems), config_paths(), problems);
   out.value = std::move(taken.left);
   for (config::TakenKey& key : taken.automatic)
     put(out.value, key.path, std::move(key.value));
@@ -383,6 +383,10 @@ Converted to_deepspeed(const json::Value& ours) {
   if (stages > 1) {
     if (!from.take("parallel.pipeline.size")) from.take("parallel.pipeline");
     put(moved, "pipeline.stages", json::Value::integer(stages));
+    // Their partitions have our names; they have none by predicted work, and none by bounds.
+    const std::string partition = Basket(from.rest()).take_word("parallel.pipeline.partition");
+    if (!partition.empty() && partition != "balanced")
+      put(moved, "pipeline.partition", *from.take("parallel.pipeline.partition"));
   }
   const std::string mode = text::lower(from.take_word("parallel.tensor.mode"));
   if (mode.empty() || mode == "1d") {
