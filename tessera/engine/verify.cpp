@@ -107,20 +107,9 @@ struct Difference {
 Difference difference(const std::vector<float>& reference,
                       const std::vector<float>& other,
                       double floor) {
-  TESSERA_REQUIRE(reference.size() == other.size(),
-                  Format,
-                  "the two layouts saved a tensor of different sizes",
-                  "");
-  Difference out;
-  out.same_bits =
-      std::memcmp(reference.data(), other.data(), reference.size() * sizeof(float)) == 0;
-  std::vector<float> between(reference.size());
-  for (std::size_t i = 0; i < reference.size(); ++i)
-    between[i] = other[i] - reference[i];
-  const double apart = norm(between);
-  if (!out.same_bits && apart != 0) out.relative = apart / std::max(norm(reference), floor);
-  if (!std::isfinite(out.relative)) out.relative = kNoNumber;
-  return out;
+  const double relative = deviation_of(reference, other, floor);
+  return {relative,
+          std::memcmp(reference.data(), other.data(), reference.size() * sizeof(float)) == 0};
 }
 
 /// Tensors of one kind in both traces, one after the other.
@@ -148,6 +137,24 @@ double relative_loss(double reference, double other) {
 }
 
 }  // namespace
+
+double deviation_of(const std::vector<float>& reference,
+                    const std::vector<float>& other,
+                    double floor) {
+  TESSERA_REQUIRE(
+      reference.size() == other.size(),
+      Format,
+      fmt::format(
+          "a tensor of {} elements is compared with one of {}", other.size(), reference.size()),
+      "");
+  std::vector<float> between(reference.size());
+  for (std::size_t i = 0; i < reference.size(); ++i)
+    between[i] = other[i] - reference[i];
+  const double apart = norm(between);
+  if (apart == 0) return 0.0;
+  const double relative = apart / std::max(norm(reference), floor);
+  return std::isfinite(relative) ? relative : kNoNumber;
+}
 
 int keep_first_gradient(comm::World& world,
                         const planner::Plan& gradient_plan,

@@ -45,8 +45,13 @@ int train_traced(comm::World& world,
 /// What these left under `folder`.
 LayoutTrace read_trace(const std::filesystem::path& folder);
 
+/// ||other - reference|| / max(||reference||, floor); infinite where a value is no number.
+double deviation_of(const std::vector<float>& reference,
+                    const std::vector<float>& other,
+                    double floor);
+
 /// ||other - reference|| / max(||reference||, a thousandth of the norm of all tensors): what is
-/// zero in theory, as the gradient of a key's bias, is noise. Infinite where a value is no number.
+/// zero in theory, as the gradient of a key's bias, is noise.
 struct TensorDeviation {
   std::string name;
   double gradient = 0.0, weights = 0.0;
