@@ -281,6 +281,18 @@ std::vector<std::string> stage_lines(const Plan& plan) {
   return out;
 }
 
+std::vector<std::string> build_lines(const Plan& plan, int rank) {
+  std::vector<std::string> out;
+  const int all = static_cast<int>(plan.model.model.blocks.size());
+  const int stage = plan.mesh().coordinate(rank, mesh::Axis::Pp);
+  for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
+    const auto [first, last] = plan.stages.blocks(stage, chunk, all);
+    out.push_back(fmt::format(
+        "Rank{} build layer {}-{}, {}/{} layers", rank, first, last, last - first, all));
+  }
+  return out;
+}
+
 std::vector<std::string> mesh_lines(const Plan& plan, std::size_t most) {
   const mesh::Mesh mesh = plan.mesh();
   std::vector<std::string> out = {fmt::format("{:>4}  {:>5}  {:>3} {:>3} {:>3} {:>3}  {}",

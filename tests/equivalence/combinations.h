@@ -85,7 +85,8 @@ struct Combination {
   }
   /// Interleaving takes micro-batches in rounds of as many as there are stages.
   [[nodiscard]] bool is_refused() const {
-    return schedule() == "interleaved" && accumulation() % stages() != 0;
+    return stages() > 1 && parallel::pipeline_schedules().get(schedule()).whole_rounds &&
+           accumulation() % stages() != 0;
   }
 
   [[nodiscard]] Layout layout() const {
@@ -99,9 +100,8 @@ struct Combination {
         .tensor = tensor(),
         .sequence = sequence()};
   }
-  /// The same model in the same precision on one rank; nothing runs twice there.
-  [[nodiscard]] TinyRun reference_run() const {
-    TinyRun run;
+  /// `run` with the model and precision; nothing runs twice there.
+  [[nodiscard]] TinyRun reference_run(TinyRun run) const {
     // Nothing is small enough to stay whole in stage 3.
     run.set("zero_optimization.stage3_param_persistence_threshold", "0")
         .set("model.tie_embeddings", tied() ? "true" : "false")
@@ -116,8 +116,8 @@ struct Combination {
     if (precision() != "fp32") run.set(precision() + ".enabled", "true");
     return run;
   }
-  [[nodiscard]] TinyRun run() const {
-    TinyRun out = reference_run();
+  [[nodiscard]] TinyRun run(const TinyRun& base) const {
+    TinyRun out = reference_run(base);
     if (recompute() != "none")
       out.set("activation_checkpointing.granularity", '"' + recompute() + '"');
     return out;
@@ -162,7 +162,7 @@ class Combinations {
     Outcome out;
     std::optional<planner::Plan> plan;
     try {
-      plan = cell.run().plan(cell.layout());
+      plan = cell.run(base_).plan(cell.layout());
     } catch (const Error& error) {
       if (exit_code(error.kind()) != exit_code(Error::Kind::Config)) throw;
       out.refused = error.what();
@@ -175,7 +175,10 @@ class Combinations {
     if (!plan) return out;
     const planner::Promise promise = planner::promise_of(*plan);
     out.bits = promise.bits;
-    promise.bits ? compare_bits(cell, out) : compare_rounding(cell, promise, out);
+    if (promise.bits)
+      compare_bits(cell, out);
+    else
+      compare_rounding(cell, promise, out);
     return out;
   }
 
@@ -197,7 +200,7 @@ class Combinations {
     const std::array key = {cell.index[6], cell.index[8], cell.index[9]};
     const auto found = references_.find(key);
     if (found != references_.end()) return found->second;
-    const TinyRun run = cell.reference_run();
+    const TinyRun run = cell.reference_run(base_);
     const Layout one{.ranks = 1, .accumulation = Combination::kMicros, .stage = 0};
     return references_[key] = {
                run.train(one, kBitSteps), run.train(one, kRoundingSteps), gradient_of(run, one)};
@@ -205,7 +208,7 @@ class Combinations {
 
   void compare_bits(const Combination& cell, Outcome& out) {
     const Trace& one = reference_of(cell).few;
-    const Trace spread = cell.run().train(cell.layout(), kBitSteps);
+    const Trace spread = cell.run(base_).train(cell.layout(), kBitSteps);
     if (one.losses.size() != static_cast<std::size_t>(kBitSteps)) out.broken = "did not train";
     if (one.digest != spread.digest) out.broken = "weights or moments differ";
     if (one.losses != spread.losses || one.grad_norms != spread.grad_norms)
@@ -215,8 +218,8 @@ class Combinations {
 
   void compare_rounding(const Combination& cell, const planner::Promise& promise, Outcome& out) {
     const Reference& one = reference_of(cell);
-    const Gradient gradient = gradient_of(cell.run(), cell.layout());
-    const Trace spread = cell.run().train(cell.layout(), kRoundingSteps);
+    const Gradient gradient = gradient_of(cell.run(base_), cell.layout());
+    const Trace spread = cell.run(base_).train(cell.layout(), kRoundingSteps);
     double whole = 0;
     for (const auto& [name, values] : one.gradient) {
       for (const float v : values)
@@ -243,6 +246,7 @@ class Combinations {
       out.broken = fmt::format("loss {:.1e}, promised {:.1e}", out.loss, promise.loss);
   }
 
+  TinyRun base_;  ///< its text is everybody's
   std::map<std::array<std::size_t, 3>, Reference> references_;
 };
 

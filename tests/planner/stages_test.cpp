@@ -108,6 +108,17 @@ TEST(Stages, AndTheirRanksStandInTheMesh) {
   EXPECT_THAT(first_table(plan, {}), Contains(HasSubstr("rank  stage   pp  dp")));
 }
 
+TEST(Stages, AreToldByTheRanksThatBuiltThem) {
+  const Plan plan = plan_of(R"({"size": 2, "schedule": "zb-v", "partition": [0, 2, 3, 4, 6]})", 4);
+
+  EXPECT_THAT(build_lines(plan, 1),
+              testing::ElementsAre("Rank1 build layer 0-2, 2/6 layers",
+                                   "Rank1 build layer 4-6, 2/6 layers"));
+  EXPECT_THAT(build_lines(plan, 3),
+              testing::ElementsAre("Rank3 build layer 2-3, 1/6 layers",
+                                   "Rank3 build layer 3-4, 1/6 layers"));
+}
+
 TEST(Stages, OfManyRanksAreCutShortInTheTable) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"})", 64);
 
