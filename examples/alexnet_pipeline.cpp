@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -136,7 +137,7 @@ class Classes final : public nn::Objective {
 
 /// The whole network. Nothing here says how it is spread.
 nn::Model alexnet(std::int64_t side) {
-  const ConvolutionSizes convolutions[] = {
+  const std::vector<ConvolutionSizes> convolutions = {
       {.in = kColours, .out = 64, .side = 11, .step = 4, .padding = 2, .pooled = true},
       {.in = 64, .out = 192, .side = 5, .padding = 2, .pooled = true},
       {.in = 192, .out = 384},
