@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AlexNet on synthetic pictures, over the stages of a pipeline. The network is a plain list of
-// blocks that knows of no ranks: `-p 2` cuts it in two, and the losses stay the same to the bit,
-// whatever -p and the schedule are.
+// blocks that knows of no ranks: `-p 2` cuts it in two, and with as many threads a rank the losses
+// stay the same to the bit, whatever -p is.
 //
 //   alexnet_pipeline [-p STAGES] [--ranks RANKS] [--steps 200] [--batch 256] [--side 64]
 //

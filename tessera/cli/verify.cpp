@@ -147,17 +147,20 @@ Finding loss_finding(const engine::Deviations& found, const planner::Promise& pr
 
 Finding tensor_finding(const std::string& what,
                        const engine::Deviations& found,
-                       double engine::TensorDeviation::*deviation,
+                       engine::Deviation engine::TensorDeviation::*kind,
                        std::optional<double> bound,
                        bool bits) {
   Finding out{.what = what, .where = "every tensor", .bound = bound};
   for (const engine::TensorDeviation& tensor : found.tensors) {
-    if (tensor.*deviation > out.largest) {
-      out.largest = tensor.*deviation;
+    const engine::Deviation& deviation = tensor.*kind;
+    const bool kept =
+        bits ? deviation.same_bits : !bound || deviation.relative <= bound.value_or(0);
+    // The first that differs stands there until one is further off.
+    if (deviation.relative > out.largest || (out.kept && !kept)) {
+      out.largest = std::max(out.largest, deviation.relative);
       out.where = tensor.name;
     }
-    if (bound && !(tensor.*deviation <= *bound)) out.kept = false;
-    if (bits && !tensor.same_bits) out.kept = false;
+    out.kept = out.kept && kept;
   }
   return out;
 }
@@ -217,8 +220,8 @@ void print_tensors(Terminal& terminal, const engine::Deviations& found) {
     terminal.line(fmt::format("{:<{}}  {:>14}  {:>14}",
                               tensor.name,
                               width,
-                              in_words(tensor.gradient),
-                              in_words(tensor.weights)));
+                              in_words(tensor.gradient.relative),
+                              in_words(tensor.weights.relative)));
   }
   terminal.line("");
 }
@@ -281,10 +284,11 @@ void print_json(const Verdict& verdict) {
     out[keys[i]] = finding_json(verdict.findings[i]);
   json::Value tensors = json::Value::object();
   for (const engine::TensorDeviation& tensor : verdict.found.tensors) {
-    tensors[tensor.name] =
-        json::Value::object({{"first_gradient", json::Value::number(tensor.gradient)},
-                             {"weights", json::Value::number(tensor.weights)},
-                             {"same_bits", json::Value::boolean(tensor.same_bits)}});
+    tensors[tensor.name] = json::Value::object(
+        {{"first_gradient", json::Value::number(tensor.gradient.relative)},
+         {"weights", json::Value::number(tensor.weights.relative)},
+         {"same_bits",
+          json::Value::boolean(tensor.gradient.same_bits && tensor.weights.same_bits)}});
   }
   out["tensors"] = std::move(tensors);
   std::printf("%s\n", out.dump().c_str());

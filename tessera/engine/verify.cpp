@@ -99,14 +99,9 @@ class Tensors {
   std::map<std::string, const checkpoint::Checkpoint::Tensor*> by_name_;
 };
 
-struct Difference {
-  double relative = 0.0;
-  bool same_bits = true;
-};
-
-Difference difference(const std::vector<float>& reference,
-                      const std::vector<float>& other,
-                      double floor) {
+Deviation difference(const std::vector<float>& reference,
+                     const std::vector<float>& other,
+                     double floor) {
   const double relative = deviation_of(reference, other, floor);
   return {relative,
           std::memcmp(reference.data(), other.data(), reference.size() * sizeof(float)) == 0};
@@ -250,17 +245,14 @@ Deviations compare_traces(const LayoutTrace& reference, const LayoutTrace& other
     tensors[name].name = name;
     return tensors[name];
   };
-  compare_tensors(reference.gradient,
-                  other.gradient,
-                  fmt::format("optimizer.{}.", planner::kGradientState),
-                  [&](const std::string& name, const Difference& found) {
-                    at(name).gradient = found.relative;
-                    at(name).same_bits = found.same_bits;
-                  });
   compare_tensors(
-      reference.weights, other.weights, "", [&](const std::string& name, const Difference& found) {
-        at(name).weights = found.relative;
-        at(name).same_bits = at(name).same_bits && found.same_bits;
+      reference.gradient,
+      other.gradient,
+      fmt::format("optimizer.{}.", planner::kGradientState),
+      [&](const std::string& name, const Deviation& found) { at(name).gradient = found; });
+  compare_tensors(
+      reference.weights, other.weights, "", [&](const std::string& name, const Deviation& found) {
+        at(name).weights = found;
       });
   for (auto& [name, deviation] : tensors)
     out.tensors.push_back(std::move(deviation));

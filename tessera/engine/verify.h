@@ -50,12 +50,15 @@ double deviation_of(const std::vector<float>& reference,
                     const std::vector<float>& other,
                     double floor);
 
-/// ||other - reference|| / max(||reference||, a thousandth of the norm of all tensors): what is
-/// zero in theory, as the gradient of a key's bias, is noise.
+/// deviation_of() with a thousandth of the norm of all tensors as the floor: what is zero in
+/// theory, as the gradient of a key's bias, is noise.
+struct Deviation {
+  double relative = 0.0;
+  bool same_bits = true;
+};
 struct TensorDeviation {
   std::string name;
-  double gradient = 0.0, weights = 0.0;
-  bool same_bits = true;  ///< of both
+  Deviation gradient, weights;
 };
 struct Deviations {
   std::vector<double> losses;            ///< |other - reference| / |reference|, of each step

@@ -57,9 +57,10 @@ TEST(Verify, FindsTheSameBitsInAPipelineOfShardedRanks) {
   EXPECT_EQ(found.losses.size(), static_cast<std::size_t>(kSteps));
   ASSERT_FALSE(found.tensors.empty());
   for (const TensorDeviation& tensor : found.tensors) {
-    EXPECT_TRUE(tensor.same_bits) << tensor.name;
-    EXPECT_EQ(tensor.gradient, 0) << tensor.name;
-    EXPECT_EQ(tensor.weights, 0) << tensor.name;
+    EXPECT_TRUE(tensor.gradient.same_bits) << tensor.name;
+    EXPECT_TRUE(tensor.weights.same_bits) << tensor.name;
+    EXPECT_EQ(tensor.gradient.relative, 0) << tensor.name;
+    EXPECT_EQ(tensor.weights.relative, 0) << tensor.name;
   }
 }
 
@@ -72,8 +73,8 @@ TEST(Verify, MeasuresTheRoundingOfRanksThatShareLayers) {
 
   bool any = false;
   for (const TensorDeviation& tensor : found.tensors) {
-    EXPECT_LE(tensor.gradient, promise.gradient) << tensor.name;
-    any = any || tensor.gradient > 0;
+    EXPECT_LE(tensor.gradient.relative, promise.gradient) << tensor.name;
+    any = any || tensor.gradient.relative > 0;
   }
   EXPECT_TRUE(any) << "sums that are cut elsewhere round elsewhere";
   for (const double loss : found.losses)
@@ -92,9 +93,17 @@ TEST(Verify, SeesAnotherTraining) {
   EXPECT_GT(found.losses[0], 0);
   for (const TensorDeviation& tensor : found.tensors) {
     // Norms begin as ones and zeros whatever the seed is; their gradients do not agree.
-    EXPECT_GT(tensor.gradient, 1e-3) << tensor.name;
-    EXPECT_FALSE(tensor.same_bits) << tensor.name;
+    EXPECT_GT(tensor.gradient.relative, 1e-3) << tensor.name;
+    EXPECT_FALSE(tensor.weights.same_bits) << tensor.name;
   }
+}
+
+TEST(Verify, MeasuresADeviationAgainstAFloor) {
+  EXPECT_EQ(deviation_of({3, 4}, {3, 4}, 1.0), 0);
+  EXPECT_DOUBLE_EQ(deviation_of({3, 4}, {3, 4.5}, 1.0), 0.1);
+  EXPECT_DOUBLE_EQ(deviation_of({0, 0}, {0, 0.5}, 2.0), 0.25);
+  EXPECT_TRUE(std::isinf(deviation_of({0}, {NAN}, 1.0)));
+  EXPECT_THROW(deviation_of({1}, {1, 2}, 1.0), Error);
 }
 
 TEST(Verify, RefusesTracesOfOtherTensors) {
