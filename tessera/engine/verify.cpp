@@ -38,9 +38,16 @@ fs::path training_of(const fs::path& folder) {
   return folder / "training";
 }
 
+/// Nothing of a rank is under way when it leaves.
 void part(comm::World& world, Engine& engine) {
   engine.finish();
   world.transport().barrier(world.everyone(), TESSERA_HERE("end of a verified run"))->wait();
+}
+
+/// All ranks alike; nothing is kept.
+int stopped(comm::World& world, Engine& engine, const StepReport& report) {
+  part(world, engine);
+  return launch::unsaved_exit_code(report.stop_signal);
 }
 
 double norm(const std::vector<float>& values) {
@@ -161,7 +168,7 @@ int keep_first_gradient(comm::World& world,
   StepReport report;
   do {
     report = engine.train_step();
-    if (report.stop_requested) return launch::unsaved_exit_code(report.stop_signal);
+    if (report.stop_requested) return stopped(world, engine, report);
   } while (report.skipped && engine.step() < kMostSkips);
   TESSERA_REQUIRE(
       !report.skipped,
@@ -184,7 +191,7 @@ int train_traced(comm::World& world,
   std::string losses;
   while (engine.step() < steps) {
     const StepReport report = engine.train_step();
-    if (report.stop_requested) return launch::unsaved_exit_code(report.stop_signal);
+    if (report.stop_requested) return stopped(world, engine, report);
     losses += fmt::format("{:a}\n", report.loss);
   }
   fs::create_directories(training_of(folder));

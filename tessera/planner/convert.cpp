@@ -446,12 +446,17 @@ Dialect dialect_of(const json::Value& source) {
 }
 
 Converted convert_config(const json::Value& source, Dialect to) {
-  if (dialect_of(source) == to) return {source, {}};
+  const Dialect from = dialect_of(source);
+  if (from == to) return {source, {}};
   // Colossal-AI's words are compared with what is written, not with what is built here.
-  const bool direct = to == Dialect::ColossalAi || dialect_of(source) == Dialect::Tessera;
+  const bool direct = to == Dialect::ColossalAi || from == Dialect::Tessera;
+  // Short forms that both have stay short.
+  const bool short_forms = to == Dialect::ColossalAi && from == Dialect::Tessera;
   config::Problems problems;
-  Converted ours = direct && dialect_of(source) != Dialect::ColossalAi
-                       ? Converted{config::with_new_names(source, problems), {}}
+  Converted ours = direct && from != Dialect::ColossalAi
+                       ? Converted{config::with_new_names(
+                                       short_forms ? source : spell_out_parallel(source), problems),
+                                   {}}
                        : to_ours(source);
   if (to == Dialect::Tessera) return ours;
   Converted out = to == Dialect::DeepSpeed ? to_deepspeed(ours.value) : to_colossal(ours.value);
