@@ -3,7 +3,8 @@
 // blocks that knows of no ranks: `-p 2` cuts it in two, and with as many threads a rank the losses
 // stay the same to the bit, whatever -p is.
 //
-//   alexnet_pipeline [-p STAGES] [--ranks RANKS] [--steps 200] [--batch 256] [--side 64]
+//   alexnet_pipeline [-p STAGES] [--ranks RANKS] [--threads OF_A_RANK] [--steps 200]
+//                    [--batch 256] [--side 64]
 //
 // Pictures are SIDE x SIDE (224 as in the paper, small ones for a try). Ranks beyond the stages are
 // data-parallel. Source: Krizhevsky 2014, "One weird trick for parallelizing convolutional neural
@@ -199,13 +200,14 @@ class Print final : public engine::Hook {
 };
 
 struct Options {
-  std::int64_t stages = 1, ranks = 0, steps = 200, batch = 256, side = 64;
+  std::int64_t stages = 1, ranks = 0, threads = 0, steps = 200, batch = 256, side = 64;
 };
 
 Options read_options(int argc, char** argv) {
   Options out;
   const std::map<std::string, std::int64_t*> numbers = {{"-p", &out.stages},
                                                         {"--ranks", &out.ranks},
+                                                        {"--threads", &out.threads},
                                                         {"--steps", &out.steps},
                                                         {"--batch", &out.batch},
                                                         {"--side", &out.side}};
@@ -234,6 +236,7 @@ planner::Plan make_plan(const Options& options) {
   c["data"]["sequence_length"] = json::Value::integer(options.side * options.side * kColours);
   c["train_batch_size"] = json::Value::integer(options.batch);
   c["trainer"]["max_steps"] = json::Value::integer(options.steps);
+  if (options.threads > 0) c["run"]["threads_per_rank"] = json::Value::integer(options.threads);
   c["parallel"]["pipeline"]["size"] = json::Value::integer(options.stages);
   return planner::make_plan(
       c, static_cast<int>(options.ranks), "alexnet_pipeline", alexnet(options.side));
