@@ -43,8 +43,11 @@ struct ParallelOptions {
   void describe(config::Fields& fields);
 };
 
-/// `source` with the short forms written out: "pipeline": 2 is {"size": 2}, a tensor mode of null
-/// is none. Pure.
+/// `source` with the short forms written out: "pipeline": 2 is {"size": 2}, null is nothing, and
+/// Colossal-AI's tensor mode "sequence", which cuts tokens and no weights, is `context`; its
+/// model.num_chunks is NUM_CHUNKS. Of DeepSpeed's blocks `pipeline` and `tensor_parallel`, whose
+/// sizes are other names of keys here, what says nothing ("auto", an autotp_size of 0) is taken
+/// out, and the partition "best" is "parameters". Pure.
 json::Value spell_out_parallel(json::Value source);
 
 /// ParallelOptions::ranks_per_model() of a configuration with the short forms written out; 1 where
