@@ -505,7 +505,9 @@ std::int64_t saving_bytes(const Plan& plan) {
   const CheckpointOptions& options = plan.config.checkpoint;
   // The last one, and that of a signal, are written from the tensors themselves.
   const bool during = options.interval_s() || options.every.value_or(0) > 0 || options.best;
-  return plan.save_in_background && during ? checkpoint_bytes(plan) / plan.ranks : 0;
+  // Of ranks that share tokens, which hold the same, the first writes.
+  const std::int64_t writers = plan.ranks / plan.config.parallel.context.size;
+  return plan.save_in_background && during ? checkpoint_bytes(plan) / writers : 0;
 }
 
 void save_as_memory_allows(Plan& plan, std::uint64_t available) {
