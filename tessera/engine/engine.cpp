@@ -23,7 +23,8 @@
 namespace tessera::engine {
 namespace {
 
-/// The ranks among which the tokens of a global batch are spread, those of one micro-batch together.
+/// The ranks among which the tokens of a global batch are spread, those of one micro-batch
+/// together.
 constexpr mesh::AxisSet kTokens = {mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp};
 
 /// An overflow is looked into, which costs another forward and backward, where this many have come
@@ -105,8 +106,7 @@ nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
     numbers.push_back(batch.consumed_before + i);
   }
   nn::Batch out = make_batch(*data_->train, samples, numbers);
-  if (model_->context_parallel() != nullptr)
-    out = nn::own_tokens(out, *model_->context_parallel());
+  if (model_->context_parallel() != nullptr) out = nn::own_tokens(out, *model_->context_parallel());
   return out;
 }
 
@@ -288,8 +288,8 @@ double Engine::clip(double norm) const {
   return optim::clip_coefficient(norm, plan_.config.gradient_clipping);
 }
 
-/// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank; of a
-/// micro-batch whose tokens ranks share, over theirs in rank order.
+/// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank; of
+/// a micro-batch whose tokens ranks share, over theirs in rank order.
 void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& report) {
   if (plan_.stages.stages > 1) {
     // A block's loss stands on one stage and is zero on the others, so that sum is exact.

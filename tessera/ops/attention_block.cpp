@@ -127,7 +127,8 @@ AttentionGrads attention_block_backward(const at::Tensor& dy_BHTK,
   check(q_BHTK, k_BHSK, block);
   if (q_BHTK.is_meta())
     return {at::empty_like(q_BHTK), at::empty_like(k_BHSK), at::empty_like(v_BHSK)};
-  if (makes_probabilities(block)) return plain_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, whole, block);
+  if (makes_probabilities(block))
+    return plain_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, whole, block);
   return attention_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, whole, args_of(block));
 }
 

@@ -15,10 +15,11 @@
 namespace tessera::ops {
 
 struct AttentionBlock {
-  bool causal = false;  ///< query t of T sees keys [0, t] of the block, with T = S; else all of them
-  double scale = 0.0;   ///< 0: 1 / sqrt(K)
-  at::Tensor mask_BS;   ///< as AttentionArgs::mask_BS, of the block's keys
-  DropoutKey dropout;   ///< as AttentionArgs::dropout, of the whole text
+  bool causal =
+      false;           ///< query t of T sees keys [0, t] of the block, with T = S; else all of them
+  double scale = 0.0;  ///< 0: 1 / sqrt(K)
+  at::Tensor mask_BS;  ///< as AttentionArgs::mask_BS, of the block's keys
+  DropoutKey dropout;  ///< as AttentionArgs::dropout, of the whole text
   std::int64_t first_head = 0;
   // With dropout, where queries and keys stand in the text.
   std::int64_t tokens = 0;  ///< of the whole text

@@ -115,13 +115,12 @@ at::Tensor dropout(const at::Tensor& x_BMRC, const DropoutKey& key, const Dropou
   std::int64_t columns = 0;
   for (const Run& run : window.column_runs)
     columns += run.end - run.begin;
-  TESSERA_REQUIRE(x_BMRC.dim() == 4 && x_BMRC.size(2) == std::ssize(rows) &&
-                      x_BMRC.size(3) == columns,
-                  Shape,
-                  "dropout of " + cpu::shape(x_BMRC) + " with a window of " +
-                      std::to_string(rows.size()) + " rows and " + std::to_string(columns) +
-                      " columns",
-                  "");
+  TESSERA_REQUIRE(
+      x_BMRC.dim() == 4 && x_BMRC.size(2) == std::ssize(rows) && x_BMRC.size(3) == columns,
+      Shape,
+      "dropout of " + cpu::shape(x_BMRC) + " with a window of " + std::to_string(rows.size()) +
+          " rows and " + std::to_string(columns) + " columns",
+      "");
   const at::Tensor from = x_BMRC.contiguous();
   const std::int64_t M = x_BMRC.size(1), R = x_BMRC.size(2);
   const Draw draw(from, y, key);

@@ -65,8 +65,8 @@ class GradientFold final : public Policy {
   /// ranks times their number is the step's gradient.
   [[nodiscard]] at::Tensor own(int group) const;
 
-  /// Waits for all folds and adds the homes of tied parameters in block order; where ranks share the
-  /// tokens, adds what each found on its own. After it shard() is the step's gradient.
+  /// Waits for all folds and adds the homes of tied parameters in block order; where ranks share
+  /// the tokens, adds what each found on its own. After it shard() is the step's gradient.
   void finish();
   /// This rank's part of the group's gradient, [layout.shard_numel()] fp32; undefined for frozen
   /// groups. With BF16 accumulators a copy.

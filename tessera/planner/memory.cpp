@@ -181,10 +181,10 @@ std::int64_t attention_bytes(const Plan& plan, std::int64_t batch) {
   return rows * (whole ? plan.sequence_length : 1) * 4;
 }
 
-// What attention needs on top while ranks that share the tokens exchange them: keys and values here,
-// on their way and coming, and so their gradients in fp32 beside that of the queries; a block's
-// weights, those that dropout left and their gradient. Ulysses: queries, keys and values before,
-// packed and after.
+// What attention needs on top while ranks that share the tokens exchange them: keys and values
+// here, on their way and coming, and so their gradients in fp32 beside that of the queries; a
+// block's weights, those that dropout left and their gradient. Ulysses: queries, keys and values
+// before, packed and after.
 std::int64_t exchange_room(const Plan& plan, std::int64_t batch) {
   if (plan.config.parallel.context.size == 1) return 0;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));

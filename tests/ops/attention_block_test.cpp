@@ -51,10 +51,7 @@ at::Tensor rows(const at::Tensor& x, const Runs& runs) {
   return at::cat(out, 2);
 }
 
-AttentionBlock block_of(const Text& text,
-                        Runs queries,
-                        Runs keys,
-                        bool causal) {
+AttentionBlock block_of(const Text& text, Runs queries, Runs keys, bool causal) {
   AttentionBlock block;
   block.causal = causal;
   block.dropout = text.dropout;
@@ -97,20 +94,17 @@ Merged merged(const Text& text, const Runs& queries, const std::vector<Piece>& p
       merge_attention(out, piece.first, sum);
     }
   }
-  Merged result = {sum,
-                   at::zeros(q.sizes()),
-                   at::zeros({kB, kH, kT, kK}),
-                   at::zeros({kB, kH, kT, kK})};
+  Merged result = {
+      sum, at::zeros(q.sizes()), at::zeros({kB, kH, kT, kK}), at::zeros({kB, kH, kT, kK})};
   const AttentionOut whole = {sum.y_BHTK.to(q.scalar_type()), sum.saved};
   for (const Piece& piece : pieces) {
-    const AttentionGrads grads =
-        attention_block_backward(dy.slice(2, piece.first),
-                                 q.slice(2, piece.first),
-                                 rows(text.k, piece.block.keys),
-                                 rows(text.v, piece.block.keys),
-                                 {whole.y_BHTK.slice(2, piece.first),
-                                  whole.saved.slice(2, piece.first).contiguous()},
-                                 piece.block);
+    const AttentionGrads grads = attention_block_backward(
+        dy.slice(2, piece.first),
+        q.slice(2, piece.first),
+        rows(text.k, piece.block.keys),
+        rows(text.v, piece.block.keys),
+        {whole.y_BHTK.slice(2, piece.first), whole.saved.slice(2, piece.first).contiguous()},
+        piece.block);
     result.dq.slice(2, piece.first).add_(grads.dq_BHTK);
     std::int64_t at = 0;
     for (const Run& run : piece.block.keys) {
@@ -186,10 +180,10 @@ TEST(AttentionBlock, WhoseKeysAreAllPaddingAddsNothing) {
   const Runs all = {{0, kT}}, first = {{0, 12}}, padding = {{12, kT}};
 
   const Merged one = merged(padded, all, {{block_of(padded, all, first, false)}});
-  const Merged both = merged(
-      padded,
-      all,
-      {{block_of(padded, all, padding, false)}, {block_of(padded, all, first, false)}});
+  const Merged both =
+      merged(padded,
+             all,
+             {{block_of(padded, all, padding, false)}, {block_of(padded, all, first, false)}});
 
   expect_close(both.out.y_BHTK, doubles(one.out.y_BHTK), 1e-6);
   EXPECT_EQ(both.dv.slice(2, 12).abs().max().item<double>(), 0.0);
@@ -209,11 +203,10 @@ TEST(AttentionBlock, WorksOnMetaAndRefusesACausalBlockThatIsNoSquare) {
   EXPECT_EQ(grads.dk_BHSK.sizes(), k.sizes());
   AttentionBlock causal;
   causal.causal = true;
-  EXPECT_THROW(attention_block(random({1, 1, 4, 8}, 1),
-                               random({1, 1, 6, 8}, 2),
-                               random({1, 1, 6, 8}, 3),
-                               causal),
-               Error);
+  EXPECT_THROW(
+      attention_block(
+          random({1, 1, 4, 8}, 1), random({1, 1, 6, 8}, 2), random({1, 1, 6, 8}, 3), causal),
+      Error);
 }
 
 }  // namespace

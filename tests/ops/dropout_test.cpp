@@ -80,8 +80,7 @@ TEST(Dropout, PartsOfASampleDrawTheirPartsOfTheMask) {
   key.parts = {1, 4};  // of six
   const at::Tensor own = at::cat({x.slice(1, 2, 4), x.slice(1, 8, 10)}, 1);
 
-  EXPECT_TRUE(
-      same_bits(dropout(own, key), at::cat({all.slice(1, 2, 4), all.slice(1, 8, 10)}, 1)));
+  EXPECT_TRUE(same_bits(dropout(own, key), at::cat({all.slice(1, 2, 4), all.slice(1, 8, 10)}, 1)));
 }
 
 TEST(Dropout, AWindowDrawsItsPartOfTheMask) {

@@ -31,8 +31,8 @@ inline AttentionReference attention_reference(const at::Tensor& q_BHTK,
   }
   if (causal) {
     const at::Tensor place = at::arange(q.size(2));
-    scores = scores.masked_fill(place.unsqueeze(1).lt(place),
-                                -std::numeric_limits<double>::infinity());
+    scores =
+        scores.masked_fill(place.unsqueeze(1).lt(place), -std::numeric_limits<double>::infinity());
   }
   const at::Tensor log_sum = at::logsumexp(scores, at::IntArrayRef{3});
   const at::Tensor p = (scores - log_sum.unsqueeze(3)).exp();

@@ -26,13 +26,14 @@ std::vector<std::int64_t> chunks_of(ContextMode mode, std::int64_t ranks, std::i
 
 at::Tensor own_tokens(const at::Tensor& x_BT, const ContextParallel& context) {
   const std::int64_t ranks = context.group->size(), chunks = num_chunks(context.mode, ranks);
-  TESSERA_REQUIRE(x_BT.dim() >= 2 && x_BT.size(1) % chunks == 0,
-                  Shape,
-                  fmt::format("{} tokens cannot be cut into {} chunks for {} context-parallel ranks",
-                              x_BT.dim() >= 2 ? x_BT.size(1) : 0,
-                              chunks,
-                              ranks),
-                  fmt::format("choose a sequence length that is a multiple of {}", chunks));
+  TESSERA_REQUIRE(
+      x_BT.dim() >= 2 && x_BT.size(1) % chunks == 0,
+      Shape,
+      fmt::format("{} tokens cannot be cut into {} chunks for {} context-parallel ranks",
+                  x_BT.dim() >= 2 ? x_BT.size(1) : 0,
+                  chunks,
+                  ranks),
+      fmt::format("choose a sequence length that is a multiple of {}", chunks));
   const std::int64_t size = x_BT.size(1) / chunks;
   std::vector<at::Tensor> own;
   for (const std::int64_t chunk : chunks_of(context.mode, ranks, context.group->index))
@@ -63,8 +64,7 @@ std::vector<std::int64_t> parts_of_sample(const StepContext& context) {
   const std::int64_t of_chunk = units / std::ssize(chunks), of_share = units / shares;
   std::vector<std::int64_t> parts;
   for (std::int64_t unit = share * of_share; unit < (share + 1) * of_share; ++unit) {
-    parts.push_back(chunks[static_cast<std::size_t>(unit / of_chunk)] * of_chunk +
-                    unit % of_chunk);
+    parts.push_back(chunks[static_cast<std::size_t>(unit / of_chunk)] * of_chunk + unit % of_chunk);
   }
   return parts;
 }
@@ -74,11 +74,10 @@ at::Tensor positions(const at::Tensor& ids_BT, std::int64_t most, const StepCont
   const std::int64_t length =
       ids_BT.size(1) * (shared ? context.context_parallel->group->size() : 1);
   const std::int64_t first = context.position, last = first + length;
-  TESSERA_REQUIRE(
-      last <= most,
-      Shape,
-      fmt::format("{} tokens are more than the model has positions ({})", last, most),
-      fmt::format("give it at most {} tokens at a time", most));
+  TESSERA_REQUIRE(last <= most,
+                  Shape,
+                  fmt::format("{} tokens are more than the model has positions ({})", last, most),
+                  fmt::format("give it at most {} tokens at a time", most));
   const at::Tensor all = at::arange(first, last, ids_BT.options()).unsqueeze(0);
   return (shared ? own_tokens(all, *context.context_parallel) : all).expand_as(ids_BT);
 }

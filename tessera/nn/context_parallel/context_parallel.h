@@ -18,7 +18,7 @@ class Batch;
 class StepContext;
 
 enum class ContextMode : std::uint8_t {
-  Ring,    ///< keys and values travel; a rank has an early and a late chunk, so that all see as many
+  Ring,  ///< keys and values travel; a rank has an early and a late chunk, so that all see as many
   Ulysses  ///< before attention ranks exchange tokens for heads; a rank has one chunk
 };
 

@@ -33,10 +33,7 @@ struct Part {
 class Ring {
  public:
   Ring(const ops::AttentionArgs& args, const StepContext& context, std::int64_t tokens)
-      : args_(args),
-        context_(context),
-        group_(*context.context_parallel->group),
-        tokens_(tokens) {
+      : args_(args), context_(context), group_(*context.context_parallel->group), tokens_(tokens) {
     TESSERA_ASSERT(args.query_offset == 0 && tokens % 2 == 0);
   }
   [[nodiscard]] int ranks() const { return group_.size(); }
@@ -70,9 +67,7 @@ class Ring {
 
   /// To the next rank; a copy travels, so that this one's is free at once.
   void send(const at::Tensor& x, int channel, const char* what) const {
-    transport()
-        .send(neighbour(1), channel, span_of(x.contiguous()), site(what))
-        ->wait();
+    transport().send(neighbour(1), channel, span_of(x.contiguous()), site(what))->wait();
   }
   /// What the rank before sent.
   [[nodiscard]] at::Tensor receive(const at::Tensor& like, int channel, const char* what) const {
@@ -120,9 +115,9 @@ ops::AttentionOut forward_around(const at::Tensor& q,
     if (!last) ring.send(kv, kKeys, "keys and values");
     const Part part = ring.part(step);
     const ops::AttentionOut out = ops::attention_block(from(q, part.first_query),
-                                                 kv[0].narrow(2, 0, part.keys),
-                                                 kv[1].narrow(2, 0, part.keys),
-                                                 part.block);
+                                                       kv[0].narrow(2, 0, part.keys),
+                                                       kv[1].narrow(2, 0, part.keys),
+                                                       part.block);
     if (step == 0) {
       sum = {out.y_BHTK.to(at::kFloat), out.saved};
     } else {
@@ -148,14 +143,13 @@ ops::AttentionGrads backward_around(const at::Tensor& dy,
     const bool last = step + 1 == ring.ranks();
     if (!last) ring.send(kv, kKeys, "keys and values");
     const Part part = ring.part(step);
-    const ops::AttentionGrads d =
-        ops::attention_block_backward(from(dy, part.first_query),
-                                      from(q, part.first_query),
-                                      kv[0].narrow(2, 0, part.keys),
-                                      kv[1].narrow(2, 0, part.keys),
-                                      {from(whole.y_BHTK, part.first_query),
-                                       from(whole.saved, part.first_query).contiguous()},
-                                      part.block);
+    const ops::AttentionGrads d = ops::attention_block_backward(
+        from(dy, part.first_query),
+        from(q, part.first_query),
+        kv[0].narrow(2, 0, part.keys),
+        kv[1].narrow(2, 0, part.keys),
+        {from(whole.y_BHTK, part.first_query), from(whole.saved, part.first_query).contiguous()},
+        part.block);
     if (step > 0) dkv = ring.receive(dkv, kKeyGradients, kWhat);
     from(dq, part.first_query).add_(d.dq_BHTK);
     dkv[0].narrow(2, 0, part.keys).add_(d.dk_BHSK);
@@ -191,13 +185,10 @@ struct RingNode : torch::autograd::Function<RingNode> {
     const at::Tensor& q = saved[0];
     const ops::AttentionOut whole = {saved[3], saved[4]};
     const ops::AttentionGrads d =
-        q.is_meta() ? ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {})
-                    : backward_around(grads[0],
-                                      q,
-                                      saved[1],
-                                      saved[2],
-                                      whole,
-                                      Ring(use.args, *use.context, q.size(2)));
+        q.is_meta()
+            ? ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {})
+            : backward_around(
+                  grads[0], q, saved[1], saved[2], whole, Ring(use.args, *use.context, q.size(2)));
     return {d.dq_BHTK, d.dk_BHSK, d.dv_BHSK, {}};
   }
 };

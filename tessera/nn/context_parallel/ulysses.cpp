@@ -35,10 +35,11 @@ at::Tensor all_to_all(const at::Tensor& x, const StepContext& context, const cha
 at::Tensor to_heads(const at::Tensor& x, const StepContext& context) {
   const std::int64_t N = x.size(0), H = x.size(1), T = x.size(2), K = x.size(3),
                      P = context.context_parallel->group->size();
-  TESSERA_REQUIRE(H % P == 0,
-                  Shape,
-                  fmt::format("{} heads cannot be shared evenly by {} context-parallel ranks", H, P),
-                  "choose a number of heads that they divide, or parallel.context.mode \"ring\"");
+  TESSERA_REQUIRE(
+      H % P == 0,
+      Shape,
+      fmt::format("{} heads cannot be shared evenly by {} context-parallel ranks", H, P),
+      "choose a number of heads that they divide, or parallel.context.mode \"ring\"");
   const at::Tensor parts = x.reshape({N, P, H / P, T, K}).transpose(0, 1);
   return all_to_all(parts, context, "tokens for heads")
       .permute({1, 2, 0, 3, 4})
