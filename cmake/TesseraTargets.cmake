@@ -172,7 +172,7 @@ function(tessera_tests folder)
   target_compile_options(${program} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_compile_definitions(${program} PRIVATE
     TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TESSERA_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  if(TESTS_TORCH)
+  if(TESTS_TORCH OR "${objects}" MATCHES "_torch(;|$)")
     target_link_libraries(${program} PRIVATE Libtorch::cpu)
     tessera_precompile(${program} tessera_torch_test_pch LINK Libtorch::cpu GTest::gtest GTest::gmock
       HEADERS <ATen/ATen.h> <gmock/gmock.h> <gtest/gtest.h>)

@@ -54,8 +54,8 @@ before anything starts, with the reason and the nearest way. `tessera config exp
 - Old spellings mean their new names. `zero_optimization: true` is stage 1.
 - Contradictions are told all at once, with their places and numbers: fp16 and bf16, amp beside either or ZeRO,
   torch_autocast beside any of the three, a batch that is not micro x accumulation x ranks, `max_grad_norm` among the
-  optimizer's parameters, offload or shards that need another stage, pipeline stages with stage 2 or 3, elasticity
-  beside a batch size.
+  optimizer's parameters, offload or shards that need another stage, elasticity beside pipeline
+  stages or a batch size.
 - A key that neither DeepSpeed nor tessera knows is an error. `tessera config explain` warns of it in a file that has no
   key of tessera's own, because it may be another tool's.
 
