@@ -51,7 +51,7 @@ class StageLink {
     std::vector<std::shared_ptr<Param>> params;
   };
   const nn::Flow& shape_of(int part, const nn::Batch& batch, const nn::StepContext& context);
-  std::vector<nn::Flow> run_on_meta(const nn::Batch& batch, const nn::StepContext& context);
+  std::vector<nn::Flow> run_on_meta(const nn::Batch& batch, const nn::StepContext& of_run);
   void send(int rank, int channel, const at::Tensor& tensor, const std::string& what);
   at::Tensor receive(int rank, int channel, const at::Tensor& like, const std::string& what);
   [[nodiscard]] int rank_of_part(int part) const;
