@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention.h"
 
+#include "tessera/comm/transport.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/context_parallel/attention.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/kv_cache.h"
 
@@ -34,6 +36,43 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
   }
 };
 
+using Attend = at::Tensor (*)(const at::Tensor& q,
+                              const at::Tensor& k,
+                              const at::Tensor& v,
+                              const ops::AttentionArgs& args,
+                              StepContext& context);
+
+at::Tensor attend_here(const at::Tensor& q,
+                       const at::Tensor& k,
+                       const at::Tensor& v,
+                       const ops::AttentionArgs& args,
+                       StepContext& /*context*/) {
+  return AttentionNode::apply(q, k, v, args);
+}
+
+at::Tensor in_region(Attend attend,
+                     const std::vector<at::Tensor>& inputs,
+                     ops::AttentionArgs args,
+                     StepContext& context) {
+  return context.region(
+      "attention",
+      [attend, args = std::move(args), &context](const std::vector<at::Tensor>& in) {
+        return attend(in[0], in[1], in[2], args, context);
+      },
+      inputs);
+}
+
+/// All tokens of this rank's share of the heads.
+at::Tensor attend_exchanged(const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            ops::AttentionArgs args,
+                            StepContext& context) {
+  const at::Tensor qkv = tokens_to_heads(at::cat({q, k, v}), context);
+  args.first_head += context.context_parallel->group->index * qkv.size(1);
+  return heads_to_tokens(in_region(attend_here, qkv.chunk(3), std::move(args), context), context);
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q,
@@ -42,6 +81,11 @@ at::Tensor attention(const at::Tensor& q,
                      ops::AttentionArgs args,
                      const Block& block,
                      StepContext& context) {
+  if (context.shares_tokens()) {
+    return context.context_parallel->mode == ContextMode::Ring
+               ? in_region(ring_attention, {q, k, v}, std::move(args), context)
+               : attend_exchanged(q, k, v, std::move(args), context);
+  }
   std::vector<at::Tensor> inputs = {q, k, v};
   if (context.mode() == Mode::Prefill || context.mode() == Mode::Decode) {
     auto& cache = context.state<KvCache>(block);
@@ -49,12 +93,7 @@ at::Tensor attention(const at::Tensor& q,
     inputs = {q, cache.keys(), cache.values()};
     args.query_offset = context.position;
   }
-  return context.region(
-      "attention",
-      [args = std::move(args)](const std::vector<at::Tensor>& in) {
-        return AttentionNode::apply(in[0], in[1], in[2], args);
-      },
-      inputs);
+  return in_region(attend_here, inputs, std::move(args), context);
 }
 
 }  // namespace tessera::nn

@@ -23,7 +23,7 @@ ops::DropoutKey StepContext::dropout(std::string_view site, double p) const {
   key.p = p;
   key.key = mix64(mix64(seed_), files::xxh3(std::as_bytes(std::span(place))));
   key.sample_ids = batch->sample_ids;
-  if (cuts_tokens()) key.part = tensor->group->index;
+  key.parts = parts_of_sample(*this);
   return key;
 }
 

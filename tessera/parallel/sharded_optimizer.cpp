@@ -89,7 +89,7 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
   TESSERA_ASSERT(kept_.masters == DType::F32 || kept_.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   if (const auto* rule_of_signs = dynamic_cast<const optim::CompressedRule*>(&rule)) {
-    TESSERA_ASSERT(model_.tensor_parallel() == nullptr);
+    TESSERA_ASSERT(model_.tensor_parallel() == nullptr && model_.context_parallel() == nullptr);
     TESSERA_ASSERT(stage_ <= (rule_of_signs->local_weights() ? 0 : 1));
     compressed_ = std::make_unique<CompressedState>(world_, model_, *rule_of_signs);
   }
@@ -554,6 +554,9 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   widened_.clear();
   std::vector<checkpoint::PieceBytes> out;
+  // Ranks that share tokens hold the same.
+  const nn::ContextParallel* const context = model_.context_parallel();
+  if (for_save && context != nullptr && context->group->index > 0) return out;
   const auto bytes = [](float* base, std::int64_t numel) {
     return std::span<std::byte>(reinterpret_cast<std::byte*>(base),
                                 static_cast<std::size_t>(numel) * sizeof(float));

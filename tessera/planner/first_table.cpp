@@ -68,11 +68,16 @@ std::string layout_line(const Plan& plan) {
                                                parallel.tensor.size,
                                                parallel.tensor.mode.value_or("1d"),
                                                parallel.sequence ? ", sequence" : "");
-  return fmt::format("{} x {}, data parallel {}{}, ZeRO stage {}{}, {}",
+  const std::string context =
+      parallel.context.size == 1
+          ? ""
+          : fmt::format(", context parallel {} ({})", parallel.context.size, parallel.context.mode);
+  return fmt::format("{} x {}, data parallel {}{}{}, ZeRO stage {}{}, {}",
                      plural(plan.ranks, "rank"),
                      plural(plan.threads, "thread"),
                      plan.data_ranks,
                      tensor,
+                     context,
                      plan.zero_stage,
                      groups,
                      precision_text(plan));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/parallel_options.h"
 
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -71,6 +72,13 @@ void ContextOptions::describe(config::Fields& f) {
       {.text = "How attention sees the other ranks' tokens: keys and values travel in a ring, or "
                "heads and tokens change places.",
        .choices = {"ring", "ulysses"}});
+}
+
+std::int64_t ParallelOptions::token_unit() const {
+  // In a ring every rank has two chunks.
+  const std::int64_t chunks =
+      context.size == 1 ? 1 : (context.mode == "ring" ? 2 : 1) * context.size;
+  return std::lcm(chunks, sequence ? context.size * tensor.size : 1);
 }
 
 void ParallelOptions::describe(config::Fields& f) {

@@ -40,6 +40,8 @@ struct ParallelOptions {
   [[nodiscard]] std::int64_t ranks_per_model() const {
     return pipeline.size * tensor.size * context.size;
   }
+  /// Sequence lengths are multiples of it, so that ranks can share the tokens evenly.
+  [[nodiscard]] std::int64_t token_unit() const;
   void describe(config::Fields& fields);
 };
 

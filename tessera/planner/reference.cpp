@@ -30,6 +30,8 @@ std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
   std::vector<std::string> out;
   if (plan.config.parallel.tensor.size > 1)
     out.emplace_back("ranks that share a layer sum parts of it");
+  if (plan.config.parallel.context.size > 1)
+    out.emplace_back("ranks that share tokens sum each other's gradients");
   const bool spread = plan.data_ranks > 1;
   if (spread && plan.fold.reduction == parallel::Reduction::Once && plan.accumulation > 1)
     out.emplace_back("gradient_reduction \"once\" sums each rank's micro-batches first");

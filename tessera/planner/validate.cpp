@@ -326,8 +326,56 @@ void check_layout(const TrainConfig& config,
   check_grid(parallel.tensor, problems, origins);
   if (parallel.tensor.size > 1 && mode != "1d")
     refuse("parallel.tensor.mode", '"' + mode + '"', "set it to \"1d\"");
-  if (parallel.context.size > 1)
-    refuse("parallel.context", std::to_string(parallel.context.size), "set it to 1");
+}
+
+void check_context_parallel(const Plan& plan,
+                            bool own_model,
+                            config::Problems& problems,
+                            const config::Origins& origins) {
+  const ParallelOptions& parallel = plan.config.parallel;
+  const ContextOptions& context = parallel.context;
+  if (context.size <= 1) return;
+  const auto add = [&](const char* path, std::string what, std::string fix) {
+    problems.add(origins.place(path), path, std::move(what), std::move(fix));
+  };
+  if (own_model) {
+    add("parallel.context.size",
+        "the program's own model may need all tokens of a sequence",
+        "set it to 1");
+    return;
+  }
+  const std::int64_t unit = parallel.token_unit(), length = plan.sequence_length;
+  if (length % unit != 0) {
+    const std::string cut = context.mode == "ring"
+                                ? fmt::format("{} chunks, two a rank", 2 * context.size)
+                                : fmt::format("{} chunks", context.size);
+    const bool shared = parallel.sequence && parallel.tensor.size > 1;
+    add("data.sequence_length",
+        fmt::format("{} tokens cannot be cut into {} (parallel.context){}",
+                    length,
+                    cut,
+                    shared ? fmt::format(" and shared by {} ranks once more (parallel.sequence)",
+                                         parallel.tensor.size)
+                           : ""),
+        fmt::format("set it to {}", std::max(unit, length / unit * unit)));
+  }
+  const std::int64_t shares = parallel.tensor.size * context.size;
+  if (context.mode == "ulysses" && plan.model.num_heads % shares != 0) {
+    add("parallel.context.mode",
+        fmt::format("{} heads cannot be shared evenly by tensor {} x context {} = {} ranks",
+                    plan.model.num_heads,
+                    parallel.tensor.size,
+                    context.size,
+                    shares),
+        fmt::format("set it to \"ring\", or model.num_heads to a multiple of {}", shares));
+  }
+  if (problems.concern("optimizer")) return;
+  if (!exchange_needs(plan.config.optimizer).compressed) return;
+  add("optimizer.type",
+      fmt::format("{} compresses the gradients of whole samples, and context-parallel ranks have "
+                  "shares of them (parallel.context)",
+                  plan.config.optimizer.type),
+      "use AdamW, or set parallel.context.size to 1");
 }
 
 namespace {

@@ -47,6 +47,12 @@ void check_tensor_parallel(const Plan& plan,
                            config::Problems& problems,
                            const config::Origins& origins);
 
+/// What context parallelism needs of the model, the sequence length and the optimizer.
+void check_context_parallel(const Plan& plan,
+                            bool own_model,
+                            config::Problems& problems,
+                            const config::Origins& origins);
+
 /// What the user should be told of keys that have no effect beside others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
 

@@ -269,7 +269,7 @@ TEST(TensorParallelDropout, OfASharesOfTheTokensIsAShareOfTheMask) {
 
   for (std::int64_t part = 0; part < 3; ++part) {
     ops::DropoutKey key = whole;
-    key.part = part;
+    key.parts = {part};
     EXPECT_TRUE(
         at::equal(ops::dropout(ones.narrow(1, 4 * part, 4), key), mask.narrow(1, 4 * part, 4)));
   }

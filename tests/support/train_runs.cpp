@@ -77,6 +77,10 @@ planner::Plan TinyRun::plan(const Layout& layout) const {
     config["parallel"]["tensor"]["size"] = json::Value::integer(layout.tensor);
     config["parallel"]["sequence"] = json::Value::boolean(layout.sequence);
   }
+  if (layout.context > 1) {
+    config["parallel"]["context"]["size"] = json::Value::integer(layout.context);
+    config["parallel"]["context"]["mode"] = json::Value::string(layout.context_mode);
+  }
   return planner::make_plan(config, layout.ranks, "tiny.json");
 }
 

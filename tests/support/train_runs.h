@@ -34,6 +34,8 @@ struct Layout {
   std::string pipeline = {};  ///< `parallel.pipeline`, as JSON; empty: none
   int tensor = 1;             ///< ranks that hold a layer between them
   bool sequence = false;      ///< and its tokens
+  int context = 1;            ///< ranks that share the tokens of every sample
+  std::string context_mode = "ring";
 };
 
 /// A tiny GPT on the text of a temporary folder. `changes` are applied to the configuration before
