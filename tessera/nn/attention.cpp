@@ -4,6 +4,7 @@
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/kv_cache.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
 
@@ -17,6 +18,12 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
                             const at::Tensor& k,
                             const at::Tensor& v,
                             const ops::AttentionArgs& args) {
+    // A rank of a grid may have no sample.
+    if (q.size(0) == 0) {
+      node->save_for_backward({q, k, v, q, q});
+      keep(node, args);
+      return at::empty_like(q);
+    }
     const ops::AttentionOut out = ops::attention(q, k, v, args);
     node->save_for_backward({q, k, v, out.y_BHTK, out.saved});
     keep(node, args);
@@ -24,6 +31,9 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
   }
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const auto saved = node->get_saved_variables();
+    if (saved[0].size(0) == 0) {
+      return {at::empty_like(saved[0]), at::empty_like(saved[1]), at::empty_like(saved[2]), {}};
+    }
     const ops::AttentionGrads d = ops::attention_backward(grads[0],
                                                           saved[0],
                                                           saved[1],
@@ -42,6 +52,7 @@ at::Tensor attention(const at::Tensor& q,
                      ops::AttentionArgs args,
                      const Block& block,
                      StepContext& context) {
+  if (context.on_grid()) grid::cut_attention(args, context);
   std::vector<at::Tensor> inputs = {q, k, v};
   if (context.mode() == Mode::Prefill || context.mode() == Mode::Decode) {
     auto& cache = context.state<KvCache>(block);

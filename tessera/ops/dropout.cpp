@@ -37,16 +37,20 @@ at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
   const auto kernel = cpu::kernels().dropout[cpu::float_of(x)];
   const std::uint32_t limit = threshold(key.p);
   const float scale = static_cast<float>(1.0 / (1.0 - key.p));
+  // Elements that follow each other in the sample, and from one such run to the next.
+  const std::int64_t run = key.columns > 1 ? x.size(-1) : each;
+  const std::int64_t next = run * key.columns;
+  const std::int64_t offset = key.element_offset + key.part * each * key.columns + key.column * run;
   cpu::parallel(x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     while (begin < end) {
-      const std::int64_t sample = begin / each, first = begin % each;
-      const std::int64_t here = std::min(end - begin, each - first);
+      const std::int64_t sample = begin / each, first = begin % each % run;
+      const std::int64_t here = std::min(end - begin, run - first);
       kernel(static_cast<const char*>(from.data_ptr()) + begin * bytes,
              static_cast<char*>(y.data_ptr()) + begin * bytes,
              here,
              key.key,
              static_cast<std::uint64_t>(key.sample_ids[static_cast<std::size_t>(sample)]),
-             static_cast<std::uint64_t>(key.element_offset + key.part * each + first),
+             static_cast<std::uint64_t>(offset + begin % each / run * next + first),
              limit,
              scale);
       begin += here;

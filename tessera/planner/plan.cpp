@@ -280,6 +280,7 @@ class Planner {
     parallel::WeightOptions& weights = plan_.weight_layout;
     weights.working = plan_.working;
     weights.sequence = config.parallel.sequence;
+    weights.tensor = tensor_mode(config.parallel.tensor);
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
     const bool whole = plan_.shard_ranks == 1 && plan_.data_ranks > 1;
