@@ -295,7 +295,7 @@ void weight_grad(const at::Tensor& gathered_BRO,
   const at::Tensor grad =
       is_3d(context) ? three_d::weight_grad(gathered_BRO, x_BRI, weight.info(), scale, context)
                      : two_d::weight_grad(gathered_BRO, x_BRI, weight.info(), scale, context);
-  weight.grad().write(grad.view(weight.grad().out().sizes()));
+  weight.grad().write(grad.reshape(weight.grad().out().sizes()));
 }
 
 void cut_dropout(ops::DropoutKey& key, const StepContext& context) {
