@@ -451,6 +451,25 @@ TEST(GridTraffic, OfALinearLayerIn2dIsThatOfSumma) {
   }
 }
 
+// Its table lies as it is looked up, so that the output's terms are what travels to its owner.
+TEST(GridTraffic, OfTheHeadIn2dSendsTermsOfLogits) {
+  constexpr std::int64_t kSamples = 12, kV = 36;
+  const Layers layers = [](const at::Tensor& x, const std::vector<PlacedParam>& p, StepContext& c) {
+    return linear(x, p[0], nullptr, c);
+  };
+  for (const Grid& grid : {kTwo, kNine}) {
+    SCOPED_TRACE(grid.name);
+    const std::int64_t q = grid.row, y = kSamples * kT / q * kV / q, w = kV * kC / (q * q);
+
+    const Moved found = moved(grid, layers, {{random({kV, kC}, 3), {"vocab", "embed"}}}, kSamples);
+
+    EXPECT_EQ(found.forward.elements, (q - 1) * y + q * w);
+    EXPECT_EQ(found.forward.calls, 2 * q - 1);
+    EXPECT_EQ(found.backward.elements, 2 * q * y + (2 * q - 1) * w);
+    EXPECT_EQ(found.backward.calls, 4 * q - 1);
+  }
+}
+
 // Parts of input and weight are gathered, the output's terms scattered: q times a rank's part each.
 TEST(GridTraffic, OfALinearLayerIn3dIsThreePartsOfAFace) {
   constexpr std::int64_t kSamples = 8, kF = 48, kQ = 2;

@@ -93,12 +93,12 @@ TEST(TensorParallelOptions, GridsTooLargeForTheModelAreToldWithTheNearest) {
               AllOf(HasSubstr("16 ranks cannot share 4 heads"),
                     HasSubstr("set it to at most 16, or raise model.num_heads"),
                     Not(HasSubstr("features of the MLP"))));
-  // 16 x 16 x 16 ranks cut 128 channels into 256 parts; 11 x 11 are fewer.
+  // 10 x 10 x 10 ranks cut 64 channels into 100 parts; 8 x 8 are as many as there are.
   EXPECT_THAT(
-      problems_of(R"("model": {"preset": "nano"}, "train_batch_size": 256,
-                     "parallel": {"tensor": {"mode": "3d", "size": 4096}})",
-                  4096),
-      AllOf(HasSubstr("256 ranks cannot share 128 channels"), HasSubstr("set it to at most 1331")));
+      problems_of(R"("model": {"preset": "nano", "hidden_size": 64}, "train_batch_size": 100,
+                     "parallel": {"tensor": {"mode": "3d", "size": 1000}})",
+                  1000),
+      AllOf(HasSubstr("100 ranks cannot share 64 channels"), HasSubstr("set it to at most 512")));
 }
 
 TEST(TensorParallelOptions, OnAGridEveryRankNeedsASampleAndAnEqualPartOfTheChannels) {
