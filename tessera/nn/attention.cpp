@@ -6,6 +6,7 @@
 #include "tessera/nn/context_parallel/attention.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/kv_cache.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
 
@@ -19,6 +20,12 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
                             const at::Tensor& k,
                             const at::Tensor& v,
                             const ops::AttentionArgs& args) {
+    // A rank of a grid may have no sample.
+    if (q.size(0) == 0) {
+      node->save_for_backward({q, k, v, q, q});
+      keep(node, args);
+      return at::empty_like(q);
+    }
     const ops::AttentionOut out = ops::attention(q, k, v, args);
     node->save_for_backward({q, k, v, out.y_BHTK, out.saved});
     keep(node, args);
@@ -26,6 +33,9 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
   }
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const auto saved = node->get_saved_variables();
+    if (saved[0].size(0) == 0) {
+      return {at::empty_like(saved[0]), at::empty_like(saved[1]), at::empty_like(saved[2]), {}};
+    }
     const ops::AttentionGrads d = ops::attention_backward(grads[0],
                                                           saved[0],
                                                           saved[1],
@@ -81,6 +91,7 @@ at::Tensor attention(const at::Tensor& q,
                      ops::AttentionArgs args,
                      const Block& block,
                      StepContext& context) {
+  if (context.on_grid()) grid::cut_attention(args, context);
   if (context.shares_tokens()) {
     return context.context_parallel->mode == ContextMode::Ring
                ? in_region(ring_attention, {q, k, v}, std::move(args), context)

@@ -19,6 +19,8 @@ namespace tessera::nn {
 // Where tensor parallelism cuts a weight, these layers do what its cut needs: inputs and outputs of
 // a layer whose output features are cut and of the next one, whose input features are, are what one
 // device would have, and between the two lies a share of the features.
+// On a grid of ranks they are this rank's samples and channels of it, while token ids, labels and
+// masks are those of all samples.
 
 /// y[..., O] = x[..., I] weight^T + bias; weight of shape [O..., I] (leading dims are flattened),
 /// bias may be null.

@@ -12,6 +12,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
 
@@ -24,6 +25,7 @@ ops::DropoutKey StepContext::dropout(std::string_view site, double p) const {
   key.key = mix64(mix64(seed_), files::xxh3(std::as_bytes(std::span(place))));
   key.sample_ids = batch->sample_ids;
   key.parts = parts_of_sample(*this);
+  if (on_grid()) grid::cut_dropout(key, *this);
   return key;
 }
 

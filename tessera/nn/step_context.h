@@ -56,6 +56,9 @@ class StepContext {
     return tensor != nullptr && tensor->sequence && (mode_ == Mode::Train || mode_ == Mode::Eval);
   }
 
+  /// Whether samples and channels are cut over ranks between layers.
+  [[nodiscard]] bool on_grid() const { return tensor != nullptr && tensor->on_grid(); }
+
   /// The random bits of one dropout of this block. `site` is its name within the block
   /// ("attention", "residual"). p is 0 outside of training.
   [[nodiscard]] ops::DropoutKey dropout(std::string_view site, double p) const;

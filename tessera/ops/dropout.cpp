@@ -87,18 +87,22 @@ at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
   const auto parts = static_cast<std::int64_t>(key.parts.size());
   const at::Tensor from = x.contiguous();
   const std::int64_t each = x.numel() / samples, length = parts == 0 ? each : each / parts;
-  TESSERA_REQUIRE(parts == 0 || length * parts == each,
+  // Elements that follow each other in the sample.
+  const std::int64_t run = key.columns > 1 ? x.size(-1) : length;
+  TESSERA_REQUIRE((parts == 0 || length * parts == each) && length % run == 0,
                   Shape,
                   "dropout of " + cpu::shape(x) + " in " + std::to_string(parts) + " equal parts",
                   "");
   const Draw draw(from, y, key);
   cpu::parallel(x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     while (begin < end) {
-      const std::int64_t part = begin % each / length, first = begin % length;
-      const std::int64_t here = std::min(end - begin, length - first);
+      const std::int64_t in_part = begin % each % length, first = in_part % run;
+      const std::int64_t here = std::min(end - begin, run - first);
       const std::int64_t before =
-          parts == 0 ? 0 : key.parts[static_cast<std::size_t>(part)] * length;
-      draw(begin, here, begin / each, before + first);
+          parts == 0 ? 0 : key.parts[static_cast<std::size_t>(begin % each / length)] * length;
+      // Of each run before it the sample has `columns`.
+      const std::int64_t runs = (before + in_part) / run * key.columns + key.column;
+      draw(begin, here, begin / each, runs * run + first);
       begin += here;
     }
   });

@@ -21,6 +21,9 @@ struct DropoutKey {
   /// The sample lies in equal parts on several ranks, and the tensor holds these, one after the
   /// other; empty: all of it.
   std::vector<std::int64_t> parts = {};
+  /// The last dim lies in `columns` equal parts on several ranks, and the tensor holds part
+  /// `column` of it.
+  std::int64_t column = 0, columns = 1;
   [[nodiscard]] bool active() const { return p > 0.0; }
 };
 /// mask * x / (1 - p), x of [B, ...]; element e of sample s uses word e % 4 of Philox(key)(e / 4,

@@ -545,7 +545,7 @@ std::vector<double> GradientFold::over_stages(std::vector<double> mine) {
 }
 
 /// Of a parameter that tensor-parallel ranks hold in boxes: the first of its sums becomes that of
-/// all chunks of all ranks, the others zero. What every rank has whole is counted once.
+/// all chunks of all ranks, the others zero. What several ranks have counts once.
 std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
   const nn::TensorParallel* const tensor = model_.tensor_parallel();
   if (tensor == nullptr) return ordered;
@@ -562,9 +562,11 @@ std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
     const std::size_t end = at + static_cast<std::size_t>((segment.numel + kChunk - 1) / kChunk);
     if (segment.info->cut()) {
       cuts.push_back({at, end});
-      totals.push_back(std::accumulate(ordered.begin() + static_cast<std::ptrdiff_t>(at),
-                                       ordered.begin() + static_cast<std::ptrdiff_t>(end),
-                                       0.0));
+      totals.push_back(segment.info->copy
+                           ? 0.0
+                           : std::accumulate(ordered.begin() + static_cast<std::ptrdiff_t>(at),
+                                             ordered.begin() + static_cast<std::ptrdiff_t>(end),
+                                             0.0));
     }
     at = end;
   }

@@ -59,6 +59,19 @@ void TensorOptions::describe(config::Fields& f) {
            .default_text = "1"});
 }
 
+TensorOptions::Grid TensorOptions::grid() const {
+  const std::string word = mode.value_or("1d");
+  if (word == "1d") return {1, 1, size};
+  const std::int64_t layers = word == "2.5d" ? depth.value_or(1) : 1;
+  const auto of_side = [&](std::int64_t side) {
+    return Grid{word == "3d" ? side : layers, side, side};
+  };
+  std::int64_t side = 1;
+  while (of_side(side + 1).size() <= size)
+    ++side;
+  return of_side(side);
+}
+
 void ContextOptions::describe(config::Fields& f) {
   f.field("size",
           size,

@@ -23,6 +23,13 @@ struct TensorOptions {
   std::optional<std::string> mode;
   std::int64_t size = 1;
   std::optional<std::int64_t> depth;
+  /// How its ranks are arranged; their product is less than `size` where that does not fit the
+  /// mode.
+  struct Grid {
+    std::int64_t depth = 1, row = 1, col = 1;
+    [[nodiscard]] std::int64_t size() const { return depth * row * col; }
+  };
+  [[nodiscard]] Grid grid() const;
   void describe(config::Fields& fields);
 };
 struct ContextOptions {

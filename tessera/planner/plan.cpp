@@ -284,6 +284,7 @@ class Planner {
     parallel::WeightOptions& weights = plan_.weight_layout;
     weights.working = plan_.working;
     weights.sequence = config.parallel.sequence;
+    weights.tensor = tensor_mode(config.parallel.tensor);
     weights.context = config.parallel.context.mode == "ulysses" ? nn::ContextMode::Ulysses
                                                                 : nn::ContextMode::Ring;
     plan_.shard_ranks = static_cast<int>(

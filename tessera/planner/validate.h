@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/config/fields.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -40,8 +41,11 @@ void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
 
-/// What tensor parallelism needs of the model, the sequence length and the optimizer. `own_model`:
-/// the program's, whose blocks are unknown.
+/// How layers are cut by that mode.
+nn::TensorMode tensor_mode(const TensorOptions& tensor);
+
+/// What tensor parallelism needs of the model, the micro-batch, the sequence length and the
+/// optimizer. `own_model`: the program's, whose blocks are unknown.
 void check_tensor_parallel(const Plan& plan,
                            bool own_model,
                            config::Problems& problems,

@@ -68,10 +68,10 @@ inline void expect_same(const TinyRun& run,
   TinyRun unclipped = run;  // a gradient is read from the first moment
   unclipped.set("gradient_clipping", "0");
   for (const Layout& layout : layouts) {
-    SCOPED_TRACE(std::to_string(layout.ranks) + " ranks, tensor " + std::to_string(layout.tensor) +
-                 (layout.sequence ? " and sequence" : "") + ", context " +
-                 std::to_string(layout.context) + " " + layout.context_mode + ", stage " +
-                 std::to_string(layout.stage));
+    SCOPED_TRACE(std::to_string(layout.ranks) + " ranks, tensor " + layout.mode + " " +
+                 std::to_string(layout.tensor) + (layout.sequence ? " and sequence" : "") +
+                 ", context " + std::to_string(layout.context) + " " + layout.context_mode +
+                 ", stage " + std::to_string(layout.stage));
     const int stages = layout.pipeline.empty() ? 1 : std::stoi(layout.pipeline);
     const Layout one{.ranks = 1,
                      .accumulation = layout.accumulation * layout.ranks / layout.tensor /

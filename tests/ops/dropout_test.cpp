@@ -106,6 +106,23 @@ TEST(Dropout, AWindowDrawsItsPartOfTheMask) {
     EXPECT_TRUE(same_bits(result, window(all)));
 }
 
+TEST(Dropout, APartOfTheColumnsDrawsItsPartOfTheMask) {
+  const at::Tensor x = random({3, 50, 30}, 1);
+  const at::Tensor all = dropout(x, key_of(0.4, {7, 9, 4}));
+
+  for (const std::int64_t columns : {2, 3, 5}) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      DropoutKey key = key_of(0.4, {7, 9, 4});
+      key.column = column;
+      key.columns = columns;
+      const std::int64_t width = 30 / columns;
+      const at::Tensor part = dropout(x.narrow(2, column * width, width).contiguous(), key);
+      EXPECT_TRUE(same_bits(all.narrow(2, column * width, width).contiguous(), part))
+          << column << " of " << columns;
+    }
+  }
+}
+
 TEST(Dropout, HasTheSameBitsForAnyNumberOfThreads) {
   const at::Tensor x = random({5, 9973}, 1, at::kBFloat16);
 

@@ -73,6 +73,22 @@ TEST(ContextParallelOptions, TensorParallelRanksTakeTheirShareOfBoth) {
             HasSubstr("set it to 124")));
 }
 
+TEST(ContextParallelOptions, OnAGridTokensStayTogether) {
+  const auto problems = [](const std::string& tensor, int ranks) {
+    return problems_of(nano(128) + R"("parallel": {"context": 2, "tensor": )" + tensor + "}",
+                       ranks);
+  };
+  EXPECT_THAT(problems(R"({"mode": "2d", "size": 4})", 8),
+              AllOf(HasSubstr("parallel.context"),
+                    HasSubstr("not built yet"),
+                    HasSubstr("parallel.tensor.mode 2d cuts samples and channels"),
+                    HasSubstr("set parallel.context.size to 1")));
+  EXPECT_THAT(problems(R"({"mode": "2.5d", "size": 8, "depth": 2})", 16),
+              HasSubstr("parallel.tensor.mode 2.5d cuts samples and channels"));
+  EXPECT_THAT(problems(R"({"mode": "3d", "size": 8})", 16),
+              HasSubstr("parallel.tensor.mode 3d cuts samples and channels"));
+}
+
 TEST(ContextParallelOptions, RulesThatCompressGradientsAreRefused) {
   EXPECT_THAT(
       problems_of(nano(128) + R"("optimizer": {"type": "OneBitAdam"}, "parallel": {"context": 2})",

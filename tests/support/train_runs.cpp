@@ -73,7 +73,9 @@ planner::Plan TinyRun::plan(const Layout& layout) const {
   if (!layout.pipeline.empty())
     config["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
   if (layout.tensor > 1) {
-    config["parallel"]["tensor"]["mode"] = json::Value::string("1d");
+    config["parallel"]["tensor"]["mode"] = json::Value::string(layout.mode);
+    if (layout.depth > 1)
+      config["parallel"]["tensor"]["depth"] = json::Value::integer(layout.depth);
     config["parallel"]["tensor"]["size"] = json::Value::integer(layout.tensor);
     config["parallel"]["sequence"] = json::Value::boolean(layout.sequence);
   }
