@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/planner/overrides.h"
+#include "tessera/planner/parallel_options.h"
 
 namespace tessera::cli {
 namespace {
@@ -34,8 +36,9 @@ struct Flag {
   Kind kind;
   std::string_view key;
 };
-constexpr std::string_view kBetas = "betas#";   // and the index
-constexpr std::string_view kWarmup = "warmup";  // resolved when the schedule is known
+constexpr std::string_view kBetas = "betas#";               // and the index
+constexpr std::string_view kWarmup = "warmup";              // resolved when the schedule is known
+constexpr std::string_view kVirtual = "layers of a chunk";  // resolved when the stages are known
 constexpr std::string_view kLocal = "local ranks are forks, they meet without it";
 constexpr std::string_view kNoSsh =
     "remove it: -n 2 starts local ranks, without ssh, pdsh or a hostfile";
@@ -78,6 +81,11 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--max_seq_length", Kind::Number, "data.sequence_length"},
     {"--train_file", Kind::Text, "data.train"},
     {"--validation_file", Kind::Text, "data.validation"},
+    {"--tensor_model_parallel_size", Kind::Number, "parallel.tensor.size"},
+    {"--pipeline_model_parallel_size", Kind::Number, "parallel.pipeline.size"},
+    {"--num_layers_per_virtual_pipeline_stage", Kind::Number, kVirtual},
+    {"--sequence_parallel", Kind::Switch, "parallel.sequence"},
+    {"--context_parallel_size", Kind::Number, "parallel.context.size"},
 
     {"--num_nodes", Kind::One, "1"},
     {"--nnodes", Kind::One, "1"},
@@ -251,6 +259,39 @@ std::string warmup_key(json::Value& source) {
   return deepspeed ? "scheduler.warmup_num_steps" : "scheduler.num_warmup_steps";
 }
 
+std::optional<std::int64_t> integer_at(const json::Value& source,
+                                       std::initializer_list<const char*> path) {
+  const json::Value* at = &source;
+  for (const char* step : path)
+    at = at != nullptr && at->is_object() ? at->find(step) : nullptr;
+  return at != nullptr && at->is_number() ? at->as_integer() : std::nullopt;
+}
+
+// Megatron-LM counts the layers of a chunk, and tessera the chunks of a stage.
+void set_chunks(json::Value& source, const ForeignFlags::Setting& setting) {
+  const std::int64_t stages = integer_at(source, {"parallel", "pipeline", "size"}).value_or(1);
+  const auto layers = integer_at(source, {"model", "num_layers"});
+  const auto each = setting.value.as_integer();
+  TESSERA_REQUIRE(layers.has_value(),
+                  Config,
+                  fmt::format("{} needs model.num_layers in CONFIG", setting.flag),
+                  "add it, or set parallel.pipeline.chunks instead");
+  const bool divides = each && *each >= 1 && stages >= 1 && *layers % (*each * stages) == 0;
+  TESSERA_REQUIRE(divides,
+                  Config,
+                  fmt::format("{} {}: {} layers cannot be dealt to {} {} in chunks of that size",
+                              setting.flag,
+                              setting.value.dump(),
+                              *layers,
+                              stages,
+                              stages == 1 ? "stage" : "stages"),
+                  "set parallel.pipeline.chunks instead: chunks need not be of one size");
+  planner::set_key(source,
+                   "parallel.pipeline.chunks",
+                   json::Value::integer(*layers / (*each * stages)),
+                   setting.flag);
+}
+
 }  // namespace
 
 ForeignFlags take_foreign_flags(std::vector<std::string>& words) {
@@ -270,7 +311,14 @@ ForeignFlags take_foreign_flags(std::vector<std::string>& words) {
 }
 
 void apply(const ForeignFlags& flags, json::Value& source) {
+  // "pipeline": 2 has no size that a flag could set.
+  source = planner::spell_out_parallel(std::move(source));
+  const ForeignFlags::Setting* chunks = nullptr;
   for (const ForeignFlags::Setting& setting : flags.settings) {
+    if (setting.key == kVirtual) {
+      chunks = &setting;
+      continue;
+    }
     if (setting.key.starts_with(kBetas)) {
       set_beta(source, setting.key.back() == '1' ? 1 : 0, setting);
       continue;
@@ -278,10 +326,12 @@ void apply(const ForeignFlags& flags, json::Value& source) {
     const std::string key = setting.key == kWarmup ? warmup_key(source) : setting.key;
     planner::set_key(source, key, setting.value, setting.flag);
   }
+  if (chunks != nullptr) set_chunks(source, *chunks);
 }
 
 std::string foreign_flags_help() {
-  std::string out = "Flags of DeepSpeed and Hugging Face set the key of the same meaning:";
+  std::string out =
+      "Flags of DeepSpeed, Hugging Face and Megatron-LM set the key of the same meaning:";
   std::string line = "\n ";
   for (const Flag& flag : kFlags) {
     if (flag.kind == Kind::Refused || flag.kind == Kind::Told || flag.kind == Kind::ToldValue)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags that scripts for DeepSpeed and Hugging Face pass, as the keys that they set.
+// Flags that scripts for DeepSpeed, Hugging Face and Megatron-LM pass, as the keys that they set.
 #pragma once
 
 #include <string>
@@ -27,7 +27,8 @@ struct ForeignFlags {
 ForeignFlags take_foreign_flags(std::vector<std::string>& words);
 
 /// Sets the keys in `source`. `warmup_steps` becomes the parameter that the schedule knows, and
-/// without a schedule Hugging Face's default one, linear.
+/// without a schedule Hugging Face's default one, linear. Layers of a virtual pipeline stage become
+/// chunks: Error{Config} where the model does not divide into them.
 void apply(const ForeignFlags& flags, json::Value& source);
 
 /// Lines for --help.

@@ -84,6 +84,7 @@ inline constexpr double kStallLimit = 300;  ///< seconds
 struct Traffic {
   std::int64_t elements = 0;
   std::int64_t bytes = 0;
+  std::int64_t calls = 0;  ///< collectives and messages sent
 };
 
 /// Collectives of one rank. Every member of a group must post the same operations on it in the same

@@ -328,8 +328,8 @@ const DeepSpeedKey* find_deepspeed_key(std::string_view path) {
 }
 
 bool is_colossalai_key(std::string_view path) {
-  return path == "NUM_MICRO_BATCHES" || path == "parallel" || path.substr(0, 9) == "parallel." ||
-         path == "fp16.mode";
+  return path == "NUM_MICRO_BATCHES" || path == "NUM_CHUNKS" || path == "TENSOR_SHAPE" ||
+         path == "parallel" || path.substr(0, 9) == "parallel." || path == "fp16.mode";
 }
 
 json::Value with_new_names(json::Value source, Problems& problems) {

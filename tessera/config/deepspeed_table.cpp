@@ -19,7 +19,8 @@ constexpr Text kOrder = "the order of the blocks is known, none has to be record
 constexpr Text kOneRule = "every optimizer here is made for shards";
 constexpr Text kHost = "the ranks compute on the host, whose memory holds it already";
 constexpr Text kNothing = "nothing leaves the host's memory";
-constexpr Text kOneStage = "the section parallel says what a pipeline does";
+constexpr Text kWholeFlows = "what stages hand to each other is not cut";
+constexpr Text kDeclared = "models here say themselves what of them is cut";
 constexpr Text kDisk = "weights and optimizer state stay in memory, they cannot be moved to a disk";
 constexpr Text kQuantized = "gathers and reductions move whole values, none are quantized";
 constexpr Text kLayouts = "every checkpoint fits every layout";
@@ -33,6 +34,8 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     done("train_micro_batch_size_per_gpu", Integer, "train_batch_size"),
     done("gradient_accumulation_steps", Integer, "1"),
     alias("NUM_MICRO_BATCHES", Integer, "gradient_accumulation_steps"),
+    alias("NUM_CHUNKS", Integer, "parallel.pipeline.chunks"),
+    accepted("TENSOR_SHAPE", Array, "", "stages know all shapes before they run"),
     never("managed_gradient_accumulation", Bool, "true", "[true]",
           "there is no loop of the user's that could call step()",
           "remove it: an update follows every gradient_accumulation_steps micro-batches"),
@@ -223,31 +226,31 @@ const auto kRows = std::to_array<DeepSpeedKey>({
              "wall_clock_breakdown shows the times"),
     // layouts
     section("pipeline"),
-    later("pipeline.stages", Any, "auto", "[1]", "the section parallel says how many there are",
-          "set it to 1, and parallel.pipeline to the stages"),
-    accepted("pipeline.partition", String, "best", kOneStage),
+    alias("pipeline.stages", Integer, "parallel.pipeline.size"),
+    alias("pipeline.partition", String, "parallel.pipeline.partition"),
     accepted("pipeline.seed_layers", Bool, "false",
              "every parameter starts from the seed and its name"),
     later("pipeline.activation_checkpoint_interval", Integer, "0", "[0]",
           "activation_checkpointing says which blocks run twice", "set it to 0"),
-    accepted("pipeline.pipe_partitioned", Bool, "true", kOneStage),
-    accepted("pipeline.grad_partitioned", Bool, "true", kOneStage),
-    later("sequence_parallel_size", Integer, "1", "[1]", "ranks split the batch alone",
-          "set it to 1"),
+    accepted("pipeline.pipe_partitioned", Bool, "true", kWholeFlows),
+    accepted("pipeline.grad_partitioned", Bool, "true", kWholeFlows),
+    later("sequence_parallel_size", Integer, "1", "[1]",
+          "parallel.context shares the tokens of sequences here",
+          R"(set it to 1 and parallel.context to {"size": that number, "mode": "ulysses"})"),
     section("tensor_parallel"),
-    later("tensor_parallel.autotp_size", Integer, "0", "[0, 1]",
-          "layers of foreign models are not searched; parallel.tensor shares those of ours",
-          "set it to 0 and parallel.tensor.size to that number"),
-    inside("tensor_parallel.tp_overlap_comm", Bool, "false"),
-    inside("tensor_parallel.preset_model", String),
-    inside("tensor_parallel.partition_config", Object),
-    inside("tensor_parallel.partition_config.use_default_specs", Bool, "true"),
-    inside("tensor_parallel.partition_config.layer_specs", Array, "[]"),
-    inside("tensor_parallel.dtype", String, "fp16"),
-    inside("tensor_parallel.tp", Object),
-    inside("tensor_parallel.tp.*", Any),
-    inside("tensor_parallel.keep_module_on_host", Bool, "false"),
-    inside("tensor_parallel.kernel_inject", Bool, "false"),
+    alias("tensor_parallel.autotp_size", Integer, "parallel.tensor.size"),
+    accepted("tensor_parallel.tp_overlap_comm", Bool, "false",
+             "ranks read each other's sums when they need them"),
+    accepted("tensor_parallel.preset_model", String, "", kDeclared),
+    section("tensor_parallel.partition_config"),
+    accepted("tensor_parallel.partition_config.use_default_specs", Bool, "true", kDeclared),
+    accepted("tensor_parallel.partition_config.layer_specs", Array, "[]", kDeclared),
+    accepted("tensor_parallel.dtype", String, "fp16", "bf16 and fp16 say it"),
+    section("tensor_parallel.tp"),
+    accepted("tensor_parallel.tp.*", Any, "", "the section parallel says how many ranks there are"),
+    accepted("tensor_parallel.keep_module_on_host", Bool, "false", kHost),
+    accepted("tensor_parallel.kernel_inject", Bool, "false",
+             "a layer has one implementation, there is none to inject"),
     accepted("use_data_before_expert_parallelism", Bool, "false", "there are no experts"),
 });
 // clang-format on

@@ -15,12 +15,17 @@
 #include "tessera/engine/batches.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/tensor/init.h"
 
 namespace tessera::engine {
 namespace {
+
+/// The ranks among which the tokens of a global batch are spread, those of one micro-batch
+/// together.
+constexpr mesh::AxisSet kTokens = {mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp};
 
 /// An overflow is looked into, which costs another forward and backward, where this many have come
 /// in a row: one or two only say that the scale was tried too high.
@@ -100,7 +105,9 @@ nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
     samples.push_back(order_(batch.epoch, batch.first + i));
     numbers.push_back(batch.consumed_before + i);
   }
-  return make_batch(*data_->train, samples, numbers);
+  nn::Batch out = make_batch(*data_->train, samples, numbers);
+  if (model_->context_parallel() != nullptr) out = nn::own_tokens(out, *model_->context_parallel());
+  return out;
 }
 
 int Engine::micros_of(const data::GlobalBatch& batch) const {
@@ -282,7 +289,8 @@ double Engine::clip(double norm) const {
   return optim::clip_coefficient(norm, plan_.config.gradient_clipping);
 }
 
-/// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank.
+/// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank; of
+/// a micro-batch whose tokens ranks share, over theirs in rank order.
 void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& report) {
   if (plan_.stages.stages > 1) {
     // A block's loss stands on one stage and is zero on the others, so that sum is exact.
@@ -293,7 +301,7 @@ void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& repor
   const std::vector<double> mine = out.losses(micros);
   std::vector<double> values = mine;
   values.push_back(static_cast<double>(memory().total_peak));
-  const std::vector<int>& group = world_.group(mesh::AxisSet::dp()).ranks;
+  const std::vector<int>& group = world_.group(kTokens).ranks;
   const std::vector<double> all =
       world_.all_gather(world_.everyone(), values, TESSERA_HERE("losses of the micro-batches"));
   const std::size_t width = values.size();
@@ -320,12 +328,13 @@ std::optional<parallel::GradientFold::Culprit> Engine::find_culprit(
 }
 
 void Engine::refuse_nonfinite(const StepReport& report, const parallel::StepInput& input) {
-  const comm::Group& group = world_.group(mesh::AxisSet::dp());
+  const comm::Group& group = world_.group(kTokens);
+  const std::size_t shares = static_cast<std::size_t>(world_.mesh().size(mesh::Axis::Cp));
   std::string where;
   for (std::size_t j = 0; j < micro_losses_.size() && where.empty(); ++j) {
     if (std::isfinite(micro_losses_[j])) continue;
     where = fmt::format("the loss of micro-batch {} on rank {} is {}",
-                        j,
+                        j / shares,
                         group.ranks[j % static_cast<std::size_t>(group.size())],
                         micro_losses_[j]);
   }
@@ -371,7 +380,8 @@ std::string Engine::sample() {
   optimizer_->wait_weights();
   std::string text;
   // Sharded weights are gathered together, layers are computed together, and stages hand flows on:
-  // then all ranks that take part make the same text.
+  // then all ranks that take part make the same text. So do those that share tokens in training:
+  // here each has all.
   const bool with_speaker = world_.group(mesh::AxisSet::dp()).index == 0;
   if (with_speaker || plan_.zero_stage == 3) {
     const planner::EvalOptions& options = plan_.config.eval;

@@ -155,7 +155,8 @@ class Engine {
   data::SampleOrder order_;
   data::BatchPlan batches_;
   std::int64_t step_ = 0, samples_ = 0, tokens_ = 0, skipped_ = 0;
-  std::vector<double> micro_losses_;  ///< of the last step, all ranks', in the order of the fold
+  std::vector<double> micro_losses_;  ///< of the last step, all ranks', in the order of the fold;
+                                      ///< ranks that share a micro-batch's tokens have one each
   int overflows_ = 0;                 ///< in a row
   int hopeless_ = 0;                  ///< of them, those that could not lower the scale any more
   double clock_ = 0.0;                ///< start of the step's time

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/batches.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
 
 namespace tessera::engine {
 
@@ -20,7 +21,9 @@ EvalReport evaluate(parallel::Executor& executor,
   const std::int64_t batches = (samples + micro_batch - 1) / micro_batch;
   const comm::Group& group = world.group(mesh::AxisSet::dp());
   // Only the stage with the objective has something to add.
-  const comm::Group& all = world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard});
+  const comm::Group& all =
+      world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
+  const nn::ContextParallel* const shared = executor.model().context_parallel();
   std::vector<double> sums(static_cast<std::size_t>(batches), 0.0), counts = sums;
   for (std::int64_t first = 0; first < batches; first += group.size()) {
     const std::int64_t i = first + group.index;
@@ -33,14 +36,16 @@ EvalReport evaluate(parallel::Executor& executor,
     for (std::int64_t s = i * micro_batch; s < end; ++s)
       indices.push_back(s);
     nn::StepContext context(nn::Mode::Eval, 0);
-    const nn::Batch batch = make_batch(dataset, indices, indices);
+    nn::Batch batch = make_batch(dataset, indices, indices);
+    if (shared != nullptr) batch = nn::own_tokens(batch, *shared);
     const nn::Outcome out = executor.infer(batch, context);
     world.transport().progress();
     if (out.terms.empty()) continue;
     sums[static_cast<std::size_t>(i)] = out.terms.front().sum.item<double>();
     counts[static_cast<std::size_t>(i)] = executor.model().objective().denominators(batch).at(0);
   }
-  // Every entry is written by one rank and is zero elsewhere, so these sums are exact.
+  // Every entry is written by one rank and is zero elsewhere, so these sums are exact; where ranks
+  // share the tokens, each writes those of its own.
   sums = world.all_reduce(all, std::move(sums), comm::Op::Sum, TESSERA_HERE("evaluation losses"));
   counts =
       world.all_reduce(all, std::move(counts), comm::Op::Sum, TESSERA_HERE("evaluation tokens"));

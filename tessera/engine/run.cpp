@@ -23,6 +23,7 @@
 #include "tessera/planner/first_table.h"
 #include "tessera/planner/foreign_training.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/stages.h"
 
 namespace tessera::engine {
 namespace {
@@ -69,6 +70,8 @@ int train_rank(const planner::Plan& plan,
   log::open_file(folder.log_file(world.rank()).string());
   log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
   Engine engine(plan, world, data);
+  for (const std::string& line : planner::build_lines(plan, world.rank()))
+    log::info(line);
   if (resume.checkpoint) {
     engine.load(planner::open_training(*resume.checkpoint, plan));
   } else {

@@ -7,7 +7,6 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/base/error.h"
 #include "tessera/nn/functional.h"
 #include "tessera/ops/cross_entropy.h"
 
@@ -61,14 +60,7 @@ class Embedding final : public nn::Block {
 
   Outcome forward(Flow /*in*/, const Batch& batch, StepContext& context) override {
     const at::Tensor& ids_BT = batch.tensor("input_ids");
-    const std::int64_t first = context.position, last = first + ids_BT.size(1);
-    TESSERA_REQUIRE(
-        last <= shape_.max_positions,
-        Shape,
-        fmt::format(
-            "{} tokens are more than the model has positions ({})", last, shape_.max_positions),
-        fmt::format("give it at most {} tokens at a time", shape_.max_positions));
-    const at::Tensor positions_BT = at::arange(first, last, ids_BT.options()).expand_as(ids_BT);
+    const at::Tensor positions_BT = nn::positions(ids_BT, shape_.max_positions, context);
     const at::Tensor x_BTC = nn::embedding(ids_BT, *tokens_, context) +
                              nn::embedding(positions_BT, *positions_, context);
     return {.flow = {.diff = {nn::dropout(

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention.h"
 
+#include "tessera/comm/transport.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/context_parallel/attention.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/kv_cache.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
 
@@ -17,6 +20,12 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
                             const at::Tensor& k,
                             const at::Tensor& v,
                             const ops::AttentionArgs& args) {
+    // A rank of a grid may have no sample.
+    if (q.size(0) == 0) {
+      node->save_for_backward({q, k, v, q, q});
+      keep(node, args);
+      return at::empty_like(q);
+    }
     const ops::AttentionOut out = ops::attention(q, k, v, args);
     node->save_for_backward({q, k, v, out.y_BHTK, out.saved});
     keep(node, args);
@@ -24,6 +33,9 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
   }
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const auto saved = node->get_saved_variables();
+    if (saved[0].size(0) == 0) {
+      return {at::empty_like(saved[0]), at::empty_like(saved[1]), at::empty_like(saved[2]), {}};
+    }
     const ops::AttentionGrads d = ops::attention_backward(grads[0],
                                                           saved[0],
                                                           saved[1],
@@ -34,6 +46,43 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
   }
 };
 
+using Attend = at::Tensor (*)(const at::Tensor& q,
+                              const at::Tensor& k,
+                              const at::Tensor& v,
+                              const ops::AttentionArgs& args,
+                              StepContext& context);
+
+at::Tensor attend_here(const at::Tensor& q,
+                       const at::Tensor& k,
+                       const at::Tensor& v,
+                       const ops::AttentionArgs& args,
+                       StepContext& /*context*/) {
+  return AttentionNode::apply(q, k, v, args);
+}
+
+at::Tensor in_region(Attend attend,
+                     const std::vector<at::Tensor>& inputs,
+                     ops::AttentionArgs args,
+                     StepContext& context) {
+  return context.region(
+      "attention",
+      [attend, args = std::move(args), &context](const std::vector<at::Tensor>& in) {
+        return attend(in[0], in[1], in[2], args, context);
+      },
+      inputs);
+}
+
+/// All tokens of this rank's share of the heads.
+at::Tensor attend_exchanged(const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            ops::AttentionArgs args,
+                            StepContext& context) {
+  const at::Tensor qkv = tokens_to_heads(at::cat({q, k, v}), context);
+  args.first_head += context.context_parallel->group->index * qkv.size(1);
+  return heads_to_tokens(in_region(attend_here, qkv.chunk(3), std::move(args), context), context);
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q,
@@ -42,6 +91,12 @@ at::Tensor attention(const at::Tensor& q,
                      ops::AttentionArgs args,
                      const Block& block,
                      StepContext& context) {
+  if (context.on_grid()) grid::cut_attention(args, context);
+  if (context.shares_tokens()) {
+    return context.context_parallel->mode == ContextMode::Ring
+               ? in_region(ring_attention, {q, k, v}, std::move(args), context)
+               : attend_exchanged(q, k, v, std::move(args), context);
+  }
   std::vector<at::Tensor> inputs = {q, k, v};
   if (context.mode() == Mode::Prefill || context.mode() == Mode::Decode) {
     auto& cache = context.state<KvCache>(block);
@@ -49,12 +104,7 @@ at::Tensor attention(const at::Tensor& q,
     inputs = {q, cache.keys(), cache.values()};
     args.query_offset = context.position;
   }
-  return context.region(
-      "attention",
-      [args = std::move(args)](const std::vector<at::Tensor>& in) {
-        return AttentionNode::apply(in[0], in[1], in[2], args);
-      },
-      inputs);
+  return in_region(attend_here, inputs, std::move(args), context);
 }
 
 }  // namespace tessera::nn

@@ -44,7 +44,7 @@ struct Outcome {
 
 /// One micro-batch: named tensors ("input_ids" [B, T] int64, "labels" [B, T] int64 with -100 where
 /// ignored, "attention_mask" [B, T] with 0 at padding, only where there is some) and the number of
-/// each sample in the whole run.
+/// each sample in the whole run. Where ranks share the tokens, T of the first two is this rank's.
 class Batch {
  public:
   [[nodiscard]] bool has(std::string_view name) const;

@@ -19,6 +19,8 @@ namespace tessera::nn {
 // Where tensor parallelism cuts a weight, these layers do what its cut needs: inputs and outputs of
 // a layer whose output features are cut and of the next one, whose input features are, are what one
 // device would have, and between the two lies a share of the features.
+// On a grid of ranks they are this rank's samples and channels of it, while token ids, labels and
+// masks are those of all samples.
 
 /// y[..., O] = x[..., I] weight^T + bias; weight of shape [O..., I] (leading dims are flattened),
 /// bias may be null.
@@ -33,8 +35,12 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       StepContext& context);
 /// ids [B, T] -> [B, T, C].
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
-/// q, k, v [B, H, T, K]; runs as context.region("attention"). Uses the KV cache of `block` in
-/// Prefill and Decode, where it sets args.query_offset to context.position.
+/// Where the tokens stand in their texts: ids [B, T] -> [B, T]. Error{Shape} unless the texts are
+/// of at most `most` tokens.
+at::Tensor positions(const at::Tensor& ids_BT, std::int64_t most, const StepContext& context);
+/// q, k, v [B, H, T, K]; where ranks share the tokens, of this rank's, and args.mask_BS is of all.
+/// Runs as context.region("attention"). Uses the KV cache of `block` in Prefill and Decode, where
+/// it sets args.query_offset to context.position.
 at::Tensor attention(const at::Tensor& q,
                      const at::Tensor& k,
                      const at::Tensor& v,

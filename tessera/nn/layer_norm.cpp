@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/ops/norm.h"
 
 namespace tessera::nn {
@@ -84,6 +85,7 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       const Param& bias,
                       double eps,
                       StepContext& context) {
+  if (context.on_grid()) return grid::layer_norm(x_BTC, weight, bias, eps, context);
   return LayerNormNode::apply(
       x_BTC, weight.tensor(), bias.tensor(), eps, LayerNormNode::Use{&weight, &bias, &context});
 }

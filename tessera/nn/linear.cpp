@@ -3,6 +3,7 @@
 
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 
 namespace tessera::nn {
@@ -80,6 +81,7 @@ at::Tensor linear(const at::Tensor& x,
                   const Param& weight,
                   const Param* bias,
                   StepContext& context) {
+  if (context.on_grid()) return grid::linear(x, weight, bias, std::nullopt, context);
   switch (one_d::cut_of(weight.info())) {
     case one_d::Cut::None:
       break;
@@ -95,6 +97,10 @@ at::Tensor linear(const at::Tensor& x,
 }
 
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context) {
+  if (context.on_grid()) {
+    return grid::all_logits(
+        grid::linear(x_BTC, weight_VC, nullptr, at::kFloat, context), weight_VC, context);
+  }
   if (one_d::cut_of(weight_VC.info()) == one_d::Cut::None)
     return local_linear(x_BTC, weight_VC, nullptr, at::kFloat, context);
   const at::Tensor shares =

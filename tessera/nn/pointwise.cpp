@@ -42,7 +42,8 @@ struct SplitHeadsNode : torch::autograd::Function<SplitHeadsNode> {
                                std::int64_t parts,
                                std::int64_t num_heads) {
     keep(node, x_BTO.sizes().vec());
-    const at::Tensor heads = x_BTO.reshape({x_BTO.size(0), x_BTO.size(1), parts, num_heads, -1});
+    const at::Tensor heads = x_BTO.reshape(
+        {x_BTO.size(0), x_BTO.size(1), parts, num_heads, x_BTO.size(2) / (parts * num_heads)});
     variable_list out;
     for (std::int64_t part = 0; part < parts; ++part)
       out.push_back(heads.select(2, part).transpose(1, 2));
@@ -106,7 +107,8 @@ HeadRange heads_of(const Param& weight) {
 }
 
 at::Tensor merge_heads(const at::Tensor& x_BHTK) {
-  return x_BHTK.transpose(1, 2).reshape({x_BHTK.size(0), x_BHTK.size(2), -1});
+  return x_BHTK.transpose(1, 2).reshape(
+      {x_BHTK.size(0), x_BHTK.size(2), x_BHTK.size(1) * x_BHTK.size(3)});
 }
 
 }  // namespace tessera::nn

@@ -12,6 +12,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
 
@@ -23,7 +24,8 @@ ops::DropoutKey StepContext::dropout(std::string_view site, double p) const {
   key.p = p;
   key.key = mix64(mix64(seed_), files::xxh3(std::as_bytes(std::span(place))));
   key.sample_ids = batch->sample_ids;
-  if (cuts_tokens()) key.part = tensor->group->index;
+  key.parts = parts_of_sample(*this);
+  if (on_grid()) grid::cut_dropout(key, *this);
   return key;
 }
 

@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/block.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/ops/dropout.h"
 
@@ -43,11 +44,20 @@ class StepContext {
   std::string block_name;                  ///< set by the runner
   const Batch* batch = nullptr;            ///< set by the runner
   const TensorParallel* tensor = nullptr;  ///< set by the runner; nullptr: every weight is whole
+  const ContextParallel* context_parallel = nullptr;  ///< set by the runner; nullptr: no sharing
+  /// Whether the batch has this rank's tokens of its samples, own_tokens(), and other ranks have
+  /// the others. Texts that are being made are not shared.
+  [[nodiscard]] bool shares_tokens() const {
+    return context_parallel != nullptr && (mode_ == Mode::Train || mode_ == Mode::Eval);
+  }
   /// Whether ranks hold shares of the tokens between tensor-parallel layers. Texts that are being
   /// made have any length, so they are not cut.
   [[nodiscard]] bool cuts_tokens() const {
     return tensor != nullptr && tensor->sequence && (mode_ == Mode::Train || mode_ == Mode::Eval);
   }
+
+  /// Whether samples and channels are cut over ranks between layers.
+  [[nodiscard]] bool on_grid() const { return tensor != nullptr && tensor->on_grid(); }
 
   /// The random bits of one dropout of this block. `site` is its name within the block
   /// ("attention", "residual"). p is 0 outside of training.

@@ -4,7 +4,9 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/tensor_parallel/scaled.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/linear.h"
 
@@ -79,21 +81,6 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     }
     return {dx, {}, {}, {}, {}};
   }
-
-  // Times the incoming gradient, in the dtype of the products that follow.
-  static at::Tensor scaled(const at::Tensor& dlogits,
-                           const at::Tensor& factor,
-                           at::ScalarType dtype) {
-    if (dtype == dlogits.scalar_type()) return dlogits.mul_(factor);
-    // A few rows at a time, so that the second operation finds them in the cache.
-    constexpr std::int64_t kRows = 16;
-    at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));
-    for (std::int64_t row = 0; row < out.size(0); row += kRows) {
-      const std::int64_t count = std::min(kRows, out.size(0) - row);
-      out.narrow(0, row, count).copy_(dlogits.narrow(0, row, count).mul_(factor));
-    }
-    return out;
-  }
 };
 
 }  // namespace
@@ -103,6 +90,8 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
                      StepContext& context) {
+  if (context.on_grid())
+    return grid::vocab_loss(x_BTC, weight_VC, labels_BT, label_smoothing, context);
   const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
   const variable_list out = VocabLossNode::apply(cut ? one_d::enter(x_BTC, context) : x_BTC,
                                                  weight_VC.tensor(),

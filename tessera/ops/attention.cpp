@@ -25,7 +25,7 @@ bool sees_all(const AttentionArgs& args, std::int64_t keys) {
 /// The random bits of these heads: they know neither the heads nor the tokens of other ranks.
 DropoutKey dropout_of(const AttentionArgs& args, const at::Tensor& probabilities) {
   DropoutKey key = args.dropout;
-  key.part = 0;
+  key.parts.clear();
   key.element_offset += args.first_head * probabilities.size(2) * probabilities.size(3);
   return key;
 }

@@ -18,13 +18,31 @@ struct DropoutKey {
   std::uint64_t key = 0;                 ///< seed and site mixed
   std::vector<std::int64_t> sample_ids;  ///< one for each index of dim 0
   std::int64_t element_offset = 0;       ///< of this tensor's first element in the sample
-  /// The sample lies in equal parts on several ranks, and the tensor holds this one: its first
-  /// element is `part` times its elements of a sample further on.
-  std::int64_t part = 0;
+  /// The sample lies in equal parts on several ranks, and the tensor holds these, one after the
+  /// other; empty: all of it.
+  std::vector<std::int64_t> parts = {};
+  /// The last dim lies in `columns` equal parts on several ranks, and the tensor holds part
+  /// `column` of it.
+  std::int64_t column = 0, columns = 1;
   [[nodiscard]] bool active() const { return p > 0.0; }
 };
 /// mask * x / (1 - p), x of [B, ...]; element e of sample s uses word e % 4 of Philox(key)(e / 4,
 /// s). The same call on the gradient is the backward. Works on meta.
 at::Tensor dropout(const at::Tensor& x, const DropoutKey& key);
+
+/// Neighbours [begin, end).
+struct Run {
+  std::int64_t begin = 0, end = 0;
+  bool operator==(const Run&) const = default;
+};
+/// What a tensor [B, M, R, C] holds of each sample's matrices.
+struct DropoutWindow {
+  std::int64_t first_matrix = 0;       ///< of M
+  std::int64_t rows = 0, columns = 0;  ///< of a whole matrix
+  std::vector<Run> row_runs, column_runs;
+};
+/// The window's part of dropout() of the whole [B, all matrices, rows, columns]. `key` is that of
+/// the whole, its `parts` are empty. Works on meta.
+at::Tensor dropout(const at::Tensor& x_BMRC, const DropoutKey& key, const DropoutWindow& window);
 
 }  // namespace tessera::ops

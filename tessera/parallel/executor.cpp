@@ -108,6 +108,7 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
                          std::vector<Pass>(static_cast<std::size_t>(model_.layout().chunks))});
       slot->context.batch = &slot->batch;
       slot->context.tensor = model_.tensor_parallel();
+      slot->context.context_parallel = model_.context_parallel();
       denominators.push_back(model_.objective().denominators(slot->batch));
       if (static_cast<int>(denominators.size()) == input.num_micros) {
         output.denominators = input.global_denominators(denominators);
@@ -359,6 +360,7 @@ nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
   const at::AutoGradMode grad(false);
   context.batch = &batch;
   context.tensor = model_.tensor_parallel();
+  context.context_parallel = model_.context_parallel();
   nn::Flow flow;
   nn::Outcome out;
   const std::vector<Action> actions = infer_actions();

@@ -337,6 +337,7 @@ void GradientFold::finish() {
     }
   }
   if (model_.tensor_parallel() != nullptr && model_.tensor_parallel()->sequence) add_shares();
+  if (model_.context_parallel() != nullptr) add_over_context();
 }
 
 /// Tensor-parallel ranks used what they all have whole on their own tokens alone.
@@ -365,6 +366,24 @@ void GradientFold::add_shares() {
   for (const at::Tensor& share : shares) {
     share.copy_(all.narrow(0, at, share.numel()));
     at += share.numel();
+  }
+}
+
+/// Context-parallel ranks used every parameter on their own tokens alone.
+void GradientFold::add_over_context() {
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    const FlatGroup& group = model_.groups()[g];
+    if (!group.trainable) continue;
+    const at::Tensor& sum = sum_of(slots_[g].homes.front());
+    const at::Tensor wide = sum.to(at::kFloat);
+    const comm::WorkPtr work = world_.transport().all_reduce(
+        *model_.context_parallel()->group,
+        span_of(wide),
+        comm::Op::Sum,
+        TESSERA_HERE("add gradients of the ranks' tokens, " + group.layout.name()));
+    work->wait();
+    work->wait_reusable();
+    if (!wide.is_same(sum)) sum.copy_(wide);
   }
 }
 
@@ -526,7 +545,7 @@ std::vector<double> GradientFold::over_stages(std::vector<double> mine) {
 }
 
 /// Of a parameter that tensor-parallel ranks hold in boxes: the first of its sums becomes that of
-/// all chunks of all ranks, the others zero. What every rank has whole is counted once.
+/// all chunks of all ranks, the others zero. What several ranks have counts once.
 std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
   const nn::TensorParallel* const tensor = model_.tensor_parallel();
   if (tensor == nullptr) return ordered;
@@ -543,9 +562,11 @@ std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
     const std::size_t end = at + static_cast<std::size_t>((segment.numel + kChunk - 1) / kChunk);
     if (segment.info->cut()) {
       cuts.push_back({at, end});
-      totals.push_back(std::accumulate(ordered.begin() + static_cast<std::ptrdiff_t>(at),
-                                       ordered.begin() + static_cast<std::ptrdiff_t>(end),
-                                       0.0));
+      totals.push_back(segment.info->copy
+                           ? 0.0
+                           : std::accumulate(ordered.begin() + static_cast<std::ptrdiff_t>(at),
+                                             ordered.begin() + static_cast<std::ptrdiff_t>(end),
+                                             0.0));
     }
     at = end;
   }

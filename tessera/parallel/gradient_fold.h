@@ -65,9 +65,8 @@ class GradientFold final : public Policy {
   /// ranks times their number is the step's gradient.
   [[nodiscard]] at::Tensor own(int group) const;
 
-  /// Waits for all folds and adds the homes of tied parameters in block order; where
-  /// tensor-parallel ranks share the tokens, adds what each found on its own. After it shard() is
-  /// the step's gradient.
+  /// Waits for all folds and adds the homes of tied parameters in block order; where ranks share
+  /// the tokens, adds what each found on its own. After it shard() is the step's gradient.
   void finish();
   /// This rank's part of the group's gradient, [layout.shard_numel()] fp32; undefined for frozen
   /// groups. With BF16 accumulators a copy.
@@ -165,6 +164,7 @@ class GradientFold final : public Policy {
   void add_over_stages(std::size_t group);
   std::vector<double> over_stages(std::vector<double> mine);
   void add_shares();
+  void add_over_context();
   std::vector<double> over_boxes(std::vector<double> ordered);
 
   comm::World& world_;

@@ -21,6 +21,8 @@ ModelInstance::ModelInstance(const nn::Model& model,
   const comm::Group& tensor = world.group(mesh::AxisSet::tp());
   if (tensor.size() > 1)
     tensor_ = nn::TensorParallel{&world, &tensor, options_.tensor, options_.sequence};
+  const comm::Group& context = world.group({mesh::Axis::Cp});
+  if (context.size() > 1) context_ = nn::ContextParallel{&world, &context, options_.context};
   build(model);
   group(world);
   attach();

@@ -17,6 +17,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
 #include "tessera/parallel/working_weights.h"
@@ -66,6 +67,8 @@ struct WeightOptions {
   /// layers too.
   nn::TensorMode tensor = nn::TensorMode::OneD;
   bool sequence = false;
+  /// Where several ranks share the tokens of every sample: how.
+  nn::ContextMode context = nn::ContextMode::Ring;
   /// Whether a parameter of that name stays as it is.
   std::function<bool(const std::string&)> frozen = {};
 };
@@ -116,6 +119,10 @@ class ModelInstance {
   [[nodiscard]] const nn::TensorParallel* tensor_parallel() const {
     return tensor_ ? &*tensor_ : nullptr;
   }
+  /// How ranks share the tokens of every sample; nullptr: every rank has all.
+  [[nodiscard]] const nn::ContextParallel* context_parallel() const {
+    return context_ ? &*context_ : nullptr;
+  }
   /// Parameters of all tensor-parallel ranks, tied ones counted once, padding not counted.
   [[nodiscard]] std::int64_t num_parameters() const;
 
@@ -144,6 +151,7 @@ class ModelInstance {
   StageLayout layout_;
   int stage_ = 0;
   std::optional<nn::TensorParallel> tensor_;
+  std::optional<nn::ContextParallel> context_;
   std::vector<Entry> blocks_;
   std::vector<FlatGroup> groups_;
   std::vector<std::pair<int, int>> order_;

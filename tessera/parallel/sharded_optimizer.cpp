@@ -89,7 +89,7 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
   TESSERA_ASSERT(kept_.masters == DType::F32 || kept_.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   if (const auto* rule_of_signs = dynamic_cast<const optim::CompressedRule*>(&rule)) {
-    TESSERA_ASSERT(model_.tensor_parallel() == nullptr);
+    TESSERA_ASSERT(model_.tensor_parallel() == nullptr && model_.context_parallel() == nullptr);
     TESSERA_ASSERT(stage_ <= (rule_of_signs->local_weights() ? 0 : 1));
     compressed_ = std::make_unique<CompressedState>(world_, model_, *rule_of_signs);
   }
@@ -373,7 +373,7 @@ void ShardedOptimizer::fold_norms(std::vector<double> sums,
   }
   // Of each (segment, norm): its chunks' sums.
   std::vector<double> totals;
-  std::vector<bool> cut;
+  std::vector<const ParamInfo*> of;
   std::vector<std::size_t> first_of_group, first_total;
   for (const FlatGroup& group : model_.groups()) {
     first_of_group.push_back(first_total.size());
@@ -384,11 +384,11 @@ void ShardedOptimizer::fold_norms(std::vector<double> sums,
       for (std::int64_t k = 0; k < rule_.num_norms(facts_of(*segment.info)); ++k) {
         const auto first = sums.begin() + offset + k * chunks;
         totals.push_back(std::accumulate(first, first + chunks, 0.0));
-        cut.push_back(segment.info->cut());
+        of.push_back(segment.info.get());
       }
     }
   }
-  add_boxes(totals, cut);
+  add_boxes(totals, of);
   const auto norms_of = [&](std::size_t place, const optim::ParamFacts& facts) {
     std::vector<double> norms;
     for (std::int64_t k = 0; k < rule_.num_norms(facts); ++k)
@@ -410,15 +410,22 @@ void ShardedOptimizer::fold_norms(std::vector<double> sums,
   }
 }
 
-/// Those of parameters that tensor-parallel ranks hold in boxes; what every rank has whole counts
+/// Those of parameters that tensor-parallel ranks hold in boxes; what several ranks have counts
 /// once.
-void ShardedOptimizer::add_boxes(std::vector<double>& totals, const std::vector<bool>& cut) {
+void ShardedOptimizer::add_boxes(std::vector<double>& totals,
+                                 const std::vector<const ParamInfo*>& of) {
   const nn::TensorParallel* const tensor = model_.tensor_parallel();
   if (tensor == nullptr) return;
-  const std::vector<double> sums = world_.all_reduce(
-      *tensor->group, totals, comm::Op::Sum, TESSERA_HERE("sums of the optimizer's norms"));
+  std::vector<double> sums = totals;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (of[i]->copy) sums[i] = 0.0;
+  }
+  sums = world_.all_reduce(*tensor->group,
+                           std::move(sums),
+                           comm::Op::Sum,
+                           TESSERA_HERE("sums of the optimizer's norms"));
   for (std::size_t i = 0; i < totals.size(); ++i) {
-    if (cut[i]) totals[i] = sums[i];
+    if (of[i]->cut()) totals[i] = sums[i];
   }
 }
 
@@ -554,6 +561,9 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   widened_.clear();
   std::vector<checkpoint::PieceBytes> out;
+  // Ranks that share tokens hold the same.
+  const nn::ContextParallel* const context = model_.context_parallel();
+  if (for_save && context != nullptr && context->group->index > 0) return out;
   const auto bytes = [](float* base, std::int64_t numel) {
     return std::span<std::byte>(reinterpret_cast<std::byte*>(base),
                                 static_cast<std::size_t>(numel) * sizeof(float));
@@ -574,7 +584,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
       if (range.empty()) continue;
       const ParamInfo& info = *part.segment->info;
       const std::int64_t first = range.begin - part.segment->begin, numel = range.end - range.begin;
-      if (for_save && !info.cut() && !first_holder) continue;
+      if (for_save && (info.cut() ? info.copy : !first_holder)) continue;
       const mesh::Piece piece{info.held(), first, first + numel};
       out.push_back({info.name,
                      DType::F32,

@@ -130,7 +130,7 @@ class ShardedOptimizer {
   float* wide_copy(const at::Tensor& narrow);
   void prepare(GradientFold& gradients, const optim::UpdateScalars& scalars);
   void fold_norms(std::vector<double> sums, const std::vector<std::int64_t>& offsets);
-  void add_boxes(std::vector<double>& totals, const std::vector<bool>& cut);
+  void add_boxes(std::vector<double>& totals, const std::vector<const ParamInfo*>& of);
   void transform(const optim::UpdateScalars& scalars);
   void transform_one(Whole& whole, const optim::UpdateScalars& scalars);
   at::Tensor whole_of(const ParamInfo& info, const at::Tensor& held);

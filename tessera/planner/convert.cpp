@@ -314,7 +314,7 @@ Converted from_deepspeed(const json::Value& source) {
   Converted out;
   config::Problems problems;
   auto taken = config::take_deepspeed_keys(
-      config::with_new_names(source, problems), config_paths(), problems);
+      config::with_new_names(spell_out_parallel(source), problems), config_paths(), problems);
   out.value = std::move(taken.left);
   for (config::TakenKey& key : taken.automatic)
     put(out.value, key.path, std::move(key.value));
@@ -383,6 +383,10 @@ Converted to_deepspeed(const json::Value& ours) {
   if (stages > 1) {
     if (!from.take("parallel.pipeline.size")) from.take("parallel.pipeline");
     put(moved, "pipeline.stages", json::Value::integer(stages));
+    // Their partitions have our names; they have none by predicted work, and none by bounds.
+    const std::string partition = Basket(from.rest()).take_word("parallel.pipeline.partition");
+    if (!partition.empty() && partition != "balanced")
+      put(moved, "pipeline.partition", *from.take("parallel.pipeline.partition"));
   }
   const std::string mode = text::lower(from.take_word("parallel.tensor.mode"));
   if (mode.empty() || mode == "1d") {
@@ -442,12 +446,17 @@ Dialect dialect_of(const json::Value& source) {
 }
 
 Converted convert_config(const json::Value& source, Dialect to) {
-  if (dialect_of(source) == to) return {source, {}};
+  const Dialect from = dialect_of(source);
+  if (from == to) return {source, {}};
   // Colossal-AI's words are compared with what is written, not with what is built here.
-  const bool direct = to == Dialect::ColossalAi || dialect_of(source) == Dialect::Tessera;
+  const bool direct = to == Dialect::ColossalAi || from == Dialect::Tessera;
+  // Short forms that both have stay short.
+  const bool short_forms = to == Dialect::ColossalAi && from == Dialect::Tessera;
   config::Problems problems;
-  Converted ours = direct && dialect_of(source) != Dialect::ColossalAi
-                       ? Converted{config::with_new_names(source, problems), {}}
+  Converted ours = direct && from != Dialect::ColossalAi
+                       ? Converted{config::with_new_names(
+                                       short_forms ? source : spell_out_parallel(source), problems),
+                                   {}}
                        : to_ours(source);
   if (to == Dialect::Tessera) return ours;
   Converted out = to == Dialect::DeepSpeed ? to_deepspeed(ours.value) : to_colossal(ours.value);

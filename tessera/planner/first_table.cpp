@@ -68,11 +68,16 @@ std::string layout_line(const Plan& plan) {
                                                parallel.tensor.size,
                                                parallel.tensor.mode.value_or("1d"),
                                                parallel.sequence ? ", sequence" : "");
-  return fmt::format("{} x {}, data parallel {}{}, ZeRO stage {}{}, {}",
+  const std::string context =
+      parallel.context.size == 1
+          ? ""
+          : fmt::format(", context parallel {} ({})", parallel.context.size, parallel.context.mode);
+  return fmt::format("{} x {}, data parallel {}{}{}, ZeRO stage {}{}, {}",
                      plural(plan.ranks, "rank"),
                      plural(plan.threads, "thread"),
                      plan.data_ranks,
                      tensor,
+                     context,
                      plan.zero_stage,
                      groups,
                      precision_text(plan));
@@ -218,6 +223,19 @@ void append_stages(std::vector<std::string>& lines, const Plan& plan) {
   }
 }
 
+// Who holds what, where ranks hold different parts of the model.
+void append_mesh(std::vector<std::string>& lines, const Plan& plan) {
+  constexpr std::size_t kBelow = 7;  // the rows below, but for one of the notes
+  constexpr std::size_t kMost = 10, kLeast = 3;
+  if (plan.config.parallel.ranks_per_model() == 1) return;
+  const std::size_t taken = lines.size() + kBelow;
+  const std::size_t left = kMostLines > taken ? kMostLines - taken : 0;
+  if (left < kLeast) return;
+  const std::vector<std::string> mesh = mesh_lines(plan, std::min(left, kMost));
+  for (std::size_t i = 0; i < mesh.size(); ++i)
+    lines.push_back(fmt::format("{:<11} {}", i == 0 ? "mesh" : "", mesh[i]));
+}
+
 }  // namespace
 
 std::vector<std::string> first_table(const Plan& plan, const TableFacts& facts) {
@@ -234,6 +252,7 @@ std::vector<std::string> first_table(const Plan& plan, const TableFacts& facts) 
   row("optimizer", optimizer_line(plan));
   row("layout", layout_line(plan));
   append_stages(lines, plan);
+  append_mesh(lines, plan);
   row("memory", memory_line(plan, facts));
   row("", memory_split_line(plan));
   row("run", facts.run_dir);

@@ -34,15 +34,10 @@ struct Buffer {
 };
 
 // Elements of a parameter on the rank that holds most of it.
-std::int64_t held(const ParamInfo& info, std::int64_t tensor_ranks) {
+std::int64_t held(const ParamInfo& info, const Plan& plan, std::int64_t tensor_ranks) {
   if (tensor_ranks == 1) return info.numel();
-  std::int64_t numel = info.numel();
-  for (const mesh::Split& split : nn::spec_of(info, nn::TensorMode::OneD).splits) {
-    const std::int64_t size = info.shape[static_cast<std::size_t>(split.dim)];
-    const auto [begin, end] = mesh::even_cut(size, split.unit, static_cast<int>(tensor_ranks), 0);
-    numel = numel / size * (end - begin);
-  }
-  return numel;
+  const mesh::ShardSpec spec = nn::spec_of(info, plan.weight_layout.tensor);
+  return mesh::local_box(info.shape, spec, plan.mesh(), 0).numel();
 }
 
 // Bytes of an optimizer's state of `numel` elements of one parameter; `elements`: type of a state
@@ -88,7 +83,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
     spec.make()->declare(params);
     for (const auto& param : params.list()) {
       const ParamInfo& info = param->info();
-      const std::int64_t numel = held(info, tensor_ranks);
+      const std::int64_t numel = held(info, plan, tensor_ranks);
       const bool frozen = !info.trainable || (weights.frozen && weights.frozen(info.name));
       const bool known = info.tied && by_name.contains(info.name);
       const bool small =
@@ -120,14 +115,50 @@ std::int64_t tensor_ranks(const Plan& plan) {
   return plan.config.parallel.tensor.size;
 }
 
-// The largest share of `size` that one of the tensor-parallel ranks holds.
+// How many parts tensor-parallel ranks make of a micro-batch, of the channels between layers, and
+// of heads, features of the MLP and the vocabulary.
+struct Parts {
+  std::int64_t samples = 1, channels = 1, features = 1;
+};
+Parts parts(const Plan& plan) {
+  const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
+  if (plan.weight_layout.tensor == nn::TensorMode::OneD) return {1, 1, grid.size()};
+  return {grid.size() / grid.row, grid.row, grid.row};
+}
+
+std::int64_t largest_part(std::int64_t size, std::int64_t parts) {
+  return (size + parts - 1) / parts;
+}
+
+// The largest share of `size` heads or features that one of the tensor-parallel ranks holds.
 std::int64_t share(const Plan& plan, std::int64_t size) {
-  return (size + tensor_ranks(plan) - 1) / tensor_ranks(plan);
+  return largest_part(size, parts(plan).features);
+}
+
+// Of `batch` samples, or the tokens of them: those of one rank.
+std::int64_t own_samples(const Plan& plan, std::int64_t batch) {
+  return largest_part(batch, parts(plan).samples);
+}
+
+// Of what runs between layers.
+std::int64_t own_channels(const Plan& plan) {
+  return largest_part(plan.model.hidden_size, parts(plan).channels);
+}
+
+// Tokens of a sequence that a rank has.
+std::int64_t own_length(const Plan& plan) {
+  const std::int64_t ranks = plan.config.parallel.context.size;
+  return (plan.sequence_length + ranks - 1) / ranks;
+}
+
+bool in_a_ring(const Plan& plan) {
+  const ContextOptions& context = plan.config.parallel.context;
+  return context.size > 1 && context.mode == "ring";
 }
 
 // Tokens that a rank has between the layers that share their weights.
 std::int64_t own_tokens(const Plan& plan, std::int64_t tokens) {
-  return plan.config.parallel.sequence ? share(plan, tokens) : tokens;
+  return plan.config.parallel.sequence ? share(plan, tokens) : own_samples(plan, tokens);
 }
 
 std::int64_t mlp_channels(const Plan& plan) {
@@ -154,44 +185,74 @@ std::int64_t layers_run_twice(const Plan& plan) {
 // tokens, of the rest its heads and features.
 std::int64_t layer_values(const Plan& plan, std::int64_t tokens) {
   const std::int64_t C = plan.model.hidden_size, F = mlp_channels(plan);
-  return own_tokens(plan, tokens) * 2 * C + tokens * (2 * C + share(plan, 5 * C + 2 * F));
+  return own_tokens(plan, tokens) * 2 * own_channels(plan) +
+         own_samples(plan, tokens) * (2 * own_channels(plan) + share(plan, 5 * C + 2 * F));
 }
 
-// Attention weights are kept whole only where the fused kernel cannot be used: with dropout, or
-// with padding masks.
+// Whether the fused kernel cannot be used: with dropout, or with padding masks.
+bool makes_attention_weights(const Plan& plan) {
+  return attention_dropout(plan) > 0 || !plan.config.data.pack;
+}
+
+// Attention weights are kept whole only where the fused kernel cannot be used. A ring makes those
+// of one block after the other, and again in backward.
 std::int64_t attention_bytes(const Plan& plan, std::int64_t batch) {
-  const std::int64_t rows = batch * share(plan, plan.model.num_heads) * plan.sequence_length;
-  const bool whole = attention_dropout(plan) > 0 || !plan.config.data.pack;
+  const std::int64_t rows =
+      own_samples(plan, batch) * share(plan, plan.model.num_heads) * own_length(plan);
+  const bool whole = makes_attention_weights(plan) && !in_a_ring(plan);
   return rows * (whole ? plan.sequence_length : 1) * 4;
 }
 
+// What attention needs on top while ranks that share the tokens exchange them: keys and values
+// here, on their way and coming, and so their gradients in fp32 beside that of the queries; a
+// block's weights, those that dropout left and their gradient. Ulysses: queries, keys and values
+// before, packed and after.
+std::int64_t exchange_room(const Plan& plan, std::int64_t batch) {
+  if (plan.config.parallel.context.size == 1) return 0;
+  const auto value = static_cast<std::int64_t>(size_of(plan.working));
+  const std::int64_t length = own_length(plan);
+  const std::int64_t values = batch * length * share(plan, plan.model.hidden_size);
+  if (!in_a_ring(plan)) return 3 * 3 * values * value;
+  const std::int64_t weights = batch * share(plan, plan.model.num_heads) * length * length;
+  return 3 * 2 * values * (value + 4) + 4 * values +
+         (makes_attention_weights(plan) ? 3 * 4 * weights : 0);
+}
+
+// Rows of logits that exist at a time; on a grid all of a rank's.
+std::int64_t logits_rows(const Plan& plan,
+                         std::int64_t tokens,
+                         std::int64_t vocab,
+                         bool want_grad) {
+  if (plan.weight_layout.tensor != nn::TensorMode::OneD) return own_samples(plan, tokens);
+  return ops::logits_rows_at_once(to_torch(plan.working), tokens, vocab, want_grad);
+}
+
 std::int64_t training_activations(const Plan& plan) {
-  const std::int64_t tokens = plan.micro_batch * plan.sequence_length;
+  const std::int64_t tokens = plan.micro_batch * own_length(plan);
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const std::int64_t attention = attention_bytes(plan, plan.micro_batch);
   const std::int64_t layer = layer_values(plan, tokens) * value + attention;
   const std::int64_t kept = plan.recompute.regions ? layer - attention : layer;
   const std::int64_t twice = layers_run_twice(plan),
-                     input = own_tokens(plan, tokens) * plan.model.hidden_size * value;
+                     input = own_tokens(plan, tokens) * own_channels(plan) * value;
   const std::int64_t V = share(plan, plan.model.vocab_size);
   // Logits in fp32 become their own gradient in place; in 16 bits it is a narrow one beside them.
-  const std::int64_t rows =
-      ops::logits_rows_at_once(to_torch(plan.working), tokens, V, /*want_grad=*/true);
-  const std::int64_t logits = V * (rows * 4 + (value == 4 ? 0 : tokens * value));
+  const std::int64_t rows = logits_rows(plan, tokens, V, /*want_grad=*/true);
+  const std::int64_t logits = V * (rows * 4 + (value == 4 ? 0 : own_samples(plan, tokens) * value));
   // Backward works through one layer at a time, with gradients about as large as what that layer
   // kept.
   return (plan.model.num_layers - twice) * kept + twice * input + (twice > 0 ? layer : 0) +
-         std::max(logits, layer) + 4 * input;
+         std::max(logits, layer + exchange_room(plan, plan.micro_batch)) + 4 * input;
 }
 
 std::int64_t evaluation_activations(const Plan& plan) {
   if (plan.config.eval.every == 0) return 0;
-  const std::int64_t batch = plan.config.eval.micro_batch, tokens = batch * plan.sequence_length;
+  const std::int64_t batch = plan.config.eval.micro_batch, tokens = batch * own_length(plan);
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const std::int64_t V = share(plan, plan.model.vocab_size);
-  const std::int64_t rows =
-      ops::logits_rows_at_once(to_torch(plan.working), tokens, V, /*want_grad=*/false);
-  return rows * V * 4 + layer_values(plan, tokens) * value + attention_bytes(plan, batch);
+  const std::int64_t rows = logits_rows(plan, tokens, V, /*want_grad=*/false);
+  return rows * V * 4 + layer_values(plan, tokens) * value + attention_bytes(plan, batch) +
+         exchange_room(plan, batch);
 }
 
 bool fits(const Plan& plan, std::uint64_t available) {
@@ -287,6 +348,7 @@ class Search {
     Plan plan = plan_;
     for (std::int64_t length = plan_.sequence_length / 2; length >= 32; length /= 2) {
       plan.sequence_length = length;
+      if (length % plan_.config.parallel.token_unit() != 0) continue;
       if (offer(plan, fmt::format("data.sequence_length {}", length))) return;
     }
   }
@@ -472,7 +534,9 @@ std::int64_t saving_bytes(const Plan& plan) {
   const CheckpointOptions& options = plan.config.checkpoint;
   // The last one, and that of a signal, are written from the tensors themselves.
   const bool during = options.interval_s() || options.every.value_or(0) > 0 || options.best;
-  return plan.save_in_background && during ? checkpoint_bytes(plan) / plan.ranks : 0;
+  // Of ranks that share tokens, which hold the same, the first writes.
+  const std::int64_t writers = plan.ranks / plan.config.parallel.context.size;
+  return plan.save_in_background && during ? checkpoint_bytes(plan) / writers : 0;
 }
 
 void save_as_memory_allows(Plan& plan, std::uint64_t available) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/parallel_options.h"
 
+#include <numeric>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -57,6 +59,19 @@ void TensorOptions::describe(config::Fields& f) {
            .default_text = "1"});
 }
 
+TensorOptions::Grid TensorOptions::grid() const {
+  const std::string word = mode.value_or("1d");
+  if (word == "1d") return {1, 1, size};
+  const std::int64_t layers = word == "2.5d" ? depth.value_or(1) : 1;
+  const auto of_side = [&](std::int64_t side) {
+    return Grid{word == "3d" ? side : layers, side, side};
+  };
+  std::int64_t side = 1;
+  while (of_side(side + 1).size() <= size)
+    ++side;
+  return of_side(side);
+}
+
 void ContextOptions::describe(config::Fields& f) {
   f.field("size",
           size,
@@ -72,6 +87,13 @@ void ContextOptions::describe(config::Fields& f) {
        .choices = {"ring", "ulysses"}});
 }
 
+std::int64_t ParallelOptions::token_unit() const {
+  // In a ring every rank has two chunks.
+  const std::int64_t chunks =
+      context.size == 1 ? 1 : (context.mode == "ring" ? 2 : 1) * context.size;
+  return std::lcm(chunks, sequence ? context.size * tensor.size : 1);
+}
+
 void ParallelOptions::describe(config::Fields& f) {
   f.section("pipeline", pipeline, "The model's blocks, one after the other, over ranks.");
   f.section("tensor", tensor, "Every layer over ranks.");
@@ -82,9 +104,71 @@ void ParallelOptions::describe(config::Fields& f) {
   f.section("context", context, "Long sequences over ranks.");
 }
 
+namespace {
+
+void erase(json::Value& object, std::string_view key) {
+  std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
+}
+
+bool is_word(const json::Value* value, std::string_view word) {
+  return value != nullptr && value->is_string() && value->as_string() == word;
+}
+
+json::Value* block_of(json::Value& source, std::string_view key) {
+  json::Value* const block = source.find(key);
+  return block != nullptr && block->is_object() ? block : nullptr;
+}
+
+// DeepSpeed's words that mean "as if it were not there", and its word for one of ours.
+void spell_out_deepspeed(json::Value& source) {
+  if (json::Value* const pipeline = block_of(source, "pipeline")) {
+    if (is_word(pipeline->find("stages"), "auto")) erase(*pipeline, "stages");
+    json::Value* const partition = pipeline->find("partition");
+    if (is_word(partition, "best")) {
+      json::Value same = json::Value::string("parameters");
+      same.place = partition->place;
+      same.key_place = partition->key_place;
+      *partition = std::move(same);
+    }
+  }
+  if (json::Value* const tensor = block_of(source, "tensor_parallel")) {
+    const json::Value* const size = tensor->find("autotp_size");
+    const bool off = size != nullptr && size->is_number() && size->as_integer() == 0;
+    if (off || is_word(size, "auto")) erase(*tensor, "autotp_size");
+  }
+}
+
+// Colossal-AI's models take the number of chunks as an argument too.
+void move_chunks(json::Value& source) {
+  json::Value* const model = block_of(source, "model");
+  const json::Value* const chunks = model == nullptr ? nullptr : model->find("num_chunks");
+  if (chunks == nullptr || source.find("NUM_CHUNKS") != nullptr) return;
+  json::Value moved = *chunks;
+  erase(*model, "num_chunks");
+  source["NUM_CHUNKS"] = std::move(moved);
+}
+
+// Colossal-AI's sequence mode: ranks share the tokens, and all hold every weight.
+void move_sequence_mode(json::Value& parallel) {
+  json::Value* const tensor = block_of(parallel, "tensor");
+  if (tensor == nullptr || !is_word(tensor->find("mode"), "sequence")) return;
+  if (parallel.find("context") != nullptr) return;  // two of them: the mode is told to be none
+  json::Value context = std::move(*tensor);
+  erase(context, "mode");
+  context.key_place = context.place;
+  erase(parallel, "tensor");
+  parallel["context"] = std::move(context);
+}
+
+}  // namespace
+
 json::Value spell_out_parallel(json::Value source) {
-  json::Value* const parallel = source.is_object() ? source.find("parallel") : nullptr;
-  if (parallel == nullptr || !parallel->is_object()) return source;
+  if (!source.is_object()) return source;
+  spell_out_deepspeed(source);
+  move_chunks(source);
+  json::Value* const parallel = block_of(source, "parallel");
+  if (parallel == nullptr) return source;
+  std::erase_if(parallel->members(), [](const auto& member) { return member.second.is_null(); });
   for (const char* const key : {"pipeline", "tensor", "context"}) {
     json::Value* const value = parallel->find(key);
     if (value == nullptr || !value->is_number()) continue;
@@ -94,6 +178,7 @@ json::Value spell_out_parallel(json::Value source) {
     (*value)["size"] = std::move(size);
     value->place = place;
   }
+  move_sequence_mode(*parallel);
   return source;
 }
 

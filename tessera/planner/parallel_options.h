@@ -23,6 +23,13 @@ struct TensorOptions {
   std::optional<std::string> mode;
   std::int64_t size = 1;
   std::optional<std::int64_t> depth;
+  /// How its ranks are arranged; their product is less than `size` where that does not fit the
+  /// mode.
+  struct Grid {
+    std::int64_t depth = 1, row = 1, col = 1;
+    [[nodiscard]] std::int64_t size() const { return depth * row * col; }
+  };
+  [[nodiscard]] Grid grid() const;
   void describe(config::Fields& fields);
 };
 struct ContextOptions {
@@ -40,11 +47,16 @@ struct ParallelOptions {
   [[nodiscard]] std::int64_t ranks_per_model() const {
     return pipeline.size * tensor.size * context.size;
   }
+  /// Sequence lengths are multiples of it, so that ranks can share the tokens evenly.
+  [[nodiscard]] std::int64_t token_unit() const;
   void describe(config::Fields& fields);
 };
 
-/// `source` with the short forms written out: "pipeline": 2 is {"size": 2}, a tensor mode of null
-/// is none. Pure.
+/// `source` with the short forms written out: "pipeline": 2 is {"size": 2}, null is nothing, and
+/// Colossal-AI's tensor mode "sequence", which cuts tokens and no weights, is `context`; its
+/// model.num_chunks is NUM_CHUNKS. Of DeepSpeed's blocks `pipeline` and `tensor_parallel`, whose
+/// sizes are other names of keys here, what says nothing ("auto", an autotp_size of 0) is taken
+/// out, and the partition "best" is "parameters". Pure.
 json::Value spell_out_parallel(json::Value source);
 
 /// ParallelOptions::ranks_per_model() of a configuration with the short forms written out; 1 where

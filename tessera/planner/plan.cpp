@@ -164,6 +164,10 @@ class Planner {
       if (plan_.model.model.blocks.empty()) return;
       check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_);
     });
+    attempt("parallel.context", [&] {
+      if (plan_.model.model.blocks.empty()) return;
+      check_context_parallel(plan_, own_ != nullptr, problems_, origins_);
+    });
     attempt("scheduler", [&] { check_schedule(plan_, problems_, origins_); });
     check_auto(draft_.automatic, problems_);
     for (std::string& note : config_notes(plan_.config, origins_))
@@ -280,6 +284,9 @@ class Planner {
     parallel::WeightOptions& weights = plan_.weight_layout;
     weights.working = plan_.working;
     weights.sequence = config.parallel.sequence;
+    weights.tensor = tensor_mode(config.parallel.tensor);
+    weights.context = config.parallel.context.mode == "ulysses" ? nn::ContextMode::Ulysses
+                                                                : nn::ContextMode::Ring;
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
     const bool whole = plan_.shard_ranks == 1 && plan_.data_ranks > 1;

@@ -241,16 +241,29 @@ parallel::StageLayout place_blocks(const PipelineOptions& options,
   return out;
 }
 
+namespace {
+
+/// "wte to h.1 and h.4 to head".
+std::string blocks_of_stage(const Plan& plan, int stage) {
+  const nn::Model& model = plan.model.model;
+  std::vector<std::string> names;
+  for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
+    names.push_back(
+        names_of(model, plan.stages.blocks(stage, chunk, static_cast<int>(model.blocks.size()))));
+  }
+  return text::join(names, " and ");
+}
+
+}  // namespace
+
 std::vector<std::string> stage_lines(const Plan& plan) {
   std::vector<std::string> out;
   const nn::Model& model = plan.model.model;
   const int each = plan.ranks / plan.stages.stages;
   for (int stage = 0; stage < plan.stages.stages; ++stage) {
-    std::vector<std::string> names;
     std::int64_t numel = 0;
     for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
       const auto blocks = plan.stages.blocks(stage, chunk, static_cast<int>(model.blocks.size()));
-      names.push_back(names_of(model, blocks));
       for (int b = blocks.first; b < blocks.second; ++b) {
         for (const ParamInfo& info : declared_by(model.blocks[static_cast<std::size_t>(b)]))
           numel += info.numel();
@@ -262,8 +275,49 @@ std::vector<std::string> stage_lines(const Plan& plan) {
     out.push_back(fmt::format("{} ({}): {}; {} parameters",
                               stage,
                               ranks,
-                              text::join(names, " and "),
+                              blocks_of_stage(plan, stage),
                               text::with_commas(numel)));
+  }
+  return out;
+}
+
+std::vector<std::string> build_lines(const Plan& plan, int rank) {
+  std::vector<std::string> out;
+  const int all = static_cast<int>(plan.model.model.blocks.size());
+  const int stage = plan.mesh().coordinate(rank, mesh::Axis::Pp);
+  for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
+    const auto [first, last] = plan.stages.blocks(stage, chunk, all);
+    out.push_back(fmt::format(
+        "Rank{} build layer {}-{}, {}/{} layers", rank, first, last, last - first, all));
+  }
+  return out;
+}
+
+std::vector<std::string> mesh_lines(const Plan& plan, std::size_t most) {
+  const mesh::Mesh mesh = plan.mesh();
+  std::vector<std::string> out = {fmt::format("{:>4}  {:>5}  {:>3} {:>3} {:>3} {:>3}  {}",
+                                              "rank",
+                                              "stage",
+                                              "pp",
+                                              "dp",
+                                              "cp",
+                                              "tp",
+                                              "blocks")};
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const bool last_free = out.size() + 1 >= most;
+    if (last_free && rank + 1 < plan.ranks) {
+      out.push_back(fmt::format("{:>4}  more ranks", plan.ranks - rank));
+      return out;
+    }
+    const int stage = mesh.coordinate(rank, mesh::Axis::Pp);
+    out.push_back(fmt::format("{:>4}  {:>5}  {:>3} {:>3} {:>3} {:>3}  {}",
+                              rank,
+                              stage,
+                              stage,
+                              mesh.index(rank, mesh::AxisSet::dp()),
+                              mesh.coordinate(rank, mesh::Axis::Cp),
+                              mesh.index(rank, mesh::AxisSet::tp()),
+                              blocks_of_stage(plan, stage)));
   }
   return out;
 }

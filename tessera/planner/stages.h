@@ -3,6 +3,7 @@
 // run.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,5 +35,11 @@ parallel::StageLayout place_blocks(const PipelineOptions& options,
                                    const config::Origins& origins);
 /// One line a stage: its ranks, blocks and parameters.
 std::vector<std::string> stage_lines(const Plan& plan);
+/// What a rank says when it has built its part, in Colossal-AI's words: "Rank2 build layer 3-6, 3/6
+/// layers", a line a chunk; layers are the model's blocks, from the first to before the second.
+std::vector<std::string> build_lines(const Plan& plan, int rank);
+/// The mesh as a table of at most `most` lines (2 at least): a head and a line for each rank with
+/// its stage, its place on every axis and its blocks. What does not fit is counted.
+std::vector<std::string> mesh_lines(const Plan& plan, std::size_t most);
 
 }  // namespace tessera::planner

@@ -306,13 +306,14 @@ mesh::Mesh Plan::mesh() const {
   const int shard = groups ? shard_ranks : data_ranks;
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   const ParallelOptions& parallel = config.parallel;
+  const TensorOptions::Grid tensor = parallel.tensor.grid();
   return mesh::Mesh({of(parallel.pipeline.size),
                      data_ranks / shard,
                      shard,
                      of(parallel.context.size),
-                     1,
-                     1,
-                     of(parallel.tensor.size)});
+                     of(tensor.depth),
+                     of(tensor.row),
+                     of(tensor.col)});
 }
 
 void TrainConfig::describe(config::Fields& f) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -271,32 +272,135 @@ struct CutAxis {
 };
 constexpr std::array kCutAxes = {CutAxis{"heads", "model.num_heads", "heads"},
                                  CutAxis{"ffn", "model.ffn_hidden_size", "features of the MLP"},
-                                 CutAxis{"vocab", "model.vocab_size", "tokens of the vocabulary"}};
+                                 CutAxis{"vocab", "model.vocab_size", "tokens of the vocabulary"},
+                                 CutAxis{"embed", "model.hidden_size", "channels"},
+                                 CutAxis{"", "model.max_positions", "positions"}};
+
+mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
+  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
+  return mesh::Mesh({1, 1, 1, 1, of(grid.depth), of(grid.row), of(grid.col)});
+}
+
+// Into how many parts a dim is cut.
+std::int64_t parts_of(const ParamInfo& info,
+                      std::size_t dim,
+                      nn::TensorMode mode,
+                      const mesh::Mesh& mesh) {
+  std::int64_t parts = 1;
+  for (const mesh::Split& split : nn::spec_of(info, mode).splits) {
+    if (split.dim == static_cast<int>(dim)) parts *= mesh.size(split.axes);
+  }
+  return parts;
+}
+
+// The largest size of the mode, not above that of `tensor`, whose grid has at most `most` parts
+// along what was cut into `parts`.
+std::int64_t nearest_grid(const TensorOptions& tensor, std::int64_t parts, std::int64_t most) {
+  const TensorOptions::Grid grid = tensor.grid();
+  if (tensor_mode(tensor) == nn::TensorMode::OneD) return most;
+  std::int64_t side = grid.row;
+  // In 3d channels are cut twice.
+  const auto parts_at = [&](std::int64_t s) { return parts > grid.row ? s * s : s; };
+  while (side > 1 && parts_at(side) > most)
+    --side;
+  return side * side * (tensor.mode == "3d" ? side : grid.depth);
+}
+
+// Every rank of a grid has samples and an equal part of the channels.
+void check_micro_batch(const Plan& plan,
+                       config::Problems& problems,
+                       const config::Origins& origins) {
+  const TensorOptions& tensor = plan.config.parallel.tensor;
+  const TensorOptions::Grid grid = tensor.grid();
+  const std::int64_t samples = grid.size() / grid.row;
+  if (plan.micro_batch > 0 && plan.micro_batch < samples) {
+    const std::string key = given_batch_key(plan.config);
+    problems.add(
+        origins.place(key),
+        key,
+        fmt::format("a micro-batch of {} sequences cannot be shared by {} ranks (parallel.tensor, "
+                    "mode {}): each needs at least one",
+                    plan.micro_batch,
+                    samples,
+                    *tensor.mode),
+        fmt::format("set {} to {}, or parallel.tensor.mode to \"1d\"", kMicro, samples));
+  }
+  const std::int64_t C = plan.model.hidden_size;
+  if (C % grid.row == 0) return;
+  // Heads divide them too.
+  const std::int64_t unit = std::lcm(grid.row, std::max<std::int64_t>(plan.model.num_heads, 1));
+  const std::int64_t below = C / unit * unit;
+  problems.add(
+      origins.place("model.hidden_size"),
+      "model.hidden_size",
+      fmt::format("{} channels cannot be cut into {} equal parts (parallel.tensor, mode {})",
+                  C,
+                  grid.row,
+                  *tensor.mode),
+      below > 0 ? fmt::format("set it to {} or {}", below, below + unit)
+                : fmt::format("set it to {}", below + unit));
+}
 
 }  // namespace
+
+nn::TensorMode tensor_mode(const TensorOptions& tensor) {
+  const std::string mode = tensor.mode.value_or("1d");
+  if (mode == "1d") return nn::TensorMode::OneD;
+  return mode == "3d" ? nn::TensorMode::ThreeD : nn::TensorMode::TwoD;
+}
 
 void check_tensor_parallel(const Plan& plan,
                            bool own_model,
                            config::Problems& problems,
                            const config::Origins& origins) {
-  const std::int64_t size = plan.config.parallel.tensor.size;
+  const TensorOptions& tensor = plan.config.parallel.tensor;
+  const std::int64_t size = tensor.size;
   if (size <= 1) return;
+  const TensorOptions::Grid grid = tensor.grid();
+  if (grid.size() != size) return;  // check_layout() has told
   constexpr const char* kSize = "parallel.tensor.size";
+  const nn::TensorMode mode = tensor_mode(tensor);
+  const bool on_grid = mode != nn::TensorMode::OneD;
+  if (on_grid && own_model) {
+    problems.add(origins.place("parallel.tensor.mode"),
+                 "parallel.tensor.mode",
+                 fmt::format("mode {} cuts samples and channels between layers, and the program's "
+                             "own model may need all of them",
+                             *tensor.mode),
+                 "set it to \"1d\"");
+    return;
+  }
+  const mesh::Mesh mesh = mesh_of(grid);
   const auto parameters = parameters_of(plan.model.model);
   for (const CutAxis& cut : kCutAxes) {
-    std::int64_t parts = size;
+    std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
     for (const ParamInfo& info : parameters) {
-      for (const mesh::Split& split : nn::spec_of(info, nn::TensorMode::OneD).splits) {
-        const auto dim = static_cast<std::size_t>(split.dim);
-        if (info.axes[dim] == cut.axis) parts = std::min(parts, info.shape[dim] / split.unit);
+      for (std::size_t dim = 0; dim < info.axes.size(); ++dim) {
+        if (info.axes[dim] != cut.axis) continue;
+        const std::int64_t here = parts_of(info, dim, mode, mesh);
+        if (here == 1) continue;
+        // Channels between layers are not bound to heads.
+        const std::int64_t unit = info.axes[dim] == "embed" ? 1 : info.unit;
+        parts = std::max(parts, here);
+        least = std::min(least, info.shape[dim] / unit);
       }
     }
-    if (parts >= size) continue;
+    if (least >= parts) continue;
     problems.add(
         origins.place(kSize),
         kSize,
-        fmt::format("{} ranks cannot share {} {}: each needs at least one", size, parts, cut.name),
-        fmt::format("set it to at most {}, or raise {}", parts, cut.path));
+        fmt::format("{} ranks cannot share {} {}: each needs at least one", parts, least, cut.name),
+        fmt::format(
+            "set it to at most {}, or raise {}", nearest_grid(tensor, parts, least), cut.path));
+  }
+  if (on_grid) check_micro_batch(plan, problems, origins);
+  if (plan.config.parallel.sequence && on_grid) {
+    problems.add(
+        origins.place("parallel.sequence"),
+        "parallel.sequence",
+        fmt::format("mode {} cuts samples and channels between layers, not tokens", *tensor.mode),
+        "set it to false, or parallel.tensor.mode to \"1d\"");
+    return;
   }
   if (plan.config.parallel.sequence && own_model) {
     problems.add(origins.place("parallel.sequence"),
@@ -326,15 +430,67 @@ void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins) {
   const ParallelOptions& parallel = config.parallel;
-  const auto refuse = [&](const char* path, const std::string& value, const char* fix) {
-    problems.add(origins.place(path), path, "not built yet: " + value, fix);
-  };
-  const std::string mode = parallel.tensor.mode.value_or("1d");
   check_grid(parallel.tensor, problems, origins);
-  if (parallel.tensor.size > 1 && mode != "1d")
-    refuse("parallel.tensor.mode", '"' + mode + '"', "set it to \"1d\"");
-  if (parallel.context.size > 1)
-    refuse("parallel.context", std::to_string(parallel.context.size), "set it to 1");
+  if (parallel.context.size <= 1 || parallel.tensor.size <= 1 ||
+      tensor_mode(parallel.tensor) == nn::TensorMode::OneD)
+    return;
+  problems.add(
+      origins.place("parallel.context"),
+      "parallel.context",
+      fmt::format("not built yet: sharing tokens of sequences while parallel.tensor.mode {} cuts "
+                  "samples and channels",
+                  *parallel.tensor.mode),
+      "set parallel.context.size to 1, or parallel.tensor.mode to \"1d\"");
+}
+
+void check_context_parallel(const Plan& plan,
+                            bool own_model,
+                            config::Problems& problems,
+                            const config::Origins& origins) {
+  const ParallelOptions& parallel = plan.config.parallel;
+  const ContextOptions& context = parallel.context;
+  if (context.size <= 1) return;
+  const auto add = [&](const char* path, std::string what, std::string fix) {
+    problems.add(origins.place(path), path, std::move(what), std::move(fix));
+  };
+  if (own_model) {
+    add("parallel.context.size",
+        "the program's own model may need all tokens of a sequence",
+        "set it to 1");
+    return;
+  }
+  const std::int64_t unit = parallel.token_unit(), length = plan.sequence_length;
+  if (length % unit != 0) {
+    const std::string cut = context.mode == "ring"
+                                ? fmt::format("{} chunks, two a rank", 2 * context.size)
+                                : fmt::format("{} chunks", context.size);
+    const bool shared = parallel.sequence && parallel.tensor.size > 1;
+    add("data.sequence_length",
+        fmt::format("{} tokens cannot be cut into {} (parallel.context){}",
+                    length,
+                    cut,
+                    shared ? fmt::format(" and shared by {} ranks once more (parallel.sequence)",
+                                         parallel.tensor.size)
+                           : ""),
+        fmt::format("set it to {}", std::max(unit, length / unit * unit)));
+  }
+  const std::int64_t shares = parallel.tensor.size * context.size;
+  if (context.mode == "ulysses" && plan.model.num_heads % shares != 0) {
+    add("parallel.context.mode",
+        fmt::format("{} heads cannot be shared evenly by tensor {} x context {} = {} ranks",
+                    plan.model.num_heads,
+                    parallel.tensor.size,
+                    context.size,
+                    shares),
+        fmt::format("set it to \"ring\", or model.num_heads to a multiple of {}", shares));
+  }
+  if (problems.concern("optimizer")) return;
+  if (!exchange_needs(plan.config.optimizer).compressed) return;
+  add("optimizer.type",
+      fmt::format("{} compresses the gradients of whole samples, and context-parallel ranks have "
+                  "shares of them (parallel.context)",
+                  plan.config.optimizer.type),
+      "use AdamW, or set parallel.context.size to 1");
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/config/fields.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -40,12 +41,21 @@ void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
 
-/// What tensor parallelism needs of the model, the sequence length and the optimizer. `own_model`:
-/// the program's, whose blocks are unknown.
+/// How layers are cut by that mode.
+nn::TensorMode tensor_mode(const TensorOptions& tensor);
+
+/// What tensor parallelism needs of the model, the micro-batch, the sequence length and the
+/// optimizer. `own_model`: the program's, whose blocks are unknown.
 void check_tensor_parallel(const Plan& plan,
                            bool own_model,
                            config::Problems& problems,
                            const config::Origins& origins);
+
+/// What context parallelism needs of the model, the sequence length and the optimizer.
+void check_context_parallel(const Plan& plan,
+                            bool own_model,
+                            config::Problems& problems,
+                            const config::Origins& origins);
 
 /// What the user should be told of keys that have no effect beside others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);

@@ -39,6 +39,7 @@ struct ParamInfo {
   mesh::ShardSpec spec;
   mesh::Box box = {};     ///< what this rank holds of it; empty: all
   std::int64_t room = 0;  ///< elements of the largest box that a rank holds; 0: all
+  bool copy = false;  ///< another rank of this copy of the model holds the same box and counts it
   [[nodiscard]] std::int64_t numel() const;  ///< global
   [[nodiscard]] bool cut() const { return !spec.splits.empty(); }
   [[nodiscard]] mesh::Box held() const;
@@ -109,12 +110,13 @@ class Param {
     frozen.trainable = false;
     info_ = std::make_shared<const ParamInfo>(std::move(frozen));
   }
-  /// Before it is laid out: the ranks hold it in boxes.
-  void place(mesh::ShardSpec spec, mesh::Box box, std::int64_t room) {
+  /// Before it is laid out: the ranks hold it in boxes. `copy`: as ParamInfo has it.
+  void place(mesh::ShardSpec spec, mesh::Box box, std::int64_t room, bool copy = false) {
     ParamInfo placed = *info_;
     placed.spec = std::move(spec);
     placed.box = std::move(box);
     placed.room = room;
+    placed.copy = copy;
     info_ = std::make_shared<const ParamInfo>(std::move(placed));
   }
   /// Writable by autograd functions that only see the parameter as const.

@@ -235,9 +235,12 @@ TEST_F(BadInput, AKeyThatIsNotBuiltYet) {
       2,
       {config(R"("train_batch_size": 4, "seq_parallel_communication_data_type": "fp16")")},
       {"c.json:6:65", "seq_parallel_communication_data_type", "not built yet", "\"fp32\""});
+}
+
+TEST_F(BadInput, SequencesThatRanksCannotShare) {
   expect_refused(2,
-                 {config(R"("train_batch_size": 4, "parallel": {"context": 2})"), "-n", "2"},
-                 {"parallel.context", "not built yet"});
+                 {config(R"("train_batch_size": 4, "parallel": {"context": 3})"), "-n", "3"},
+                 {"data.sequence_length", "6 chunks, two a rank", "fix: set it to"});
 }
 
 // ---- data ----

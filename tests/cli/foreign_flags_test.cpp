@@ -63,6 +63,25 @@ TEST(ForeignFlags, OfTheTrainerSetTheirKeysToo) {
             R"({"scheduler":{"type":"cosine","params":{"num_warmup_steps":3}}})");
 }
 
+TEST(ForeignFlags, OfMegatronSpreadTheModel) {
+  EXPECT_EQ(set_by({"--tensor-model-parallel-size", "2", "--sequence-parallel"}),
+            R"({"parallel":{"tensor":{"size":2},"sequence":true}})");
+  EXPECT_EQ(set_by({"--pipeline-model-parallel-size=4"}, R"({"parallel": {"pipeline": 2}})"),
+            R"({"parallel":{"pipeline":{"size":4}}})");
+  EXPECT_EQ(set_by({"--context-parallel-size", "2"}), R"({"parallel":{"context":{"size":2}}})");
+}
+
+// Megatron's virtual stages: layers / stages / layers of each.
+TEST(ForeignFlags, LayersOfAVirtualStageBecomeChunks) {
+  const std::vector<std::string> words = {
+      "--num-layers-per-virtual-pipeline-stage", "3", "--pipeline-model-parallel-size", "2"};
+
+  EXPECT_EQ(set_by(words, R"({"model": {"num_layers": 12}})"),
+            R"({"model":{"num_layers":12},"parallel":{"pipeline":{"size":2,"chunks":2}}})");
+  EXPECT_THROW(set_by(words, R"({"model": {"num_layers": 10}})"), Error);
+  EXPECT_THROW(set_by(words), Error);
+}
+
 TEST(ForeignFlags, OverrideAuto) {
   EXPECT_EQ(set_by({"--learning_rate", "1e-4"},
                    R"({"optimizer": {"params": {"lr": "auto", "eps": "auto"}}})"),

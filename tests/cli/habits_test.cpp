@@ -126,5 +126,31 @@ TEST_F(LauncherHabits, FlagsWithoutAMeaningAreTold) {
               AllOf(HasSubstr("--master_port has no meaning here"), HasSubstr("--no_local_rank")));
 }
 
+// Megatron's names; the first table shows what came of them.
+TEST_F(LauncherHabits, MegatronsFlagsSpreadTheModel) {
+  const Outcome o = run_program({"train",
+                                 path("ds.json"),
+                                 "-n",
+                                 "4",
+                                 "--pipeline-model-parallel-size",
+                                 "2",
+                                 "--tensor-model-parallel-size=2",
+                                 "--sequence-parallel",
+                                 "--dry-run"});
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.out,
+              AllOf(HasSubstr("tensor parallel 2 (1d, sequence)"),
+                    HasSubstr("mesh        rank  stage   pp  dp  cp  tp  blocks"),
+                    HasSubstr("   3      1    1   0   0   1  ")));
+  EXPECT_THAT(cure({"train",
+                    path("ds.json"),
+                    "--num-layers-per-virtual-pipeline-stage",
+                    "1",
+                    "--set",
+                    "parallel.pipeline.size=2"}),
+              HasSubstr("parallel.pipeline.chunks"));
+}
+
 }  // namespace
 }  // namespace tessera::cli

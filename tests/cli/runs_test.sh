@@ -217,6 +217,7 @@ pipelines_agree_with_one_rank() {
     expect "$schedule gives the same bits" "$tessera" compare "$box/one" "$box/$schedule"
   done
   expect "the table" says "stage 0 (ranks 0-1): wte" "$box/out"
+  expect "the rank that it built its part" says "Rank3 build layer " "$box/1f1b/logs/rank_00003.log"
   for run in one 1f1b; do
     "$tessera" eval "$box/$run" --threads 1 --json | sed 's/"model":.*//' >"$box/eval-$run"
     "$tessera" generate "$box/$run" --threads 1 --prompt "ROMEO:" --max-new-tokens 30 --temperature 0 >"$box/text-$run" ||

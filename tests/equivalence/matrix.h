@@ -8,12 +8,11 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "equivalence/covering.h"
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
@@ -68,41 +67,6 @@ inline std::vector<Cell> whole_matrix() {
     }
   }
   return cells;
-}
-
-/// Cells in which every pair of values of two dimensions stands together once: the one that adds
-/// most pairs next, until none is missing.
-inline std::vector<Cell> covering(const std::vector<Cell>& cells) {
-  using Pair = std::tuple<std::size_t, std::size_t, std::size_t, std::size_t>;
-  const auto pairs_of = [](const Cell& cell) {
-    std::vector<Pair> pairs;
-    for (std::size_t a = 0; a < Cell::kDimensions; ++a) {
-      for (std::size_t b = a + 1; b < Cell::kDimensions; ++b)
-        pairs.emplace_back(a, cell.index[a], b, cell.index[b]);
-    }
-    return pairs;
-  };
-  std::set<Pair> missing;
-  for (const Cell& cell : cells) {
-    for (const Pair& pair : pairs_of(cell))
-      missing.insert(pair);
-  }
-  std::vector<Cell> chosen;
-  while (!missing.empty()) {
-    const auto adds = [&](const Cell& cell) {
-      const std::vector<Pair> pairs = pairs_of(cell);
-      return std::count_if(
-          pairs.begin(), pairs.end(), [&](const Pair& pair) { return missing.contains(pair); });
-    };
-    const Cell* best = &cells.front();
-    for (const Cell& cell : cells) {
-      if (adds(cell) > adds(*best)) best = &cell;
-    }
-    for (const Pair& pair : pairs_of(*best))
-      missing.erase(pair);
-    chosen.push_back(*best);
-  }
-  return chosen;
 }
 
 inline TinyRun run_of(const Cell& cell) {

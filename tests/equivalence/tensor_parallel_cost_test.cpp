@@ -3,6 +3,8 @@
 // What a layer that several ranks hold moves and keeps: two all-reduces forward and two backward,
 // and as much memory as was planned.
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "equivalence/zero_cost.h"
 #include "support/train_runs.h"
@@ -42,6 +44,56 @@ TEST(TensorParallelTraffic, OfCutTokensIsTheSameInTwiceAsManyCalls) {
   EXPECT_EQ(
       of_one_layer({.ranks = 2, .micro_batch = kB, .stage = 0, .tensor = 2, .sequence = true}),
       8 * kB * kT * kC + 2 * kCutTensors + 2 * kReplicated);
+}
+
+/// A linear layer's input, weight and output on one rank.
+struct Linear {
+  std::int64_t x, w, y;
+};
+/// Query, key and value; attention's output; the two layers of the MLP.
+std::vector<Linear> linears(std::int64_t rows, std::int64_t channel_parts, std::int64_t ranks) {
+  std::vector<Linear> out;
+  for (const auto& [inputs, outputs] :
+       {std::pair{kC, 3 * kC}, std::pair{kC, kC}, std::pair{kC, 4 * kC}, std::pair{4 * kC, kC}})
+    out.push_back(
+        {rows * inputs / channel_parts, inputs * outputs / ranks, rows * outputs / channel_parts});
+  return out;
+}
+
+/// Sums of rows for two norms, gradients of vectors, and a number of each of 12 tensors.
+std::int64_t of_vectors(std::int64_t rows, std::int64_t q) {
+  constexpr std::int64_t kNorms = 4 * kC, kBiases = 9 * kC;
+  return 2 * 2 * (q * 2 * rows) + 2 * (kNorms + kBiases) / q + 2 * 12;
+}
+
+// docs/parallelism.md has the forms.
+TEST(TensorParallelTraffic, OfALayerOnASquareIsThatOfSumma) {
+  constexpr std::int64_t q = 2;
+  for (const std::int64_t depth : {1, 2}) {
+    const std::int64_t batch = 2 * kB, rows = batch * kT / (depth * q);
+    std::int64_t expected = of_vectors(rows, q);
+    for (const Linear& linear : linears(rows, q, q * q))
+      expected += (3 * q - 1) * (linear.x + linear.w) + (depth > 1 ? 2 * linear.w : 0);
+
+    EXPECT_EQ(of_one_layer({.ranks = static_cast<int>(4 * depth),
+                            .micro_batch = batch,
+                            .stage = 0,
+                            .tensor = static_cast<int>(4 * depth),
+                            .mode = depth == 1 ? "2d" : "2.5d",
+                            .depth = static_cast<int>(depth)}),
+              expected);
+  }
+}
+
+TEST(TensorParallelTraffic, OfALayerOnACubeIsThatOfItsFaces) {
+  constexpr std::int64_t q = 2;
+  const std::int64_t batch = 2 * kB, rows = batch * kT / (q * q);
+  std::int64_t expected = of_vectors(rows, q);
+  for (const Linear& linear : linears(rows, q, q * q * q))
+    expected += q * (3 * linear.x + 3 * linear.w + 2 * linear.y);
+
+  EXPECT_EQ(of_one_layer({.ranks = 8, .micro_batch = batch, .stage = 0, .tensor = 8, .mode = "3d"}),
+            expected);
 }
 
 TEST(TensorParallelMemory, IsWhatWasPlanned) {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/test_param.h"
+#include "support/placed_param.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,102 +31,6 @@ using ::testing::HasSubstr;
 
 // Sums of some hundred fp32 products, cut elsewhere.
 constexpr double kTolerance = 2e-6;
-
-at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
-  return at::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(seed), at::kFloat);
-}
-
-double error_of(const at::Tensor& ours, const at::Tensor& expected) {
-  const at::Tensor wanted = expected.detach().to(at::kDouble);
-  return (ours.detach().to(at::kDouble) - wanted).norm().item<double>() /
-         wanted.norm().item<double>();
-}
-
-/// A whole value, its logical axes, and what heads need.
-struct Declared {
-  at::Tensor value;
-  std::vector<std::string> axes;
-  std::int64_t unit = 1;
-};
-
-at::Tensor part_of(const at::Tensor& whole, const mesh::Box& box) {
-  at::Tensor part = whole;
-  for (std::size_t d = 0; d < box.begin.size(); ++d)
-    part = part.narrow(static_cast<std::int64_t>(d), box.begin[d], box.end[d] - box.begin[d]);
-  return part;
-}
-
-/// The part of a parameter that a rank holds, with an open sink.
-class PlacedParam {
- public:
-  PlacedParam(const Declared& declared, const TensorParallel* tensor) : param_(info(declared)) {
-    if (tensor != nullptr) place(param_, *tensor);
-    const at::Tensor part = part_of(declared.value, param_.info().held());
-    param_.attach(part.detach().clone(at::MemoryFormat::Contiguous).set_requires_grad(true));
-    grad_ = at::full(part.sizes(), 123.0F, at::kFloat);
-    param_.grad().open(grad_);
-  }
-  operator const Param&() const { return param_; }  // NOLINT(google-explicit-constructor)
-  const Param* operator&() const { return &param_; }
-  /// What this rank should find of the whole gradient.
-  [[nodiscard]] at::Tensor part(const at::Tensor& whole) const {
-    return part_of(whole, param_.info().held());
-  }
-  at::Tensor grad() {
-    param_.grad().close();
-    return grad_;
-  }
-
- private:
-  static std::shared_ptr<const ParamInfo> info(const Declared& declared) {
-    ParamInfo info;
-    info.name = "test";
-    info.shape = declared.value.sizes().vec();
-    info.matrix_shape = info.shape;
-    info.axes = declared.axes;
-    info.unit = declared.unit;
-    return std::make_shared<const ParamInfo>(std::move(info));
-  }
-  Param param_;
-  at::Tensor grad_;
-};
-
-/// What a function of (x, parameters) gives: its value, and gradients of x and the parameters.
-struct Result {
-  at::Tensor y, dx;
-  std::vector<at::Tensor> grads;
-};
-using Layers =
-    std::function<at::Tensor(const at::Tensor& x, const std::vector<PlacedParam>&, StepContext&)>;
-
-/// Runs it with parts of the parameters; x and dy are what this rank has of them.
-Result run(const Layers& layers,
-           const at::Tensor& x,
-           const at::Tensor& dy,
-           std::vector<PlacedParam>& params,
-           StepContext& context) {
-  const at::Tensor in = x.detach().clone().set_requires_grad(true);
-  std::vector<at::Tensor> inputs = {in};
-  for (const PlacedParam& param : params)
-    inputs.push_back(static_cast<const Param&>(param).tensor());
-  Result out;
-  out.y = layers(in, params, context);
-  const auto grads = torch::autograd::grad(
-      {out.y}, inputs, {dy.to(out.y.scalar_type())}, std::nullopt, false, true);
-  out.dx = grads[0];
-  for (PlacedParam& param : params)
-    out.grads.push_back(param.grad());
-  return out;
-}
-
-std::vector<PlacedParam> placed(const std::vector<Declared>& declared,
-                                const TensorParallel* tensor) {
-  std::vector<PlacedParam> out;
-  out.reserve(declared.size());
-  for (const Declared& one : declared)
-    out.emplace_back(one, tensor);
-  return out;
-}
 
 /// Calls fn on `ranks` tensor-parallel ranks; `sequence`: with shares of the tokens.
 void on_ranks(int ranks,
@@ -269,7 +173,7 @@ TEST(TensorParallelDropout, OfASharesOfTheTokensIsAShareOfTheMask) {
 
   for (std::int64_t part = 0; part < 3; ++part) {
     ops::DropoutKey key = whole;
-    key.part = part;
+    key.parts = {part};
     EXPECT_TRUE(
         at::equal(ops::dropout(ones.narrow(1, 4 * part, 4), key), mask.narrow(1, 4 * part, 4)));
   }

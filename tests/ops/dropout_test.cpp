@@ -72,6 +72,57 @@ TEST(Dropout, AShardDrawsItsPartOfTheMask) {
   }
 }
 
+TEST(Dropout, PartsOfASampleDrawTheirPartsOfTheMask) {
+  const at::Tensor x = random({2, 12, 5}, 1);
+  const at::Tensor all = dropout(x, key_of(0.4, {7, 8}));
+
+  DropoutKey key = key_of(0.4, {7, 8});
+  key.parts = {1, 4};  // of six
+  const at::Tensor own = at::cat({x.slice(1, 2, 4), x.slice(1, 8, 10)}, 1);
+
+  EXPECT_TRUE(same_bits(dropout(own, key), at::cat({all.slice(1, 2, 4), all.slice(1, 8, 10)}, 1)));
+}
+
+TEST(Dropout, AWindowDrawsItsPartOfTheMask) {
+  const at::Tensor x = random({2, 4, 10, 11}, 1);
+  const at::Tensor all = dropout(x, key_of(0.4, {7, 8}));
+  const auto window = [](const at::Tensor& whole) {
+    const at::Tensor matrices = whole.slice(1, 1, 3);
+    const at::Tensor rows = at::cat({matrices.slice(2, 0, 3), matrices.slice(2, 7, 8)}, 2);
+    return at::cat({rows.slice(3, 1, 2), rows.slice(3, 4, 11)}, 3);
+  };
+
+  const auto results = with_threads([&] {
+    return dropout(window(x),
+                   key_of(0.4, {7, 8}),
+                   {.first_matrix = 1,
+                    .rows = 10,
+                    .columns = 11,
+                    .row_runs = {{0, 3}, {7, 8}},
+                    .column_runs = {{1, 2}, {4, 11}}});
+  });
+
+  for (const at::Tensor& result : results)
+    EXPECT_TRUE(same_bits(result, window(all)));
+}
+
+TEST(Dropout, APartOfTheColumnsDrawsItsPartOfTheMask) {
+  const at::Tensor x = random({3, 50, 30}, 1);
+  const at::Tensor all = dropout(x, key_of(0.4, {7, 9, 4}));
+
+  for (const std::int64_t columns : {2, 3, 5}) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      DropoutKey key = key_of(0.4, {7, 9, 4});
+      key.column = column;
+      key.columns = columns;
+      const std::int64_t width = 30 / columns;
+      const at::Tensor part = dropout(x.narrow(2, column * width, width).contiguous(), key);
+      EXPECT_TRUE(same_bits(all.narrow(2, column * width, width).contiguous(), part))
+          << column << " of " << columns;
+    }
+  }
+}
+
 TEST(Dropout, HasTheSameBitsForAnyNumberOfThreads) {
   const at::Tensor x = random({5, 9973}, 1, at::kBFloat16);
 
@@ -110,6 +161,10 @@ TEST(Dropout, WorksOnMetaAndRefusesSamplesThatDoNotFit) {
 
   EXPECT_TRUE(dropout(meta, key_of(0.5, {1, 2})).is_meta());
   EXPECT_THROW(dropout(random({2, 3}, 1), key_of(0.5, {1})), Error);
+  EXPECT_THROW(dropout(random({1, 1, 2, 3}, 1),
+                       key_of(0.5, {1}),
+                       {.rows = 4, .columns = 4, .row_runs = {{0, 2}}, .column_runs = {{0, 4}}}),
+               Error);
 }
 
 }  // namespace

@@ -99,6 +99,22 @@ TEST(DeepSpeedToOurs, NamesWhatHasNoMeaningHere) {
                   HasSubstr("somebodys is left out: unknown key")));
 }
 
+TEST(DeepSpeedToOurs, KeepsPipelinesAndTensorParallelRanks) {
+  const json::Value deepspeed = json_of(R"({"train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 8, "pipeline": {"stages": 2, "partition": "uniform"},
+    "tensor_parallel": {"autotp_size": 2}})");
+
+  const Converted ours = convert_config(deepspeed, Dialect::Tessera);
+  const Converted back = convert_config(ours.value, Dialect::DeepSpeed);
+
+  EXPECT_EQ(ours.value, json_of(R"({"train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 8,
+    "parallel": {"pipeline": {"size": 2, "partition": "uniform"}, "tensor": {"size": 2}}})"));
+  EXPECT_EQ(back.value, deepspeed);
+  EXPECT_THAT(ours.notes, IsEmpty());
+  EXPECT_THAT(back.notes, IsEmpty());
+}
+
 TEST(OursToDeepSpeed, NamesWhatAScriptHasToSay) {
   const Converted out = convert_config(json_of(R"({"model": {"preset": "nano"},
       "data": {"train": "a.txt", "drop_last": false}, "train_batch_size": 8,

@@ -45,6 +45,82 @@ TEST(ParallelOptions, OfSizeOneChangesNothing) {
   EXPECT_EQ(problems_of(R"({"tensor": {"size": 1, "mode": null}})", 2), "");
 }
 
+json::Value spelled(const std::string& text) {
+  return spell_out_parallel(json::parse(text, "c"));
+}
+
+TEST(ParallelOptions, NothingIsNoneAndTheSequenceModeIsContext) {
+  EXPECT_EQ(spelled(R"({"parallel": {"pipeline": null, "tensor": {"size": 1, "mode": null}}})"),
+            json::parse(R"({"parallel": {"tensor": {"size": 1, "mode": null}}})", "c"));
+  EXPECT_EQ(spelled(R"({"parallel": {"tensor": {"size": 4, "mode": "sequence"}}})"),
+            json::parse(R"({"parallel": {"context": {"size": 4}}})", "c"));
+}
+
+Plan plan_with(const std::string& members, int ranks) {
+  return make_plan(json::parse(R"({"model": {"num_layers": 4, "hidden_size": 32, "num_heads": 4,
+                      "max_positions": 16}, "data": {"train": "a.txt"},
+                      "train_micro_batch_size_per_gpu": 1)" +
+                                   members + "}",
+                               "c.json"),
+                   ranks,
+                   "c.json");
+}
+
+TEST(ParallelOptions, ColossalsConfigIsUnderstood) {
+  const Plan plan = plan_with(R"(, "NUM_MICRO_BATCHES": 4, "NUM_CHUNKS": 2,
+      "TENSOR_SHAPE": [1, 16, 32],
+      "parallel": {"pipeline": 2, "tensor": {"mode": "1d", "size": 2}})",
+                              8);
+
+  EXPECT_EQ(plan.mesh().text(), "pp 2 x dp 2 x cp 1 x tp 2");
+  EXPECT_EQ(plan.accumulation, 4);
+  EXPECT_EQ(plan.config.parallel.pipeline.chunks, 2);
+  EXPECT_EQ(plan.config.parallel.pipeline.schedule, "interleaved");
+  EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("TENSOR_SHAPE is accepted")));
+}
+
+TEST(ParallelOptions, TwoNumbersOfMicroBatchesAreToldBoth) {
+  try {
+    plan_with(R"(, "NUM_MICRO_BATCHES": 4, "gradient_accumulation_steps": 2)", 1);
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), AllOf(HasSubstr("NUM_MICRO_BATCHES"), HasSubstr("4 and 2")));
+  }
+}
+
+TEST(ParallelOptions, ANumberOfChunksMayStandInTheModel) {
+  const json::Value source = spelled(R"({"model": {"num_chunks": 2, "num_layers": 4}})");
+
+  EXPECT_EQ(source, json::parse(R"({"model": {"num_layers": 4}, "NUM_CHUNKS": 2})", "c"));
+}
+
+TEST(ParallelOptions, DeepSpeedsBlocksAreUnderstood) {
+  const Plan plan = plan_with(R"(, "gradient_accumulation_steps": 4,
+      "pipeline": {"stages": 2, "partition": "best", "seed_layers": false},
+      "tensor_parallel": {"autotp_size": 2})",
+                              4);
+
+  EXPECT_EQ(plan.mesh().text(), "pp 2 x dp 1 x cp 1 x tp 2");
+  EXPECT_EQ(plan.config.parallel.pipeline.partition.as_string(), "parameters");
+}
+
+TEST(ParallelOptions, DeepSpeedsBlocksThatSayNothingChangeNothing) {
+  const Plan plan = plan_with(R"(, "pipeline": {"stages": "auto"},
+      "tensor_parallel": {"autotp_size": 0})",
+                              2);
+
+  EXPECT_EQ(plan.mesh().text(), "pp 1 x dp 2 x cp 1 x tp 1");
+}
+
+TEST(ParallelOptions, TwoSizesOfOnePipelineAreToldBoth) {
+  try {
+    plan_with(R"(, "pipeline": {"stages": 4}, "parallel": {"pipeline": 2})", 4);
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), AllOf(HasSubstr("pipeline.stages"), HasSubstr("4 and 2")));
+  }
+}
+
 TEST(ParallelOptions, SizesThatDoNotDivideTheRanksAreToldWithTheWholeProduct) {
   EXPECT_THAT(problems_of(R"({"pipeline": 2, "tensor": {"size": 2}})", 6),
               AllOf(HasSubstr("6 ranks"),

@@ -96,6 +96,36 @@ TEST(Stages, StandInTheFirstTable) {
   EXPECT_THAT(table, Contains(HasSubstr("stage 1 (ranks 2-3): h.2 to head; ")));
 }
 
+TEST(Stages, AndTheirRanksStandInTheMesh) {
+  const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"}, "tensor": 2)", 8);
+  const std::vector<std::string> mesh = mesh_lines(plan, 9);
+
+  ASSERT_EQ(mesh.size(), 9U);
+  EXPECT_EQ(mesh[0], "rank  stage   pp  dp  cp  tp  blocks");
+  EXPECT_EQ(mesh[1], "   0      0    0   0   0   0  wte to h.1");
+  EXPECT_EQ(mesh[4], "   3      0    0   1   0   1  wte to h.1");
+  EXPECT_EQ(mesh[5], "   4      1    1   0   0   0  h.2 to head");
+  EXPECT_THAT(first_table(plan, {}), Contains(HasSubstr("rank  stage   pp  dp")));
+}
+
+TEST(Stages, AreToldByTheRanksThatBuiltThem) {
+  const Plan plan = plan_of(R"({"size": 2, "schedule": "zb-v", "partition": [0, 2, 3, 4, 6]})", 4);
+
+  EXPECT_THAT(build_lines(plan, 1),
+              testing::ElementsAre("Rank1 build layer 0-2, 2/6 layers",
+                                   "Rank1 build layer 4-6, 2/6 layers"));
+  EXPECT_THAT(build_lines(plan, 3),
+              testing::ElementsAre("Rank3 build layer 2-3, 1/6 layers",
+                                   "Rank3 build layer 3-4, 1/6 layers"));
+}
+
+TEST(Stages, OfManyRanksAreCutShortInTheTable) {
+  const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"})", 64);
+
+  EXPECT_EQ(mesh_lines(plan, 4).back(), "  62  more ranks");
+  EXPECT_LE(first_table(plan, {}).size(), 25U);
+}
+
 /// Two stages with an untied vocabulary share masters, moments and gradients.
 TEST(Stages, NeedLessMemoryThanTheWholeModel) {
   const auto untied = [](const std::string& pipeline, int ranks) {

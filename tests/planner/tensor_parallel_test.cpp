@@ -66,6 +66,74 @@ TEST(TensorParallelOptions, GridsThatDoNotFitAreToldWithTheNearest) {
               HasSubstr("mode 1d has no depth"));
 }
 
+TEST(TensorParallelOptions, GridsThatFitAreArrangedAsTheirModeSays) {
+  const auto mesh = [](const std::string& tensor, int ranks) {
+    return plan_of(kNano + R"("parallel": {"tensor": )" + tensor + "}", ranks).mesh();
+  };
+  const mesh::Mesh square = mesh(R"({"mode": "2d", "size": 4})", 8),
+                   squares = mesh(R"({"mode": "2.5d", "size": 8, "depth": 2})", 8),
+                   cube = mesh(R"({"mode": "3d", "size": 8})", 8);
+
+  EXPECT_EQ(square.size(mesh::AxisSet::dp()), 2);
+  EXPECT_EQ(square.size(mesh::Axis::TpDepth), 1);
+  EXPECT_EQ(square.size(mesh::Axis::TpRow), 2);
+  EXPECT_EQ(square.size(mesh::Axis::TpCol), 2);
+  for (const mesh::Mesh& three : {squares, cube}) {
+    EXPECT_EQ(three.size(mesh::Axis::TpDepth), 2);
+    EXPECT_EQ(three.size(mesh::Axis::TpRow), 2);
+    EXPECT_EQ(three.size(mesh::Axis::TpCol), 2);
+  }
+}
+
+// 16 x 16 ranks, and 4 heads.
+TEST(TensorParallelOptions, GridsTooLargeForTheModelAreToldWithTheNearest) {
+  EXPECT_THAT(problems_of(R"("model": {"preset": "nano"}, "train_batch_size": 16,
+                     "parallel": {"tensor": {"mode": "2d", "size": 256}})",
+                          256),
+              AllOf(HasSubstr("16 ranks cannot share 4 heads"),
+                    HasSubstr("set it to at most 16, or raise model.num_heads"),
+                    Not(HasSubstr("features of the MLP"))));
+  // 10 x 10 x 10 ranks cut 64 channels into 100 parts; 8 x 8 are as many as there are.
+  EXPECT_THAT(
+      problems_of(R"("model": {"preset": "nano", "hidden_size": 64}, "train_batch_size": 100,
+                     "parallel": {"tensor": {"mode": "3d", "size": 1000}})",
+                  1000),
+      AllOf(HasSubstr("100 ranks cannot share 64 channels"), HasSubstr("set it to at most 512")));
+}
+
+TEST(TensorParallelOptions, OnAGridEveryRankNeedsASampleAndAnEqualPartOfTheChannels) {
+  const std::string model = R"("model": {"preset": "nano", "hidden_size": 132, "num_heads": 4}, )";
+  EXPECT_THAT(problems_of(model + R"("train_micro_batch_size_per_gpu": 2,
+                                     "parallel": {"tensor": {"mode": "3d", "size": 8}})",
+                          8),
+              AllOf(HasSubstr("a micro-batch of 2 sequences cannot be shared by 4 ranks"),
+                    HasSubstr("set train_micro_batch_size_per_gpu to 4")));
+  EXPECT_THAT(problems_of(R"("model": {"preset": "nano"}, "train_batch_size": 9,
+                             "parallel": {"tensor": {"mode": "2d", "size": 9}})",
+                          9),
+              AllOf(HasSubstr("128 channels cannot be cut into 3 equal parts"),
+                    HasSubstr("set it to 120 or 132")));
+}
+
+TEST(TensorParallelOptions, OnAGridTokensStayTogetherAndModelsAreOurs) {
+  EXPECT_THAT(
+      problems_of(kNano + R"("parallel": {"tensor": {"mode": "2d", "size": 4}, "sequence": true})",
+                  4),
+      AllOf(HasSubstr("parallel.sequence"), HasSubstr("mode 2d cuts samples and channels")));
+  try {
+    make_plan(json::parse(R"({"data": {"train": "a.txt", "sequence_length": 128},
+                              "train_batch_size": 8,
+                              "parallel": {"tensor": {"mode": "2d", "size": 4}}})",
+                          "c.json"),
+              4,
+              "c.json",
+              models::gpt2({}));
+    FAIL() << "the program's own model was put on a grid";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("the program's own model may need all of them"));
+  }
+}
+
 TEST(TensorParallelOptions, SharesOfTheTokensMustBeEven) {
   EXPECT_THAT(problems_of(kNano + R"("parallel": {"tensor": 3, "sequence": true})", 3),
               AllOf(HasSubstr("data.sequence_length"),
@@ -123,6 +191,40 @@ TEST(TensorParallelMemory, IsDividedWhereParametersAreCut) {
   EXPECT_EQ(need.optimizer, 8 * (kWhole + kCut / 2));
   EXPECT_EQ(checkpoint_bytes(plan_of(kNano + R"("parallel": {"tensor": 2})", 2)),
             12 * (kWhole + kCut));
+}
+
+// Matrices and tables lie over all ranks of a square or cube, vectors over its side.
+TEST(TensorParallelMemory, OnAGridIsDividedByItsRanks) {
+  constexpr std::int64_t kC = 128;
+  constexpr std::int64_t kMatrices = 4 * 12 * kC * kC + (256 + 128) * kC;
+  constexpr std::int64_t kVectors = 4 * 13 * kC + 2 * kC;
+  const auto parameters = [](const std::string& tensor, int ranks) {
+    return estimate_memory(plan_of(kNano + R"("parallel": {"tensor": )" + tensor + "}", ranks))
+        .parameters;
+  };
+
+  EXPECT_EQ(parameters(R"({"mode": "2d", "size": 4})", 4), 4 * (kMatrices / 4 + kVectors / 2));
+  EXPECT_EQ(parameters(R"({"mode": "2.5d", "size": 8, "depth": 2})", 8),
+            4 * (kMatrices / 4 + kVectors / 2));
+  EXPECT_EQ(parameters(R"({"mode": "3d", "size": 8})", 8), 4 * (kMatrices / 8 + kVectors / 2));
+}
+
+TEST(TensorParallelMemory, OfActivationsOnAGridShrinks) {
+  const auto activations = [](const std::string& parallel, int ranks) {
+    return estimate_memory(
+               plan_of(
+                   R"("model": {"preset": "nano"}, "train_micro_batch_size_per_gpu": 8)" + parallel,
+                   ranks))
+        .activations;
+  };
+  const std::int64_t one = activations("", 1);
+  const std::int64_t square =
+      activations(R"(, "parallel": {"tensor": {"mode": "2d", "size": 4}})", 4);
+  const std::int64_t cube =
+      activations(R"(, "parallel": {"tensor": {"mode": "3d", "size": 8}})", 8);
+
+  EXPECT_LT(square, one / 2);
+  EXPECT_LT(cube, square);
 }
 
 TEST(TensorParallelMemory, OfActivationsShrinksAndSequenceShrinksItFurther) {

@@ -73,9 +73,15 @@ planner::Plan TinyRun::plan(const Layout& layout) const {
   if (!layout.pipeline.empty())
     config["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
   if (layout.tensor > 1) {
-    config["parallel"]["tensor"]["mode"] = json::Value::string("1d");
+    config["parallel"]["tensor"]["mode"] = json::Value::string(layout.mode);
+    if (layout.depth > 1)
+      config["parallel"]["tensor"]["depth"] = json::Value::integer(layout.depth);
     config["parallel"]["tensor"]["size"] = json::Value::integer(layout.tensor);
     config["parallel"]["sequence"] = json::Value::boolean(layout.sequence);
+  }
+  if (layout.context > 1) {
+    config["parallel"]["context"]["size"] = json::Value::integer(layout.context);
+    config["parallel"]["context"]["mode"] = json::Value::string(layout.context_mode);
   }
   return planner::make_plan(config, layout.ranks, "tiny.json");
 }

@@ -34,6 +34,10 @@ struct Layout {
   std::string pipeline = {};  ///< `parallel.pipeline`, as JSON; empty: none
   int tensor = 1;             ///< ranks that hold a layer between them
   bool sequence = false;      ///< and its tokens
+  std::string mode = "1d";    ///< of `tensor`
+  int depth = 1;              ///< of mode 2.5d
+  int context = 1;            ///< ranks that share the tokens of every sample
+  std::string context_mode = "ring";
 };
 
 /// A tiny GPT on the text of a temporary folder. `changes` are applied to the configuration before

@@ -237,6 +237,7 @@ void PullTransport::abort(const Error& error) noexcept {
 void PullTransport::count(const Span& span, std::int64_t times) {
   traffic_.elements += times * static_cast<std::int64_t>(span.count);
   traffic_.bytes += times * static_cast<std::int64_t>(span.bytes());
+  ++traffic_.calls;
 }
 
 void PullTransport::count(const Group& group, const Span& span, std::int64_t times) {
@@ -244,6 +245,7 @@ void PullTransport::count(const Group& group, const Span& span, std::int64_t tim
   Traffic& of_group = traffic_of_[group.id];
   of_group.elements += times * static_cast<std::int64_t>(span.count);
   of_group.bytes += times * static_cast<std::int64_t>(span.bytes());
+  ++of_group.calls;
 }
 
 Traffic PullTransport::traffic(const Group& group) const {

@@ -8,32 +8,13 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/tensor_parallel/transfers.h"
 #include "tessera/ops/linear.h"
-#include "tessera/tensor/dtype.h"
 
 namespace tessera::nn::one_d {
 namespace {
 
 using namespace detail;
-
-comm::Span span_of(const at::Tensor& x) {
-  return {x.data_ptr(), static_cast<std::size_t>(x.numel()), from_torch(x.scalar_type()), {}};
-}
-
-comm::CallSite site(const StepContext& context, const char* what) {
-  return TESSERA_HERE(fmt::format("{} of {}", what, context.block_name));
-}
-
-void finish(const comm::WorkPtr& work) {
-  work->wait();
-  work->wait_reusable();
-}
-
-/// Sums are made in fp32 and rounded once; there is none over fp16, which travels as fp32.
-at::Tensor foldable(const at::Tensor& x) {
-  const at::Tensor plain = x.contiguous();
-  return plain.scalar_type() == at::kHalf ? plain.to(at::kFloat) : plain;
-}
 
 /// The sum over the ranks; x may be overwritten.
 at::Tensor all_reduce(const at::Tensor& x, StepContext& context, const char* what) {
@@ -201,12 +182,16 @@ at::Tensor gather_vocab(const at::Tensor& x, const Param& weight, StepContext& c
   return GatherVocabNode::apply(x, GatherVocabNode::Use{&weight, &context});
 }
 
-at::Tensor all_of(const at::Tensor& mine, const char* what, StepContext& context) {
+at::Tensor all_of(const at::Tensor& mine,
+                  const comm::Group& group,
+                  const char* what,
+                  StepContext& context) {
   auto sizes = mine.sizes().vec();
-  sizes.insert(sizes.begin(), context.tensor->group->size());
+  sizes.insert(sizes.begin(), group.size());
   const at::Tensor all = at::empty(sizes, mine.options());
+  if (all.numel() == 0 || all.is_meta()) return all;
   finish(context.tensor->world->transport().all_gather(
-      *context.tensor->group, span_of(mine), span_of(all), site(context, what)));
+      group, span_of(mine), span_of(all), site(context, what)));
   return all;
 }
 

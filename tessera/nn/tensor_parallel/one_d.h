@@ -45,7 +45,24 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           bool want_grad,
                                           StepContext& context);
 
-/// What every rank gives, in rank order: [ranks, ...].
-at::Tensor all_of(const at::Tensor& mine, const char* what, StepContext& context);
+/// Of rows whose logits [N, V / ranks] lie over the ranks of `group`, this rank's columns from
+/// `first` on: the sum of the cross-entropies. The logits are overwritten: where `want_grad` they
+/// become its gradient.
+double cross_entropy_(const at::Tensor& logits_NV,
+                      const std::int64_t* labels_N,
+                      std::int64_t first,
+                      std::int64_t vocab,
+                      double label_smoothing,
+                      bool want_grad,
+                      const comm::Group& group,
+                      StepContext& context);
+/// How many labels count. Error{Data} for one outside of the vocabulary.
+std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab);
+
+/// What every rank of the group gives, in rank order: [ranks, ...].
+at::Tensor all_of(const at::Tensor& mine,
+                  const comm::Group& group,
+                  const char* what,
+                  StepContext& context);
 
 }  // namespace tessera::nn::one_d

@@ -67,7 +67,7 @@ class Share {
   }
 
   /// d loss / d logits, in the logits' place; after loss().
-  const at::Tensor& gradient(std::int64_t vocab) {
+  void gradient(std::int64_t vocab) {
     by_rows(rows(), [&](std::int64_t row, std::int64_t count) {
       const at::Tensor some = logits_.narrow(0, row, count);
       some.mul_(factor_.narrow(0, row, count));
@@ -80,7 +80,6 @@ class Share {
         *logit -= static_cast<float>(1.0 - smoothing_);
       }
     }
-    return logits_;
   }
 
  private:
@@ -98,6 +97,8 @@ class Share {
   at::Tensor largest_, factor_;
 };
 
+}  // namespace
+
 std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab) {
   const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
   std::int64_t count = 0;
@@ -113,7 +114,19 @@ std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab) {
   return count;
 }
 
-}  // namespace
+double cross_entropy_(const at::Tensor& logits_NV,
+                      const std::int64_t* labels_N,
+                      std::int64_t first,
+                      std::int64_t vocab,
+                      double label_smoothing,
+                      bool want_grad,
+                      const comm::Group& group,
+                      StepContext& context) {
+  Share share(logits_NV, labels_N, first, label_smoothing);
+  const double loss = share.loss(all_of(share.measure(), group, "loss", context), vocab);
+  if (want_grad) share.gradient(vocab);
+  return loss;
+}
 
 ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           const Param& weight_VC,
@@ -136,17 +149,20 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
   if (want_grad && narrow) out.dlogits_NV = at::empty({N, weight.size(0)}, x_NC.options());
   for (std::int64_t row = 0; row < N; row += step) {
     const std::int64_t rows = std::min(step, N - row);
-    Share share(ops::linear(x_NC.narrow(0, row, rows), weight, {}, at::kFloat),
-                labels.const_data_ptr<std::int64_t>() + row,
-                info.held().begin.front(),
-                label_smoothing);
-    out.loss_sum += share.loss(all_of(share.measure(), "loss", context), V);
+    const at::Tensor logits = ops::linear(x_NC.narrow(0, row, rows), weight, {}, at::kFloat);
+    out.loss_sum += cross_entropy_(logits,
+                                   labels.const_data_ptr<std::int64_t>() + row,
+                                   info.held().begin.front(),
+                                   V,
+                                   label_smoothing,
+                                   want_grad,
+                                   *context.tensor->group,
+                                   context);
     if (!want_grad) continue;
-    const at::Tensor& gradient = share.gradient(V);
     if (narrow) {
-      out.dlogits_NV.narrow(0, row, rows).copy_(gradient);
+      out.dlogits_NV.narrow(0, row, rows).copy_(logits);
     } else {
-      out.dlogits_NV = gradient;  // of all rows
+      out.dlogits_NV = logits;  // of all rows
     }
   }
   return out;

@@ -13,28 +13,85 @@
 namespace tessera::nn {
 namespace {
 
+/// What a dim is of a parameter.
+enum class Part : std::uint8_t {
+  Any,
+  Outputs,   ///< features that a matrix [outputs, inputs] makes
+  Inputs,    ///< features that it takes
+  Rows,      ///< of a table that is looked up, and serves as the head's matrix too
+  Channels,  ///< of that table
+  Vector     ///< the only dim that has a name: norms, biases
+};
+
+constexpr mesh::AxisSet kDepth = {mesh::Axis::TpDepth}, kRow = {mesh::Axis::TpRow},
+                        kCol = {mesh::Axis::TpCol};
+
 struct Row {
   TensorMode mode;
-  std::string_view axis;
+  Part part;
+  std::string_view axis;  ///< "*": any
   mesh::AxisSet over;
+  mesh::AxisSet then = {};  ///< what the first cut leaves is cut over these
 };
-/// Axes that are not here are replicated.
+/// The first row that fits counts. Axes that are not here are replicated.
 constexpr std::array kTable = {
-    Row{TensorMode::OneD, "heads", mesh::AxisSet::tp()},
-    Row{TensorMode::OneD, "ffn", mesh::AxisSet::tp()},
-    Row{TensorMode::OneD, "vocab", mesh::AxisSet::tp()},
+    Row{TensorMode::OneD, Part::Any, "heads", mesh::AxisSet::tp()},
+    Row{TensorMode::OneD, Part::Any, "ffn", mesh::AxisSet::tp()},
+    Row{TensorMode::OneD, Part::Any, "vocab", mesh::AxisSet::tp()},
+    // Channels of what runs between layers lie over the rows of the grid, samples over its columns.
+    Row{TensorMode::TwoD, Part::Outputs, "*", kRow},
+    Row{TensorMode::TwoD, Part::Inputs, "*", kCol},
+    Row{TensorMode::TwoD, Part::Rows, "*", kCol},
+    Row{TensorMode::TwoD, Part::Channels, "*", kRow},
+    Row{TensorMode::TwoD, Part::Vector, "*", kRow},
+    // Between layers channels lie over the rows of the cube, inside of a pair over its depth.
+    Row{TensorMode::ThreeD, Part::Vector, "embed", kRow},
+    Row{TensorMode::ThreeD, Part::Any, "embed", kRow, kCol},
+    Row{TensorMode::ThreeD, Part::Any, "*", kDepth},
 };
+
+bool is_table(const ParamInfo& info) {
+  return info.axes.size() == 2 && info.axes[1] == "embed" &&
+         (info.axes[0].empty() || info.axes[0] == "vocab");
+}
+
+Part part_of(const ParamInfo& info, std::size_t dim) {
+  if (is_table(info)) return dim == 0 ? Part::Rows : Part::Channels;
+  const auto named = std::count_if(
+      info.axes.begin(), info.axes.end(), [](const std::string& axis) { return !axis.empty(); });
+  if (named == 1) return Part::Vector;
+  return dim + 1 == info.axes.size() ? Part::Inputs : Part::Outputs;
+}
+
+const Row* row_of(const ParamInfo& info, std::size_t dim, TensorMode mode) {
+  const Part part = part_of(info, dim);
+  const std::string& axis = info.axes[dim];
+  if (axis.empty() && part != Part::Rows) return nullptr;
+  const auto row = std::find_if(kTable.begin(), kTable.end(), [&](const Row& candidate) {
+    return candidate.mode == mode && (candidate.part == Part::Any || candidate.part == part) &&
+           (candidate.axis == "*" || candidate.axis == axis);
+  });
+  return row == kTable.end() ? nullptr : &*row;
+}
+
+bool cuts_over(const mesh::ShardSpec& spec, mesh::Axis axis) {
+  return std::any_of(spec.splits.begin(), spec.splits.end(), [&](const mesh::Split& split) {
+    return split.axes.has(axis);
+  });
+}
 
 }  // namespace
 
 mesh::ShardSpec spec_of(const ParamInfo& info, TensorMode mode) {
   mesh::ShardSpec spec = info.spec;
   for (std::size_t d = 0; d < info.axes.size(); ++d) {
-    const auto row = std::find_if(kTable.begin(), kTable.end(), [&](const Row& candidate) {
-      return candidate.mode == mode && candidate.axis == info.axes[d];
-    });
-    if (row == kTable.end()) continue;
-    spec.splits.push_back({.dim = static_cast<int>(d), .axes = row->over, .unit = info.unit});
+    const Row* const row = row_of(info, d, mode);
+    if (row == nullptr) continue;
+    // Heads stay whole; channels between layers are cut anywhere.
+    const std::int64_t unit = info.axes[d] == "embed" ? 1 : info.unit;
+    spec.splits.push_back({.dim = static_cast<int>(d), .axes = row->over, .unit = unit});
+    if (!row->then.empty())
+      spec.splits.push_back({.dim = static_cast<int>(d), .axes = row->then, .unit = unit});
   }
   return spec;
 }
@@ -47,11 +104,21 @@ void place(Param& param, const TensorParallel& tensor) {
   // The first rank has the largest part of every dim, the last one the smallest.
   const mesh::Box first = mesh::local_box(info.shape, spec, mesh, tensor.group->ranks.front());
   const mesh::Box last = mesh::local_box(info.shape, spec, mesh, tensor.group->ranks.back());
+  int parts = 1;
+  bool copy = false;
+  const int rank = tensor.world->rank();
+  for (const mesh::Axis axis : {mesh::Axis::TpDepth, mesh::Axis::TpRow, mesh::Axis::TpCol}) {
+    if (cuts_over(spec, axis)) {
+      parts *= mesh.size(axis);
+    } else if (mesh.coordinate(rank, axis) > 0) {
+      copy = true;
+    }
+  }
   TESSERA_REQUIRE(last.numel() > 0 || info.numel() == 0,
                   Config,
-                  fmt::format("{} cannot be cut into {} parts", info.name, tensor.group->size()),
+                  fmt::format("{} cannot be cut into {} parts", info.name, parts),
                   "lower parallel.tensor.size");
-  param.place(spec, mesh::local_box(info.shape, spec, mesh, tensor.world->rank()), first.numel());
+  param.place(spec, mesh::local_box(info.shape, spec, mesh, rank), first.numel(), copy);
 }
 
 }  // namespace tessera::nn

@@ -85,7 +85,7 @@ void StageLink::send_flow(int part, const nn::Flow& flow) {
 
 nn::Flow StageLink::receive_flow(int part, const nn::Batch& batch, const nn::StepContext& context) {
   const std::string what = fmt::format("flow into part {}", part);
-  nn::Flow flow = shape_of(part, batch, context.cuts_tokens());
+  nn::Flow flow = shape_of(part, batch, context);
   for (auto* tensors : {&flow.diff, &flow.fixed}) {
     for (at::Tensor& tensor : *tensors)
       tensor = receive(rank_of_part(part - 1), kFlow + part, tensor, what);
@@ -127,15 +127,19 @@ at::Tensor StageLink::from_objective(const at::Tensor& mine, std::int64_t numel)
   return out;
 }
 
-const nn::Flow& StageLink::shape_of(int part, const nn::Batch& batch, bool cuts_tokens) {
-  std::vector<nn::Flow>& flows = known_[key_of(batch) + (cuts_tokens ? ";cut" : "")];
-  if (flows.empty()) flows = run_on_meta(batch, cuts_tokens);
+const nn::Flow& StageLink::shape_of(int part,
+                                    const nn::Batch& batch,
+                                    const nn::StepContext& context) {
+  std::vector<nn::Flow>& flows = known_[key_of(batch) + (context.cuts_tokens() ? ";cut" : "") +
+                                        (context.shares_tokens() ? ";shared" : "")];
+  if (flows.empty()) flows = run_on_meta(batch, context);
   return flows.at(static_cast<std::size_t>(part));
 }
 
 /// What every part begins with. Blocks are pure and their flows follow from the batch, so any mode
 /// has the same shapes.
-std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch, bool cuts_tokens) {
+std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch,
+                                             const nn::StepContext& of_run) {
   const c10::NoGradGuard no_grad;
   const auto last = static_cast<std::size_t>(layout_.bounds[layout_.bounds.size() - 2]);
   while (probes_.size() < last) {
@@ -158,9 +162,10 @@ std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch, bool cuts_t
   nn::StepContext context(nn::Mode::Eval, 0);
   context.batch = &meta;
   if (tensor_) {
-    tensor_->sequence = cuts_tokens;
+    tensor_->sequence = of_run.cuts_tokens();
     context.tensor = &*tensor_;
   }
+  if (of_run.shares_tokens()) context.context_parallel = of_run.context_parallel;
   std::vector<nn::Flow> flows(1);
   nn::Flow flow;
   for (std::size_t b = 0; b < last; ++b) {

@@ -50,8 +50,8 @@ class StageLink {
     std::unique_ptr<nn::Block> block;
     std::vector<std::shared_ptr<Param>> params;
   };
-  const nn::Flow& shape_of(int part, const nn::Batch& batch, bool cuts_tokens);
-  std::vector<nn::Flow> run_on_meta(const nn::Batch& batch, bool cuts_tokens);
+  const nn::Flow& shape_of(int part, const nn::Batch& batch, const nn::StepContext& context);
+  std::vector<nn::Flow> run_on_meta(const nn::Batch& batch, const nn::StepContext& of_run);
   void send(int rank, int channel, const at::Tensor& tensor, const std::string& what);
   at::Tensor receive(int rank, int channel, const at::Tensor& like, const std::string& what);
   [[nodiscard]] int rank_of_part(int part) const;

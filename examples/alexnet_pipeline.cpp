@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// AlexNet on synthetic pictures, over the stages of a pipeline. The network is a plain list of
+// blocks that knows of no ranks: `-p 2` cuts it in two, and with as many threads a rank the losses
+// stay the same to the bit, whatever -p is.
+//
+//   alexnet_pipeline [-p STAGES] [--ranks RANKS] [--threads OF_A_RANK] [--steps 200]
+//                    [--batch 256] [--side 64]
+//
+// Pictures are SIDE x SIDE (224 as in the paper, small ones for a try). Ranks beyond the stages are
+// data-parallel. Source: Krizhevsky 2014, "One weird trick for parallelizing convolutional neural
+// networks", in the sizes of torchvision; batch and optimizer of DeepSpeed's pipeline tutorial.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/philox.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/launch.h"
+#include "tessera/engine/trainer.h"
+#include "tessera/nn/functional.h"
+#include "tessera/planner/stages.h"
+#include "tessera/planner/train_config.h"
+
+// Legend: B batch, H height, W width, C channels, K pixels of a window's side, F features.
+namespace {
+
+using namespace tessera;  // NOLINT: an example reads better so
+
+constexpr std::int64_t kColours = 3, kClasses = 10, kBytes = 256;
+constexpr std::int64_t kLeastSide = 63;  // smaller ones have no pixel left for the last pooling
+constexpr double kDropout = 0.5;
+
+/// Sums of many products keep the size of one (source: He et al. 2015).
+Init he_normal(std::int64_t inputs) {
+  return Init::normal(std::sqrt(2.0 / static_cast<double>(inputs)));
+}
+
+/// All windows of `side` x `side` pixels, `step` apart: [B, H, W, C] -> [B, H', W', C, K, K], a
+/// view.
+at::Tensor windows(const at::Tensor& x_BHWC, std::int64_t side, std::int64_t step) {
+  return x_BHWC.unfold(1, side, step).unfold(2, side, step);
+}
+
+struct ConvolutionSizes {
+  std::int64_t in = 0, out = 0, side = 3, step = 1, padding = 1;
+  bool pooled = false;  ///< the largest of 3 x 3 pixels, 2 apart
+  [[nodiscard]] std::int64_t pixels(std::int64_t before) const {
+    const std::int64_t after = (before + 2 * padding - side) / step + 1;
+    return pooled ? (after - 3) / 2 + 1 : after;
+  }
+};
+
+/// relu(x * weight + bias) over the picture, as one matrix product of all windows.
+class Convolution final : public nn::Block {
+ public:
+  explicit Convolution(ConvolutionSizes sizes) : sizes_(sizes) {}
+  void declare(nn::Params& params) override {
+    const std::int64_t inputs = sizes_.in * sizes_.side * sizes_.side;
+    weight_ = params.add("weight", {sizes_.out, inputs}, {"", ""}, he_normal(inputs));
+    bias_ = params.add("bias", {sizes_.out}, {""}, Init::zeros());
+  }
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    const at::Tensor x_BHWC = in.diff.empty() ? picture(batch) : in.diff.at(0);
+    const std::int64_t p = sizes_.padding;
+    const at::Tensor padded = at::constant_pad_nd(x_BHWC, {0, 0, p, p, p, p});
+    const at::Tensor seen = windows(padded, sizes_.side, sizes_.step);
+    const at::Tensor rows = seen.reshape({seen.size(0), seen.size(1), seen.size(2), -1});
+    at::Tensor y_BHWC = at::clamp_min(nn::linear(rows, *weight_, bias_, context), 0);
+    if (sizes_.pooled) y_BHWC = at::amax(windows(y_BHWC, 3, 2), {-2, -1});
+    return {.flow = {.diff = {y_BHWC}}};
+  }
+
+ private:
+  /// Bytes as numbers between -1 and 1, in the type of the weights.
+  [[nodiscard]] at::Tensor picture(const nn::Batch& batch) const {
+    const at::Tensor& bytes = batch.tensor("input_ids");
+    const auto side = static_cast<std::int64_t>(
+        std::lround(std::sqrt(static_cast<double>(bytes.size(1) / kColours))));
+    const at::Tensor x = bytes.to(weight_->tensor().scalar_type()) / 127.5 - 1.0;
+    return x.view({bytes.size(0), side, side, kColours});
+  }
+
+  ConvolutionSizes sizes_;
+  Param* weight_ = nullptr;
+  Param* bias_ = nullptr;
+};
+
+/// relu(dropout(x) * weight + bias) of all features of a picture.
+class Dense final : public nn::Block {
+ public:
+  Dense(std::int64_t in, std::int64_t out) : in_(in), out_(out) {}
+  void declare(nn::Params& params) override {
+    weight_ = params.add("weight", {out_, in_}, {"", ""}, he_normal(in_));
+    bias_ = params.add("bias", {out_}, {""}, Init::zeros());
+  }
+  nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
+    const at::Tensor& x = in.diff.at(0);
+    const at::Tensor x_BF =
+        nn::dropout(x.reshape({x.size(0), in_}), context.dropout("dropout", kDropout));
+    return {.flow = {.diff = {at::clamp_min(nn::linear(x_BF, *weight_, bias_, context), 0)}}};
+  }
+
+ private:
+  std::int64_t in_, out_;
+  Param* weight_ = nullptr;
+  Param* bias_ = nullptr;
+};
+
+/// Cross-entropy over the classes; a picture has one label, the first of its row.
+class Classes final : public nn::Objective {
+ public:
+  explicit Classes(std::int64_t in) : in_(in) {}
+  void declare(nn::Params& params) override {
+    weight_ = params.add("weight", {kClasses, in_}, {"", ""}, he_normal(in_));
+  }
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    const at::Tensor x_B1F = in.diff.at(0).unsqueeze(1);
+    const at::Tensor labels_B1 = batch.tensor("labels").narrow(1, 0, 1).contiguous();
+    const nn::VocabLoss loss =
+        nn::vocab_loss(x_B1F, *weight_, labels_B1, /*label_smoothing=*/0.0, context);
+    return {.terms = {{.name = "loss", .sum = loss.sum}}};
+  }
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
+    return {static_cast<double>(batch.tensor("labels").size(0))};
+  }
+
+ private:
+  std::int64_t in_;
+  Param* weight_ = nullptr;
+};
+
+/// The whole network. Nothing here says how it is spread.
+nn::Model alexnet(std::int64_t side) {
+  const std::vector<ConvolutionSizes> convolutions = {
+      {.in = kColours, .out = 64, .side = 11, .step = 4, .padding = 2, .pooled = true},
+      {.in = 64, .out = 192, .side = 5, .padding = 2, .pooled = true},
+      {.in = 192, .out = 384},
+      {.in = 384, .out = 256},
+      {.in = 256, .out = 256, .pooled = true}};
+  nn::Model model;
+  std::int64_t pixels = side;
+  for (const ConvolutionSizes& sizes : convolutions) {
+    model.blocks.push_back({"features." + std::to_string(model.blocks.size()),
+                            [sizes] { return std::make_unique<Convolution>(sizes); }});
+    pixels = sizes.pixels(pixels);
+  }
+  const std::int64_t features = 256 * pixels * pixels;
+  const std::int64_t width = 4096 * side / 224;  // of the paper for its pictures
+  model.blocks.push_back(
+      {"classifier.0", [=] { return std::make_unique<Dense>(features, width); }});
+  model.blocks.push_back({"classifier.1", [=] { return std::make_unique<Dense>(width, width); }});
+  model.blocks.push_back({"classifier.2", [=] { return std::make_unique<Classes>(width); }});
+  return model;
+}
+
+/// Pictures that are a function of their number: stripes whose distance is the class, in a colour
+/// of their own, under noise.
+class Pictures final : public data::Dataset {
+ public:
+  Pictures(std::int64_t size, std::int64_t side) : size_(size), side_(side) {}
+  [[nodiscard]] std::int64_t size() const override { return size_; }
+  [[nodiscard]] std::int64_t length() const override { return side_ * side_ * kColours; }
+  bool get(std::int64_t index,
+           std::int64_t* input_ids,
+           std::int64_t* labels,
+           std::int64_t* mask) const override {
+    const Philox random{static_cast<std::uint64_t>(index)};
+    const std::int64_t label = index % kClasses;
+    for (std::int64_t i = 0; i < length(); ++i) {
+      const std::int64_t colour = i % kColours, x = i / kColours % side_;
+      const std::int64_t stripe = x / (label + 2) % 2 * (kBytes / 2);
+      const auto noise = static_cast<std::int64_t>(random(static_cast<std::uint64_t>(i))[0] % 64);
+      input_ids[i] = (stripe + noise + (colour == label % kColours ? 48 : 0)) % kBytes;
+      labels[i] = i == 0 ? label : -100;
+      mask[i] = 1;
+    }
+    return false;
+  }
+
+ private:
+  std::int64_t size_, side_;
+};
+
+/// Prints every tenth loss, as steps_per_print of the tutorial.
+class Print final : public engine::Hook {
+ public:
+  Print() : Hook(kReport) {}
+  [[nodiscard]] std::string_view name() const override { return "print"; }
+  void after_train_iter(engine::Trainer& trainer, const engine::StepReport& report) override {
+    if (!trainer.engine().world().speaks() || report.step % 10 != 0) return;
+    std::printf("step %ld loss %.4f\n", static_cast<long>(report.step), report.loss);
+  }
+};
+
+struct Options {
+  std::int64_t stages = 1, ranks = 0, threads = 0, steps = 200, batch = 256, side = 64;
+};
+
+Options read_options(int argc, char** argv) {
+  Options out;
+  const std::map<std::string, std::int64_t*> numbers = {{"-p", &out.stages},
+                                                        {"--ranks", &out.ranks},
+                                                        {"--threads", &out.threads},
+                                                        {"--steps", &out.steps},
+                                                        {"--batch", &out.batch},
+                                                        {"--side", &out.side}};
+  for (int i = 1; i < argc; i += 2) {
+    const auto found = numbers.find(argv[i]);
+    TESSERA_REQUIRE(found != numbers.end() && i + 1 < argc,
+                    Config,
+                    std::string("unknown or unfinished option ") + argv[i],
+                    "see the first lines of examples/alexnet_pipeline.cpp");
+    *found->second = std::atoll(argv[i + 1]);
+  }
+  if (out.ranks == 0) out.ranks = out.stages;
+  TESSERA_REQUIRE(out.side >= kLeastSide,
+                  Config,
+                  "pictures of --side " + std::to_string(out.side) + " are too small",
+                  "use --side " + std::to_string(kLeastSide) + " or more");
+  return out;
+}
+
+planner::Plan make_plan(const Options& options) {
+  json::Value c = json::parse(R"({"data": {"train": "synthetic pictures"},
+    "train_micro_batch_size_per_gpu": 8,
+    "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8}},
+    "parallel": {"pipeline": {"partition": "parameters"}}})",
+                              "alexnet_pipeline");
+  c["data"]["sequence_length"] = json::Value::integer(options.side * options.side * kColours);
+  c["train_batch_size"] = json::Value::integer(options.batch);
+  c["trainer"]["max_steps"] = json::Value::integer(options.steps);
+  if (options.threads > 0) c["run"]["threads_per_rank"] = json::Value::integer(options.threads);
+  c["parallel"]["pipeline"]["size"] = json::Value::integer(options.stages);
+  return planner::make_plan(
+      c, static_cast<int>(options.ranks), "alexnet_pipeline", alexnet(options.side));
+}
+
+int train(const Options& options) {
+  planner::Plan plan = make_plan(options);
+  const auto pictures = std::make_shared<data::Datasets>();
+  pictures->train = std::make_unique<Pictures>(options.batch * 10, options.side);
+  engine::finish_plan(plan, *pictures);
+
+  const auto report = [](const std::vector<std::string>& lines) {
+    for (const std::string& line : lines)
+      std::fprintf(stderr, "%s\n", line.c_str());
+  };
+  return engine::run_ranks(plan, report, [&](comm::World& world) {
+    const auto engine = engine::initialize(plan, world, pictures);
+    for (const std::string& line : planner::build_lines(plan, world.rank()))
+      std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+    engine::Trainer trainer(*engine);
+    trainer.attach(std::make_unique<Print>());
+    return trainer.fit();
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return train(read_options(argc, argv));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.text().c_str());
+    return exit_code(error.kind());
+  }
+}

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera verify: whether a layout trains what one rank trains, and how far from it.
+#include "tessera/engine/verify.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/config_file.h"
+#include "tessera/cli/foreign_flags.h"
+#include "tessera/cli/ranks.h"
+#include "tessera/cli/terminal.h"
+#include "tessera/engine/engine.h"
+#include "tessera/launch/early_stop.h"
+#include "tessera/launch/launch.h"
+#include "tessera/planner/memory.h"
+#include "tessera/planner/overrides.h"
+#include "tessera/planner/reference.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr int kExitDifferent = 1;
+/// Bounds of the loss are promised for so many steps.
+constexpr std::int64_t kSteps = 10;
+
+struct VerifyWords {
+  std::string config;
+  std::optional<std::int64_t> ranks;
+  std::string against = "single";
+  std::int64_t steps = kSteps;
+  std::vector<std::string> set;
+  Common common;
+};
+
+bool parse(VerifyWords& words, const std::vector<std::string>& line) {
+  Arguments arguments(
+      "verify",
+      "Trains the first steps of CONFIG on -n ranks and on one rank with the same micro-batches, "
+      "one thread each, and compares the first gradient, the losses and the weights: to the bit "
+      "where the layout promises it, else within the promised bounds. Nothing is written into the "
+      "run's folder. Exit code 1 where a promise is broken.",
+      {"tessera verify my.json -n 4",
+       "tessera verify my.json -n 4 --set parallel.pipeline=2 --set zero_optimization.stage=3",
+       "tessera verify my.json -n 2 --set parallel.tensor=2 --steps 5 -v    every tensor",
+       "tessera verify my.json -n 8 --json"});
+  arguments.positional(
+      "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
+  arguments.option(kRanksOption, &words.ranks, "Local ranks of the layout [1]");
+  arguments.option("--against", &words.against, "What it is compared with: single [single]");
+  arguments.option("--steps", &words.steps, "Steps to train [10]");
+  arguments.option(
+      "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
+  arguments.common(words.common, /*has_json=*/true);
+  return arguments.parse(line);
+}
+
+void check(const VerifyWords& words) {
+  TESSERA_REQUIRE(words.against == "single",
+                  Config,
+                  fmt::format("--against {}: expected single", words.against),
+                  "two other layouts are compared by way of one rank: verify each of them");
+  TESSERA_REQUIRE(
+      words.steps >= 1, Config, fmt::format("--steps {}: expected 1 or more", words.steps), "");
+  TESSERA_REQUIRE(!launch::detect_launcher(),
+                  Unsupported,
+                  "not possible here: tessera verify under a launcher, which starts one layout",
+                  "start it alone: tessera verify CONFIG -n 2");
+}
+
+json::Value source_of(const VerifyWords& words,
+                      const ForeignFlags& foreign,
+                      const std::string& path) {
+  json::Value source = read_config(path);
+  apply(foreign, source);
+  for (const std::string& assignment : words.set)
+    planner::apply_override(source, assignment);
+  // More threads would cut sums by the number of cores that a rank happens to have.
+  planner::set_key(source, "run.threads_per_rank", json::Value::integer(1), "tessera verify");
+  return source;
+}
+
+/// A layout: what it trains, and the same for its first gradient.
+struct Side {
+  planner::Plan plan, gradient;
+};
+
+/// All that can be wrong is known before the first rank starts.
+Side side_of(planner::Plan plan, const std::string& path) {
+  const json::Value keeping = planner::keeping_gradient(plan.resolved);
+  planner::Plan gradient = planner::make_plan(keeping, plan.ranks, path);
+  return {std::move(plan), std::move(gradient)};
+}
+
+void finish(Side& side, const data::Datasets& data) {
+  for (planner::Plan* plan : {&side.plan, &side.gradient}) {
+    engine::finish_plan(*plan, data);
+    planner::check_memory(*plan, launch::available_memory());
+  }
+}
+
+data::TokenizeOptions tokenize_options(const planner::Plan& plan, const launch::EarlyStop& early) {
+  data::TokenizeOptions how;
+  how.poll = [&early] { early.check(); };
+  how.text_field = plan.config.data.text_field;
+  how.invalid_utf8 = plan.config.data.invalid_utf8;
+  how.threads = launch::usable_cores();
+  return how;
+}
+
+/// One line of the verdict: the largest deviation of a kind, where it is, and what it may be.
+struct Finding {
+  std::string what;  ///< "first gradient"
+  double largest = 0.0;
+  std::string where;
+  std::optional<double> bound;  ///< nothing: no promise
+  bool kept = true;
+};
+
+Finding loss_finding(const engine::Deviations& found, const planner::Promise& promise) {
+  Finding out{.what = "loss", .where = "every step", .bound = promise.loss};
+  for (std::size_t s = 0; s < found.losses.size(); ++s) {
+    const double deviation = found.losses[s];
+    // Later steps are shown, and promised nothing: roundings grow.
+    if (deviation > out.largest) {
+      out.largest = deviation;
+      out.where = fmt::format("step {}", s + 1);
+    }
+    if (static_cast<std::int64_t>(s) < kSteps) out.kept = out.kept && deviation <= promise.loss;
+  }
+  if (promise.bits) out.kept = found.same_losses;
+  return out;
+}
+
+Finding tensor_finding(const std::string& what,
+                       const engine::Deviations& found,
+                       engine::Deviation engine::TensorDeviation::*kind,
+                       std::optional<double> bound,
+                       bool bits) {
+  Finding out{.what = what, .where = "every tensor", .bound = bound};
+  for (const engine::TensorDeviation& tensor : found.tensors) {
+    const engine::Deviation& deviation = tensor.*kind;
+    const bool kept =
+        bits ? deviation.same_bits : !bound || deviation.relative <= bound.value_or(0);
+    // The first that differs stands there until one is further off.
+    if (deviation.relative > out.largest || (out.kept && !kept)) {
+      out.largest = std::max(out.largest, deviation.relative);
+      out.where = tensor.name;
+    }
+    out.kept = out.kept && kept;
+  }
+  return out;
+}
+
+std::vector<Finding> findings_of(const engine::Deviations& found, const planner::Promise& promise) {
+  // Optimizers like Adam make an update of full size of a gradient that is only rounding.
+  const std::optional<double> weights = promise.bits ? std::optional(0.0) : std::nullopt;
+  return {
+      tensor_finding("first gradient",
+                     found,
+                     &engine::TensorDeviation::gradient,
+                     promise.gradient,
+                     promise.bits),
+      loss_finding(found, promise),
+      tensor_finding("weights", found, &engine::TensorDeviation::weights, weights, promise.bits)};
+}
+
+std::string in_words(double deviation) {
+  return deviation == 0 ? "0" : fmt::format("{:.2e}", deviation);
+}
+
+std::string bound_in_words(const Finding& finding, const planner::Promise& promise) {
+  if (promise.bits) return "the same bits";
+  return finding.bound ? fmt::format("at most {:.1e}", *finding.bound) : "no bound";
+}
+
+std::string layout_text(const planner::Plan& plan) {
+  return fmt::format("{} {}: {}, ZeRO stage {}, micro-batch {} x accumulation {}",
+                     plan.ranks,
+                     plan.ranks == 1 ? "rank" : "ranks",
+                     plan.mesh().text(),
+                     plan.zero_stage,
+                     plan.micro_batch,
+                     plan.accumulation);
+}
+
+/// Everything that the two outputs tell.
+struct Verdict {
+  const Side& layout;
+  const Side& single;
+  const planner::Promise& promise;
+  const engine::Deviations& found;
+  std::vector<Finding> findings;
+  [[nodiscard]] bool kept() const {
+    return std::all_of(
+        findings.begin(), findings.end(), [](const Finding& finding) { return finding.kept; });
+  }
+};
+
+void print_tensors(Terminal& terminal, const engine::Deviations& found) {
+  std::size_t width = 6;
+  for (const engine::TensorDeviation& tensor : found.tensors)
+    width = std::max(width, tensor.name.size());
+  terminal.line(
+      fmt::format("{:<{}}  {:>14}  {:>14}", "tensor", width, "first gradient", "weights"));
+  for (const engine::TensorDeviation& tensor : found.tensors) {
+    terminal.line(fmt::format("{:<{}}  {:>14}  {:>14}",
+                              tensor.name,
+                              width,
+                              in_words(tensor.gradient.relative),
+                              in_words(tensor.weights.relative)));
+  }
+  terminal.line("");
+}
+
+void print_table(Terminal& terminal, const Verdict& verdict, bool verbose) {
+  terminal.line("layout    " + layout_text(verdict.layout.plan));
+  terminal.line("against   " + layout_text(verdict.single.plan));
+  terminal.line("promise   " + (verdict.promise.bits ? std::string("the same bits")
+                                                     : "within rounding: " + verdict.promise.why));
+  terminal.line("");
+  if (verbose) print_tensors(terminal, verdict.found);
+  terminal.line(fmt::format("{:<15} {:>9}   {:<32} {}",
+                            fmt::format("{} steps", verdict.found.losses.size()),
+                            "largest",
+                            "at",
+                            "promised"));
+  for (const Finding& finding : verdict.findings) {
+    terminal.line(fmt::format("{:<15} {:>9}   {:<32} {}{}",
+                              finding.what,
+                              in_words(finding.largest),
+                              finding.where,
+                              bound_in_words(finding, verdict.promise),
+                              finding.kept ? "" : "   BROKEN"));
+  }
+  terminal.line("");
+  terminal.line(verdict.kept() ? "equal: the layout keeps its promise"
+                               : "different: the layout does not train what one rank trains");
+}
+
+/// Infinity, which JSON has no word for, is null.
+json::Value finding_json(const Finding& finding) {
+  json::Value out;
+  out["largest"] = json::Value::number(finding.largest);
+  out["where"] = json::Value::string(finding.where);
+  out["bound"] = finding.bound ? json::Value::number(*finding.bound) : json::Value();
+  out["kept"] = json::Value::boolean(finding.kept);
+  return out;
+}
+
+json::Value side_json(const planner::Plan& plan) {
+  json::Value out;
+  out["ranks"] = json::Value::integer(plan.ranks);
+  out["mesh"] = json::Value::string(plan.mesh().text());
+  out["zero_stage"] = json::Value::integer(plan.zero_stage);
+  out["micro_batch"] = json::Value::integer(plan.micro_batch);
+  out["accumulation"] = json::Value::integer(plan.accumulation);
+  return out;
+}
+
+void print_json(const Verdict& verdict) {
+  json::Value out;
+  out["equal"] = json::Value::boolean(verdict.kept());
+  out["promise"] = json::Value::string(verdict.promise.bits ? "bits" : "rounding");
+  if (!verdict.promise.bits) out["why"] = json::Value::string(verdict.promise.why);
+  out["steps"] = json::Value::integer(static_cast<std::int64_t>(verdict.found.losses.size()));
+  out["layout"] = side_json(verdict.layout.plan);
+  out["against"] = side_json(verdict.single.plan);
+  const std::vector<const char*> keys = {"first_gradient", "loss", "weights"};
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    out[keys[i]] = finding_json(verdict.findings[i]);
+  json::Value tensors = json::Value::object();
+  for (const engine::TensorDeviation& tensor : verdict.found.tensors) {
+    tensors[tensor.name] = json::Value::object(
+        {{"first_gradient", json::Value::number(tensor.gradient.relative)},
+         {"weights", json::Value::number(tensor.weights.relative)},
+         {"same_bits",
+          json::Value::boolean(tensor.gradient.same_bits && tensor.weights.same_bits)}});
+  }
+  out["tensors"] = std::move(tensors);
+  std::printf("%s\n", out.dump().c_str());
+}
+
+/// Both layouts one after the other, in a folder that goes with this.
+class Trainings {
+ public:
+  Trainings(const Side& layout, const Side& single, std::int64_t steps)
+      : layout_(layout), single_(single), steps_(steps) {}
+
+  /// The first exit code that is not 0, or 0.
+  int run(Terminal* shown,
+          const std::shared_ptr<const data::Datasets>& data,
+          const launch::EarlyStop& early) {
+    const engine::Report report = [](const std::vector<std::string>& lines) {
+      for (const std::string& line : lines)
+        log::error(line);
+    };
+    for (const auto& [side, trace, name] : {std::tuple(&single_, &single_trace_, "single"),
+                                            std::tuple(&layout_, &trace_, "layout")}) {
+      early.check();
+      if (shown != nullptr)
+        shown->live(fmt::format("training {} steps: {}", steps_, layout_text(side->plan)));
+      *trace = engine::trace_layout(
+          side->plan, side->gradient, data, steps_, folder_.path() / name, report);
+      if (shown != nullptr) shown->live("");
+      if (trace->code != kExitOk) return trace->code;
+    }
+    return kExitOk;
+  }
+  [[nodiscard]] engine::Deviations compare() const {
+    return engine::compare_traces(single_trace_, trace_);
+  }
+
+ private:
+  const Side& layout_;
+  const Side& single_;
+  std::int64_t steps_;
+  files::TempDir folder_;
+  engine::LayoutTrace single_trace_, trace_;
+};
+
+std::string path_of(const VerifyWords& words, const ForeignFlags& foreign) {
+  TESSERA_REQUIRE(words.config.empty() || foreign.config.empty(),
+                  Config,
+                  fmt::format("two configurations: {} and {}", words.config, foreign.config),
+                  "name one of them");
+  const std::string path = words.config.empty() ? foreign.config : words.config;
+  TESSERA_REQUIRE(!path.empty(),
+                  Config,
+                  "tessera verify: CONFIG is missing",
+                  "tessera init nano --data my.txt > my.json; tessera verify my.json -n 2");
+  return path;
+}
+
+int run_verify(const VerifyWords& words, const json::Value& source, const std::string& path) {
+  planner::Plan plan = planner::make_plan(source, ranks_of(words.ranks), path);
+  const planner::Promise promise = planner::promise_of(plan);
+  Side single = side_of(planner::make_plan(planner::on_one_rank(plan), 1, path), path);
+  Side layout = side_of(std::move(plan), path);
+
+  const launch::EarlyStop early;
+  const auto data = engine::open_data(layout.plan, tokenize_options(layout.plan, early));
+  finish(layout, *data);
+  finish(single, *data);
+  const std::int64_t steps = std::min(words.steps, layout.plan.max_steps);
+
+  Terminal terminal;
+  const bool table = !words.common.json && !words.common.quiet;
+  Trainings trainings(layout, single, steps);
+  const int code = trainings.run(table ? &terminal : nullptr, data, early);
+  if (code != kExitOk) return code;
+  const engine::Deviations found = trainings.compare();
+  const Verdict verdict{layout, single, promise, found, findings_of(found, promise)};
+  if (words.common.json) print_json(verdict);
+  if (table) print_table(terminal, verdict, words.common.verbose);
+  return verdict.kept() ? kExitOk : kExitDifferent;
+}
+
+int verify(const std::vector<std::string>& line) {
+  std::vector<std::string> rest = line;
+  for (const std::string& word : line)
+    refuse_script(word, line);
+  const ForeignFlags foreign = take_foreign_flags(rest);
+  VerifyWords words;
+  if (!parse(words, rest)) return kExitOk;
+  const std::string path = path_of(words, foreign);
+  check(words);
+  for (const std::string& note : foreign.notes)
+    log::warn(note);
+  return run_verify(words, source_of(words, foreign, path), path);
+}
+
+TESSERA_COMMAND("verify", "tell whether a layout trains what one rank trains", verify);
+
+}  // namespace
+}  // namespace tessera::cli

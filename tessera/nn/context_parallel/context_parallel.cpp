@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/nn/context_parallel/context_parallel.h"
+
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/nn/block.h"
+#include "tessera/nn/functional.h"
+#include "tessera/nn/step_context.h"
+
+namespace tessera::nn {
+
+std::int64_t num_chunks(ContextMode mode, std::int64_t ranks) {
+  return mode == ContextMode::Ring ? 2 * ranks : ranks;
+}
+
+std::vector<std::int64_t> chunks_of(ContextMode mode, std::int64_t ranks, std::int64_t index) {
+  if (mode == ContextMode::Ulysses) return {index};
+  return {index, 2 * ranks - 1 - index};
+}
+
+at::Tensor own_tokens(const at::Tensor& x_BT, const ContextParallel& context) {
+  const std::int64_t ranks = context.group->size(), chunks = num_chunks(context.mode, ranks);
+  TESSERA_REQUIRE(
+      x_BT.dim() >= 2 && x_BT.size(1) % chunks == 0,
+      Shape,
+      fmt::format("{} tokens cannot be cut into {} chunks for {} context-parallel ranks",
+                  x_BT.dim() >= 2 ? x_BT.size(1) : 0,
+                  chunks,
+                  ranks),
+      fmt::format("choose a sequence length that is a multiple of {}", chunks));
+  const std::int64_t size = x_BT.size(1) / chunks;
+  std::vector<at::Tensor> own;
+  for (const std::int64_t chunk : chunks_of(context.mode, ranks, context.group->index))
+    own.push_back(x_BT.narrow(1, chunk * size, size));
+  return at::cat(own, 1);
+}
+
+Batch own_tokens(const Batch& batch, const ContextParallel& context) {
+  Batch out = batch;
+  for (const char* const name : {"input_ids", "labels"}) {
+    if (batch.has(name)) out.set(name, own_tokens(batch.tensor(name), context));
+  }
+  return out;
+}
+
+std::vector<std::int64_t> parts_of_sample(const StepContext& context) {
+  const bool shared = context.shares_tokens();
+  if (!shared && !context.cuts_tokens()) return {};
+  std::vector<std::int64_t> chunks = {0};
+  if (shared) {
+    const ContextParallel& with = *context.context_parallel;
+    chunks = chunks_of(with.mode, with.group->size(), with.group->index);
+  }
+  const std::int64_t shares = context.cuts_tokens() ? context.tensor->group->size() : 1,
+                     share = context.cuts_tokens() ? context.tensor->group->index : 0;
+  // Neither the bounds of a chunk nor those of a share cut a unit.
+  const std::int64_t units = std::lcm(std::ssize(chunks), shares);
+  const std::int64_t of_chunk = units / std::ssize(chunks), of_share = units / shares;
+  std::vector<std::int64_t> parts;
+  for (std::int64_t unit = share * of_share; unit < (share + 1) * of_share; ++unit) {
+    parts.push_back(chunks[static_cast<std::size_t>(unit / of_chunk)] * of_chunk + unit % of_chunk);
+  }
+  return parts;
+}
+
+at::Tensor positions(const at::Tensor& ids_BT, std::int64_t most, const StepContext& context) {
+  const bool shared = context.shares_tokens();
+  const std::int64_t length =
+      ids_BT.size(1) * (shared ? context.context_parallel->group->size() : 1);
+  const std::int64_t first = context.position, last = first + length;
+  TESSERA_REQUIRE(last <= most,
+                  Shape,
+                  fmt::format("{} tokens are more than the model has positions ({})", last, most),
+                  fmt::format("give it at most {} tokens at a time", most));
+  const at::Tensor all = at::arange(first, last, ids_BT.options()).unsqueeze(0);
+  return (shared ? own_tokens(all, *context.context_parallel) : all).expand_as(ids_BT);
+}
+
+}  // namespace tessera::nn

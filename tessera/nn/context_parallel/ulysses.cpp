@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/context_parallel/attention.h"
+#include "tessera/tensor/dtype.h"
+
+namespace tessera::nn {
+namespace {
+
+using namespace detail;
+
+comm::Span span_of(const at::Tensor& x) {
+  return {x.data_ptr(), static_cast<std::size_t>(x.numel()), from_torch(x.scalar_type()), {}};
+}
+
+/// Part j of x [P, ...] goes to rank j; what comes stands in rank order.
+at::Tensor all_to_all(const at::Tensor& x, const StepContext& context, const char* what) {
+  const at::Tensor out = at::empty(x.sizes(), x.options());
+  if (x.is_meta()) return out;
+  const at::Tensor in = x.contiguous();
+  const ContextParallel& with = *context.context_parallel;
+  const comm::WorkPtr work = with.world->transport().all_to_all(
+      *with.group,
+      span_of(in),
+      span_of(out),
+      TESSERA_HERE(fmt::format("{} of {}", what, context.block_name)));
+  work->wait();
+  work->wait_reusable();
+  return out;
+}
+
+at::Tensor to_heads(const at::Tensor& x, const StepContext& context) {
+  const std::int64_t N = x.size(0), H = x.size(1), T = x.size(2), K = x.size(3),
+                     P = context.context_parallel->group->size();
+  TESSERA_REQUIRE(
+      H % P == 0,
+      Shape,
+      fmt::format("{} heads cannot be shared evenly by {} context-parallel ranks", H, P),
+      "choose a number of heads that they divide, or parallel.context.mode \"ring\"");
+  const at::Tensor parts = x.reshape({N, P, H / P, T, K}).transpose(0, 1);
+  return all_to_all(parts, context, "tokens for heads")
+      .permute({1, 2, 0, 3, 4})
+      .reshape({N, H / P, P * T, K});
+}
+
+at::Tensor to_tokens(const at::Tensor& x, const StepContext& context) {
+  const std::int64_t N = x.size(0), heads = x.size(1), K = x.size(3),
+                     P = context.context_parallel->group->size(), T = x.size(2) / P;
+  const at::Tensor parts = x.reshape({N, heads, P, T, K}).permute({2, 0, 1, 3, 4});
+  return all_to_all(parts, context, "heads for tokens")
+      .transpose(0, 1)
+      .reshape({N, P * heads, T, K});
+}
+
+struct ToHeadsNode : torch::autograd::Function<ToHeadsNode> {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, StepContext* context) {
+    keep(node, context);
+    return to_heads(x, *context);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    return {to_tokens(grads[0], *kept<StepContext*>(node)), {}};
+  }
+};
+
+struct ToTokensNode : torch::autograd::Function<ToTokensNode> {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, StepContext* context) {
+    keep(node, context);
+    return to_tokens(x, *context);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    return {to_heads(grads[0], *kept<StepContext*>(node)), {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor tokens_to_heads(const at::Tensor& x_NHTK, StepContext& context) {
+  return ToHeadsNode::apply(x_NHTK, &context);
+}
+
+at::Tensor heads_to_tokens(const at::Tensor& x_NHTK, StepContext& context) {
+  return ToTokensNode::apply(x_NHTK, &context);
+}
+
+}  // namespace tessera::nn

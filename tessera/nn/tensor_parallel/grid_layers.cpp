@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers, norms and tables on a grid of ranks.
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/mesh/shard_spec.h"
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/tensor_parallel/own_rows.h"
+#include "tessera/ops/embedding.h"
+#include "tessera/ops/linear.h"
+
+namespace tessera::nn::grid {
+namespace {
+
+using namespace detail;
+
+/// The axes over which samples lie of what a vector is added to: all ranks along them have it.
+mesh::AxisSet users_of(const ParamInfo& vector, const StepContext& context) {
+  const bool between =
+      std::find(vector.axes.begin(), vector.axes.end(), "embed") != vector.axes.end();
+  const TensorMode mode = context.tensor->mode;
+  return (between ? stream(mode) : inner(mode)).samples();
+}
+
+struct LinearNode : torch::autograd::Function<LinearNode> {
+  struct Use {
+    const Param* weight;
+    const Param* bias;
+    StepContext* context;
+  };
+  // As in nn/linear.cpp: the bias has the third edge, if any.
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& x,
+                            const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias,
+                            std::optional<at::ScalarType> out,
+                            Use use) {
+    node->save_for_backward({x, weight});
+    keep(node, use);
+    const at::Tensor y = multiply(
+        by_samples(x), weight, use.weight->info(), out.value_or(x.scalar_type()), *use.context);
+    if (bias) y.add_(bias->view({-1}));
+    auto sizes = x.sizes().vec();
+    sizes.front() = y.size(0);
+    sizes.back() = y.size(2);
+    return y.view(sizes);
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    const Use use = kept<Use>(node);
+    const at::Tensor dy = by_samples(grads[0]).to(x.scalar_type());
+    const at::Tensor all = gathered(dy, use.weight->info(), *use.context);
+    at::Tensor dx;
+    if (node->needs_input_grad(0))
+      dx = input_grad(all, weight, use.weight->info(), *use.context).reshape(x.sizes());
+    if (node->needs_input_grad(1)) {
+      weight_gradient(*use.context, [all, x, use] {
+        weight_grad(all, by_samples(x), *use.weight, 1.0F, *use.context);
+      });
+    }
+    if (use.bias != nullptr && node->needs_input_grad(2)) {
+      weight_gradient(*use.context, [dy, use] { write_bias(dy, *use.bias, *use.context); });
+    }
+    return {dx, {}, {}, {}, {}};
+  }
+
+  static void write_bias(const at::Tensor& dy_BRO, const Param& bias, StepContext& context) {
+    const at::Tensor own = at::zeros({dy_BRO.size(2)}, dy_BRO.options().dtype(at::kFloat));
+    if (dy_BRO.numel() > 0) ops::linear_bias_grad(rows(dy_BRO), own, /*accumulate=*/false);
+    const at::Tensor all = sum(own, users_of(bias.info(), context), context, "gradients of a bias");
+    bias.grad().write(all.view(bias.grad().out().sizes()));
+  }
+};
+
+/// A row's channels lie on several ranks, which tell each other two sums of it. All in fp32, sums
+/// over channels and rows in fp64.
+struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
+  struct Use {
+    const Param* weight;
+    const Param* bias;
+    StepContext* context;
+  };
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& x,
+                            const at::Tensor& weight,
+                            const at::Tensor& bias,
+                            double eps,
+                            Use use) {
+    if (x.is_meta()) {
+      const at::Tensor none = at::empty({rows(x).size(0), 1}, x.options().dtype(at::kFloat));
+      node->save_for_backward({x, weight, none, none});
+      keep(node, use);
+      return at::empty_like(x);
+    }
+    const at::Tensor wide = rows(x).to(at::kFloat);
+    const comm::Group& ranks = channels_of(*use.context);
+    const std::int64_t C = wide.size(1);
+    TESSERA_ASSERT(C * ranks.size() == use.weight->info().numel());
+    // Sums of squares around the rank's own mean: nothing cancels.
+    const at::Tensor own_mean = wide.mean(1, /*keepdim=*/true, at::kDouble);
+    const at::Tensor squares =
+        (wide - own_mean.to(at::kFloat)).square_().sum(1, /*keepdim=*/true, at::kDouble);
+    const at::Tensor all = one_d::all_of(
+        at::stack({own_mean, squares}), ranks, "means and squares of rows", *use.context);
+    const at::Tensor means = all.select(1, 0), mean = means.mean(at::IntArrayRef{0});
+    const at::Tensor square =
+        all.select(1, 1).sum(0) + static_cast<double>(C) * (means - mean).square().sum(0);
+    const double channels = static_cast<double>(C) * ranks.size();
+    const at::Tensor rstd = (square / channels + eps).rsqrt().to(at::kFloat);
+    const at::Tensor center = mean.to(at::kFloat);
+    node->save_for_backward({x, weight, center, rstd});
+    keep(node, use);
+    const at::Tensor y = (wide - center).mul_(rstd).mul_(weight).add_(bias);
+    return y.to(x.scalar_type()).view(x.sizes());
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];
+    const Use use = kept<Use>(node);
+    if (x.is_meta()) return {at::empty_like(x), {}, {}, {}, {}};
+    const at::Tensor dy = rows(grads[0]).to(at::kFloat);
+    const at::Tensor normal = (rows(x).to(at::kFloat) - mean).mul_(rstd);
+    const bool wants_weight = node->needs_input_grad(1), wants_bias = node->needs_input_grad(2);
+    if (wants_weight || wants_bias) {
+      weight_gradient(*use.context, [dy, normal, wants_weight, wants_bias, use] {
+        write(dy, normal, wants_weight, wants_bias, use);
+      });
+    }
+    const comm::Group& ranks = channels_of(*use.context);
+    const double channels = static_cast<double>(dy.size(1)) * ranks.size();
+    const at::Tensor dnormal = dy * weight.to(at::kFloat);
+    const at::Tensor own = at::stack({dnormal.sum(1, /*keepdim=*/true, at::kDouble),
+                                      (dnormal * normal).sum(1, /*keepdim=*/true, at::kDouble)});
+    const at::Tensor means =
+        (one_d::all_of(own, ranks, "sums of rows", *use.context).sum(0) / channels).to(at::kFloat);
+    const at::Tensor dx = (dnormal - means[0]).sub_(normal * means[1]).mul_(rstd);
+    return {dx.to(x.scalar_type()).view(x.sizes()), {}, {}, {}, {}};
+  }
+
+  static void write(const at::Tensor& dy,
+                    const at::Tensor& normal,
+                    bool wants_weight,
+                    bool wants_bias,
+                    const Use& use) {
+    const at::Tensor own = at::stack({(dy * normal).sum(0, /*keepdim=*/false, at::kDouble),
+                                      dy.sum(0, /*keepdim=*/false, at::kDouble)})
+                               .to(at::kFloat);
+    const at::Tensor all =
+        sum(own, users_of(use.weight->info(), *use.context), *use.context, "gradients of a norm");
+    if (wants_weight) use.weight->grad().write(all[0]);
+    if (wants_bias) use.bias->grad().write(all[1]);
+  }
+
+  static const comm::Group& channels_of(const StepContext& context) {
+    return along({stream(context.tensor->mode).channels}, context);
+  }
+};
+
+/// Every rank looks up the tokens of all ranks along the minor axis of samples in the rows that it
+/// holds, and the sums go to whose tokens they are.
+struct TableNode : torch::autograd::Function<TableNode> {
+  struct Use {
+    const Param* table;
+    StepContext* context;
+    OwnRows own;
+    std::int64_t batch;
+  };
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& ids,
+                            const at::Tensor& table,
+                            Use use) {
+    StepContext& context = *use.context;
+    const Spread spread = stream(context.tensor->mode);
+    const Range samples = major_samples(use.batch, spread, *context.tensor);
+    const at::Tensor some = ids.narrow(0, samples.begin, samples.count);
+    const at::Tensor part = whole_over_major(table, use.table->info(), context, "the table");
+    const std::int64_t R = ids.numel() / ids.size(0), C = part.size(1);
+    at::Tensor found;
+    if (ids.is_meta() || some.numel() == 0) {
+      found = at::empty({samples.count, R, C}, table.options());
+    } else {
+      use.own = own_rows(some.reshape({-1}).contiguous(), use.table->info());
+      found = ops::embedding(part, use.own.rows_N)
+                  .masked_fill_(use.own.elsewhere_N.unsqueeze(1), 0)
+                  .view({samples.count, R, C});
+    }
+    const at::Tensor own = scatter(found,
+                                   0,
+                                   minor_counts(use.batch, spread, *context.tensor),
+                                   spread.minor,
+                                   context,
+                                   "rows of the table");
+    auto sizes = ids.sizes().vec();
+    sizes.front() = own.size(0);
+    sizes.push_back(C);
+    keep(node, std::move(use));
+    return own.reshape(sizes);
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    if (!node->needs_input_grad(1)) return {{}, {}, {}};
+    const Use& use = kept<Use>(node);
+    StepContext& context = *use.context;
+    const Spread spread = stream(context.tensor->mode);
+    const at::Tensor dy = gather(by_samples(grads[0]),
+                                 0,
+                                 minor_counts(use.batch, spread, *context.tensor),
+                                 spread.minor,
+                                 context,
+                                 "gradients of rows of the table");
+    weight_gradient(context, [dy, own = use.own, table = use.table, &context] {
+      write(dy, own, *table, context);
+    });
+    return {{}, {}, {}};
+  }
+
+  static void write(const at::Tensor& dy_BRC,
+                    const OwnRows& own,
+                    const Param& table,
+                    StepContext& context) {
+    if (dy_BRC.is_meta()) return;
+    RowGradients here;
+    if (dy_BRC.numel() > 0) here = gradients_of(own, rows(dy_BRC));
+    GradSink& sink = table.grad();
+    const Spread spread = stream(context.tensor->mode);
+    if (along({spread.major}, context).size() == 1 && dy_BRC.numel() > 0) {
+      ops::embedding_grad(here.dy_NC, here.rows_N, sink.out(), sink.accumulate());
+      sink.written_rows(here.rows_N);
+      return;
+    }
+    const at::Tensor part =
+        at::zeros({table.info().local_shape().front(), dy_BRC.size(2)}, sink.out().options());
+    if (dy_BRC.numel() > 0) ops::embedding_grad(here.dy_NC, here.rows_N, part, /*accumulate=*/true);
+    sink.write(sum_over_major(part, table.info(), context, "gradients of the table"));
+  }
+};
+
+/// Bounds of a rank's part of the vocabulary.
+Range tokens_of(const ParamInfo& info, int index, const StepContext& context) {
+  const int parts = context.tensor->world->mesh().size(inner(context.tensor->mode).channels);
+  const auto [begin, end] = mesh::even_cut(info.shape.front(), info.unit, parts, index);
+  return {begin, end - begin};
+}
+
+struct AllLogitsNode : torch::autograd::Function<AllLogitsNode> {
+  struct Use {
+    const Param* weight;
+    StepContext* context;
+    std::int64_t batch;
+  };
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, Use use) {
+    keep(node, use);
+    StepContext& context = *use.context;
+    const TensorParallel& tensor = *context.tensor;
+    const Spread spread = inner(tensor.mode);
+    const mesh::Mesh& mesh = tensor.world->mesh();
+    std::vector<std::int64_t> tokens, samples;
+    for (int r = 0; r < mesh.size(spread.channels); ++r)
+      tokens.push_back(tokens_of(use.weight->info(), r, context).count);
+    for (int r = 0; r < mesh.size(spread.major); ++r) {
+      const auto [begin, end] = mesh::even_cut(use.batch, 1, mesh.size(spread.major), r);
+      samples.push_back(end - begin);
+    }
+    at::Tensor all = gather(by_samples(x), 2, tokens, spread.channels, context, "logits");
+    all = gather(all, 0, minor_counts(use.batch, spread, tensor), spread.minor, context, "logits");
+    all = gather(all, 0, samples, spread.major, context, "logits");
+    auto sizes = x.sizes().vec();
+    sizes.front() = all.size(0);
+    sizes.back() = all.size(2);
+    return all.reshape(sizes);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const Use use = kept<Use>(node);
+    const Spread spread = inner(use.context->tensor->mode);
+    const Range samples = own_samples(use.batch, spread, *use.context->tensor),
+                tokens = tokens_of(
+                    use.weight->info(), along({spread.channels}, *use.context).index, *use.context);
+    return {grads[0].narrow(0, samples.begin, samples.count).narrow(-1, tokens.begin, tokens.count),
+            {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x,
+                  const Param& weight,
+                  const Param* bias,
+                  std::optional<at::ScalarType> out,
+                  StepContext& context) {
+  return LinearNode::apply(x,
+                           weight.tensor(),
+                           bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
+                           out,
+                           LinearNode::Use{&weight, bias, &context});
+}
+
+at::Tensor layer_norm(const at::Tensor& x_BTC,
+                      const Param& weight,
+                      const Param& bias,
+                      double eps,
+                      StepContext& context) {
+  return LayerNormNode::apply(
+      x_BTC, weight.tensor(), bias.tensor(), eps, LayerNormNode::Use{&weight, &bias, &context});
+}
+
+at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context) {
+  return TableNode::apply(
+      ids_BT, table.tensor(), TableNode::Use{&table, &context, {}, ids_BT.size(0)});
+}
+
+at::Tensor all_logits(const at::Tensor& x, const Param& weight_VC, StepContext& context) {
+  TESSERA_ASSERT(context.batch != nullptr);
+  return AllLogitsNode::apply(x, AllLogitsNode::Use{&weight_VC, &context, context.batch->size()});
+}
+
+}  // namespace tessera::nn::grid

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cross-entropy on a grid of ranks: each has the logits of some samples and of a part of the
+// vocabulary. The ranks of the same samples exchange four numbers of each token, as in mode 1d.
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/mesh/shard_spec.h"
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/tensor_parallel/scaled.h"
+
+namespace tessera::nn::grid {
+namespace {
+
+using namespace detail;
+
+struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
+  struct Use {
+    const Param* weight;
+    StepContext* context;
+    at::Tensor dlogits;  // freed as soon as backward has used it
+  };
+  static variable_list forward(AutogradContext* node,
+                               const at::Tensor& x,
+                               const at::Tensor& weight,
+                               const at::Tensor& labels,
+                               double label_smoothing,
+                               Use use) {
+    StepContext& context = *use.context;
+    const at::Tensor logits =
+        multiply(by_samples(x), weight, use.weight->info(), at::kFloat, context);
+    at::Tensor kept_logits;
+    if (context.want_logits) kept_logits = all_logits(logits, *use.weight, context);
+    const double loss = logits.is_meta() ? 0.0 : loss_of(logits, labels, label_smoothing, use);
+    if (context.training()) {
+      use.dlogits = x.scalar_type() == at::kBFloat16 ? logits.to(at::kBFloat16) : logits;
+    }
+    node->save_for_backward({x, weight});
+    keep(node, std::move(use));
+    const at::Tensor sum = at::full({}, loss, x.options().dtype(at::kDouble));
+    if (!kept_logits.defined()) return {sum};
+    node->mark_non_differentiable({kept_logits});
+    return {sum, kept_logits};
+  }
+
+  /// Of all samples; the logits become the gradient of it.
+  static double loss_of(const at::Tensor& logits_BRV,
+                        const at::Tensor& all_labels,
+                        double label_smoothing,
+                        const Use& use) {
+    StepContext& context = *use.context;
+    const TensorParallel& tensor = *context.tensor;
+    const ParamInfo& info = use.weight->info();
+    const std::int64_t V = info.shape.front();
+    const Spread spread = inner(tensor.mode);
+    one_d::count_labels(all_labels.contiguous(), V);
+    const Range samples = own_samples(all_labels.size(0), spread, tensor);
+    const at::Tensor labels =
+        all_labels.narrow(0, samples.begin, samples.count).reshape({-1}).contiguous();
+    const comm::Group& sharers = along({spread.channels}, context);
+    const std::int64_t first = mesh::even_cut(V, info.unit, sharers.size(), sharers.index).first;
+    const at::Tensor logits = logits_BRV.view({labels.numel(), logits_BRV.size(2)});
+    const double own = one_d::cross_entropy_(logits,
+                                             labels.const_data_ptr<std::int64_t>(),
+                                             first,
+                                             V,
+                                             label_smoothing,
+                                             context.training(),
+                                             sharers,
+                                             context);
+    double total = 0;
+    for (const double part : tensor.world->all_gather(
+             along(spread.samples(), context), {own}, TESSERA_HERE("losses of the samples")))
+      total += part;
+    return total;
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    auto& use = kept<Use>(node);
+    TESSERA_REQUIRE(
+        use.dlogits.defined(), Bug, "a second backward through one loss", "run the forward again");
+    at::Tensor dy = std::move(use.dlogits);
+    use.dlogits.reset();
+    // bf16 keeps as many bits of any size: the small results of the products are scaled instead.
+    float factor = 1.0F;
+    if (dy.scalar_type() == at::kFloat) {
+      dy = scaled(dy, grads[0], x.scalar_type());
+    } else if (!dy.is_meta()) {
+      factor = static_cast<float>(grads[0].item<double>());
+    }
+    const ParamInfo& info = use.weight->info();
+    StepContext& context = *use.context;
+    const at::Tensor all = gathered(dy, info, context);
+    at::Tensor dx;
+    if (node->needs_input_grad(0)) {
+      dx = input_grad(all, weight, info, context).reshape(x.sizes());
+      if (factor != 1.0F) dx.mul_(factor);
+    }
+    if (node->needs_input_grad(1)) {
+      weight_gradient(context, [all, x, factor, w = use.weight, &context] {
+        weight_grad(all, by_samples(x), *w, factor, context);
+      });
+    }
+    return {dx, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+VocabLoss vocab_loss(const at::Tensor& x_BTC,
+                     const Param& weight_VC,
+                     const at::Tensor& labels_BT,
+                     double label_smoothing,
+                     StepContext& context) {
+  const variable_list out = VocabLossNode::apply(x_BTC,
+                                                 weight_VC.tensor(),
+                                                 labels_BT,
+                                                 label_smoothing,
+                                                 VocabLossNode::Use{&weight_VC, &context, {}});
+  return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
+}
+
+}  // namespace tessera::nn::grid

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/reference.h"
+
+#include <cmath>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/planner/recipe.h"
+
+namespace tessera::planner {
+namespace {
+
+// Sums that are cut elsewhere round elsewhere: in fp32, and in 16 bits, where what every layer
+// rounds adds up.
+constexpr double kGradient = 2e-6, kLoss = 2e-5;
+constexpr double kNarrowGradient = 2e-2, kNarrowLoss = 2e-3;
+constexpr double kLayers = 12;  // of the model that the bound in 16 bits was taken of
+
+void erase(json::Value& object, std::string_view key) {
+  if (!object.is_object()) return;
+  std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
+}
+
+std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
+  std::vector<std::string> out;
+  if (plan.config.parallel.tensor.size > 1)
+    out.emplace_back("ranks that share a layer sum parts of it");
+  if (plan.config.parallel.context.size > 1)
+    out.emplace_back("ranks that share tokens sum each other's gradients");
+  const bool spread = plan.data_ranks > 1;
+  if (spread && plan.fold.reduction == parallel::Reduction::Once && plan.accumulation > 1)
+    out.emplace_back("gradient_reduction \"once\" sums each rank's micro-batches first");
+  if (spread && plan.fold.accumulate != DType::F32)
+    out.emplace_back("16-bit sums of gradients are rounded where ranks meet");
+  return out;
+}
+
+}  // namespace
+
+Promise promise_of(const Plan& plan) {
+  TESSERA_REQUIRE(
+      plan.data_ranks == 1 || !exchange_needs(plan.config.optimizer).compressed,
+      Unsupported,
+      fmt::format("{} promises nothing against one rank: what its ranks compress depends on how "
+                  "many there are",
+                  plan.config.optimizer.type),
+      "verify the layout with another optimizer: --set optimizer.type=AdamW --set "
+      "optimizer.params={}");
+  Promise out;
+  const std::vector<std::string> reasons = what_rounds_elsewhere(plan);
+  if (reasons.empty()) return out;
+  const bool narrow = plan.working != DType::F32 || plan.fold.accumulate != DType::F32;
+  const auto layers = static_cast<double>(plan.model.num_layers);
+  out.bits = false;
+  out.gradient = narrow ? kNarrowGradient * std::sqrt(layers / kLayers) : kGradient;
+  out.loss = narrow ? kNarrowLoss : kLoss;
+  out.why = text::join(reasons, "; ");
+  return out;
+}
+
+json::Value on_one_rank(const Plan& plan) {
+  json::Value out = plan.resolved;
+  erase(out, "parallel");
+  erase(out["run"], "derived");
+  out["train_batch_size"] = json::Value::integer(plan.global_batch);
+  out["train_micro_batch_size_per_gpu"] = json::Value::integer(plan.micro_batch);
+  out["gradient_accumulation_steps"] = json::Value::integer(plan.accumulation * plan.data_ranks);
+  // The loss scale follows another rule in stage 0, and stage 1 shards nothing on one rank.
+  const bool scaled = plan.working == DType::F16 && plan.scaling_stage > 0;
+  out["zero_optimization"] = json::Value::object({{"stage", json::Value::integer(scaled ? 1 : 0)}});
+  return out;
+}
+
+json::Value keeping_gradient(json::Value resolved) {
+  const json::Value* const before = resolved.find("optimizer");
+  const json::Value* const groups = before == nullptr ? nullptr : before->find("groups");
+  json::Value optimizer =
+      json::Value::object({{"type", json::Value::string("SGD")},
+                           {"params",
+                            json::Value::object({{"lr", json::Value::number(0)},
+                                                 {"momentum", json::Value::number(0.9)},
+                                                 {"weight_decay", json::Value::number(0)}})}});
+  if (groups != nullptr && groups->is_array()) {
+    // Which parameters are trained stays.
+    json::Value kept = *groups;
+    for (json::Value& group : kept.items()) {
+      erase(group, "lr");
+      erase(group, "weight_decay");
+    }
+    optimizer["groups"] = std::move(kept);
+  }
+  resolved["optimizer"] = std::move(optimizer);
+  erase(resolved, "scheduler");
+  erase(resolved["run"], "derived");
+  resolved["gradient_clipping"] = json::Value::number(0);
+  resolved["gradient_clip_value"] = json::Value::number(0);
+  if (json::Value* const bf16 = resolved.find("bf16")) {
+    if (bf16->is_object()) (*bf16)["bf16_optimizer_states"] = json::Value::boolean(false);
+  }
+  return resolved;
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 300
+// Ranks that share the tokens of every sample train as one that has all, up to rounding.
+#include <string>
+#include <vector>
+
+#include "equivalence/within_rounding.h"
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/checkpoint.h"
+
+namespace tessera::testing {
+namespace {
+
+std::vector<Layout> both(Layout layout) {
+  Layout exchanged = layout;
+  exchanged.context_mode = "ulysses";
+  return {layout, exchanged};
+}
+
+// Nothing is dropped: then attention is the fused kernel's, a block of keys at a time.
+TinyRun without_dropout() {
+  TinyRun run;
+  run.set("model.dropout", "0");
+  return run;
+}
+
+// Dropout is on: other masks would show in the gradient.
+TEST(ContextParallel, TwoRanksTrainAsOne) {
+  expect_same(TinyRun(), both({.ranks = 2, .context = 2}));
+  expect_same(without_dropout(), both({.ranks = 2, .context = 2}));
+}
+
+TEST(ContextParallel, FourRanksTrainAsOne) {
+  expect_same(TinyRun(), both({.ranks = 4, .context = 4}));
+  expect_same(without_dropout(), both({.ranks = 4, .context = 4}));
+}
+
+TEST(ContextParallel, TimesDataParallelInEveryStageTrainsAsOne) {
+  TinyRun run;
+  // Nothing is small enough to stay whole in stage 3.
+  run.set("zero_optimization.stage3_param_persistence_threshold", "0");
+  for (const int stage : {0, 1, 2, 3})
+    expect_same(run, both({.ranks = 4, .accumulation = 2, .stage = stage, .context = 2}));
+}
+
+TEST(ContextParallel, ReducingOnceTrainsAsOne) {
+  TinyRun run;
+  run.set("gradient_reduction", "\"once\"");
+  for (const int stage : {1, 2})
+    expect_same(run, both({.ranks = 4, .accumulation = 2, .stage = stage, .context = 2}));
+}
+
+TEST(ContextParallel, TimesPipelineTrainsAsOne) {
+  for (const char* tied : {"true", "false"}) {
+    TinyRun run;
+    run.set("model.tie_embeddings", tied);
+    expect_same(run, both({.ranks = 4, .accumulation = 3, .pipeline = "2", .context = 2}));
+  }
+  expect_same(TinyRun(),
+              both({.ranks = 8, .accumulation = 2, .stage = 3, .pipeline = "2", .context = 2}));
+}
+
+// Parameters in boxes get shares too, and tensor-parallel ranks may share the tokens once more.
+TEST(ContextParallel, TimesTensorParallelTrainsAsOne) {
+  for (const bool sequence : {false, true}) {
+    expect_same(TinyRun(), both({.ranks = 4, .tensor = 2, .sequence = sequence, .context = 2}));
+    expect_same(TinyRun(),
+                both({.ranks = 8, .stage = 3, .tensor = 2, .sequence = sequence, .context = 2}));
+  }
+}
+
+TEST(ContextParallel, GradientsThatTravelAsRowsAreTheSame) {
+  TinyRun run;
+  run.set("sparse_gradients", "true")
+      .set("model.tie_embeddings", "false")
+      .set("model.vocab_size", "2000");
+
+  expect_same(run, both({.ranks = 4, .stage = 2, .context = 2}));
+}
+
+// A mean over each rank's own tokens would weigh late chunks, which are mostly padding, too much.
+TEST(ContextParallel, PaddedDocumentsAreWeighedByTheirTokens) {
+  for (const char* dropout : {"0", "0.1"}) {
+    TinyRun run;
+    std::string lines;
+    for (int i = 0; i < 45; ++i) {
+      lines += R"({"text": ")" +
+               std::string(static_cast<std::size_t>(3 + i % 20), static_cast<char>('a' + i % 26)) +
+               "\"}\n";
+    }
+    files::write_atomic(run.folder() / "docs.jsonl", lines);
+    run.set("data.train", "\"" + (run.folder() / "docs.jsonl").string() + "\"")
+        .set("data.pack", "false")
+        .set("data.drop_last", "false")
+        .set("model.dropout", dropout);
+
+    expect_same(run, both({.ranks = 4, .accumulation = 2, .context = 2}));
+  }
+}
+
+TEST(ContextParallel, LabelSmoothingIsTheSame) {
+  TinyRun run;
+  run.set("model.label_smoothing", "0.1");
+
+  expect_same(run, both({.ranks = 2, .context = 2}));
+}
+
+TEST(ContextParallel, RecomputeChangesNothing) {
+  for (const char* kind : {"full", "selective"}) {
+    for (const Layout& layout : both({.ranks = 2, .context = 2})) {
+      SCOPED_TRACE(kind + (" " + layout.context_mode));
+      TinyRun run;
+      const Trace stored = run.train(layout, 3);
+      run.set("activation_checkpointing.granularity", std::string("\"") + kind + "\"");
+
+      const Trace again = run.train(layout, 3);
+
+      EXPECT_EQ(again.digest, stored.digest);
+      EXPECT_EQ(again.losses, stored.losses);
+    }
+  }
+}
+
+TEST(ContextParallel, SixteenBitsStayWithinTheirRounding) {
+  for (const char* kind : {"bf16", "fp16"}) {
+    for (const char* dropout : {"0", "0.1"}) {
+      SCOPED_TRACE(kind);
+      TinyRun run;
+      run.set(std::string(kind) + ".enabled", "true").set("model.dropout", dropout);
+
+      expect_same(run, both({.ranks = 2, .context = 2}), {kNarrowGradient, kNarrowLoss});
+      expect_same(
+          run, both({.ranks = 4, .stage = 3, .context = 2}), {kNarrowGradient, kNarrowLoss});
+    }
+  }
+}
+
+TEST(ContextParallel, FirstWeightsAreTheSameToTheBit) {
+  const TinyRun run;
+  const Trace one = run.train({.ranks = 1, .stage = 0}, 0);
+
+  for (const Layout& layout : both({.ranks = 4, .stage = 3, .context = 2}))
+    EXPECT_EQ(run.train(layout, 0).digest, one.digest);
+}
+
+TEST(ContextParallel, RunsTwiceWithTheSameBits) {
+  const TinyRun run;
+  for (const Layout& layout : both({.ranks = 4, .stage = 2, .context = 2}))
+    EXPECT_EQ(run.train(layout, 4).digest, run.train(layout, 4).digest);
+}
+
+// Norms are those of the sums, and whole tensors are made of them.
+TEST(ContextParallel, RulesWithNormsAndWholeTensorsTrainAsOnOneRank) {
+  for (const char* rule : {"Lamb", "Adafactor", "Muon"}) {
+    SCOPED_TRACE(rule);
+    TinyRun run;
+    // Adafactor makes its rate by itself.
+    const std::string params = rule == std::string("Adafactor") ? "{}" : R"({"lr": 1e-3})";
+    run.set("optimizer", std::string(R"({"type": ")") + rule + R"(", "params": )" + params + "}");
+    const Trace one = run.train({.ranks = 1, .accumulation = 2, .stage = 0}, 10);
+
+    for (const int stage : {0, 3}) {
+      for (const Layout& layout : both({.ranks = 4, .stage = stage, .context = 2}))
+        expect_close(one, run.train(layout, 10), kLoss);
+    }
+  }
+}
+
+TEST(ContextParallel, ClippingSeesTheWholeGradient) {
+  TinyRun run;
+  run.set("gradient_clipping", "0.1");
+  const Trace one = run.train({.ranks = 1, .stage = 0}, 3);
+  ASSERT_GT(one.grad_norms[0], 0.2);
+
+  for (const Layout& layout : both({.ranks = 2, .context = 2})) {
+    const Trace two = run.train(layout, 3);
+    EXPECT_NEAR(two.grad_norms[0], one.grad_norms[0], 1e-6 * one.grad_norms[0]);
+    expect_close(one, two, kLoss);
+  }
+}
+
+// Weights and moments come out as they went in, whoever wrote them.
+TEST(ContextParallelCheckpoints, AnyLayoutReadsAnyOthers) {
+  const TinyRun run;
+  const std::vector<Layout> layouts = {
+      {.ranks = 1, .accumulation = 2, .stage = 0},
+      {.ranks = 4, .stage = 3, .context = 2},
+      {.ranks = 4, .accumulation = 2, .context = 4, .context_mode = "ulysses"},
+      {.ranks = 4, .accumulation = 2, .tensor = 2, .context = 2}};
+  for (const Layout& writer : layouts) {
+    const files::TempDir folder;
+    const Trace written = run.train(writer, 3, folder.path());
+    const auto saved = *checkpoint::newest(folder.path());
+    for (const Layout& reader : layouts) {
+      SCOPED_TRACE(std::to_string(writer.context) + " x " + std::to_string(writer.ranks) + " to " +
+                   std::to_string(reader.context) + " x " + std::to_string(reader.ranks));
+      EXPECT_EQ(run.train(reader, 3, {}, saved).digest, written.digest);
+    }
+    // And it goes on as the run would have.
+    const Trace whole = run.train(writer, 8), rest = run.train(layouts[1], 8, {}, saved);
+    for (std::size_t i = 0; i < rest.losses.size(); ++i)
+      EXPECT_NEAR(rest.losses[i], whole.losses[3 + i], kLoss * whole.losses[3 + i]);
+  }
+}
+
+TEST(ContextParallelText, IsTheSameAsOnOneRank) {
+  TinyRun run;
+  run.set("eval.prompt", "\"the cat \"").set("eval.max_new_tokens", "30");
+  const std::string one = run.sample({.ranks = 1});
+
+  ASSERT_GT(one.size(), 12U);
+  for (const Layout& layout : both({.ranks = 2, .context = 2}))
+    EXPECT_EQ(run.sample(layout), one);
+  EXPECT_EQ(run.sample({.ranks = 4, .stage = 3, .context = 2}), one);
+  EXPECT_EQ(run.sample({.ranks = 4, .pipeline = "2", .context = 2}), one);
+}
+
+}  // namespace
+}  // namespace tessera::testing

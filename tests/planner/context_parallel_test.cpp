@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// What context parallelism asks of a configuration, and what it saves.
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/gpt2.h"
+#include "tessera/planner/first_table.h"
+#include "tessera/planner/memory.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+Plan plan_of(const std::string& members, int ranks) {
+  return make_plan(json::parse("{" + members + "}", "c.json"), ranks, "c.json");
+}
+
+std::string problems_of(const std::string& members, int ranks) {
+  try {
+    plan_of(members, ranks);
+  } catch (const Error& error) {
+    return error.text();
+  }
+  return "";
+}
+
+// nano: 4 heads.
+std::string nano(int length) {
+  return R"("model": {"preset": "nano"}, "train_batch_size": 8, "data": {"train": "a.txt",
+            "sequence_length": )" +
+         std::to_string(length) + "}, ";
+}
+
+TEST(ContextParallelOptions, ARingNeedsTwoChunksARank) {
+  EXPECT_EQ(problems_of(nano(120) + R"("parallel": {"context": 2})", 2), "");
+  EXPECT_THAT(problems_of(nano(122) + R"("parallel": {"context": 2})", 2),
+              AllOf(HasSubstr("data.sequence_length"),
+                    HasSubstr("122 tokens cannot be cut into 4 chunks, two a rank"),
+                    HasSubstr("set it to 120")));
+  EXPECT_THAT(problems_of(nano(4) + R"("parallel": {"context": 4})", 4),
+              AllOf(HasSubstr("4 tokens cannot be cut into 8 chunks"), HasSubstr("set it to 8")));
+}
+
+TEST(ContextParallelOptions, UlyssesNeedsAChunkAndWholeHeadsARank) {
+  const std::string ulysses = R"("parallel": {"context": {"mode": "ulysses", "size": )";
+  EXPECT_EQ(problems_of(nano(122) + ulysses + "2}}", 2), "");
+  EXPECT_THAT(problems_of(nano(121) + ulysses + "3}}", 3),
+              AllOf(HasSubstr("121 tokens cannot be cut into 3 chunks"),
+                    HasSubstr("set it to 120"),
+                    HasSubstr("4 heads cannot be shared evenly by tensor 1 x context 3 = 3 ranks"),
+                    HasSubstr("set it to \"ring\", or model.num_heads to a multiple of 3")));
+}
+
+TEST(ContextParallelOptions, TensorParallelRanksTakeTheirShareOfBoth) {
+  EXPECT_EQ(problems_of(nano(120) + R"("parallel": {"context": 2, "tensor": 2})", 4), "");
+  EXPECT_THAT(
+      problems_of(
+          nano(120) + R"("parallel": {"context": {"size": 4, "mode": "ulysses"}, "tensor": 2})", 8),
+      HasSubstr("4 heads cannot be shared evenly by tensor 2 x context 4 = 8 ranks"));
+  EXPECT_THAT(
+      problems_of(nano(126) +
+                      R"("parallel": {"context": {"size": 2, "mode": "ulysses"}, "tensor": 2,
+                                      "sequence": true})",
+                  4),
+      AllOf(HasSubstr("shared by 2 ranks once more (parallel.sequence)"),
+            HasSubstr("set it to 124")));
+}
+
+TEST(ContextParallelOptions, OnAGridTokensStayTogether) {
+  const auto problems = [](const std::string& tensor, int ranks) {
+    return problems_of(nano(128) + R"("parallel": {"context": 2, "tensor": )" + tensor + "}",
+                       ranks);
+  };
+  EXPECT_THAT(problems(R"({"mode": "2d", "size": 4})", 8),
+              AllOf(HasSubstr("parallel.context"),
+                    HasSubstr("not built yet"),
+                    HasSubstr("parallel.tensor.mode 2d cuts samples and channels"),
+                    HasSubstr("set parallel.context.size to 1")));
+  EXPECT_THAT(problems(R"({"mode": "2.5d", "size": 8, "depth": 2})", 16),
+              HasSubstr("parallel.tensor.mode 2.5d cuts samples and channels"));
+  EXPECT_THAT(problems(R"({"mode": "3d", "size": 8})", 16),
+              HasSubstr("parallel.tensor.mode 3d cuts samples and channels"));
+}
+
+TEST(ContextParallelOptions, RulesThatCompressGradientsAreRefused) {
+  EXPECT_THAT(
+      problems_of(nano(128) + R"("optimizer": {"type": "OneBitAdam"}, "parallel": {"context": 2})",
+                  2),
+      AllOf(HasSubstr("optimizer.type"), HasSubstr("OneBitAdam compresses")));
+}
+
+TEST(ContextParallelOptions, OfTheProgramsOwnModelAreRefused) {
+  EXPECT_THROW(make_plan(json::parse("{" + nano(128) + R"("parallel": {"context": 2}})", "c.json"),
+                         2,
+                         "c.json",
+                         models::gpt2({})),
+               Error);
+}
+
+TEST(ContextParallelPlan, TellsItsLayoutAndTheBatchOfWhatIsLeft) {
+  const Plan plan = plan_of(nano(128) +
+                                R"("parallel": {"context": 2, "tensor": 2},
+                                   "gradient_accumulation_steps": 2)",
+                            8);
+
+  EXPECT_EQ(plan.data_ranks, 2);
+  EXPECT_EQ(plan.micro_batch, 2);
+  EXPECT_THAT(first_table(plan, {}),
+              Contains(AllOf(HasSubstr("8 ranks"), HasSubstr("context parallel 2 (ring)"))));
+}
+
+TEST(ContextParallelMemory, OfActivationsShrinksWithTheTokens) {
+  const auto need = [](const std::string& context, int ranks) {
+    return estimate_memory(plan_of(
+        R"("model": {"preset": "nano"}, "train_micro_batch_size_per_gpu": 4,
+           "data": {"train": "a.txt", "sequence_length": 128}, "eval": {"every": 0})" +
+            context,
+        ranks));
+  };
+  const MemoryEstimate one = need("", 1);
+  for (const char* mode : {"ring", "ulysses"}) {
+    const auto shared = [&](int ranks) {
+      return need(std::string(R"(, "parallel": {"context": {"mode": ")") + mode + R"(", "size": )" +
+                      std::to_string(ranks) + "}}",
+                  ranks);
+    };
+
+    EXPECT_EQ(shared(2).parameters, one.parameters);
+    EXPECT_EQ(shared(2).optimizer, one.optimizer);
+    EXPECT_LT(shared(2).activations, one.activations);
+    EXPECT_LT(shared(4).activations, shared(2).activations);
+  }
+}
+
+// Whole rows of probabilities are never kept by a ring.
+TEST(ContextParallelMemory, OfARingDoesNotGrowWithTheSquareOfTheLength) {
+  const auto activations = [](const std::string& mode, int length) {
+    return estimate_memory(plan_of(R"("model": {"preset": "nano", "max_positions": 8192,
+                                    "attention_dropout": 0.1, "num_layers": 12},
+                          "train_micro_batch_size_per_gpu": 1, "eval": {"every": 0},
+                          "data": {"train": "a.txt", "sequence_length": )" +
+                                       std::to_string(length) +
+                                       R"(}, "parallel": {"context": {"size": 4,
+                          "mode": ")" + mode +
+                                       "\"}}",
+                                   4))
+        .activations;
+  };
+
+  EXPECT_LT(activations("ring", 8192), activations("ulysses", 8192) / 4);
+}
+
+}  // namespace
+}  // namespace tessera::planner

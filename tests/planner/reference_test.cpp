@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/reference.h"
+
+#include <cmath>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::HasSubstr;
+
+Plan plan_of(const std::string& members, int ranks) {
+  return make_plan(json::parse(R"({"model": {"num_layers": 3, "hidden_size": 32, "num_heads": 4,
+                      "max_positions": 16}, "data": {"train": "a.txt"},
+                      "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2)" +
+                                   members + "}",
+                               "c.json"),
+                   ranks,
+                   "c.json");
+}
+
+TEST(Promises, ZeroAndPipelinesGiveTheSameBits) {
+  EXPECT_TRUE(promise_of(plan_of("", 1)).bits);
+  EXPECT_TRUE(promise_of(plan_of(R"(, "zero_optimization": {"stage": 3})", 4)).bits);
+  EXPECT_TRUE(
+      promise_of(plan_of(R"(, "parallel": {"pipeline": 2}, "bf16": {"enabled": true})", 4)).bits);
+  EXPECT_EQ(promise_of(plan_of("", 2)).why, "");
+}
+
+TEST(Promises, SharedLayersStayWithinRounding) {
+  const Promise fp32 = promise_of(plan_of(R"(, "parallel": {"tensor": 2})", 4));
+  const Promise bf16 =
+      promise_of(plan_of(R"(, "parallel": {"tensor": 2}, "bf16": {"enabled": true})", 4));
+
+  EXPECT_FALSE(fp32.bits);
+  EXPECT_EQ(fp32.gradient, 2e-6);
+  EXPECT_EQ(fp32.loss, 2e-5);
+  EXPECT_THAT(fp32.why, HasSubstr("share a layer"));
+  EXPECT_FALSE(bf16.bits);
+  EXPECT_DOUBLE_EQ(bf16.gradient, 2e-2 * std::sqrt(3.0 / 12));
+  EXPECT_EQ(bf16.loss, 2e-3);
+}
+
+TEST(Promises, SumsThatAreMadeElsewhereStayWithinRounding) {
+  EXPECT_FALSE(promise_of(plan_of(R"(, "gradient_reduction": "once")", 2)).bits);
+  // There are no other ranks to sum for.
+  EXPECT_TRUE(promise_of(plan_of(R"(, "gradient_reduction": "once")", 1)).bits);
+}
+
+TEST(Promises, CompressedGradientsPromiseNothing) {
+  const std::string optimizer = R"(, "optimizer": {"type": "OneBitAdam"})";
+
+  EXPECT_THROW(promise_of(plan_of(optimizer, 2)), Error);
+  EXPECT_TRUE(promise_of(plan_of(optimizer, 1)).bits);
+}
+
+TEST(OnOneRank, TheSameMicroBatchesMakeTheSameGlobalBatch) {
+  const Plan spread = plan_of(R"(, "parallel": {"pipeline": 2, "tensor": 2}, "zero_optimization":
+      {"stage": 3, "zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 0})",
+                              8);
+
+  const Plan one = make_plan(on_one_rank(spread), 1, "c.json");
+
+  EXPECT_EQ(one.global_batch, spread.global_batch);
+  EXPECT_EQ(one.micro_batch, 2);
+  EXPECT_EQ(one.accumulation, 4);
+  EXPECT_EQ(one.zero_stage, 0);
+  EXPECT_EQ(one.mesh().text(), "pp 1 x dp 1 x cp 1 x tp 1");
+  EXPECT_EQ(one.model.num_parameters, spread.model.num_parameters);
+}
+
+// DeepSpeed's scaler follows another rule in stage 0.
+TEST(OnOneRank, TheLossScaleFollowsTheSameRule) {
+  for (const char* stage : {"0", "2"}) {
+    const Plan spread = plan_of(std::string(R"(, "fp16": {"enabled": true},
+        "zero_optimization": {"stage": )") +
+                                    stage + "}",
+                                2);
+
+    const Plan one = make_plan(on_one_rank(spread), 1, "c.json");
+
+    EXPECT_EQ(one.scaling_stage > 0, spread.scaling_stage > 0) << stage;
+  }
+}
+
+TEST(KeepingGradient, LeavesWhatTheGradientDependsOn) {
+  const Plan plan = plan_of(R"(, "gradient_clipping": 0.5, "optimizer": {"type": "Lamb",
+      "params": {"lr": 1e-2}, "groups": [{"pattern": "wte", "frozen": true},
+      {"pattern": "bias", "lr": 1e-4, "weight_decay": 0.1}]},
+      "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5}})",
+                            2);
+
+  const Plan keeping = make_plan(keeping_gradient(plan.resolved), 2, "c.json");
+
+  EXPECT_EQ(keeping.config.optimizer.type, "SGD");
+  EXPECT_EQ(keeping.config.gradient_clipping, 0);
+  EXPECT_EQ(keeping.global_batch, plan.global_batch);
+  EXPECT_EQ(keeping.zero_stage, plan.zero_stage);
+  ASSERT_EQ(keeping.param_groups.size(), 2U);
+  EXPECT_TRUE(keeping.param_groups[0].frozen);
+  EXPECT_FALSE(keeping.param_groups[1].lr.has_value());
+}
+
+}  // namespace
+}  // namespace tessera::planner
