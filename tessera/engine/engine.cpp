@@ -61,13 +61,12 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
   model_ = std::make_unique<parallel::ModelInstance>(
       plan_.model.model, plan_.weight_layout, world_, plan_.stages);
   if (plan_.stages.stages > 1) {
-    link_ = std::make_unique<parallel::StageLink>(
-        world_,
-        plan_.model.model,
-        plan_.stages,
-        plan_.working,
-        model_->tensor_parallel(),
-        plan_.config.parallel.pipeline.scatter_gather);
+    link_ = std::make_unique<parallel::StageLink>(world_,
+                                                  plan_.model.model,
+                                                  plan_.stages,
+                                                  plan_.working,
+                                                  model_->tensor_parallel(),
+                                                  plan_.config.parallel.pipeline.scatter_gather);
   }
   weights_ = std::make_unique<parallel::WeightGather>(*model_, plan_.gather);
   gradients_ = std::make_unique<parallel::GradientFold>(world_, *model_, plan_.fold);

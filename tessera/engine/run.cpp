@@ -15,6 +15,7 @@
 #include "tessera/base/text.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
+#include "tessera/engine/profile.h"
 #include "tessera/engine/resume.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
@@ -61,7 +62,7 @@ data::TokenizeOptions tokenize_options(const planner::Plan& plan,
 }
 
 /// What every rank does once it is part of a world.
-int train_rank(const planner::Plan& plan,
+int train_rank(planner::Plan plan,
                comm::World& world,
                const std::shared_ptr<const data::Datasets>& data,
                const RunFolder& folder,
@@ -69,6 +70,7 @@ int train_rank(const planner::Plan& plan,
                const TrainCommand& command) {
   log::open_file(folder.log_file(world.rank()).string());
   log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
+  place_measured_blocks(plan, world, *data->train, launch::available_memory());
   Engine engine(plan, world, data);
   for (const std::string& line : planner::build_lines(plan, world.rank()))
     log::info(line);

@@ -36,8 +36,10 @@ void PipelineOptions::describe(config::Fields& f) {
   f.field(
       "partition",
       partition,
-      {.text = "Which blocks a stage holds: uniform, parameters, balanced, type:REGEX over block "
-               "names, or a list of bounds.",
+      {.text =
+           "Which blocks a stage holds: uniform, parameters, balanced (by predicted work), profile "
+           "(by time and memory that the first rank measures at the start), type:REGEX over block "
+           "names, or a list of bounds.",
        .default_text = "balanced"});
   f.field(
       "scatter_gather",

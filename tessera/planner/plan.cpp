@@ -403,6 +403,11 @@ class Planner {
     if (pipeline_is_sound()) {
       plan_.stages = place_blocks(
           config.parallel.pipeline, plan_.model.model, plan_.sequence_length, problems_, origins_);
+      if (measures_blocks(config.parallel.pipeline)) {
+        plan_.notes.emplace_back(
+            "parallel.pipeline.partition profile: these stages are a prediction; the ranks measure "
+            "the blocks when they start");
+      }
     }
     const json::Value* const tied = plan_.model.description.find("tie_embeddings");
     const bool whole = plan_.data_ranks == 1 || plan_.fold.travel != DType::F32 ||

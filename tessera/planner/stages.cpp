@@ -21,7 +21,7 @@ constexpr const char* kSize = "parallel.pipeline.size";
 constexpr const char* kChunks = "parallel.pipeline.chunks";
 constexpr const char* kSchedule = "parallel.pipeline.schedule";
 constexpr const char* kPartition = "parallel.pipeline.partition";
-constexpr std::string_view kType = "type:";
+constexpr std::string_view kType = "type:", kProfile = "profile";
 
 std::vector<ParamInfo> declared_by(const nn::BlockSpec& spec) {
   nn::Params params(spec.name);
@@ -68,13 +68,13 @@ class Partition {
                                                               : options_.partition.dump();
     if (word == "uniform") return parallel::uniform_bounds(blocks_, parts_);
     if (word == "parameters") return parallel::balanced_bounds(parameters(), parts_);
-    if (word == "balanced") {
+    if (word == "balanced" || word == kProfile) {  // until the blocks are measured
       const std::vector<double> work = predicted_work(model_, sequence_length_);
       return parallel::balanced_bounds(work, parts_);
     }
     if (word.starts_with(kType)) return by_name(word.substr(kType.size()));
     static const std::vector<std::string> kWords = {
-        "uniform", "parameters", "balanced", "type:REGEX"};
+        "uniform", "parameters", "balanced", std::string(kProfile), "type:REGEX"};
     refuse(
         kPartition, fmt::format("unknown partition \"{}\"", word), text::suggestion(word, kWords));
     return {};
@@ -178,6 +178,11 @@ void complete_pipeline(PipelineOptions& options,
                schedule.most_chunks == 1
                    ? "remove it, or set parallel.pipeline.schedule to \"interleaved\""
                    : fmt::format("set it to {}", schedule.least_chunks));
+}
+
+bool measures_blocks(const PipelineOptions& options) {
+  return options.size > 1 && options.partition.is_string() &&
+         options.partition.as_string() == kProfile;
 }
 
 void check_pipeline(const Plan& plan, config::Problems& problems, const config::Origins& origins) {

@@ -19,6 +19,8 @@ namespace tessera::planner {
 void complete_pipeline(PipelineOptions& options,
                        config::Problems& problems,
                        const config::Origins& origins);
+/// Whether the ranks measure the blocks before they share them: the partition is "profile".
+bool measures_blocks(const PipelineOptions& options);
 /// Rules between the pipeline and the rest of the plan: micro-batches and optimizer.
 void check_pipeline(const Plan& plan, config::Problems& problems, const config::Origins& origins);
 

@@ -80,5 +80,16 @@ TEST(BalancedBounds, KeepTheLighterPartsEvenAsWell) {
   EXPECT_EQ(balanced_bounds(std::vector<double>{0, 0, 5, 0}, 4), (Bounds{0, 1, 2, 3, 4}));
 }
 
+TEST(BalancedBounds, TakeOnlyPartsThatFit) {
+  const std::vector<double> weights = {1, 1, 1, 1, 1, 1};
+  // The first part has less room than the others.
+  const auto fits = [](int part, int first, int last) {
+    return last - first <= (part == 0 ? 1 : 3);
+  };
+
+  EXPECT_EQ(balanced_bounds(weights, 3, fits), (Bounds{0, 1, 3, 6}));
+  EXPECT_EQ(balanced_bounds(weights, 2, fits), Bounds());
+}
+
 }  // namespace
 }  // namespace tessera::parallel

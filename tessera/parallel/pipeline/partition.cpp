@@ -19,9 +19,13 @@ struct Cell {
 };
 
 /// Cuts such that fold(cost of the parts before, weight of the part) is smallest at the end; parts
-/// heavier than `limit` are not allowed.
+/// heavier than `limit`, and those that do not fit, are not allowed. Empty where nothing is left.
 template <class Fold>
-std::vector<int> cut(const std::vector<double>& sums, int parts, double limit, Fold fold) {
+std::vector<int> cut(const std::vector<double>& sums,
+                     int parts,
+                     double limit,
+                     const std::function<bool(int, int, int)>& fits,
+                     Fold fold) {
   const int n = static_cast<int>(sums.size()) - 1;
   const auto width = static_cast<std::size_t>(n) + 1;
   std::vector<Cell> cells((static_cast<std::size_t>(parts) + 1) * width);
@@ -33,12 +37,13 @@ std::vector<int> cut(const std::vector<double>& sums, int parts, double limit, F
     for (int i = j; i <= n; ++i) {
       for (int k = j - 1; k < i; ++k) {
         const double weight = sums[static_cast<std::size_t>(i)] - sums[static_cast<std::size_t>(k)];
-        if (at(j - 1, k).cost == kNever || weight > limit) continue;
+        if (at(j - 1, k).cost == kNever || weight > limit || !fits(j - 1, k, i)) continue;
         const double cost = fold(at(j - 1, k).cost, weight);
         if (cost < at(j, i).cost) at(j, i) = {cost, k};
       }
     }
   }
+  if (at(parts, n).cost == kNever) return {};
   std::vector<int> bounds(static_cast<std::size_t>(parts) + 1, n);
   for (int j = parts; j > 0; --j)
     bounds[static_cast<std::size_t>(j) - 1] = at(j, bounds[static_cast<std::size_t>(j)]).begin;
@@ -65,13 +70,21 @@ std::vector<int> uniform_bounds(int n, int parts) {
 }
 
 std::vector<int> balanced_bounds(std::span<const double> weights, int parts) {
+  return balanced_bounds(weights, parts, [](int, int, int) { return true; });
+}
+
+std::vector<int> balanced_bounds(std::span<const double> weights,
+                                 int parts,
+                                 const std::function<bool(int, int, int)>& fits) {
   TESSERA_ASSERT(parts >= 1 && parts <= static_cast<int>(weights.size()));
   std::vector<double> sums = {0.0};
   for (const double weight : weights)
     sums.push_back(sums.back() + weight);
-  const std::vector<int> minimax = cut(
-      sums, parts, kNever, [](double before, double weight) { return std::max(before, weight); });
-  return cut(sums, parts, heaviest(sums, minimax), [](double before, double weight) {
+  const std::vector<int> minimax = cut(sums, parts, kNever, fits, [](double before, double weight) {
+    return std::max(before, weight);
+  });
+  if (minimax.empty()) return {};
+  return cut(sums, parts, heaviest(sums, minimax), fits, [](double before, double weight) {
     return before + weight * weight;
   });
 }

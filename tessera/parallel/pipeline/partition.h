@@ -2,6 +2,7 @@
 // Cuts a row of blocks into parts of neighbours. Pure arithmetic.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -15,5 +16,10 @@ std::vector<int> uniform_bounds(int n, int parts);
 /// those the ones with the smallest sum of squares, so that the others are even as well. Weights
 /// are not negative, parts <= weights. Cost: blocks^2 x parts.
 std::vector<int> balanced_bounds(std::span<const double> weights, int parts);
+/// The same among the bounds whose parts are all allowed: fits(part, first block, after the last).
+/// Empty where there are none.
+std::vector<int> balanced_bounds(std::span<const double> weights,
+                                 int parts,
+                                 const std::function<bool(int, int, int)>& fits);
 
 }  // namespace tessera::parallel

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/profile.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/engine/batches.h"
+#include "tessera/memory/ledger.h"
+#include "tessera/nn/step_context.h"
+#include "tessera/parallel/pipeline/partition.h"
+#include "tessera/parallel/pipeline/simulate.h"
+#include "tessera/planner/memory.h"
+#include "tessera/planner/stages.h"
+#include "tessera/tensor/dtype.h"
+#include "tessera/tensor/init.h"
+
+namespace tessera::engine {
+namespace {
+
+/// A block with weights of its own.
+struct Alone {
+  std::unique_ptr<nn::Block> block;
+  std::vector<std::shared_ptr<Param>> params;
+
+  Alone(const nn::BlockSpec& spec, const planner::Plan& plan) : block(spec.make()) {
+    nn::Params declared(spec.name);
+    block->declare(declared);
+    params = declared.list();
+    const c10::NoGradGuard no_grad;
+    for (const auto& param : params) {
+      const ParamInfo& info = param->info();
+      const at::Tensor values = at::zeros(info.shape, at::kFloat);
+      initialize_range(
+          info, static_cast<std::uint64_t>(plan.config.trainer.seed), 0, values.view({-1}));
+      param->attach(values.to(to_torch(plan.working)).requires_grad_(info.trainable));
+    }
+  }
+};
+
+std::int64_t kept_bytes() {
+  return memory::current_ledger().usage().total;
+}
+
+/// Forward and backward once; `flow` is what the block begins with, `next` what it hands on.
+BlockCost run_once(Alone& alone,
+                   const nn::Flow& flow,
+                   const nn::Batch& batch,
+                   nn::StepContext& context,
+                   nn::Flow& next) {
+  nn::Flow in = flow;
+  std::vector<at::Tensor> inputs;
+  for (at::Tensor& tensor : in.diff) {
+    tensor = tensor.detach().requires_grad_(true);
+    inputs.push_back(tensor);
+  }
+  for (const auto& param : alone.params) {
+    if (!param->info().trainable) continue;
+    param->grad().open(at::empty(param->info().shape, at::kFloat));
+    inputs.push_back(param->tensor());
+  }
+  const std::int64_t before = kept_bytes();
+  const double start = now_s();
+  nn::Outcome out = alone.block->forward(std::move(in), batch, context);
+  const double between = now_s();
+  BlockCost cost{.seconds = between - start,
+                 .bytes = std::max<std::int64_t>(0, kept_bytes() - before)};
+  next = nn::Flow{};
+  next.fixed = out.flow.fixed;
+  next.spec = out.flow.spec;
+  std::vector<at::Tensor> roots, root_grads;
+  const auto add_root = [&](const at::Tensor& root) {
+    if (!root.requires_grad()) return;
+    roots.push_back(root);
+    root_grads.push_back(at::full_like(root, 1e-3));
+  };
+  for (const at::Tensor& tensor : out.flow.diff) {
+    next.diff.push_back(tensor.detach());
+    add_root(tensor);
+  }
+  for (const nn::Term& term : out.terms)
+    add_root(term.sum);
+  if (roots.empty() || inputs.empty()) return cost;
+  const double backward = now_s();
+  static_cast<void>(torch::autograd::grad(roots,
+                                          inputs,
+                                          root_grads,
+                                          /*retain_graph=*/std::nullopt,
+                                          /*create_graph=*/false,
+                                          /*allow_unused=*/true));
+  cost.seconds += now_s() - backward;
+  return cost;
+}
+
+/// Bytes of this rank for each parameter of its stage, as the plan predicts them.
+double bytes_a_parameter(const planner::Plan& plan, const std::vector<double>& elements) {
+  const planner::MemoryEstimate need = planner::estimate_memory(plan);
+  double most = 1;
+  for (int stage = 0; stage < plan.stages.stages; ++stage) {
+    double held = 0;
+    for (std::size_t b = 0; b < elements.size(); ++b)
+      held += plan.stages.stage_of_block(static_cast<int>(b)) == stage ? elements[b] : 0.0;
+    most = std::max(most, held);
+  }
+  return static_cast<double>(need.parameters + need.gradients + need.optimizer) / most;
+}
+
+std::vector<double> elements_of(const nn::Model& model) {
+  std::vector<double> out;
+  for (const nn::BlockSpec& spec : model.blocks) {
+    nn::Params params(spec.name);
+    spec.make()->declare(params);
+    double count = 0;
+    for (const auto& param : params.list())
+      count += static_cast<double>(param->info().numel());
+    out.push_back(count);
+  }
+  return out;
+}
+
+std::vector<int> bounds_of(const planner::Plan& plan,
+                           const std::vector<double>& seconds,
+                           const std::vector<double>& bytes,
+                           std::uint64_t available) {
+  constexpr double kUsable = 0.95;
+  const parallel::StageLayout& layout = plan.stages;
+  const parallel::PipelineSize size{
+      layout.stages, layout.chunks, static_cast<int>(plan.accumulation)};
+  const auto stages =
+      parallel::simulate(
+          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
+          .stages;
+  const std::vector<double> elements = elements_of(plan.model.model);
+  const double of_parameter = bytes_a_parameter(plan, elements);
+  const double room = kUsable * static_cast<double>(available) / plan.ranks -
+                      static_cast<double>(planner::estimate_memory(plan).other);
+  // Several chunks share the memory of their stage.
+  const auto fits = [&](int part, int first, int last) {
+    const auto& stage = stages[static_cast<std::size_t>(layout.stage_of_part(part))];
+    double need = 0;
+    for (int b = first; b < last; ++b) {
+      const auto i = static_cast<std::size_t>(b);
+      need += elements[i] * of_parameter + bytes[i] * stage.most_kept / layout.chunks;
+    }
+    return need <= room / layout.chunks;
+  };
+  return parallel::balanced_bounds(seconds, layout.parts(), fits);
+}
+
+}  // namespace
+
+std::vector<BlockCost> measure_blocks(const planner::Plan& plan, const data::Dataset& data) {
+  constexpr int kRuns = 3;
+  std::vector<std::int64_t> samples;
+  for (std::int64_t i = 0; i < std::min(plan.micro_batch, data.size()); ++i)
+    samples.push_back(i);
+  const nn::Batch batch = make_batch(data, samples, samples);
+  std::vector<BlockCost> out;
+  nn::Flow flow;
+  for (const nn::BlockSpec& spec : plan.model.model.blocks) {
+    Alone alone(spec, plan);
+    nn::StepContext context(nn::Mode::Train, static_cast<std::uint64_t>(plan.config.trainer.seed));
+    context.batch = &batch;
+    context.block_name = spec.name;
+    BlockCost best{.seconds = std::numeric_limits<double>::infinity()};
+    nn::Flow next;
+    for (int run = 0; run < kRuns; ++run) {
+      const at::AutoGradMode grad(true);
+      const BlockCost cost = run_once(alone, flow, batch, context, next);
+      best.seconds = std::min(best.seconds, cost.seconds);
+      best.bytes = cost.bytes;  // the first run also fills caches
+    }
+    out.push_back(best);
+    flow = std::move(next);
+  }
+  return out;
+}
+
+void place_measured_blocks(planner::Plan& plan,
+                           comm::World& world,
+                           const data::Dataset& data,
+                           std::uint64_t available) {
+  if (!planner::measures_blocks(plan.config.parallel.pipeline)) return;
+  const std::size_t blocks = plan.model.model.blocks.size();
+  std::vector<double> costs(2 * blocks + 1, 0.0);
+  if (world.rank() == 0) {
+    const std::vector<BlockCost> measured = measure_blocks(plan, data);
+    for (std::size_t b = 0; b < blocks; ++b) {
+      costs[b] = measured[b].seconds;
+      costs[blocks + b] = static_cast<double>(measured[b].bytes);
+    }
+    costs.back() = static_cast<double>(available);
+  }
+  // Sums with zeros: what the first rank measured, and saw of the memory.
+  costs = world.all_reduce(
+      world.everyone(), std::move(costs), comm::Op::Sum, TESSERA_HERE("what the blocks cost"));
+  const auto middle = costs.begin() + static_cast<std::ptrdiff_t>(blocks);
+  plan.stages.bounds = bounds_of(plan,
+                                 {costs.begin(), middle},
+                                 {middle, costs.end() - 1},
+                                 static_cast<std::uint64_t>(costs.back()));
+  TESSERA_REQUIRE(
+      !plan.stages.bounds.empty(),
+      Memory,
+      fmt::format("no cut of {} blocks into {} parts fits into 95 % of the {} that are free",
+                  blocks,
+                  plan.stages.parts(),
+                  text::bytes(static_cast<std::uint64_t>(costs.back()))),
+      "use more stages, a smaller micro-batch, or activation_checkpointing");
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each block of a model costs on this machine, measured, and stages that are cut by it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/comm/world.h"
+#include "tessera/data/dataset.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::engine {
+
+struct BlockCost {
+  double seconds = 0;      ///< forward and backward of a micro-batch
+  std::int64_t bytes = 0;  ///< that its forward keeps for the backward
+};
+
+/// Runs every block alone, one after the other on what the one before it gave, in the working type
+/// and with the first samples of `data`: the fastest of three runs. Holds the weights of one block
+/// at a time. Cost: three passes through the model. Errors: what a block throws.
+std::vector<BlockCost> measure_blocks(const planner::Plan& plan, const data::Dataset& data);
+
+/// Where the plan's partition is "profile": the first rank measures the blocks, and all ranks take
+/// the stages whose slowest is fastest among those that fit into 95 % of `available` bytes of this
+/// host. Collective. Error{Memory} where none fits.
+void place_measured_blocks(planner::Plan& plan,
+                           comm::World& world,
+                           const data::Dataset& data,
+                           std::uint64_t available);
+
+}  // namespace tessera::engine

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stages that are cut by what the blocks cost on this machine.
+#include "tessera/engine/profile.h"
+
+#include <string>
+#include <vector>
+
+#include "support/train_runs.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/Parallel.h>
+
+#include "tessera/base/error.h"
+#include "tessera/engine/engine.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr std::uint64_t kMuch = std::uint64_t{1} << 36;
+
+/// Layers of unlike width would be no GPT-2: what differs is the table that the head multiplies by.
+planner::Plan plan_with_a_large_head() {
+  TinyRun run;
+  run.set("model.num_layers", "4").set("model.vocab_size", "20000");
+  return run.plan(
+      {.ranks = 2, .accumulation = 2, .pipeline = R"({"size": 2, "partition": "profile"})"});
+}
+
+TEST(MeasuredBlocks, HaveEachATimeAndWhatTheyKeep) {
+  at::set_num_threads(1);
+  planner::Plan plan = plan_with_a_large_head();
+  const auto data = engine::open_data(plan, {});
+
+  const std::vector<engine::BlockCost> costs = engine::measure_blocks(plan, *data->train);
+
+  ASSERT_EQ(costs.size(), plan.model.model.blocks.size());
+  for (const engine::BlockCost& cost : costs) {
+    EXPECT_GT(cost.seconds, 0.0);
+    EXPECT_GT(cost.bytes, 0);
+  }
+  // A head over 20,000 tokens is a hundred times the work of a tiny layer.
+  EXPECT_GT(costs.back().seconds, costs[1].seconds);
+}
+
+TEST(MeasuredBlocks, ShareTheModelOnAllRanksAlike) {
+  planner::Plan plan = plan_with_a_large_head();
+  const auto data = engine::open_data(plan, {});
+  std::vector<std::vector<int>> bounds(2);
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+    at::set_num_threads(1);
+    planner::Plan mine = plan;
+    engine::place_measured_blocks(mine, world, *data->train, kMuch);
+    bounds[static_cast<std::size_t>(world.rank())] = mine.stages.bounds;
+  });
+
+  // The head is dearer than everything before it.
+  EXPECT_EQ(bounds[0], (std::vector<int>{0, 5, 6}));
+  EXPECT_EQ(bounds[1], bounds[0]);
+}
+
+TEST(MeasuredBlocks, ThatFitNowhereAreRefused) {
+  planner::Plan plan = plan_with_a_large_head();
+  const auto data = engine::open_data(plan, {});
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+    at::set_num_threads(1);
+    planner::Plan mine = plan;
+    try {
+      engine::place_measured_blocks(mine, world, *data->train, 1 << 20);
+      ADD_FAILURE() << "stages that do not fit";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Memory);
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("no cut of 6 blocks into 2 parts"));
+    }
+  });
+}
+
+TEST(MeasuredBlocks, OfAPlanThatDoesNotAskStayWhereTheyAre) {
+  TinyRun run;
+  planner::Plan plan = run.plan({.ranks = 2, .accumulation = 2, .pipeline = "2"});
+  const auto data = engine::open_data(plan, {});
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+    planner::Plan mine = plan;
+    engine::place_measured_blocks(mine, world, *data->train, 0);
+    EXPECT_EQ(mine.stages.bounds, plan.stages.bounds);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing
