@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times training steps of a GPT-2-shaped model on random tokens: the tessera side of run_step.sh
-// and run_save.sh.
+// Times training steps of a GPT-2-shaped model on random tokens: the tessera side of run_step.sh,
+// run_save.sh and run_layouts.sh.
 //
-//   step_bench [--preset gpt2-small] [--ranks 1] [--threads 2] [--batch 4] [--length 512] [--dtype
-//   bf16] [--stage 1] [--steps 5] [--warmup 2] [--save-every 0] [--save beside|waiting] [--save-dir
-//   FOLDER]
+//   step_bench [--preset gpt2-small] [--ranks 1] [--threads 2] [--batch 4] [--length 512]
+//     [--dtype bf16] [--stage 1] [--steps 5] [--warmup 2] [--micros 1] [--vocab 50304]
+//     [--pipeline 1] [--schedule 1f1b] [--tensor 1]
+//     [--save-every 0] [--save beside|waiting] [--save-dir FOLDER]
 //
-// --batch is the global batch; --save-every: a checkpoint every so many steps, the first half-way
-// to there. Prints one JSON line: tokens_per_s (median step), step_ms of every step, peak memory of
-// the largest rank, wall_ms of all counted steps, saving included; with --save-every also stall_ms
-// of each save (what the steps waited for it) and drain_ms (the wait for the last one at the end).
+// --batch is the global batch, --micros the micro-batches in which a rank takes its share;
+// --save-every: a checkpoint every so many steps, the first half-way to there. Prints one JSON
+// line: tokens_per_s (median step), step_ms of every step, peak memory of the largest rank, wall_ms
+// of all counted steps, saving included; with --save-every also stall_ms of each save (what the
+// steps waited for it) and drain_ms (the wait for the last one at the end); with --pipeline bubble,
+// the first stage's waits as a share of what it computed, and bubble_simulated, what the schedule
+// itself costs there.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -29,6 +33,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/metrics.h"
+#include "tessera/parallel/pipeline/simulate.h"
 
 namespace {
 
@@ -73,14 +78,20 @@ std::string config_of(std::map<std::string, std::string>& given,
                       std::int64_t steps) {
   const bool bf16 = option(given, "dtype", "bf16") == "bf16";
   return fmt::format(
-      R"({{"model": {{"preset": "{}", "vocab_size": 50304, "max_positions": {}}}, "tokenizer": {{"type": "gpt2"}},
-          "data": {{"train": "random", "sequence_length": {}}}, "train_batch_size": {}, "gradient_accumulation_steps": 1,
+      R"({{"model": {{"preset": "{}", "vocab_size": {}, "max_positions": {}}}, "tokenizer": {{"type": "gpt2"}},
+          "data": {{"train": "random", "sequence_length": {}}}, "train_batch_size": {}, "gradient_accumulation_steps": {},
+          "parallel": {{"pipeline": {{"size": {}, "schedule": "{}"}}, "tensor": {{"size": {}}}}},
           "optimizer": {{"params": {{"lr": 6e-4, "betas": [0.9, 0.95], "weight_decay": 0.1}}}},
           "zero_optimization": {{"stage": {}}}, "bf16": {{"enabled": {}}}, "trainer": {{"max_steps": {}}}, "run": {{"dir": "unused", "threads_per_rank": {}}}}})",
       option(given, "preset", "gpt2-small"),
+      option(given, "vocab", "50304"),
       length,
       length,
       batch,
+      option(given, "micros", "1"),
+      option(given, "pipeline", "1"),
+      option(given, "schedule", "1f1b"),
+      option(given, "tensor", "1"),
       option(given, "stage", ranks > 1 ? "1" : "0"),
       bf16,
       steps,
@@ -135,6 +146,33 @@ class Saves {
   double drain_ms_ = 0.0;
 };
 
+/// Waits of the first stage beside what its schedule says.
+class Bubble {
+ public:
+  explicit Bubble(const tessera::planner::Plan& plan) : plan_(plan) {}
+  void after(const StepReport& report) {
+    busy_s_ += report.forward_s + report.backward_s - report.receive_s;
+    receive_s_ += report.receive_s;
+  }
+  /// Members of the result; empty without a pipeline.
+  [[nodiscard]] std::string text() const {
+    if (plan_.stages.stages == 1) return "";
+    const tessera::parallel::PipelineSize size{
+        plan_.stages.stages, plan_.stages.chunks, static_cast<int>(plan_.accumulation)};
+    // Gradients of inputs and of weights take about as long as a forward pass each.
+    const auto simulated = tessera::parallel::simulate(
+        tessera::parallel::all_actions(plan_.schedule, size), size, plan_.stages.placement, {});
+    const auto& first = simulated.stages.front();
+    return fmt::format(R"(, "bubble": {:.4f}, "bubble_simulated": {:.4f})",
+                       receive_s_ / busy_s_,
+                       (first.end - first.begin) / first.busy - 1);
+  }
+
+ private:
+  const tessera::planner::Plan& plan_;
+  double busy_s_ = 0, receive_s_ = 0;
+};
+
 int run(std::map<std::string, std::string> given) {
   const int ranks = std::stoi(option(given, "ranks", "1"));
   const std::int64_t batch = std::stoll(option(given, "batch", "4")),
@@ -146,7 +184,8 @@ int run(std::map<std::string, std::string> given) {
   tessera::planner::Plan plan =
       tessera::planner::make_plan(tessera::json::parse(text, "step_bench"), ranks, "step_bench");
   auto data = std::make_shared<tessera::data::Datasets>();
-  data->train = std::make_unique<RandomTokens>(length, 50257);
+  data->train =
+      std::make_unique<RandomTokens>(length, std::min<std::int64_t>(50257, plan.model.vocab_size));
   tessera::engine::finish_plan(plan, *data);
   const auto report = [](const std::vector<std::string>& lines) {
     for (const std::string& line : lines)
@@ -155,6 +194,7 @@ int run(std::map<std::string, std::string> given) {
   return tessera::engine::run_ranks(plan, report, [&](tessera::comm::World& world) {
     const auto engine = tessera::engine::initialize(plan, world, data);
     Saves saves = saves_of_all;
+    Bubble bubble(plan);
     std::vector<double> ms;
     StepReport last;
     double wall_s = 0.0;
@@ -164,6 +204,7 @@ int run(std::map<std::string, std::string> given) {
       saves.after(*engine, s - warmup, tessera::now_s());
       if (s < warmup) continue;
       ms.push_back(1e3 * last.seconds);
+      bubble.after(last);
       wall_s += tessera::now_s() - start;
     }
     saves.drain(*engine);
@@ -173,7 +214,7 @@ int run(std::map<std::string, std::string> given) {
       const double median = sorted[sorted.size() / 2];
       fmt::print(
           R"({{"what": "tessera_step", "dtype": "{}", "stage": {}, "ranks": {}, "threads": {}, "B": {}, "T": {}, "tokens_per_s": {:.1f}, )"
-          R"("step_ms": [{:.1f}], "peak_mb": {}, "loss_last": {:.4f}, "wall_ms": {:.1f}{}}})"
+          R"("step_ms": [{:.1f}], "peak_mb": {}, "loss_last": {:.4f}, "wall_ms": {:.1f}{}{}}})"
           "\n",
           option(given, "dtype", "bf16"),
           plan.zero_stage,
@@ -186,7 +227,8 @@ int run(std::map<std::string, std::string> given) {
           last.mem_peak_bytes >> 20,
           last.loss,
           1e3 * wall_s,
-          saves.text());
+          saves.text(),
+          bubble.text());
       fmt::print(stderr, "{}\n", tessera::engine::breakdown_line(last));
     }
     engine->finish();

@@ -54,6 +54,7 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
                const RankWords& words,
                const std::function<void(engine::OpenModel& model, bool speaks)>& fn) {
   const int ranks = ranks_of(words.ranks), threads = threads_of(words);
+  engine::check_memory(*model, ranks, launch::available_memory());
   if (ranks == 1) {
     engine::load_model(*model, threads);
     fn(*model, true);

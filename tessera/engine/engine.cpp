@@ -62,7 +62,12 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
       plan_.model.model, plan_.weight_layout, world_, plan_.stages);
   if (plan_.stages.stages > 1) {
     link_ = std::make_unique<parallel::StageLink>(
-        world_, plan_.model.model, plan_.stages, plan_.working, model_->tensor_parallel());
+        world_,
+        plan_.model.model,
+        plan_.stages,
+        plan_.working,
+        model_->tensor_parallel(),
+        plan_.config.parallel.pipeline.scatter_gather);
   }
   weights_ = std::make_unique<parallel::WeightGather>(*model_, plan_.gather);
   gradients_ = std::make_unique<parallel::GradientFold>(world_, *model_, plan_.fold);
@@ -232,6 +237,7 @@ StepReport Engine::train_step() {
   report.forward_s = times.forward;
   report.backward_s = times.backward;
   report.comm_s = world_.transport().take_comm_seconds();
+  report.receive_s = times.receive;
   const double now = now_s();
   report.seconds = now - clock_;
   clock_ = now;

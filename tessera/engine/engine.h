@@ -47,6 +47,7 @@ struct StepReport {
                          ///< evaluation and saving
   double data_s = 0.0, forward_s = 0.0, backward_s = 0.0, reduce_s = 0.0, optimizer_s = 0.0;
   double comm_s = 0.0;              ///< waits and copies of collectives, inside of the others
+  double receive_s = 0.0;           ///< from other stages of the pipeline, inside of comm_s
   std::int64_t mem_peak_bytes = 0;  ///< largest rank
   bool stop_requested = false;      ///< a signal asked all ranks to stop after this step
   int stop_signal = 0;

@@ -11,9 +11,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
+#include "tessera/models/weights_of.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/model_source.h"
@@ -169,6 +171,22 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
         "name a run folder, a checkpoint or a Hugging Face folder");
   }
   return out;
+}
+
+void check_memory(const OpenModel& model, int ranks, std::uint64_t available) {
+  constexpr double kUsable = 0.95;
+  std::int64_t elements = 0;
+  for (const auto& param : models::parameters_of(model.shape.model))
+    elements += param->numel() * (param->numel() < kPersistent ? ranks : 1);
+  const auto weights = static_cast<std::uint64_t>(elements) * sizeof(float);
+  if (static_cast<double>(weights) <= kUsable * static_cast<double>(available)) return;
+  throw Error(
+      Error::Kind::Memory,
+      fmt::format("the weights of {}, {} in fp32, do not fit into 95 % of the {} that are free",
+                  model.source.string(),
+                  text::bytes(weights),
+                  text::bytes(available)),
+      "end other programs, or use a machine with more memory");
 }
 
 void load_model(OpenModel& model, int threads) {

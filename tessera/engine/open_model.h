@@ -3,6 +3,7 @@
 // or sharded over ranks.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -36,6 +37,10 @@ struct OpenModel {
 /// Everything but the weights; no ATen operation, so that ranks can still be started. Error{Format}
 /// when there is nothing to open, or it is damaged.
 std::unique_ptr<OpenModel> find_model(const std::filesystem::path& path);
+/// Refuses a found model whose weights, in fp32 and shared by `ranks` ranks of this host, need more
+/// than 95 % of `available` bytes: Error{Memory} with both numbers. Logits and caches are not
+/// counted: they depend on what is asked of the model.
+void check_memory(const OpenModel& model, int ranks, std::uint64_t available);
 /// The weights, all of them on this process. `threads`: 0 takes all usable cores.
 void load_model(OpenModel& model, int threads = 0);
 /// Those that this rank holds: in fp32, sharded as in ZeRO stage 3 over the ranks of `world`, which

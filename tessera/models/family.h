@@ -67,11 +67,11 @@ Registry<Family>& families();
 /// The family that a config.json of a Hugging Face folder asks for: Error{Unsupported} with the
 /// nearest one that is built.
 const Family& family_of_hf(const json::Value& hf_config);
-/// Options where `model.from` names a model that was described by `source`: its shape, and what the
+/// Options where `model.from` names a model that was described by `out`: its shape, and what the
 /// user wrote over it where that may differ (dropout, label smoothing, init_std). Keys that
 /// contradict the weights go to `problems`.
 ModelOptions merge_options(const ModelOptions& given,
-                           ModelOptions source,
+                           ModelOptions out,
                            config::Problems& problems,
                            const config::Origins& origins);
 #define TESSERA_MODEL(name, family) \

@@ -144,14 +144,14 @@ json::Value gpt2_config_to_hf(const ModelOptions& options) {
                   Unsupported,
                   "model.qkv_bias is false, and Hugging Face's GPT-2 always has that bias",
                   "train with model.qkv_bias true");
-  static const std::map<std::string, std::string> kActivations = {{"gelu_tanh", "gelu_new"},
-                                                                  {"gelu_new", "gelu_new"},
-                                                                  {"gelu", "gelu"},
-                                                                  {"relu", "relu"},
-                                                                  {"silu", "silu"}};
-  const auto activation = kActivations.find(options.activation);
+  static const std::map<std::string, std::string> activations = {{"gelu_tanh", "gelu_new"},
+                                                                 {"gelu_new", "gelu_new"},
+                                                                 {"gelu", "gelu"},
+                                                                 {"relu", "relu"},
+                                                                 {"silu", "silu"}};
+  const auto activation = activations.find(options.activation);
   TESSERA_REQUIRE(
-      activation != kActivations.end(),
+      activation != activations.end(),
       Unsupported,
       fmt::format("model.activation {} has no name in Hugging Face's GPT-2", options.activation),
       "train with gelu_tanh, gelu, relu or silu");

@@ -218,45 +218,46 @@ Resolved resolve_gpt2(const ModelOptions& options,
 
 std::int64_t Gpt2Shape::num_parameters() const {
   const std::int64_t C = hidden_size, F = ffn_hidden_size;
-  const std::int64_t norms = 2 * 2 * C, qkv = 3 * C * C + (qkv_bias ? 3 * C : 0),
+  const std::int64_t norms = 4 * C, qkv = 3 * C * C + (qkv_bias ? 3 * C : 0),
                      projection = C * C + C;
   const std::int64_t mlp = F * C + F + C * F + C;
   const std::int64_t tables = (tie_embeddings ? 1 : 2) * vocab_size * C + max_positions * C;
   return num_layers * (norms + qkv + projection + mlp) + tables + 2 * C;
 }
 
-void ModelOptions::describe(config::Fields& fields) {
-  // Upper bounds keep products of sizes far inside 64 bits; they are beyond any model that was ever
-  // trained.
-  constexpr double kMaxDropout = 0.999;
+namespace {
+
+// Upper bounds keep products of sizes far inside 64 bits; they are beyond any model that was ever
+// trained.
+void describe_sizes(ModelOptions& options, config::Fields& fields) {
   fields.field(
       "family",
-      family,
+      options.family,
       {.text = "Architecture, by its Hugging Face model_type.", .choices = families().names()});
   fields.field("preset",
-               preset,
+               options.preset,
                {.text = "Named sizes; fields that are given override it.",
                 .choices = preset_names(),
                 .default_text = "nano when no size is given"});
   fields.field(
       "num_layers",
-      num_layers,
+      options.num_layers,
       {.text = "Transformer layers.", .min = 1, .max = 10'000, .default_text = "of the preset"});
   fields.field("hidden_size",
-               hidden_size,
+               options.hidden_size,
                {.text = "Channels of the residual stream.",
                 .min = 1,
                 .max = 1e6,
                 .default_text = "of the preset"});
   fields.field("num_heads",
-               num_heads,
+               options.num_heads,
                {.text = "Attention heads; must divide hidden_size.",
                 .min = 1,
                 .max = 1e6,
                 .default_text = "of the preset"});
   fields.field(
       "vocab_size",
-      vocab_size,
+      options.vocab_size,
       {.text = "Rows of the token table; those beyond the tokenizer's ids are trained and never "
                "generated.",
        .unit = "tokens",
@@ -266,41 +267,52 @@ void ModelOptions::describe(config::Fields& fields) {
            "the tokenizer's size rounded up to a multiple of 64, or the folder's with model.from"});
   fields.field(
       "max_positions",
-      max_positions,
+      options.max_positions,
       {.text = "Longest sequence that the model can read.",
        .unit = "tokens",
        .min = 1,
        .max = 1e8,
        .default_text = "data.sequence_length, or 1024 when neither is given; 2048 for gpt3"});
   fields.field("ffn_hidden_size",
-               ffn_hidden_size,
+               options.ffn_hidden_size,
                {.text = "Channels inside the MLP.",
                 .min = 1,
                 .max = 1e7,
                 .default_text = "mlp_ratio x hidden_size"});
+}
+
+void describe_dropout(ModelOptions& options, config::Fields& fields) {
+  constexpr double kMaxDropout = 0.999;
   fields.field("dropout",
-               dropout,
+               options.dropout,
                {.text = "Probability of zero in embedding, attention and residual dropout.",
                 .min = 0,
                 .max = kMaxDropout});
   fields.field("embedding_dropout",
-               embedding_dropout,
+               options.embedding_dropout,
                {.text = "Dropout after the embedding.",
                 .min = 0,
                 .max = kMaxDropout,
                 .default_text = "dropout"});
   fields.field("attention_dropout",
-               attention_dropout,
+               options.attention_dropout,
                {.text = "Dropout on attention probabilities.",
                 .min = 0,
                 .max = kMaxDropout,
                 .default_text = "dropout"});
   fields.field("residual_dropout",
-               residual_dropout,
+               options.residual_dropout,
                {.text = "Dropout on what each attention and MLP adds.",
                 .min = 0,
                 .max = kMaxDropout,
                 .default_text = "dropout"});
+}
+
+}  // namespace
+
+void ModelOptions::describe(config::Fields& fields) {
+  describe_sizes(*this, fields);
+  describe_dropout(*this, fields);
   fields.field(
       "qkv_bias", qkv_bias, {.text = "Whether the query, key and value projection has a bias."});
   fields.field("tie_embeddings",

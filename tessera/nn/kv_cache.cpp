@@ -20,8 +20,7 @@ at::Tensor grown(const at::Tensor& old,
                  std::int64_t kept,
                  const at::Tensor& like,
                  std::int64_t tokens) {
-  const at::Tensor out =
-      at::empty({like.size(0), like.size(1), tokens, like.size(3)}, like.options());
+  at::Tensor out = at::empty({like.size(0), like.size(1), tokens, like.size(3)}, like.options());
   if (kept > 0) out.narrow(2, 0, kept).copy_(old.narrow(2, 0, kept));
   return out;
 }

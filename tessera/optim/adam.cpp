@@ -118,12 +118,12 @@ TESSERA_OPTIMIZER("AdamW", make_adamw);
 TESSERA_OPTIMIZER("Adam", make_adam);
 
 // The same rule on other devices, elsewhere.
-const RuleFactory make_fused_adam = make_adam, make_cpu_adam = make_adam,
-                  make_deepspeed_cpu_adam = make_adam, make_hybrid_adam = make_adam;
-TESSERA_OPTIMIZER("FusedAdam", make_fused_adam);
-TESSERA_OPTIMIZER("CPUAdam", make_cpu_adam);
-TESSERA_OPTIMIZER("DeepSpeedCPUAdam", make_deepspeed_cpu_adam);
-TESSERA_OPTIMIZER("HybridAdam", make_hybrid_adam);
+const RuleFactory kFusedAdam = make_adam, kCpuAdam = make_adam, kDeepSpeedCpuAdam = make_adam,
+                  kHybridAdam = make_adam;
+TESSERA_OPTIMIZER("FusedAdam", kFusedAdam);
+TESSERA_OPTIMIZER("CPUAdam", kCpuAdam);
+TESSERA_OPTIMIZER("DeepSpeedCPUAdam", kDeepSpeedCpuAdam);
+TESSERA_OPTIMIZER("HybridAdam", kHybridAdam);
 
 }  // namespace
 

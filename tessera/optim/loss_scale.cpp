@@ -118,9 +118,11 @@ void describe_deepspeed(Fp16Options& o, config::Fields& f) {
            .min = 0,
            .above_min = true,
            .default_text = "1"});
-  f.field("fp16_master_weights_and_grads",
-          o.fp16_master_weights_and_grads,
-          {.text = "Masters and gradients in fp16 too; not built yet: they are fp32."});
+  f.field(
+      "fp16_master_weights_and_grads",
+      o.fp16_master_weights_and_grads,
+      {.text = "No fp32 masters: the fp16 weights are all there is; gradients are summed in fp32, "
+               "since sums of fp16 overflow."});
 }
 
 void describe_bmtrain(Fp16Options& o, config::Fields& f) {
@@ -226,9 +228,6 @@ void check_fp16(const Fp16Options& options,
   const auto note = [&](std::string_view key, const std::string& why) {
     notes.push_back(fmt::format("{} has no effect: {}", at(key), why));
   };
-  if (options.fp16_master_weights_and_grads) {
-    add("fp16_master_weights_and_grads", "not built yet: true", "set it to false");
-  }
   if (options.auto_cast) note("auto_cast", "token ids are not cast");
   const bool fixed = options.loss_scale > 0;
   for (const Owned& owned : owned_keys(options)) {

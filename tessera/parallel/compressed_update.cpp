@@ -31,9 +31,9 @@ at::Tensor ShardedOptimizer::new_state(const Part& part,
                                        std::size_t index,
                                        const std::string& name) {
   if (!compressed_) return at::zeros({part.numel}, to_torch(kept_.states));
-  const at::Tensor state = index > 0 ? at::zeros({part.numel}, at::kFloat)
-                                     : compressed_->tensor(part.group, part.segment_index)
-                                           .exchanged.narrow(0, part.first, part.numel);
+  at::Tensor state = index > 0 ? at::zeros({part.numel}, at::kFloat)
+                               : compressed_->tensor(part.group, part.segment_index)
+                                     .exchanged.narrow(0, part.first, part.numel);
   if (compressed_->rule().of_rank(name)) {
     compressed_->add_rank_state(
         fmt::format("optimizer.{}.{}", name, part.facts.name), state.data_ptr<float>(), part.numel);

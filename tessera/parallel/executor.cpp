@@ -129,6 +129,9 @@ void Executor::act(const Action& action, Micro& micro, const StepInput& input, S
   const bool on_the_way_there =
       action.kind == Do::Forward || action.kind == Do::ReceiveFlow || action.kind == Do::SendFlow;
   const Timed timed(on_the_way_there ? times_.forward : times_.backward);
+  std::optional<Timed> receiving;
+  if (action.kind == Do::ReceiveFlow || action.kind == Do::ReceiveGradient)
+    receiving.emplace(times_.receive);
   Pass& pass = micro.passes[static_cast<std::size_t>(action.chunk)];
   const int part = part_of(action);
   switch (action.kind) {

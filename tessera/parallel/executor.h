@@ -45,6 +45,7 @@ struct StepOutput {
 /// Seconds spent in each part since the last reading.
 struct StepTimes {
   double data = 0, forward = 0, backward = 0;
+  double receive = 0;  ///< from other stages: waits and copies, inside of forward and backward
 };
 
 /// Which blocks keep only their input for the backward pass and run their forward again there. Bits

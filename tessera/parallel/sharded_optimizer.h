@@ -25,7 +25,7 @@
 
 namespace tessera::parallel {
 
-/// Types of what is kept between updates: F32, or BF16 where the working weights are bf16. Without
+/// Types of what is kept between updates: F32, or the type of working weights of 16 bits. Without
 /// fp32 masters the working weights are the only ones; every update widens a parameter, and rounds
 /// it to nearest.
 struct KeptTypes {
@@ -43,10 +43,10 @@ using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
 /// have no logical axis (a table of positions), is an embedding.
 optim::ParamFacts facts_of(const ParamInfo& info);
 
-/// Memory of a parameter: fp32 working: 0 + state; 16-bit working: 4 (BF16 masters: 0) + state;
-/// divided by n from stage 1 on. BF16 masters or states: one parameter in fp32 during an update,
-/// all of them between pieces() and what ends it. Threads: the rank's own. All methods are
-/// collective.
+/// Memory of a parameter: fp32 working: 0 + state; 16-bit working: 4 (masters of 16 bits: 0) +
+/// state; divided by n from stage 1 on. Masters or states of 16 bits: one parameter in fp32 during
+/// an update, all of them between pieces() and what ends it. Threads: the rank's own. All methods
+/// are collective.
 ///
 /// Rules that need norms fold sums over (parameter, 1024 elements) in one order; rules that need
 /// whole tensors send the direction of each to one owner, the load of matrix products balanced over
@@ -111,7 +111,7 @@ class ShardedOptimizer {
     std::int64_t begin = 0, numel = 0;  ///< the range of the flat buffer that this rank updates
     at::Tensor master_storage;  ///< private fp32 masters; undefined where the working weights are
                                 ///< the masters
-    float* master = nullptr;    ///< nullptr: BF16 masters
+    float* master = nullptr;    ///< nullptr: masters of 16 bits
     std::vector<Part> parts;
   };
   /// One part as a rule sees it: what is kept in 16 bits is widened, and rounded back by keep().

@@ -39,6 +39,11 @@ void PipelineOptions::describe(config::Fields& f) {
       {.text = "Which blocks a stage holds: uniform, parameters, balanced, type:REGEX over block "
                "names, or a list of bounds.",
        .default_text = "balanced"});
+  f.field(
+      "scatter_gather",
+      scatter_gather,
+      {.text = "Where tensor-parallel ranks have the same flow: each sends its share to the next "
+               "stage, which gathers it. Pays where stages are far apart."});
 }
 
 void TensorOptions::describe(config::Fields& f) {

@@ -17,6 +17,7 @@ struct PipelineOptions {
   std::string schedule = "1f1b";
   std::int64_t chunks = 1;
   json::Value partition;  ///< a word or a list of bounds; null: balanced
+  bool scatter_gather = false;
   void describe(config::Fields& fields);
 };
 struct TensorOptions {

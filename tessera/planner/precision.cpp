@@ -71,6 +71,13 @@ void resolve_precision(Plan& plan, config::Problems& problems, const config::Ori
   if (config.fp16.enabled) {
     plan.working = DType::F16;
     plan.scaling = config.fp16;
+    if (config.fp16.fp16_master_weights_and_grads) {
+      plan.kept.masters = DType::F16;
+      plan.notes.emplace_back(
+          "fp16.fp16_master_weights_and_grads: masters fp16; gradients are summed in fp32, since "
+          "sums "
+          "of fp16 overflow");
+    }
   } else if (config.bf16.enabled) {
     plan.working = DType::BF16;
     if (config.bf16.bf16_master_weights_and_grads) plan.kept.masters = DType::BF16;
@@ -96,7 +103,8 @@ std::string precision_text(const Plan& plan) {
                                           : "bf16 without fp32 masters, moments bf16";
   }
   const optim::LossScaler scaler(plan.scaling, plan.scaling_stage);
-  return fmt::format("fp16 with fp32 masters, loss scale {} ({})",
+  return fmt::format("fp16 {} fp32 masters, loss scale {} ({})",
+                     plan.kept.masters == DType::F32 ? "with" : "without",
                      text::number(scaler.scale()),
                      scaler.dynamic() ? "dynamic" : "fixed");
 }

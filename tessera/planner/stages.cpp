@@ -181,7 +181,17 @@ void complete_pipeline(PipelineOptions& options,
 }
 
 void check_pipeline(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
-  const PipelineOptions& options = plan.config.parallel.pipeline;
+  const ParallelOptions& parallel = plan.config.parallel;
+  const PipelineOptions& options = parallel.pipeline;
+  if (options.scatter_gather &&
+      (options.size <= 1 || parallel.tensor.size <= 1 || parallel.sequence ||
+       parallel.tensor.mode.value_or("1d") != "1d")) {
+    problems.add(origins.place("parallel.pipeline.scatter_gather"),
+                 "parallel.pipeline.scatter_gather",
+                 "there is nothing to scatter: only with several stages, and tensor parallelism 1d "
+                 "without parallel.sequence, do ranks have the same flow",
+                 "remove it");
+  }
   if (options.size <= 1) return;
   const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
   if (schedule.whole_rounds && plan.accumulation > 0 && plan.accumulation % options.size != 0) {

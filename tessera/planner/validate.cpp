@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -114,15 +115,21 @@ void check_exchange(const TrainConfig& config,
                              config.optimizer.type),
                  "set it to \"once\", or remove it");
   }
-  if (config.bf16.bf16_master_weights_and_grads || config.bf16.bf16_optimizer_states) {
-    const char* const key = config.bf16.bf16_master_weights_and_grads
-                                ? "bf16.bf16_master_weights_and_grads"
-                                : "bf16.bf16_optimizer_states";
-    problems.add(origins.place(key),
-                 key,
-                 fmt::format("{} carries over what compression lost, which bf16 would lose again",
-                             config.optimizer.type),
-                 "set it to false: masters and moments in fp32");
+  const std::array<std::pair<const char*, bool>, 3> narrow = {
+      {{"bf16.bf16_master_weights_and_grads",
+        config.bf16.enabled && config.bf16.bf16_master_weights_and_grads},
+       {"bf16.bf16_optimizer_states", config.bf16.enabled && config.bf16.bf16_optimizer_states},
+       {"fp16.fp16_master_weights_and_grads",
+        config.fp16.enabled && config.fp16.fp16_master_weights_and_grads}}};
+  for (const auto& [key, on] : narrow) {
+    if (!on) continue;
+    problems.add(
+        origins.place(key),
+        key,
+        fmt::format("{} carries over what compression lost, which 16 bits would lose again",
+                    config.optimizer.type),
+        "set it to false: masters and moments in fp32");
+    break;
   }
 }
 

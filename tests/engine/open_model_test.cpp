@@ -13,6 +13,7 @@
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
 #include "tessera/engine/launch.h"
+#include "tessera/models/weights_of.h"
 
 namespace tessera::testing {
 namespace {
@@ -71,6 +72,29 @@ TEST(OpenModels, GiveTheSameOnSeveralRanksThatHoldAPartEach) {
       const std::int64_t kept = alone.weights / ranks + alone.weights / 50;
       EXPECT_LT(reading.weights, kept);
       EXPECT_LT(reading.most, kept + alone.weights / 3 + alone.weights / 50);
+    }
+  }
+}
+
+TEST(OpenModels, AreRefusedBeforeTheyAreLoadedWhereTheirWeightsDoNotFit) {
+  TinyRun run;
+  const files::TempDir folder;
+  (void)run.train({.ranks = 1, .accumulation = 1}, 1, folder.path());
+  const auto model = engine::find_model(folder.path());
+  std::uint64_t elements = 0;
+  for (const auto& param : models::parameters_of(model->shape.model))
+    elements += static_cast<std::uint64_t>(param->numel());
+  const std::uint64_t weights = elements * sizeof(float);
+  // All of them are small and whole on every rank.
+  for (const int ranks : {1, 3}) {
+    const auto fits = static_cast<std::uint64_t>(ranks) * weights * 20 / 19 + 1;
+    EXPECT_NO_THROW(engine::check_memory(*model, ranks, fits));
+    try {
+      engine::check_memory(*model, ranks, fits - 2);
+      ADD_FAILURE() << "a model that does not fit was let through";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Memory);
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("do not fit into 95 %"));
     }
   }
 }

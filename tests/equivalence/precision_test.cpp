@@ -280,6 +280,20 @@ TEST(PureBf16, LearnsAndResumesToTheBitInAnotherStage) {
   EXPECT_EQ(rest.digest, whole.digest);
 }
 
+TEST(PureFp16, LearnsAndResumesToTheBitInAnotherStage) {
+  TinyRun run;
+  run.set("fp16", R"({"enabled": true, "fp16_master_weights_and_grads": true})")
+      .set("optimizer.params.lr", "1e-2");
+  const Trace whole = run.train({.ranks = 2, .accumulation = 2, .stage = 1}, 8);
+  const files::TempDir saved;
+  static_cast<void>(run.train({.ranks = 2, .accumulation = 2, .stage = 1}, 4, saved.path()));
+  const Trace rest = run.train(
+      {.ranks = 2, .accumulation = 2, .stage = 3}, 8, {}, *checkpoint::newest(saved.path()));
+
+  EXPECT_LT(whole.losses.back(), whole.losses.front());
+  EXPECT_EQ(rest.digest, whole.digest);
+}
+
 TEST(PureBf16, RulesThatLookAtWholeTensorsAreTheSameInEveryStage) {
   for (const char* type : {"\"Lamb\"", "\"Adafactor\"", "\"Muon\""}) {
     SCOPED_TRACE(type);

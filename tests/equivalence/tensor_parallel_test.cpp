@@ -46,6 +46,18 @@ TEST(TensorParallel, TimesPipelineTrainsAsOne) {
   }
 }
 
+TEST(TensorParallel, ScatteringFlowsBetweenStagesIsTheSame) {
+  const TinyRun run;
+  Layout layout{.ranks = 4, .accumulation = 3, .pipeline = "2", .tensor = 2};
+  const Trace whole = run.train(layout, 3);
+  layout.pipeline = R"({"size": 2, "scatter_gather": true})";
+
+  const Trace scattered = run.train(layout, 3);
+
+  EXPECT_EQ(scattered.digest, whole.digest);
+  EXPECT_EQ(scattered.losses, whole.losses);
+}
+
 TEST(TensorParallel, WithSmallParametersThatStayWhole) {
   TinyRun run;
   run.set("zero_optimization.stage3_param_persistence_threshold", "1000");

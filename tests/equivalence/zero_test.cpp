@@ -68,6 +68,13 @@ TEST(Zero, StagesGiveTheSameBitsWithoutFp32Masters) {
   expect_stages_equal(run, 2, 2);
 }
 
+TEST(Zero, StagesGiveTheSameBitsWithFp16Masters) {
+  TinyRun run = sharded_run();
+  run.set("fp16", R"({"enabled": true, "fp16_master_weights_and_grads": true})");
+  expect_stages_equal(run, 3, 1);
+  expect_stages_equal(run, 2, 2);
+}
+
 TEST(Zero, StagesGiveTheSameBitsOnFourRanksWithUntiedHead) {
   TinyRun run = sharded_run();
   run.set("model.tie_embeddings", "false");

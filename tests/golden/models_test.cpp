@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models against the answers that transformers gave in float64: logits, loss, every gradient, three
 // AdamW steps, and greedy text.
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -82,11 +83,21 @@ models::Resolved resolve(const models::Family& family, const json::Value& config
   return resolved;
 }
 
+/// As many blocks on the first stage as on the second, or one more.
+parallel::StageLayout in_stages(comm::World* world, const nn::Model& model) {
+  const int stages = world == nullptr ? 1 : world->mesh().size(mesh::Axis::Pp);
+  parallel::StageLayout out{.stages = stages};
+  const auto blocks = static_cast<int>(model.blocks.size());
+  for (int stage = 0; stages > 1 && stage <= stages; ++stage)
+    out.bounds.push_back((blocks * stage + stages - 1) / stages);
+  return out;
+}
+
 Case open(const fs::path& folder, comm::World* world) {
   const json::Value config = golden::read_json(folder / "config.json");
   const models::Family& family = models::family_of_hf(config);
   models::Resolved resolved = resolve(family, config);
-  ModelRunner runner(resolved.model, DType::F32, world);
+  ModelRunner runner(resolved.model, DType::F32, world, in_stages(world, resolved.model));
   const models::WeightSource source = family.weights_from_hf(folder, resolved);
   runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
     source(info, 0, info.numel(), out.data_ptr<float>());
@@ -255,43 +266,64 @@ at::Tensor in_our_layout(const models::HfTensor& theirs,
   return (theirs.transposed ? tensor.t() : tensor).reshape(info.shape);
 }
 
+/// Everything recorded of a case, on ranks that hold the model between them.
+void expect_recorded(Case& one) {
+  const nn::Batch batch = batch_of(one);
+  nn::StepContext context(nn::Mode::Eval, 1);
+  context.want_logits = true;
+
+  const nn::Outcome out = one.runner.infer(batch, context);
+  const double loss = one.runner.train(batch);
+
+  if (out.outputs.contains("logits")) {  // the stage that has the objective
+    const at::Tensor ignored = mask_of(one).eq(0).unsqueeze(-1);
+    EXPECT_LT(largest_difference(out.outputs.at("logits").masked_fill(ignored, 0.0),
+                                 one.expected["logits"].masked_fill(ignored, 0.0)),
+              kLogits);
+  }
+  EXPECT_NEAR(loss, one.expected["loss"].item<double>(), kLoss);
+  for (const auto& [name, info] : one.runner.infos) {
+    const models::HfTensor theirs = one.family.hf_tensor(*info);
+    if (!one.expected.has("grad." + theirs.name)) continue;
+    const at::Tensor whole = in_our_layout(theirs, *info, one.expected["grad." + theirs.name]);
+    EXPECT_LT(largest_difference(one.runner.grads.at(name), ModelRunner::held(*info, whole)),
+              kGradients)
+        << theirs.name;
+  }
+  if (!fs::exists(one.folder / "generation.json")) return;
+  const json::Value record = golden::read_json(one.folder / "generation.json");
+  const json::Value& text = record.find("cases")->items().front();
+  EXPECT_EQ(one.runner.greedy(ids(*text.find("prompt")),
+                              *record.find("new_tokens")->as_integer(),
+                              /*cached=*/true,
+                              one.resolved.vocab_size),
+            ids(*text.find("greedy")));
+}
+
 TEST(GoldenModels, GiveTheSameOnTwoTensorParallelRanks) {
   comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}), [](comm::World& world) {
     const auto check = [](Case& one) {
-      const nn::Batch batch = batch_of(one);
-      nn::StepContext context(nn::Mode::Eval, 1);
-      context.want_logits = true;
-
-      const at::Tensor logits = one.runner.infer(batch, context).outputs.at("logits");
-      const double loss = one.runner.train(batch);
-
-      const at::Tensor ignored = mask_of(one).eq(0).unsqueeze(-1);
-      EXPECT_LT(largest_difference(logits.masked_fill(ignored, 0.0),
-                                   one.expected["logits"].masked_fill(ignored, 0.0)),
-                kLogits);
-      EXPECT_NEAR(loss, one.expected["loss"].item<double>(), kLoss);
-      bool cut = false;
-      for (const auto& [name, info] : one.runner.infos) {
-        const models::HfTensor theirs = one.family.hf_tensor(*info);
-        if (!one.expected.has("grad." + theirs.name)) continue;
-        const at::Tensor whole = in_our_layout(theirs, *info, one.expected["grad." + theirs.name]);
-        EXPECT_LT(largest_difference(one.runner.grads.at(name), ModelRunner::held(*info, whole)),
-                  kGradients)
-            << theirs.name;
-        cut = cut || info->cut();
-      }
-      EXPECT_TRUE(cut);
-      if (!fs::exists(one.folder / "generation.json")) return;
-      const json::Value record = golden::read_json(one.folder / "generation.json");
-      const json::Value& text = record.find("cases")->items().front();
-      EXPECT_EQ(one.runner.greedy(ids(*text.find("prompt")),
-                                  *record.find("new_tokens")->as_integer(),
-                                  /*cached=*/true,
-                                  one.resolved.vocab_size),
-                ids(*text.find("greedy")));
+      expect_recorded(one);
+      EXPECT_TRUE(std::ranges::any_of(one.runner.infos,
+                                      [](const auto& named) { return named.second->cut(); }));
     };
     for_each_case(check, &world);
   });
+}
+
+TEST(GoldenModels, GiveTheSameOnTwoStages) {
+  comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 1}), [](comm::World& world) {
+    const auto check = [](Case& one) {
+      expect_recorded(one);
+      EXPECT_LT(one.runner.infos.size(), one.runner.instance().places().size());
+    };
+    for_each_case(check, &world);
+  });
+}
+
+TEST(GoldenModels, GiveTheSameOnTwoStagesOfTwoTensorParallelRanks) {
+  comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 2}),
+                    [](comm::World& world) { for_each_case(expect_recorded, &world); });
 }
 
 }  // namespace

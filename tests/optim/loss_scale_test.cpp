@@ -248,9 +248,7 @@ TEST(Fp16Block, ContradictionsAndWhatIsNotBuiltAreProblems) {
       ElementsAre("fp16.initial_scale"));
   EXPECT_THAT(paths(R"({"enabled": true, "scaler": "megatron", "backoff_factor": 1})"),
               ElementsAre("fp16.backoff_factor"));
-  EXPECT_THAT(paths(R"({"enabled": true, "fp16_master_weights_and_grads": true})"),
-              ElementsAre("fp16.fp16_master_weights_and_grads"));
-  EXPECT_THAT(paths(R"({"enabled": false, "fp16_master_weights_and_grads": true})"), IsEmpty());
+  EXPECT_THAT(paths(R"({"enabled": true, "fp16_master_weights_and_grads": true})"), IsEmpty());
 }
 
 TEST(Fp16Block, WhatChangesNothingIsNoted) {

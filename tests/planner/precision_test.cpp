@@ -185,5 +185,17 @@ TEST(PureBf16, KeepsNoFp32MastersAndSumsInBf16UnlessToldOtherwise) {
               HasSubstr("needs bf16.bf16_master_weights_and_grads"));
 }
 
+TEST(PureFp16, KeepsNoFp32MastersAndSumsInFp32) {
+  const Plan pure = plan_of(R"("fp16": {"enabled": true, "fp16_master_weights_and_grads": true})");
+  EXPECT_EQ(pure.kept.masters, DType::F16);
+  EXPECT_EQ(pure.kept.states, DType::F32);
+  EXPECT_EQ(pure.fold.accumulate, DType::F32);
+  EXPECT_THAT(precision_text(pure), HasSubstr("fp16 without fp32 masters"));
+  EXPECT_THAT(pure.notes, Contains(HasSubstr("gradients are summed in fp32")));
+
+  const Plan off = plan_of(R"("fp16": {"enabled": false, "fp16_master_weights_and_grads": true})");
+  EXPECT_EQ(off.kept.masters, DType::F32);
+}
+
 }  // namespace
 }  // namespace tessera::planner

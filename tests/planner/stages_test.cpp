@@ -169,6 +169,8 @@ TEST(Stages, OfAScheduleThatDoesNotFitAreRefused) {
 
 TEST(Stages, OfAPartitionThatIsNoneAreRefused) {
   EXPECT_THAT(refusal(R"({"size": 2, "partition": "unifrom"})", 2), HasSubstr("uniform"));
+  EXPECT_THAT(refusal(R"({"size": 2, "scatter_gather": true})", 2),
+              HasSubstr("there is nothing to scatter"));
   EXPECT_THAT(refusal(R"({"size": 2, "partition": [0, 3, 5]})", 2),
               AllOf(HasSubstr("[0,3,5]"), HasSubstr("3 ascending bounds from 0 to 6")));
   EXPECT_THAT(refusal(R"({"size": 2, "partition": [0, 0, 6]})", 2), HasSubstr("does not cut"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model on one rank without an engine, or on some that hold its layers between them: fp32
-// weights and gradients by name, AdamW, greedy text.
+// A whole model on one rank without an engine, or on some that hold its layers or its stages
+// between them: fp32 weights and gradients by name, AdamW, greedy text.
 #pragma once
 
 #include <functional>
@@ -18,6 +18,8 @@
 #include "tessera/ops/sampler.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/model_instance.h"
+#include "tessera/parallel/pipeline/schedule.h"
+#include "tessera/parallel/pipeline/stage_link.h"
 #include "tessera/tensor/init.h"
 
 namespace tessera::test {
@@ -42,10 +44,17 @@ class ModelRunner {
 
   explicit ModelRunner(const nn::Model& model,
                        DType working = DType::F32,
-                       comm::World* world = nullptr)
+                       comm::World* world = nullptr,
+                       const parallel::StageLayout& layout = {})
       : alone_(world == nullptr ? comm::solo_world() : nullptr),
-        instance_(model, {.working = working}, world == nullptr ? *alone_ : *world) {
+        world_(world == nullptr ? *alone_ : *world),
+        instance_(model, {.working = working}, world_, layout) {
+    if (layout.stages > 1) {
+      link_ = std::make_unique<parallel::StageLink>(
+          world_, model, layout, working, instance_.tensor_parallel());
+    }
     for (int b = 0; b < instance_.num_blocks(); ++b) {
+      if (layout.stage_of_block(b) != instance_.stage()) continue;
       for (const auto& param : instance_.params(b))
         infos[param->info().name] = param->shared_info();
     }
@@ -77,16 +86,26 @@ class ModelRunner {
   double train(const nn::Batch& batch, std::uint64_t seed = 1) {
     grads.clear();
     Collector collector(*this);
-    parallel::Executor executor(instance_, {&collector});
+    parallel::Executor executor(instance_, {&collector}, {}, link_.get());
     const parallel::StepInput input{
         .seed = seed,
         .load = [&](int) { return batch; },
         .global_denominators = [](const auto& counts) { return counts.at(0); }};
-    return executor.train(parallel::accumulation_schedule(1), input).losses(1).at(0);
+    const parallel::StageLayout& layout = instance_.layout();
+    const auto actions =
+        layout.stages == 1
+            ? parallel::accumulation_schedule(1)
+            : parallel::pipeline_actions(parallel::pipeline_schedules().get("1f1b"),
+                                         {.stages = layout.stages, .chunks = 1, .micros = 1},
+                                         instance_.stage());
+    const double loss = executor.train(actions, input).losses(1).at(0);
+    if (layout.stages == 1) return loss;
+    add_over_stages();
+    return world_.all_reduce(stages(), {loss}, comm::Op::Sum, TESSERA_HERE("loss")).at(0);
   }
 
   nn::Outcome infer(const nn::Batch& batch, nn::StepContext& context) {
-    return parallel::Executor(instance_, {}).infer(batch, context);
+    return parallel::Executor(instance_, {}, {}, link_.get()).infer(batch, context);
   }
 
   /// One AdamW step on the gradients of the last train().
@@ -119,9 +138,11 @@ class ModelRunner {
     std::vector<std::int64_t> input = prompt;
     while (static_cast<std::int64_t>(made.size()) < count) {
       const at::Tensor ids = at::tensor(input, at::kLong).view({1, -1});
-      const at::Tensor logits = infer(make_batch(ids), context).outputs.at("logits");
-      made.push_back(
-          ops::sample_token(logits[0][-1].contiguous(), vocab, {.temperature = 0.0}, 1, 0));
+      const nn::Outcome out = infer(make_batch(ids), context);
+      at::Tensor last;
+      if (out.outputs.contains("logits")) last = out.outputs.at("logits")[0][-1].contiguous();
+      if (link_) last = link_->from_objective(last, vocab);
+      made.push_back(ops::sample_token(last, vocab, {.temperature = 0.0}, 1, 0));
       if (made.back() == stop) break;
       if (cached) {
         context.set_mode(nn::Mode::Decode);
@@ -162,9 +183,29 @@ class ModelRunner {
     ModelRunner& runner_;
   };
 
+  const comm::Group& stages() { return world_.group({mesh::Axis::Pp}); }
+
+  /// Gradients of what blocks of several stages use.
+  void add_over_stages() {
+    for (const parallel::FlatGroup& group : instance_.groups()) {
+      if (!group.across_stages()) continue;
+      for (const Segment& segment : group.layout.segments()) {
+        at::Tensor& grad = grads.at(segment.info->name);
+        grad = grad.contiguous();
+        world_.transport()
+            .all_reduce(stages(),
+                        {grad.data_ptr<float>(), static_cast<std::size_t>(grad.numel())},
+                        comm::Op::Sum,
+                        TESSERA_HERE("tied gradient"))
+            ->wait();
+      }
+    }
+  }
+
   void write_working() {
     const c10::NoGradGuard no_grad;
     for (int b = 0; b < instance_.num_blocks(); ++b) {
+      if (instance_.layout().stage_of_block(b) != instance_.stage()) continue;
       for (const auto& param : instance_.params(b)) {
         at::Tensor tensor = param->tensor();
         tensor.copy_(held(param->info(), weights.at(param->info().name)));
@@ -173,7 +214,9 @@ class ModelRunner {
   }
 
   std::unique_ptr<comm::World> alone_;
+  comm::World& world_;
   parallel::ModelInstance instance_;
+  std::unique_ptr<parallel::StageLink> link_;
   std::map<std::string, std::vector<at::Tensor>> state_;
 };
 

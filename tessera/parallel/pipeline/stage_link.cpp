@@ -48,8 +48,15 @@ StageLink::StageLink(comm::World& world,
                      nn::Model model,
                      StageLayout layout,
                      DType working,
-                     const nn::TensorParallel* tensor)
-    : world_(world), model_(std::move(model)), layout_(std::move(layout)), working_(working) {
+                     const nn::TensorParallel* tensor,
+                     bool scatter_gather)
+    : world_(world),
+      model_(std::move(model)),
+      layout_(std::move(layout)),
+      working_(working),
+      // On a grid, and where tokens are cut, every rank has a flow of its own.
+      scatter_gather_(scatter_gather && tensor != nullptr && !tensor->on_grid() &&
+                      !tensor->sequence) {
   if (tensor != nullptr) tensor_ = *tensor;
 }
 
@@ -59,10 +66,23 @@ int StageLink::rank_of_part(int part) const {
   return world_.group(kColumn).ranks[static_cast<std::size_t>(layout_.stage_of_part(part))];
 }
 
+int StageLink::shares_of(const at::Tensor& tensor) const {
+  constexpr std::int64_t kLeast = 256;  // elements of a share
+  if (!scatter_gather_) return 1;
+  const int ranks = tensor_->group->size();
+  return tensor.numel() % ranks == 0 && tensor.numel() >= kLeast * ranks ? ranks : 1;
+}
+
 /// A copy travels, so that the operation is over for this rank when it is posted.
 void StageLink::send(int rank, int channel, const at::Tensor& tensor, const std::string& what) {
   if (tensor.numel() == 0) return;
-  world_.transport().send(rank, channel, span_of(tensor.contiguous()), TESSERA_HERE(what))->wait();
+  const at::Tensor whole = tensor.contiguous();
+  const auto count = static_cast<std::size_t>(whole.numel() / shares_of(whole));
+  const std::size_t begin =
+      count < span_of(whole).count ? count * static_cast<std::size_t>(tensor_->group->index) : 0;
+  world_.transport()
+      .send(rank, channel, span_of(whole).part(begin, count), TESSERA_HERE(what))
+      ->wait();
 }
 
 at::Tensor StageLink::receive(int rank,
@@ -70,8 +90,18 @@ at::Tensor StageLink::receive(int rank,
                               const at::Tensor& like,
                               const std::string& what) {
   at::Tensor out = at::empty(like.sizes(), like.options().device(at::kCPU));
-  if (out.numel() != 0)
+  if (out.numel() == 0) return out;
+  const int shares = shares_of(out);
+  if (shares == 1) {
     world_.transport().recv(rank, channel, span_of(out), TESSERA_HERE(what))->wait();
+    return out;
+  }
+  const at::Tensor share = at::empty({out.numel() / shares}, out.options());
+  world_.transport().recv(rank, channel, span_of(share), TESSERA_HERE(what))->wait();
+  const auto work = world_.transport().all_gather(
+      *tensor_->group, span_of(share), span_of(out), TESSERA_HERE(what));
+  work->wait();
+  work->wait_reusable();
   return out;
 }
 

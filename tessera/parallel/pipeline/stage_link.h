@@ -25,12 +25,15 @@ namespace tessera::parallel {
 class StageLink {
  public:
   /// `world` must outlive this. `working`: of the weights, which types of flows follow. `tensor`:
-  /// ModelInstance::tensor_parallel().
+  /// ModelInstance::tensor_parallel(). `scatter_gather`: where all tensor-parallel ranks have the
+  /// same flow, each sends its share, and those of the next stage gather it between them. Source:
+  /// Narayanan et al. 2021, section 4.1.
   StageLink(comm::World& world,
             nn::Model model,
             StageLayout layout,
             DType working,
-            const nn::TensorParallel* tensor = nullptr);
+            const nn::TensorParallel* tensor = nullptr,
+            bool scatter_gather = false);
   ~StageLink();
 
   /// The flow that `part` begins with.
@@ -55,12 +58,15 @@ class StageLink {
   void send(int rank, int channel, const at::Tensor& tensor, const std::string& what);
   at::Tensor receive(int rank, int channel, const at::Tensor& like, const std::string& what);
   [[nodiscard]] int rank_of_part(int part) const;
+  /// Into how many shares a tensor is cut on its way.
+  [[nodiscard]] int shares_of(const at::Tensor& tensor) const;
 
   comm::World& world_;
   nn::Model model_;
   StageLayout layout_;
   DType working_;
   std::optional<nn::TensorParallel> tensor_;
+  bool scatter_gather_;
   std::vector<Probe> probes_;  ///< blocks on the meta device
   std::map<std::string, std::vector<nn::Flow>>
       known_;  ///< by the batch: what every part begins with
