@@ -46,6 +46,14 @@ TEST(Promises, SharedLayersStayWithinRounding) {
   EXPECT_EQ(bf16.loss, 2e-3);
 }
 
+TEST(Promises, SharedTokensStayWithinRounding) {
+  const Promise promise = promise_of(plan_of(R"(, "parallel": {"context": 2})", 2));
+
+  EXPECT_FALSE(promise.bits);
+  EXPECT_EQ(promise.gradient, 2e-6);
+  EXPECT_THAT(promise.why, HasSubstr("share tokens"));
+}
+
 TEST(Promises, SumsThatAreMadeElsewhereStayWithinRounding) {
   EXPECT_FALSE(promise_of(plan_of(R"(, "gradient_reduction": "once")", 2)).bits);
   // There are no other ranks to sum for.
