@@ -78,7 +78,9 @@ class Source {
 /// field); or one that another program wrote, behind a Source.
 class Checkpoint {
  public:
-  explicit Checkpoint(const std::filesystem::path& folder);
+  /// `parts`: other folders with shards of the same checkpoint, from disks that no rank shares.
+  explicit Checkpoint(const std::filesystem::path& folder,
+                      const std::vector<std::filesystem::path>& parts = {});
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   [[nodiscard]] const Meta& meta() const { return meta_; }
   struct Tensor {

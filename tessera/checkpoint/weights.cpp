@@ -27,6 +27,9 @@ constexpr std::array<std::pair<const char*, const char*>, 2> kLayouts = {
     {{"model.safetensors", "model.safetensors.index.json"},
      {"pytorch_model.bin", "pytorch_model.bin.index.json"}}};
 
+/// Of shorter copies the pages are left to the kernel.
+constexpr std::size_t kReleasedBytes = std::size_t{1} << 20;
+
 /// An index larger than this describes no model.
 constexpr std::uintmax_t kMaxIndexBytes = std::uintmax_t{256} << 20;
 
@@ -103,7 +106,7 @@ std::vector<Weight> open_safetensors(const fs::path& path) {
                    row_major(entry.shape),
                    file->bytes(entry).data(),
                    path,
-                   file});
+                   {file, &file->mapped()}});
   }
   return out;
 }
@@ -143,12 +146,17 @@ void Weight::copy(std::int64_t begin, std::int64_t end, std::byte* out) const no
   if (begin == end) return;
   const auto width = static_cast<std::int64_t>(size_of(dtype));
   if (contiguous()) {
-    std::memcpy(out, data + begin * width, static_cast<std::size_t>((end - begin) * width));
+    const auto size = static_cast<std::size_t>((end - begin) * width);
+    std::memcpy(out, data + begin * width, size);
+    if (size >= kReleasedBytes) map->release({data + begin * width, size});
     return;
   }
   for (std::int64_t i = begin; i < end; ++i)
     std::memcpy(
         out + (i - begin) * width, data + offset(i) * width, static_cast<std::size_t>(width));
+  // Pages of a view are touched again and again until its last element.
+  if (end == numel())
+    map->release({data, static_cast<std::size_t>((offset(numel() - 1) + 1) * width)});
 }
 
 bool Weight::same_storage(const Weight& other) const noexcept {
