@@ -154,9 +154,12 @@ void Weight::copy(std::int64_t begin, std::int64_t end, std::byte* out) const no
   for (std::int64_t i = begin; i < end; ++i)
     std::memcpy(
         out + (i - begin) * width, data + offset(i) * width, static_cast<std::size_t>(width));
-  // Pages of a view are touched again and again until its last element.
-  if (end == numel())
-    map->release({data, static_cast<std::size_t>((offset(numel() - 1) + 1) * width)});
+  if (end == numel()) release();  // pages of a view are touched again and again until then
+}
+
+void Weight::release() const noexcept {
+  if (numel() == 0) return;
+  map->release({data, static_cast<std::size_t>(offset(numel() - 1) + 1) * size_of(dtype)});
 }
 
 bool Weight::same_storage(const Weight& other) const noexcept {

@@ -36,6 +36,8 @@ struct Weight {
   /// Copies elements [begin, end) in row-major order. What was copied front to back does not stay
   /// in memory.
   void copy(std::int64_t begin, std::int64_t end, std::byte* out) const noexcept;
+  /// Gives up the memory of what was copied; it is read anew when it is copied again.
+  void release() const noexcept;
   /// The same elements of the same storage under another name (tied weights).
   [[nodiscard]] bool same_storage(const Weight& other) const noexcept;
 };
