@@ -53,6 +53,18 @@ void require_same_manifest(const fs::path& mine, const fs::path& other) {
       "name the parts of one save");
 }
 
+void fetch(const std::string& tensor,
+           const RandomAccess& file,
+           std::uint64_t at,
+           std::span<std::byte> out) {
+  try {
+    file.read(at, out);
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                fmt::format("{} (wanted for tensor {})", error.what(), JsonCursor::shown(tensor)));
+  }
+}
+
 /// Lets the disk read on to the end of the next block while this one is hashed.
 void expect_block(const RandomAccess& file, std::uint64_t at, std::uint64_t end) {
   constexpr std::uint64_t kAhead = 2 * kBlockBytes;
@@ -195,7 +207,7 @@ void Archive::visit(const std::string& name,
       if (want != nullptr && to == tensor.dtype) direct = whole_place(part, *want, out, width);
       if (direct == nullptr) scratch.resize(std::max(scratch.size(), size));
       std::byte* data = direct != nullptr ? direct : scratch.data();
-      lies.data->read(lies.begin + static_cast<std::uint64_t>(from * width), {data, size});
+      fetch(name, *lies.data, lies.begin + static_cast<std::uint64_t>(from * width), {data, size});
       if (hashing) hasher.update({data, size});
       if (want == nullptr || direct != nullptr) continue;
       SharedRuns runs(part, *want);

@@ -36,7 +36,13 @@ void RandomAccess::read(std::uint64_t at, std::span<std::byte> out) const {
   while (!out.empty()) {
     const ssize_t done = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(at));
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail("read", path_, errno);
+    const int code = done < 0 ? errno : 0;
+    TESSERA_REQUIRE(
+        code != EIO,
+        Format,
+        fmt::format("{}: the disk cannot read its bytes from {} on", path_.string(), at),
+        "");
+    if (code != 0) fail("read", path_, code);
     TESSERA_REQUIRE(done > 0, Format, fmt::format("{} ends at byte {}", path_.string(), at), "");
     at += static_cast<std::uint64_t>(done);
     out = out.subspan(static_cast<std::size_t>(done));

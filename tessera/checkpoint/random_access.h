@@ -17,7 +17,8 @@ class RandomAccess {
   RandomAccess(const RandomAccess&) = delete;
   RandomAccess& operator=(const RandomAccess&) = delete;
 
-  /// Fills `out` with the bytes from `at` on. Error{Format} where the file ends before.
+  /// Fills `out` with the bytes from `at` on. Error{Format} where the file ends before, or
+  /// the disk has lost them.
   void read(std::uint64_t at, std::span<std::byte> out) const;
   /// Lets the disk begin with bytes that will be read; costs nothing if they are in memory.
   void expect(std::uint64_t at, std::uint64_t bytes) const noexcept;
