@@ -148,7 +148,7 @@ void Weight::copy(std::int64_t begin, std::int64_t end, std::byte* out) const no
   if (contiguous()) {
     const auto size = static_cast<std::size_t>((end - begin) * width);
     std::memcpy(out, data + begin * width, size);
-    if (size >= kReleasedBytes) map->release({data + begin * width, size});
+    if (map != nullptr && size >= kReleasedBytes) map->release({data + begin * width, size});
     return;
   }
   for (std::int64_t i = begin; i < end; ++i)
@@ -158,7 +158,7 @@ void Weight::copy(std::int64_t begin, std::int64_t end, std::byte* out) const no
 }
 
 void Weight::release() const noexcept {
-  if (numel() == 0) return;
+  if (map == nullptr || numel() == 0) return;
   map->release({data, static_cast<std::size_t>(offset(numel() - 1) + 1) * size_of(dtype)});
 }
 
