@@ -194,16 +194,6 @@ Mapped::~Mapped() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-void Mapped::release(std::span<const std::byte> read) const noexcept {
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  if (read.data() < data_ || read.data() + read.size() > data_ + size_) return;
-  const std::size_t begin = static_cast<std::size_t>(read.data() - data_),
-                    end = begin + read.size();
-  const std::size_t first = (begin + page - 1) / page * page;
-  const std::size_t last = end == size_ ? size_ : end / page * page;
-  if (first < last) ::madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
-}
-
 std::unique_ptr<Lock> Lock::try_acquire(const fs::path& path, std::string* owner) {
   for (;;) {
     Fd fd(path, O_RDWR | O_CREAT);

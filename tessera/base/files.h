@@ -48,9 +48,6 @@ class Mapped {
   [[nodiscard]] std::string_view text() const {
     return {reinterpret_cast<const char*>(data_), size_};
   }
-  /// Gives up the memory of the pages that lie within `read`, a part of bytes(): they are read anew
-  /// when they are touched again. Threads: any.
-  void release(std::span<const std::byte> read) const noexcept;
 
  private:
   const std::byte* data_ = nullptr;

@@ -57,9 +57,9 @@ struct Checkpoint::Stored : Archive {
   using Archive::Archive;
 };
 
-Checkpoint::Checkpoint(const fs::path& folder, const std::vector<fs::path>& parts)
+Checkpoint::Checkpoint(const fs::path& folder)
     : folder_(folder.has_filename() ? folder : folder.parent_path()) {
-  offering_older(folder_, [&] { stored_ = std::make_shared<const Stored>(folder_, parts); });
+  offering_older(folder_, [&] { stored_ = std::make_shared<const Stored>(folder_); });
   meta_ = stored_->meta();
   for (const auto& [name, tensor] : stored_->tensors())
     tensors_.push_back({name, tensor.dtype, tensor.shape});

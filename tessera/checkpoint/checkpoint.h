@@ -78,9 +78,7 @@ class Source {
 /// field); or one that another program wrote, behind a Source.
 class Checkpoint {
  public:
-  /// `parts`: other folders with shards of the same checkpoint, from disks that no rank shares.
-  explicit Checkpoint(const std::filesystem::path& folder,
-                      const std::vector<std::filesystem::path>& parts = {});
+  explicit Checkpoint(const std::filesystem::path& folder);
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   [[nodiscard]] const Meta& meta() const { return meta_; }
   struct Tensor {

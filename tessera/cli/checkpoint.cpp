@@ -16,6 +16,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/parts.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/cli/arguments.h"
@@ -117,8 +118,9 @@ std::shared_ptr<const checkpoint::Checkpoint> open_parts(const std::vector<fs::p
                   Format,
                   fmt::format("{}: no part has a manifest.json", parts.front().string()),
                   "name the folder of rank 0 too");
+  const std::vector<fs::path> others(parts.begin() + 1, parts.end());
   return std::make_shared<const checkpoint::Checkpoint>(
-      parts.front(), std::vector<fs::path>(parts.begin() + 1, parts.end()));
+      checkpoint::open_parts(parts.front(), others));
 }
 
 /// The files of all ranks as one, under plain names. What fails leaves nothing behind.

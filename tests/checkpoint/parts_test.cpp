@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints whose shards lie on several disks.
+#include "tessera/checkpoint/parts.h"
+
 #include "checkpoint/support.h"
 #include <gtest/gtest.h>
 
@@ -27,10 +29,8 @@ class Parts : public ::testing::Test {
 
 TEST_F(Parts, AreOneCheckpoint) {
   const auto whole = save_model(dir.path() / "other", 2, small_model(), rows_then_ranges, 3);
-  const auto joined = std::make_shared<const Checkpoint>(folder, parts);
+  const auto joined = std::make_shared<const Checkpoint>(open_parts(folder, parts));
 
-  joined->check_files();
-  joined->verify();
   fs::create_directory(dir.path() / "merged");
   write_checkpoint(dir.path() / "merged", joined->meta(), tensors_of(joined));
 
@@ -39,7 +39,7 @@ TEST_F(Parts, AreOneCheckpoint) {
 }
 
 TEST_F(Parts, OfWhichOneIsMissingAreRefused) {
-  const Error error = error_of([&] { Checkpoint(folder, {parts[0]}).check_files(); });
+  const Error error = error_of([&] { open_parts(folder, {parts[0]}); });
 
   EXPECT_EQ(error.kind(), Error::Kind::Format);
   EXPECT_NE(std::string(error.what()).find("rank-00002.safetensors"), std::string::npos)
@@ -53,8 +53,8 @@ TEST_F(Parts, OfAnotherSaveAreRefused) {
   fs::copy_file(same_step / "rank-00002.safetensors", dir.path() / "stray");
   fs::rename(dir.path() / "stray", parts[1] / "rank-00002.safetensors");
 
-  const Error manifest = error_of([&] { Checkpoint(folder, {later}); });
-  const Error shard = error_of([&] { Checkpoint(folder, parts).verify(); });
+  const Error manifest = error_of([&] { open_parts(folder, {later}); });
+  const Error shard = error_of([&] { (void)open_parts(folder, parts).digest(); });
 
   EXPECT_NE(std::string(manifest.what()).find("different checkpoints"), std::string::npos)
       << manifest.text();
@@ -66,7 +66,8 @@ TEST_F(Parts, ThatAreLinksAreRefused) {
   fs::rename(parts[1] / "rank-00002.safetensors", dir.path() / "elsewhere");
   fs::create_symlink(dir.path() / "elsewhere", parts[1] / "rank-00002.safetensors");
 
-  EXPECT_EQ(error_of([&] { Checkpoint(folder, parts).verify(); }).kind(), Error::Kind::Format);
+  EXPECT_EQ(error_of([&] { (void)open_parts(folder, parts).digest(); }).kind(),
+            Error::Kind::Format);
 }
 
 }  // namespace
