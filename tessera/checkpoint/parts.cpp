@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/checkpoint/archive.h"
 
 namespace tessera::checkpoint {
@@ -32,7 +33,14 @@ class Parts final : public Source {
 
 Checkpoint open_parts(const std::filesystem::path& folder,
                       const std::vector<std::filesystem::path>& others) {
-  auto parts = std::make_shared<const Parts>(folder, others);
+  std::shared_ptr<const Parts> parts;
+  try {
+    parts = std::make_shared<const Parts>(folder, others);
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                error.what(),
+                error.fix().empty() ? "name every folder that holds a part of it" : error.fix());
+  }
   std::vector<Checkpoint::Tensor> tensors;
   for (const auto& [name, tensor] : parts->archive().tensors())
     tensors.push_back({name, tensor.dtype, tensor.shape});
