@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/json_cursor.h"
 #include "tessera/checkpoint/safetensors_header.h"
+#include "tessera/checkpoint/two_threads.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -240,10 +241,20 @@ void Archive::check_files() const {
 }
 
 void Archive::verify() const {
+  struct Item {
+    const std::string& name;
+    const Tensor& tensor;
+    const Piece& piece;
+  };
+  std::vector<Item> all;
   for (const auto& [name, tensor] : tensors_) {
     for (const Piece& piece : tensor.pieces)
-      visit(name, tensor, piece, true, nullptr, tensor.dtype, nullptr);
+      all.push_back({name, tensor, piece});
   }
+  on_two_threads(all.size(), [&](std::size_t i) {
+    const Item& item = all[i];
+    visit(item.name, item.tensor, item.piece, true, nullptr, item.tensor.dtype, nullptr);
+  });
 }
 
 std::optional<fs::path> newest_sound_before(const fs::path& damaged) {

@@ -19,8 +19,8 @@
 namespace tessera::checkpoint {
 
 /// Reads pieces of tensors out of a complete checkpoint. Errors are Error{Format} with file, tensor
-/// and place, without a remedy: whoever holds the folder knows which older one to offer. Memory: a
-/// MiB, and the headers. Threads: const methods from any thread.
+/// and place, without a remedy: whoever holds the folder knows which older one to offer. Memory:
+/// the headers, and a MiB for each thread that reads. Threads: const methods from any thread.
 class Archive {
  public:
   struct Piece {
