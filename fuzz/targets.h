@@ -88,7 +88,13 @@ inline const std::map<std::string, Target>& targets() {
               checkpoint::read_manifest(f / "manifest.json"), Error::Kind::Format, "manifest.json");
         },
         ""}},
-      {"tokens", {"x.idx", [](const fs::path& f) { data::TokenFile::open(f / "x.idx"); }, ""}},
+      {"tokens",
+       {"x.idx",
+        [](const fs::path& f) {
+          if (!fs::exists(f / "x.bin")) std::ofstream(f / "x.bin") << std::string(64, '\1');
+          data::TokenFile::open(f / "x.idx");
+        },
+        ""}},
       {"llmc", {"x.bin", [](const fs::path& f) { touch(f / "x.bin"); }, ""}},
       {"llmc-tokens", {"x.bin", [](const fs::path& f) { data::TokenFile::open(f / "x.bin"); }, ""}},
       {"megatron",
