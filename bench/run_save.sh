@@ -44,8 +44,8 @@ for row in open(sys.argv[1]):
     walls.setdefault(name, []).append(result["wall_ms"])
     stalls.setdefault(name, []).extend(result.get("stall_ms", []))
     steps.setdefault(name, []).extend(result["step_ms"])
-print("\n| ranks x threads | saving | stall of a save, ms | of a step | tokens/s lost |")
-print("|---|---|---|---|---|")
+print("\n| ranks x threads | saving | stall of a save, ms | of a step | of all steps | tokens/s lost |")
+print("|---|---|---|---|---|---|")
 for shape in ("1x2", "2x1"):
     none = statistics.median(walls[shape + " none"])
     step = statistics.median(steps[shape + " none"])
@@ -53,5 +53,6 @@ for shape in ("1x2", "2x1"):
         name = f"{shape} {way}"
         stall = statistics.median(stalls[name])
         lost = 1 - none / statistics.median(walls[name])
-        print(f"| {shape} | {way} | {stall:.0f} | {100 * stall / step:.0f} % | {100 * lost:.1f} % |")
+        share = sum(stalls[name]) / sum(steps[name])
+        print(f"| {shape} | {way} | {stall:.0f} | {100 * stall / step:.0f} % | {100 * share:.1f} % | {100 * lost:.1f} % |")
 SUMMARY

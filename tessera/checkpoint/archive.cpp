@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/json_cursor.h"
 #include "tessera/checkpoint/safetensors_header.h"
+#include "tessera/checkpoint/two_threads.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -30,9 +31,65 @@ mesh::Piece part_of(const mesh::Piece& piece, std::int64_t begin, std::int64_t e
   return {piece.box, piece.begin + begin, piece.begin + end};
 }
 
+/// Where all of `part` lies in the memory of `want`, if it lies there in one run.
+std::byte* whole_place(const mesh::Piece& part,
+                       const mesh::Piece& want,
+                       std::byte* out,
+                       std::int64_t width) {
+  SharedRuns runs(part, want);
+  const auto run = runs.next();
+  return run && run->a == 0 && run->count == part.end - part.begin ? out + run->b * width : nullptr;
+}
+
+/// Parts of one checkpoint have one manifest; some may have none.
+void require_same_manifest(const fs::path& mine, const fs::path& other) {
+  std::error_code failed;
+  if (!fs::exists(other, failed)) return;
+  require_plain_file(mine, true);
+  require_plain_file(other, true);
+  TESSERA_REQUIRE(
+      files::Mapped(mine).text() == files::Mapped(other).text(),
+      Format,
+      fmt::format("{} and {} are of different checkpoints", mine.string(), other.string()),
+      "name the parts of one save");
+}
+
+void fetch(const std::string& tensor,
+           const RandomAccess& file,
+           std::uint64_t at,
+           std::span<std::byte> out) {
+  try {
+    file.read(at, out);
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                fmt::format("{} (wanted for tensor {})", error.what(), JsonCursor::shown(tensor)));
+  }
+}
+
+/// Lets the disk read on to the end of the next block while this one is hashed.
+void expect_block(const RandomAccess& file, std::uint64_t at, std::uint64_t end) {
+  constexpr std::uint64_t kAhead = 2 * kBlockBytes;
+  file.expect(at, std::min(kAhead, end - at));
+}
+
+/// From the first to the last element of `part` that `want` shares with it.
+std::pair<std::int64_t, std::int64_t> shared_span(const mesh::Piece& part,
+                                                  const mesh::Piece& want) {
+  std::int64_t first = part.end - part.begin, last = 0;
+  SharedRuns runs(part, want);
+  while (const auto run = runs.next()) {
+    first = std::min(first, run->a);
+    last = std::max(last, run->a + run->count);
+  }
+  return {std::min(first, last), last};
+}
+
 }  // namespace
 
-Archive::Archive(const fs::path& folder) : folder_(folder) {
+Archive::Archive(const fs::path& folder, std::vector<fs::path> parts)
+    : folder_(folder), parts_(std::move(parts)) {
+  for (const fs::path& part : parts_)
+    require_same_manifest(folder_ / kManifestName, part / kManifestName);
   Manifest manifest = read_manifest(folder / kManifestName);
   check_cover(manifest, Error::Kind::Format, (folder / kManifestName).string());
   meta_ = std::move(manifest.meta);
@@ -47,13 +104,24 @@ Archive::Archive(const fs::path& folder) : folder_(folder) {
   }
 }
 
-const SafetensorsFile& Archive::shard(const std::string& file, const std::string& tensor) const {
+fs::path Archive::find(const std::string& file) const {
+  std::error_code failed;
+  for (const fs::path& part : parts_) {
+    if (!fs::exists(fs::symlink_status(folder_ / file, failed)) &&
+        fs::exists(fs::symlink_status(part / file, failed)))
+      return part / file;
+  }
+  return folder_ / file;
+}
+
+const Archive::Shard& Archive::shard(const std::string& file, const std::string& tensor) const {
   const std::lock_guard lock(mutex_);
   auto& slot = shards_[file];
   if (slot == nullptr) {
     try {
-      require_plain_file(folder_ / file, false);
-      slot = std::make_unique<SafetensorsFile>(folder_ / file);
+      const fs::path path = find(file);
+      require_plain_file(path, false);
+      slot = std::make_unique<Shard>(path);
     } catch (const Error& error) {
       throw Error(
           error.kind(),
@@ -63,10 +131,11 @@ const SafetensorsFile& Archive::shard(const std::string& file, const std::string
   return *slot;
 }
 
-std::span<const std::byte> Archive::bytes(const std::string& name,
-                                          const Tensor& tensor,
-                                          const Piece& piece) const {
-  const SafetensorsFile& file = shard(piece.stored.file, name);
+Archive::Place Archive::place(const std::string& name,
+                              const Tensor& tensor,
+                              const Piece& piece) const {
+  const Shard& found = shard(piece.stored.file, name);
+  const SafetensorsFile& file = found.file;
   const TensorEntry* entry = file.find(piece.stored.entry);
   const auto count = static_cast<std::uint64_t>(piece.stored.piece.end - piece.stored.piece.begin);
   const bool fits = entry != nullptr && entry->dtype == tensor.dtype &&
@@ -81,14 +150,14 @@ std::span<const std::byte> Archive::bytes(const std::string& name,
           JsonCursor::shown(name),
           entry == nullptr ? "is missing" : "has another size or dtype than the manifest says"),
       "");
-  return file.bytes(*entry);
+  return {&found.data, file.data_begin() + entry->begin, file.data_begin() + entry->end};
 }
 
 void Archive::damaged(const std::string& name,
                       const Piece& piece,
                       std::int64_t block,
                       std::int64_t size) const {
-  const SafetensorsFile& file = shard(piece.stored.file, name);
+  const SafetensorsFile& file = shard(piece.stored.file, name).file;
   const std::uint64_t begin = file.data_begin() + file.find(piece.stored.entry)->begin +
                               static_cast<std::uint64_t>(block * kBlockBytes);
   throw Error(
@@ -110,27 +179,41 @@ void Archive::visit(const std::string& name,
                     const mesh::Piece* want,
                     DType to,
                     std::byte* out) const {
-  const std::span<const std::byte> all = bytes(name, tensor, piece);
+  const Place lies = place(name, tensor, piece);
   const auto width = static_cast<std::int64_t>(size_of(tensor.dtype)),
              to_width = static_cast<std::int64_t>(size_of(to));
   const std::int64_t count = piece.stored.piece.end - piece.stored.piece.begin;
+  std::vector<std::byte> scratch;
   for (std::int64_t block = 0; block < blocks_of(piece.stored); ++block) {
     const std::int64_t begin = block * (kBlockBytes / width),
                        end = std::min(begin + kBlockBytes / width, count);
     if (want != nullptr && !touch(part_of(piece.stored.piece, begin, end), *want)) continue;
     const bool hashing = again || !piece.verified[static_cast<std::size_t>(block)].load();
     files::Hasher hasher;
-    for (std::int64_t at = begin; at < end;) {
-      const std::int64_t stop = std::min(at + kChunkBytes / width, end);
-      const std::byte* data = all.data() + at * width;
-      if (hashing) hasher.update({data, static_cast<std::size_t>((stop - at) * width)});
-      if (want != nullptr) {
-        SharedRuns runs(part_of(piece.stored.piece, at, stop), *want);
-        while (const auto run = runs.next()) {
-          convert(tensor.dtype, data + run->a * width, to, out + run->b * to_width, run->count);
-        }
+    if (hashing)
+      expect_block(*lies.data, lies.begin + static_cast<std::uint64_t>(begin * width), lies.end);
+    for (std::int64_t at = begin, stop = 0; at < end; at = stop) {
+      stop = std::min(at + kChunkBytes / width, end);
+      std::int64_t from = at, to_end = stop;
+      if (!hashing) {
+        const auto [first, last] = shared_span(part_of(piece.stored.piece, at, stop), *want);
+        from = at + first;
+        to_end = at + last;
+        if (from == to_end) continue;
       }
-      at = stop;
+      const mesh::Piece part = part_of(piece.stored.piece, from, to_end);
+      const auto size = static_cast<std::size_t>((to_end - from) * width);
+      // Bytes that are wanted as they are go where they are wanted; others by way of `scratch`.
+      std::byte* direct = nullptr;
+      if (want != nullptr && to == tensor.dtype) direct = whole_place(part, *want, out, width);
+      if (direct == nullptr) scratch.resize(std::max(scratch.size(), size));
+      std::byte* data = direct != nullptr ? direct : scratch.data();
+      fetch(name, *lies.data, lies.begin + static_cast<std::uint64_t>(from * width), {data, size});
+      if (hashing) hasher.update({data, size});
+      if (want == nullptr || direct != nullptr) continue;
+      SharedRuns runs(part, *want);
+      while (const auto run = runs.next())
+        convert(tensor.dtype, data + run->a * width, to, out + run->b * to_width, run->count);
     }
     if (!hashing) continue;
     if (hasher.digest() != piece.stored.checksums[static_cast<std::size_t>(block)]) {
@@ -153,15 +236,25 @@ void Archive::read(const std::string& name,
 void Archive::check_files() const {
   for (const auto& [name, tensor] : tensors_) {
     for (const Piece& piece : tensor.pieces)
-      static_cast<void>(bytes(name, tensor, piece));
+      static_cast<void>(place(name, tensor, piece));
   }
 }
 
 void Archive::verify() const {
+  struct Item {
+    const std::string& name;
+    const Tensor& tensor;
+    const Piece& piece;
+  };
+  std::vector<Item> all;
   for (const auto& [name, tensor] : tensors_) {
     for (const Piece& piece : tensor.pieces)
-      visit(name, tensor, piece, true, nullptr, tensor.dtype, nullptr);
+      all.push_back({name, tensor, piece});
   }
+  on_two_threads(all.size(), [&](std::size_t i) {
+    const Item& item = all[i];
+    visit(item.name, item.tensor, item.piece, true, nullptr, item.tensor.dtype, nullptr);
+  });
 }
 
 std::optional<fs::path> newest_sound_before(const fs::path& damaged) {

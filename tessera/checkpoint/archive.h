@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint's bytes: shards mapped when they are first needed, blocks verified when they are
+// A checkpoint's bytes: shards opened when they are first needed, blocks verified when they are
 // first touched.
 #pragma once
 
@@ -13,13 +13,14 @@
 #include <vector>
 
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/random_access.h"
 #include "tessera/checkpoint/safetensors.h"
 
 namespace tessera::checkpoint {
 
 /// Reads pieces of tensors out of a complete checkpoint. Errors are Error{Format} with file, tensor
-/// and place, without a remedy: whoever holds the folder knows which older one to offer. Threads:
-/// const methods from any thread.
+/// and place, without a remedy: whoever holds the folder knows which older one to offer. Memory:
+/// the headers, and a MiB for each thread that reads. Threads: const methods from any thread.
 class Archive {
  public:
   struct Piece {
@@ -32,7 +33,10 @@ class Archive {
     std::vector<Piece> pieces;
   };
 
-  explicit Archive(const std::filesystem::path& folder);
+  /// `parts`: other folders that hold shards of the same checkpoint, as disks that no rank shares
+  /// do. Error{Format} if one of them has the manifest of another.
+  explicit Archive(const std::filesystem::path& folder,
+                   std::vector<std::filesystem::path> parts = {});
   [[nodiscard]] const Meta& meta() const { return meta_; }
   [[nodiscard]] const std::map<std::string, Tensor, std::less<>>& tensors() const {
     return tensors_;
@@ -47,11 +51,20 @@ class Archive {
   void verify() const;
 
  private:
-  [[nodiscard]] const SafetensorsFile& shard(const std::string& file,
-                                             const std::string& tensor) const;
-  [[nodiscard]] std::span<const std::byte> bytes(const std::string& name,
-                                                 const Tensor& tensor,
-                                                 const Piece& piece) const;
+  struct Shard {
+    explicit Shard(const std::filesystem::path& path) : file(path), data(path) {}
+    SafetensorsFile file;
+    RandomAccess data;
+  };
+  /// Where a piece lies.
+  struct Place {
+    const RandomAccess* data = nullptr;
+    std::uint64_t begin = 0, end = 0;  ///< bytes of the file
+  };
+  [[nodiscard]] const Shard& shard(const std::string& file, const std::string& tensor) const;
+  [[nodiscard]] Place place(const std::string& name,
+                            const Tensor& tensor,
+                            const Piece& piece) const;
   [[noreturn]] void damaged(const std::string& name,
                             const Piece& piece,
                             std::int64_t block,
@@ -64,11 +77,14 @@ class Archive {
              DType to,
              std::byte* out) const;
 
+  [[nodiscard]] std::filesystem::path find(const std::string& file) const;
+
   std::filesystem::path folder_;
+  std::vector<std::filesystem::path> parts_;
   Meta meta_;
   std::map<std::string, Tensor, std::less<>> tensors_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
+  mutable std::map<std::string, std::unique_ptr<Shard>> shards_;
 };
 
 /// The newest checkpoint beside `damaged` that is older than it and whose every checksum holds.

@@ -15,6 +15,7 @@
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/json_cursor.h"
 #include "tessera/checkpoint/safetensors_header.h"
+#include "tessera/checkpoint/two_threads.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -132,9 +133,13 @@ void Checkpoint::load(std::span<const PieceBytes> pieces) const {
   for (const auto& want : pieces)
     check(want);
   offering_older(folder_, [&] {
-    for (const auto& want : pieces) {
+    const auto one = [&](std::size_t i) {
+      const PieceBytes& want = pieces[i];
       if (!want.bytes.empty()) read(want.name, want.piece, want.dtype, want.bytes.data());
-    }
+    };
+    if (stored_) return on_two_threads(pieces.size(), one);
+    for (std::size_t i = 0; i < pieces.size(); ++i)  // others' readers may not be for two threads
+      one(i);
   });
 }
 

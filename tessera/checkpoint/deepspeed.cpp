@@ -100,10 +100,13 @@ Found find_files(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (!name.ends_with("_states.pt")) continue;
+    TESSERA_REQUIRE(
+        name.find("expert") == std::string::npos && !name.starts_with("expp_"),
+        Unsupported,
+        fmt::format("{}: checkpoints of mixtures of experts are not read", entry.path().string()),
+        "go on with it where it was made");
     if (name.starts_with("layer_"))
       unsupported(entry.path(), "checkpoints of DeepSpeed's pipelines are not read");
-    if (name.find("expert") != std::string::npos || name.starts_with("expp_"))
-      unsupported(entry.path(), "checkpoints of mixtures of experts are not read");
     std::smatch match;
     const auto number = [&](std::size_t group) {
       const std::string digits = match[group].str();

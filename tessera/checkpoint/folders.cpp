@@ -134,13 +134,16 @@ void prune(Storage& storage, const fs::path& root, int keep, std::optional<std::
                   "keep at least 1");
   tidy(storage, root);
   const auto all = list(root);
+  std::vector<fs::path> going;
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
     if (step_of(all[i]) == spared) continue;
-    // Renamed first: a folder that is half removed must not look complete.
-    const fs::path going = root / temp_name(*step_of(all[i]), ::getpid());
-    storage.rename(all[i], going);
-    storage.remove(going);
+    // Renamed first, on the disk too: a folder that is half removed must not look complete.
+    going.push_back(root / temp_name(*step_of(all[i]), ::getpid()));
+    storage.rename(all[i], going.back());
   }
+  if (!going.empty()) storage.sync_folder(root);
+  for (const fs::path& folder : going)
+    storage.remove(folder);
 }
 
 void prune(const fs::path& root, int keep, std::optional<std::int64_t> spared) {

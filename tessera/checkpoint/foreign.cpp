@@ -112,24 +112,28 @@ StreamedTensor concatenate(std::string name,
   if (held != shape[dim]) refuse(fmt::format("has {} of {} along dim {}", held, shape[dim], dim));
   const DType dtype = parts.front().dtype;
   const auto kept = std::make_shared<const std::vector<Weight>>(std::move(parts));
-  const auto read = [kept, dim, inner, row = held * inner, width = size_of(dtype)](
-                        std::int64_t begin, std::int64_t end, std::byte* out) {
-    for (std::int64_t at = begin; at < end;) {
-      const std::int64_t outer = at / row;
-      std::int64_t first = outer * row;
-      for (const Weight& part : *kept) {
-        const std::int64_t block = part.shape[dim] * inner;
-        const std::int64_t from = std::max(at, first), to_end = std::min(end, first + block);
-        if (from < to_end) {
-          const std::int64_t shift = outer * block - first;
-          part.copy(from + shift, to_end + shift, out);
-          out += static_cast<std::size_t>(to_end - from) * width;
+  const auto read =
+      [kept, dim, inner, row = held * inner, width = size_of(dtype), numel = checked_numel(shape)](
+          std::int64_t begin, std::int64_t end, std::byte* out) {
+        for (std::int64_t at = begin; at < end;) {
+          const std::int64_t outer = at / row;
+          std::int64_t first = outer * row;
+          for (const Weight& part : *kept) {
+            const std::int64_t block = part.shape[dim] * inner;
+            const std::int64_t from = std::max(at, first), to_end = std::min(end, first + block);
+            if (from < to_end) {
+              const std::int64_t shift = outer * block - first;
+              part.copy(from + shift, to_end + shift, out);
+              out += static_cast<std::size_t>(to_end - from) * width;
+            }
+            first += block;
+          }
+          at = std::min(end, (outer + 1) * row);
         }
-        first += block;
-      }
-      at = std::min(end, (outer + 1) * row);
-    }
-  };
+        if (end < numel) return;
+        for (const Weight& part : *kept)
+          part.release();
+      };
   return {std::move(name), dtype, std::move(to), read, {}};
 }
 

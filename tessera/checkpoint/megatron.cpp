@@ -167,7 +167,8 @@ class Reader {
     out_.files = parts_.size();
     out_.step = std::max<std::int64_t>(integer_at(first().values, "iteration", 0), 0);
     out_.what = fmt::format(
-        "a Megatron-LM checkpoint (tensor parallel {}, pipeline parallel {}), its weights",
+        "a Megatron-LM checkpoint (tensor parallel {}, pipeline parallel {}), whose optimizer is "
+        "not read",
         tensor_,
         pipeline_);
     add_embeddings();

@@ -36,6 +36,8 @@ class SafetensorsFile {
   [[nodiscard]] std::span<const std::byte> bytes(const TensorEntry& entry) const;
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// The whole file; it lives as long as this does.
+  [[nodiscard]] const files::Mapped& mapped() const { return *file_; }
   /// Where the data part begins: offsets of entries count from here.
   [[nodiscard]] std::uint64_t data_begin() const { return data_begin_; }
 

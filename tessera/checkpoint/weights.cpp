@@ -5,9 +5,12 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
@@ -26,6 +29,9 @@ constexpr const char* kFetch = "fetch the folder again";
 constexpr std::array<std::pair<const char*, const char*>, 2> kLayouts = {
     {{"model.safetensors", "model.safetensors.index.json"},
      {"pytorch_model.bin", "pytorch_model.bin.index.json"}}};
+
+/// Of shorter copies the pages are left to the kernel.
+constexpr std::size_t kReleasedBytes = std::size_t{1} << 20;
 
 /// An index larger than this describes no model.
 constexpr std::uintmax_t kMaxIndexBytes = std::uintmax_t{256} << 20;
@@ -103,9 +109,26 @@ std::vector<Weight> open_safetensors(const fs::path& path) {
                    row_major(entry.shape),
                    file->bytes(entry).data(),
                    path,
-                   file});
+                   {file, &file->mapped()}});
   }
   return out;
+}
+
+/// Gives up the memory of the pages that lie within `read`, a part of the mapped file: they are
+/// read anew when they are touched again.
+void give_back(const files::Mapped* file, std::span<const std::byte> read) noexcept {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = [](const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at); };
+  if (file == nullptr) return;
+  const std::span<const std::byte> all = file->bytes();
+  const std::uintptr_t begin = address(read.data()), end = begin + read.size();
+  const std::uintptr_t all_begin = address(all.data()), all_end = all_begin + all.size();
+  if (begin < all_begin || end > all_end) return;
+  // The last page of a file belongs to it as a whole.
+  const std::uintptr_t first = (begin - all_begin + page - 1) / page * page;
+  const std::uintptr_t last = end == all_end ? end - all_begin : (end - all_begin) / page * page;
+  if (first < last)
+    ::madvise(const_cast<std::byte*>(all.data()) + first, last - first, MADV_DONTNEED);
 }
 
 }  // namespace
@@ -143,12 +166,20 @@ void Weight::copy(std::int64_t begin, std::int64_t end, std::byte* out) const no
   if (begin == end) return;
   const auto width = static_cast<std::int64_t>(size_of(dtype));
   if (contiguous()) {
-    std::memcpy(out, data + begin * width, static_cast<std::size_t>((end - begin) * width));
+    const auto size = static_cast<std::size_t>((end - begin) * width);
+    std::memcpy(out, data + begin * width, size);
+    if (size >= kReleasedBytes) give_back(map.get(), {data + begin * width, size});
     return;
   }
   for (std::int64_t i = begin; i < end; ++i)
     std::memcpy(
         out + (i - begin) * width, data + offset(i) * width, static_cast<std::size_t>(width));
+  if (end == numel()) release();  // pages of a view are touched again and again until then
+}
+
+void Weight::release() const noexcept {
+  if (numel() == 0) return;
+  give_back(map.get(), {data, static_cast<std::size_t>(offset(numel() - 1) + 1) * size_of(dtype)});
 }
 
 bool Weight::same_storage(const Weight& other) const noexcept {

@@ -25,7 +25,7 @@ struct Weight {
   std::vector<std::int64_t> strides;  ///< in elements, none negative
   const std::byte* data = nullptr;    ///< the first element; not aligned
   std::filesystem::path file;
-  std::shared_ptr<const void> owner;  ///< keeps the file mapped
+  std::shared_ptr<const files::Mapped> map;  ///< what `data` lies in
 
   [[nodiscard]] std::int64_t numel() const noexcept;
   [[nodiscard]] std::uint64_t bytes() const noexcept;
@@ -33,8 +33,11 @@ struct Weight {
   [[nodiscard]] bool contiguous() const noexcept;
   /// Where element `index` (row-major) lies, in elements from `data`.
   [[nodiscard]] std::int64_t offset(std::int64_t index) const noexcept;
-  /// Copies elements [begin, end) in row-major order.
+  /// Copies elements [begin, end) in row-major order. What was copied front to back does not stay
+  /// in memory.
   void copy(std::int64_t begin, std::int64_t end, std::byte* out) const noexcept;
+  /// Gives up the memory of what was copied; it is read anew when it is copied again.
+  void release() const noexcept;
   /// The same elements of the same storage under another name (tied weights).
   [[nodiscard]] bool same_storage(const Weight& other) const noexcept;
 };

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,6 +16,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/parts.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/cli/arguments.h"
@@ -90,13 +92,45 @@ int list(const fs::path& path, const Common& common) {
   return kExitOk;
 }
 
+bool holds_shards(const fs::path& folder) {
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(folder, failed)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("rank-") && name.ends_with(".safetensors")) return true;
+  }
+  return false;
+}
+
+/// A run's newest checkpoint, or one that lies in parts: of each its folder, the first with the
+/// manifest.
+std::shared_ptr<const checkpoint::Checkpoint> open_parts(const std::vector<fs::path>& paths) {
+  if (paths.size() == 1 &&
+      (fs::exists(paths.front() / "manifest.json") || !holds_shards(paths.front())))
+    return std::make_shared<const checkpoint::Checkpoint>(some_at(paths.front()).back());
+  std::vector<fs::path> parts;
+  for (const fs::path& path : paths) {
+    const bool whole = fs::exists(path / "manifest.json");
+    parts.push_back(whole || holds_shards(path) ? path : some_at(path).back());
+    if (fs::exists(parts.back() / "manifest.json") && !fs::exists(parts[0] / "manifest.json"))
+      std::swap(parts.front(), parts.back());
+  }
+  TESSERA_REQUIRE(fs::exists(parts.front() / "manifest.json"),
+                  Format,
+                  fmt::format("{}: no part has a manifest.json", parts.front().string()),
+                  "name the folder of rank 0 too");
+  const std::vector<fs::path> others(parts.begin() + 1, parts.end());
+  return std::make_shared<const checkpoint::Checkpoint>(
+      checkpoint::open_parts(parts.front(), others));
+}
+
 /// The files of all ranks as one, under plain names. What fails leaves nothing behind.
-int merge(const fs::path& path, const std::optional<std::string>& to, const Common& common) {
-  TESSERA_REQUIRE(to.has_value(),
+int merge(std::vector<fs::path> paths, const Common& common) {
+  TESSERA_REQUIRE(paths.size() >= 2,
                   Config,
                   "tessera checkpoint merge: DST is missing",
                   "tessera checkpoint merge runs/my merged");
-  fs::path target = fs::absolute(*to).lexically_normal();
+  fs::path target = fs::absolute(paths.back()).lexically_normal();
+  paths.pop_back();
   if (!target.has_filename()) target = target.parent_path();
   TESSERA_REQUIRE(fs::is_directory(target.parent_path()),
                   Config,
@@ -106,7 +140,7 @@ int merge(const fs::path& path, const std::optional<std::string>& to, const Comm
                   Config,
                   fmt::format("{} is there already", target.string()),
                   "name another place");
-  const auto opened = std::make_shared<const checkpoint::Checkpoint>(some_at(path).back());
+  const auto opened = open_parts(paths);
   const fs::path draft =
       target.parent_path() / fmt::format(".tmp-{}-{}", target.filename().string(), ::getpid());
   checkpoint::Storage& disk = checkpoint::real_storage();
@@ -133,28 +167,36 @@ int merge(const fs::path& path, const std::optional<std::string>& to, const Comm
 
 int checkpoint_command(const std::vector<std::string>& line) {
   std::string action, path;
-  std::optional<std::string> to;
+  std::vector<std::string> more;
   Common common;
   Arguments arguments(
       "checkpoint",
       "verify: reads every byte and holds it against its checksum. list: the complete checkpoints "
       "of a run, oldest first. merge: the files of all ranks of a checkpoint (of a run its newest) "
-      "as one.",
+      "as one; its parts may lie on several disks.",
       {"tessera checkpoint verify runs/my",
        "tessera checkpoint list runs/my --json",
-       "tessera checkpoint merge runs/my merged"});
+       "tessera checkpoint merge runs/my merged",
+       "tessera checkpoint merge /disk1/step-00000120 /disk2/step-00000120 merged"});
   arguments.positional("ACTION", &action, "verify, list or merge");
   arguments.positional("PATH", &path, "A run or a checkpoint");
-  arguments.positional("DST", &to, "A new folder, for merge", /*required=*/false);
+  arguments.positional(
+      "DST", &more, "For merge: further parts, and a new folder", /*required=*/false);
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
-  if (action == "verify") return verify(path, common);
-  if (action == "list") return list(path, common);
-  if (action == "merge") return merge(path, to, common);
+  std::vector<fs::path> paths = {path};
+  paths.insert(paths.end(), more.begin(), more.end());
+  if (action == "merge") return merge(std::move(paths), common);
   const std::vector<std::string> known = {"verify", "list", "merge"};
-  throw Error(Error::Kind::Config,
-              fmt::format("unknown action \"{}\"", action),
-              text::suggestion(action, known));
+  TESSERA_REQUIRE(action == "verify" || action == "list",
+                  Config,
+                  fmt::format("unknown action \"{}\"", action),
+                  text::suggestion(action, known));
+  TESSERA_REQUIRE(more.empty(),
+                  Config,
+                  fmt::format("tessera checkpoint {} takes one PATH", action),
+                  fmt::format("tessera checkpoint {} {}", action, path));
+  return action == "verify" ? verify(path, common) : list(path, common);
 }
 
 TESSERA_COMMAND("checkpoint", "verify, list or merge checkpoints", checkpoint_command);

@@ -493,6 +493,7 @@ class DeepSpeedFolder : public ForeignCheckpoints {
           op::dict({{"state",
                      "}(" + op::integer(0) +
                          op::dict({{"exp_avg", flat("1")}, {"step", op::integer(3)}}) + "u"}})},
+         {"loss_scaler", scaler},
          {"partition_count", op::list_of({op::integer(count)})}});
     std::vector<float> masters, moments;
     for (std::int64_t i = 0; i < numel; ++i) {
@@ -505,7 +506,46 @@ class DeepSpeedFolder : public ForeignCheckpoints {
         testing::torch_zip(testing::pickle_of(op::dict({{"optimizer_state_dict", state}})),
                            {bytes_of(masters), bytes_of(moments)}));
   }
+  /// An object of DeepSpeed's loss_scaler.py with these members.
+  void scale_by(const char* type, const std::vector<std::pair<std::string, std::string>>& members) {
+    scaler =
+        op::global("deepspeed.runtime.fp16.loss_scaler", type) + ")\x81" + op::dict(members) + "b";
+    write_rank(0, 3, 2);
+    write_rank(1, 3, 2);
+  }
+  std::string scaler = "N";
 };
+
+TEST_F(DeepSpeedFolder, OfFp16KeepsItsDynamicLossScale) {
+  const std::string scale("G\x40\xf0\0\0\0\0\0\0", 9);  // 65536.0
+  scale_by("DynamicLossScaler",
+           {{"cur_scale", scale},
+            {"dynamic", "\x88"},
+            {"cur_iter", op::integer(7)},
+            {"last_overflow_iter", op::integer(4)},
+            {"scale_factor", op::integer(2)},
+            {"scale_window", op::integer(1000)},
+            {"min_scale", op::integer(1)},
+            {"delayed_shift", op::integer(2)},
+            {"cur_hysteresis", op::integer(1)},
+            {"consecutive_hysteresis", "\x89"},
+            {"raise_error_at_min_scale", "\x88"},
+            {"dtype", op::global("torch", "float16")}});
+
+  const Foreign read = *open_foreign(path("ds"));
+
+  EXPECT_EQ(at_path(read.loss_scaler, "scaler")->as_string(), "deepspeed");
+  EXPECT_EQ(number_at(read.loss_scaler, "scale"), 65536.0);
+  EXPECT_EQ(integer_at(read.loss_scaler, "iteration", -9), 7);
+  EXPECT_EQ(integer_at(read.loss_scaler, "last_overflow", -9), 4);
+  EXPECT_EQ(integer_at(read.loss_scaler, "hysteresis_left", -9), 1);
+}
+
+TEST_F(DeepSpeedFolder, OfAFixedLossScaleLeavesItToTheConfiguration) {
+  scale_by("LossScaler", {{"cur_scale", op::integer(128)}, {"dynamic", "\x89"}});
+
+  EXPECT_TRUE(open_foreign(path("ds"))->loss_scaler.is_null());
+}
 
 TEST_F(DeepSpeedFolder, OfAnOldVersionIsReadByTheOrderOfItsShapes) {
   const Foreign read = *open_foreign(path("ds"));
@@ -557,7 +597,7 @@ TEST_F(DeepSpeedFolder, WithShapesThatOverflowIsRefused) {
 TEST_F(DeepSpeedFolder, OfAnotherParallelismIsRefusedByName) {
   for (const auto& [name, reason] : std::vector<std::pair<std::string, std::string>>{
            {"layer_00-model_00-model_states.pt", "pipelines"},
-           {"layer_0_expert_1_mp_rank_00_model_states.pt", "pipelines"},
+           {"layer_0_expert_1_mp_rank_00_model_states.pt", "experts"},
            {"expp_rank_0_mp_rank_00_optim_states.pt", "experts"},
            {"zero_pp_rank_0_mp_rank_01_optim_states.pt", "tensor parallelism"},
            {"mp_rank_01_model_states.pt", "tensor parallelism"}}) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+
 #include "checkpoint/support.h"
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/two_threads.h"
 
 namespace tessera::checkpoint::testing {
 namespace {
@@ -146,6 +149,21 @@ TEST(Layouts, NarrowingADoubleRoundsOnce) {
   checkpoint.load({&wanted, 1});
 
   EXPECT_EQ(from_bf16(bf16[0]), 1.0F + 0x1p-7F);
+}
+
+TEST(TwoThreads, DoEachItemOnceAndTellTheFirstFailure) {
+  std::vector<std::atomic<int>> done(1000);
+  on_two_threads(done.size(), [&](std::size_t i) { ++done[i]; });
+  EXPECT_TRUE(std::ranges::all_of(done, [](const auto& count) { return count == 1; }));
+
+  for (int again = 0; again < 50; ++again) {
+    const Error error = error_of([] {
+      on_two_threads(1000, [](std::size_t i) {
+        if (i == 7 || i == 8) throw Error(Error::Kind::Format, std::to_string(i));
+      });
+    });
+    EXPECT_STREQ(error.what(), "7");
+  }
 }
 
 TEST(Layouts, AMissingTensorIsNamedWithTheNearest) {

@@ -201,6 +201,28 @@ TEST_F(Commands, MergeMakesOneFileOfAllRanks) {
   EXPECT_EQ(run("checkpoint", {"verfy", made}).code, 2);
 }
 
+TEST_F(Commands, MergeJoinsWhatLiesOnSeveralDisks) {
+  const fs::path made = make_run(path("a")) / "checkpoints/step-00000002";
+  const std::string before = run("inspect", {made, "--digest"}).out;
+  const fs::path other = path("other");
+  fs::create_directory(other);
+  fs::rename(made / "rank-00000.safetensors", other / "rank-00000.safetensors");
+  EXPECT_EQ(run("checkpoint", {"merge", made, path("alone")}).code, 4);
+
+  EXPECT_EQ(run("checkpoint", {"merge", made, other, path("one")}).code, 0);
+  EXPECT_EQ(run("checkpoint", {"merge", other, made, path("two")}).code, 0);
+
+  EXPECT_EQ(run("inspect", {path("one"), "--digest"}).out, before);
+  EXPECT_EQ(run("inspect", {path("two"), "--digest"}).out, before);
+  EXPECT_NE(run("checkpoint", {"merge", other, path("bare")}).out.find("manifest.json"),
+            std::string::npos);
+  fs::copy_file(make_run(path("b"), 9.0F) / "checkpoints/step-00000002/manifest.json",
+                other / "manifest.json");
+  const Ran mixed = run("checkpoint", {"merge", made, other, path("mixed")});
+  EXPECT_EQ(mixed.code, 4);
+  EXPECT_NE(mixed.out.find("are of different checkpoints"), std::string::npos) << mixed.out;
+}
+
 TEST_F(Commands, MergeOfADamagedCheckpointLeavesNothing) {
   const fs::path made = make_run(path("a"));
   const fs::path shard = made / "checkpoints/step-00000002/rank-00000.safetensors";
