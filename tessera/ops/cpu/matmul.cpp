@@ -70,7 +70,7 @@ Key key_of(const at::Tensor& a,
 /// Whether it pays to bring `b` into the library's own order first: every block of rows of `a`
 /// would copy it there again. `a` in columns is copied as well, which costs more than all that, and
 /// what is as large as the table of a vocabulary is not worth a second copy of it.
-/// docs/decisions/0010 has the figures.
+/// docs/decisions/0013 has the figures.
 bool packs(const at::Tensor& a, const at::Tensor& b) {
   constexpr std::int64_t kRows = 1024, kRowsOfColumns = 2048, kMost = 1 << 24;
   return a.stride(1) == 1 && b.numel() <= kMost &&
@@ -153,9 +153,9 @@ void run(const at::Tensor& a,
   at::Tensor packed;
   if (primitive.pack) {
     packed = room_for(desc.weights_desc());
-    primitive.pack->execute(library.stream(),
-                            wrapped(desc_of(b), b.const_data_ptr()),
-                            wrapped(desc.weights_desc(), packed.const_data_ptr()));
+    memory from = wrapped(desc_of(b), b.const_data_ptr());
+    memory to = wrapped(desc.weights_desc(), packed.const_data_ptr());
+    primitive.pack->execute(library.stream(), from, to);
   }
   const at::Tensor scratch = room_for(desc.scratchpad_desc());
   std::unordered_map<int, memory> arguments = {
