@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast the operations of a GPT-2 step are, one by one, beside what the memory or the multiplier
 // allows. usage: ops_bench [threads [float|bfloat16|half [name part]]]
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -15,6 +16,7 @@
 #include "tessera/ops/attention.h"
 #include "tessera/ops/cpu/gemm.h"
 #include "tessera/ops/cpu/isa.h"
+#include "tessera/ops/cpu/matmul.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/dropout.h"
 #include "tessera/ops/embedding.h"
@@ -44,6 +46,35 @@ struct Bench {
     }
     std::printf("%-28s %9.3f ms %8.1f %s\n", name.c_str(), best * 1e3, work / best / 1e9, unit);
   }
+
+  struct Way {
+    const char* name;
+    std::function<void()> fn;
+  };
+  /// Several ways to one result, one run of each after the other, so that they see the same
+  /// machine: the best and the median of each.
+  void by_turns(const std::string& name, double flop, const std::vector<Way>& ways) const {
+    if (name.find(only) == std::string::npos) return;
+    std::vector<std::vector<double>> times(ways.size());
+    const double end = now_s() + 1.5;
+    for (int i = -1; i < 7 || now_s() < end; ++i) {
+      for (std::size_t w = 0; w < ways.size(); ++w) {
+        const double start = now_s();
+        ways[w].fn();
+        if (i >= 0) times[w].push_back(now_s() - start);
+      }
+    }
+    for (std::size_t w = 0; w < ways.size(); ++w) {
+      std::sort(times[w].begin(), times[w].end());
+      const double median = times[w][times[w].size() / 2];
+      std::printf("%-28s %9.3f ms, median %9.3f ms %8.1f GFLOP/s %s\n",
+                  name.c_str(),
+                  times[w][0] * 1e3,
+                  median * 1e3,
+                  flop / median / 1e9,
+                  ways[w].name);
+    }
+  }
 };
 
 constexpr std::int64_t kN = 2048, kC = 768, kV = 50304, kHeads = 12, kB = 4, kT = 512;
@@ -57,11 +88,6 @@ void linears(const Bench& bench, at::ScalarType dtype) {
   bench.run("linear input grad", flop, "GFLOP/s", [&] { ops::linear_input_grad(dy, w); });
   bench.run(
       "linear weight grad", flop, "GFLOP/s", [&] { ops::linear_weight_grad(dy, x, dw, true); });
-  if (ops::cpu::has_gemm_to_fp32(dtype)) {
-    bench.run("linear weight grad by MKL", flop, "GFLOP/s", [&] {
-      ops::cpu::gemm_to_fp32(dy, true, x, false, dw, true);
-    });
-  }
   bench.run("linear bias grad", static_cast<double>(dy.nbytes()), "GB/s", [&] {
     ops::linear_bias_grad(dy, db, true);
   });
@@ -100,11 +126,43 @@ void losses(const Bench& bench, at::ScalarType dtype) {
   bench.run("head", 2.0 * kN / 4 * kC * kV, "GFLOP/s", [&] {
     ops::linear(x.slice(0, 0, kN / 4), table, {}, at::kFloat);
   });
-  if (ops::cpu::has_gemm_to_fp32(dtype)) {
-    const at::Tensor rows = x.slice(0, 0, kN / 4), out = at::empty({kN / 4, kV});
-    bench.run("head by MKL", 2.0 * kN / 4 * kC * kV, "GFLOP/s", [&] {
-      ops::cpu::gemm_to_fp32(rows, false, table, true, out, false);
-    });
+}
+
+/// The products of a step as they are made, beside both libraries: how linear.cpp chooses.
+void libraries(const Bench& bench) {
+  struct Size {
+    const char* name;
+    std::int64_t I, O;
+  };
+  for (const Size& size : {Size{"qkv", kC, 3 * kC},
+                           Size{"projection", kC, kC},
+                           Size{"up", kC, 4 * kC},
+                           Size{"down", 4 * kC, kC},
+                           Size{"vocabulary", kC, kV}}) {
+    for (const std::int64_t N : {kN / 4, kN}) {
+      const at::Tensor x = at::randn({N, size.I}).to(at::kBFloat16);
+      const at::Tensor w = at::randn({size.O, size.I}).to(at::kBFloat16);
+      const at::Tensor dy = at::randn({N, size.O}).to(at::kBFloat16);
+      const at::Tensor y = at::empty_like(dy), dx = at::empty_like(x);
+      const at::Tensor dw = at::zeros({size.O, size.I});
+      const double flop = 2.0 * static_cast<double>(N * size.I * size.O);
+      const std::string of = std::string(size.name) + " of " + std::to_string(N) + ": ";
+      bench.by_turns("products " + of + "y",
+                     flop,
+                     {{"as it is", [&] { ops::linear(x, w); }},
+                      {"oneDNN", [&] { ops::cpu::matmul(x, w.t(), y); }}});
+      bench.by_turns("products " + of + "dx",
+                     flop,
+                     {{"as it is", [&] { ops::linear_input_grad(dy, w); }},
+                      {"oneDNN", [&] { ops::cpu::matmul(dy, w, dx); }}});
+      for (const bool add : {false, true}) {
+        bench.by_turns("products " + of + (add ? "dw +=" : "dw ="),
+                       flop,
+                       {{"as it is", [&] { ops::linear_weight_grad(dy, x, dw, add); }},
+                        {"oneDNN", [&] { ops::cpu::matmul(dy.t(), x, dw, {.accumulate = add}); }},
+                        {"MKL", [&] { ops::cpu::gemm_to_fp32(dy, true, x, false, dw, add); }}});
+      }
+    }
   }
 }
 
@@ -161,6 +219,9 @@ int main(int argc, char** argv) {
   linears(bench, dtype);
   pointwise(bench, dtype);
   losses(bench, dtype);
+  const bool asked = bench.only.empty() || bench.only.rfind("products", 0) == 0;  // large tensors
+  if (asked && dtype == at::kBFloat16 && ops::native_bf16() && ops::cpu::has_gemm_to_fp32(dtype))
+    libraries(bench);
   attentions(bench, dtype);
   updates(bench);
   return 0;

@@ -46,6 +46,47 @@ at::Tensor dense(const at::Tensor& x) {
   return x.stride(-1) == 1 || x.stride(0) == 1 ? x : x.contiguous();
 }
 
+// Where MKL's product of bf16 is faster than oneDNN's, by shapes alone, so that a shape has the
+// same bits wherever it occurs; docs/decisions/0013 has the figures. MKL leaves fp32: a result in
+// bf16 takes one more pass, which sums of many terms are worth.
+constexpr std::int64_t kMklRows = 768, kMklTerms = 3072;
+
+bool suits_mkl(std::int64_t rows) {
+  return rows >= kMklRows && native_bf16_to_fp32() && cpu::has_gemm_to_fp32(at::kBFloat16);
+}
+
+/// y_MN = a_MK op(b) + bias_N of bf16, y bf16 or fp32; op transposes where asked.
+void product_by_mkl(const at::Tensor& a_MK,
+                    const at::Tensor& b,
+                    bool transpose_b,
+                    const at::Tensor& bias_N,
+                    const at::Tensor& y_MN) {
+  const bool wide = y_MN.scalar_type() == at::kFloat;
+  at::Tensor sums = wide ? y_MN : at::empty(y_MN.sizes(), y_MN.options().dtype(at::kFloat));
+  // Overwriting is slower in MKL than to clear and add.
+  if (bias_N.defined()) {
+    sums.copy_(bias_N.expand_as(sums));
+  } else {
+    sums.zero_();
+  }
+  cpu::gemm_to_fp32(a_MK.contiguous(), false, b.contiguous(), transpose_b, sums, true);
+  if (!wide) y_MN.copy_(sums);
+}
+
+/// dw_OI = scale * dy_NO^T x_NI + (accumulate ? dw_OI : 0), of bf16.
+void weight_grad_of_bf16(const at::Tensor& dy_NO,
+                         const at::Tensor& x_NI,
+                         at::Tensor& dw_OI,
+                         bool accumulate,
+                         float scale) {
+  if (!suits_mkl(dy_NO.size(0))) {
+    cpu::matmul(dense(dy_NO).t(), dense(x_NI), dw_OI, {.accumulate = accumulate, .scale = scale});
+    return;
+  }
+  if (!accumulate) dw_OI.zero_();
+  cpu::gemm_to_fp32(dy_NO.contiguous(), true, x_NI.contiguous(), false, dw_OI, true, scale);
+}
+
 /// `x` with its last size replaced: the shape of a result.
 std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
@@ -70,7 +111,9 @@ at::Tensor linear(const at::Tensor& x_NI,
   }
   const at::Tensor x = rows_of(x_NI);
   const at::Tensor y = at::empty({x.size(0), weight_OI.size(0)}, x.options().dtype(out));
-  if (how == Way::OneDnn) {
+  if (how == Way::OneDnn && x.size(1) >= kMklTerms && suits_mkl(x.size(0))) {
+    product_by_mkl(x, weight_OI, true, bias_O, y);
+  } else if (how == Way::OneDnn) {
     cpu::matmul(dense(x), dense(weight_OI).t(), y, {.bias_N = bias_O});
   } else if (how == Way::Mkl) {
     cpu::gemm_to_fp32(x.contiguous(), false, weight_OI.contiguous(), true, y, false);
@@ -95,7 +138,11 @@ at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_O
   if (how == Way::OneDnn) {
     const at::Tensor dy = rows_of(dy_NO);
     const at::Tensor dx = at::empty({dy.size(0), weight_OI.size(1)}, dy.options());
-    cpu::matmul(dense(dy), dense(weight_OI), dx);
+    if (dy.size(1) >= kMklTerms && suits_mkl(dy.size(0))) {
+      product_by_mkl(dy, weight_OI, false, {}, dx);
+    } else {
+      cpu::matmul(dense(dy), dense(weight_OI), dx);
+    }
     return dx.view(sizes);
   }
   return cpu::widened_input_grad(rows_of(dy_NO), weight_OI).to(dtype).view(sizes);
@@ -117,7 +164,7 @@ void linear_weight_grad(const at::Tensor& dy_NO,
   at::Tensor dw = dw_OI.view({dy.size(1), x.size(1)});
   const Way how = way(x.scalar_type(), at::kFloat);
   if (how == Way::OneDnn) {
-    cpu::matmul(dense(dy).t(), dense(x), dw, {.accumulate = accumulate, .scale = scale});
+    weight_grad_of_bf16(dy, x, dw, accumulate, scale);
   } else if (how == Way::Mkl) {
     cpu::gemm_to_fp32(dy.contiguous(), true, x.contiguous(), false, dw, accumulate, scale);
   } else if (how == Way::Widened) {

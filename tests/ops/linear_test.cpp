@@ -105,6 +105,59 @@ INSTANTIATE_TEST_SUITE_P(Sizes,
                                                           std::vector<std::int64_t>{200, 19, 48},
                                                           std::vector<std::int64_t>{3, 5, 4500})));
 
+// Products that are large in one way or another are made otherwise: many rows, many terms.
+class LinearManyRows : public testing::TestWithParam<std::vector<std::int64_t>> {
+ protected:
+  static at::Tensor bf16(std::int64_t rows, std::int64_t columns, int seed) {
+    return random({rows, columns}, seed, at::kBFloat16);
+  }
+  // Some thousand terms added in fp32, beside the largest sum.
+  static constexpr double kFloatSums = 5e-6;
+};
+
+TEST_P(LinearManyRows, AgreeWithFloat64InBf16) {
+  const std::int64_t N = GetParam()[0], I = GetParam()[1], O = GetParam()[2];
+  const at::Tensor x = bf16(N, I, 1), weight = bf16(O, I, 2), dy = bf16(N, O, 3);
+  const at::Tensor bias = random({O}, 4, at::kBFloat16), before = random({O, I}, 5);
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  const at::Tensor y = at::mm(wide(x), wide(weight).t());
+  const at::Tensor dw = at::mm(wide(dy).t(), wide(x));
+
+  expect_close(ops::linear(x, weight), doubles(y), epsilon(at::kBFloat16));
+  expect_close(ops::linear(x, weight, bias), doubles(y + wide(bias)), epsilon(at::kBFloat16));
+  expect_close(ops::linear(x, weight, bias, at::kFloat), doubles(y + wide(bias)), kFloatSums);
+  expect_close(linear_input_grad(dy, weight),
+               doubles(at::mm(wide(dy), wide(weight))),
+               epsilon(at::kBFloat16));
+  const at::Tensor out = before.clone();
+  linear_weight_grad(dy, x, out, true, 0.25F);
+  expect_close(out, doubles(wide(before) + 0.25 * dw), kFloatSums);
+  linear_weight_grad(dy, x, out, false);
+  expect_close(out, doubles(dw), kFloatSums);
+}
+
+TEST_P(LinearManyRows, HaveTheSameBitsAgain) {
+  const std::int64_t N = GetParam()[0], I = GetParam()[1], O = GetParam()[2];
+  const at::Tensor x = bf16(N, I, 1), weight = bf16(O, I, 2), dy = bf16(N, O, 3);
+  const auto all = [&] {
+    const at::Tensor dw = at::empty({O, I}, at::kFloat);
+    linear_weight_grad(dy, x, dw, false);
+    return std::vector<at::Tensor>{ops::linear(x, weight), linear_input_grad(dy, weight), dw};
+  };
+
+  const auto first = all(), again = all();
+
+  for (std::size_t i = 0; i < first.size(); ++i)
+    EXPECT_TRUE(same_bits(first[i], again[i])) << "product " << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes,
+                         LinearManyRows,
+                         testing::Values(std::vector<std::int64_t>{768, 40, 72},
+                                         std::vector<std::int64_t>{1030, 65, 131},
+                                         std::vector<std::int64_t>{770, 3075, 33},
+                                         std::vector<std::int64_t>{770, 33, 3075}));
+
 TEST(Linear, KeepsLeadingDimensions) {
   const at::Tensor x = random({3, 5, 8}, 1), weight = random({6, 8}, 2);
 

@@ -42,6 +42,21 @@ TEST_P(Matmul, AgreesWithFloat64WithBiasScaleAndAccumulation) {
   expect_close(c, doubles(before + product * 0.25), tolerance());
 }
 
+// So many rows that b is brought into another order first.
+TEST_P(Matmul, OfManyRowsAgreesWithFloat64) {
+  const at::Tensor a = operand(2050, 67, GetParam().transpose_a, 1);
+  const at::Tensor b = operand(67, 50, GetParam().transpose_b, 2);
+  const at::Tensor bias = random({50}, 3, at::kFloat);
+  const at::Tensor product = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+  const at::Tensor c = at::full({2050, 50}, 9.0, GetParam().out);
+
+  cpu::matmul(a, b, c, {.bias_N = bias});
+  expect_close(c, doubles(product + bias), tolerance());
+  const at::Tensor before = c.to(at::kDouble);
+  cpu::matmul(a, b, c, {.accumulate = true, .scale = 0.25F});
+  expect_close(c, doubles(before + product * 0.25), tolerance());
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts,
                          Matmul,
                          testing::Values(MatmulCase{false, false, at::kFloat},

@@ -36,7 +36,7 @@ struct NormGradRows {
   std::int64_t channels;
 };
 struct EntropyRows {
-  float* logits;
+  float* logits;  // overwritten where there are dlogits
   const std::int64_t* labels;
   double* losses;  // one a row; 0 where the row is ignored
   std::int64_t vocab;

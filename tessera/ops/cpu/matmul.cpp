@@ -3,6 +3,7 @@
 
 #include <array>
 #include <bit>
+#include <optional>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -66,9 +67,20 @@ Key key_of(const at::Tensor& a,
            at::in_parallel_region() ? 1 : 0}};
 }
 
+/// Whether it pays to bring `b` into the library's own order first: every block of rows of `a`
+/// would copy it there again. `a` in columns is copied as well, which costs more than all that, and
+/// what is as large as the table of a vocabulary is not worth a second copy of it.
+/// docs/decisions/0013 has the figures.
+bool packs(const at::Tensor& a, const at::Tensor& b) {
+  constexpr std::int64_t kRows = 1024, kRowsOfColumns = 2048, kMost = 1 << 24;
+  return a.stride(1) == 1 && b.numel() <= kMost &&
+         a.size(0) >= (b.stride(1) == 1 ? kRows : kRowsOfColumns);
+}
+
 struct Primitive {
   dnnl::matmul::primitive_desc desc;
   dnnl::matmul run;
+  std::optional<dnnl::reorder> pack;  ///< of b
 };
 
 /// Primitives are dear to make and cheap to keep; a step needs some dozens.
@@ -108,10 +120,16 @@ class Library {
         options.bias_N.defined()
             ? memory::desc({1, c.size(1)}, type_of(options.bias_N), memory::format_tag::ab)
             : memory::desc();
+    const memory::desc plain = desc_of(b);
+    const memory::desc any(plain.get_dims(), type_of(b), memory::format_tag::any);
     dnnl::matmul::primitive_desc desc(
-        engine_, desc_of(a), desc_of(b), bias, desc_of(c), attributes);
+        engine_, desc_of(a), packs(a, b) ? any : plain, bias, desc_of(c), attributes);
     dnnl::matmul run(desc);
-    return {std::move(desc), std::move(run)};
+    std::optional<dnnl::reorder> pack;
+    if (desc.weights_desc() != plain) {
+      pack.emplace(dnnl::reorder::primitive_desc(engine_, plain, engine_, desc.weights_desc()));
+    }
+    return {std::move(desc), std::move(run), std::move(pack)};
   }
 
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
@@ -129,11 +147,21 @@ void run(const at::Tensor& a,
     return memory(desc, library.engine(), const_cast<void*>(data));
   };
   const dnnl::matmul::primitive_desc& desc = primitive.desc;
-  const auto scratch_size = static_cast<std::int64_t>(desc.scratchpad_desc().get_size());
-  const at::Tensor scratch = at::empty({scratch_size}, a.options().dtype(at::kByte));
+  const auto room_for = [&](const memory::desc& what) {
+    return at::empty({static_cast<std::int64_t>(what.get_size())}, a.options().dtype(at::kByte));
+  };
+  at::Tensor packed;
+  if (primitive.pack) {
+    packed = room_for(desc.weights_desc());
+    memory from = wrapped(desc_of(b), b.const_data_ptr());
+    memory to = wrapped(desc.weights_desc(), packed.const_data_ptr());
+    primitive.pack->execute(library.stream(), from, to);
+  }
+  const at::Tensor scratch = room_for(desc.scratchpad_desc());
   std::unordered_map<int, memory> arguments = {
       {DNNL_ARG_SRC, wrapped(desc.src_desc(), a.const_data_ptr())},
-      {DNNL_ARG_WEIGHTS, wrapped(desc.weights_desc(), b.const_data_ptr())},
+      {DNNL_ARG_WEIGHTS,
+       wrapped(desc.weights_desc(), (packed.defined() ? packed : b).const_data_ptr())},
       {DNNL_ARG_DST, wrapped(desc.dst_desc(), c.const_data_ptr())},
       {DNNL_ARG_SCRATCHPAD, wrapped(desc.scratchpad_desc(), scratch.const_data_ptr())}};
   if (options.bias_N.defined())
