@@ -6,6 +6,8 @@
 #include <vector>
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -15,7 +17,7 @@ namespace {
 
 /// What clang 14, which clang-tidy is made of, has no word for in __builtin_cpu_supports.
 struct Features {
-  bool f16c = false, avx512_fp16 = false, amx_bf16 = false;
+  bool f16c = false, avx512_fp16 = false, amx_bf16 = false, amx_tile = false;
 };
 Features features() {
   Features found;
@@ -23,9 +25,17 @@ Features features() {
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0) found.f16c = (ecx & bit_F16C) != 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0) {
     found.amx_bf16 = (edx >> 22 & 1U) != 0;
+    found.amx_tile = (edx >> 24 & 1U) != 0;
     found.avx512_fp16 = (edx >> 23 & 1U) != 0;
   }
   return found;
+}
+
+/// Linux keeps the state of the tiles of processes that asked alone
+/// (Documentation/arch/x86/xstate).
+bool granted_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 Isa best() {
@@ -91,6 +101,12 @@ bool native_bf16() {
 
 bool native_bf16_to_fp32() {
   return native_bf16() && __builtin_cpu_is("intel");
+}
+
+bool native_tiles() {
+  static const bool native = isa() == Isa::Avx512 && __builtin_cpu_supports("avx512bf16") &&
+                             features().amx_tile && features().amx_bf16 && granted_tiles();
+  return native;
 }
 
 bool native_fp16() {

@@ -23,7 +23,10 @@ bool native_bf16();
 /// True where a bf16 product can be added to an fp32 matrix at hardware speed (Intel: MKL's
 /// bf16bf16f32).
 bool native_bf16_to_fp32();
-/// The same for fp16 (AVX512-FP16; its products are added up in fp32 there, by oneDNN and by MKL's
+/// True where our own kernels may use the CPU's matrix tiles of bf16 (AMX). Asks the kernel for
+/// them, once a process.
+bool native_tiles();
+/// Of fp16 operands (AVX512-FP16; its products are added up in fp32 there, by oneDNN and by MKL's
 /// f16f16f32).
 bool native_fp16();
 bool native_fp16_to_fp32();
