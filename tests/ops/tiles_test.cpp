@@ -14,7 +14,7 @@ namespace {
 class Tiles : public testing::Test {
  protected:
   void SetUp() override {
-    if (!native_tiles()) GTEST_SKIP() << "this CPU has no matrix tiles of bf16";
+    if (!runs_here(Isa::Amx)) GTEST_SKIP() << "this CPU has no matrix tiles of bf16";
   }
 };
 

@@ -191,13 +191,14 @@ bool has_products(at::ScalarType dtype) {
 constexpr std::int64_t kFewQueries = 16;
 
 bool in_tiles(const at::Tensor& q_BHTK) {
-  return native_tiles() && (q_BHTK.size(2) >= kFewQueries || !has_products(q_BHTK.scalar_type()));
+  return isa() == Isa::Amx &&
+         (q_BHTK.size(2) >= kFewQueries || !has_products(q_BHTK.scalar_type()));
 }
 
 }  // namespace
 
 bool attention_blocks_fit(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 && (native_tiles() || has_products(dtype));
+  return dtype == at::kBFloat16 && (isa() == Isa::Amx || has_products(dtype));
 }
 
 void attention_blocks(const at::Tensor& q_BHTK,

@@ -39,6 +39,7 @@ bool granted_tiles() {
 }
 
 Isa best() {
+  if (runs_here(Isa::Amx)) return Isa::Amx;
   if (runs_here(Isa::Avx512)) return Isa::Avx512;
   return runs_here(Isa::Avx2) ? Isa::Avx2 : Isa::Portable;
 }
@@ -47,8 +48,8 @@ Isa choose() {
   __builtin_cpu_init();
   const char* asked = std::getenv("TESSERA_ISA");
   if (asked == nullptr || *asked == '\0') return best();
-  const std::vector<std::string> names = {"portable", "avx2", "avx512"};
-  for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512}) {
+  const std::vector<std::string> names = {"portable", "avx2", "avx512", "amx"};
+  for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Amx}) {
     if (name(isa) != asked) continue;
     TESSERA_REQUIRE(runs_here(isa),
                     Unsupported,
@@ -72,6 +73,9 @@ bool runs_here(Isa isa) {
     case Isa::Avx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    case Isa::Amx:
+      return runs_here(Isa::Avx512) && __builtin_cpu_supports("avx512bf16") &&
+             features().amx_tile && features().amx_bf16 && granted_tiles();
   }
   return false;
 }
@@ -89,13 +93,15 @@ std::string_view name(Isa isa) {
       return "avx2";
     case Isa::Avx512:
       return "avx512";
+    case Isa::Amx:
+      return "amx";
   }
   return "?";
 }
 
 bool native_bf16() {
   static const bool native =
-      isa() == Isa::Avx512 && (__builtin_cpu_supports("avx512bf16") || features().amx_bf16);
+      isa() >= Isa::Avx512 && (__builtin_cpu_supports("avx512bf16") || features().amx_bf16);
   return native;
 }
 
@@ -103,14 +109,8 @@ bool native_bf16_to_fp32() {
   return native_bf16() && __builtin_cpu_is("intel");
 }
 
-bool native_tiles() {
-  static const bool native = isa() == Isa::Avx512 && __builtin_cpu_supports("avx512bf16") &&
-                             features().amx_tile && features().amx_bf16 && granted_tiles();
-  return native;
-}
-
 bool native_fp16() {
-  static const bool native = isa() == Isa::Avx512 && features().avx512_fp16;
+  static const bool native = isa() >= Isa::Avx512 && features().avx512_fp16;
   return native;
 }
 

@@ -2,7 +2,7 @@
 // Products of bf16 matrices by the CPU's matrix tiles (AMX), for blocks that stay in a core's
 // cache, and what brings operands into the order in which tiles are read. A tile holds 16 rows of
 // 64 bytes: 32 bf16 values or 16 sums. All sizes are padded to whole tiles. Requires
-// native_tiles().
+// runs_here(Isa::Amx).
 #pragma once
 
 #include <algorithm>
