@@ -85,6 +85,7 @@ void round_rows(const float* sums,
                 const StridedRows& to,
                 std::int64_t rows) {
   const auto round = kernels().round_rows[kBF16];
+  if (stride == K) return round(sums, factors, K, to, rows);
   auto* data = static_cast<std::uint16_t*>(to.data);
   for (std::int64_t row = 0; row < rows; ++row) {
     round(sums + row * stride,
