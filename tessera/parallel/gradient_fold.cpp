@@ -234,8 +234,12 @@ void GradientFold::open(const BlockRun& run) {
     if (!direct(run.micro)) zero_gaps(flat, group.layout);
     const bool holds = run.micro > 0 && locally() && !slot.pool->staging.defined();
     const bool zeroed = std::exchange(slot.zeroed, false) && direct(run.micro);
-    for (std::size_t i = 0; i < home.params.size(); ++i)
-      home.params[i]->grad().open(view_of(flat, group.layout.segments()[i]), holds, zeroed);
+    for (std::size_t i = 0; i < home.params.size(); ++i) {
+      const at::Tensor out = view_of(flat, group.layout.segments()[i]);
+      GradSink& sink = home.params[i]->grad();
+      sink.open(out, holds);
+      if (zeroed) sink.open(out, true);  // a sum of nothing, to which it adds
+    }
   }
 }
 

@@ -48,7 +48,7 @@ void GradSink::write(const at::Tensor& grad) {
 }
 
 void GradSink::close() {
-  if (written_ || zeroed_ || !out_.defined()) return;
+  if (written_ || !out_.defined()) return;
   const c10::NoGradGuard no_grad;
   out_.zero_();
 }

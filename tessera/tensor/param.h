@@ -57,7 +57,7 @@ class GradSink {
   /// The destination of this micro-batch. Write it whole, or add to it if accumulate(); then call
   /// written().
   [[nodiscard]] const at::Tensor& out() const { return out_; }
-  [[nodiscard]] bool accumulate() const { return written_ || zeroed_; }
+  [[nodiscard]] bool accumulate() const { return written_; }
   void written() { written_ = dense_ = true; }
   /// As written(), by somebody who wrote or added to the rows `ids` (int64, in any order) of the
   /// first dim alone: all others are zero.
@@ -75,11 +75,10 @@ class GradSink {
   void write(const at::Tensor& grad);
 
   /// By the owner of the buffer, before a micro-batch. `holds`: `out` holds a sum already, to which
-  /// this micro-batch is added. `zeroed`: it is zero already.
-  void open(at::Tensor out, bool holds = false, bool zeroed = false) {
+  /// this micro-batch is added.
+  void open(at::Tensor out, bool holds = false) {
     out_ = std::move(out);
     written_ = holds;
-    zeroed_ = zeroed;
     if (holds) return;
     dense_ = false;
     rows_.clear();
@@ -89,7 +88,7 @@ class GradSink {
 
  private:
   at::Tensor out_;
-  bool written_ = false, dense_ = false, zeroed_ = false;
+  bool written_ = false, dense_ = false;
   std::vector<at::Tensor> rows_;
 };
 
