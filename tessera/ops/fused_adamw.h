@@ -28,7 +28,7 @@ void adamw(float* master,
            DType working_dtype,
            std::int64_t numel,
            const AdamWScalars& scalars);
-/// sums[c] = sum of g^2 over chunk c of `chunk` elements, in fp64 in element order (four
+/// sums[c] = sum of g^2 over chunk c of `chunk` elements, in fp64 in element order (sixteen
 /// interleaved partial sums).
 void chunk_square_sums(const float* grad, std::int64_t numel, std::int64_t chunk, double* sums);
 /// Index of the first element that is NaN or infinite, or -1.

@@ -221,6 +221,7 @@ void GradientFold::open(const BlockRun& run) {
     if (!group.trainable) continue;
     std::size_t h = 0;
     const Home& home = home_of(group, run.block, &h);
+    swap_back(slots_[static_cast<std::size_t>(g)]);
     HomeSlot& slot = slots_[static_cast<std::size_t>(g)].homes[h];
     // The accumulator takes one micro-batch after the other.
     settle(slot);
@@ -232,8 +233,13 @@ void GradientFold::open(const BlockRun& run) {
     const at::Tensor flat = target(slot, run.micro);
     if (!direct(run.micro)) zero_gaps(flat, group.layout);
     const bool holds = run.micro > 0 && locally() && !slot.pool->staging.defined();
-    for (std::size_t i = 0; i < home.params.size(); ++i)
-      home.params[i]->grad().open(view_of(flat, group.layout.segments()[i]), holds);
+    const bool zeroed = std::exchange(slot.zeroed, false) && direct(run.micro);
+    for (std::size_t i = 0; i < home.params.size(); ++i) {
+      const at::Tensor out = view_of(flat, group.layout.segments()[i]);
+      GradSink& sink = home.params[i]->grad();
+      sink.open(out, holds);
+      if (zeroed) sink.open(out, true);  // a sum of nothing, to which it adds
+    }
   }
 }
 
@@ -333,11 +339,46 @@ void GradientFold::finish() {
       continue;
     }
     for (std::size_t h = 1; h < slot.homes.size(); ++h) {
-      if (slot.homes[h].accumulator.defined()) sum_of(slot.homes[0]).add_(sum_of(slot.homes[h]));
+      if (slot.homes[h].accumulator.defined()) add_home(g, h);
     }
   }
   if (model_.tensor_parallel() != nullptr && model_.tensor_parallel()->sequence) add_shares();
   if (model_.context_parallel() != nullptr) add_over_context();
+}
+
+/// Onto the first home's sum. Where that is known to differ from zero in a few rows alone, as the
+/// embedding's of a tied table, these are added to the other home's and the two change places.
+void GradientFold::add_home(std::size_t g, std::size_t h) {
+  Slot& slot = slots_[g];
+  HomeSlot &first = slot.homes[0], &other = slot.homes[h];
+  const bool knows_rows = slot.homes.size() == 2 && group_.size() == 1 &&
+                          options_.accumulate == DType::F32 && !narrow() &&
+                          (locally() || options_.max_micros == 1);
+  const FlatGroup& group = model_.groups()[g];
+  auto touched = knows_rows ? touched_by(group, group.homes[0]) : std::nullopt;
+  if (!touched) {
+    sum_of(first).add_(sum_of(other));
+    return;
+  }
+  const float* const from = first.accumulator.const_data_ptr<float>();
+  auto* const to = other.accumulator.data_ptr<float>();
+  for (const Touched& range : *touched) {
+    for (std::int64_t i = range.begin; i < range.end; ++i)
+      to[i] += from[i];
+  }
+  std::swap(first.accumulator, other.accumulator);
+  slot.swapped = std::move(touched);
+}
+
+/// The next step finds the first home's accumulator all zero, and no pass over memory made it so.
+void GradientFold::swap_back(Slot& slot) {
+  if (!slot.swapped) return;
+  std::swap(slot.homes[0].accumulator, slot.homes[1].accumulator);
+  auto* const sum = slot.homes[0].accumulator.data_ptr<float>();
+  for (const Touched& range : *slot.swapped)
+    std::fill(sum + range.begin, sum + range.end, 0.0F);
+  slot.homes[0].zeroed = true;
+  slot.swapped.reset();
 }
 
 /// Tensor-parallel ranks used what they all have whole on their own tokens alone.

@@ -125,9 +125,12 @@ class GradientFold final : public Policy {
     std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: the sum of this rank
     bool add_reduced = false;       ///< buffer->reduced waits to be added
     bool rows = false;              ///< may travel as rows
+    bool zeroed = false;            ///< the accumulator is zero
   };
   struct Slot {
     std::vector<HomeSlot> homes;
+    /// Two homes have changed accumulators; of the second these ranges alone differ from zero.
+    std::optional<std::vector<Touched>> swapped;
   };
   void allocate();
   Buffer& acquire(Pool& pool);
@@ -161,6 +164,8 @@ class GradientFold final : public Policy {
     return keeps_own_ && home.local ? home.local->flat : home.accumulator;
   }
   std::vector<double> own_sums();
+  void add_home(std::size_t group, std::size_t home);
+  static void swap_back(Slot& slot);
   void add_over_stages(std::size_t group);
   std::vector<double> over_stages(std::vector<double> mine);
   void add_shares();

@@ -182,6 +182,25 @@ TEST_P(AttentionDtypes, MoreTokensThanABlockHoldsAgreeWithFloat64) {
   expect_agreement(open);
 }
 
+TEST_P(AttentionDtypes, HeadsOfAnyWidthAgreeWithFloat64) {
+  // Kernels take 16 and 32 channels at a time.
+  for (const std::int64_t channels : {5, 40, 64, 80}) {
+    SCOPED_TRACE(channels);
+    expect_agreement(problem(1, 2, 70, 70, channels, GetParam()));
+  }
+}
+
+TEST_P(AttentionDtypes, GiveTheSameBitsOnAnyNumberOfThreads) {
+  const Problem p = problem(2, 3, 150, 150, 16, GetParam());
+  const auto all = with_threads([&] {
+    const AttentionOut out = attention(p.q, p.k, p.v, p.args);
+    const AttentionGrads d = attention_backward(p.dy, p.q, p.k, p.v, out, p.args);
+    return at::cat({out.y_BHTK, d.dq_BHTK, d.dk_BHSK, d.dv_BHSK});
+  });
+  for (const at::Tensor& one : all)
+    EXPECT_TRUE(same_bits(all[0], one));
+}
+
 TEST_P(AttentionDtypes, PaddingAndDropoutAgreeWithFloat64) {
   Problem p = problem(2, 3, 11, 11, 8, GetParam());
   p.args.mask_BS = at::ones({2, 11});

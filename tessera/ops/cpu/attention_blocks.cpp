@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tessera/ops/cpu/attention_parts.h"
+#include "tessera/ops/cpu/attention_tiles.h"
 #include "tessera/ops/cpu/gemm.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tensors.h"
@@ -14,26 +16,6 @@ namespace {
 
 /// Scores of one block, their probabilities and a head's sums stay within a core's cache.
 constexpr std::int64_t kQueries = 128, kKeys = 512;
-
-/// One head's rows in a tensor [B, H, N, K].
-class Heads {
- public:
-  explicit Heads(const at::Tensor& x)
-      : data_(static_cast<std::uint16_t*>(x.data_ptr())),
-        batch_(x.stride(0)),
-        head_(x.stride(1)),
-        row_(x.stride(2)),
-        heads_(x.size(1)) {
-    TESSERA_ASSERT(x.stride(3) == 1 && x.element_size() == 2);
-  }
-  [[nodiscard]] StridedRows rows(std::int64_t index, std::int64_t first) const {
-    return {data_ + index / heads_ * batch_ + index % heads_ * head_ + first * row_, row_};
-  }
-
- private:
-  std::uint16_t* data_;
-  std::int64_t batch_, head_, row_, heads_;
-};
 
 Matrix16 matrix(const StridedRows& rows, bool transposed = false) {
   return {rows.data, rows.stride, transposed};
@@ -81,34 +63,6 @@ struct Problem {
   Float type;
   std::int64_t heads, T, S, K;
   AttentionBlocks how;
-};
-
-/// Each thread's own memory, in floats.
-class Scratch {
- public:
-  Scratch(std::int64_t floats, const at::Tensor& like)
-      : memory_(at::empty({at::get_num_threads(), floats}, like.options().dtype(at::kFloat))),
-        next_(memory_.data_ptr<float>()),
-        floats_(floats) {}
-  /// This thread's; take() hands it out in pieces.
-  class Mine {
-   public:
-    explicit Mine(float* next) : next_(next) {}
-    float* take(std::int64_t floats) {
-      float* const out = next_;
-      next_ += floats;
-      return out;
-    }
-
-   private:
-    float* next_;
-  };
-  [[nodiscard]] Mine mine() const { return Mine(next_ + at::get_thread_num() * floats_); }
-
- private:
-  at::Tensor memory_;
-  float* next_;
-  std::int64_t floats_;
 };
 
 /// 16-bit scores of one block, as floats of memory.
@@ -178,7 +132,8 @@ class Backward {
   };
   Backward(const Problem& p, const Tensors& tensors) : p_(p), x_(tensors) {}
   static std::int64_t floats(const Problem& p) {
-    return 2 * kScores + 2 * kScores16 + (p.T + 2 * kKeys) * p.K + p.T;
+    return 2 * kScores + 2 * kScores16 + Scratch::on_lines(p.T * p.K) + 2 * kKeys * p.K +
+           Scratch::on_lines(p.T);
   }
 
   /// Blocks of keys one after the other: their gradients stay in the cache.
@@ -228,10 +183,22 @@ class Backward {
   Tensors x_;
 };
 
+bool has_products(at::ScalarType dtype) {
+  return native_bf16_to_fp32() && has_gemm_to_fp32(dtype);
+}
+
+/// Too few queries to put the keys into the order of tiles for.
+constexpr std::int64_t kFewQueries = 16;
+
+bool in_tiles(const at::Tensor& q_BHTK) {
+  return isa() == Isa::Amx &&
+         (q_BHTK.size(2) >= kFewQueries || !has_products(q_BHTK.scalar_type()));
+}
+
 }  // namespace
 
 bool attention_blocks_fit(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 && native_bf16_to_fp32() && has_gemm_to_fp32(dtype);
+  return dtype == at::kBFloat16 && (isa() == Isa::Amx || has_products(dtype));
 }
 
 void attention_blocks(const at::Tensor& q_BHTK,
@@ -240,6 +207,10 @@ void attention_blocks(const at::Tensor& q_BHTK,
                       const AttentionBlocks& how,
                       const at::Tensor& y_BHTK,
                       const at::Tensor& log_sum_BHT) {
+  if (in_tiles(q_BHTK)) {
+    attention_tiles(q_BHTK, k_BHSK, v_BHSK, how, y_BHTK, log_sum_BHT);
+    return;
+  }
   const Problem p(q_BHTK, k_BHSK, how);
   const Forward forward(
       p, Heads(q_BHTK), Heads(k_BHSK), Heads(v_BHSK), Heads(y_BHTK), log_sum_BHT.data_ptr<float>());
@@ -261,6 +232,11 @@ void attention_blocks_backward(const at::Tensor& dy_BHTK,
                                const at::Tensor& dq_BHTK,
                                const at::Tensor& dk_BHSK,
                                const at::Tensor& dv_BHSK) {
+  if (in_tiles(q_BHTK)) {
+    attention_tiles_backward(
+        dy_BHTK, q_BHTK, k_BHSK, v_BHSK, y_BHTK, log_sum_BHT, how, dq_BHTK, dk_BHSK, dv_BHSK);
+    return;
+  }
   const Problem p(q_BHTK, k_BHSK, how);
   const Backward backward(p,
                           {.dy = Heads(dy_BHTK),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flash attention on the CPU (Dao et al., "FlashAttention", 2022; the backward after its second
 // version): blocks of queries meet blocks of keys, scores live in the cache and are made again in
-// the backward. Products are MKL's, of 16-bit operands with fp32 sums; a block that no query of it
-// may see is skipped. Legend: B batch, H heads, T queries, S keys, K channels of a head.
+// the backward. Products are of bf16 with fp32 sums: our own where the CPU has matrix tiles
+// (attention_tiles.h), else MKL's; a block that no query of it may see is skipped. Legend: B batch,
+// H heads, T queries, S keys, K channels of a head.
 #pragma once
 
 #include <cstdint>

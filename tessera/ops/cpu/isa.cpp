@@ -6,6 +6,8 @@
 #include <vector>
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -15,7 +17,7 @@ namespace {
 
 /// What clang 14, which clang-tidy is made of, has no word for in __builtin_cpu_supports.
 struct Features {
-  bool f16c = false, avx512_fp16 = false, amx_bf16 = false;
+  bool f16c = false, avx512_fp16 = false, amx_bf16 = false, amx_tile = false;
 };
 Features features() {
   Features found;
@@ -23,12 +25,21 @@ Features features() {
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0) found.f16c = (ecx & bit_F16C) != 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0) {
     found.amx_bf16 = (edx >> 22 & 1U) != 0;
+    found.amx_tile = (edx >> 24 & 1U) != 0;
     found.avx512_fp16 = (edx >> 23 & 1U) != 0;
   }
   return found;
 }
 
+/// Linux keeps the state of the tiles of processes that asked alone
+/// (Documentation/arch/x86/xstate).
+bool granted_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
 Isa best() {
+  if (runs_here(Isa::Amx)) return Isa::Amx;
   if (runs_here(Isa::Avx512)) return Isa::Avx512;
   return runs_here(Isa::Avx2) ? Isa::Avx2 : Isa::Portable;
 }
@@ -37,8 +48,8 @@ Isa choose() {
   __builtin_cpu_init();
   const char* asked = std::getenv("TESSERA_ISA");
   if (asked == nullptr || *asked == '\0') return best();
-  const std::vector<std::string> names = {"portable", "avx2", "avx512"};
-  for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512}) {
+  const std::vector<std::string> names = {"portable", "avx2", "avx512", "amx"};
+  for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Amx}) {
     if (name(isa) != asked) continue;
     TESSERA_REQUIRE(runs_here(isa),
                     Unsupported,
@@ -62,6 +73,9 @@ bool runs_here(Isa isa) {
     case Isa::Avx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    case Isa::Amx:
+      return runs_here(Isa::Avx512) && __builtin_cpu_supports("avx512bf16") &&
+             features().amx_tile && features().amx_bf16 && granted_tiles();
   }
   return false;
 }
@@ -79,13 +93,15 @@ std::string_view name(Isa isa) {
       return "avx2";
     case Isa::Avx512:
       return "avx512";
+    case Isa::Amx:
+      return "amx";
   }
   return "?";
 }
 
 bool native_bf16() {
   static const bool native =
-      isa() == Isa::Avx512 && (__builtin_cpu_supports("avx512bf16") || features().amx_bf16);
+      isa() >= Isa::Avx512 && (__builtin_cpu_supports("avx512bf16") || features().amx_bf16);
   return native;
 }
 
@@ -94,7 +110,7 @@ bool native_bf16_to_fp32() {
 }
 
 bool native_fp16() {
-  static const bool native = isa() == Isa::Avx512 && features().avx512_fp16;
+  static const bool native = isa() >= Isa::Avx512 && features().avx512_fp16;
   return native;
 }
 

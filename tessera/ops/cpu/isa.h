@@ -7,14 +7,16 @@
 
 namespace tessera::ops {
 
-enum class Isa { Portable, Avx2, Avx512 };
+/// Each has what stands before it. Amx: AVX-512, and attention in the CPU's matrix tiles.
+enum class Isa { Portable, Avx2, Avx512, Amx };
 
-/// The best body that the CPU has, or TESSERA_ISA = portable | avx2 | avx512 (read once).
+/// The best body that the CPU has, or TESSERA_ISA = portable | avx2 | avx512 | amx (read once).
 /// Error{Config} for another word, Error{Unsupported} for a body that this CPU cannot run. Another
-/// body is another order of no sum: results agree to the bit.
+/// body is another order of no sum: results agree to the bit, but for Amx's attention.
 Isa isa();
 std::string_view name(Isa isa);
-/// Whether this CPU can run the body.
+/// Whether this CPU can run the body. Of Amx: also whether the kernel, which is asked for it, lets
+/// this process.
 bool runs_here(Isa isa);
 
 /// True where matrix products of bf16 operands are done in hardware (AVX512-BF16 or AMX). False

@@ -7,6 +7,7 @@ namespace tessera::ops::cpu {
 
 const Kernels& kernels() {
   switch (isa()) {
+    case Isa::Amx:
     case Isa::Avx512:
       return avx512_kernels();
     case Isa::Avx2:

@@ -9,11 +9,19 @@ void fold_blocks(const float* partial,
                  std::int64_t columns,
                  bool accumulate,
                  float* to) {
-  for (std::int64_t column = 0; column < columns; ++column) {
-    double sum = 0.0;
-    for (std::int64_t block = 0; block < blocks; ++block)
-      sum += partial[block * stride + column];
-    to[column] = static_cast<float>(accumulate ? to[column] + sum : sum);
+  // So many columns at a time that the compiler keeps their sums in vectors.
+  constexpr std::int64_t kStrip = 64;
+  double sums[kStrip];
+  for (std::int64_t first = 0; first < columns; first += kStrip) {
+    const std::int64_t strip = std::min(kStrip, columns - first);
+    std::fill_n(sums, kStrip, 0.0);
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const float* from = partial + block * stride + first;
+      for (std::int64_t i = 0; i < strip; ++i)
+        sums[i] += from[i];
+    }
+    for (std::int64_t i = 0; i < strip; ++i)
+      to[first + i] = static_cast<float>(accumulate ? to[first + i] + sums[i] : sums[i]);
   }
 }
 

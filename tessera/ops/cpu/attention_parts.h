@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What both ways of blockwise attention share. Included by .cpp files only.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/ops/cpu/tensors.h"
+
+namespace tessera::ops::cpu {
+
+/// One head's rows in a tensor [B, H, N, K].
+class Heads {
+ public:
+  explicit Heads(const at::Tensor& x)
+      : data_(static_cast<std::uint16_t*>(x.data_ptr())),
+        batch_(x.stride(0)),
+        head_(x.stride(1)),
+        row_(x.stride(2)),
+        heads_(x.size(1)) {
+    TESSERA_ASSERT(x.stride(3) == 1 && x.element_size() == 2);
+  }
+  [[nodiscard]] StridedRows rows(std::int64_t index, std::int64_t first) const {
+    return {data_ + index / heads_ * batch_ + index % heads_ * head_ + first * row_, row_};
+  }
+
+ private:
+  std::uint16_t* data_;
+  std::int64_t batch_, head_, row_, heads_;
+};
+
+/// Each thread's own memory, in floats.
+class Scratch {
+ public:
+  /// What a piece takes.
+  static constexpr std::int64_t on_lines(std::int64_t floats) { return (floats + 15) / 16 * 16; }
+  Scratch(std::int64_t floats, const at::Tensor& like)
+      : memory_(at::empty({at::get_num_threads(), floats}, like.options().dtype(at::kFloat))),
+        next_(memory_.data_ptr<float>()),
+        floats_(floats) {}
+  /// This thread's; take() hands it out in pieces that begin on a cache line.
+  class Mine {
+   public:
+    explicit Mine(float* next) : next_(next) {}
+    float* take(std::int64_t floats) {
+      float* const out = next_;
+      next_ += on_lines(floats);
+      return out;
+    }
+
+   private:
+    float* next_;
+  };
+  [[nodiscard]] Mine mine() const { return Mine(next_ + at::get_thread_num() * floats_); }
+
+ private:
+  at::Tensor memory_;
+  float* next_;
+  std::int64_t floats_;
+};
+
+}  // namespace tessera::ops::cpu

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/cpu/attention_tiles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tessera/ops/cpu/attention_parts.h"
+#include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/cpu/tiles.h"
+
+namespace tessera::ops::cpu {
+namespace {
+
+/// Queries that are multiplied together: two tiles.
+constexpr std::int64_t kStrip = 32;
+constexpr std::int64_t kQueries = 128, kKeys = 512;
+/// From one row of scores to the next: rows that lie a power of two apart share lines of the cache.
+constexpr std::int64_t kStride = kKeys + kTileRows;
+
+std::int64_t strips(std::int64_t size) {
+  return whole_tiles(size, kStrip);
+}
+
+/// What all blocks share.
+struct Problem {
+  Problem(const at::Tensor& q, const at::Tensor& k, const AttentionBlocks& options)
+      : heads(q.size(0) * q.size(1)),
+        T(q.size(2)),
+        S(k.size(2)),
+        K(q.size(3)),
+        inner(whole_tiles(K, kTileInner)),
+        columns(whole_tiles(K, kTileRows)),
+        how(options) {}
+  [[nodiscard]] std::int64_t query_blocks() const { return (T + kQueries - 1) / kQueries; }
+  [[nodiscard]] std::int64_t key_blocks() const { return (S + kKeys - 1) / kKeys; }
+  [[nodiscard]] PackedRows rows(const Heads& x, std::int64_t head, std::int64_t count) const {
+    return {x.rows(head, 0), count, K};
+  }
+
+  std::int64_t heads, T, S, K;
+  std::int64_t inner, columns;  ///< K as the inner size of a product, and as its columns
+  AttentionBlocks how;
+};
+
+/// Queries from `query` on and the block of keys from `key` on.
+struct Block {
+  Block(const Problem& p, std::int64_t i, std::int64_t j)
+      : query(i * kQueries),
+        queries(std::min(kQueries, p.T - query)),
+        key(j * kKeys),
+        keys(std::min(kKeys, p.S - key)),
+        first_visible(p.how.causal ? p.how.query_offset + query + 1 - key : keys) {}
+  /// Keys that the strip of queries from `row` on sees, in whole tiles; 0: none.
+  [[nodiscard]] std::int64_t width(std::int64_t row) const {
+    const std::int64_t last = std::min(row + kStrip, queries) - 1;
+    return strips(std::max<std::int64_t>(0, std::min(keys, first_visible + last)));
+  }
+  /// The strip of queries from `row` on.
+  [[nodiscard]] TileStrip strip(std::int64_t row, float scale) const {
+    return {.rows = std::min(kStrip, queries - row),
+            .columns = width(row),
+            .keys = keys,
+            .first_visible = first_visible + row,
+            .stride = kStride,
+            .scale = scale};
+  }
+  [[nodiscard]] bool empty() const { return width(strips(queries) - kStrip) == 0; }
+
+  std::int64_t query, queries, key, keys, first_visible;
+};
+
+std::int64_t halves(std::int64_t values) {
+  return (values + 1) / 2;
+}
+std::uint16_t* take_values(Scratch::Mine& scratch, std::int64_t values) {
+  return reinterpret_cast<std::uint16_t*>(scratch.take(halves(values)));
+}
+
+/// Rows of fp32 sums, `stride` apart, rounded.
+void round_rows(const float* sums,
+                const float* factors,
+                std::int64_t stride,
+                std::int64_t K,
+                const StridedRows& to,
+                std::int64_t rows) {
+  const auto round = kernels().round_rows[kBF16];
+  if (stride == K) return round(sums, factors, K, to, rows);
+  auto* data = static_cast<std::uint16_t*>(to.data);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    round(sums + row * stride,
+          factors == nullptr ? nullptr : factors + row,
+          K,
+          {data + row * to.stride, to.stride},
+          1);
+  }
+}
+
+/// Of one thread: the head whose keys and values are packed stays from unit to unit.
+class Forward {
+ public:
+  struct Tensors {
+    Heads q, k, v, y;
+    float* log_sum;
+  };
+  Forward(const Problem& p, const Tensors& tensors, Scratch::Mine scratch)
+      : p_(p),
+        x_(tensors),
+        queries_(take_values(scratch, kQueries * p.inner)),
+        keys_{take_values(scratch, strips(p.S) * p.inner), p.inner / kTileInner},
+        values_{take_values(scratch, strips(p.S) * p.columns), strips(p.S) / kTileInner},
+        scores_(scratch.take(kStrip * kStride)),
+        probabilities_(take_values(scratch, kStrip * kStride)),
+        sums_(scratch.take(kQueries * p.columns)),
+        max_(scratch.take(kQueries)),
+        sum_(scratch.take(kQueries)),
+        shrink_(scratch.take(kQueries)) {}
+  static std::int64_t floats(const Problem& p) {
+    const auto of = [](std::int64_t values) { return Scratch::on_lines(halves(values)); };
+    return of(kQueries * p.inner) + of(strips(p.S) * p.inner) + of(strips(p.S) * p.columns) +
+           kStrip * kStride + of(kStrip * kStride) + kQueries * p.columns + 3 * kQueries;
+  }
+
+  void run(std::int64_t head, std::int64_t i) {
+    if (head != packed_) {
+      pack_pairs_transposed(p_.rows(x_.k, head, p_.S), keys_.data);
+      pack_pairs(p_.rows(x_.v, head, p_.S), values_.data);
+      packed_ = head;
+    }
+    const Block first(p_, i, 0);
+    pack_rows({x_.q.rows(head, first.query), first.queries, p_.K}, queries_);
+    std::fill_n(max_, kQueries, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum_, kQueries, 0.0F);
+    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
+      const Block b(p_, i, j);
+      if (b.empty()) break;
+      for (std::int64_t row = 0; row < b.queries; row += kStrip)
+        run_strip(b, row);
+    }
+    float* const log_sum = x_.log_sum + head * p_.T + first.query;
+    for (std::int64_t row = 0; row < first.queries; ++row) {
+      log_sum[row] = max_[row] + std::log(sum_[row]);
+      shrink_[row] = 1.0F / sum_[row];
+    }
+    round_rows(sums_, shrink_, p_.columns, p_.K, x_.y.rows(head, first.query), first.queries);
+  }
+
+ private:
+  void run_strip(const Block& b, std::int64_t row) const {
+    const TileStrip strip = b.strip(row, p_.how.scale);
+    if (strip.columns == 0) return;
+    multiply_tiles({.m = kStrip,
+                    .n = strip.columns,
+                    .k = p_.inner,
+                    .a = queries_ + row * p_.inner,
+                    .a_stride = p_.inner,
+                    .b = keys_,
+                    .b_inner = 0,
+                    .b_column = b.key,
+                    .c = scores_,
+                    .c_stride = kStride,
+                    .accumulate = false});
+    attend_tiles({.strip = strip,
+                  .scores = scores_,
+                  .probabilities = probabilities_,
+                  .max = max_ + row,
+                  .sum = sum_ + row,
+                  .shrink = shrink_ + row});
+    float* const sums = sums_ + row * p_.columns;
+    if (b.key > 0) kernels().scale_rows(sums, shrink_ + row, p_.columns, strip.rows);
+    multiply_tiles({.m = kStrip,
+                    .n = p_.columns,
+                    .k = strip.columns,
+                    .a = probabilities_,
+                    .a_stride = kStride,
+                    .b = values_,
+                    .b_inner = b.key,
+                    .b_column = 0,
+                    .c = sums,
+                    .c_stride = p_.columns,
+                    .accumulate = b.key > 0});
+  }
+
+  const Problem& p_;
+  Tensors x_;
+  std::uint16_t* queries_;
+  PairTiles keys_, values_;
+  float* scores_;
+  std::uint16_t* probabilities_;
+  float *sums_, *max_, *sum_, *shrink_;
+  std::int64_t packed_ = -1;
+};
+
+/// Of one thread. Gradients of keys and values are made transposed, because probabilities come out
+/// of the softmax in the order of a right operand.
+class Backward {
+ public:
+  struct Tensors {
+    Heads dy, q, k, v, y, dq, dk, dv;
+    const float* log_sum;
+  };
+  Backward(const Problem& p, const Tensors& tensors, Scratch::Mine scratch)
+      : p_(p),
+        x_(tensors),
+        q_(take_values(scratch, strips(p.T) * p.inner)),
+        dy_(take_values(scratch, strips(p.T) * p.inner)),
+        q_columns_(take_values(scratch, strips(p.T) * p.columns)),
+        dy_columns_(take_values(scratch, strips(p.T) * p.columns)),
+        k_transposed_{take_values(scratch, strips(p.S) * p.inner), p.inner / kTileInner},
+        v_transposed_{take_values(scratch, strips(p.S) * p.inner), p.inner / kTileInner},
+        k_{take_values(scratch, strips(p.S) * p.columns), strips(p.S) / kTileInner},
+        probabilities_{take_values(scratch, kQueries * kKeys), kQueries / kTileInner},
+        dscores_pairs_{take_values(scratch, kQueries * kKeys), kQueries / kTileInner},
+        dscores_(take_values(scratch, kStrip * kStride)),
+        scores_(scratch.take(kStrip * kStride)),
+        dprobabilities_(scratch.take(kStrip * kStride)),
+        dq_(scratch.take(strips(p.T) * p.columns)),
+        dk_(scratch.take(p.columns * kStride)),
+        dv_(scratch.take(p.columns * kStride)),
+        mean_(scratch.take(p.T)) {}
+  static std::int64_t floats(const Problem& p) {
+    const auto of = [](std::int64_t values) { return Scratch::on_lines(halves(values)); };
+    return 2 * of(strips(p.T) * p.inner) + 2 * of(strips(p.T) * p.columns) +
+           2 * of(strips(p.S) * p.inner) + of(strips(p.S) * p.columns) + 2 * of(kQueries * kKeys) +
+           of(kStrip * kStride) + 2 * kStrip * kStride + strips(p.T) * p.columns +
+           2 * p.columns * kStride + Scratch::on_lines(p.T);
+  }
+
+  /// Blocks of keys one after the other: their gradients stay in the cache.
+  void run(std::int64_t head) {
+    pack(head);
+    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
+      std::fill_n(dk_, p_.columns * kStride, 0.0F);
+      std::fill_n(dv_, p_.columns * kStride, 0.0F);
+      for (std::int64_t i = 0; i < p_.query_blocks(); ++i) {
+        const Block b(p_, i, j);
+        if (b.empty()) continue;
+        for (std::int64_t row = 0; row < b.queries; row += kStrip)
+          run_strip(head, b, row);
+        add_transposed(b, dy_columns_, probabilities_, dv_);
+        add_transposed(b, q_columns_, dscores_pairs_, dk_);
+      }
+      const std::int64_t key = j * kKeys, keys = std::min(kKeys, p_.S - key);
+      round_transposed(dk_, kStride, p_.K, keys, x_.dk.rows(head, key));
+      round_transposed(dv_, kStride, p_.K, keys, x_.dv.rows(head, key));
+    }
+    round_rows(dq_, nullptr, p_.columns, p_.K, x_.dq.rows(head, 0), p_.T);
+  }
+
+ private:
+  void pack(std::int64_t head) const {
+    pack_rows(p_.rows(x_.q, head, p_.T), q_);
+    pack_rows(p_.rows(x_.dy, head, p_.T), dy_);
+    pack_columns(p_.rows(x_.q, head, p_.T), q_columns_);
+    pack_columns(p_.rows(x_.dy, head, p_.T), dy_columns_);
+    pack_pairs_transposed(p_.rows(x_.k, head, p_.S), k_transposed_.data);
+    pack_pairs_transposed(p_.rows(x_.v, head, p_.S), v_transposed_.data);
+    pack_pairs(p_.rows(x_.k, head, p_.S), k_.data);
+    kernels().row_dots[kBF16](x_.dy.rows(head, 0), x_.y.rows(head, 0), p_.K, mean_, p_.T);
+  }
+
+  /// Scores and their gradients of 32 queries, and the gradient of the queries.
+  void run_strip(std::int64_t head, const Block& b, std::int64_t row) const {
+    const TileStrip strip = b.strip(row, p_.how.scale);
+    const std::int64_t query = b.query + row;
+    if (strip.columns == 0) return;
+    const auto multiply = [&](const std::uint16_t* a, const PairTiles& right, float* to) {
+      multiply_tiles({.m = kStrip,
+                      .n = strip.columns,
+                      .k = p_.inner,
+                      .a = a + query * p_.inner,
+                      .a_stride = p_.inner,
+                      .b = right,
+                      .b_inner = 0,
+                      .b_column = b.key,
+                      .c = to,
+                      .c_stride = kStride,
+                      .accumulate = false});
+    };
+    multiply(q_, k_transposed_, scores_);
+    multiply(dy_, v_transposed_, dprobabilities_);
+    attend_grad_tiles({.strip = strip,
+                       .scores = scores_,
+                       .dprobabilities = dprobabilities_,
+                       .log_sum = x_.log_sum + head * p_.T + query,
+                       .mean = mean_ + query,
+                       .probabilities = probabilities_,
+                       .dscores_pairs = dscores_pairs_,
+                       .query = row,
+                       .dscores = dscores_});
+    multiply_tiles({.m = kStrip,
+                    .n = p_.columns,
+                    .k = strip.columns,
+                    .a = dscores_,
+                    .a_stride = kStride,
+                    .b = k_,
+                    .b_inner = b.key,
+                    .b_column = 0,
+                    .c = dq_ + query * p_.columns,
+                    .c_stride = p_.columns,
+                    .accumulate = b.key > 0});
+  }
+
+  /// to [K, keys] += columns [K, queries] right [queries, keys]. A key is seen from some strip on
+  /// by all that follow.
+  void add_transposed(const Block& b,
+                      const std::uint16_t* columns,
+                      const PairTiles& right,
+                      float* to) const {
+    std::int64_t key = 0;
+    for (std::int64_t row = 0; row < b.queries; row += kStrip) {
+      const std::int64_t width = b.width(row);
+      if (width == key) continue;
+      multiply_tiles({.m = p_.columns,
+                      .n = width - key,
+                      .k = strips(b.queries) - row,
+                      .a = columns + b.query + row,
+                      .a_stride = strips(p_.T),
+                      .b = right,
+                      .b_inner = row,
+                      .b_column = key,
+                      .c = to + key,
+                      .c_stride = kStride,
+                      .accumulate = true});
+      key = width;
+    }
+  }
+
+  const Problem& p_;
+  Tensors x_;
+  std::uint16_t *q_, *dy_, *q_columns_, *dy_columns_;
+  PairTiles k_transposed_, v_transposed_, k_, probabilities_, dscores_pairs_;
+  std::uint16_t* dscores_;
+  float *scores_, *dprobabilities_, *dq_, *dk_, *dv_, *mean_;
+};
+
+}  // namespace
+
+void attention_tiles(const at::Tensor& q_BHTK,
+                     const at::Tensor& k_BHSK,
+                     const at::Tensor& v_BHSK,
+                     const AttentionBlocks& how,
+                     const at::Tensor& y_BHTK,
+                     const at::Tensor& log_sum_BHT) {
+  const Problem p(q_BHTK, k_BHSK, how);
+  const Forward::Tensors tensors{.q = Heads(q_BHTK),
+                                 .k = Heads(k_BHSK),
+                                 .v = Heads(v_BHSK),
+                                 .y = Heads(y_BHTK),
+                                 .log_sum = log_sum_BHT.data_ptr<float>()};
+  const Scratch scratch(Forward::floats(p), q_BHTK);
+  const std::int64_t blocks = p.query_blocks();
+  parallel(p.heads * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    const TileRegisters registers;
+    Forward forward(p, tensors, scratch.mine());
+    for (std::int64_t unit = begin; unit < end; ++unit)
+      forward.run(unit / blocks, unit % blocks);
+  });
+}
+
+void attention_tiles_backward(const at::Tensor& dy_BHTK,
+                              const at::Tensor& q_BHTK,
+                              const at::Tensor& k_BHSK,
+                              const at::Tensor& v_BHSK,
+                              const at::Tensor& y_BHTK,
+                              const at::Tensor& log_sum_BHT,
+                              const AttentionBlocks& how,
+                              const at::Tensor& dq_BHTK,
+                              const at::Tensor& dk_BHSK,
+                              const at::Tensor& dv_BHSK) {
+  const Problem p(q_BHTK, k_BHSK, how);
+  const Backward::Tensors tensors{.dy = Heads(dy_BHTK),
+                                  .q = Heads(q_BHTK),
+                                  .k = Heads(k_BHSK),
+                                  .v = Heads(v_BHSK),
+                                  .y = Heads(y_BHTK),
+                                  .dq = Heads(dq_BHTK),
+                                  .dk = Heads(dk_BHSK),
+                                  .dv = Heads(dv_BHSK),
+                                  .log_sum = log_sum_BHT.data_ptr<float>()};
+  const Scratch scratch(Backward::floats(p), q_BHTK);
+  parallel(p.heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    const TileRegisters registers;
+    Backward backward(p, tensors, scratch.mine());
+    for (std::int64_t head = begin; head < end; ++head)
+      backward.run(head);
+  });
+}
+
+}  // namespace tessera::ops::cpu

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blockwise attention by the CPU's matrix tiles. Arguments as in attention_blocks.h; requires
+// runs_here(Isa::Amx).
+//
+// Strips of 32 queries are multiplied with the keys that they see and no others. Keys and values of
+// a head are put into the order of tiles once (64 KB each for 512 keys of 64 channels) and stay in
+// the core's cache, as do the scores of a block.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/ops/cpu/attention_blocks.h"
+
+namespace tessera::ops::cpu {
+
+void attention_tiles(const at::Tensor& q_BHTK,
+                     const at::Tensor& k_BHSK,
+                     const at::Tensor& v_BHSK,
+                     const AttentionBlocks& how,
+                     const at::Tensor& y_BHTK,
+                     const at::Tensor& log_sum_BHT);
+void attention_tiles_backward(const at::Tensor& dy_BHTK,
+                              const at::Tensor& q_BHTK,
+                              const at::Tensor& k_BHSK,
+                              const at::Tensor& v_BHSK,
+                              const at::Tensor& y_BHTK,
+                              const at::Tensor& log_sum_BHT,
+                              const AttentionBlocks& how,
+                              const at::Tensor& dq_BHTK,
+                              const at::Tensor& dk_BHSK,
+                              const at::Tensor& dv_BHSK);
+
+}  // namespace tessera::ops::cpu

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Headers stand before the pragma: their inline functions must stay runnable on every CPU.
+#include "tessera/ops/cpu/tiles.h"
+
+#include <immintrin.h>
+
+// clang, which is there for clang-tidy alone, has no target pragma.
+#if !defined(__clang__)
+#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
+#pragma GCC target("amx-tile,amx-bf16,prefer-vector-width=512")
+#define TESSERA_LANES 16
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors never cross a call that is not inlined
+
+namespace tessera::ops::cpu {
+namespace {
+
+#include "tessera/ops/cpu/vec.inc"
+
+struct alignas(64) TileShapes {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+/// One or two tiles of sums in each direction: registers 0 to 3, a in 4 and 5, b in 6 and 7.
+template <int kTall, int kWide>
+INLINE void multiply_block(const TileProduct& p, i64 row, i64 column) {
+  const long c_bytes = 4 * p.c_stride, a_bytes = 2 * p.a_stride;
+  float* c = p.c + row * p.c_stride + column;
+  float* below = c + kTileRows * p.c_stride;
+  if (p.accumulate) {
+    _tile_loadd(0, c, c_bytes);
+    if constexpr (kWide == 2) _tile_loadd(1, c + kTileRows, c_bytes);
+    if constexpr (kTall == 2) _tile_loadd(2, below, c_bytes);
+    if constexpr (kTall == 2 && kWide == 2) _tile_loadd(3, below + kTileRows, c_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  const std::uint16_t* a = p.a + row * p.a_stride;
+  const std::uint16_t* b = p.b.at(p.b_inner, p.b_column + column);
+  const std::uint16_t* beside = b + p.b.inner_tiles * kTileValues;
+  for (i64 inner = 0; inner < p.k; inner += kTileInner) {
+    _tile_loadd(4, a + inner, a_bytes);
+    _tile_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (kWide == 2) {
+      _tile_loadd(7, beside, 64);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (kTall == 2) {
+      _tile_loadd(5, a + kTileRows * p.a_stride + inner, a_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+    }
+    if constexpr (kTall == 2 && kWide == 2) _tile_dpbf16ps(3, 5, 7);
+    b += kTileValues;
+    beside += kTileValues;
+  }
+  _tile_stored(0, c, c_bytes);
+  if constexpr (kWide == 2) _tile_stored(1, c + kTileRows, c_bytes);
+  if constexpr (kTall == 2) _tile_stored(2, below, c_bytes);
+  if constexpr (kTall == 2 && kWide == 2) _tile_stored(3, below + kTileRows, c_bytes);
+}
+
+template <int kTall>
+INLINE void multiply_rows(const TileProduct& p, i64 row) {
+  i64 column = 0;
+  for (; column + 2 * kTileRows <= p.n; column += 2 * kTileRows)
+    multiply_block<kTall, 2>(p, row, column);
+  if (column < p.n) multiply_block<kTall, 1>(p, row, column);
+}
+
+/// 16 vectors of 16 words each.
+struct Square {
+  U row[16];
+};
+
+INLINE U interleaved(U a, U b, int half) {
+  const U low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+  return __builtin_shuffle(a, b, half == 0 ? low : low + 8);
+}
+/// Each round moves the highest bit of a column's number into the row's and the other way round.
+INLINE void transpose(Square& x) {
+  for (int round = 0; round < 4; ++round) {
+    Square next;
+    for (int i = 0; i < 8; ++i) {
+      next.row[2 * i] = interleaved(x.row[i], x.row[i + 8], 0);
+      next.row[2 * i + 1] = interleaved(x.row[i], x.row[i + 8], 1);
+    }
+    x = next;
+  }
+}
+
+INLINE __mmask32 first(i64 count) {
+  return count >= 32 ? 0xffffffffU : count <= 0 ? 0U : (1U << count) - 1;
+}
+/// Values [column, column + 32) of row `row`, or [column, column + 16); zero beyond the matrix.
+INLINE __m512i values32(const PackedRows& from, i64 row, i64 column) {
+  if (row >= from.count) return __m512i{};
+  const auto* data = static_cast<const std::uint16_t*>(from.x.data) + row * from.x.stride + column;
+  return _mm512_maskz_loadu_epi16(first(from.width - column), data);
+}
+INLINE U values16(const PackedRows& from, i64 row, i64 column) {
+  if (row >= from.count) return U{};
+  const auto* data = static_cast<const std::uint16_t*>(from.x.data) + row * from.x.stride + column;
+  const auto lanes = static_cast<__mmask16>(first(from.width - column));
+  return (U)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(lanes, data));
+}
+/// Rows `row` and `row` + 1, values side by side.
+INLINE U pairs(const PackedRows& from, i64 row, i64 column) {
+  return values16(from, row, column) | (values16(from, row + 1, column) << 16);
+}
+/// Of 32 rows and 16 columns.
+INLINE Square pair_square(const PackedRows& from, i64 row, i64 column) {
+  Square out;
+  for (int i = 0; i < 16; ++i)
+    out.row[i] = pairs(from, row + 2 * i, column);
+  return out;
+}
+
+INLINE F added(F a, F b) {
+  return a + b;
+}
+/// fn of all lanes, halves first.
+template <class Fn>
+INLINE float across(F x, Fn fn) {
+  const I lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (int half = 8; half > 0; half /= 2)
+    x = fn(x, __builtin_shuffle(x, (lane + half) & 15));
+  return x[0];
+}
+
+INLINE H narrowed(F value) {
+  return (H)_mm512_cvtneps_pbh((__m512)value);
+}
+INLINE U widened(H value) {
+  return (U)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)value);
+}
+
+}  // namespace
+
+TileRegisters::TileRegisters() {
+  const TileShapes shapes;
+  asm volatile("ldtilecfg %0" ::"m"(shapes));
+}
+TileRegisters::~TileRegisters() {
+  asm volatile("tilerelease");
+}
+
+void multiply_tiles(const TileProduct& p) {
+  asm volatile("" ::: "memory");  // the intrinsics do not say that they read memory
+  i64 row = 0;
+  for (; row + 2 * kTileRows <= p.m; row += 2 * kTileRows)
+    multiply_rows<2>(p, row);
+  if (row < p.m) multiply_rows<1>(p, row);
+}
+
+void pack_rows(const PackedRows& from, std::uint16_t* to) {
+  const i64 width = whole_tiles(from.width, kTileInner), rows = whole_tiles(from.count, kTileInner);
+  for (i64 row = 0; row < rows; ++row) {
+    for (i64 column = 0; column < width; column += kTileInner)
+      _mm512_storeu_si512(to + row * width + column, values32(from, row, column));
+  }
+}
+
+void pack_columns(const PackedRows& from, std::uint16_t* to) {
+  const i64 stride = whole_tiles(from.count, kTileInner);
+  for (i64 column = 0; column < from.width; column += kTileRows) {
+    for (i64 row = 0; row < stride; row += kTileInner) {
+      Square square = pair_square(from, row, column);
+      transpose(square);
+      for (int i = 0; i < 16; ++i)
+        write(to + (column + i) * stride + row, square.row[i], Whole{});
+    }
+  }
+}
+
+void pack_pairs(const PackedRows& from, std::uint16_t* to) {
+  for (i64 column = 0; column < from.width; column += kTileRows) {
+    for (i64 row = 0; row < from.count; row += kTileInner, to += kTileValues) {
+      for (int i = 0; i < 16; ++i)
+        write(to + i * kTileInner, pairs(from, row + 2 * i, column), Whole{});
+    }
+  }
+}
+
+void pack_pairs_transposed(const PackedRows& from, std::uint16_t* to) {
+  const i64 rows = whole_tiles(from.count, kTileInner);
+  for (i64 row = 0; row < rows; row += kTileRows) {
+    for (i64 column = 0; column < from.width; column += kTileInner, to += kTileValues) {
+      Square square;
+      for (int i = 0; i < 16; ++i)
+        square.row[i] = (U)values32(from, row + i, column);
+      transpose(square);
+      for (int i = 0; i < 16; ++i)
+        write(to + i * kTileInner, square.row[i], Whole{});
+    }
+  }
+}
+
+void round_transposed(const float* x, i64 stride, i64 rows, i64 columns, StridedRows to) {
+  for (i64 row = 0; row < rows; row += kTileRows) {
+    for (i64 column = 0; column < columns; column += kTileRows) {
+      Square square;
+      for (int i = 0; i < 16; ++i)
+        square.row[i] = read<U>(x + (row + i) * stride + column, Whole{});
+      transpose(square);
+      const auto lanes = static_cast<__mmask16>(first(rows - row));
+      const i64 count = columns - column < kTileRows ? columns - column : kTileRows;
+      for (i64 i = 0; i < count; ++i) {
+        auto* data = static_cast<std::uint16_t*>(to.data) + (column + i) * to.stride + row;
+        _mm256_mask_storeu_epi16(data, lanes, (__m256i)narrowed((F)square.row[i]));
+      }
+    }
+  }
+}
+
+void attend_tiles(const TileAttend& a) {
+  const TileStrip& strip = a.strip;
+  for (i64 row = 0; row < strip.rows; ++row) {
+    const float* s = a.scores + row * strip.stride;
+    std::uint16_t* p = a.probabilities + row * strip.stride;
+    const i64 seen = strip.seen(row), covered = whole_tiles(seen, kTileRows);
+    std::fill(p + covered, p + strip.columns, std::uint16_t{0});
+    a.shrink[row] = 1.0F;
+    if (seen == 0) continue;
+    F top = splat(-__builtin_inff());
+    for (i64 at = 0; at < covered; at += kTileRows) {
+      const auto lanes = static_cast<__mmask16>(first(seen - at));
+      const F score = load(s + at, Whole{});
+      top = (F)_mm512_mask_max_ps((__m512)top, lanes, (__m512)score, (__m512)top);
+    }
+    const float here = across(top, larger) * strip.scale, before = a.max[row];
+    const float max = here > before ? here : before;
+    F sum = {};
+    for (i64 at = 0; at < covered; at += kTileRows) {
+      const auto lanes = static_cast<__mmask16>(first(seen - at));
+      const F e = exponential(fused(load(s + at, Whole{}), strip.scale, splat(-max)));
+      const F kept = (F)_mm512_maskz_mov_ps(lanes, (__m512)e);
+      write(p + at, narrowed(kept), Whole{});
+      sum += kept;
+    }
+    if (before != max) a.shrink[row] = exponential(splat(before - max))[0];
+    a.sum[row] = a.sum[row] * a.shrink[row] + across(sum, added);
+    a.max[row] = max;
+  }
+}
+
+// Two queries at a time: the halves of the words that tiles multiply.
+void attend_grad_tiles(const TileAttendGrad& a) {
+  const TileStrip& strip = a.strip;
+  for (i64 row = 0; row < kTileInner; row += 2) {
+    i64 seen[2];
+    F log_sum[2], mean[2];
+    for (int i = 0; i < 2; ++i) {
+      const bool there = row + i < strip.rows;
+      seen[i] = there ? strip.seen(row + i) : 0;
+      log_sum[i] = splat(there ? -a.log_sum[row + i] : 0.0F);
+      mean[i] = splat(there ? a.mean[row + i] : 0.0F);
+    }
+    std::uint16_t* const p_words = a.probabilities.at(a.query, 0) + row * kTileRows;
+    std::uint16_t* const d_words = a.dscores_pairs.at(a.query, 0) + row * kTileRows;
+    for (i64 column = 0; column < strip.columns; column += kTileRows) {
+      H p[2], d[2];
+      for (int i = 0; i < 2; ++i) {
+        const i64 at = (row + i) * strip.stride + column;
+        const auto lanes = static_cast<__mmask16>(first(seen[i] - column));
+        const F score = load(a.scores + at, Whole{});
+        const F e = (F)_mm512_maskz_mov_ps(
+            lanes, (__m512)exponential(fused(score, strip.scale, log_sum[i])));
+        p[i] = narrowed(e);
+        // What is not seen may hold anything.
+        const F slope = (load(a.dprobabilities + at, Whole{}) - mean[i]) * strip.scale;
+        d[i] = narrowed((F)_mm512_maskz_mul_ps(lanes, (__m512)e, (__m512)slope));
+        write(a.dscores + at, d[i], Whole{});
+      }
+      const i64 tile = column / kTileRows * kTileValues;
+      write(p_words + tile * a.probabilities.inner_tiles,
+            widened(p[0]) | (widened(p[1]) << 16),
+            Whole{});
+      write(d_words + tile * a.dscores_pairs.inner_tiles,
+            widened(d[0]) | (widened(d[1]) << 16),
+            Whole{});
+    }
+  }
+}
+
+}  // namespace tessera::ops::cpu
+
+#endif

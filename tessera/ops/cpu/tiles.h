@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of bf16 matrices by the CPU's matrix tiles (AMX), for blocks that stay in a core's
+// cache, and what brings operands into the order in which tiles are read. A tile holds 16 rows of
+// 64 bytes: 32 bf16 values or 16 sums. All sizes are padded to whole tiles. Requires
+// runs_here(Isa::Amx).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tessera/ops/cpu/kernels.h"
+
+namespace tessera::ops::cpu {
+
+inline constexpr std::int64_t kTileRows = 16;   ///< and columns of sums
+inline constexpr std::int64_t kTileInner = 32;  ///< values of bf16 that a row of a tile holds
+inline constexpr std::int64_t kTileValues = kTileRows * kTileInner;
+
+constexpr std::int64_t whole_tiles(std::int64_t size, std::int64_t tile) {
+  return (size + tile - 1) / tile * tile;
+}
+
+/// While it lives, this thread may multiply tiles.
+class TileRegisters {
+ public:
+  TileRegisters();
+  ~TileRegisters();
+  TileRegisters(const TileRegisters&) = delete;
+  TileRegisters& operator=(const TileRegisters&) = delete;
+};
+
+/// The right operand of a product, [inner, columns] in tiles of pairs: for every 16 columns one
+/// tile for each 32 of the inner size, `inner_tiles` of them, one behind the other; row r of a tile
+/// holds values 2 r and 2 r + 1 of its columns side by side.
+struct PairTiles {
+  std::uint16_t* data;
+  std::int64_t inner_tiles;
+  [[nodiscard]] std::uint16_t* at(std::int64_t inner, std::int64_t column) const {
+    return data + (column / kTileRows * inner_tiles + inner / kTileInner) * kTileValues;
+  }
+};
+constexpr std::int64_t pair_values(std::int64_t inner, std::int64_t columns) {
+  return whole_tiles(inner, kTileInner) * whole_tiles(columns, kTileRows);
+}
+
+/// c [m, n] = a [m, k] b [k, n] + (accumulate ? c : 0) with a in rows of `a_stride`, c in rows of
+/// `c_stride`; m, n: multiples of 16, k of 32; b begins at (b_inner, b_column).
+struct TileProduct {
+  std::int64_t m, n, k;
+  const std::uint16_t* a;
+  std::int64_t a_stride;
+  PairTiles b;
+  std::int64_t b_inner, b_column;
+  float* c;
+  std::int64_t c_stride;
+  bool accumulate;
+};
+void multiply_tiles(const TileProduct& p);
+
+/// x: `count` rows of `width` bf16 values. What is padding becomes zero.
+struct PackedRows {
+  StridedRows x;
+  std::int64_t count, width;
+};
+/// As they are, in rows of whole_tiles(width, 32), whole_tiles(count, 32) of them: a left operand.
+void pack_rows(const PackedRows& from, std::uint16_t* to);
+/// Transposed, in whole_tiles(width, 16) rows of whole_tiles(count, 32): a left operand.
+void pack_columns(const PackedRows& from, std::uint16_t* to);
+/// As a right operand [count, width].
+void pack_pairs(const PackedRows& from, std::uint16_t* to);
+/// As a right operand [width, count]; count is padded to 32.
+void pack_pairs_transposed(const PackedRows& from, std::uint16_t* to);
+/// to [columns, rows] = x^T rounded; x: `rows` rows of `columns` values at distance `stride`.
+void round_transposed(
+    const float* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, StridedRows to);
+
+/// A strip of at most 32 queries of attention and the keys of a block that they see: row r the
+/// first first_visible + r of them. Scores and what is made of them lie in rows of `stride`,
+/// `columns` of each in whole tiles.
+struct TileStrip {
+  std::int64_t rows, columns, keys, first_visible, stride;
+  float scale;
+  [[nodiscard]] std::int64_t seen(std::int64_t row) const {
+    return std::clamp<std::int64_t>(first_visible + row, 0, keys);
+  }
+};
+/// Softmax over one block of keys at a time: probabilities become a left operand [32, keys], zero
+/// for what is not seen.
+struct TileAttend {
+  TileStrip strip;
+  const float* scores;
+  std::uint16_t* probabilities;
+  float *max, *sum, *shrink;  ///< one a row: of all blocks so far; what earlier sums shrink by
+};
+void attend_tiles(const TileAttend& a);
+/// Its gradient.
+struct TileAttendGrad {
+  TileStrip strip;
+  const float *scores, *dprobabilities;
+  const float *log_sum, *mean;  ///< one a row; mean: sum of dprobabilities * probabilities
+  PairTiles probabilities, dscores_pairs;  ///< right operands [queries, keys]
+  std::int64_t query;                      ///< of row 0, in these
+  std::uint16_t* dscores;                  ///< a left operand [32, keys]
+};
+void attend_grad_tiles(const TileAttendGrad& a);
+
+}  // namespace tessera::ops::cpu
