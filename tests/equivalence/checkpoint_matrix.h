@@ -97,9 +97,7 @@ class SavedRuns {
     ASSERT_EQ(rest.losses.size(), expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_NEAR(rest.losses[i], expected[i], exact ? 0.0 : kOtherSums * expected[i]);
-    if (exact) {
-      EXPECT_EQ(rest.digest, whole.digest);
-    }
+    if (exact) EXPECT_EQ(rest.digest, whole.digest);
   }
 
  private:

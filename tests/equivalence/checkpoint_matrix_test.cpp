@@ -11,9 +11,8 @@ TEST(CheckpointMatrix, EveryLayoutSavesTheSameTensors) {
   const auto layouts = saved_layouts();
 
   for (const Layout& layout : layouts) {
-    if (layout.tensor == 1) {
+    if (layout.tensor == 1)
       EXPECT_EQ(runs.digest_of(layout), runs.digest_of(layouts.front())) << name_of(layout);
-    }
     EXPECT_EQ(runs.digest_of(layout).size(), runs.digest_of(layouts.front()).size());
   }
 
