@@ -181,7 +181,10 @@ WeightSource gpt2_weights_from_hf(const fs::path& folder, const Resolved& resolv
   return [found](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     TESSERA_ASSERT(begin >= 0 && begin <= end && end <= info.numel());
     const HfTensor tensor = gpt2_hf_tensor(info);
-    read_range(found->at(info.name), tensor, begin, end, out);
+    const Weight& weight = found->at(info.name);
+    read_range(weight, tensor, begin, end, out);
+    // Whoever reads front to back does not need its pages any more.
+    if (end == info.numel()) weight.release();
   };
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
-# timeout: 300
+# timeout: 600
 # A disk that is full, read-only, over the user's quota, or slow: training goes on, says so, and keeps what it has.
 # usage: bad_disk_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
