@@ -30,7 +30,7 @@ at::Tensor rows_of(const at::Tensor& x) {
 /// How a product of these operands is made on this CPU.
 enum class Way {
   Aten,     ///< in the operands' dtype
-  OneDnn,   ///< bf16 operands, bf16 or fp32 result
+  OneDnn,   ///< bf16 operands, bf16 or fp32 result; some shapes by MKL
   Mkl,      ///< fp16 operands, fp32 result
   Widened,  ///< operands widened to fp32
 };

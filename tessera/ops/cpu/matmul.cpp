@@ -70,7 +70,6 @@ Key key_of(const at::Tensor& a,
 /// Whether it pays to bring `b` into the library's own order first: every block of rows of `a`
 /// would copy it there again. `a` in columns is copied as well, which costs more than all that, and
 /// what is as large as the table of a vocabulary is not worth a second copy of it.
-/// docs/decisions/0013 has the figures.
 bool packs(const at::Tensor& a, const at::Tensor& b) {
   constexpr std::int64_t kRows = 1024, kRowsOfColumns = 2048, kMost = 1 << 24;
   return a.stride(1) == 1 && b.numel() <= kMost &&

@@ -14,8 +14,8 @@ struct MatmulOptions {
 };
 /// c_MN = scale * a_MK b_KN + bias_N + (accumulate ? c_MN : 0), accumulated in fp32. a, b: bf16,
 /// rows or columns contiguous (transposed views are welcome); c: bf16 or fp32, contiguous rows. The
-/// same shapes, strides and threads give the same bits. Threads: any; on one thread inside of a
-/// parallel region. Errors: Error{Bug} if oneDNN refuses.
+/// same shapes, strides and threads give the same bits. Many rows of a cost a copy of b. Threads:
+/// any; on one thread inside of a parallel region. Errors: Error{Bug} if oneDNN refuses.
 void matmul(const at::Tensor& a_MK,
             const at::Tensor& b_KN,
             const at::Tensor& c_MN,
