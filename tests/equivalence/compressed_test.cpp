@@ -42,13 +42,6 @@ TinyRun run_of(const std::string& optimizer, const std::string& more = "") {
   return run;
 }
 
-void expect_same_bits(const Trace& a, const Trace& b) {
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.grad_norms, b.grad_norms);
-  EXPECT_EQ(a.eval_losses, b.eval_losses);
-  EXPECT_EQ(a.digest, b.digest);
-}
-
 class Compressed : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Compressed, GivesTheSameBitsInStages0And1AndAgain) {

@@ -86,17 +86,7 @@ TEST(ContextParallel, GradientsThatTravelAsRowsAreTheSame) {
 TEST(ContextParallel, PaddedDocumentsAreWeighedByTheirTokens) {
   for (const char* dropout : {"0", "0.1"}) {
     TinyRun run;
-    std::string lines;
-    for (int i = 0; i < 45; ++i) {
-      lines += R"({"text": ")" +
-               std::string(static_cast<std::size_t>(3 + i % 20), static_cast<char>('a' + i % 26)) +
-               "\"}\n";
-    }
-    files::write_atomic(run.folder() / "docs.jsonl", lines);
-    run.set("data.train", "\"" + (run.folder() / "docs.jsonl").string() + "\"")
-        .set("data.pack", "false")
-        .set("data.drop_last", "false")
-        .set("model.dropout", dropout);
+    run.use_padded_documents().set("model.dropout", dropout);
 
     expect_same(run, both({.ranks = 4, .accumulation = 2, .context = 2}));
   }
@@ -110,19 +100,7 @@ TEST(ContextParallel, LabelSmoothingIsTheSame) {
 }
 
 TEST(ContextParallel, RecomputeChangesNothing) {
-  for (const char* kind : {"full", "selective"}) {
-    for (const Layout& layout : both({.ranks = 2, .context = 2})) {
-      SCOPED_TRACE(kind + (" " + layout.context_mode));
-      TinyRun run;
-      const Trace stored = run.train(layout, 3);
-      run.set("activation_checkpointing.granularity", std::string("\"") + kind + "\"");
-
-      const Trace again = run.train(layout, 3);
-
-      EXPECT_EQ(again.digest, stored.digest);
-      EXPECT_EQ(again.losses, stored.losses);
-    }
-  }
+  expect_recompute_changes_nothing(both({.ranks = 2, .context = 2}));
 }
 
 TEST(ContextParallel, SixteenBitsStayWithinTheirRounding) {
@@ -153,37 +131,17 @@ TEST(ContextParallel, RunsTwiceWithTheSameBits) {
     EXPECT_EQ(run.train(layout, 4).digest, run.train(layout, 4).digest);
 }
 
-// Norms are those of the sums, and whole tensors are made of them.
 TEST(ContextParallel, RulesWithNormsAndWholeTensorsTrainAsOnOneRank) {
-  for (const char* rule : {"Lamb", "Adafactor", "Muon"}) {
-    SCOPED_TRACE(rule);
-    TinyRun run;
-    // Adafactor makes its rate by itself.
-    const std::string params = rule == std::string("Adafactor") ? "{}" : R"({"lr": 1e-3})";
-    run.set("optimizer", std::string(R"({"type": ")") + rule + R"(", "params": )" + params + "}");
-    const Trace one = run.train({.ranks = 1, .accumulation = 2, .stage = 0}, 10);
-
-    for (const int stage : {0, 3}) {
-      for (const Layout& layout : both({.ranks = 4, .stage = stage, .context = 2}))
-        expect_close(one, run.train(layout, 10), kLoss);
-    }
+  for (const int stage : {0, 3}) {
+    expect_rules_same({"Lamb", "Adafactor", "Muon"},
+                      both({.ranks = 4, .stage = stage, .context = 2}));
   }
 }
 
 TEST(ContextParallel, ClippingSeesTheWholeGradient) {
-  TinyRun run;
-  run.set("gradient_clipping", "0.1");
-  const Trace one = run.train({.ranks = 1, .stage = 0}, 3);
-  ASSERT_GT(one.grad_norms[0], 0.2);
-
-  for (const Layout& layout : both({.ranks = 2, .context = 2})) {
-    const Trace two = run.train(layout, 3);
-    EXPECT_NEAR(two.grad_norms[0], one.grad_norms[0], 1e-6 * one.grad_norms[0]);
-    expect_close(one, two, kLoss);
-  }
+  expect_clipping_same(both({.ranks = 2, .context = 2}));
 }
 
-// Weights and moments come out as they went in, whoever wrote them.
 TEST(ContextParallelCheckpoints, AnyLayoutReadsAnyOthers) {
   const TinyRun run;
   const std::vector<Layout> layouts = {
@@ -191,20 +149,7 @@ TEST(ContextParallelCheckpoints, AnyLayoutReadsAnyOthers) {
       {.ranks = 4, .stage = 3, .context = 2},
       {.ranks = 4, .accumulation = 2, .context = 4, .context_mode = "ulysses"},
       {.ranks = 4, .accumulation = 2, .tensor = 2, .context = 2}};
-  for (const Layout& writer : layouts) {
-    const files::TempDir folder;
-    const Trace written = run.train(writer, 3, folder.path());
-    const auto saved = *checkpoint::newest(folder.path());
-    for (const Layout& reader : layouts) {
-      SCOPED_TRACE(std::to_string(writer.context) + " x " + std::to_string(writer.ranks) + " to " +
-                   std::to_string(reader.context) + " x " + std::to_string(reader.ranks));
-      EXPECT_EQ(run.train(reader, 3, {}, saved).digest, written.digest);
-    }
-    // And it goes on as the run would have.
-    const Trace whole = run.train(writer, 8), rest = run.train(layouts[1], 8, {}, saved);
-    for (std::size_t i = 0; i < rest.losses.size(); ++i)
-      EXPECT_NEAR(rest.losses[i], whole.losses[3 + i], kLoss * whole.losses[3 + i]);
-  }
+  expect_checkpoints_read_by_all(run, layouts);
 }
 
 TEST(ContextParallelText, IsTheSameAsOnOneRank) {

@@ -93,32 +93,13 @@ TEST(GridTraining, WithAnUntiedHeadAndLabelSmoothingIsThatOfOneRank) {
 }
 
 TEST(GridTraining, RecomputeChangesNothing) {
-  for (const Layout& layout : kEach) {
-    for (const char* kind : {"full", "selective"}) {
-      SCOPED_TRACE(layout.mode + ", " + kind);
-      TinyRun run;
-      const Trace stored = run.train(layout, 3);
-      run.set("activation_checkpointing.granularity", std::string("\"") + kind + "\"");
-
-      const Trace again = run.train(layout, 3);
-
-      EXPECT_EQ(again.digest, stored.digest);
-      EXPECT_EQ(again.losses, stored.losses);
-    }
-  }
+  expect_recompute_changes_nothing(kEach);
 }
 
 // Every sample has padding of its own length, and the last micro-batch is short.
 TEST(GridTraining, PaddedDocumentsAreWeighedByTheirTokens) {
   TinyRun run;
-  std::string lines;
-  for (int i = 0; i < 45; ++i)
-    lines +=
-        R"({"text": ")" + std::string(static_cast<std::size_t>(3 + i % 20), 'a' + i % 26) + "\"}\n";
-  files::write_atomic(run.folder() / "docs.jsonl", lines);
-  run.set("data.train", "\"" + (run.folder() / "docs.jsonl").string() + "\"")
-      .set("data.pack", "false")
-      .set("data.drop_last", "false");
+  run.use_padded_documents();
 
   expect_same(run, kEach);
 }
@@ -142,35 +123,12 @@ TEST(GridTraining, BeginsWithTheSameWeightsToTheBit) {
     EXPECT_EQ(run.train(layout, 0).digest, one.digest) << layout.mode;
 }
 
-// Norms count every element once, those that several ranks hold too; Adafactor and Muon see whole
-// matrices.
 TEST(GridTraining, ByRulesWithNormsAndWholeTensorsIsThatOfOneRank) {
-  for (const char* rule : {"Lamb", "LARS", "Adafactor", "Muon"}) {
-    TinyRun run;
-    // Adafactor makes its rate by itself.
-    const std::string params = rule == std::string("Adafactor") ? "{}" : R"({"lr": 1e-3})";
-    run.set("optimizer", std::string(R"({"type": ")") + rule + R"(", "params": )" + params + "}");
-    for (const Layout& layout : kEach) {
-      SCOPED_TRACE(layout.mode + ", " + rule);
-      const Layout one = {.ranks = 1, .micro_batch = layout.micro_batch, .stage = 0};
-      expect_close(run.train(one, 10), run.train(layout, 10), kLoss);
-    }
-  }
+  expect_rules_same({"Lamb", "LARS", "Adafactor", "Muon"}, kEach);
 }
 
 TEST(GridTraining, ClippingSeesTheWholeGradientOnce) {
-  TinyRun run;
-  run.set("gradient_clipping", "0.1");
-  for (const Layout& layout : kEach) {
-    SCOPED_TRACE(layout.mode);
-    const Trace one = run.train({.ranks = 1, .micro_batch = layout.micro_batch, .stage = 0}, 3);
-    ASSERT_GT(one.grad_norms[0], 0.2);
-
-    const Trace grid = run.train(layout, 3);
-
-    EXPECT_NEAR(grid.grad_norms[0], one.grad_norms[0], 1e-6 * one.grad_norms[0]);
-    expect_close(one, grid, kLoss);
-  }
+  expect_clipping_same(kEach);
 }
 
 TEST(GridTraining, RunsTwiceWithTheSameBits) {
@@ -179,7 +137,6 @@ TEST(GridTraining, RunsTwiceWithTheSameBits) {
     EXPECT_EQ(run.train(layout, 4).digest, run.train(layout, 4).digest) << layout.mode;
 }
 
-// Weights and moments come out as they went in, whoever wrote them.
 TEST(GridCheckpoints, AreReadByAnyLayoutAndReadAnyOthers) {
   TinyRun run;
   run.set("model.hidden_size", "40")
@@ -189,22 +146,7 @@ TEST(GridCheckpoints, AreReadByAnyLayoutAndReadAnyOthers) {
   layouts[0].micro_batch = 4;
   layouts.push_back({.ranks = 1, .micro_batch = 4, .stage = 0});
   layouts.push_back({.ranks = 2, .micro_batch = 4, .tensor = 2});
-  for (const Layout& writer : layouts) {
-    const files::TempDir folder;
-    const Trace written = run.train(writer, 3, folder.path());
-    const auto saved = *checkpoint::newest(folder.path());
-    const Trace whole = run.train(writer, 8);
-    for (const Layout& reader : layouts) {
-      SCOPED_TRACE(writer.mode + " of " + std::to_string(writer.ranks) + " to " + reader.mode +
-                   " of " + std::to_string(reader.ranks));
-      EXPECT_EQ(run.train(reader, 3, {}, saved).digest, written.digest);
-      // And it goes on as the run would have.
-      const Trace rest = run.train(reader, 8, {}, saved);
-      ASSERT_EQ(rest.losses.size(), 5U);
-      for (std::size_t i = 0; i < rest.losses.size(); ++i)
-        EXPECT_NEAR(rest.losses[i], whole.losses[3 + i], kLoss * whole.losses[3 + i]);
-    }
-  }
+  expect_checkpoints_read_by_all(run, layouts);
 }
 
 // One text: most ranks have no sample of it.

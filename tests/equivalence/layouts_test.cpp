@@ -14,13 +14,6 @@ namespace {
 
 constexpr std::int64_t kSteps = 6;
 
-void expect_same_bits(const Trace& a, const Trace& b) {
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.grad_norms, b.grad_norms);
-  EXPECT_EQ(a.eval_losses, b.eval_losses);
-  EXPECT_EQ(a.digest, b.digest);
-}
-
 /// 1 x 4, 2 x 2, 4 x 1 ranks x accumulation with stages 0 and 1, against one rank and stage 0.
 void expect_all_layouts_equal(const TinyRun& run) {
   const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
@@ -64,14 +57,7 @@ TEST(Layouts, TheSameWithUntiedHeadAndLabelSmoothing) {
 
 TEST(Layouts, TheSameOnPaddedDocumentsAndAShortLastBatch) {
   TinyRun run;
-  std::string lines;
-  for (int i = 0; i < 45; ++i)
-    lines +=
-        R"({"text": ")" + std::string(static_cast<std::size_t>(3 + i % 20), 'a' + i % 26) + "\"}\n";
-  files::write_atomic(run.folder() / "docs.jsonl", lines);
-  run.set("data.train", "\"" + (run.folder() / "docs.jsonl").string() + "\"")
-      .set("data.pack", "false")
-      .set("data.drop_last", "false");
+  run.use_padded_documents();
 
   expect_all_layouts_equal(run);
 }

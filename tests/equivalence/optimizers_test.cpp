@@ -28,12 +28,6 @@ TinyRun run_of(const std::string& optimizer) {
   return run;
 }
 
-void expect_same_bits(const Trace& a, const Trace& b) {
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.grad_norms, b.grad_norms);
-  EXPECT_EQ(a.digest, b.digest);
-}
-
 TEST_P(Optimizers, GiveTheSameBitsInEveryLayout) {
   const TinyRun run = run_of(GetParam());
   const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);

@@ -38,14 +38,6 @@ TinyRun deep_run(int layers = 4) {
   return run;
 }
 
-void expect_same_bits(const Trace& a, const Trace& b) {
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.grad_norms, b.grad_norms);
-  EXPECT_EQ(a.eval_losses, b.eval_losses);
-  EXPECT_EQ(a.skipped, b.skipped);
-  EXPECT_EQ(a.digest, b.digest);
-}
-
 /// Two stages of every schedule against one rank.
 void expect_schedules_equal(const TinyRun& run) {
   const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
@@ -145,14 +137,7 @@ TEST(Pipeline, FoldsWholeTensorsNormsAndNarrowSumsAlike) {
 
 TEST(Pipeline, TakesPaddedDocumentsAndAShortLastBatch) {
   TinyRun run = deep_run();
-  std::string lines;
-  for (int i = 0; i < 45; ++i)
-    lines +=
-        R"({"text": ")" + std::string(static_cast<std::size_t>(3 + i % 20), 'a' + i % 26) + "\"}\n";
-  files::write_atomic(run.folder() / "docs.jsonl", lines);
-  run.set("data.train", "\"" + (run.folder() / "docs.jsonl").string() + "\"")
-      .set("data.pack", "false")
-      .set("data.drop_last", "false");
+  run.use_padded_documents();
   const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 6);
 
   for (const char* schedule : kSchedules) {

@@ -2,7 +2,6 @@
 // labels: fast
 // Scaled losses: overflows are skipped alike everywhere, nothing of them survives a restart. And
 // training without fp32 masters.
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -26,23 +25,6 @@ TinyRun fp16_run(const std::string& block) {
   TinyRun run;
   run.set("zero_optimization.stage3_param_persistence_threshold", "0").set("fp16", block);
   return run;
-}
-
-/// The norms, -1 where there is none: what is not finite equals nothing.
-std::vector<double> norms_of(const Trace& trace) {
-  std::vector<double> out;
-  for (const double norm : trace.grad_norms)
-    out.push_back(std::isfinite(norm) ? norm : -1.0);
-  return out;
-}
-
-void expect_same_bits(const Trace& a, const Trace& b) {
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(norms_of(a), norms_of(b));
-  EXPECT_EQ(a.eval_losses, b.eval_losses);
-  EXPECT_EQ(a.digest, b.digest);
-  EXPECT_EQ(a.loss_scales, b.loss_scales);
-  EXPECT_EQ(a.skipped, b.skipped);
 }
 
 /// What training throws, or nothing.

@@ -56,6 +56,23 @@ inline void expect_close(const Trace& reference, const Trace& other, double tole
     EXPECT_NEAR(other.eval_losses[i], reference.eval_losses[i], tolerance * reference.losses[0]);
 }
 
+/// One rank with the same micro-batches.
+inline Layout one_rank(const Layout& layout) {
+  const int stages = layout.pipeline.empty() ? 1 : std::stoi(layout.pipeline);
+  return {
+      .ranks = 1,
+      .accumulation = layout.accumulation * layout.ranks / layout.tensor / layout.context / stages,
+      .micro_batch = layout.micro_batch,
+      .stage = 0};
+}
+
+inline std::string text_of(const Layout& layout) {
+  return std::to_string(layout.ranks) + " ranks, tensor " + layout.mode + " " +
+         std::to_string(layout.tensor) + (layout.sequence ? " and sequence" : "") + ", context " +
+         std::to_string(layout.context) + " " + layout.context_mode + ", stage " +
+         std::to_string(layout.stage);
+}
+
 struct Bounds {
   double gradient = kGradient, loss = kLoss;
 };
@@ -68,18 +85,67 @@ inline void expect_same(const TinyRun& run,
   TinyRun unclipped = run;  // a gradient is read from the first moment
   unclipped.set("gradient_clipping", "0");
   for (const Layout& layout : layouts) {
-    SCOPED_TRACE(std::to_string(layout.ranks) + " ranks, tensor " + layout.mode + " " +
-                 std::to_string(layout.tensor) + (layout.sequence ? " and sequence" : "") +
-                 ", context " + std::to_string(layout.context) + " " + layout.context_mode +
-                 ", stage " + std::to_string(layout.stage));
-    const int stages = layout.pipeline.empty() ? 1 : std::stoi(layout.pipeline);
-    const Layout one{.ranks = 1,
-                     .accumulation = layout.accumulation * layout.ranks / layout.tensor /
-                                     layout.context / stages,
-                     .micro_batch = layout.micro_batch,
-                     .stage = 0};
+    SCOPED_TRACE(text_of(layout));
+    const Layout one = one_rank(layout);
     expect_close(unclipped.first_gradient(one), unclipped.first_gradient(layout), bounds.gradient);
     expect_close(run.train(one, kSteps), run.train(layout, kSteps), bounds.loss);
+  }
+}
+
+/// Norms count every element once, replicated ones too; Adafactor and Muon see whole matrices.
+inline void expect_rules_same(const std::vector<std::string>& rules,
+                              const std::vector<Layout>& layouts) {
+  for (const std::string& rule : rules) {
+    TinyRun run;
+    // Adafactor makes its rate by itself.
+    const std::string params = rule == "Adafactor" ? "{}" : R"({"lr": 1e-3})";
+    run.set("optimizer", R"({"type": ")" + rule + R"(", "params": )" + params + "}");
+    for (const Layout& layout : layouts) {
+      SCOPED_TRACE(rule + ", " + text_of(layout));
+      expect_close(run.train(one_rank(layout), 10), run.train(layout, 10), kLoss);
+    }
+  }
+}
+
+inline void expect_clipping_same(const std::vector<Layout>& layouts) {
+  TinyRun run;
+  run.set("gradient_clipping", "0.1");
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(text_of(layout));
+    const Trace one = run.train(one_rank(layout), 3), other = run.train(layout, 3);
+    ASSERT_GT(one.grad_norms[0], 0.2);
+    EXPECT_NEAR(other.grad_norms[0], one.grad_norms[0], 1e-6 * one.grad_norms[0]);
+    expect_close(one, other, kLoss);
+  }
+}
+
+inline void expect_recompute_changes_nothing(const std::vector<Layout>& layouts) {
+  for (const Layout& layout : layouts) {
+    for (const char* kind : {"full", "selective"}) {
+      SCOPED_TRACE(kind + (", " + text_of(layout)));
+      TinyRun run;
+      const Trace stored = run.train(layout, 3);
+      run.set("activation_checkpointing.granularity", std::string("\"") + kind + "\"");
+
+      expect_same_bits(stored, run.train(layout, 3));
+    }
+  }
+}
+
+/// Weights and moments come out as they went in, whoever wrote them, and training goes on as it
+/// would have.
+inline void expect_checkpoints_read_by_all(const TinyRun& run, const std::vector<Layout>& layouts) {
+  for (const Layout& writer : layouts) {
+    const files::TempDir folder;
+    const Trace written = run.train(writer, 3, folder.path());
+    const auto saved = *checkpoint::newest(folder.path());
+    for (const Layout& reader : layouts) {
+      SCOPED_TRACE(text_of(writer) + " read by " + text_of(reader));
+      EXPECT_EQ(run.train(reader, 3, {}, saved).digest, written.digest);
+    }
+    const Trace whole = run.train(writer, 8), rest = run.train(layouts[1], 8, {}, saved);
+    for (std::size_t i = 0; i < rest.losses.size(); ++i)
+      EXPECT_NEAR(rest.losses[i], whole.losses[3 + i], kLoss * whole.losses[3 + i]);
   }
 }
 

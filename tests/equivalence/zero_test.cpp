@@ -22,13 +22,6 @@ TinyRun sharded_run() {
   return run;
 }
 
-void expect_same_bits(const Trace& a, const Trace& b) {
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.grad_norms, b.grad_norms);
-  EXPECT_EQ(a.eval_losses, b.eval_losses);
-  EXPECT_EQ(a.digest, b.digest);
-}
-
 void expect_stages_equal(const TinyRun& run, int ranks, std::int64_t accumulation) {
   const Trace reference =
       run.train({.ranks = ranks, .accumulation = accumulation, .stage = 0}, kSteps);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/train_runs.h"
 
+#include <cmath>
 #include <cstring>
 #include <mutex>
+
+#include <gtest/gtest.h>
 
 #include <ATen/Parallel.h>
 
@@ -63,6 +66,34 @@ TinyRun& TinyRun::set(const std::string& path, const std::string& value) {
     at = &(*at)[key];
   *at = json::parse(value, path);
   return *this;
+}
+
+TinyRun& TinyRun::use_padded_documents() {
+  std::string lines;
+  for (int i = 0; i < 45; ++i) {
+    const std::string text(static_cast<std::size_t>(3 + i % 20), static_cast<char>('a' + i % 26));
+    lines += R"({"text": ")" + text + "\"}\n";
+  }
+  const std::filesystem::path path = folder() / "docs.jsonl";
+  files::write_atomic(path, lines);
+  return set("data.train", "\"" + path.string() + "\"")
+      .set("data.pack", "false")
+      .set("data.drop_last", "false");
+}
+
+void expect_same_bits(const Trace& a, const Trace& b) {
+  const auto norms_of = [](const Trace& trace) {
+    std::vector<double> norms;
+    for (const double norm : trace.grad_norms)
+      norms.push_back(std::isfinite(norm) ? norm : -1.0);
+    return norms;
+  };
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(norms_of(a), norms_of(b));
+  EXPECT_EQ(a.eval_losses, b.eval_losses);
+  EXPECT_EQ(a.loss_scales, b.loss_scales);
+  EXPECT_EQ(a.skipped, b.skipped);
+  EXPECT_EQ(a.digest, b.digest);
 }
 
 planner::Plan TinyRun::plan(const Layout& layout) const {

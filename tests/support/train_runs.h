@@ -25,6 +25,10 @@ struct Trace {
   std::vector<std::string> digest;  ///< of the checkpoint after the last step
 };
 
+/// Equal in everything but rates, tokens and words; norms of skipped steps are no numbers and
+/// alike.
+void expect_same_bits(const Trace& a, const Trace& b);
+
 /// How the same training is spread.
 struct Layout {
   int ranks = 1;
@@ -47,6 +51,8 @@ class TinyRun {
   TinyRun();
   /// "optimizer.params.lr", "3e-3": as --set does. Returns itself.
   TinyRun& set(const std::string& path, const std::string& json);
+  /// One text a sample, each with padding of its own length, and a short batch at the end.
+  TinyRun& use_padded_documents();
   /// Trains `steps` steps in `layout`, from the beginning or from `resume`; evaluates after the
   /// last one and saves into `save`.
   [[nodiscard]] Trace train(const Layout& layout,
