@@ -114,7 +114,8 @@ GradientFold::GradientFold(comm::World& world, ModelInstance& model, FoldOptions
 GradientFold::~GradientFold() = default;
 
 void GradientFold::allocate() {
-  std::map<std::int64_t, int> homes_of_size;
+  std::map<PoolKey, int> homes_of_pool;
+  std::map<std::pair<std::int64_t, int>, int> of_block;  // homes of a size so far
   std::int64_t largest_table = 0;
   const at::ScalarType type = to_torch(options_.accumulate);
   for (const FlatGroup& group : model_.groups()) {
@@ -130,11 +131,12 @@ void GradientFold::allocate() {
         home.accumulator = at::zeros({shard}, at::TensorOptions().dtype(type));
       }
       if (group.trainable) {
-        home.pool = &pools_[numel];
+        const PoolKey key = {numel, of_block[{numel, group.homes[h].block}]++};
+        home.pool = &pools_[key];
         home.rows = options_.sparse_rows && group_.size() > 1 &&
                     options_.accumulate == DType::F32 && !narrow() && has_table(group);
         if (home.rows) largest_table = std::max(largest_table, numel);
-        ++homes_of_size[numel];
+        ++homes_of_pool[key];
       }
       slot.homes.push_back(std::move(home));
     }
@@ -145,11 +147,12 @@ void GradientFold::allocate() {
   const bool several = group_.size() > 1;
   const bool transients =
       locally() ? narrow() && several : several || options_.max_micros > 1 || !direct(0);
-  for (auto& [numel, pool] : pools_) {
+  for (auto& [key, pool] : pools_) {
+    const std::int64_t numel = key.first;
     if (options_.accumulate != DType::F32 || (narrow() && !locally()))
       pool.staging = at::empty({numel}, at::kFloat);
     if (!transients) continue;
-    const int count = homes_of_size[numel] >= kHomesForTwo && numel <= options_.bucket / 2 ? 2 : 1;
+    const int count = homes_of_pool[key] >= kHomesForTwo && numel <= options_.bucket / 2 ? 2 : 1;
     for (int i = 0; i < count; ++i) {
       auto buffer = make_buffer(numel, narrow() ? options_.travel : options_.accumulate);
       if (options_.reduction == Reduction::Once && options_.max_micros > 1 && !locally())

@@ -118,6 +118,9 @@ class GradientFold final : public Policy {
     std::size_t next = 0;
     at::Tensor staging;  ///< fp32, where sinks write if what travels is not
   };
+  /// Elements of a buffer, and which of the block's homes of that size uses it: a block writes all
+  /// of its own at once, and a tied table may be as large as the rest.
+  using PoolKey = std::pair<std::int64_t, int>;
   struct HomeSlot {
     at::Tensor accumulator;
     Pool* pool = nullptr;
@@ -177,7 +180,7 @@ class GradientFold final : public Policy {
   FoldOptions options_;
   const comm::Group& group_;
   std::vector<Slot> slots_;
-  std::map<std::int64_t, Pool> pools_;  ///< by the elements of a buffer
+  std::map<PoolKey, Pool> pools_;
   std::unique_ptr<RowExchange> rows_;
   comm::RegionPtr sums_region_;
   std::int64_t chunks_per_rank_ = 0;

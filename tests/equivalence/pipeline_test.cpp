@@ -78,6 +78,19 @@ TEST(Pipeline, TheSameWithRecomputedBlocks) {
   }
 }
 
+// 256 x 8 elements, and two norms that are padded to as many: the last stage writes both at once.
+TEST(Pipeline, TheSameWithATiedTableAsLargeAsTheNormBesideIt) {
+  for (const char* sums : {"fp32", "bf16"}) {
+    SCOPED_TRACE(sums);
+    TinyRun run = deep_run();
+    run.set("model.hidden_size", "8")
+        .set("model.num_heads", "2")
+        .set("bf16.enabled", "true")
+        .set("data_types.grad_accum_dtype", std::string("\"") + sums + "\"");
+    expect_schedules_equal(run);
+  }
+}
+
 TEST(Pipeline, OfFourStagesOverUnevenLayersGivesTheBitsOfOneRank) {
   const TinyRun run = deep_run(7);
   const Trace reference = run.train({.ranks = 1, .accumulation = 8, .stage = 0}, kSteps);
