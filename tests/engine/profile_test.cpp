@@ -19,17 +19,22 @@ namespace {
 
 constexpr std::uint64_t kMuch = std::uint64_t{1} << 36;
 
-/// Layers of unlike width would be no GPT-2: what differs is the table that the head multiplies by.
-planner::Plan plan_with_a_large_head() {
+/// Layers are alike; a large table makes the head dear.
+TinyRun run_with_a_large_head() {
   TinyRun run;
   run.set("model.num_layers", "4").set("model.vocab_size", "20000");
+  return run;
+}
+
+planner::Plan plan_of(const TinyRun& run) {
   return run.plan(
       {.ranks = 2, .accumulation = 2, .pipeline = R"({"size": 2, "partition": "profile"})"});
 }
 
 TEST(MeasuredBlocks, HaveEachATimeAndWhatTheyKeep) {
   at::set_num_threads(1);
-  planner::Plan plan = plan_with_a_large_head();
+  const TinyRun run = run_with_a_large_head();
+  const planner::Plan plan = plan_of(run);
   const auto data = engine::open_data(plan, {});
 
   const std::vector<engine::BlockCost> costs = engine::measure_blocks(plan, *data->train);
@@ -44,7 +49,8 @@ TEST(MeasuredBlocks, HaveEachATimeAndWhatTheyKeep) {
 }
 
 TEST(MeasuredBlocks, ShareTheModelOnAllRanksAlike) {
-  planner::Plan plan = plan_with_a_large_head();
+  const TinyRun run = run_with_a_large_head();
+  const planner::Plan plan = plan_of(run);
   const auto data = engine::open_data(plan, {});
   std::vector<std::vector<int>> bounds(2);
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
@@ -60,7 +66,8 @@ TEST(MeasuredBlocks, ShareTheModelOnAllRanksAlike) {
 }
 
 TEST(MeasuredBlocks, ThatFitNowhereAreRefused) {
-  planner::Plan plan = plan_with_a_large_head();
+  const TinyRun run = run_with_a_large_head();
+  const planner::Plan plan = plan_of(run);
   const auto data = engine::open_data(plan, {});
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
@@ -76,8 +83,8 @@ TEST(MeasuredBlocks, ThatFitNowhereAreRefused) {
 }
 
 TEST(MeasuredBlocks, OfAPlanThatDoesNotAskStayWhereTheyAre) {
-  TinyRun run;
-  planner::Plan plan = run.plan({.ranks = 2, .accumulation = 2, .pipeline = "2"});
+  const TinyRun run;
+  const planner::Plan plan = run.plan({.ranks = 2, .accumulation = 2, .pipeline = "2"});
   const auto data = engine::open_data(plan, {});
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     planner::Plan mine = plan;
