@@ -47,7 +47,7 @@ at::Tensor dense(const at::Tensor& x) {
 }
 
 // Where MKL's product of bf16 is faster than oneDNN's, by shapes alone, so that a shape has the
-// same bits wherever it occurs; docs/decisions/0013 has the figures. MKL leaves fp32: a result in
+// same bits wherever it occurs; docs/decisions/0011 has the figures. MKL leaves fp32: a result in
 // bf16 takes one more pass, which sums of many terms are worth.
 constexpr std::int64_t kMklRows = 768, kMklTerms = 3072;
 
