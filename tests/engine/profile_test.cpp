@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/launch.h"
 
 namespace tessera::testing {
 namespace {
@@ -32,7 +33,7 @@ planner::Plan plan_of(const TinyRun& run) {
 }
 
 TEST(MeasuredBlocks, HaveEachATimeAndWhatTheyKeep) {
-  at::set_num_threads(1);
+  engine::prepare_process(1);  // the allocator that counts
   const TinyRun run = run_with_a_large_head();
   const planner::Plan plan = plan_of(run);
   const auto data = engine::open_data(plan, {});
