@@ -128,35 +128,6 @@ std::vector<double> elements_of(const nn::Model& model) {
   return out;
 }
 
-std::vector<int> bounds_of(const planner::Plan& plan,
-                           const std::vector<double>& seconds,
-                           const std::vector<double>& bytes,
-                           std::uint64_t available) {
-  constexpr double kUsable = 0.95;
-  const parallel::StageLayout& layout = plan.stages;
-  const parallel::PipelineSize size{
-      layout.stages, layout.chunks, static_cast<int>(plan.accumulation)};
-  const auto stages =
-      parallel::simulate(
-          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
-          .stages;
-  const std::vector<double> elements = elements_of(plan.model.model);
-  const double of_parameter = bytes_a_parameter(plan, elements);
-  const double room = kUsable * static_cast<double>(available) / plan.ranks -
-                      static_cast<double>(planner::estimate_memory(plan).other);
-  // Several chunks share the memory of their stage.
-  const auto fits = [&](int part, int first, int last) {
-    const auto& stage = stages[static_cast<std::size_t>(layout.stage_of_part(part))];
-    double need = 0;
-    for (int b = first; b < last; ++b) {
-      const auto i = static_cast<std::size_t>(b);
-      need += elements[i] * of_parameter + bytes[i] * stage.most_kept / layout.chunks;
-    }
-    return need <= room / layout.chunks;
-  };
-  return parallel::balanced_bounds(seconds, layout.parts(), fits);
-}
-
 }  // namespace
 
 std::vector<BlockCost> measure_blocks(const planner::Plan& plan, const data::Dataset& data) {
@@ -186,36 +157,68 @@ std::vector<BlockCost> measure_blocks(const planner::Plan& plan, const data::Dat
   return out;
 }
 
+std::vector<int> bounds_by_cost(const planner::Plan& plan,
+                                const std::vector<BlockCost>& costs,
+                                std::uint64_t available) {
+  constexpr double kUsable = 0.95;
+  const parallel::StageLayout& layout = plan.stages;
+  const parallel::PipelineSize size{
+      layout.stages, layout.chunks, static_cast<int>(plan.accumulation)};
+  const auto stages =
+      parallel::simulate(
+          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
+          .stages;
+  const std::vector<double> elements = elements_of(plan.model.model);
+  const double of_parameter = bytes_a_parameter(plan, elements);
+  const double room = kUsable * static_cast<double>(available) / plan.ranks -
+                      static_cast<double>(planner::estimate_memory(plan).other);
+  // Several chunks share the memory of their stage.
+  const auto fits = [&](int part, int first, int last) {
+    const auto& stage = stages[static_cast<std::size_t>(layout.stage_of_part(part))];
+    double need = 0;
+    for (int b = first; b < last; ++b) {
+      const auto i = static_cast<std::size_t>(b);
+      const auto kept = static_cast<double>(costs[i].bytes) * stage.most_kept;
+      need += elements[i] * of_parameter + kept / layout.chunks;
+    }
+    return need <= room / layout.chunks;
+  };
+  std::vector<double> seconds;
+  for (const BlockCost& cost : costs)
+    seconds.push_back(cost.seconds);
+  return parallel::balanced_bounds(seconds, layout.parts(), fits);
+}
+
 void place_measured_blocks(planner::Plan& plan,
                            comm::World& world,
                            const data::Dataset& data,
                            std::uint64_t available) {
   if (!planner::measures_blocks(plan.config.parallel.pipeline)) return;
   const std::size_t blocks = plan.model.model.blocks.size();
-  std::vector<double> costs(2 * blocks + 1, 0.0);
+  std::vector<double> shared(2 * blocks + 1, 0.0);
   if (world.rank() == 0) {
     const std::vector<BlockCost> measured = measure_blocks(plan, data);
     for (std::size_t b = 0; b < blocks; ++b) {
-      costs[b] = measured[b].seconds;
-      costs[blocks + b] = static_cast<double>(measured[b].bytes);
+      shared[b] = measured[b].seconds;
+      shared[blocks + b] = static_cast<double>(measured[b].bytes);
     }
-    costs.back() = static_cast<double>(available);
+    shared.back() = static_cast<double>(available);
   }
   // Sums with zeros: what the first rank measured, and saw of the memory.
-  costs = world.all_reduce(
-      world.everyone(), std::move(costs), comm::Op::Sum, TESSERA_HERE("what the blocks cost"));
-  const auto middle = costs.begin() + static_cast<std::ptrdiff_t>(blocks);
-  plan.stages.bounds = bounds_of(plan,
-                                 {costs.begin(), middle},
-                                 {middle, costs.end() - 1},
-                                 static_cast<std::uint64_t>(costs.back()));
+  shared = world.all_reduce(
+      world.everyone(), std::move(shared), comm::Op::Sum, TESSERA_HERE("what the blocks cost"));
+  std::vector<BlockCost> costs(blocks);
+  for (std::size_t b = 0; b < blocks; ++b)
+    costs[b] = {.seconds = shared[b], .bytes = static_cast<std::int64_t>(shared[blocks + b])};
+  const auto free = static_cast<std::uint64_t>(shared.back());
+  plan.stages.bounds = bounds_by_cost(plan, costs, free);
   TESSERA_REQUIRE(
       !plan.stages.bounds.empty(),
       Memory,
       fmt::format("no cut of {} blocks into {} parts fits into 95 % of the {} that are free",
                   blocks,
                   plan.stages.parts(),
-                  text::bytes(static_cast<std::uint64_t>(costs.back()))),
+                  text::bytes(free)),
       "use more stages, a smaller micro-batch, or activation_checkpointing");
 }
 

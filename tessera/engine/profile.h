@@ -21,9 +21,14 @@ struct BlockCost {
 /// at a time. Cost: three passes through the model. Errors: what a block throws.
 std::vector<BlockCost> measure_blocks(const planner::Plan& plan, const data::Dataset& data);
 
+/// The bounds of the plan's parts whose slowest is as fast as it can be, among those that fit into
+/// 95 % of `available` bytes of this host; `costs` has one entry a block. Empty where none fits.
+std::vector<int> bounds_by_cost(const planner::Plan& plan,
+                                const std::vector<BlockCost>& costs,
+                                std::uint64_t available);
+
 /// Where the plan's partition is "profile": the first rank measures the blocks, and all ranks take
-/// the stages whose slowest is fastest among those that fit into 95 % of `available` bytes of this
-/// host. Collective. Error{Memory} where none fits.
+/// the bounds that this gives. Collective. Error{Memory} where no stages fit.
 void place_measured_blocks(planner::Plan& plan,
                            comm::World& world,
                            const data::Dataset& data,
