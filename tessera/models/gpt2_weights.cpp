@@ -4,16 +4,15 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/text.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/gpt2_hf.h"
+#include "tessera/models/weights_of.h"
 
 namespace tessera::models {
 
@@ -27,11 +26,6 @@ constexpr std::string_view kPrefix = "transformer.";
 /// The tensors of the folder. Older files leave the prefix out, so names are compared without it:
 /// they are ours then.
 using Folder = std::map<std::string, Weight>;
-
-/// Causal masks that old versions stored among the weights.
-bool is_buffer(std::string_view name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-}
 
 Folder open_folder(const fs::path& folder) {
   Folder out;
@@ -68,42 +62,28 @@ std::string shape_text(const Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-void add_list(std::string& text, const char* title, const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 8;
-  if (names.empty()) return;
-  const auto shown = std::span(names).first(std::min(names.size(), kShown));
-  text += fmt::format("\n  {} ({}): {}{}",
-                      title,
-                      names.size(),
-                      text::join(shown, ", "),
-                      names.size() > kShown ? ", ..." : "");
-}
-
 void check(const fs::path& folder,
            const Folder& found,
            const std::map<std::string, HfTensor>& expected) {
-  std::vector<std::string> missing, unexpected, misshapen;
+  Mismatch mismatch;
   for (const auto& [name, tensor] : expected) {
     const auto it = found.find(name);
     if (it == found.end()) {
-      missing.push_back(tensor.name);
+      mismatch.missing.push_back(tensor.name);
     } else if (const Weight& entry = it->second; entry.shape != tensor.shape) {
-      misshapen.push_back(fmt::format(
+      mismatch.misshapen.push_back(fmt::format(
           "{} {} instead of {}", entry.name, shape_text(entry.shape), shape_text(tensor.shape)));
     } else if (!is_float(entry.dtype)) {
-      misshapen.push_back(fmt::format("{} has type {}", entry.name, tessera::name(entry.dtype)));
+      mismatch.misshapen.push_back(
+          fmt::format("{} has type {}", entry.name, tessera::name(entry.dtype)));
     }
   }
   // A tied head may be stored as well; it is the token table.
   for (const auto& [name, stored] : found) {
-    if (!expected.count(name) && name != "lm_head.weight") unexpected.push_back(stored.name);
+    if (!expected.count(name) && name != "lm_head.weight")
+      mismatch.unexpected.push_back(stored.name);
   }
-  if (missing.empty() && unexpected.empty() && misshapen.empty()) return;
-  std::string text = fmt::format("the weights in {} do not fit the model", folder.string());
-  add_list(text, "missing", missing);
-  add_list(text, "unexpected", unexpected);
-  add_list(text, "of another shape", misshapen);
-  throw Error(Error::Kind::Format, text, "use the config.json that belongs to these weights");
+  mismatch.require_none(folder.string(), "use the config.json that belongs to these weights");
 }
 
 template <class T>

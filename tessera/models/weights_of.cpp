@@ -40,11 +40,6 @@ std::string unwrapped(std::string name) {
   return name;
 }
 
-// Causal masks that old versions stored among the weights.
-bool is_buffer(std::string_view name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-}
-
 void add_list(std::string& text, const char* title, const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
   if (names.empty()) return;
@@ -102,6 +97,19 @@ std::vector<std::shared_ptr<const ParamInfo>> parameters_of(const nn::Model& mod
   return out;
 }
 
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+void Mismatch::require_none(const std::string& what, const std::string& remedy) const {
+  if (missing.empty() && unexpected.empty() && misshapen.empty()) return;
+  std::string text = fmt::format("{} does not fit the model", what);
+  add_list(text, "missing", missing);
+  add_list(text, "unexpected", unexpected);
+  add_list(text, "of another shape", misshapen);
+  throw Error(Error::Kind::Format, text, remedy);
+}
+
 WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
                         const Family& family,
                         const Resolved& resolved,
@@ -111,40 +119,36 @@ WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
     if (!is_buffer(tensor.name)) found.emplace(unwrapped(tensor.name), &tensor);
   }
   auto held = std::make_shared<std::map<std::string, Theirs>>();
-  std::vector<std::string> missing, unexpected, misshapen;
+  Mismatch mismatch;
   std::set<std::string> used;
   for (const auto& info : parameters_of(resolved.model)) {
     HfTensor place = family.hf_tensor(*info);
     auto at = found.find(place.name);
     if (at == found.end()) at = found.find(without_base(place.name));
     if (at == found.end()) {
-      missing.push_back(place.name);
+      mismatch.missing.push_back(place.name);
       continue;
     }
     used.insert(at->first);
     const StreamedTensor& tensor = *at->second;
     if (tensor.shape != place.shape) {
-      misshapen.push_back(fmt::format("{} [{}] instead of [{}]",
-                                      tensor.name,
-                                      fmt::join(tensor.shape, ", "),
-                                      fmt::join(place.shape, ", ")));
+      mismatch.misshapen.push_back(fmt::format("{} [{}] instead of [{}]",
+                                               tensor.name,
+                                               fmt::join(tensor.shape, ", "),
+                                               fmt::join(place.shape, ", ")));
     } else if (!checkpoint::convertible(tensor.dtype, DType::F32)) {
-      misshapen.push_back(fmt::format("{} has type {}", tensor.name, tessera::name(tensor.dtype)));
+      mismatch.misshapen.push_back(
+          fmt::format("{} has type {}", tensor.name, tessera::name(tensor.dtype)));
     } else {
       held->emplace(info->name, Theirs{std::move(place), tensor});
     }
   }
   // A tied head may be stored as well; it is the token table.
   for (const auto& [name, tensor] : found) {
-    if (used.count(name) == 0 && name != "lm_head.weight") unexpected.push_back(tensor->name);
+    if (used.count(name) == 0 && name != "lm_head.weight")
+      mismatch.unexpected.push_back(tensor->name);
   }
-  if (!missing.empty() || !unexpected.empty() || !misshapen.empty()) {
-    std::string text = fmt::format("{} does not fit the model", what);
-    add_list(text, "missing", missing);
-    add_list(text, "unexpected", unexpected);
-    add_list(text, "of another shape", misshapen);
-    throw Error(Error::Kind::Format, text, "describe the model that these weights belong to");
-  }
+  mismatch.require_none(what, "describe the model that these weights belong to");
   return [held](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     TESSERA_ASSERT(begin >= 0 && begin <= end && end <= info.numel());
     if (begin < end) read_range(held->at(info.name), begin, end, out);

@@ -2,7 +2,9 @@
 // Tensors of others under our names.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/checkpoint/export.h"
@@ -12,6 +14,16 @@ namespace tessera::models {
 
 /// Every parameter of a model, once, in the order of its blocks.
 std::vector<std::shared_ptr<const ParamInfo>> parameters_of(const nn::Model& model);
+
+/// Causal masks that old versions stored among the weights.
+bool is_buffer(std::string_view name);
+
+/// Where a file and a model do not agree, tensor by tensor.
+struct Mismatch {
+  std::vector<std::string> missing, unexpected, misshapen;
+  /// Error{Format} that lists them after "`what` does not fit the model", if there are any.
+  void require_none(const std::string& what, const std::string& remedy) const;
+};
 
 /// A source over tensors that have Hugging Face's names and layouts for the family, with or without
 /// its base prefix, and whatever a wrapper put before them ("module.", "_orig_mod."). `what` names

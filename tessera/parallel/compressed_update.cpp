@@ -14,13 +14,6 @@
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::parallel {
-namespace {
-
-std::int64_t chunks_of(std::int64_t numel) {
-  return (numel + kChunk - 1) / kChunk;
-}
-
-}  // namespace
 
 bool ShardedOptimizer::compresses(std::int64_t step) const {
   return compressed_ != nullptr && compressed_->rule().exchange(step) != optim::Exchange::Gradients;

@@ -2,9 +2,6 @@
 #include "tessera/parallel/gradient_fold.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,7 +10,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
-#include "tessera/ops/fused_adamw.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::parallel {
@@ -25,8 +21,6 @@ constexpr int kHomesForTwo = 3;
 
 /// Messages of tied parameters between stages.
 constexpr int kTied = 0x7469;
-
-const mesh::AxisSet kColumn = {mesh::Axis::Pp};
 
 comm::Span span_of(const at::Tensor& flat) {
   return {
@@ -78,12 +72,6 @@ std::optional<std::vector<Touched>> touched_by(const FlatGroup& group, const Hom
       out.push_back({segment.begin + row * width, segment.begin + (row + 1) * width});
   }
   return out;
-}
-
-/// Sums that the gradient norm has of a parameter.
-std::size_t chunks_of(const ParamPlace& place) {
-  if (!place.info->trainable) return 0;
-  return static_cast<std::size_t>((place.info->local_numel() + kChunk - 1) / kChunk);
 }
 
 /// Buffers serve several groups: what another one left between and behind the segments must not
@@ -437,7 +425,7 @@ void GradientFold::add_over_stages(std::size_t g) {
   const FlatGroup& group = model_.groups()[g];
   if (!group.trainable) return;
   std::vector<HomeSlot>& homes = slots_[g].homes;
-  const comm::Group& column = world_.group(kColumn);
+  const comm::Group& column = world_.group({mesh::Axis::Pp});
   const auto rank_of = [&](int stage) { return column.ranks[static_cast<std::size_t>(stage)]; };
   comm::Transport& transport = world_.transport();
   const auto site = TESSERA_HERE("add gradients of " + group.layout.name());
@@ -511,187 +499,6 @@ void GradientFold::keep_own(bool on) {
 at::Tensor GradientFold::own(int group) const {
   TESSERA_ASSERT(keeps_own_);
   return sum_of(slots_[static_cast<std::size_t>(group)].homes.front()).to(at::kFloat);
-}
-
-/// With g_r the rank's sum, n g_r is what it takes for the gradient: (1/n) sum of |n g_r|^2.
-std::vector<double> GradientFold::own_sums() {
-  double sum = 0.0;
-  std::vector<double> chunks;
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    if (!model_.groups()[g].trainable) continue;
-    const at::Tensor mine = own(static_cast<int>(g));
-    chunks.resize(static_cast<std::size_t>(mine.numel() / kChunk));
-    ops::chunk_square_sums(mine.const_data_ptr<float>(), mine.numel(), kChunk, chunks.data());
-    for (const double chunk : chunks)
-      sum += chunk;
-  }
-  return world_.all_gather(
-      group_, {sum * group_.size()}, TESSERA_HERE("gather the ranks' own gradient norms"));
-}
-
-std::vector<double> GradientFold::chunk_sums() {
-  if (keeps_own_ && group_.size() > 1) return own_sums();
-  const int n = group_.size();
-  auto* all = static_cast<double*>(sums_region_->data());
-  double* mine = all + group_.index * chunks_per_rank_;
-  std::vector<std::int64_t> first_chunk(slots_.size(), 0);  // of a group, within a rank's part
-  std::int64_t at = 0;
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    if (!model_.groups()[g].trainable) continue;
-    first_chunk[g] = at;
-    const at::Tensor part = shard(static_cast<int>(g));
-    ops::chunk_square_sums(part.const_data_ptr<float>(), part.numel(), kChunk, mine + at);
-    at += part.numel() / kChunk;
-  }
-  const auto count = static_cast<std::size_t>(chunks_per_rank_);
-  const auto work =
-      world_.transport().all_gather(group_,
-                                    {mine, count, DType::F64, {}},
-                                    {all, count * static_cast<std::size_t>(n), DType::F64, {}},
-                                    TESSERA_HERE("gather the sums of the gradient norm"));
-  work->wait();
-  std::vector<double> ordered;
-  ordered.reserve(count * static_cast<std::size_t>(n));
-  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
-    const auto g = static_cast<std::size_t>(group_index);
-    const FlatGroup& group = model_.groups()[g];
-    if (!group.trainable || !group.counted) continue;
-    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
-    const std::int64_t chunks = group.layout.shard_numel() / kChunk;
-    for (std::int64_t c = segment.begin / kChunk; c * kChunk < segment.end(); ++c)
-      ordered.push_back(all[c / chunks * chunks_per_rank_ + first_chunk[g] + c % chunks]);
-  }
-  work->wait_reusable();
-  return over_stages(over_boxes(std::move(ordered)));
-}
-
-/// Every stage's sums, in the order of the whole model.
-std::vector<double> GradientFold::over_stages(std::vector<double> mine) {
-  const int stages = model_.layout().stages;
-  if (stages == 1) return mine;
-  std::vector<std::size_t> counts(static_cast<std::size_t>(stages), 0);
-  for (const ParamPlace& place : model_.places())
-    counts[static_cast<std::size_t>(place.stage)] += chunks_of(place);
-  const std::size_t widest = *std::max_element(counts.begin(), counts.end());
-  mine.resize(widest, 0.0);
-  const std::vector<double> all = world_.all_gather(
-      world_.group(kColumn), mine, TESSERA_HERE("gather the stages' sums of the gradient norm"));
-  std::vector<std::size_t> at;
-  for (std::size_t stage = 0; stage < counts.size(); ++stage)
-    at.push_back(stage * widest);
-  std::vector<double> ordered;
-  for (const ParamPlace& place : model_.places()) {
-    std::size_t& next = at[static_cast<std::size_t>(place.stage)];
-    for (std::size_t c = chunks_of(place); c > 0; --c)
-      ordered.push_back(all[next++]);
-  }
-  return ordered;
-}
-
-/// Of a parameter that tensor-parallel ranks hold in boxes: the first of its sums becomes that of
-/// all chunks of all ranks, the others zero. What several ranks have counts once.
-std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
-  const nn::TensorParallel* const tensor = model_.tensor_parallel();
-  if (tensor == nullptr) return ordered;
-  struct Cut {
-    std::size_t begin, end;
-  };
-  std::vector<Cut> cuts;
-  std::vector<double> totals;
-  std::size_t at = 0;
-  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
-    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
-    if (!group.trainable || !group.counted) continue;
-    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
-    const std::size_t end = at + static_cast<std::size_t>((segment.numel + kChunk - 1) / kChunk);
-    if (segment.info->cut()) {
-      cuts.push_back({at, end});
-      totals.push_back(segment.info->copy
-                           ? 0.0
-                           : std::accumulate(ordered.begin() + static_cast<std::ptrdiff_t>(at),
-                                             ordered.begin() + static_cast<std::ptrdiff_t>(end),
-                                             0.0));
-    }
-    at = end;
-  }
-  if (cuts.empty()) return ordered;
-  totals = world_.all_reduce(*tensor->group,
-                             std::move(totals),
-                             comm::Op::Sum,
-                             TESSERA_HERE("sums of the gradient norm over boxes"));
-  for (std::size_t i = 0; i < cuts.size(); ++i) {
-    std::fill(ordered.begin() + static_cast<std::ptrdiff_t>(cuts[i].begin),
-              ordered.begin() + static_cast<std::ptrdiff_t>(cuts[i].end),
-              0.0);
-    ordered[cuts[i].begin] = totals[i];
-  }
-  return ordered;
-}
-
-std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const double> sums) const {
-  std::optional<Suspect> out;
-  std::pair<bool, int> nearest;  // not tied, block
-  auto sum = sums.begin();
-  for (const ParamPlace& place : model_.places()) {
-    bool finite = true;
-    for (std::size_t c = chunks_of(place); c > 0; --c)
-      finite = std::isfinite(*sum++) && finite;
-    const std::pair<bool, int> here{!place.shared, place.block};
-    if (finite || (out && here <= nearest)) continue;
-    nearest = here;
-    out = Suspect{model_.name(here.second), place.info->name};
-  }
-  return out;
-}
-
-void GradientFold::start_diagnosis() {
-  diagnosing_ = true;
-  found_.reset();
-}
-
-/// Looks through the gradient of one block and micro-batch of this rank. The lowest micro-batch
-/// counts, and of it the block that runs its backward first.
-void GradientFold::inspect(const BlockRun& run) {
-  const auto params = model_.params(run.block);
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    if (!params[i]->info().trainable) continue;
-    params[i]->grad().close();
-    const at::Tensor& grad = params[i]->grad().out();
-    const bool later =
-        found_ && std::pair(found_->micro, -found_->block) <= std::pair(run.micro, -run.block);
-    if (later || ops::first_nonfinite(grad.const_data_ptr<float>(), grad.numel()) < 0) continue;
-    const auto place = std::find_if(
-        model_.places().begin(), model_.places().end(), [&](const ParamPlace& candidate) {
-          return candidate.info->name == params[i]->info().name;
-        });
-    found_ = Found{run.micro, run.block, static_cast<int>(place - model_.places().begin())};
-  }
-}
-
-std::optional<GradientFold::Culprit> GradientFold::diagnosis() {
-  diagnosing_ = false;
-  const Found mine = found_.value_or(Found{-1, 0, 0});
-  // Stages see other blocks, tensor-parallel ranks other parts of the same gradient.
-  const std::vector<double> all =
-      world_.all_gather(world_.everyone(),
-                        {static_cast<double>(mine.micro),
-                         static_cast<double>(mine.block),
-                         static_cast<double>(mine.place)},
-                        TESSERA_HERE("find the gradient that is not finite"));
-  // The lowest micro-batch speaks, of the lowest data-parallel rank that has one, on the last
-  // stage.
-  std::optional<Culprit> out;
-  std::array<int, 3> first{};
-  for (std::size_t r = 0; 3 * r < all.size(); ++r) {
-    const auto micro = static_cast<int>(all[3 * r]), block = static_cast<int>(all[3 * r + 1]);
-    const int rank = world_.everyone().ranks[r];
-    const std::array<int, 3> here = {micro, world_.mesh().index(rank, mesh::AxisSet::dp()), -block};
-    if (micro < 0 || (out && first <= here)) continue;
-    first = here;
-    const auto place = static_cast<std::size_t>(all[3 * r + 2]);
-    out = Culprit{rank, micro, model_.name(block), model_.places()[place].info->name};
-  }
-  return out;
 }
 
 }  // namespace tessera::parallel

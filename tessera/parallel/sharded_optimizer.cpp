@@ -18,24 +18,6 @@
 namespace tessera::parallel {
 namespace {
 
-/// Messages of an update between ranks: directions on their way to the owner and back.
-constexpr int kToOwner = 0x6f70;
-constexpr int kFromOwner = 0x6f71;
-
-struct Range {
-  std::int64_t begin, end;
-  [[nodiscard]] bool empty() const { return begin >= end; }
-};
-
-/// The part of a segment that lies in [begin, end) of the flat buffer.
-Range overlap(const Segment& segment, std::int64_t begin, std::int64_t end) {
-  return {std::max(segment.begin, begin), std::min(segment.end(), end)};
-}
-
-std::int64_t chunks_of(std::int64_t numel) {
-  return (numel + kChunk - 1) / kChunk;
-}
-
 /// Work of a transform, for the balance: products of a matrix with its own transpose.
 double cost(const optim::ParamFacts& facts) {
   return static_cast<double>(facts.numel()) *
@@ -44,18 +26,6 @@ double cost(const optim::ParamFacts& facts) {
 
 std::int64_t extent_of(const optim::StateSpec& state, const optim::ParamFacts& facts) {
   return state.extent == optim::Extent::Rows ? facts.rows : facts.columns;
-}
-
-/// A view.
-at::Tensor box_of(const at::Tensor& whole, const mesh::Box& box) {
-  at::Tensor out = whole;
-  for (std::size_t d = 0; d < box.begin.size(); ++d)
-    out = out.narrow(static_cast<std::int64_t>(d), box.begin[d], box.end[d] - box.begin[d]);
-  return out;
-}
-
-comm::Span floats(const at::Tensor& tensor) {
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), DType::F32, {}};
 }
 
 }  // namespace
@@ -130,15 +100,15 @@ void ShardedOptimizer::make_parts(std::size_t g) {
     if (group.trainable && scope != optim::Scope::Elementwise) elementwise_ = false;
     if (group.trainable && scope == optim::Scope::WholeTensor)
       wholes_.push_back({static_cast<int>(g), static_cast<int>(s), 0, {}, {}, facts});
-    const Range range = overlap(segment, slot.begin, slot.begin + slot.numel);
-    if (range.empty()) continue;
+    const Segment range = segment.within(slot.begin, slot.begin + slot.numel);
+    if (range.numel == 0) continue;
     Part part;
     part.segment = &segment;
     part.group = static_cast<int>(g);
     part.segment_index = static_cast<int>(s);
     part.at = range.begin - slot.begin;
     part.first = range.begin - segment.begin;
-    part.numel = range.end - range.begin;
+    part.numel = range.numel;
     part.facts = facts;
     part.setting = settings_(*segment.info);
     if (group.trainable) {
@@ -429,127 +399,6 @@ void ShardedOptimizer::add_boxes(std::vector<double>& totals,
   }
 }
 
-ShardedOptimizer::Part* ShardedOptimizer::part_of(int group, int segment) {
-  for (Part& part : slots_[static_cast<std::size_t>(group)].parts) {
-    if (part.segment_index == segment) return &part;
-  }
-  return nullptr;
-}
-
-/// Directions go to their owners, all at once; each owner transforms its own in order and sends the
-/// pieces back.
-void ShardedOptimizer::transform(const optim::UpdateScalars& scalars) {
-  std::vector<comm::WorkPtr> sent;
-  if (stage_ > 0) {
-    for (const Whole& whole : wholes_) {
-      const Part* part = part_of(whole.group, whole.segment);
-      if (part == nullptr || owns(whole)) continue;
-      sent.push_back(
-          world_.transport().send(group_.ranks[static_cast<std::size_t>(whole.owner)],
-                                  kToOwner,
-                                  floats(part->direction),
-                                  TESSERA_HERE(fmt::format("direction of {}", whole.facts.name))));
-    }
-  }
-  for (Whole& whole : wholes_) {
-    if (owns(whole)) transform_one(whole, scalars);
-  }
-  for (Whole& whole : wholes_) {
-    Part* part = part_of(whole.group, whole.segment);
-    if (part == nullptr || owns(whole)) continue;
-    world_.transport()
-        .recv(group_.ranks[static_cast<std::size_t>(whole.owner)],
-              kFromOwner,
-              floats(part->direction),
-              TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)))
-        ->wait();
-  }
-  for (const comm::WorkPtr& work : sent) {
-    work->wait();
-    work->wait_reusable();
-  }
-}
-
-/// The whole tensor from the boxes of all tensor-parallel ranks: each of them transforms it,
-/// because they own it at the same place along their data-parallel ranks.
-at::Tensor ShardedOptimizer::whole_of(const ParamInfo& info, const at::Tensor& held) {
-  const comm::Group& group = *model_.tensor_parallel()->group;
-  const std::int64_t room = info.room_numel();
-  const at::Tensor mine = at::zeros({room}, at::kFloat);
-  mine.narrow(0, 0, held.numel()).copy_(held);
-  const at::Tensor all = at::empty({group.size(), room}, at::kFloat);
-  const auto work = world_.transport().all_gather(
-      group,
-      floats(mine),
-      floats(all),
-      TESSERA_HERE(fmt::format("boxes of the direction of {}", info.name)));
-  work->wait();
-  work->wait_reusable();
-  const at::Tensor whole = at::empty(info.shape, at::kFloat);
-  for (int r = 0; r < group.size(); ++r) {
-    const mesh::Box box = mesh::local_box(
-        info.shape, info.spec, world_.mesh(), group.ranks[static_cast<std::size_t>(r)]);
-    const at::Tensor place = box_of(whole, box);
-    place.copy_(all[r].narrow(0, 0, box.numel()).view(place.sizes()));
-  }
-  return whole;
-}
-
-void ShardedOptimizer::transform_one(Whole& whole, const optim::UpdateScalars& scalars) {
-  const Segment& segment = segment_of(whole);
-  const FlatLayout& layout = model_.groups()[static_cast<std::size_t>(whole.group)].layout;
-  Part* const own = part_of(whole.group, whole.segment);
-  const bool alone = own != nullptr && own->numel == segment.numel;
-  const at::Tensor held = alone ? own->direction : at::empty({segment.numel}, at::kFloat);
-  const auto each_piece = [&](auto fn) {
-    for (int r = 0; r < group_.size() && stage_ > 0; ++r) {
-      const Range range =
-          overlap(segment, layout.shard_begin(r), layout.shard_begin(r) + layout.shard_numel());
-      if (range.empty()) continue;
-      fn(r, held.narrow(0, range.begin - segment.begin, range.end - range.begin));
-    }
-  };
-  if (!alone) {
-    each_piece([&](int r, const at::Tensor& piece) {
-      if (r == group_.index) {
-        piece.copy_(own->direction);
-        return;
-      }
-      world_.transport()
-          .recv(group_.ranks[static_cast<std::size_t>(r)],
-                kToOwner,
-                floats(piece),
-                TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)))
-          ->wait();
-    });
-  }
-  const ParamInfo& info = *segment.info;
-  const at::Tensor matrix = info.cut() ? whole_of(info, held) : held;
-  optim::MatrixView view;
-  view.direction = matrix.data_ptr<float>();
-  for (at::Tensor& state : whole.state)
-    view.state.push_back(state.data_ptr<float>());
-  view.facts = &whole.facts;
-  view.norms = whole.norms;
-  rule_.transform(view, scalars);
-  if (info.cut()) held.copy_(box_of(matrix, info.held()).reshape({-1}));
-  if (alone) return;
-  std::vector<comm::WorkPtr> sent;
-  each_piece([&](int r, const at::Tensor& piece) {
-    if (r == group_.index) {
-      own->direction.copy_(piece);
-      return;
-    }
-    sent.push_back(
-        world_.transport().send(group_.ranks[static_cast<std::size_t>(r)],
-                                kFromOwner,
-                                floats(piece),
-                                TESSERA_HERE(fmt::format("direction of {}", whole.facts.name))));
-  });
-  for (const comm::WorkPtr& work : sent)
-    work->wait();
-}
-
 /// What stands for `narrow` in pieces(): itself where it is fp32.
 float* ShardedOptimizer::wide_copy(const at::Tensor& narrow) {
   if (narrow.scalar_type() == at::kFloat) return narrow.data_ptr<float>();
@@ -580,10 +429,10 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
     float* const masters =
         slot.master != nullptr ? slot.master : wide_copy(model_.groups()[g].weights.own());
     for (Part& part : slot.parts) {
-      const Range range = overlap(*part.segment, begin, end);
-      if (range.empty()) continue;
+      const Segment range = part.segment->within(begin, end);
+      if (range.numel == 0) continue;
       const ParamInfo& info = *part.segment->info;
-      const std::int64_t first = range.begin - part.segment->begin, numel = range.end - range.begin;
+      const std::int64_t first = range.begin - part.segment->begin, numel = range.numel;
       if (for_save && (info.cut() ? info.copy : !first_holder)) continue;
       const mesh::Piece piece{info.held(), first, first + numel};
       out.push_back({info.name,

@@ -2,10 +2,11 @@
 #include "tessera/planner/param_groups.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "tessera/models/weights_of.h"
 
 namespace tessera::planner {
 namespace {
@@ -27,8 +28,8 @@ constexpr const char* kPath = "optimizer.groups";
 
 std::vector<std::string> trained_names(const nn::Model& model) {
   std::vector<std::string> names;
-  for (const ParamInfo& info : parameters_of(model)) {
-    if (info.trainable) names.push_back(info.name);
+  for (const auto& info : models::parameters_of(model)) {
+    if (info->trainable) names.push_back(info->name);
   }
   return names;
 }
@@ -73,19 +74,6 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
       continue;
     }
     out.push_back(std::move(group));
-  }
-  return out;
-}
-
-std::vector<ParamInfo> parameters_of(const nn::Model& model) {
-  std::vector<ParamInfo> out;
-  std::set<std::string> seen;
-  for (const nn::BlockSpec& spec : model.blocks) {
-    nn::Params params(spec.name);
-    spec.make()->declare(params);
-    for (const auto& param : params.list()) {
-      if (seen.insert(param->info().name).second) out.push_back(param->info());
-    }
   }
   return out;
 }

@@ -27,8 +27,6 @@ struct ParamGroup {
 std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Problems& problems);
 /// The first group whose pattern is found in `name`, or nullptr.
 const ParamGroup* group_of(const std::vector<ParamGroup>& groups, const std::string& name);
-/// Of all parameters, trained or not, each once.
-std::vector<ParamInfo> parameters_of(const nn::Model& model);
 /// A group that fits no parameter is a typing mistake; a model without a trained parameter too.
 void check_param_groups(const std::vector<ParamGroup>& groups,
                         const nn::Model& model,

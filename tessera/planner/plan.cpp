@@ -15,6 +15,7 @@
 #include "tessera/config/deepspeed_keys.h"
 #include "tessera/config/document.h"
 #include "tessera/launch/launch.h"
+#include "tessera/models/weights_of.h"
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/memory.h"
@@ -373,12 +374,12 @@ class Planner {
     out.tokenizer_size = out.vocab_size = plan_.tokenizer->size();
     out.num_layers = static_cast<std::int64_t>(model.blocks.size());
     out.description = json::Value::object();
-    for (const ParamInfo& info : parameters_of(model)) {
-      out.num_parameters += info.numel();
+    for (const auto& info : models::parameters_of(model)) {
+      out.num_parameters += info->numel();
       json::Value shape = json::Value::array({});
-      for (const std::int64_t size : info.shape)
+      for (const std::int64_t size : info->shape)
         shape.items().push_back(json::Value::integer(size));
-      out.description[info.name] = std::move(shape);
+      out.description[info->name] = std::move(shape);
     }
     return out;
   }

@@ -11,6 +11,7 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
+#include "tessera/models/weights_of.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/planner/param_groups.h"
 #include "tessera/planner/recipe.h"
@@ -371,18 +372,18 @@ void check_tensor_parallel(const Plan& plan,
     return;
   }
   const mesh::Mesh mesh = mesh_of(grid);
-  const auto parameters = parameters_of(plan.model.model);
+  const auto parameters = models::parameters_of(plan.model.model);
   for (const CutAxis& cut : kCutAxes) {
     std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
-    for (const ParamInfo& info : parameters) {
-      for (std::size_t dim = 0; dim < info.axes.size(); ++dim) {
-        if (info.axes[dim] != cut.axis) continue;
-        const std::int64_t here = parts_of(info, dim, mode, mesh);
+    for (const auto& info : parameters) {
+      for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
+        if (info->axes[dim] != cut.axis) continue;
+        const std::int64_t here = parts_of(*info, dim, mode, mesh);
         if (here == 1) continue;
         // Channels between layers are not bound to heads.
-        const std::int64_t unit = info.axes[dim] == "embed" ? 1 : info.unit;
+        const std::int64_t unit = info->axes[dim] == "embed" ? 1 : info->unit;
         parts = std::max(parts, here);
-        least = std::min(least, info.shape[dim] / unit);
+        least = std::min(least, info->shape[dim] / unit);
       }
     }
     if (least >= parts) continue;

@@ -3,6 +3,7 @@
 // data-parallel ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -20,6 +21,10 @@ namespace tessera {
 /// Elements of a chunk: no chunk of a parameter is ever cut by a shard, so sums over chunks do not
 /// know the layout.
 inline constexpr std::int64_t kChunk = 1024;
+/// Chunks of `numel` elements, the last perhaps not full.
+inline constexpr std::int64_t chunks_of(std::int64_t numel) {
+  return (numel + kChunk - 1) / kChunk;
+}
 
 /// Where a parameter, or the box of it that this rank holds, lies in the buffer. `begin` is a
 /// multiple of kChunk and depends neither on the number of data-parallel ranks nor on which box it
@@ -29,6 +34,11 @@ struct Segment {
   std::int64_t begin = 0;
   std::int64_t numel = 0;
   [[nodiscard]] std::int64_t end() const { return begin + numel; }
+  /// The part of it that lies in [first, last) of the buffer; no elements where none does.
+  [[nodiscard]] Segment within(std::int64_t first, std::int64_t last) const {
+    const std::int64_t from = std::max(begin, first), to = std::min(end(), last);
+    return {info, from, std::max<std::int64_t>(0, to - from)};
+  }
 };
 
 /// Offsets of a list of parameters and the range of each shard. Pure arithmetic.
