@@ -2,22 +2,21 @@
 // Data-parallel pretraining as a hand-written PyTorch DDP script does it: the same loop, numbers
 // and printed lines.
 //
-//   ddp_pretrain --data FOLDER_OR_TEXT [--world_size 4] [--preset gpt2-small] [--context 1024]
-//   [--batch 2] [--epochs 10]
-//                [--max_steps N] [--eval_freq 5] [--save_freq 5] [--checkpoint_dir checkpoint]
-//                [--resume INDEX]
+// Its options: kUsage below.
 //
 // What differs from such a script, and what is done instead: ranks are processes of one host (a
 // second server is not built yet), gradients are summed over shared memory instead of a ring,
 // devices are not chosen by CUDA_VISIBLE_DEVICES (there is no GPU build yet), and checkpoints are
 // folders of safetensors, "checkpoint/step-00000005", that hold model and optimizer and load on any
-// number of ranks, instead of model_000005.pth and optimizer_000005.pth.
+// number of ranks; `tessera convert` makes model_000005.pth and optimizer_000005.pth of one.
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -35,6 +34,22 @@ using namespace tessera;  // NOLINT: an example reads better so
 
 constexpr std::int64_t kEvalBatches = 1;   // eval_iter
 constexpr std::int64_t kIgnoredSteps = 2;  // not in the throughput: caches are cold
+
+constexpr const char* kUsage =
+    "ddp_pretrain [--data FOLDER_OR_TEXT] [--world_size 4] [--preset gpt2-small] [--context 1024]\n"
+    "             [--batch 2] [--epochs 10] [--max_steps N] [--eval_freq 5] [--save_freq 5]\n"
+    "             [--checkpoint_dir checkpoint] [--resume INDEX]\n";
+
+std::int64_t number_of(const std::string& option, const std::string& word) {
+  std::int64_t value = 0;
+  const char* const end = word.data() + word.size();
+  const auto read = std::from_chars(word.data(), end, value);
+  TESSERA_REQUIRE(read.ec == std::errc() && read.ptr == end && value >= 0,
+                  Config,
+                  fmt::format("{} {} is no number", option, word),
+                  "ddp_pretrain --help");
+  return value;
+}
 
 struct Options {
   std::string data = "examples/data/shakespeare.txt", preset = "gpt2-small",
@@ -60,9 +75,9 @@ Options read_options(int argc, char** argv) {
     TESSERA_REQUIRE((words.count(key) + numbers.count(key)) > 0 && i + 1 < argc,
                     Config,
                     "unknown or unfinished option " + key,
-                    "see the first lines of examples/ddp_pretrain.cpp");
+                    "ddp_pretrain --help");
     if (words.count(key) > 0) *words.at(key) = argv[i + 1];
-    if (numbers.count(key) > 0) *numbers.at(key) = std::stoll(argv[i + 1]);
+    if (numbers.count(key) > 0) *numbers.at(key) = number_of(key, argv[i + 1]);
   }
   return o;
 }
@@ -110,8 +125,8 @@ struct Tracks {
   std::vector<std::int64_t> tokens_seen;
 };
 
-/// The body of the loop: a line a batch and rank, losses and a sample every eval_freq steps, a
-/// checkpoint every save_freq.
+/// The body of the loop: a line a batch and rank; losses and a sample every eval_freq steps, a
+/// checkpoint every save_freq, both at the end of an epoch.
 class Pretrain final : public engine::Hook {
  public:
   Pretrain(const Options& options, Tracks& tracks)
@@ -129,11 +144,10 @@ class Pretrain final : public engine::Hook {
     if (report.step % options_.eval_freq == 0) evaluate(engine, report);
     if (report.step % options_.save_freq == 0) engine.save(options_.checkpoint_dir);
   }
-  void after_train(engine::Trainer& trainer) override {
-    engine::Engine& engine = trainer.engine();
-    if (!trainer.last() || trainer.last()->step % options_.save_freq == 0) return;
-    evaluate(engine, *trainer.last());
-    engine.save(options_.checkpoint_dir);
+  void after_train_epoch(engine::Trainer& trainer) override {
+    const engine::StepReport& last = *trainer.last();
+    if (last.step % options_.eval_freq != 0) evaluate(trainer.engine(), last);
+    if (last.step % options_.save_freq != 0) trainer.engine().save(options_.checkpoint_dir);
   }
 
  private:
@@ -185,13 +199,18 @@ Tracks pretrain_model(const planner::Plan& plan, const Options& options, comm::W
 }
 
 int run(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "--help") {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // lines of several ranks come as they are made
   const Options options = read_options(argc, argv);
   const planner::Plan plan = make_plan(options);
   std::printf(
       "tessera on libtorch 2.11.0; CUDA available: no (there is no GPU build yet); GPUs: 0\n");
-  std::printf("checkpoints: %s/step-NNNNNNNN (safetensors; .pth files are not written)\n",
+  std::printf("one host: a second server is not built yet\n");
+  std::printf("checkpoints: %s/step-NNNNNNNN (safetensors; tessera convert makes .pth files)\n",
               options.checkpoint_dir.c_str());
-  std::fflush(stdout);  // before the ranks inherit the buffer
   std::filesystem::create_directories(options.checkpoint_dir);
   const auto report = [](const std::vector<std::string>& lines) {
     for (const std::string& line : lines)

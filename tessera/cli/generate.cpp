@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/ranks.h"
@@ -81,7 +82,7 @@ void generate_on(engine::OpenModel& model, const GenerateWords& words, bool spea
 
   Terminal terminal;
   const bool streams = speaks && !words.common.json;
-  std::string text = words.echo ? words.prompt : "";
+  std::string text = words.echo ? text::replace_invalid_utf8(words.prompt) : "";
   if (streams) terminal.stream(text);
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
   const engine::Generated made = generator.run(words.prompt, options, [&](std::string_view piece) {

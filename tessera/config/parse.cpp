@@ -90,7 +90,9 @@ class Parser {
     Value out = options_.hjson && !bracket ? object_without_braces() : value(0);
     skip_blank();
     if (!at_end())
-      fail(at_, "expected the end of the file after the closing bracket, found " + found());
+      fail(at_,
+           "expected the end of the file after the closing bracket, found " + found(),
+           "remove what stands behind it");
     return out;
   }
 
@@ -187,7 +189,7 @@ class Parser {
   [[nodiscard]] bool next_is(char c) const { return at_ + 1 < text_.size() && text_[at_ + 1] == c; }
 
   void skip_comment() {
-    if (!options_.relaxed) fail(at_, "comments are not allowed here");
+    if (!options_.relaxed) fail(at_, "comments are not allowed here", "remove it");
     if (peek() == '/' && next_is('*')) {
       const std::size_t end = text_.find("*/", at_ + 2);
       if (end == std::string_view::npos) fail(at_, "this comment is never closed", "add */");
@@ -436,7 +438,7 @@ class Parser {
     unsigned code = 0;
     for (std::size_t i = at_ + 2; i < at_ + 6; ++i) {
       const int digit = i < text_.size() ? hex_value(text_[i]) : -1;
-      if (digit < 0) fail(begin, "\\u needs four hexadecimal digits");
+      if (digit < 0) fail(begin, "\\u needs four hexadecimal digits", "write a backslash as \\\\");
       code = code * 16 + static_cast<unsigned>(digit);
     }
     at_ += 6;
@@ -451,7 +453,8 @@ class Parser {
       const std::size_t comma = at_++;
       skip_blank();
       if (peek() != close) return true;
-      if (!options_.relaxed) fail(comma, "a comma before the closing bracket is not allowed here");
+      if (!options_.relaxed)
+        fail(comma, "a comma before the closing bracket is not allowed here", "remove it");
     }
     if (peek() == close && !at_end()) {
       ++at_;
@@ -460,7 +463,10 @@ class Parser {
     if (at_end()) never_closed(close, open);
     const bool element = std::string_view("}]:").find(peek()) == std::string_view::npos;
     if (new_line && element && options_.relaxed) return true;  // the end of a line separates too
-    fail(at_, std::string("expected \",\" or \"") + close + "\", found " + found());
+    const bool bracket = std::string_view("}]").find(peek()) != std::string_view::npos;
+    fail(at_,
+         std::string("expected \",\" or \"") + close + "\", found " + found(),
+         bracket ? std::string("close with ") + close : "put a comma before it");
   }
 
   [[noreturn]] void never_closed(char close, const Place& open) {
@@ -516,7 +522,9 @@ class Parser {
       const bool comma = peek() == ',';
       if (comma) ++at_;
       if (!new_line && !comma && !at_end())
-        fail(at_, "expected \",\" or the end of the line, found " + found());
+        fail(at_,
+             "expected \",\" or the end of the line, found " + found(),
+             "put a comma before it");
       skip_blank();
     }
     return out;
@@ -550,7 +558,11 @@ class Parser {
               "remove one of them");
     }
     skip_blank();
-    if (peek() != ':') fail(at_, "expected \":\" after the key \"" + key + "\", found " + found());
+    if (peek() != ':') {
+      fail(at_,
+           "expected \":\" after the key \"" + key + "\", found " + found(),
+           "put a colon between the key and its value");
+    }
     ++at_;
     skip_blank();
     Value item = value(depth + 1);

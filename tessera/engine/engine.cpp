@@ -369,7 +369,7 @@ void Engine::refuse_overflow(const StepReport& report,
       "\"skip\" goes on. The last checkpoint is kept");
 }
 
-EvalReport Engine::evaluate() {
+EvalReport Engine::evaluate(const EvalRounds& rounds) {
   optimizer_->wait_weights();
   const planner::EvalOptions& options = plan_.config.eval;
   const data::Dataset& dataset = *data_->validation;
@@ -377,7 +377,8 @@ EvalReport Engine::evaluate() {
                           world_,
                           dataset,
                           std::min(dataset.size(), options.batches * options.micro_batch),
-                          options.micro_batch);
+                          options.micro_batch,
+                          rounds);
 }
 
 std::string Engine::sample() {

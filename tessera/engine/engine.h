@@ -86,7 +86,7 @@ class Engine {
   StepReport train_step();
   /// Mean loss over the first `eval.batches` batches of `eval.micro_batch` validation samples; the
   /// same bits for any layout.
-  EvalReport evaluate();
+  EvalReport evaluate(const EvalRounds& rounds = {});
   /// A continuation of eval.prompt, on rank 0 (empty elsewhere). The weights must be whole: every
   /// rank calls it.
   std::string sample();

@@ -17,7 +17,8 @@ EvalReport evaluate(parallel::Executor& executor,
                     comm::World& world,
                     const data::Dataset& dataset,
                     std::int64_t samples,
-                    std::int64_t micro_batch) {
+                    std::int64_t micro_batch,
+                    const EvalRounds& rounds) {
   const std::int64_t batches = (samples + micro_batch - 1) / micro_batch;
   const comm::Group& group = world.group(mesh::AxisSet::dp());
   // Only the stage with the objective has something to add.
@@ -25,12 +26,8 @@ EvalReport evaluate(parallel::Executor& executor,
       world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
   const nn::ContextParallel* const shared = executor.model().context_parallel();
   std::vector<double> sums(static_cast<std::size_t>(batches), 0.0), counts = sums;
-  for (std::int64_t first = 0; first < batches; first += group.size()) {
-    const std::int64_t i = first + group.index;
-    if (i >= batches) {
-      executor.infer_nothing();
-      continue;
-    }
+  const auto compute = [&](std::int64_t i) {
+    if (i >= batches) return executor.infer_nothing();
     std::vector<std::int64_t> indices;
     const std::int64_t end = std::min(samples, (i + 1) * micro_batch);
     for (std::int64_t s = i * micro_batch; s < end; ++s)
@@ -40,9 +37,14 @@ EvalReport evaluate(parallel::Executor& executor,
     if (shared != nullptr) batch = nn::own_tokens(batch, *shared);
     const nn::Outcome out = executor.infer(batch, context);
     world.transport().progress();
-    if (out.terms.empty()) continue;
+    if (out.terms.empty()) return;
     sums[static_cast<std::size_t>(i)] = out.terms.front().sum.item<double>();
     counts[static_cast<std::size_t>(i)] = executor.model().objective().denominators(batch).at(0);
+  };
+  for (std::int64_t first = 0; first < batches; first += group.size()) {
+    if (rounds.before) rounds.before();
+    compute(first + group.index);
+    if (rounds.after) rounds.after();
   }
   // Every entry is written by one rank and is zero elsewhere, so these sums are exact; where ranks
   // share the tokens, each writes those of its own.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
@@ -15,6 +16,12 @@ struct EvalReport {
   std::int64_t tokens = 0;
 };
 
+/// What a caller does around the rounds of an evaluation, in which every data-parallel rank
+/// computes at most one batch.
+struct EvalRounds {
+  std::function<void()> before = {}, after = {};
+};
+
 /// Mean loss over the first `samples` samples in batches of `micro_batch`. Collective: batch i is
 /// computed by rank i mod n and folded in i, so neither its shape nor the order of sums knows the
 /// layout.
@@ -22,6 +29,7 @@ EvalReport evaluate(parallel::Executor& executor,
                     comm::World& world,
                     const data::Dataset& dataset,
                     std::int64_t samples,
-                    std::int64_t micro_batch);
+                    std::int64_t micro_batch,
+                    const EvalRounds& rounds = {});
 
 }  // namespace tessera::engine

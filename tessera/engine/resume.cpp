@@ -202,12 +202,11 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   TESSERA_REQUIRE(
       refused.empty(),
       Config,
-      fmt::format("cannot go on from step {}: the run in this folder was another one\n    {}",
+      fmt::format("cannot go on from step {}: the run that was saved is another one\n    {}",
                   meta.step,
                   text::join(refused, "\n    ")),
       "choose another run.dir, start anew with --resume never (the old contents are moved aside), "
-      "or take only its weights with "
-      "model.from");
+      "name a checkpoint of this run with --resume PATH, or take only the weights with model.from");
   return accepted;
 }
 
@@ -226,7 +225,12 @@ ResumePoint find_resume_point(const std::string& how,
   const checkpoint::Checkpoint opened = planner::open_training(*point.checkpoint, plan);
   point.step = opened.meta().step;
   point.samples = opened.meta().samples;
-  point.changes = accepted_changes(opened.meta(), plan, data);
+  try {
+    point.changes = accepted_changes(opened.meta(), plan, data);
+  } catch (const Error& error) {
+    throw Error(
+        error.kind(), fmt::format("{}: {}", point.checkpoint->string(), error.what()), error.fix());
+  }
   return point;
 }
 

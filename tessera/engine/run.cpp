@@ -21,6 +21,7 @@
 #include "tessera/engine/trainer.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
+#include "tessera/ops/cpu/isa.h"
 #include "tessera/planner/first_table.h"
 #include "tessera/planner/foreign_training.h"
 #include "tessera/planner/memory.h"
@@ -133,6 +134,7 @@ planner::TableFacts table_facts(const planner::Plan& plan,
 }  // namespace
 
 int run_training(planner::Plan plan, const TrainCommand& command) {
+  static_cast<void>(ops::isa());  // a TESSERA_ISA that means nothing is told before a rank starts
   const std::optional<launch::Launcher> launcher = launch::detect_launcher();
   const bool speaks = !launcher || launcher->rank == 0;
   TrainCommand mine = command;
@@ -176,7 +178,8 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
     for (const std::string& line : lines)
       log::error(line);
     if (speaks && !lines.empty())
-      folder.write_status("failed", folder.last_metric_step(), 0, lines.front());
+      folder.write_status(
+          "failed", folder.last_metric_step(), 0, text::split(lines.front(), '\n').front());
   };
   const int code = run_ranks(plan, report, [&](comm::World& world) {
     return train_rank(plan, world, data, folder, resume, mine);

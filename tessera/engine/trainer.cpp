@@ -35,11 +35,12 @@ void Trainer::attach_defaults() {
 
 EvalReport Trainer::test() {
   engine_.pause_clock();
-  for (const auto& hook : hooks_)
-    hook->before_test(*this);
-  last_eval_ = engine_.evaluate();
-  for (const auto& hook : hooks_)
-    hook->after_test(*this, *last_eval_);
+  each(&Hook::before_test);
+  each(&Hook::before_test_epoch);
+  last_eval_ = engine_.evaluate({.before = [this] { each(&Hook::before_test_iter); },
+                                 .after = [this] { each(&Hook::after_test_iter); }});
+  each(&Hook::after_test_epoch);
+  each(&Hook::after_test, *last_eval_);
   engine_.resume_clock();
   return *last_eval_;
 }
@@ -73,32 +74,25 @@ StepReport Trainer::make_step() {
 }
 
 int Trainer::fit() {
-  for (const auto& hook : hooks_)
-    hook->before_train(*this);
+  each(&Hook::before_train);
   bool epoch_open = false;
   while (!stop_ && engine_.step() < engine_.max_steps()) {
-    if (!epoch_open) {
-      for (const auto& hook : hooks_)
-        hook->before_train_epoch(*this);
-      epoch_open = true;
-    }
-    for (const auto& hook : hooks_)
-      hook->before_train_iter(*this);
+    if (!epoch_open) each(&Hook::before_train_epoch);
+    epoch_open = true;
+    each(&Hook::before_train_iter);
     last_ = make_step();
     if (last_->stop_requested) {
       stop_signal_ = last_->stop_signal;
       stop_ = true;
     }
-    for (const auto& hook : hooks_)
-      hook->after_train_iter(*this, *last_);
+    each(&Hook::after_train_iter, *last_);
     if (last_->epoch_ended) {
-      for (const auto& hook : hooks_)
-        hook->after_train_epoch(*this);
+      each(&Hook::after_train_epoch);
       epoch_open = false;
     }
   }
-  for (const auto& hook : hooks_)
-    hook->after_train(*this);
+  if (epoch_open) each(&Hook::after_train_epoch);
+  each(&Hook::after_train);
   engine_.finish();
   // Nobody leaves while a peer may still read its memory.
   comm::World& world = engine_.world();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tessera/engine/console.h"
@@ -52,6 +53,12 @@ class Trainer {
   [[nodiscard]] int stop_signal() const { return stop_signal_; }
 
  private:
+  /// Calls a point of every hook, in their order.
+  template <class... Args>
+  void each(void (Hook::*point)(Trainer&, Args...), std::type_identity_t<Args>... args) {
+    for (const auto& hook : hooks_)
+      ((*hook).*point)(*this, args...);
+  }
   StepReport make_step();
   [[nodiscard]] int exit_code() const;
 

@@ -36,7 +36,8 @@ struct Options {
   std::size_t arena_bytes = std::size_t{1} << 40;
   int threads_per_rank = 0;  ///< 0: cores / local ranks, at least 1
   /// Called in the supervisor (under a launcher: on the first rank that is not lost) with the
-  /// report of a failure, first line first ("rank 3 was lost: signal 9 ...").
+  /// report of a failure, first entry first ("rank 3 was lost: signal 9 ..."; one of
+  /// an error has its remedy on a second line), then a line for each other rank.
   std::function<void(const std::vector<std::string>&)> report;
   /// Called in the supervisor when the job was asked to stop and goes on to the end of its step.
   std::function<void(const std::string&)> notice;

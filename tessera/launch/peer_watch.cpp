@@ -94,8 +94,7 @@ class PeerWatch {
     if (state == RankState::Finished || state == RankState::Failed) return;
     line.state = static_cast<std::uint32_t>(RankState::Lost);
     const Loss loss = describe_silent_loss(rank, line.step.load(), oom_kills() > oom_kills_before_);
-    control_.abort(
-        rank, static_cast<std::uint32_t>(loss.kind), loss.text + "\n  fix: " + loss.remedy);
+    control_.abort(rank, static_cast<std::uint32_t>(loss.kind), loss.text + "; " + loss.remedy);
   }
 
   ControlPage& control_;

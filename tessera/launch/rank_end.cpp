@@ -130,7 +130,7 @@ std::string position(const RankLine& line) {
   return text;
 }
 
-std::vector<std::string> failure_lines(ControlPage& control) {
+std::string failure_text(ControlPage& control) {
   const std::uint32_t rank = control.abort_rank.load();
   std::string message = control.abort_message();
   if (control.ranks > 1 && !message.starts_with(lost_text(static_cast<int>(rank)))) {
@@ -138,7 +138,7 @@ std::vector<std::string> failure_lines(ControlPage& control) {
     const std::string when = step < 0 ? "" : fmt::format(" at step {}", step);
     message = fmt::format("rank {} failed{}: {}", rank, when, message);
   }
-  return text::split(message, '\n');
+  return message;
 }
 
 }  // namespace tessera::launch

@@ -35,10 +35,10 @@ Error::Kind kind_of(int exit_code);
 /// The kind that broke the world; Bug for what is none.
 Error::Kind abort_kind(const ControlPage& control);
 
-/// What broke the world, as the first lines of a report: "rank 2 failed at step 5: the loss is nan"
-/// and its remedy. A world of one rank needs no number, and the message of a loss names its rank
-/// itself.
-std::vector<std::string> failure_lines(ControlPage& control);
+/// What broke the world, as the first entry of a report: "rank 2 failed at step 5: the loss is nan"
+/// and its remedy on a line of its own. A world of one rank needs no number. The message of a loss
+/// names its rank itself, and has the remedy on the same line.
+std::string failure_text(ControlPage& control);
 
 /// "at step 12, in reduce h.3 (block.cpp:44), waiting for rank 1": what the page knows of a rank.
 std::string position(const RankLine& line);

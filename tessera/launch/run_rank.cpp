@@ -41,7 +41,7 @@ std::string_view word_of(std::uint32_t state) {
 }
 
 std::vector<std::string> report_of(ControlPage& control) {
-  std::vector<std::string> lines = failure_lines(control);
+  std::vector<std::string> lines = {failure_text(control)};
   for (int rank = 0; rank < static_cast<int>(control.ranks); ++rank) {
     if (static_cast<std::uint32_t>(rank) == control.abort_rank) continue;
     const RankLine& line = control.line(rank);

@@ -203,22 +203,22 @@ int Supervisor::exit_code() const {
 
 void Supervisor::report() const {
   if (!options_.report || (failed_rank_ < 0 && stopped_at_once_ == 0)) return;
-  std::vector<std::string> lines = first_lines();
+  std::vector<std::string> lines = {first_entry()};
   for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
     if (rank != failed_rank_ || stopped_at_once_ != 0) lines.push_back(rank_line(rank));
   }
   options_.report(lines);
 }
 
-std::vector<std::string> Supervisor::first_lines() const {
+std::string Supervisor::first_entry() const {
   if (stopped_at_once_ != 0) {
     const std::string unsaved = any_began()
                                     ? "the steps since the newest complete checkpoint are not saved"
                                     : "no step had begun, there was nothing to save";
-    return {fmt::format("stopped at once by {}: {}", signal_text(stopped_at_once_), unsaved)};
+    return fmt::format("stopped at once by {}: {}", signal_text(stopped_at_once_), unsaved);
   }
-  if (loss_) return {loss_->text + "; " + loss_->remedy};
-  return failure_lines(control_);
+  if (loss_) return loss_->text + "; " + loss_->remedy;
+  return failure_text(control_);
 }
 
 std::string Supervisor::rank_line(int rank) const {

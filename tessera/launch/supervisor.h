@@ -69,7 +69,7 @@ class Supervisor {
   [[nodiscard]] bool any_began() const;
   [[nodiscard]] int exit_code() const;
   void report() const;
-  [[nodiscard]] std::vector<std::string> first_lines() const;
+  [[nodiscard]] std::string first_entry() const;
   [[nodiscard]] std::string rank_line(int rank) const;
 
   const Options& options_;

@@ -131,6 +131,12 @@ TEST_F(BadInput, BrokenJsonHasLineColumnAndKeyPath) {
                  {"c.json:3:16", "trainer.max_steps", "numbers look like"});
 }
 
+TEST_F(BadInput, AMissingComma) {
+  expect_refused(2, {write("c.json", "{\"a\": 1\n \"b\": 2,, \"c\": 3}")}, {"c.json:2:9", "comma"});
+  expect_refused(
+      2, {write("c.json", R"({"a": 1 "b": 2})")}, {"c.json:1:9", "put a comma before it"});
+}
+
 TEST_F(BadInput, AnEmptyFile) {
   expect_refused(2, {write("c.json", "")}, {"c.json:1:1", "empty"});
 }

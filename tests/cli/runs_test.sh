@@ -163,6 +163,7 @@ divergence_names_its_place() {
   train run -n 2 --set optimizer.lr=1e30 --set gradient_clipping=0
   expect "exit code 7, not $code" test "$code" = 7
   expect "the step" says "diverged at step" "$box/err"
+  expect "a remedy that is no error of its own" grep -q '^  fix: ' "$box/err"
   expect "the rank" grep -Eq 'on rank [01]' "$box/err"
 }
 
@@ -248,6 +249,38 @@ a_dry_run_starts_nothing() {
   expect "no folder" test ! -e "$box/run"
 }
 
+what_a_run_shows() {
+  configure
+  train run -n 1 --set steps_per_print=1 --set wall_clock_breakdown=true --set memory_breakdown=true
+  expect "exit code 0, not $code" test "$code" = 0
+  expect "a picture of the losses" grep -q "<svg" "$box/run/loss.svg"
+  expect "a line for each of 12 steps" test "$(grep -c '^step ' "$box/out")" = 12
+  expect "parts of the time" test "$(grep -c 'forward .* backward .* optimizer' "$box/out")" -ge 12
+  expect "parts of the memory" test "$(grep -c 'memory (peak of each) | parameters' "$box/out")" -ge 12
+  expect "no live line in a file" test "$(grep -c $'\r' "$box/out")" = 0
+  timeout 120 script -qec "$tessera train $box/tiny.json -n 1 --set run.dir=$box/live" /dev/null >"$box/out" </dev/null
+  expect "a live line on a terminal" says "tok/s  ETA " "$box/out"
+}
+
+bytes_that_are_no_text_are_not_written() {
+  configure
+  train run -n 1 --set trainer.max_steps=1
+  "$tessera" generate "$box/run" --prompt $'\xff' --echo --max-new-tokens 3 >"$box/text"
+  expect "exit code 0, not $?" test $? = 0
+  expect "UTF-8" iconv -f utf8 -t utf8 "$box/text"
+}
+
+an_unknown_body_of_kernels_is_refused_first() {
+  configure
+  export TESSERA_ISA=bogus
+  train run -n 2 --dry-run
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "the word" says "bogus" "$box/err"
+  train run -n 2
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "no rank was started" test ! -e "$box/run/logs"
+}
+
 claim "ranks x accumulation 1x4, 2x2 and 4x1 give the same bits" ranks_and_accumulation_agree
 claim "ranks that share layers train as one" ranks_that_share_layers_train_as_one
 claim "layers that cannot be shared are refused" layers_that_cannot_be_shared_are_refused
@@ -268,5 +301,8 @@ claim "divergence names step and rank" divergence_names_its_place
 claim "a trained model generates and is measured" a_model_speaks_and_is_measured
 claim "several ranks read one model" several_ranks_read_one_model
 claim "a run that neither saves nor evaluates ends well" a_run_that_saves_nothing_ends_well
+claim "a run shows steps, times, memory and a picture" what_a_run_shows
+claim "a prompt that is no text comes back as text" bytes_that_are_no_text_are_not_written
+claim "an unknown TESSERA_ISA is refused before a rank starts" an_unknown_body_of_kernels_is_refused_first
 claim "a dry run starts nothing" a_dry_run_starts_nothing
 claims_done

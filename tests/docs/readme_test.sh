@@ -18,6 +18,9 @@ example_configurations() {
   local config count=0
   for config in examples/configs/*.json; do
     dry_run "$config" --set "run.dir=\"$box/run\""
+    timeout 100 "$program" train "$config" -n 2 --set "run.dir=\"$box/$count\"" --set trainer.max_steps=2 \
+      --set eval.every=1 --set eval.batches=1 >"$box/out" 2>&1 || { echo "$config"; cat "$box/out"; exit 1; }
+    expect "$config was trained" test "$(grep -c '"lr"' "$box/$count/metrics.jsonl")" = 2
     count=$((count + 1))
   done
   expect "there are configurations" test $count -gt 0

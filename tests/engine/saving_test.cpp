@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/on_engines.h"
 #include "support/train_runs.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,6 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using tessera::testing::Layout;
+using tessera::testing::on_engines;
 using tessera::testing::TinyRun;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -50,29 +52,6 @@ Steps steps_of(const fs::path& root) {
   for (const auto& folder : checkpoint::list(root))
     out.push_back(*checkpoint::step_of(folder));
   return out;
-}
-
-/// `work` for an engine on each rank, its weights new or from `resume`.
-void on_engines(const TinyRun& run,
-                const Layout& layout,
-                const std::function<void(Engine&)>& work,
-                const fs::path& resume = {}) {
-  prepare_process(1);
-  planner::Plan plan = run.plan(layout);
-  const auto data = open_data(plan, {});
-  finish_plan(plan, *data);
-  comm::run_threads(layout.ranks, [&](comm::World& world) {
-    at::set_num_threads(1);
-    Engine engine(plan, world, data);
-    if (resume.empty()) {
-      engine.initialize_weights();
-    } else {
-      engine.load(checkpoint::Checkpoint(resume));
-    }
-    work(engine);
-    engine.finish();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test"))->wait();
-  });
 }
 
 /// Does something before or after steps.

@@ -109,13 +109,21 @@ Case open(const fs::path& folder, comm::World* world) {
           std::move(runner)};
 }
 
+/// Ranks cannot share what a single head computes.
+bool can_be_shared(const fs::path& folder, const comm::World* world) {
+  const int sharers = world == nullptr ? 1 : world->mesh().size(mesh::AxisSet::tp());
+  if (sharers == 1) return true;
+  const json::Value config = golden::read_json(folder / "config.json");
+  return resolve(models::family_of_hf(config), config).num_heads >= sharers;
+}
+
 /// Calls check(case) for each folder that this program supports; none is a failure. `world`: the
 /// ranks that hold its layers between them.
 template <class Check>
 void for_each_case(Check check, comm::World* world = nullptr) {
   int count = 0;
   for (const fs::path& folder : golden::cases("models")) {
-    if (!is_supported(folder)) continue;
+    if (!is_supported(folder) || !can_be_shared(folder, world)) continue;
     SCOPED_TRACE(folder.filename().string());
     Case one = open(folder, world);
     check(one);

@@ -160,7 +160,7 @@ TEST(JoinLauncher, ReportsOnTheFirstRankThatIsLeft) {
            &thrown)) {
     wait_for(child);
   }
-  EXPECT_EQ(thrown.numbers[0], 4) << "message, remedy, and a line for each other rank";
+  EXPECT_EQ(thrown.numbers[0], 3) << "message with its remedy, and a line for each other rank";
   EXPECT_EQ(thrown.numbers[1], 1);
   EXPECT_EQ(thrown.numbers[3], 0);
   EXPECT_EQ(thrown.numbers[4], 1) << "once";

@@ -35,7 +35,7 @@ class MetricByStepHook final : public Hook {
   bool warned_comm_ = false;
 };
 
-/// Mean loss of each epoch on the console.
+/// Mean loss of each whole epoch on the console.
 class MetricByEpochHook final : public Hook {
  public:
   MetricByEpochHook() : Hook(kReport) {}

@@ -84,7 +84,7 @@ void MetricByEpochHook::after_train_iter(Trainer& trainer, const StepReport& rep
 
 void MetricByEpochHook::after_train_epoch(Trainer& trainer) {
   Console* console = trainer.console();
-  if (console == nullptr || steps_ == 0) return;
+  if (console == nullptr || !trainer.last()->epoch_ended) return;
   console->line(fmt::format("epoch {:.0f} | {} steps | mean loss {:.4f}",
                             trainer.last()->epoch,
                             steps_,

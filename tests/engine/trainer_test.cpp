@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop and its hooks: which points there are, in which order, and what the hooks that come with
+// tessera make of them.
+#include "tessera/engine/trainer.h"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/on_engines.h"
+#include "support/train_runs.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/engine/hooks/hooks.h"
+
+namespace tessera::engine {
+namespace {
+
+using tessera::testing::on_engines;
+using tessera::testing::TinyRun;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+/// Writes down every point that it is called at.
+class Recorder final : public Hook {
+ public:
+  Recorder(Words& words, std::string who, int priority)
+      : Hook(priority), words_(words), who_(std::move(who)) {}
+  [[nodiscard]] std::string_view name() const override { return "recorder"; }
+  void after_hook_is_attached(Trainer& trainer) override { note("attached"); }
+  void before_train(Trainer& trainer) override { note("train"); }
+  void after_train(Trainer& trainer) override { note("/train"); }
+  void before_train_epoch(Trainer& trainer) override { note("epoch"); }
+  void after_train_epoch(Trainer& trainer) override { note("/epoch"); }
+  void before_train_iter(Trainer& trainer) override { note("iter"); }
+  void after_train_iter(Trainer& trainer, const StepReport& report) override {
+    note(fmt::format("/iter {}", report.step));
+  }
+  void before_test(Trainer& trainer) override { note("test"); }
+  void before_test_epoch(Trainer& trainer) override { note("test epoch"); }
+  void before_test_iter(Trainer& trainer) override { note("test iter"); }
+  void after_test_iter(Trainer& trainer) override { note("/test iter"); }
+  void after_test_epoch(Trainer& trainer) override { note("/test epoch"); }
+  void after_test(Trainer& trainer, const EvalReport& report) override {
+    note(fmt::format("/test of {} tokens", report.tokens));
+  }
+
+ private:
+  void note(std::string what) {
+    words_.push_back(who_.empty() ? std::move(what) : who_ + ": " + what);
+  }
+  Words& words_;
+  std::string who_;
+};
+
+class Lines final : public Console {
+ public:
+  void line(std::string_view text) override { lines.emplace_back(text); }
+  void live(std::string_view text) override { live_lines.emplace_back(text); }
+  void stream(std::string_view text) override {}
+  [[nodiscard]] bool is_terminal() const override { return terminal; }
+  Words lines, live_lines;
+  bool terminal = false;
+};
+
+/// What rank 0's recorder heard of `work`, of a run of `steps` steps.
+Words heard(TinyRun run, int ranks, const std::function<void(Trainer&)>& work) {
+  Words words;
+  on_engines(run, {.ranks = ranks, .micro_batch = 50}, [&](Engine& engine) {
+    Trainer trainer(engine);
+    Words other;
+    Words& mine = engine.world().speaks() ? words : other;
+    trainer.attach(std::make_unique<Recorder>(mine, "", 5));
+    work(trainer);
+  });
+  return words;
+}
+
+TEST(Hooks, HearEveryPointOfATraining) {
+  // 299 windows of text: five steps of 50 an epoch.
+  const Words words =
+      heard(TinyRun().set("trainer.max_steps", "6"), 1, [](Trainer& trainer) { trainer.fit(); });
+
+  EXPECT_THAT(words,
+              ElementsAre("attached",
+                          "train",
+                          "epoch",
+                          "iter",
+                          "/iter 1",
+                          "iter",
+                          "/iter 2",
+                          "iter",
+                          "/iter 3",
+                          "iter",
+                          "/iter 4",
+                          "iter",
+                          "/iter 5",
+                          "/epoch",
+                          "epoch",
+                          "iter",
+                          "/iter 6",
+                          "/epoch",
+                          "/train"));
+}
+
+TEST(Hooks, HearEveryPointOfAnEvaluation) {
+  // Three batches of two windows of 16 tokens are two rounds of two ranks.
+  EXPECT_THAT(heard(TinyRun(), 2, [](Trainer& trainer) { trainer.test(); }),
+              ElementsAre("attached",
+                          "test",
+                          "test epoch",
+                          "test iter",
+                          "/test iter",
+                          "test iter",
+                          "/test iter",
+                          "/test epoch",
+                          "/test of 96 tokens"));
+}
+
+TEST(Hooks, AreCalledByPriorityAndThenInTheOrderOfTheirAttaching) {
+  Words words;
+  on_engines(TinyRun().set("trainer.max_steps", "0"), {}, [&](Engine& engine) {
+    Trainer trainer(engine);
+    trainer.attach(std::make_unique<Recorder>(words, "late", Hook::kReport));
+    trainer.attach(std::make_unique<Recorder>(words, "early", Hook::kMetric));
+    trainer.attach(std::make_unique<Recorder>(words, "second late", Hook::kReport));
+    words.clear();
+    trainer.fit();
+  });
+
+  EXPECT_THAT(words,
+              ElementsAre("early: train",
+                          "late: train",
+                          "second late: train",
+                          "early: /train",
+                          "late: /train",
+                          "second late: /train"));
+}
+
+TEST(Hooks, ComeWithTheirOwnPriorities) {
+  EXPECT_EQ(LossHook().priority(), 0);
+  EXPECT_EQ(MetricByStepHook().priority(), 10);
+  EXPECT_EQ(MetricByEpochHook().priority(), 10);
+  EXPECT_EQ(ThroughputHook().priority(), 10);
+  EXPECT_EQ(CheckpointHook({}).priority(), 10);
+}
+
+TEST(LossHook, IsTheMeanSinceItsReset) {
+  on_engines(TinyRun(), {}, [](Engine& engine) {
+    Trainer trainer(engine);
+    LossHook hook;
+    EXPECT_EQ(hook.mean(), 0.0);
+    hook.after_train_iter(trainer, {.loss = 7.0});
+    hook.reset();
+    hook.after_train_iter(trainer, {.loss = 3.0});
+    hook.after_train_iter(trainer, {.loss = 4.0});
+    EXPECT_EQ(hook.mean(), 3.5);
+  });
+}
+
+TEST(ThroughputHook, LeavesOutTheFirstSteps) {
+  on_engines(TinyRun(), {}, [](Engine& engine) {
+    Lines console;
+    Trainer trainer(engine, &console);
+    ThroughputHook hook(/*ignored_steps=*/2);
+    for (const double seconds : {100.0, 100.0, 1.0, 3.0})
+      hook.after_train_iter(trainer, {.seconds = seconds, .batch_tokens = 40});
+    EXPECT_EQ(hook.tokens_per_s(), 20.0);
+    hook.after_train(trainer);
+    EXPECT_THAT(console.lines,
+                ElementsAre("throughput 20 tokens/s over 2 steps (the first 2 not counted)"));
+  });
+}
+
+TEST(MetricByEpochHook, TellsTheMeanOfWholeEpochs) {
+  Lines console;
+  double sum = 0.0;
+  on_engines(TinyRun().set("trainer.max_steps", "7"), {.micro_batch = 50}, [&](Engine& engine) {
+    struct Sum final : Hook {
+      explicit Sum(double& sum) : Hook(kMetric), sum_(sum) {}
+      [[nodiscard]] std::string_view name() const override { return "sum"; }
+      void after_train_iter(Trainer& trainer, const StepReport& report) override {
+        if (report.step <= 5) sum_ += report.loss;
+      }
+      double& sum_;
+    };
+    Trainer trainer(engine, &console);
+    trainer.attach(std::make_unique<Sum>(sum));
+    trainer.attach(std::make_unique<MetricByEpochHook>());
+    trainer.fit();
+  });
+
+  EXPECT_THAT(console.lines,
+              ElementsAre(fmt::format("epoch 1 | 5 steps | mean loss {:.4f}", sum / 5)));
+}
+
+TEST(MetricByStepHook, SaysWhenCommunicationTakesMostOfTheTime) {
+  on_engines(TinyRun().set("steps_per_print", "1000"), {.ranks = 2}, [](Engine& engine) {
+    for (const bool much : {true, false}) {
+      Lines console;
+      Trainer trainer(engine, &console);
+      MetricByStepHook hook;
+      for (int step = 1; step <= 30; ++step)
+        hook.after_train_iter(trainer, {.step = step, .seconds = 1.0, .comm_s = much ? 0.6 : 0.4});
+      const Words& lines = console.lines;
+      if (!engine.world().speaks()) {
+        EXPECT_THAT(lines, IsEmpty());
+      } else if (much) {
+        EXPECT_THAT(lines,
+                    ::testing::Contains(HasSubstr("communication takes 60% of the time; fewer "
+                                                  "ranks (-n 1) would likely be faster"))
+                        .Times(1));
+      } else {
+        EXPECT_THAT(lines, ::testing::Not(::testing::Contains(HasSubstr("communication"))));
+      }
+    }
+  });
+}
+
+TEST(ProgressHook, KeepsABarOnATerminalAlone) {
+  for (const bool terminal : {true, false}) {
+    Lines console;
+    console.terminal = terminal;
+    on_engines(TinyRun().set("trainer.max_steps", "2"), {}, [&](Engine& engine) {
+      Trainer trainer(engine, &console);
+      trainer.attach(std::make_unique<ProgressHook>());
+      trainer.fit();
+    });
+    ASSERT_EQ(console.live_lines.size(), terminal ? 3U : 1U);
+    EXPECT_EQ(console.live_lines.back(), "");  // gone at the end
+    if (terminal) {
+      EXPECT_THAT(console.live_lines[0], HasSubstr("1/2  loss "));
+      EXPECT_THAT(console.live_lines[0], HasSubstr("tok/s  ETA "));
+    }
+  }
+}
+
+/// Index i of an update, from 0: norms are clipped where i > warm-up.
+TEST(Clipping, BeginsAfterTheWarmUpWhereThatIsAsked) {
+  TinyRun run;
+  run.set("optimizer", R"({"type": "SGD", "params": {"lr": 0.05}})")
+      .set("scheduler.params.warmup_num_steps", "3")
+      .set("trainer.clip_after_warmup", "true");
+  const auto free = TinyRun(run).set("gradient_clipping", "0").train({}, 7);
+  const auto clipped = TinyRun(run).set("gradient_clipping", "1e-3").train({}, 7);
+
+  // The loss of the step after update 3 is the last that knows no clipping.
+  for (std::size_t step = 0; step <= 4; ++step)
+    EXPECT_EQ(clipped.losses[step], free.losses[step]) << step;
+  EXPECT_NE(clipped.losses[5], free.losses[5]);
+}
+
+}  // namespace
+}  // namespace tessera::engine
