@@ -2,6 +2,7 @@
 #include "tessera/cli/arguments.h"
 
 #include <cstdio>
+#include <utility>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -15,6 +16,7 @@ namespace tessera::cli {
 struct Arguments::Parser {
   std::string command;
   CLI::App app;
+  std::vector<std::string> also;
 };
 
 Arguments::Arguments(const std::string& command,
@@ -70,6 +72,10 @@ void Arguments::flag(const std::string& names, bool& target, const std::string& 
   parser_->app.add_flag(names, target, help);
 }
 
+void Arguments::also(std::vector<std::string> names) {
+  parser_->also = std::move(names);
+}
+
 void Arguments::common(Common& target, bool has_json) {
   flag("-q,--quiet", target.quiet, "Say only what went wrong");
   flag("-v,--verbose", target.verbose, "Say more");
@@ -89,7 +95,7 @@ bool Arguments::parse(const std::vector<std::string>& words) {
   }
   const std::vector<std::string> extra = app.remaining();
   if (extra.empty()) return true;
-  std::vector<std::string> known;
+  std::vector<std::string> known = parser_->also;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames())
       known.push_back("--" + name);

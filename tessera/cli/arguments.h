@@ -45,6 +45,8 @@ class Arguments {
   /// `names`: "--out" or "-n,--num-gpus". A vector collects every use.
   void option(const std::string& names, Target target, const std::string& help);
   void flag(const std::string& names, bool& target, const std::string& help);
+  /// Options that were taken before, for the nearest name of an unknown one.
+  void also(std::vector<std::string> names);
   /// --quiet, -v and, if the command can write it, --json.
   void common(Common& target, bool has_json = false);
 

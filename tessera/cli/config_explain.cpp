@@ -17,7 +17,6 @@
 #include "tessera/config/deepspeed_keys.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/explain.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::cli {
@@ -44,6 +43,7 @@ bool parse(ExplainWords& words, const std::vector<std::string>& line) {
   arguments.option("--set", &words.set, "KEY=VALUE: overrides a key of FILE");
   arguments.flag("--strict", words.strict, "Exit 2 if train would refuse anything");
   arguments.common(words.common, /*has_json=*/true);
+  arguments.also(foreign_flag_names());
   return arguments.parse(line);
 }
 
@@ -75,9 +75,7 @@ int explain_file(const std::vector<std::string>& line) {
   TESSERA_REQUIRE(!file.empty(), Config, "tessera config explain: FILE is missing", "");
   json::Value source = read_config(file);
   const bool pure = config::is_pure_deepspeed(source, planner::config_paths());
-  apply(foreign, source);
-  for (const std::string& assignment : words.set)
-    planner::apply_override(source, assignment);
+  apply(foreign, source, words.set);
 
   const planner::Explanation explanation = planner::explain_config(source, ranks_of(words), file);
   const std::string out = words.common.json ? planner::as_json(explanation).dump(2) + "\n"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <initializer_list>
 #include <optional>
 #include <string_view>
@@ -23,12 +24,13 @@ enum class Kind : std::uint8_t {
   Text,
   Switch,
   Config,
-  Ignored,    // with a value that nobody needs
-  Beta,       // of Adam: key is the index
-  One,        // of several hosts: the value must say that there is one
-  Told,       // has no meaning here: key is why
-  ToldValue,  // the same with a value
-  Refused,    // cannot be done: key is what to do instead
+  Ignored,     // with a value that nobody needs
+  Beta,        // of Adam: key is the index
+  One,         // of several hosts: the value must say that there is one
+  Told,        // has no meaning here: key is why
+  ToldValue,   // the same with a value
+  ToldSwitch,  // the same with true or false, or nothing
+  Refused,     // cannot be done: key is what to do instead
 };
 
 struct Flag {
@@ -38,6 +40,7 @@ struct Flag {
 };
 constexpr std::string_view kBetas = "betas#";               // and the index
 constexpr std::string_view kWarmup = "warmup";              // resolved when the schedule is known
+constexpr std::string_view kRatio = "warmup of the run";    // resolved when its length is known
 constexpr std::string_view kVirtual = "layers of a chunk";  // resolved when the stages are known
 constexpr std::string_view kLocal = "local ranks are forks, they meet without it";
 constexpr std::string_view kNoSsh =
@@ -65,6 +68,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--logging_steps", Kind::Number, "steps_per_print"},
     {"--warmup_steps", Kind::Number, kWarmup},
     {"--num_warmup_steps", Kind::Number, kWarmup},
+    {"--warmup_ratio", Kind::Number, kRatio},
     {"--lr_scheduler_type", Kind::Text, "scheduler.type"},
     {"--weight_decay", Kind::Number, "optimizer.weight_decay"},
     {"--adam_beta1", Kind::Beta, "0"},
@@ -98,6 +102,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--no_local_rank", Kind::Told, kLocal},
     {"--no_python", Kind::Told, "there is no script"},
     {"--module", Kind::Told, "there is no script"},
+    {"--tf32", Kind::ToldSwitch, "CPUs have no such products: fp32 is computed in full"},
     {"--do_train", Kind::Told, "train is the command"},
     {"--save_pid", Kind::Told, "run.dir/lock names the process"},
     {"--enable_each_rank_log", Kind::ToldValue, "run.dir/logs has a file for each rank"},
@@ -155,7 +160,7 @@ class Reader {
 
  private:
   static bool belongs(const std::string& word, Kind kind) {
-    if (kind == Kind::Switch) return truth(word).has_value();
+    if (kind == Kind::Switch || kind == Kind::ToldSwitch) return truth(word).has_value();
     const bool negative =
         word.size() > 1 && word[0] == '-' && (word[1] == '.' || (word[1] >= '0' && word[1] <= '9'));
     return word.empty() || word[0] != '-' || negative;
@@ -201,6 +206,10 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
   const std::optional<std::string> value = reader.value(flag.kind);
   if (flag.kind == Kind::Config && flag.name.find("config") == std::string_view::npos)
     return read_config_flag(typed, value, out);
+  if (flag.kind == Kind::ToldSwitch) {
+    out.notes.push_back(fmt::format("{} has no meaning here: {}", typed, flag.key));
+    return;
+  }
   if (flag.kind == Kind::Switch) {
     const auto on = value ? truth(*value) : std::optional(true);
     TESSERA_REQUIRE(on.has_value(), Config, fmt::format("{}: expected true or false", typed), "");
@@ -267,6 +276,24 @@ std::optional<std::int64_t> integer_at(const json::Value& source,
   return at != nullptr && at->is_number() ? at->as_integer() : std::nullopt;
 }
 
+// Hugging Face's: a share of all steps, unless steps are given.
+void set_warmup_ratio(json::Value& source, const ForeignFlags::Setting& setting) {
+  const double ratio = setting.value.as_double();
+  TESSERA_REQUIRE(ratio >= 0.0 && ratio <= 1.0,
+                  Config,
+                  fmt::format("{} {}: expected 0 to 1", setting.flag, setting.value.dump()),
+                  "--warmup_ratio 0.03 is 3 steps in a hundred");
+  const auto steps = integer_at(source, {"trainer", "max_steps"});
+  TESSERA_REQUIRE(steps.has_value(),
+                  Config,
+                  fmt::format("{} needs the number of steps, and trainer.max_steps is not given: "
+                              "that of epochs is known when the data is read",
+                              setting.flag),
+                  "add --max_steps 1000, or give --warmup_steps instead");
+  const auto warmup = static_cast<std::int64_t>(std::ceil(static_cast<double>(*steps) * ratio));
+  planner::set_key(source, warmup_key(source), json::Value::integer(warmup), setting.flag);
+}
+
 // Megatron-LM counts the layers of a chunk, and tessera the chunks of a stage.
 void set_chunks(json::Value& source, const ForeignFlags::Setting& setting) {
   const std::int64_t stages = integer_at(source, {"parallel", "pipeline", "size"}).value_or(1);
@@ -310,15 +337,21 @@ ForeignFlags take_foreign_flags(std::vector<std::string>& words) {
   return out;
 }
 
-void apply(const ForeignFlags& flags, json::Value& source) {
+void apply(const ForeignFlags& flags, json::Value& source, std::span<const std::string> overrides) {
   // "pipeline": 2 has no size that a flag could set.
   source = planner::spell_out_parallel(std::move(source));
-  const ForeignFlags::Setting* chunks = nullptr;
+  const ForeignFlags::Setting *chunks = nullptr, *ratio = nullptr;
+  bool warmup_given = false;
   for (const ForeignFlags::Setting& setting : flags.settings) {
     if (setting.key == kVirtual) {
       chunks = &setting;
       continue;
     }
+    if (setting.key == kRatio) {
+      ratio = &setting;
+      continue;
+    }
+    if (setting.key == kWarmup) warmup_given = warmup_given || setting.value.as_double() > 0;
     if (setting.key.starts_with(kBetas)) {
       set_beta(source, setting.key.back() == '1' ? 1 : 0, setting);
       continue;
@@ -327,6 +360,17 @@ void apply(const ForeignFlags& flags, json::Value& source) {
     planner::set_key(source, key, setting.value, setting.flag);
   }
   if (chunks != nullptr) set_chunks(source, *chunks);
+  for (const std::string& assignment : overrides)
+    planner::apply_override(source, assignment);
+  if (ratio != nullptr && !warmup_given) set_warmup_ratio(source, *ratio);
+}
+
+std::vector<std::string> foreign_flag_names() {
+  std::vector<std::string> out;
+  for (const Flag& flag : kFlags) {
+    if (flag.name.starts_with("--")) out.emplace_back(flag.name);
+  }
+  return out;
 }
 
 std::string foreign_flags_help() {
@@ -334,8 +378,9 @@ std::string foreign_flags_help() {
       "Flags of DeepSpeed, Hugging Face and Megatron-LM set the key of the same meaning:";
   std::string line = "\n ";
   for (const Flag& flag : kFlags) {
-    if (flag.kind == Kind::Refused || flag.kind == Kind::Told || flag.kind == Kind::ToldValue)
-      continue;
+    const bool told =
+        flag.kind == Kind::Told || flag.kind == Kind::ToldValue || flag.kind == Kind::ToldSwitch;
+    if (flag.kind == Kind::Refused || told) continue;
     if (line.size() + flag.name.size() > 96) {
       out += line;
       line = "\n ";

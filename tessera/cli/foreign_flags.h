@@ -2,6 +2,7 @@
 // Flags that scripts for DeepSpeed, Hugging Face and Megatron-LM pass, as the keys that they set.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,11 +27,16 @@ struct ForeignFlags {
 /// for a launcher's flag that asks for other hosts or a search.
 ForeignFlags take_foreign_flags(std::vector<std::string>& words);
 
-/// Sets the keys in `source`. `warmup_steps` becomes the parameter that the schedule knows, and
-/// without a schedule Hugging Face's default one, linear. Layers of a virtual pipeline stage become
-/// chunks: Error{Config} where the model does not divide into them.
-void apply(const ForeignFlags& flags, json::Value& source);
+/// Sets the keys in `source`, then those of `overrides` (--set). `warmup_steps` becomes the
+/// parameter that the schedule knows, and without a schedule Hugging Face's default one, linear; a
+/// warm-up ratio does where no steps are given, and needs trainer.max_steps. Layers of a virtual
+/// pipeline stage become chunks: Error{Config} where the model does not divide into them.
+void apply(const ForeignFlags& flags,
+           json::Value& source,
+           std::span<const std::string> overrides = {});
 
+/// All of them, with two dashes.
+std::vector<std::string> foreign_flag_names();
 /// Lines for --help.
 std::string foreign_flags_help();
 

@@ -20,7 +20,6 @@
 #include "tessera/engine/run.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::cli {
@@ -54,6 +53,7 @@ bool parse(TrainWords& words, const std::vector<std::string>& line) {
   arguments.flag(
       "--dry-run,--dry_run", words.dry_run, "Check everything, print the table, start nothing");
   arguments.common(words.common, /*has_json=*/true);
+  arguments.also(foreign_flag_names());
   return arguments.parse(line);
 }
 
@@ -107,9 +107,7 @@ int train(const std::vector<std::string>& line) {
 
   const int ranks = ranks_of(words.ranks);
   json::Value source = read_config(path);
-  apply(foreign, source);
-  for (const std::string& assignment : words.set)
-    planner::apply_override(source, assignment);
+  apply(foreign, source, words.set);
   planner::Plan plan = planner::make_plan(source, ranks, path);
   plan.quiet = words.common.quiet || words.common.json;
 

@@ -65,6 +65,7 @@ bool parse(VerifyWords& words, const std::vector<std::string>& line) {
   arguments.option(
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
   arguments.common(words.common, /*has_json=*/true);
+  arguments.also(foreign_flag_names());
   return arguments.parse(line);
 }
 
@@ -85,9 +86,7 @@ json::Value source_of(const VerifyWords& words,
                       const ForeignFlags& foreign,
                       const std::string& path) {
   json::Value source = read_config(path);
-  apply(foreign, source);
-  for (const std::string& assignment : words.set)
-    planner::apply_override(source, assignment);
+  apply(foreign, source, words.set);
   // More threads would cut sums by the number of cores that a rank happens to have.
   planner::set_key(source, "run.threads_per_rank", json::Value::integer(1), "tessera verify");
   return source;

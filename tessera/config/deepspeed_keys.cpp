@@ -138,7 +138,9 @@ class Taker {
     std::vector<std::string> out;
     const auto add = [&](std::string_view candidate) {
       const std::string_view key = key_inside(candidate, path);
-      if (!key.empty()) out.emplace_back(key);
+      // Keys that are done stand in both lists.
+      if (!key.empty() && std::find(out.begin(), out.end(), key) == out.end())
+        out.emplace_back(key);
     };
     for (const std::string& key : own_)
       add(key);
@@ -191,7 +193,10 @@ class Taker {
   bool check_type(const json::Value& value, const std::string& path, const DeepSpeedKey& row) {
     if (has_type(value, row.type)) return true;
     const std::string found = value.is_string() ? value.dump() : std::string(value.type_name());
-    problems_.add(value.place, path, fmt::format("expected {}, found {}", words(row.type), found));
+    problems_.add(value.place,
+                  path,
+                  fmt::format("expected {}, found {}", words(row.type), found),
+                  fmt::format("write {}", words(row.type)));
     return false;
   }
 
@@ -342,7 +347,8 @@ json::Value with_new_names(json::Value source, Problems& problems) {
     if (!has_type(value, row.type) && !is_auto(value)) {
       problems.add(value.place,
                    std::string(row.path),
-                   fmt::format("expected {}, found {}", words(row.type), value.type_name()));
+                   fmt::format("expected {}, found {}", words(row.type), value.type_name()),
+                   fmt::format("write {}", words(row.type)));
       continue;
     }
     if (!row.off.empty() && value.is_bool()) {

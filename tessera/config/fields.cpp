@@ -2,6 +2,9 @@
 #include "tessera/config/fields.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -52,9 +55,7 @@ class Reader : public Fields {
       return;
     }
     origins_.note_all(path, *value);
-    const std::size_t before = problems_.list().size();
     std::visit([&](auto* member) { assign(member, *value, path, doc); }, slot);
-    problems_.explain_from(before, doc.text);
   }
 
   void begin(std::string_view key, std::string_view) override {
@@ -111,8 +112,12 @@ class Reader : public Fields {
     }
   }
 
-  void mismatch(const json::Value& value, const std::string& path, const std::string& expected) {
-    std::string fix = value.is_null() ? "remove the key to get its default" : "";
+  // `fix`: what to type where the value is neither null nor "auto".
+  void mismatch(const json::Value& value,
+                const std::string& path,
+                const std::string& expected,
+                std::string fix) {
+    if (value.is_null()) fix = "remove the key to get its default";
     if (value.is_string() && value.as_string() == "auto")
       fix = "\"auto\" has no meaning for this key: remove it to get its default";
     problems_.add(
@@ -130,12 +135,52 @@ class Reader : public Fields {
     problems_.add(value.place,
                   path,
                   "expected " + bound + unit_of(doc) + ", found " + brief(value),
-                  allowed ? "set it to " + text::number(nearest) : "");
+                  allowed ? "set it to " + text::number(nearest)
+                          : "choose a number above " + text::number(nearest));
     return false;
   }
 
+  // The number that the quotes hide, or one that the key takes: its default where that is known.
+  template <class T>
+  static std::string number_fix(const json::Value& value,
+                                std::string_view kind,
+                                T standard,
+                                const Doc& doc) {
+    const bool whole = std::is_integral_v<T>;
+    if (value.is_string()) {
+      double hidden = 0;
+      const std::string_view text = text::trim(value.as_string());
+      const auto read = std::from_chars(text.data(), text.data() + text.size(), hidden);
+      const bool all = read.ec == std::errc() && read.ptr == text.data() + text.size();
+      const bool fits = hidden >= doc.min && hidden <= doc.max && std::isfinite(hidden);
+      if (all && fits && (!whole || hidden == std::floor(hidden)))
+        return fmt::format("write {}, without quotes", text::number(hidden));
+    }
+    double example = std::clamp(static_cast<double>(standard), doc.min, doc.max);
+    constexpr double kSane = 1e9;
+    if (whole && value.is_number() && std::abs(value.as_double()) < kSane)
+      example = std::clamp(std::floor(value.as_double()), doc.min, doc.max);
+    if (doc.above_min && example == doc.min) example = std::min(doc.min + 1, doc.max);
+    return fmt::format("write {}, such as {}", kind, text::number(example));
+  }
+  static std::string string_fix(const json::Value& value, const Doc& doc) {
+    if (!doc.choices.empty())
+      return fmt::format("choose one of: \"{}\"", text::join(doc.choices, "\", \""));
+    const bool plain = value.is_bool() || value.is_number();
+    return plain ? fmt::format("write \"{}\", in double quotes", value.dump())
+                 : "write a text in double quotes";
+  }
+  static std::string array_fix(const json::Value& value, const std::vector<double>& standard) {
+    if (value.is_number()) return fmt::format("write [{}]", value.dump());
+    std::vector<std::string> words;
+    for (const double number : standard)
+      words.push_back(text::number(number));
+    return fmt::format("write a list, such as [{}]",
+                       words.empty() ? "1, 2" : text::join(words, ", "));
+  }
+
   void assign(bool* member, const json::Value& value, const std::string& path, const Doc&) {
-    if (!value.is_bool()) return mismatch(value, path, "true or false");
+    if (!value.is_bool()) return mismatch(value, path, "true or false", "write true or false");
     *member = value.as_bool();
   }
 
@@ -143,14 +188,15 @@ class Reader : public Fields {
               const json::Value& value,
               const std::string& path,
               const Doc& doc) {
-    if (!value.is_number()) return mismatch(value, path, "an integer");
-    const auto integer = value.as_integer();
-    if (!integer) return mismatch(value, path, "an integer");
+    const auto integer = value.is_number() ? value.as_integer() : std::nullopt;
+    if (!integer)
+      return mismatch(value, path, "an integer", number_fix(value, "an integer", *member, doc));
     if (in_range(static_cast<double>(*integer), value, path, doc)) *member = *integer;
   }
 
   void assign(double* member, const json::Value& value, const std::string& path, const Doc& doc) {
-    if (!value.is_number()) return mismatch(value, path, "a number");
+    if (!value.is_number())
+      return mismatch(value, path, "a number", number_fix(value, "a number", *member, doc));
     if (in_range(value.as_double(), value, path, doc)) *member = value.as_double();
   }
 
@@ -158,7 +204,7 @@ class Reader : public Fields {
               const json::Value& value,
               const std::string& path,
               const Doc& doc) {
-    if (!value.is_string()) return mismatch(value, path, "a string");
+    if (!value.is_string()) return mismatch(value, path, "a string", string_fix(value, doc));
     const std::string& text = value.as_string();
     if (!doc.choices.empty() &&
         std::find(doc.choices.begin(), doc.choices.end(), text) == doc.choices.end()) {
@@ -173,7 +219,8 @@ class Reader : public Fields {
               const json::Value& value,
               const std::string& path,
               const Doc& doc) {
-    if (!value.is_array()) return mismatch(value, path, "an array of numbers");
+    if (!value.is_array())
+      return mismatch(value, path, "an array of numbers", array_fix(value, *member));
     assign_items(member, value, path, doc);
   }
 
@@ -187,7 +234,9 @@ class Reader : public Fields {
       *member = {one};
       return;
     }
-    if (!value.is_array()) return mismatch(value, path, "a string or an array of strings");
+    if (!value.is_array())
+      return mismatch(
+          value, path, "a string or an array of strings", "write a list: [\"one\", \"two\"]");
     assign_items(member, value, path, doc);
   }
 

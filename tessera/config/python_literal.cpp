@@ -239,6 +239,7 @@ class Python {
         ++at_;
       const std::string dotted(text_.substr(begin, at_ - begin));
       skip(/*lines=*/false);
+      if (take_empty_call()) return json::Value::string(dotted + "()");
       if (peek() == '(' || peek() == '[') refuse_call(begin, dotted);
       return json::Value::string(dotted);
     }
@@ -246,9 +247,20 @@ class Python {
     if (peek() == '(') {
       if (word == "dict") return dict_call();
       if (word == "list" || word == "tuple") return sequence_call();
+      // An object that needs nothing said is a word: NAME().
+      if (take_empty_call()) return json::Value::string(word + "()");
       refuse_call(begin, word);
     }
     return assigned(word, begin);
+  }
+  bool take_empty_call() {
+    if (peek() != '(') return false;
+    std::size_t end = at_ + 1;
+    while (end < text_.size() && std::isspace(static_cast<unsigned char>(text_[end])) != 0)
+      ++end;
+    if (end >= text_.size() || text_[end] != ')') return false;
+    at_ = end + 1;
+    return true;
   }
   [[noreturn]] void refuse_call(std::size_t at, const std::string& name) const {
     fail(at, fmt::format("{}(...) would have to be executed", name), "write the value itself");

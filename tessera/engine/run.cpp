@@ -62,6 +62,12 @@ data::TokenizeOptions tokenize_options(const planner::Plan& plan,
   return how;
 }
 
+/// All of them; the first table has no room for many.
+void tell_notes(const planner::Plan& plan) {
+  for (const std::string& note : plan.notes)
+    log::info("note: " + note);
+}
+
 /// What every rank does once it is part of a world.
 int train_rank(planner::Plan plan,
                comm::World& world,
@@ -75,6 +81,7 @@ int train_rank(planner::Plan plan,
   Engine engine(plan, world, data);
   for (const std::string& line : planner::build_lines(plan, world.rank()))
     log::info(line);
+  if (world.rank() == 0) tell_notes(plan);
   if (resume.checkpoint) {
     engine.load(planner::open_training(*resume.checkpoint, plan));
   } else {
@@ -117,7 +124,8 @@ void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bo
 planner::TableFacts table_facts(const planner::Plan& plan,
                                 const data::Datasets& data,
                                 const RunFolder& folder,
-                                const ResumePoint& resume) {
+                                const ResumePoint& resume,
+                                bool dry_run) {
   planner::TableFacts facts;
   facts.train_tokens = data.train_tokens;
   facts.validation_tokens = data.validation_tokens;
@@ -128,6 +136,7 @@ planner::TableFacts table_facts(const planner::Plan& plan,
   facts.resume_step = resume.step;
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
   facts.changes = resume.changes;
+  facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
   return facts;
 }
 
@@ -156,9 +165,10 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
   if (!mine.quiet && mine.console != nullptr) {
     for (const std::string& line :
-         planner::first_table(plan, table_facts(plan, *data, folder, resume)))
+         planner::first_table(plan, table_facts(plan, *data, folder, resume, command.dry_run)))
       mine.console->line(line);
   }
+  if (command.dry_run && speaks) tell_notes(plan);
   if (const auto code = finished_already(plan, resume, folder, mine)) return *code;
   if (command.dry_run) early.reset();  // from here on it only reads, for as long as that takes
   check_resume_point(resume, plan, /*all_of_it=*/command.dry_run);

@@ -9,6 +9,7 @@ namespace {
 struct AdagradOptions {
   double lr = 0.01, lr_decay = 0.0, weight_decay = 0.0, initial_accumulator_value = 0.0,
          eps = 1e-10;
+  ConstructorWords words;
 
   void describe(config::Fields& f) {
     f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
@@ -20,6 +21,7 @@ struct AdagradOptions {
             initial_accumulator_value,
             {.text = "What the sum of squared gradients starts from.", .min = 0});
     f.field("eps", eps, {.text = "Added to the divisor.", .min = 0});
+    words.describe(f);
   }
 };
 
@@ -50,7 +52,9 @@ class Adagrad final : public Rule {
 std::unique_ptr<Rule> make_adagrad(const json::Value& params,
                                    config::Problems& problems,
                                    config::Origins& origins) {
-  return std::make_unique<Adagrad>(read_rule_params<AdagradOptions>(params, problems, origins));
+  const auto options = read_rule_params<AdagradOptions>(params, problems, origins);
+  options.words.check(params, problems);
+  return std::make_unique<Adagrad>(options);
 }
 
 TESSERA_OPTIMIZER("Adagrad", make_adagrad);

@@ -38,10 +38,12 @@ void AdamOptions::describe(config::Fields& f) {
           {.text = "First updates that move the running means and leave the weights alone.",
            .unit = "steps",
            .min = 0});
+  words.describe(f);
 }
 
 void AdamOptions::check(const json::Value& params, config::Problems& problems) {
   check_betas(betas, AdamOptions{}.betas, params, problems);
+  words.check(params, problems);
   if (!adamw_mode) return;
   if (params.find("adam_w_mode") != nullptr && *adamw_mode != adam_w_mode) {
     problems.add(place_of(params, "adamw_mode"),
@@ -94,24 +96,20 @@ struct AdamWOptions : AdamOptions {
   AdamWOptions() { weight_decay = 0.01; }
 };
 
-template <class Options>
-std::unique_ptr<Rule> make(const json::Value& params,
-                           config::Problems& problems,
-                           config::Origins& origins) {
-  auto options = read_rule_params<Options>(params, problems, origins);
-  options.check(params, problems);
-  return adam(std::move(options));
-}
-
 std::unique_ptr<Rule> make_adamw(const json::Value& params,
                                  config::Problems& problems,
                                  config::Origins& origins) {
-  return make<AdamWOptions>(params, problems, origins);
+  auto options = read_rule_params<AdamWOptions>(params, problems, origins);
+  options.check(params, problems);
+  options.adam_w_mode = true;  // as in DeepSpeed and torch the name decides, whatever is written
+  return adam(std::move(options));
 }
 std::unique_ptr<Rule> make_adam(const json::Value& params,
                                 config::Problems& problems,
                                 config::Origins& origins) {
-  return make<AdamOptions>(params, problems, origins);
+  auto options = read_rule_params<AdamOptions>(params, problems, origins);
+  options.check(params, problems);
+  return adam(std::move(options));
 }
 
 TESSERA_OPTIMIZER("AdamW", make_adamw);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/optim/params.h"
 #include "tessera/optim/rule.h"
 
 namespace tessera::optim {
@@ -18,6 +19,7 @@ struct AdamOptions {
   bool bias_correction = true, torch_adam = false, adam_w_mode = true;
   std::optional<bool> adamw_mode = {};  ///< another name of adam_w_mode; check() joins them
   std::int64_t hold_steps = 0;
+  ConstructorWords words = {};
 
   void describe(config::Fields& f);
   void check(const json::Value& params, config::Problems& problems);

@@ -25,6 +25,7 @@ struct MomentOptions {
   double lr = 1e-3, eps = 1e-8, weight_decay = 0.0;
   std::vector<double> betas = {0.9, 0.999};
   bool bias_correction = true;
+  ConstructorWords words;
 
   void describe(config::Fields& f) {
     f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
@@ -38,6 +39,7 @@ struct MomentOptions {
     f.field("bias_correction",
             bias_correction,
             {.text = "Correct the running means for their start at zero."});
+    words.describe(f);
   }
 };
 
@@ -197,6 +199,7 @@ template <class Options>
 Options read(const json::Value& params, config::Problems& problems, config::Origins& origins) {
   auto options = read_rule_params<Options>(params, problems, origins);
   check_betas(options.betas, MomentOptions{}.betas, params, problems);
+  options.words.check(params, problems);
   return options;
 }
 

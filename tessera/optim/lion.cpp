@@ -10,8 +10,9 @@ namespace tessera::optim {
 namespace {
 
 struct LionOptions {
-  double lr = 1e-4, weight_decay = 0.0;
-  std::vector<double> betas = {0.9, 0.99};
+  double lr = 1e-3, weight_decay = 0.0;
+  std::vector<double> betas = {0.9, 0.999};
+  ConstructorWords words;
 
   void describe(config::Fields& f) {
     f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
@@ -19,6 +20,7 @@ struct LionOptions {
             betas,
             {.text = "Interpolation for the step, and decay of the momentum.", .min = 0, .max = 1});
     f.field("weight_decay", weight_decay, {.text = "Decay of the weights.", .min = 0});
+    words.describe(f);
   }
 };
 
@@ -51,6 +53,7 @@ std::unique_ptr<Rule> make_lion(const json::Value& params,
                                 config::Origins& origins) {
   auto options = read_rule_params<LionOptions>(params, problems, origins);
   check_betas(options.betas, LionOptions{}.betas, params, problems);
+  options.words.check(params, problems);
   return std::make_unique<Lion>(std::move(options));
 }
 

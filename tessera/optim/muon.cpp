@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Muon: hidden matrices move along their momentum made orthogonal; vectors, tables and heads move
-// by AdamW, at a rate of its own. Source: Jordan et al. 2024; keys as in torch.optim.Muon, those of
-// AdamW with "adam_" before them.
+// by AdamW. Source: Jordan et al. 2024; keys as in DeepSpeed, where `lr` and `weight_decay` are of
+// both halves, `betas` and `eps` of AdamW, and as in torch.optim.Muon beside them.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "tessera/ops/newton_schulz.h"
 #include "tessera/optim/adam.h"
@@ -14,23 +17,28 @@
 namespace tessera::optim {
 namespace {
 
+/// `lr` and `adam_lr` after check(): of hidden matrices and of AdamW.
 struct MuonOptions {
-  double lr = 0.02, momentum = 0.95, weight_decay = 0.0, eps = 1e-7;
-  double adam_lr = 3e-4, adam_eps = 1e-10, adam_weight_decay = 0.0;
-  bool nesterov = true;
+  double lr = 0.02, momentum = 0.95, weight_decay = 0.0, ns_eps = 1e-7;
+  std::optional<double> muon_lr, adam_lr, eps, adam_eps, adam_weight_decay;  ///< check() joins them
+  bool nesterov = true, torch_adam = false, adam_w_mode = true, fp32_optimizer_states = true;
   std::int64_t ns_steps = 5;
   std::vector<double> ns_coefficients = {3.4445, -4.7750, 2.0315};
-  std::vector<double> adam_betas = {0.9, 0.95};
-  std::string adjust_lr_fn = "original";
+  std::vector<double> betas = {0.9, 0.95}, adam_betas = {0.9, 0.95};
+  std::string ns_method = "gram", adjust_lr_fn = "original";
 
   void describe(config::Fields& f) {
-    f.field("lr",
-            lr,
-            {.text = "Learning rate of hidden matrices, before the schedule.",
-             .min = 0,
-             .above_min = true});
+    f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0, .above_min = true});
+    f.field(
+        "muon_lr",
+        muon_lr,
+        {.text = "That of hidden matrices.", .min = 0, .above_min = true, .default_text = "lr"});
     f.field("momentum", momentum, {.text = "Decay of the momentum.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Decay of hidden matrices.", .min = 0});
+    f.field("weight_decay", weight_decay, {.text = "Decay of the weights.", .min = 0});
+    describe_direction(f);
+    describe_adam(f);
+  }
+  void describe_direction(config::Fields& f) {
     f.field("nesterov", nesterov, {.text = "Look ahead by one step of momentum."});
     f.field("ns_steps",
             ns_steps,
@@ -41,30 +49,73 @@ struct MuonOptions {
     f.field("ns_coefficients",
             ns_coefficients,
             {.text = "a, b, c of a round: X = a X + (b A + c A^2) X with A = X X^T."});
-    f.field("eps", eps, {.text = "Least norm that a momentum is divided by.", .min = 0});
+    f.field("ns_eps", ns_eps, {.text = "Least norm that a momentum is divided by.", .min = 0});
+    f.field("ns_method",
+            ns_method,
+            {.text = "DeepSpeed's choice between two ways to the same rounds; there is one here.",
+             .choices = {"gram", "standard"}});
     f.field("adjust_lr_fn",
             adjust_lr_fn,
             {.text = "Factor on lr of a matrix of R rows and C columns: sqrt(max(1, R / C)), or "
                      "0.2 sqrt(max(R, C)), with which rates of AdamW fit.",
              .choices = {"original", "match_rms_adamw"}});
-    f.field(
-        "adam_lr",
-        adam_lr,
-        {.text = "Learning rate of AdamW; it follows the schedule in proportion to lr.", .min = 0});
-    f.field("adam_betas",
-            adam_betas,
+  }
+  void describe_adam(config::Fields& f) {
+    f.field("adam_lr",
+            adam_lr,
+            {.text = "Learning rate of AdamW; it follows the schedule in proportion.",
+             .min = 0,
+             .default_text = "lr where that is given, else 3e-4"});
+    f.field("betas",
+            betas,
             {.text = "AdamW's decay of the running means of the gradient and of its square.",
              .min = 0,
              .max = 1});
-    f.field("adam_eps", adam_eps, {.text = "Added to AdamW's divisor.", .min = 0});
+    f.field("adam_betas",
+            adam_betas,
+            {.text = "Another name of betas.", .min = 0, .max = 1, .default_text = "betas"});
+    f.field("eps", eps, {.text = "Added to AdamW's divisor.", .min = 0, .default_text = "1e-10"});
+    f.field(
+        "adam_eps", adam_eps, {.text = "Another name of eps.", .min = 0, .default_text = "eps"});
     f.field("adam_weight_decay",
             adam_weight_decay,
-            {.text = "Decay of the weights that AdamW updates.", .min = 0});
+            {.text = "Decay of the weights that AdamW updates.",
+             .min = 0,
+             .default_text = "weight_decay"});
+    f.field(
+        "adam_w_mode",
+        adam_w_mode,
+        {.text = "AdamW decays the weights themselves (true) or through the gradient (false)."});
+    f.field("torch_adam", torch_adam, {.text = "As for Adam."});
+    f.field("fp32_optimizer_states", fp32_optimizer_states, {.text = "As for Adam."});
   }
 
   void check(const json::Value& params, config::Problems& problems) {
     check_below_one(momentum, "momentum", params, problems);
-    check_betas(adam_betas, MuonOptions{}.adam_betas, params, problems, "adam_betas");
+    check_betas(betas, MuonOptions{}.betas, params, problems);
+    check_betas(adam_betas, MuonOptions{}.betas, params, problems, "adam_betas");
+    ConstructorWords{.fp32_optimizer_states = fp32_optimizer_states}.check(params, problems);
+    const bool both = is_given(params, "betas") && is_given(params, "adam_betas");
+    if (both && betas != adam_betas) refuse_two("adam_betas", "betas", params, problems);
+    if (eps && adam_eps && *eps != *adam_eps) refuse_two("adam_eps", "eps", params, problems);
+    if (!is_given(params, "adam_betas")) adam_betas = betas;
+    constexpr double kOwnRate = 3e-4;
+    if (!adam_lr) adam_lr = is_given(params, "lr") ? lr : kOwnRate;
+    if (!adam_eps) adam_eps = eps.value_or(1e-10);
+    if (!adam_weight_decay) adam_weight_decay = weight_decay;
+    lr = muon_lr.value_or(lr);
+    check_coefficients(params, problems);
+  }
+  static void refuse_two(const char* key,
+                         const char* other,
+                         const json::Value& params,
+                         config::Problems& problems) {
+    problems.add(place_of(params, key),
+                 key,
+                 fmt::format("says something else than {}, and both mean the same", other),
+                 "remove one of them");
+  }
+  void check_coefficients(const json::Value& params, config::Problems& problems) {
     if (ns_coefficients.size() == 3) return;
     problems.add(place_of(params, "ns_coefficients"),
                  "ns_coefficients",
@@ -78,10 +129,11 @@ class Muon final : public Rule {
  public:
   explicit Muon(MuonOptions options)
       : options_(std::move(options)),
-        adamw_(adam({.lr = options_.adam_lr,
-                     .eps = options_.adam_eps,
-                     .weight_decay = options_.adam_weight_decay,
-                     .betas = options_.adam_betas})) {}
+        adamw_(adam({.lr = options_.adam_lr.value(),
+                     .eps = options_.adam_eps.value(),
+                     .weight_decay = options_.adam_weight_decay.value(),
+                     .betas = options_.adam_betas,
+                     .adam_w_mode = options_.adam_w_mode})) {}
 
   [[nodiscard]] Scope scope(const ParamFacts& facts) const override {
     return hidden(facts) ? Scope::WholeTensor : adamw_->scope(facts);
@@ -108,7 +160,7 @@ class Muon final : public Rule {
                        view.facts->columns,
                        {.coefficients = {c[0], c[1], c[2]},
                         .steps = static_cast<int>(options_.ns_steps),
-                        .eps = options_.eps});
+                        .eps = options_.ns_eps});
   }
 
   void update(const ShardView& view, const UpdateScalars& scalars) const override {
@@ -133,7 +185,7 @@ class Muon final : public Rule {
   }
 
   void update_adamw(ShardView view, const UpdateScalars& scalars) const {
-    view.lr_scale *= options_.adam_lr / options_.lr;
+    view.lr_scale *= options_.adam_lr.value() / options_.lr;
     adamw_->update(view, scalars);
   }
 

@@ -37,6 +37,17 @@ S read_rule_params(const json::Value& params,
   return read_params<S>(without_max_grad_norm(params, problems), problems, origins);
 }
 
+/// Arguments of DeepSpeed's and apex's constructors: which of two ways to do the same, and a
+/// variant that neither builds.
+struct ConstructorWords {
+  bool set_grad_none = true, fp32_optimizer_states = true, amsgrad = false;
+
+  void describe(config::Fields& f);
+  void check(const json::Value& params, config::Problems& problems) const;
+};
+
+/// The user wrote this key, and not as null.
+bool is_given(const json::Value& params, std::string_view key);
 /// Where the parameter stands, or all of them where it is not given.
 json::Place place_of(const json::Value& params, std::string_view key);
 /// Not two numbers in [0, 1): a problem at the place of `key`, and `fallback` in their stead.

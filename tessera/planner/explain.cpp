@@ -53,22 +53,31 @@ std::string reason_of(const Problem& problem) {
   return problem.fix.empty() ? problem.what : problem.what + "; instead: " + problem.fix;
 }
 
-// The smallest number of ranks that closes the batch arithmetic; nothing if none does.
-std::optional<int> fewest_ranks(const TrainConfig& config) {
+std::string equation(const BatchSizes& sizes, int data_ranks) {
+  return fmt::format("train_batch_size {} = micro {} x accumulation {} x ranks {}",
+                     sizes.global,
+                     sizes.micro,
+                     sizes.accumulation,
+                     data_ranks);
+}
+std::string equation(const Plan& plan) {
+  return equation({plan.global_batch, plan.micro_batch, plan.accumulation}, plan.data_ranks);
+}
+
+// The smallest number of ranks that closes the batch arithmetic, and the arithmetic.
+struct Fewest {
+  int ranks = 1;
+  std::string equation;
+};
+// Nothing if no number does.
+std::optional<Fewest> fewest_ranks(const TrainConfig& config) {
   const auto unit = static_cast<int>(config.parallel.ranks_per_model());
   for (int ranks = 1; ranks * unit <= kMostRanks; ++ranks) {
     config::Problems ignored;
-    if (solve_batch(config, ranks, ignored, config::Origins())) return ranks * unit;
+    if (const auto sizes = solve_batch(config, ranks, ignored, config::Origins()))
+      return Fewest{ranks * unit, equation(*sizes, ranks)};
   }
   return std::nullopt;
-}
-
-std::string equation(const Plan& plan) {
-  return fmt::format("train_batch_size {} = micro {} x accumulation {} x ranks {}",
-                     plan.global_batch,
-                     plan.micro_batch,
-                     plan.accumulation,
-                     plan.data_ranks);
 }
 
 class Explainer {
@@ -79,10 +88,11 @@ class Explainer {
     data_ = source.is_object() && source.find("data") != nullptr;
     const Draft first = make_draft(source, ranks.value_or(1), name_of_file_, /*model=*/false);
     const auto fewest = fewest_ranks(first.plan.config);
-    draft_ = make_draft(source, ranks.value_or(fewest.value_or(1)), name_of_file_, model_);
+    const int few = fewest.value_or(Fewest()).ranks;
+    draft_ = make_draft(source, ranks.value_or(few), name_of_file_, model_);
     resolved_ = resolved_config(draft_, has_model());
     out_.ranks = draft_.plan.ranks;
-    out_.ranks_text = ranks_text(ranks.has_value(), fewest.has_value());
+    out_.ranks_text = ranks_text(ranks.has_value(), fewest);
   }
 
   Explanation explain() {
@@ -98,11 +108,11 @@ class Explainer {
  private:
   [[nodiscard]] bool has_model() const { return model_ && draft_.plan.model.hidden_size > 0; }
 
-  [[nodiscard]] std::string ranks_text(bool given, bool closes) const {
+  [[nodiscard]] std::string ranks_text(bool given, const std::optional<Fewest>& fewest) const {
     const int ranks = draft_.plan.ranks;
     const std::string count = fmt::format("{} {}", ranks, ranks == 1 ? "rank" : "ranks");
     if (given) return fmt::format("{}, as -n says", count);
-    if (closes) return fmt::format("{}, the fewest that close {}", count, equation(draft_.plan));
+    if (fewest) return fmt::format("{}, the fewest that close {}", count, fewest->equation);
     const TrainConfig& config = draft_.plan.config;
     if (!config.train_batch_size && !config.train_micro_batch_size_per_gpu)
       return fmt::format("{}: the batch size is not said", count);
@@ -110,7 +120,8 @@ class Explainer {
   }
 
   void add(const config::KeyDoc& key) {
-    if (key.type.empty()) return;  // a section
+    if (key.type.empty()) return;           // a section
+    if (key.path == "run.derived") return;  // a list that a run folder keeps for itself
     // Of a file that says nothing of them, only the rest has a meaning.
     const bool about_model = starts_with(key.path, "model") || starts_with(key.path, "tokenizer");
     if (about_model && !model_ && !draft_.origins.given("tokenizer")) return;
@@ -140,7 +151,8 @@ class Explainer {
         value.is_null() ? (rule.empty() ? "not set" : rule) : (limitless ? rule : in_words(value));
     out.source = source_of(path);
     if (const AutoValue* automatic = find_auto(path)) {
-      if (!automatic->resolved) {
+      // Nobody's value yet, or one that only the run will know.
+      if (!automatic->resolved || (value.is_null() && rule.empty())) {
         value = json::Value::string("auto");
         out.text = "auto";
       }

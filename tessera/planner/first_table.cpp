@@ -263,7 +263,9 @@ std::vector<std::string> first_table(const Plan& plan, const TableFacts& facts) 
           ? "from the beginning"
           : fmt::format("from step {} of {}", facts.resume_step, facts.resume_from));
   append_capped(lines, facts.changes, "changes");
-  append_capped(lines, plan.notes, "notes");
+  append_capped(lines,
+                plan.notes,
+                facts.more_notes.empty() ? "notes" : fmt::format("notes {}", facts.more_notes));
   return lines;
 }
 

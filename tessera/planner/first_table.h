@@ -19,6 +19,7 @@ struct TableFacts {
   std::int64_t resume_step = 0;
   std::string resume_from;           ///< checkpoint; empty: from the beginning
   std::vector<std::string> changes;  ///< accepted differences to it
+  std::string more_notes;  ///< "in FILE": where all notes stand, if the table has no room for them
 };
 
 /// Lines of the table, at most 25 however much there is to say.

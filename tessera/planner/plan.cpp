@@ -173,6 +173,10 @@ class Planner {
     check_auto(draft_.automatic, problems_);
     for (std::string& note : config_notes(plan_.config, origins_))
       plan_.notes.push_back(std::move(note));
+    if (plan_.data_ranks > 0 && !plan_.model.model.blocks.empty()) {
+      for (std::string& note : bucket_notes(plan_, origins_))
+        plan_.notes.push_back(std::move(note));
+    }
     draft_.derived = derived_.names(origins_);
     if (problems_.empty() && !plan_.model.model.blocks.empty()) {
       fix_recompute();

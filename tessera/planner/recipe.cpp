@@ -64,6 +64,21 @@ optim::ScheduleContext context_of(double base_lr,
       }};
 }
 
+// Of an optimizer with an unknown name: what is wrong with its parameters by the one with the
+// nearest name, or by AdamW. Its own may be other ones, so that an unknown key is no problem.
+void check_params_of_unknown(const OptimizerOptions& options,
+                             const json::Place& place,
+                             config::Problems& problems) {
+  OptimizerOptions nearest = options;
+  nearest.type = text::nearest(options.type, optim::rules().names()).value_or("AdamW");
+  config::Problems all;
+  build_rule(nearest, place, all);
+  for (const config::Problems::Problem& problem : all.list()) {
+    if (problem.kind == config::Problems::Kind::Wrong)
+      problems.add(problem.place, problem.path, problem.what, problem.fix, problem.kind);
+  }
+}
+
 // A batch that could not be solved has been told; any number lets the rest be checked.
 optim::BatchRamp ramp_of(const Plan& plan) {
   return plan.batch_ramp.value_or(optim::BatchRamp(std::max<std::int64_t>(1, plan.global_batch)));
@@ -82,6 +97,8 @@ void check_rule(const TrainConfig& config,
                 config::Problems& problems,
                 const config::Origins& origins) {
   if (!is_params(config.optimizer.params, "optimizer.params", problems)) return;
+  if (!optim::rules().has(config.optimizer.type))
+    check_params_of_unknown(config.optimizer, origins.place("optimizer"), problems);
   build_rule(config.optimizer, origins.place("optimizer"), problems);
   config::Problems part;
   optim::check_decay_ramp(config.optimizer.weight_decay_schedule,
@@ -89,6 +106,32 @@ void check_rule(const TrainConfig& config,
                           origins.place("optimizer.weight_decay_schedule"),
                           part);
   problems.adopt(part, "optimizer.weight_decay_schedule");
+}
+
+std::vector<std::string> optimizer_notes(const OptimizerOptions& options) {
+  std::vector<std::string> out;
+  const std::string type = text::lower(options.type);
+  const auto given = [&](const char* key) {
+    return options.params.is_object() ? options.params.find(key) : nullptr;
+  };
+  const auto idle = [&](const char* key, const char* why) {
+    out.push_back(
+        fmt::format("optimizer.params.{} is accepted but has no meaning here: {}", key, why));
+  };
+  for (const char* key : {"adam_w_mode", "adamw_mode"}) {
+    const json::Value* mode = given(key);
+    if (type == "adamw" && mode != nullptr && mode->is_bool() && !mode->as_bool()) {
+      out.push_back(
+          fmt::format("optimizer.params.{} false has no effect: AdamW decays the weights "
+                      "themselves, as in DeepSpeed; Adam decays through the gradient",
+                      key));
+    }
+  }
+  if (type == "muon" && given("ns_method") != nullptr)
+    idle("ns_method", "both methods are the same rounds, and these run in fp32");
+  if (given("set_grad_none") != nullptr)
+    idle("set_grad_none", "gradients are folded anew in every step, whatever was there");
+  return out;
 }
 
 void fill_width(OptimizerOptions& options, const models::Resolved& model) {

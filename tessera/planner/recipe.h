@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
@@ -17,6 +18,8 @@ namespace tessera::planner {
 void check_rule(const TrainConfig& config,
                 config::Problems& problems,
                 const config::Origins& origins);
+/// What the user should be told of parameters that choose nothing.
+std::vector<std::string> optimizer_notes(const OptimizerOptions& options);
 /// hidden_size of a mu-P rule, where the configuration leaves it to the model.
 void fill_width(OptimizerOptions& options, const models::Resolved& model);
 /// Of a plan whose batch may be unknown (0).

@@ -60,6 +60,10 @@ void check_context_parallel(const Plan& plan,
 /// What the user should be told of keys that have no effect beside others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
 
+/// Sizes of buckets and limits, given by the user, that are below the largest parameter of the
+/// model: what happens then, with both numbers. Of a plan whose layout is known.
+std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& origins);
+
 /// Rules between the configuration and the model that it resolved to.
 void check_model(const TrainConfig& config,
                  const models::Resolved& model,

@@ -183,6 +183,25 @@ void check_shards(Written& written) {
   }
 }
 
+void check_norm(Written& written) {
+  const char* const path = "zero_optimization.compute_grad_norm";
+  const json::Value* value = written.find(path);
+  if (value == nullptr || !value->is_bool() || value->as_bool()) return;
+  const int stage = written.stage();
+  if (stage != 1 && stage != 2) {
+    written.refuse(path,
+                   fmt::format("false needs zero_optimization.stage 1 or 2, which is {}", stage),
+                   "remove it, or set it to true");
+  }
+  const double clipping = written.number("gradient_clipping", 0);
+  if (clipping > 0) {
+    written.refuse(path,
+                   fmt::format("false does not go with gradient_clipping, which is {}",
+                               text::number(clipping)),
+                   "remove it, or set it to true");
+  }
+}
+
 void check_pipeline(Written& written) {
   const int stages = written.pipeline();
   if (stages <= 1) return;
@@ -218,6 +237,7 @@ void check_written(const json::Value& source, config::Problems& problems) {
   check_clipping(written);
   check_offload(written);
   check_shards(written);
+  check_norm(written);
   check_pipeline(written);
   check_elasticity(written);
 }

@@ -49,6 +49,41 @@ TEST(ForeignFlags, WarmupFollowsTheSchedule) {
             R"({"scheduler":{"type":"WarmupLR","params":{"warmup_num_steps":9}}})");
 }
 
+// Hugging Face: ceil(ratio x steps), unless steps of warm-up are given.
+TEST(ForeignFlags, AWarmupRatioIsAShareOfTheSteps) {
+  EXPECT_EQ(set_by({"--warmup_ratio", "0.03", "--max_steps", "150"}),
+            R"({"trainer":{"max_steps":150},)"
+            R"("scheduler":{"type":"linear","params":{"num_warmup_steps":5}}})");
+  EXPECT_EQ(set_by({"--warmup-ratio=0.1"},
+                   R"({"scheduler": {"type": "WarmupLR"}, "trainer": {"max_steps": 20}})"),
+            R"({"scheduler":{"type":"WarmupLR","params":{"warmup_num_steps":2}},)"
+            R"("trainer":{"max_steps":20}})");
+  EXPECT_EQ(set_by({"--warmup_ratio", "0.5", "--warmup_steps", "9"}),
+            R"({"scheduler":{"type":"linear","params":{"num_warmup_steps":9}}})");
+  EXPECT_THROW(set_by({"--warmup_ratio", "0.1"}), Error);
+  EXPECT_THROW(set_by({"--warmup_ratio", "3", "--max_steps", "150"}), Error);
+}
+
+TEST(ForeignFlags, AWarmupRatioSeesStepsThatAreSetBySet) {
+  std::vector<std::string> words = {"--warmup_ratio", "0.1"};
+  json::Value source = json::parse(R"({"trainer": {"max_steps": 20}})", "c.json");
+  const std::vector<std::string> sets = {"trainer.max_steps=100"};
+
+  apply(take_foreign_flags(words), source, sets);
+
+  EXPECT_EQ(source.find("scheduler")->find("params")->find("num_warmup_steps")->as_integer(), 10);
+}
+
+TEST(ForeignFlags, OfOtherProcessorsAreTold) {
+  for (std::vector<std::string> words :
+       {std::vector<std::string>{"--tf32", "True", "a.json"}, {"--tf32", "a.json"}}) {
+    const ForeignFlags flags = take_foreign_flags(words);
+
+    EXPECT_THAT(words, ElementsAre("a.json"));
+    EXPECT_THAT(flags.notes, ElementsAre(testing::HasSubstr("--tf32 has no meaning here")));
+  }
+}
+
 TEST(ForeignFlags, OfTheTrainerSetTheirKeysToo) {
   EXPECT_EQ(set_by({"--adam_beta2", "0.95"}), R"({"optimizer":{"params":{"betas":[0.9,0.95]}}})");
   EXPECT_EQ(set_by({"--adam_beta1=0.8", "--adam_beta2=0.9"}),

@@ -51,6 +51,14 @@ TEST_F(LauncherHabits, TheTunersFlagIsRefusedWhereverItStands) {
   EXPECT_THAT(cure({"train", "--autotuning=tune", path("ds.json")}), HasSubstr("tessera plan"));
 }
 
+TEST_F(LauncherHabits, AMisspeltFlagComesWithItsName) {
+  EXPECT_EQ(cure({"train", path("ds.json"), "--max_step", "5"}), "did you mean --max_steps?");
+  EXPECT_EQ(cure({"train", path("ds.json"), "--dry-rum"}), "did you mean --dry-run?");
+  EXPECT_EQ(cure({"config", "explain", path("ds.json"), "--learning_rat", "5"}),
+            "did you mean --learning_rate?");
+  EXPECT_EQ(cure({"verify", path("ds.json"), "--warmup_step=5"}), "did you mean --warmup_steps?");
+}
+
 TEST_F(LauncherHabits, FlagsBeforeTheCommandAreGivenInOrder) {
   EXPECT_EQ(cure({"--learning_rate", "1e-4", "train", "ds.json"}),
             "type: tessera train --learning_rate 1e-4 ds.json");

@@ -49,6 +49,8 @@ constexpr auto kDocumented = std::to_array<std::string_view>({
     "bf16.enabled",
     "bf16.bf16_master_weights_and_grads",
     "bf16.bf16_optimizer_states",
+    "bf16.check_grad_overflow",
+    "bf16.check_overflow",
     "bfloat16",
     "amp",
     "amp.enabled",
@@ -59,6 +61,7 @@ constexpr auto kDocumented = std::to_array<std::string_view>({
     "torch_autocast.lower_precision_safe_modules",
     "gradient_clipping",
     "disable_allgather",
+    "disable_python_gc",
     "dump_state",
     "zero_allow_untested_optimizer",
     "zero_force_ds_cpu_optimizer",
@@ -73,6 +76,8 @@ constexpr auto kDocumented = std::to_array<std::string_view>({
     "zero_optimization.reduce_scatter",
     "zero_optimization.reduce_bucket_size",
     "zero_optimization.contiguous_gradients",
+    "zero_optimization.compute_grad_norm",
+    "zero_optimization.parameter_alignment",
     "zero_optimization.load_from_fp32_weights",
     "zero_optimization.grad_hooks",
     "zero_optimization.round_robin_gradients",
@@ -127,6 +132,9 @@ constexpr auto kDocumented = std::to_array<std::string_view>({
     "tensor_parallel.autotp_size",
     "tensor_parallel.preset_model",
     "tensor_parallel.tp_overlap_comm",
+    "tensor_parallel.injection_policy_tuple",
+    "tensor_parallel.vocab_parallel_lm_head",
+    "tensor_parallel.vocab_parallel_ce_backend",
     "tensor_parallel.partition_config",
     "tensor_parallel.partition_config.use_default_specs",
     "tensor_parallel.partition_config.layer_specs",
@@ -343,6 +351,9 @@ constexpr auto kDocumented = std::to_array<std::string_view>({
     "compile.offload_activation_pin_memory",
     "data_types",
     "data_types.grad_accum_dtype",
+    "data_types.param_dtype",
+    "data_types.buffer_dtype",
+    "data_types.keep_in_fp32_modules",
     "pipeline",
     "pipeline.stages",
     "pipeline.partition",
@@ -404,6 +415,30 @@ TEST(DocumentedKeys, AreNeverRefusedAtDeepSpeedsDefault) {
     ++tried;
   }
   EXPECT_GT(tried, 150);
+}
+
+// As 0.19.8 writes them out, and with the other values that it takes.
+TEST(DocumentedKeys, OfTheNewestReleasePass) {
+  for (const char* text :
+       {R"({"zero_optimization": {"compute_grad_norm": true, "parameter_alignment": false}})",
+        R"({"zero_optimization": {"compute_grad_norm": false, "parameter_alignment": true}})",
+        R"({"disable_python_gc": true})",
+        R"({"data_types": {"keep_in_fp32_modules": "auto"}})",
+        R"({"data_types": {"keep_in_fp32_modules": []}})",
+        R"({"data_types": {"keep_in_fp32_modules": ["rotary"]}})",
+        R"({"tensor_parallel": {"vocab_parallel_lm_head": null}})",
+        R"({"tensor_parallel": {"vocab_parallel_lm_head": true}})",
+        R"({"tensor_parallel": {"vocab_parallel_ce_backend": "liger"}})",
+        R"({"bf16": {"check_overflow": false}})",
+        R"({"compile": {"autoep_non_moe": false}})"}) {
+    Problems problems;
+    const json::Value source = with_new_names(json::parse(text, "ds.json"), problems);
+    const DeepSpeedTaken taken = take_deepspeed_keys(source, own_keys(), problems);
+
+    EXPECT_TRUE(problems.empty()) << text << ": " << problems.list().front().what;
+    for (const TakenKey& key : taken.accepted)
+      EXPECT_FALSE(key.why.empty()) << key.path;
+  }
 }
 
 TEST(DocumentedKeys, AreAllInThePage) {

@@ -258,6 +258,34 @@ TEST(DeepSpeedKeys, MisspeltOnesComeWithTheirName) {
   EXPECT_THAT(take(R"({"checkpoint": {"evry": 1}})").problems, HasSubstr("\"every\""));
 }
 
+TEST(DeepSpeedKeys, AreListedOnceWhereNoneIsNear) {
+  const std::string text = take(R"({"zero_optimization": {"qqqqqqqq": true}})").problems;
+
+  EXPECT_THAT(text, HasSubstr("expected one of: stage, "));
+  EXPECT_EQ(text.find(", stage,"), std::string::npos) << text;
+}
+
+TEST(DeepSpeedKeys, OfAWrongTypeSayWhatToWrite) {
+  EXPECT_THAT(take(R"({"prescale_gradients": "yes"})").problems,
+              AllOf(HasSubstr("expected true or false, found \"yes\""),
+                    HasSubstr("fix: write true or false")));
+  EXPECT_THAT(take(R"({"zero_optimization": {"cpu_offload": "yes"}})").problems,
+              HasSubstr("fix: write true or false"));
+}
+
+TEST(DeepSpeedKeys, HaveTheNamesOfFieldsTooWhereThoseDiffer) {
+  const Taken t = take(R"({"bfloat16": {"enabled": true, "check_overflow": false},
+      "zero_optimization": {"module_granularity_threshold": 5, "allgather_sequential": true},
+      "tensor_parallel": {"replace_with_kernel_inject": false}})");
+
+  EXPECT_EQ(t.problems, "");
+  EXPECT_THAT(paths_of(t.accepted),
+              UnorderedElementsAre("bf16.check_grad_overflow",
+                                   "zero_optimization.stage3_module_granularity_threshold",
+                                   "zero_optimization.stage3_allgather_sequential",
+                                   "tensor_parallel.kernel_inject"));
+}
+
 TEST(DeepSpeedFiles, ArePureWithoutAKeyOfOurs) {
   const auto pure = [](const char* text) {
     return is_pure_deepspeed(json::parse(text, "ds.json"), kOwn);

@@ -124,8 +124,36 @@ TEST(FieldReader, RefusesWhatIsOutOfRange) {
 TEST(FieldReader, HasARemedyForEveryProblem) {
   EXPECT_THAT(problems_of(R"({"steps": 0})"), HasSubstr("fix: set it to 1"));
   EXPECT_THAT(problems_of(R"({"inner": {"rate": 2}})"), HasSubstr("fix: set it to 1"));
-  EXPECT_THAT(problems_of(R"({"inner": {"rate": 0}})"), HasSubstr("fix: A rate."));
-  EXPECT_THAT(problems_of(R"({"on": 1})"), HasSubstr("fix: Whether."));
+  EXPECT_THAT(problems_of(R"({"inner": {"rate": 0}})"), HasSubstr("fix: choose a number above 0"));
+}
+
+// What a key is for is no cure: the cure is what to type.
+TEST(FieldReader, CuresAWrongTypeByWhatToType) {
+  const std::vector<std::pair<std::string, std::string>> cures = {
+      {R"({"on": 1})", "write true or false"},
+      {R"({"on": "true"})", "write true or false"},
+      {R"({"steps": "500"})", "write 500, without quotes"},
+      {R"({"steps": "5e2"})", "write 500, without quotes"},
+      {R"({"steps": "-5"})", "write an integer, such as 10"},
+      {R"({"steps": 1e99})", "write an integer, such as 10"},
+      {R"({"steps": "many"})", "write an integer, such as 10"},
+      {R"({"steps": "1.5"})", "write an integer, such as 10"},
+      {R"({"steps": 7.5})", "write an integer, such as 7"},
+      {R"({"steps": 0.5})", "write an integer, such as 1"},
+      {R"({"limit": true})", "write an integer, such as 0"},
+      {R"({"inner": {"rate": true}})", "write a number, such as 0.5"},
+      {R"({"inner": {"rate": " 1e-3"}})", "write 0.001, without quotes"},
+      {R"({"inner": {"rate": "nan"}})", "write a number, such as 0.5"},
+      {R"({"inner": {"mode": 3}})", R"(choose one of: "fast", "slow")"},
+      {R"({"files": 7})", R"(write a list: ["one", "two"])"},
+      {R"({"files": ["a", 7]})", R"(write "7", in double quotes)"},
+      {R"({"files": ["a", []]})", "write a text in double quotes"},
+      {R"({"betas": 0.9})", "write [0.9]"},
+      {R"({"betas": "x"})", "write a list, such as [0.9, 0.999]"},
+      {R"({"steps": null})", "remove the key"},
+      {R"({"steps": "auto"})", "\"auto\" has no meaning for this key"}};
+  for (const auto& [text, cure] : cures)
+    EXPECT_THAT(problems_of(text), HasSubstr("fix: " + cure)) << text;
 }
 
 TEST(FieldReader, TellsNothingThatOnlyFollows) {

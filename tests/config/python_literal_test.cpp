@@ -73,6 +73,19 @@ TEST(PythonLiterals, AreCalculated) {
                         "h": "ab"})"));
 }
 
+TEST(PythonLiterals, ObjectsThatNeedNothingSaidAreWords) {
+  EXPECT_EQ(parse_python(R"py(from colossalai.zero.shard_utils import TensorShardStrategy
+zero = dict(model_config=dict(shard_strategy=TensorShardStrategy(), reuse_fp16_shard=True),
+            hook=hooks.Lr ( ))
+)py",
+                         "config.py"),
+            json_of(R"js({"zero": {"model_config": {"shard_strategy": "TensorShardStrategy()",
+                          "reuse_fp16_shard": true}, "hook": "hooks.Lr()"}})js"));
+  EXPECT_THAT(refusal("a = Strategy(1)"), HasSubstr("Strategy(...) would have to be executed"));
+  EXPECT_THAT(refusal("a = Strategy("), HasSubstr("executed"));
+  EXPECT_THAT(refusal("a = Strategy() + 1"), HasSubstr("only numbers"));
+}
+
 TEST(PythonLiterals, ThatWouldHaveToBeExecutedAreRefused) {
   EXPECT_THAT(refusal("a = 1\nb = int('3')\n"),
               AllOf(HasSubstr("config.py:2:5"), HasSubstr("int(...)"), HasSubstr("executed")));

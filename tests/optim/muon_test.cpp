@@ -170,6 +170,74 @@ TEST(MuonRule, LeavesVectorsTablesAndHeadsToAdamWAtARateOfItsOwn) {
   EXPECT_DOUBLE_EQ(muon->base_lr(), 0.02);
 }
 
+/// A vector and a hidden matrix after two updates, the schedule at `lr`.
+std::pair<std::vector<float>, std::vector<float>> moved(const std::string& params, double lr) {
+  const auto rule = rule_of("Muon", params);
+  test::DrivenParam vector(*rule, vector_of(60), random_floats(60, 1));
+  test::DrivenParam hidden(*rule, matrix_of(6, 10), random_floats(60, 1));
+  for (int t = 1; t <= 2; ++t) {
+    const std::vector<float> grad = random_floats(60, 10 + static_cast<unsigned>(t));
+    vector.update(grad, {.lr = lr, .step = t});
+    hidden.update(grad, {.lr = lr, .step = t});
+  }
+  return {vector.master(), hidden.master()};
+}
+std::vector<float> moved_by_adam(const std::string& type, const std::string& params, double lr) {
+  const auto rule = rule_of(type, params);
+  test::DrivenParam vector(*rule, vector_of(60), random_floats(60, 1));
+  for (int t = 1; t <= 2; ++t)
+    vector.update(random_floats(60, 10 + static_cast<unsigned>(t)), {.lr = lr, .step = t});
+  return vector.master();
+}
+
+// DeepSpeed: the shared value, then muon_lr and adam_lr; betas and eps are AdamW's.
+TEST(MuonRule, ReadsDeepSpeedsParametersAsDeepSpeedDoes) {
+  const std::string own = R"("betas": [0.9, 0.95], "eps": 1e-10)";
+
+  const auto shared = moved(R"({"lr": 0.01, "weight_decay": 0.1})", 0.01);
+  EXPECT_EQ(shared.first,
+            moved_by_adam("AdamW", R"({"lr": 0.01, "weight_decay": 0.1, )" + own + "}", 0.01));
+  EXPECT_EQ(shared.second,
+            moved(R"({"lr": 0.01, "weight_decay": 0.1, "adam_lr": 1e-5})", 0.01).second);
+
+  const auto apart = moved(R"({"lr": 0.01, "muon_lr": 0.04})", 0.04);
+  EXPECT_DOUBLE_EQ(rule_of("Muon", R"({"lr": 0.01, "muon_lr": 0.04})")->base_lr(), 0.04);
+  EXPECT_EQ(apart.first, moved(R"({"lr": 0.01, "adam_lr": 0.01})", 0.01).first);
+  EXPECT_EQ(apart.second, moved(R"({"lr": 0.04})", 0.04).second);
+
+  const auto all =
+      moved(R"({"muon_lr": 0.02, "adam_lr": 0.005, "momentum": 0.9, "weight_decay": 0.2,
+      "betas": [0.8, 0.9], "eps": 1e-6, "ns_method": "standard", "adam_w_mode": false})",
+            0.02);
+  EXPECT_EQ(all.first,
+            moved_by_adam("Adam",
+                          R"({"lr": 0.005, "weight_decay": 0.2, "betas": [0.8, 0.9], "eps": 1e-6,
+                              "adam_w_mode": false})",
+                          0.005));
+  EXPECT_EQ(
+      all.second,
+      moved(R"({"lr": 0.02, "momentum": 0.9, "weight_decay": 0.2, "ns_method": "gram"})", 0.02)
+          .second);
+}
+
+TEST(MuonRule, HasDeepSpeedsDefaultsWhereNothingIsSaid) {
+  EXPECT_DOUBLE_EQ(rule_of("Muon", "{}")->base_lr(), 0.02);
+  EXPECT_EQ(
+      moved("{}", 0.02).first,
+      moved_by_adam(
+          "AdamW", R"({"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-10, "weight_decay": 0})", 3e-4));
+}
+
+TEST(MuonRule, RefusesTwoNamesThatDiffer) {
+  EXPECT_TRUE(make("Muon", R"({"eps": 1e-6, "adam_eps": 1e-6, "betas": [0.8, 0.9],
+                               "adam_betas": [0.8, 0.9]})")
+                  .problems.empty());
+  const auto made = make("Muon", R"({"eps": 1e-6, "adam_eps": 1e-5, "betas": [0.8, 0.9],
+                                     "adam_betas": [0.8, 0.95], "fp32_optimizer_states": false,
+                                     "ns_method": "svd"})");
+  EXPECT_THAT(made.problems.list(), testing::SizeIs(4));
+}
+
 TEST(MuonRule, SurvivesAGradientOfZeros) {
   const auto rule = rule_of("Muon", "{}");
   test::DrivenParam param(*rule, matrix_of(3, 5), random_floats(15, 1));

@@ -65,6 +65,51 @@ TEST(AdamRule, AdamDecaysTheWeightsUnlessToldToDecayTheGradient) {
   EXPECT_NEAR(updated(*coupled.rule, 1.0F, 3.0F, true), 1.0 - 0.01, 1e-7);
 }
 
+// As in DeepSpeed and torch.
+TEST(AdamRule, AdamWDecaysTheWeightsWhateverItIsTold) {
+  for (const std::string key : {"adam_w_mode", "adamw_mode"}) {
+    const auto made =
+        make("AdamW", R"({"lr": 0.01, "weight_decay": 0.5, ")" + key + R"(": false})");
+
+    ASSERT_TRUE(made.problems.empty());
+    EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, true), 1.0 - 0.005 - 0.01, 1e-7) << key;
+  }
+}
+
+TEST(RuleParameters, TakeTheArgumentsOfDeepSpeedsConstructors) {
+  for (const std::string type :
+       {"Adam", "AdamW", "FusedAdam", "CPUAdam", "Lion", "Adagrad", "Lamb", "FusedLAMB"}) {
+    EXPECT_TRUE(make(type, R"({"set_grad_none": true, "fp32_optimizer_states": true,
+                               "amsgrad": false})")
+                    .problems.empty())
+        << type;
+
+    const auto refused = make(type, R"({"amsgrad": true, "fp32_optimizer_states": false})");
+
+    ASSERT_EQ(refused.problems.list().size(), 2U) << type;
+    EXPECT_EQ(refused.problems.list()[0].path, "amsgrad");
+    EXPECT_THAT(refused.problems.list()[0].what, HasSubstr("not built yet"));
+    EXPECT_EQ(refused.problems.list()[1].path, "fp32_optimizer_states");
+    EXPECT_THAT(refused.problems.list()[1].fix, HasSubstr("bf16.bf16_optimizer_states"));
+  }
+}
+
+// Of DeepSpeed's Lion: lr 1e-3, betas (0.9, 0.999).
+TEST(LionRule, HasDeepSpeedsDefaults) {
+  const auto plain = make("Lion", "{}");
+  const auto spelled = make("Lion", R"({"lr": 1e-3, "betas": [0.9, 0.999], "weight_decay": 0})");
+
+  EXPECT_DOUBLE_EQ(plain.rule->base_lr(), 1e-3);
+  test::DrivenParam a(*plain.rule, vector_of(3), {1.0F, -2.0F, 0.5F});
+  test::DrivenParam b(*spelled.rule, vector_of(3), {1.0F, -2.0F, 0.5F});
+  for (int t = 1; t <= 2; ++t) {
+    a.update({0.3F, -0.1F, 0.0F}, {.lr = 1e-3, .step = t});
+    b.update({0.3F, -0.1F, 0.0F}, {.lr = 1e-3, .step = t});
+  }
+  EXPECT_EQ(a.master(), b.master());
+  EXPECT_EQ(a.all_states(), b.all_states());
+}
+
 TEST(AdamRule, ParametersThatAreAbsentKeepDefaults) {
   const auto made = make("AdamW", "{}");
 

@@ -135,6 +135,25 @@ TEST(Schedule, WrongParametersAreAllToldWithTheirPlaces) {
     EXPECT_GT(problem.place.line, 0) << problem.path;
 }
 
+TEST(DeepSpeedSchedules, BeginAtTheBeginningAlone) {
+  for (const std::string type :
+       {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"}) {
+    const std::string others = needed(type) + (needed(type).empty() ? "" : ", ");
+    const ScheduleContext context{.base_lr = 1e-3, .max_steps = 2000};
+    const auto plain = make(type, "{" + needed(type) + "}", context);
+    const auto said = make(type, "{" + others + "\"last_batch_iteration\": -1}", context);
+    const auto later = make(type, "{" + others + "\"last_batch_iteration\": 99}", context);
+
+    EXPECT_TRUE(said.problems.empty()) << type;
+    EXPECT_EQ(said.lr(7), plain.lr(7)) << type;
+    ASSERT_EQ(later.problems.list().size(), 1U) << type;
+    EXPECT_EQ(later.problems.list()[0].path, "last_batch_iteration");
+    EXPECT_THAT(later.problems.list()[0].what, HasSubstr("99"));
+    EXPECT_THAT(later.problems.list()[0].what, HasSubstr("a resume knows its step"));
+    EXPECT_THAT(later.problems.list()[0].fix, HasSubstr("-1"));
+  }
+}
+
 struct Wrong {
   std::string type, params, path, what;
 };

@@ -67,6 +67,20 @@ TEST(ColossalToOurs, ZeroIsStageThreeIn16Bits) {
   EXPECT_THAT(out.notes, ElementsAre(HasSubstr("zero.model_config.reuse_fp16_shard")));
 }
 
+TEST(ColossalToOurs, NamesAShardStrategyAsWithoutACounterpart) {
+  const json::Value python = config::parse_python(
+      "from colossalai.zero.shard_utils import TensorShardStrategy\nBATCH_SIZE = 8\n"
+      "zero = dict(model_config=dict(shard_strategy=TensorShardStrategy()))\n",
+      "config.py");
+
+  const Converted out = convert_config(python, Dialect::Tessera);
+
+  EXPECT_EQ(out.value.find("zero_optimization")->find("stage")->as_integer(), 3);
+  EXPECT_THAT(out.notes,
+              ElementsAre("zero.model_config.shard_strategy = \"TensorShardStrategy()\" has no "
+                          "counterpart in tessera"));
+}
+
 TEST(ColossalToDeepSpeed, GoesByWayOfOurs) {
   const Converted out = convert_config(json_of(kTutorial), Dialect::DeepSpeed);
 

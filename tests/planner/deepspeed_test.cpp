@@ -102,6 +102,11 @@ INSTANTIATE_TEST_SUITE_P(
                       {"zero_optimization.zero_quantized_gradients", "which is 1"}},
         Contradiction{R"("zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum")",
                       {"gradient_allreduce_op", "stage 3"}},
+        Contradiction{R"("zero_optimization": {"stage": 3, "compute_grad_norm": false})",
+                      {"zero_optimization.compute_grad_norm", "stage 1 or 2, which is 3"}},
+        Contradiction{
+            R"("gradient_clipping": 0.5, "zero_optimization": {"stage": 2, "compute_grad_norm": false})",
+            {"zero_optimization.compute_grad_norm", "gradient_clipping, which is 0.5"}},
         Contradiction{R"("elasticity": {"enabled": true}, "train_batch_size": 64)",
                       {"train_batch_size", "64", "elasticity"}}));
 
@@ -114,6 +119,8 @@ TEST(Contradictions, ThatAreNoneBreakNoRule) {
         R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})",
         R"("zero_optimization": {"stage": 0, "offload_optimizer": {"device": "none"}})",
         R"("optimizer": {"params": {"max_grad_norm": 0}})",
+        R"("zero_optimization": {"stage": 2, "compute_grad_norm": false}, "gradient_clipping": 0)",
+        R"("zero_optimization": {"stage": 3, "compute_grad_norm": true}, "gradient_clipping": 1)",
         R"("elasticity": {"enabled": true, "ignore_non_elastic_batch_info": true},
            "train_batch_size": 64)",
         R"("parallel": {"pipeline": 2}, "zero_optimization": {"stage": 3})"}) {

@@ -79,6 +79,43 @@ TEST(Explained, RanksAreTheFewestThatCloseTheArithmetic) {
   EXPECT_FALSE(given.trains());
 }
 
+// The batch is refused, and its arithmetic closes all the same.
+TEST(Explained, RanksOfARefusedBatchHaveTheirNumbers) {
+  const Explanation e =
+      explain(R"({"train_batch_size": 8, "elasticity": {"enabled": true, "min_gpus": 1}})");
+
+  EXPECT_EQ(
+      e.ranks_text,
+      "1 rank, the fewest that close train_batch_size 8 = micro 8 x accumulation 1 x ranks 1");
+  EXPECT_THAT(key_of(e, "train_batch_size").refused, HasSubstr("elasticity"));
+  EXPECT_FALSE(e.trains());
+}
+
+TEST(Explained, AValueThatOnlyTheRunWillKnowStaysAuto) {
+  const Explanation e = explain(R"({"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR",
+      "params": {"total_num_steps": "auto", "warmup_num_steps": "auto"}}})");
+
+  const ExplainedKey& total = key_of(e, "scheduler.params.total_num_steps");
+  EXPECT_EQ(total.text, "auto");
+  EXPECT_EQ(total.value, json::Value::string("auto"));
+  EXPECT_THAT(total.source, AllOf(HasSubstr("ds.json:2:"), HasSubstr("the steps of the run")));
+  EXPECT_EQ(key_of(e, "scheduler.params.warmup_num_steps").text, "0");
+}
+
+TEST(Explained, KeysThatNobodyWritesAreNotExplained) {
+  const Explanation e = explain(R"({"train_batch_size": 8})");
+
+  for (const ExplainedKey& key : e.keys)
+    EXPECT_NE(key.path, "run.derived");
+}
+
+TEST(Explained, CuresAreNoDescriptions) {
+  const Explanation e = explain(R"({"train_batch_size": 8, "gradient_clipping": "one"})");
+
+  EXPECT_EQ(key_of(e, "gradient_clipping").refused,
+            "expected a number, found a string \"one\"; instead: write a number, such as 0");
+}
+
 TEST(Explained, UnresolvedAutoStaysAuto) {
   const Explanation e = explain(R"({"train_batch_size": "auto", "optimizer": {"type": "AdamW",
       "params": {"lr": "auto", "weight_decay": "auto"}}, "prescale_gradients": "auto", "zero_optimization": {"stage": 3,

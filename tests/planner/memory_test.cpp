@@ -257,6 +257,18 @@ TEST(FirstTables, StayShortHoweverManyChangesThereAre) {
   EXPECT_THAT(lines.back(), HasSubstr("more changes"));
 }
 
+TEST(FirstTables, SayWhereTheNotesStandThatTheyHaveNoRoomFor) {
+  Plan plan = plan_of("nano", R"("train_batch_size": 12)");
+  plan.notes.assign(40, "a note");
+  TableFacts facts;
+  facts.more_notes = "in runs/a/logs/rank_00000.log";
+
+  const std::vector<std::string> lines = first_table(plan, facts);
+
+  EXPECT_THAT(lines, SizeIs(25));
+  EXPECT_THAT(lines.back(), HasSubstr("more notes in runs/a/logs/rank_00000.log"));
+}
+
 TEST(FirstTables, WarnWhenTheDiskIsTooSmall) {
   const Plan plan = plan_of("gpt2-small", R"("train_batch_size": 2)");
   TableFacts facts;

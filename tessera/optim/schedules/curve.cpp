@@ -19,11 +19,6 @@ double half_cosine(double way) {
   return 0.5 * (1.0 + std::cos(std::numbers::pi * way));
 }
 
-bool is_given(const json::Value& params, std::string_view key) {
-  const json::Value* value = params.find(key);
-  return value != nullptr && !value->is_null();
-}
-
 void check_warmup(std::int64_t warmup_steps,
                   std::int64_t total,
                   std::string_view key_of_total,

@@ -10,6 +10,7 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/optim/params.h"
 #include "tessera/optim/schedule.h"
 
 namespace tessera::optim {
@@ -33,8 +34,6 @@ double at_least_one(std::int64_t n);
 /// 1 at 0, 0 at 1, and up again after that.
 double half_cosine(double way);
 
-/// The user wrote this key, and not as null.
-bool is_given(const json::Value& params, std::string_view key);
 /// A total that the user wrote must come after the warm-up. One that is taken from the run's length
 /// may not: a quick try ends within its warm-up, and its rates are those of the long run.
 void check_warmup(std::int64_t warmup_steps,

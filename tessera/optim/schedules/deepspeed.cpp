@@ -1,15 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // WarmupLR, WarmupDecayLR and WarmupCosineLR with DeepSpeed's parameters and DeepSpeed's counting:
 // t = update - 2, so that the lowest rate comes twice, at t = -1 and t = 0.
+#include "tessera/optim/schedules/deepspeed.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+
+#include <fmt/format.h>
 
 #include "tessera/optim/params.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/optim/schedules/curve.h"
 
 namespace tessera::optim {
+
+void DeepSpeedStart::describe(config::Fields& f) {
+  f.field("last_batch_iteration",
+          last_batch_iteration,
+          {.text = "-1: from the beginning; nothing else is possible."});
+}
+
+void DeepSpeedStart::check(const json::Value& params, config::Problems& problems) const {
+  if (last_batch_iteration == -1) return;
+  problems.add(
+      place_of(params, "last_batch_iteration"),
+      "last_batch_iteration",
+      fmt::format("{} would begin in the middle: a resume knows its step", last_batch_iteration),
+      "remove it, or set it to -1; --resume goes on where a run ended");
+}
+
 namespace {
 
 struct Warmup {
@@ -38,11 +58,13 @@ std::int64_t iteration(std::int64_t update) {
 struct WarmupLrOptions {
   double low = 0.0, high = 1e-3;
   Warmup warmup;
+  DeepSpeedStart start;
 
   void describe(config::Fields& f) {
     f.field("warmup_min_lr", low, {.text = "Rate at the start.", .min = 0});
     f.field("warmup_max_lr", high, {.text = "Rate after the warm-up.", .min = 0});
     warmup.describe(f);
+    start.describe(f);
   }
 };
 struct WarmupDecayOptions : WarmupLrOptions {
@@ -62,6 +84,7 @@ struct WarmupCosineLrOptions {
   std::int64_t total = 0;
   double warmup_min_ratio = 0.0, cos_min_ratio = 1e-4;
   Warmup warmup;
+  DeepSpeedStart start;
 
   void describe(config::Fields& f) {
     f.field("total_num_steps",
@@ -77,6 +100,7 @@ struct WarmupCosineLrOptions {
             cos_min_ratio,
             {.text = "Share of the optimizer's rate at the end.", .min = 0});
     warmup.describe(f);
+    start.describe(f);
   }
 };
 
@@ -131,7 +155,9 @@ std::unique_ptr<Schedule> make_warmup_lr(const json::Value& params,
                                          const ScheduleContext&,
                                          config::Problems& problems,
                                          config::Origins& origins) {
-  return std::make_unique<WarmupLr>(read_params<WarmupLrOptions>(params, problems, origins), 0);
+  const auto options = read_params<WarmupLrOptions>(params, problems, origins);
+  options.start.check(params, problems);
+  return std::make_unique<WarmupLr>(options, 0);
 }
 
 std::unique_ptr<Schedule> make_warmup_decay_lr(const json::Value& params,
@@ -139,6 +165,7 @@ std::unique_ptr<Schedule> make_warmup_decay_lr(const json::Value& params,
                                                config::Problems& problems,
                                                config::Origins& origins) {
   const auto options = read_params<WarmupDecayOptions>(params, problems, origins);
+  options.start.check(params, problems);
   check_warmup(options.warmup.steps, options.total, "total_num_steps", params, problems);
   const std::int64_t total = options.total > 0 ? options.total : context.max_steps;
   return std::make_unique<WarmupLr>(options, total);
@@ -149,6 +176,7 @@ std::unique_ptr<Schedule> make_warmup_cosine_lr(const json::Value& params,
                                                 config::Problems& problems,
                                                 config::Origins& origins) {
   auto options = read_params<WarmupCosineLrOptions>(params, problems, origins);
+  options.start.check(params, problems);
   check_warmup(options.warmup.steps, options.total, "total_num_steps", params, problems);
   if (options.total == 0) options.total = context.max_steps;
   return std::make_unique<WarmupCosineLr>(options, context.base_lr);

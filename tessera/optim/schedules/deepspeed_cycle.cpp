@@ -8,6 +8,7 @@
 #include "tessera/optim/params.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/optim/schedules/curve.h"
+#include "tessera/optim/schedules/deepspeed.h"
 
 namespace tessera::optim {
 namespace {
@@ -16,6 +17,7 @@ struct RangeTestOptions {
   double low = 1e-3, rate = 1.0;
   std::int64_t size = 2000;
   bool staircase = false;
+  DeepSpeedStart start;
 
   void describe(config::Fields& f) {
     f.field("lr_range_test_min_lr", low, {.text = "Rate at the start.", .min = 0});
@@ -26,6 +28,7 @@ struct RangeTestOptions {
              .min = 1});
     f.field("lr_range_test_step_rate", rate, {.text = "Growth of an interval.", .min = 0});
     f.field("lr_range_test_staircase", staircase, {.text = "Grow once an interval."});
+    start.describe(f);
   }
 };
 
@@ -35,6 +38,7 @@ struct CycleOptions {
   std::optional<std::int64_t> second, first_stairs, second_stairs;
   bool cycle_momentum = true;
   double low_momentum = 0.8, high_momentum = 0.9, momentum_rate = 0.0;
+  DeepSpeedStart start;
 
   void describe(config::Fields& f) {
     f.field("cycle_min_lr",
@@ -59,6 +63,7 @@ struct CycleOptions {
             decay_rate,
             {.text = "The rate is divided by 1 + this for each decay.", .min = 0});
     describe_momentum(f);
+    start.describe(f);
   }
   void describe_unused(config::Fields& f) {
     const std::string unused = "Accepted and not used, as in DeepSpeed 0.16.";
@@ -139,6 +144,7 @@ std::unique_ptr<Schedule> make_range_test(const json::Value& params,
                                           config::Problems& problems,
                                           config::Origins& origins) {
   const auto o = read_params<RangeTestOptions>(params, problems, origins);
+  o.start.check(params, problems);
   return std::make_unique<Curve>(0, [o](std::int64_t t) {
     const double intervals = static_cast<double>(t) / static_cast<double>(o.size);
     return o.low * (1.0 + o.rate * (o.staircase ? std::floor(intervals) : intervals));
@@ -149,7 +155,9 @@ std::unique_ptr<Schedule> make_one_cycle(const json::Value& params,
                                          const ScheduleContext& context,
                                          config::Problems& problems,
                                          config::Origins& origins) {
-  auto cycle = std::make_unique<OneCycle>(read_params<CycleOptions>(params, problems, origins));
+  const auto options = read_params<CycleOptions>(params, problems, origins);
+  options.start.check(params, problems);
+  auto cycle = std::make_unique<OneCycle>(options);
   check_momentum(*cycle, context.max_steps, params, problems);
   return cycle;
 }

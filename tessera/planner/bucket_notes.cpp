@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buckets and limits that are smaller than a parameter: allowed, and told.
+#include <algorithm>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+#include "tessera/models/weights_of.h"
+#include "tessera/planner/validate.h"
+
+namespace tessera::planner {
+namespace {
+
+constexpr const char* kSection = "zero_optimization";
+
+// The largest parameter, or one of those; nullptr if there is none.
+std::shared_ptr<const ParamInfo> largest_parameter(const nn::Model& model, bool trained) {
+  std::shared_ptr<const ParamInfo> largest;
+  for (const auto& info : models::parameters_of(model)) {
+    if (trained && !info->trainable) continue;
+    if (largest == nullptr || info->numel() > largest->numel()) largest = info;
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& origins) {
+  std::vector<std::string> out;
+  const ZeroOptions& zero = plan.config.zero_optimization;
+  const auto look = [&](const char* key,
+                        const std::optional<std::int64_t>& limit,
+                        bool trained,
+                        const char* then) {
+    const std::string path = json::join_path(kSection, key);
+    if (!limit || !origins.given(path)) return;
+    const auto largest = largest_parameter(plan.model.model, trained);
+    // Tensor-parallel ranks hold at least this much of it.
+    const std::int64_t tensor = std::max<std::int64_t>(1, plan.config.parallel.tensor.size);
+    if (largest == nullptr || *limit >= largest->numel() / tensor) return;
+    out.push_back(fmt::format("{} {} is below the {} elements of {}: {}",
+                              path,
+                              text::with_commas(*limit),
+                              text::with_commas(largest->numel()),
+                              largest->name,
+                              then));
+  };
+  if (plan.data_ranks > 1) {
+    look("reduce_bucket_size",
+         zero.reduce_bucket_size,
+         /*trained=*/true,
+         "a block's gradients are reduced together all the same, one block of a size at a time");
+  }
+  if (plan.weight_layout.residency != parallel::Residency::Sharded) return out;
+  // 0 says that nothing is gathered ahead.
+  if (zero.stage3_prefetch_bucket_size.value_or(0) > 0) {
+    look("stage3_prefetch_bucket_size",
+         zero.stage3_prefetch_bucket_size,
+         /*trained=*/false,
+         "its block is gathered when it is needed, never ahead");
+  }
+  look("stage3_max_live_parameters",
+       zero.stage3_max_live_parameters,
+       /*trained=*/false,
+       "the block that runs is gathered all the same, and no other beside it");
+  return out;
+}
+
+}  // namespace tessera::planner
