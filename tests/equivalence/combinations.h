@@ -59,8 +59,8 @@ struct Combination {
   static constexpr std::array kSchedules = {
       "none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
   static constexpr int kMostRanks = 8;
-  /// Of a global batch, however many ranks share them; a grid of 8 gives each a sample.
-  static constexpr std::int64_t kMicros = 4, kMicroBatch = 4;
+  /// Of a global batch, however many ranks share them.
+  static constexpr std::int64_t kMicros = 4;
 
   /// Of the value in each dimension.
   std::array<std::size_t, kDimensions> index{};
@@ -78,6 +78,8 @@ struct Combination {
   [[nodiscard]] bool even() const { return index[10] == 0; }
   [[nodiscard]] int ranks() const { return stages() * tensor().ranks * context().ranks * data(); }
   [[nodiscard]] std::int64_t accumulation() const { return kMicros / data(); }
+  /// Samples; every rank of a grid has one.
+  [[nodiscard]] std::int64_t micro_batch() const { return tensor().ranks == 8 ? 4 : 2; }
   [[nodiscard]] int layers() const { return even() ? 6 : 7; }
   [[nodiscard]] int heads() const { return even() ? 4 : 5; }
   [[nodiscard]] bool on_grid() const { return std::string(tensor().mode) != "1d"; }
@@ -139,7 +141,7 @@ struct Combination {
     return {
         .ranks = ranks(),
         .accumulation = accumulation(),
-        .micro_batch = kMicroBatch,
+        .micro_batch = micro_batch(),
         .stage = zero(),
         .pipeline = stages() == 1
                         ? ""
@@ -292,13 +294,14 @@ class Combinations {
   }
 
   const Reference& reference_of(const Combination& cell) {
-    const std::array key = {cell.index[7], cell.index[9], cell.index[10]};
+    const std::array key = {
+        cell.index[7], cell.index[9], cell.index[10], static_cast<std::size_t>(cell.micro_batch())};
     const auto found = references_.find(key);
     if (found != references_.end()) return found->second;
     const TinyRun run = cell.reference_run(base_);
     const Layout one{.ranks = 1,
                      .accumulation = Combination::kMicros,
-                     .micro_batch = Combination::kMicroBatch,
+                     .micro_batch = cell.micro_batch(),
                      .stage = 0};
     return references_[key] = {
                run.train(one, kBitSteps), run.train(one, kRoundingSteps), gradient_of(run, one)};
@@ -344,7 +347,7 @@ class Combinations {
   }
 
   TinyRun base_;  ///< its text is everybody's
-  std::map<std::array<std::size_t, 3>, Reference> references_;
+  std::map<std::array<std::size_t, 4>, Reference> references_;
 };
 
 struct CombinationResult {
