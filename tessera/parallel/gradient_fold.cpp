@@ -513,7 +513,8 @@ at::Tensor GradientFold::own(int group) const {
   return sum_of(slots_[static_cast<std::size_t>(group)].homes.front()).to(at::kFloat);
 }
 
-/// With g_r the rank's sum, n g_r is what it takes for the gradient: (1/n) sum of |n g_r|^2.
+/// With g_r the rank's sum, of all stages, n g_r is what it takes for the gradient: (1/n) sum of
+/// |n g_r|^2.
 std::vector<double> GradientFold::own_sums() {
   std::vector<double> ordered;
   int of_group = -1;

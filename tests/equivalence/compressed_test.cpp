@@ -88,6 +88,17 @@ TEST(CompressedInAPipeline, GivesTheSameBitsAsWithoutOne) {
   }
 }
 
+TEST(CompressedInAPipeline, OfOneReplicaGivesTheBitsOfOneRank) {
+  for (const char* optimizer : {"OneBitAdam", "ZeroOneAdam"}) {
+    SCOPED_TRACE(optimizer);
+    const TinyRun run = run_of(optimizer);
+
+    expect_same_bits(
+        run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps),
+        run.train({.ranks = 2, .accumulation = 4, .stage = 0, .pipeline = "2"}, kSteps));
+  }
+}
+
 TEST(CompressedInAPipeline, GoesOnWithoutItAndBackWithTheSameBits) {
   for (const char* optimizer : {"OneBitAdam", "ZeroOneAdam"}) {
     SCOPED_TRACE(optimizer);
