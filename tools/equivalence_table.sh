@@ -3,7 +3,7 @@
 # Runs the tests of layouts that must equal one rank and writes their page.
 #
 # usage: tools/equivalence_table.sh [optimizers]           docs/equivalence.md, every cell: about 20 minutes
-#        tools/equivalence_table.sh combinations           docs/combinations.md, any four values together: 10 minutes
+#        tools/equivalence_table.sh combinations           docs/combinations.md, any three values together: 5 minutes
 #        tools/equivalence_table.sh combinations --whole   the same, and every layout of all combinations: hours
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -44,8 +44,9 @@ combinations_page() {
 Pipeline (pp) x tensor (tp: 1d, or a grid of 2d, 2.5d of depth 2, 3d) x cut sequence x context (cp: ring or Ulysses) x data
 (dp) parallelism on up to 8 ranks, with every schedule, ZeRO stage 0 to 3, precision, recomputation {none, full, selective}, a
 tied head and one of its own, and layers that divide evenly (6 of 4 heads) or do not (7 of 5 heads, 83 features, 259 tokens).
-Each equals one rank with the same micro-batches, or is refused before anything starts. Values of any four of these that can
-be trained together stand together in a line here; every pair that only refused combinations have in a refused one.
+Each equals one rank with the same micro-batches, or is refused before anything starts. Values of any three of these
+stand together in a line here: in one that trains where they can be trained together, in one that is refused where they can be
+refused.
 
 "To the bit": three steps with dropout and clipping, an evaluation and the checkpoint after them. Where ranks share a layer
 sums are cut elsewhere, and the largest deviations stand here: of the first gradient, relative to the Frobenius norm of its

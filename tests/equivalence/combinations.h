@@ -211,12 +211,13 @@ inline std::array<std::vector<Combination>, 2> trained_and_refused() {
   return out;
 }
 
-/// Combinations in which values of any `strength` dimensions that can be trained together are, and
-/// every pair of values that only a refused one has stands in one of those; in the order of values.
+/// Combinations in which values of any `strength` dimensions stand together in every way: those
+/// that can be trained together in one that trains, those that are refused together in one that is
+/// refused; in the order of values.
 inline std::vector<Combination> selection(int strength) {
   const auto [trained, refused] = trained_and_refused();
   std::vector<Combination> out = covering(trained, strength);
-  for (const Combination& cell : covering(refused))
+  for (const Combination& cell : covering(refused, strength))
     out.push_back(cell);
   std::sort(out.begin(), out.end(), [](const Combination& a, const Combination& b) {
     return a.index < b.index;

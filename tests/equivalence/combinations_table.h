@@ -19,7 +19,7 @@
 namespace tessera::testing {
 
 /// Values of how many dimensions stand together in the table, in every way that they can.
-constexpr int kTableStrength = 4;
+constexpr int kTableStrength = 3;
 
 inline std::string in_words(const Outcome& outcome) {
   if (!outcome.broken.empty()) return "BROKEN: " + outcome.broken;

@@ -37,10 +37,11 @@ TEST(Combinations, OfASelectionHaveAllThatTheWholeHas) {
 
   EXPECT_GT(trained.size(), 10000U);
   EXPECT_LT(pairs.size(), 60U);
-  EXPECT_GT(table.size(), 200U);
+  EXPECT_GT(cells_of_page().size(), 300U);
   EXPECT_EQ(left_out(trained, pairs, 2), 0U);
   EXPECT_EQ(left_out(trained, table, kTableStrength), 0U);
-  EXPECT_EQ(left_out(all_combinations(), selection(2), 2), 0U);
+  EXPECT_EQ(left_out(refused, selection(2), 2), 0U);
+  EXPECT_EQ(left_out(refused, cells_of_page(), kTableStrength), 0U);
   EXPECT_GT(left_out(trained, pairs, 3), 0U);
 }
 

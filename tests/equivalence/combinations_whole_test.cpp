@@ -26,7 +26,7 @@ TEST(WholeCombinations, EqualOneRankOrAreRefused) {
   std::ofstream out(combinations_file());
   write_summary(out, results);
   write_layouts(out, results);
-  out << "\nAs many as show every four values together:\n\n";
+  out << "\nAs many as show any three values together:\n\n";
   write_cells(out, rows);
   EXPECT_TRUE(out.good()) << combinations_file();
 }
