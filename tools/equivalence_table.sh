@@ -3,8 +3,8 @@
 # Runs the tests of layouts that must equal one rank and writes their page.
 #
 # usage: tools/equivalence_table.sh [optimizers]           docs/equivalence.md, every cell: about 20 minutes
-#        tools/equivalence_table.sh combinations           docs/combinations.md, every pair of values: minutes
-#        tools/equivalence_table.sh combinations --whole   the same, every combination: hours
+#        tools/equivalence_table.sh combinations           docs/combinations.md, any three values together: 5 minutes
+#        tools/equivalence_table.sh combinations --whole   the same, and every layout of all combinations: hours
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 what=${1:-optimizers}${2:-}
@@ -41,10 +41,12 @@ combinations_page() {
   cat <<'HEAD'
 # Combinations of layouts
 
-Pipeline (pp) x tensor (tp) x cut sequence x data (dp) parallelism on up to 8 ranks, with every schedule, ZeRO stage 0 to 3,
-precision, recomputation {none, full, selective}, a tied head and one of its own, and layers that divide evenly (6 of 4 heads)
-or do not (7 of 5 heads, 83 features, 259 tokens). Each equals one rank with the same micro-batches, or is refused before
-anything starts.
+Pipeline (pp) x tensor (tp: 1d, or a grid of 2d, 2.5d of depth 2, 3d) x cut sequence x context (cp: ring or Ulysses) x data
+(dp) parallelism on up to 8 ranks, with every schedule, ZeRO stage 0 to 3, precision, recomputation {none, full, selective}, a
+tied head and one of its own, and layers that divide evenly (6 of 4 heads) or do not (7 of 5 heads, 83 features, 259 tokens).
+Each equals one rank with the same micro-batches, or is refused before anything starts. Values of any three of these
+stand together in a line here: in one that trains where they can be trained together, in one that is refused where they can be
+refused.
 
 "To the bit": three steps with dropout and clipping, an evaluation and the checkpoint after them. Where ranks share a layer
 sums are cut elsewhere, and the largest deviations stand here: of the first gradient, relative to the Frobenius norm of its
@@ -55,7 +57,7 @@ HEAD
   cat "$table"
   echo
   echo "Made by \`tools/equivalence_table.sh ${what/--/ --}\` at commit $commit. A selection in which every pair of values"
-  echo "stands together runs with the other tests (\`equivalence.combinations\`), all of them with \`./check --all\`."
+  echo "stands together runs with the other tests (\`equivalence.combinations\`), these and all others with \`./check --all\`."
 }
 
 case $what in
@@ -63,7 +65,7 @@ case $what in
     TESSERA_EQUIVALENCE_TABLE=$table "$test_program" --gtest_filter='WholeMatrix.*'
     optimizers_page >docs/equivalence.md ;;
   combinations)
-    TESSERA_COMBINATIONS_TABLE=$table "$test_program" --gtest_filter='Combinations.*'
+    TESSERA_COMBINATIONS_TABLE=$table "$test_program" --gtest_filter='CombinationsTable.*'
     combinations_page >docs/combinations.md ;;
   combinations--whole)
     TESSERA_COMBINATIONS_TABLE=$table "$test_program" --gtest_filter='WholeCombinations.*'

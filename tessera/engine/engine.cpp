@@ -219,7 +219,8 @@ StepReport Engine::train_step() {
     report.skip_reason = suspect ? fmt::format("the gradient of {} in block {} is not finite",
                                                suspect->tensor,
                                                suspect->block)
-                                 : "the loss is not finite";
+                         : std::isfinite(report.loss) ? "the gradient is not finite"
+                                                      : "the loss is not finite";
   }
   if (scaler_) follow_scale(report, input);
   report.optimizer_s = now_s() - update_start;

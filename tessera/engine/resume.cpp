@@ -185,15 +185,17 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
       old_validation->as_string() != data.validation_fingerprint) {
     accepted.emplace_back("data.validation: other contents than before");
   }
-  const json::Value* ranks = meta.extra.find("ranks");
-  if (ranks != nullptr && ranks->as_integer().value_or(plan.ranks) != plan.ranks &&
+  // Once all ranks were data-parallel.
+  const json::Value* ranks = meta.extra.find("data_ranks");
+  if (ranks == nullptr) ranks = meta.extra.find("ranks");
+  if (ranks != nullptr && ranks->as_integer().value_or(plan.data_ranks) != plan.data_ranks &&
       planner::exchange_needs(plan.config.optimizer).compressed) {
-    accepted.push_back(
-        fmt::format("{} ranks -> {}: {}",
-                    *ranks->as_integer(),
-                    plan.ranks,
-                    plan.ranks == 1 ? "a rank alone drops what compression left over"
-                                    : "every rank takes the mean of what compression left over"));
+    accepted.push_back(fmt::format(
+        "{} data-parallel ranks -> {}: {}",
+        *ranks->as_integer(),
+        plan.data_ranks,
+        plan.data_ranks == 1 ? "a rank alone drops what compression left over"
+                             : "every rank takes the mean of what compression left over"));
   }
   const std::string old_tokenizer = text_of(meta.extra, "tokenizer");
   if (!old_tokenizer.empty() && old_tokenizer != plan.tokenizer->fingerprint())

@@ -62,6 +62,7 @@ checkpoint::Meta Engine::meta() const {
   meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());
   meta.extra["threads_per_rank"] = json::Value::integer(plan_.threads);
   meta.extra["ranks"] = json::Value::integer(world_.size());
+  meta.extra["data_ranks"] = json::Value::integer(plan_.data_ranks);
   if (best_) {
     meta.extra["best_evaluation"] = json::Value::object(
         {{"step", json::Value::integer(best_->step)}, {"loss", json::Value::number(best_->loss)}});

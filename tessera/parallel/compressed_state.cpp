@@ -61,7 +61,7 @@ CompressedState::CompressedState(comm::World& world,
     auto& of_group = index_[static_cast<std::size_t>(g)];
     of_group.resize(group.layout.segments().size());
     of_group[static_cast<std::size_t>(s)] = tensors_.size();
-    tensors_.push_back({g, s, &place, facts_of(*place.info), {}, {}});
+    tensors_.push_back({g, s, &place, facts_of(*place.info), {}, {}, group.counted});
     tensors_.back().scalars.resize(static_cast<std::size_t>(rule_.num_scalars()));
     if (rule_.fused() && !lengths.empty()) {
       lengths.front() += place.numel;
@@ -122,8 +122,15 @@ void CompressedState::forget() {
   if (reduce_) reduce_->forget();
 }
 
-void CompressedState::add_rank_state(std::string name, float* data, std::int64_t numel) {
-  rank_states_.push_back({std::move(name), data, numel, numel});
+void CompressedState::add_rank_state(const std::string& state,
+                                     const Tensor& tensor,
+                                     float* data,
+                                     std::int64_t numel) {
+  rank_states_.push_back({fmt::format("optimizer.{}.{}", state, tensor.facts.name),
+                          data,
+                          numel,
+                          numel,
+                          tensor.counted});
 }
 
 std::vector<CompressedState::Errors> CompressedState::errors() const {
@@ -131,7 +138,10 @@ std::vector<CompressedState::Errors> CompressedState::errors() const {
   if (!reduce_) return out;
   for (std::size_t i = 0; i < reduce_->vectors().size(); ++i) {
     const std::string name = rule_.fused() ? "all" : tensors_[i].facts.name;
-    out.push_back({"optimizer.worker_error." + name, "optimizer.server_error." + name, i});
+    out.push_back({"optimizer.worker_error." + name,
+                   "optimizer.server_error." + name,
+                   i,
+                   rule_.fused() || tensors_[i].counted});
   }
   return out;
 }
@@ -140,6 +150,7 @@ void CompressedState::add_pieces(std::vector<checkpoint::PieceBytes>& out,
                                  const std::vector<bool>& first_here) {
   const std::int64_t n = group_.size(), r = group_.index;
   for (const RankVector& row : rank_states_) {
+    if (!row.counted) continue;
     out.push_back(
         piece_of(row.name, {n, row.length}, r * row.length, (r + 1) * row.length, row.data));
   }
@@ -158,6 +169,7 @@ void CompressedState::add_pieces(std::vector<checkpoint::PieceBytes>& out,
 void CompressedState::add_error_pieces(std::vector<checkpoint::PieceBytes>& out) {
   const std::int64_t n = group_.size(), r = group_.index;
   for (const Errors& error : errors()) {
+    if (!error.counted) continue;
     const std::int64_t length = reduce_->vectors()[error.vector].padded, part = length / n;
     out.push_back(piece_of(error.worker,
                            {n, length},

@@ -29,6 +29,7 @@ class CompressedState {
     optim::ParamFacts facts;
     at::Tensor exchanged;         ///< state()[0], whole
     std::vector<double> scalars;  ///< CompressedRule::num_scalars()
+    bool counted = true;          ///< this stage saves it
   };
 
   /// World, model and rule must outlive this.
@@ -48,8 +49,12 @@ class CompressedState {
   /// What compression has left over is dropped.
   void forget();
 
-  /// A state that differs between ranks, for pieces() and load(): numel elements at `data`.
-  void add_rank_state(std::string name, float* data, std::int64_t numel);
+  /// A state of a tensor that differs between ranks, for pieces() and load(): numel elements at
+  /// `data`.
+  void add_rank_state(const std::string& state,
+                      const Tensor& tensor,
+                      float* data,
+                      std::int64_t numel);
   /// For a save: what each rank has for itself, in rows of [ranks, length], and the scalars of the
   /// parameters whose first element `first_here` says is this rank's to write.
   void add_pieces(std::vector<checkpoint::PieceBytes>& out, const std::vector<bool>& first_here);
@@ -63,10 +68,12 @@ class CompressedState {
     float* data = nullptr;
     std::int64_t numel = 0;   ///< that mean something
     std::int64_t length = 0;  ///< with padding
+    bool counted = true;
   };
   struct Errors {
     std::string worker, server;  ///< names
     std::size_t vector = 0;
+    bool counted = true;
   };
   void add_error_pieces(std::vector<checkpoint::PieceBytes>& out);
   [[nodiscard]] std::vector<Errors> errors() const;

@@ -28,8 +28,10 @@ at::Tensor ShardedOptimizer::new_state(const Part& part,
                                : compressed_->tensor(part.group, part.segment_index)
                                      .exchanged.narrow(0, part.first, part.numel);
   if (compressed_->rule().of_rank(name)) {
-    compressed_->add_rank_state(
-        fmt::format("optimizer.{}.{}", name, part.facts.name), state.data_ptr<float>(), part.numel);
+    compressed_->add_rank_state(name,
+                                compressed_->tensor(part.group, part.segment_index),
+                                state.data_ptr<float>(),
+                                part.numel);
   }
   return state;
 }
@@ -49,7 +51,7 @@ void ShardedOptimizer::add_compressed_pieces(std::vector<checkpoint::PieceBytes>
     const ParamInfo& info = *tensor.place->info;
     const FlatLayout& layout = model_.groups()[static_cast<std::size_t>(tensor.group)].layout;
     const std::int64_t begin = layout.shard_begin(group_.index);
-    first_here.push_back(begin <= tensor.place->begin &&
+    first_here.push_back(tensor.counted && begin <= tensor.place->begin &&
                          tensor.place->begin < begin + layout.shard_numel());
     const std::string state = rule_.state(tensor.facts).front().name;
     if (for_save || compressed_->rule().of_rank(state)) continue;

@@ -83,8 +83,8 @@ class GradientFold final : public Policy {
 
   /// The parameter where a sum of chunk_sums() that is not finite most likely began. What is not
   /// finite spreads to the blocks before, so the last block that has one of its own speaks; a tied
-  /// parameter hears of several and speaks only where no other does. Costs nothing, the same on
-  /// every rank.
+  /// parameter hears of several and speaks only where no other does. Unknown where gradients are
+  /// kept. Costs nothing, the same on every rank.
   struct Suspect {
     std::string block, tensor;
   };

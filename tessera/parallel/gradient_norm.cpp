@@ -26,18 +26,26 @@ std::size_t sums_of(const ParamPlace& place) {
 
 }  // namespace
 
-/// With g_r the rank's sum, n g_r is what it takes for the gradient: (1/n) sum of |n g_r|^2.
+/// With g_r the rank's sum, of all stages, n g_r is what it takes for the gradient: (1/n) sum of
+/// |n g_r|^2.
 std::vector<double> GradientFold::own_sums() {
-  double sum = 0.0;
-  std::vector<double> chunks;
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    if (!model_.groups()[g].trainable) continue;
-    const at::Tensor mine = own(static_cast<int>(g));
-    chunks.resize(static_cast<std::size_t>(mine.numel() / kChunk));
-    ops::chunk_square_sums(mine.const_data_ptr<float>(), mine.numel(), kChunk, chunks.data());
-    for (const double chunk : chunks)
-      sum += chunk;
+  std::vector<double> ordered;
+  int of_group = -1;
+  at::Tensor mine;
+  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
+    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
+    if (!group.trainable || !group.counted) continue;
+    if (std::exchange(of_group, group_index) != group_index) mine = own(group_index);
+    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
+    const std::size_t first = ordered.size();
+    ordered.resize(first + static_cast<std::size_t>(chunks_of(segment.numel)));
+    ops::chunk_square_sums(mine.const_data_ptr<float>() + segment.begin,
+                           segment.numel,
+                           kChunk,
+                           ordered.data() + first);
   }
+  ordered = over_stages(std::move(ordered));
+  const double sum = std::accumulate(ordered.begin(), ordered.end(), 0.0);
   return world_.all_gather(
       group_, {sum * group_.size()}, TESSERA_HERE("gather the ranks' own gradient norms"));
 }
@@ -145,7 +153,8 @@ std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
 
 std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const double> sums) const {
   std::optional<Suspect> out;
-  std::pair<bool, int> nearest;  // not tied, block
+  if (keeps_own_ && group_.size() > 1) return out;  // sums of ranks, not of parameters
+  std::pair<bool, int> nearest;                     // not tied, block
   auto sum = sums.begin();
   for (const ParamPlace& place : model_.places()) {
     bool finite = true;

@@ -161,7 +161,8 @@ ExchangeNeeds exchange_needs(const OptimizerOptions& options) {
   config::Problems ignored;
   const auto rule = build_rule(options, {}, ignored);
   const auto* compressed = dynamic_cast<const optim::CompressedRule*>(rule.get());
-  return {compressed != nullptr, compressed != nullptr && compressed->local_weights()};
+  if (compressed == nullptr) return {};
+  return {true, compressed->local_weights(), compressed->fused()};
 }
 
 std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t steps) {

@@ -30,6 +30,7 @@ void check_schedule(const Plan& plan, config::Problems& problems, const config::
 struct ExchangeNeeds {
   bool compressed = false;     ///< an optim::CompressedRule
   bool local_weights = false;  ///< and one of local weights
+  bool fused = false;          ///< and one that sends all parameters as one vector
 };
 ExchangeNeeds exchange_needs(const OptimizerOptions& options);
 

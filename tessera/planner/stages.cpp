@@ -213,11 +213,13 @@ void check_pipeline(const Plan& plan, config::Problems& problems, const config::
                         "set gradient_accumulation_steps to {} or {}", below, below + options.size)
                   : fmt::format("set gradient_accumulation_steps to {}", options.size));
   }
-  if (exchange_needs(plan.config.optimizer).compressed) {
+  if (exchange_needs(plan.config.optimizer).fused) {
     problems.add(origins.place("optimizer.type"),
                  "optimizer.type",
-                 fmt::format("not built yet: {} with a pipeline", plan.config.optimizer.type),
-                 "use Adam or Lamb, or set parallel.pipeline to 1");
+                 fmt::format("{} compresses all parameters as one vector with one scale, and a "
+                             "stage has only its own (parallel.pipeline)",
+                             plan.config.optimizer.type),
+                 "use OneBitAdam or Lamb, or set parallel.pipeline to 1");
   }
 }
 

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every combination of pipeline, tensor, sequence and data parallelism, ZeRO, schedule, precision,
-// recomputation, tied and uneven models on up to 8 ranks: each equals one rank, as exactly as
-// promised, or is refused before it starts.
+// Every combination of pipeline, tensor, sequence, context and data parallelism, ZeRO, schedule,
+// precision, recomputation, tied and uneven models on up to 8 ranks: each equals one rank, as
+// exactly as promised, or is refused before it starts.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <fstream>
 #include <map>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "equivalence/covering.h"
 #include "equivalence/matrix.h"
+#include "equivalence/within_rounding.h"
 #include "support/train_runs.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -30,9 +28,31 @@
 namespace tessera::testing {
 
 struct Combination {
-  static constexpr std::size_t kDimensions = 10;
+  /// Pipeline, tensor, sequence, context, data, ZeRO, schedule, precision, recompute, tied, even.
+  static constexpr std::size_t kDimensions = 11;
+  /// Ranks that hold a layer between them.
+  struct Tensor {
+    const char* text;
+    int ranks;
+    const char* mode;
+    int depth;
+  };
+  /// Ranks that share the tokens of a sample.
+  struct Context {
+    const char* text;
+    int ranks;
+    const char* mode;
+  };
   static constexpr std::array kStages = {1, 2, 4};
-  static constexpr std::array kTensor = {1, 2, 4};
+  static constexpr std::array kTensor = {Tensor{"1", 1, "1d", 1},
+                                         Tensor{"2", 2, "1d", 1},
+                                         Tensor{"4", 4, "1d", 1},
+                                         Tensor{"2d 4", 4, "2d", 1},
+                                         Tensor{"2.5d 2", 2, "2.5d", 2},
+                                         Tensor{"2.5d 8", 8, "2.5d", 2},
+                                         Tensor{"3d 8", 8, "3d", 1}};
+  static constexpr std::array kContext = {
+      Context{"1", 1, "ring"}, Context{"2 ring", 2, "ring"}, Context{"2 ulysses", 2, "ulysses"}};
   static constexpr std::array kData = {1, 2};
   static constexpr std::array kZero = {0, 1, 2, 3};
   /// Of a pipeline; the first one is none.
@@ -42,29 +62,35 @@ struct Combination {
   /// Of a global batch, however many ranks share them.
   static constexpr std::int64_t kMicros = 4;
 
-  /// Of the value in each dimension: pipeline, tensor, sequence, data, ZeRO, schedule, precision,
-  /// recompute, tied, even.
+  /// Of the value in each dimension.
   std::array<std::size_t, kDimensions> index{};
 
   [[nodiscard]] int stages() const { return kStages[index[0]]; }
-  [[nodiscard]] int tensor() const { return kTensor[index[1]]; }
+  [[nodiscard]] const Tensor& tensor() const { return kTensor[index[1]]; }
   [[nodiscard]] bool sequence() const { return index[2] == 1; }
-  [[nodiscard]] int data() const { return kData[index[3]]; }
-  [[nodiscard]] int zero() const { return kZero[index[4]]; }
-  [[nodiscard]] std::string schedule() const { return kSchedules[index[5]]; }
-  [[nodiscard]] std::string precision() const { return kPrecisions[index[6]]; }
-  [[nodiscard]] std::string recompute() const { return kRecomputes[index[7]]; }
-  [[nodiscard]] bool tied() const { return index[8] == 0; }
-  [[nodiscard]] bool even() const { return index[9] == 0; }
-  [[nodiscard]] int ranks() const { return stages() * tensor() * data(); }
+  [[nodiscard]] const Context& context() const { return kContext[index[3]]; }
+  [[nodiscard]] int data() const { return kData[index[4]]; }
+  [[nodiscard]] int zero() const { return kZero[index[5]]; }
+  [[nodiscard]] std::string schedule() const { return kSchedules[index[6]]; }
+  [[nodiscard]] std::string precision() const { return kPrecisions[index[7]]; }
+  [[nodiscard]] std::string recompute() const { return kRecomputes[index[8]]; }
+  [[nodiscard]] bool tied() const { return index[9] == 0; }
+  [[nodiscard]] bool even() const { return index[10] == 0; }
+  [[nodiscard]] int ranks() const { return stages() * tensor().ranks * context().ranks * data(); }
   [[nodiscard]] std::int64_t accumulation() const { return kMicros / data(); }
+  /// Samples; every rank of a grid has one.
+  [[nodiscard]] std::int64_t micro_batch() const { return tensor().ranks == 8 ? 4 : 2; }
+  [[nodiscard]] int layers() const { return even() ? 6 : 7; }
+  [[nodiscard]] int heads() const { return even() ? 4 : 5; }
+  [[nodiscard]] bool on_grid() const { return std::string(tensor().mode) != "1d"; }
 
-  /// Without its values of model and precision: "2 | 4 | yes | 1 | 1f1b".
+  /// Without its values of model and precision: "2 | 4 | yes | 1 | 1 | 1f1b".
   [[nodiscard]] std::string layout_text() const {
-    return fmt::format("{} | {} | {} | {} | {}",
+    return fmt::format("{} | {} | {} | {} | {} | {}",
                        stages(),
-                       tensor(),
+                       tensor().text,
                        sequence() ? "yes" : "no",
+                       context().text,
                        data(),
                        stages() == 1 ? "" : schedule());
   }
@@ -80,36 +106,63 @@ struct Combination {
 
   /// A schedule goes with a pipeline, and a cut sequence with shared layers.
   [[nodiscard]] bool makes_sense() const {
-    return (stages() == 1) == (index[5] == 0) && !(sequence() && tensor() == 1) &&
+    return (stages() == 1) == (index[6] == 0) && !(sequence() && tensor().ranks == 1) &&
            ranks() <= kMostRanks;
   }
-  /// Interleaving takes micro-batches in rounds of as many as there are stages.
-  [[nodiscard]] bool is_refused() const {
-    return stages() > 1 && parallel::pipeline_schedules().get(schedule()).whole_rounds &&
-           accumulation() % stages() != 0;
+  /// The keys that a refusal must speak of; none: it trains.
+  [[nodiscard]] std::vector<std::string> refused_keys() const {
+    std::vector<std::string> out;
+    // Interleaving takes micro-batches in rounds of as many as there are stages.
+    if (stages() > 1 && parallel::pipeline_schedules().get(schedule()).whole_rounds &&
+        accumulation() % stages() != 0)
+      out.emplace_back("parallel.pipeline.schedule");
+    // A grid cuts samples and channels, not tokens.
+    if (on_grid() && sequence()) out.emplace_back("parallel.sequence");
+    if (on_grid() && context().ranks > 1) out.emplace_back("parallel.context");
+    // All-to-all trades tokens for whole heads.
+    if (context().mode == std::string("ulysses") &&
+        heads() % (tensor().ranks * context().ranks) != 0)
+      out.emplace_back("parallel.context.mode");
+    return out;
+  }
+  [[nodiscard]] bool is_refused() const { return !refused_keys().empty(); }
+  /// Sums are cut elsewhere only where ranks share a layer or the tokens of a sample.
+  [[nodiscard]] bool same_bits() const { return tensor().ranks == 1 && context().ranks == 1; }
+  [[nodiscard]] double gradient_bound() const {
+    if (same_bits()) return 0;
+    return precision() == "fp32" ? kGradient : 2e-2 * std::sqrt(layers() / 12.0);
+  }
+  [[nodiscard]] double loss_bound() const {
+    if (same_bits()) return 0;
+    return precision() == "fp32" ? kLoss : kNarrowLoss;
   }
 
   [[nodiscard]] Layout layout() const {
     return {
         .ranks = ranks(),
         .accumulation = accumulation(),
+        .micro_batch = micro_batch(),
         .stage = zero(),
         .pipeline = stages() == 1
                         ? ""
                         : fmt::format(R"({{"size": {}, "schedule": "{}"}})", stages(), schedule()),
-        .tensor = tensor(),
-        .sequence = sequence()};
+        .tensor = tensor().ranks,
+        .sequence = sequence(),
+        .mode = tensor().mode,
+        .depth = tensor().depth,
+        .context = context().ranks,
+        .context_mode = context().mode};
   }
   /// `run` with the model and precision; nothing runs twice there.
   [[nodiscard]] TinyRun reference_run(TinyRun run) const {
     // Nothing is small enough to stay whole in stage 3.
     run.set("zero_optimization.stage3_param_persistence_threshold", "0")
         .set("model.tie_embeddings", tied() ? "true" : "false")
-        .set("model.num_layers", even() ? "6" : "7");
+        .set("model.num_layers", std::to_string(layers()));
     // 5 heads, 83 features and 259 tokens over 2 or 4 ranks; 9 blocks over 2 or 4 stages.
     if (!even()) {
       run.set("model.hidden_size", "40")
-          .set("model.num_heads", "5")
+          .set("model.num_heads", std::to_string(heads()))
           .set("model.ffn_hidden_size", "83")
           .set("model.vocab_size", "259");
     }
@@ -126,10 +179,12 @@ struct Combination {
   }
 };
 
+/// Of more than one rank.
 inline std::vector<Combination> all_combinations() {
   const std::array<std::size_t, Combination::kDimensions> sizes = {Combination::kStages.size(),
                                                                    Combination::kTensor.size(),
                                                                    2,
+                                                                   Combination::kContext.size(),
                                                                    Combination::kData.size(),
                                                                    Combination::kZero.size(),
                                                                    Combination::kSchedules.size(),
@@ -140,13 +195,34 @@ inline std::vector<Combination> all_combinations() {
   std::vector<Combination> out;
   Combination next;
   while (true) {
-    const bool one_rank = next.ranks() == 1;
-    if (next.makes_sense() && !one_rank) out.push_back(next);
+    if (next.makes_sense() && next.ranks() > 1) out.push_back(next);
     std::size_t d = 0;
     while (d < sizes.size() && ++next.index[d] == sizes[d])
       next.index[d++] = 0;
     if (d == sizes.size()) return out;
   }
+}
+
+/// Of all combinations: those that train, and those that are refused.
+inline std::array<std::vector<Combination>, 2> trained_and_refused() {
+  std::array<std::vector<Combination>, 2> out;
+  for (const Combination& cell : all_combinations())
+    out[cell.is_refused() ? 1 : 0].push_back(cell);
+  return out;
+}
+
+/// Combinations in which values of any `strength` dimensions stand together in every way: those
+/// that can be trained together in one that trains, those that are refused together in one that is
+/// refused; in the order of values.
+inline std::vector<Combination> selection(int strength) {
+  const auto [trained, refused] = trained_and_refused();
+  std::vector<Combination> out = covering(trained, strength);
+  for (const Combination& cell : covering(refused, strength))
+    out.push_back(cell);
+  std::sort(out.begin(), out.end(), [](const Combination& a, const Combination& b) {
+    return a.index < b.index;
+  });
+  return out;
 }
 
 /// What became of a combination.
@@ -167,30 +243,50 @@ class Combinations {
       plan = cell.run(base_).plan(cell.layout());
     } catch (const Error& error) {
       if (exit_code(error.kind()) != exit_code(Error::Kind::Config)) throw;
-      out.refused = error.what();
-      std::replace(out.refused.begin(), out.refused.end(), '\n', ' ');
+      out.refused = one_line(error.what());
     }
-    if (cell.is_refused() != !plan.has_value()) {
-      out.broken = plan ? "was not refused" : "is refused: " + out.refused;
+    if (!plan || cell.is_refused()) {
+      compare_refusal(cell, out);
       return out;
     }
-    if (!plan) return out;
     const planner::Promise promise = planner::promise_of(*plan);
-    out.bits = promise.bits;
-    if (promise.bits)
+    out.bits = cell.same_bits();
+    if (promise.bits != out.bits || std::abs(promise.gradient - cell.gradient_bound()) > 1e-12 ||
+        promise.loss != cell.loss_bound()) {
+      out.broken = "promises something else";
+    } else if (out.bits) {
       compare_bits(cell, out);
-    else
-      compare_rounding(cell, promise, out);
+    } else {
+      compare_rounding(cell, out);
+    }
     return out;
   }
 
  private:
   static constexpr std::int64_t kBitSteps = 3, kRoundingSteps = 10;
-  using Gradient = std::vector<std::pair<std::string, std::vector<float>>>;
   struct Reference {
     Trace few, many;
     Gradient gradient;
   };
+
+  static std::string one_line(const std::string& text) {
+    std::string out;
+    for (const char c : text) {
+      const bool space = c == ' ' || c == '\n';
+      if (!space || (!out.empty() && out.back() != ' ')) out += space ? ' ' : c;
+    }
+    return out;
+  }
+
+  static void compare_refusal(const Combination& cell, Outcome& out) {
+    const std::vector<std::string> keys = cell.refused_keys();
+    if (out.refused.empty()) out.broken = "was not refused";
+    if (keys.empty()) out.broken = "is refused: " + out.refused;
+    for (const std::string& key : keys) {
+      if (out.refused.find(key + ": ") == std::string::npos)
+        out.broken = "does not speak of " + key + ": " + out.refused;
+    }
+  }
 
   /// Gradients are read from moments, which clipping would scale.
   static Gradient gradient_of(TinyRun run, const Layout& layout) {
@@ -199,11 +295,15 @@ class Combinations {
   }
 
   const Reference& reference_of(const Combination& cell) {
-    const std::array key = {cell.index[6], cell.index[8], cell.index[9]};
+    const std::array key = {
+        cell.index[7], cell.index[9], cell.index[10], static_cast<std::size_t>(cell.micro_batch())};
     const auto found = references_.find(key);
     if (found != references_.end()) return found->second;
     const TinyRun run = cell.reference_run(base_);
-    const Layout one{.ranks = 1, .accumulation = Combination::kMicros, .stage = 0};
+    const Layout one{.ranks = 1,
+                     .accumulation = Combination::kMicros,
+                     .micro_batch = cell.micro_batch(),
+                     .stage = 0};
     return references_[key] = {
                run.train(one, kBitSteps), run.train(one, kRoundingSteps), gradient_of(run, one)};
   }
@@ -218,15 +318,13 @@ class Combinations {
     if (one.eval_losses != spread.eval_losses) out.broken = "the evaluation differs";
   }
 
-  void compare_rounding(const Combination& cell, const planner::Promise& promise, Outcome& out) {
+  void compare_rounding(const Combination& cell, Outcome& out) {
     const Reference& one = reference_of(cell);
     const Gradient gradient = gradient_of(cell.run(base_), cell.layout());
     const Trace spread = cell.run(base_).train(cell.layout(), kRoundingSteps);
     double whole = 0;
-    for (const auto& [name, values] : one.gradient) {
-      for (const float v : values)
-        whole += static_cast<double>(v) * v;
-    }
+    for (const auto& [name, values] : one.gradient)
+      whole += norm(values) * norm(values);
     if (whole == 0 || gradient.size() != one.gradient.size() ||
         spread.losses.size() != one.many.losses.size()) {
       out.broken = "did not train";
@@ -242,14 +340,15 @@ class Combinations {
       const double reference = one.many.losses[s];
       out.loss = std::max(out.loss, std::abs(spread.losses[s] - reference) / reference);
     }
-    if (!(out.gradient <= promise.gradient))
-      out.broken = fmt::format("gradient {:.1e}, promised {:.1e}", out.gradient, promise.gradient);
-    if (!(out.loss <= promise.loss))
-      out.broken = fmt::format("loss {:.1e}, promised {:.1e}", out.loss, promise.loss);
+    if (!(out.gradient <= cell.gradient_bound()))
+      out.broken =
+          fmt::format("gradient {:.1e}, promised {:.1e}", out.gradient, cell.gradient_bound());
+    if (!(out.loss <= cell.loss_bound()))
+      out.broken = fmt::format("loss {:.1e}, promised {:.1e}", out.loss, cell.loss_bound());
   }
 
   TinyRun base_;  ///< its text is everybody's
-  std::map<std::array<std::size_t, 3>, Reference> references_;
+  std::map<std::array<std::size_t, 4>, Reference> references_;
 };
 
 struct CombinationResult {
@@ -267,82 +366,6 @@ inline std::vector<CombinationResult> train_all(const std::vector<Combination>& 
     EXPECT_EQ(out.back().outcome.broken, "");
   }
   return out;
-}
-
-inline std::string in_words(const Outcome& outcome) {
-  if (!outcome.broken.empty()) return "BROKEN: " + outcome.broken;
-  if (!outcome.refused.empty()) return "refused before start: " + outcome.refused;
-  if (outcome.bits) return "equals one rank to the bit";
-  return fmt::format(
-      "equals one rank: gradient {:.1e}, loss {:.1e}", outcome.gradient, outcome.loss);
-}
-
-constexpr const char* kLayoutHead = "| pp | tp | sequence | dp | schedule |";
-
-/// A line for each combination.
-inline void write_cells(std::ostream& out, const std::vector<CombinationResult>& results) {
-  out << kLayoutHead << " ZeRO | precision | recompute | head | layers | |\n"
-      << "|---|---|---|---|---|---|---|---|---|---|---|\n";
-  for (const CombinationResult& result : results)
-    out << "| " << result.cell.text() << " | " << in_words(result.outcome) << " |\n";
-}
-
-/// What the combinations of one layout and precision have in common.
-struct Tally {
-  int all = 0, equal = 0, refused = 0;
-  bool bits = true;
-  double gradient = 0, loss = 0;
-  void add(const Outcome& outcome) {
-    ++all;
-    if (!outcome.broken.empty()) return;
-    if (!outcome.refused.empty()) {
-      ++refused;
-      return;
-    }
-    ++equal;
-    bits = bits && outcome.bits;
-    gradient = std::max(gradient, outcome.gradient);
-    loss = std::max(loss, outcome.loss);
-  }
-  [[nodiscard]] std::string text() const {
-    if (refused == all) return fmt::format("{} refused", refused);
-    const std::string count = fmt::format("{} of {}", equal, all - refused);
-    return bits ? count + " to the bit"
-                : fmt::format("{}: gradient {:.1e}, loss {:.1e}", count, gradient, loss);
-  }
-};
-
-/// A line for each layout, over ZeRO, recompute, head and layers; then why some are refused.
-inline void write_layouts(std::ostream& out, const std::vector<CombinationResult>& results) {
-  std::vector<std::string> layouts;
-  std::map<std::pair<std::string, std::string>, Tally> tallies;
-  std::map<std::string, int> reasons;
-  for (const auto& [cell, outcome] : results) {
-    const std::string layout = cell.layout_text();
-    if (std::find(layouts.begin(), layouts.end(), layout) == layouts.end())
-      layouts.push_back(layout);
-    tallies[{layout, cell.precision()}].add(outcome);
-    if (!outcome.refused.empty()) ++reasons[outcome.refused];
-  }
-  out << kLayoutHead;
-  for (const char* precision : kPrecisions)
-    out << ' ' << precision << " |";
-  out << "\n|---|---|---|---|---|---|---|---|\n";
-  for (const std::string& layout : layouts) {
-    out << "| " << layout << " |";
-    for (const char* precision : kPrecisions)
-      out << ' ' << tallies[{layout, precision}].text() << " |";
-    out << '\n';
-  }
-  out << "\nRefused before anything starts:\n\n";
-  for (const auto& [reason, count] : reasons)
-    out << "- " << count << " times: " << reason << '\n';
-}
-
-/// Where tools/equivalence_table.sh wants the table; empty: nowhere.
-inline std::string combinations_file() {
-  const char* const path = std::getenv("TESSERA_COMBINATIONS_TABLE");
-  return path == nullptr ? "" : path;
 }
 
 }  // namespace tessera::testing

@@ -9,6 +9,7 @@
 
 #include "equivalence/zero_cost.h"
 #include "support/train_runs.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,6 +64,79 @@ TEST_P(Compressed, GivesTheSameBitsInStages0And1InBf16) {
 
   expect_same_bits(run.train({.ranks = 2, .accumulation = 2, .stage = 0}, kSteps),
                    run.train({.ranks = 2, .accumulation = 2, .stage = 1}, kSteps));
+}
+
+/// What ranks exchange is of one stage; a tied table stands on two and is saved by the first.
+TEST(CompressedInAPipeline, GivesTheSameBitsAsWithoutOne) {
+  for (const char* optimizer : {"OneBitAdam", "ZeroOneAdam"}) {
+    for (const char* tied : {"true", "false"}) {
+      TinyRun run = run_of(optimizer);
+      run.set("model.tie_embeddings", tied);
+      const Trace plain = run.train({.ranks = 2, .accumulation = 2, .stage = 0}, kSteps);
+      ASSERT_EQ(plain.losses.size(), static_cast<std::size_t>(kSteps));
+      for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}) {
+        for (const int stage : {0, 1}) {
+          SCOPED_TRACE(fmt::format("{}, tied {}, {}, stage {}", optimizer, tied, schedule, stage));
+          const std::string pipeline = fmt::format(R"({{"size": 2, "schedule": "{}"}})", schedule);
+          expect_same_bits(
+              plain,
+              run.train({.ranks = 4, .accumulation = 2, .stage = stage, .pipeline = pipeline},
+                        kSteps));
+        }
+      }
+    }
+  }
+}
+
+TEST(CompressedInAPipeline, OfOneReplicaGivesTheBitsOfOneRank) {
+  for (const char* optimizer : {"OneBitAdam", "ZeroOneAdam"}) {
+    SCOPED_TRACE(optimizer);
+    const TinyRun run = run_of(optimizer);
+
+    expect_same_bits(
+        run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps),
+        run.train({.ranks = 2, .accumulation = 4, .stage = 0, .pipeline = "2"}, kSteps));
+  }
+}
+
+TEST(CompressedInAPipeline, GoesOnWithoutItAndBackWithTheSameBits) {
+  for (const char* optimizer : {"OneBitAdam", "ZeroOneAdam"}) {
+    SCOPED_TRACE(optimizer);
+    const TinyRun run = run_of(optimizer);
+    const Layout plain{.ranks = 2, .accumulation = 2, .stage = 0},
+        pipeline{.ranks = 4, .accumulation = 2, .stage = 1, .pipeline = "2"};
+    const Trace whole = run.train(plain, 2 * kSteps);
+
+    // After the freeze; ranks of 0/1 Adam are between two exchanges.
+    for (const auto& [first, second] : {std::pair(plain, pipeline), std::pair(pipeline, plain)}) {
+      const files::TempDir folder;
+      (void)run.train(first, 9, folder.path());
+      const Trace rest = run.train(second, 2 * kSteps, {}, *checkpoint::newest(folder.path()));
+      EXPECT_EQ(rest.digest, whole.digest);
+      EXPECT_EQ(rest.eval_losses, whole.eval_losses);
+    }
+  }
+}
+
+/// Nobody knows the gradient of a parameter then, so none is named.
+TEST(CompressedUpdates, ThatOverflowAreSkippedWithAReason) {
+  TinyRun run = run_of("OneBitAdam");
+  run.set("fp16.enabled", "true")
+      .set("fp16.initial_scale_power", "14")
+      .set("fp16.hysteresis", "1")
+      .set("fp16.loss_scale_window", "1");
+
+  const Trace trace = run.train({.ranks = 2, .accumulation = 1, .stage = 1}, 24);
+
+  // The scale doubles until something overflows, long after three updates.
+  ASSERT_GT(trace.skipped.back(), 0);
+  ASSERT_EQ(trace.skipped[3], 0);
+  for (std::size_t s = 0; s < trace.skip_reasons.size(); ++s) {
+    const bool skipped = trace.skipped[s] > (s == 0 ? 0 : trace.skipped[s - 1]);
+    if (skipped) {
+      EXPECT_THAT(trace.skip_reasons[s], HasSubstr("the gradient is not finite"));
+    }
+  }
 }
 
 TEST_P(Compressed, GoesOnFromAnyStepWithTheSameBits) {
@@ -307,7 +381,10 @@ TEST(SignResume, TellsOfAnotherNumberOfRanks) {
 
   const auto changes = engine::accepted_changes(opened.meta(), plan, *data);
 
-  EXPECT_THAT(changes, ::testing::Contains(HasSubstr("2 ranks")));
+  EXPECT_THAT(changes, ::testing::Contains(HasSubstr("2 data-parallel ranks -> 4")));
+  planner::Plan stages = run.plan({.ranks = 4, .accumulation = 2, .stage = 0, .pipeline = "2"});
+  EXPECT_THAT(engine::accepted_changes(opened.meta(), stages, *data),
+              ::testing::Not(::testing::Contains(HasSubstr("data-parallel"))));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "equivalence/own_model.h"
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
@@ -310,47 +311,10 @@ nn::Model own_model() {
   return model;
 }
 
-Trace train_own(const TinyRun& run, const Layout& layout) {
-  engine::prepare_process(1);
-  json::Value source = json::parse(R"({"data": {"sequence_length": 16},
-      "zero_optimization": {"stage3_param_persistence_threshold": 0},
-      "trainer": {"max_steps": 3, "seed": 5}, "run": {"threads_per_rank": 1}})",
-                                   "own.json");
-  source["data"]["train"] = json::Value::string((run.folder() / "text.txt").string());
-  source["train_micro_batch_size_per_gpu"] = json::Value::integer(layout.micro_batch);
-  source["gradient_accumulation_steps"] = json::Value::integer(layout.accumulation);
-  source["zero_optimization"]["stage"] = json::Value::integer(layout.stage);
-  if (!layout.pipeline.empty())
-    source["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
-  planner::Plan plan = planner::make_plan(source, layout.ranks, "own.json", own_model());
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
-  const files::TempDir folder;
-  Trace trace;
-  comm::run_threads(plan.mesh(), [&](comm::World& world) {
-    at::set_num_threads(1);
-    engine::Engine engine(plan, world, data);
-    engine.initialize_weights();
-    Trace mine;
-    while (engine.step() < engine.max_steps()) {
-      const engine::StepReport report = engine.train_step();
-      mine.losses.push_back(report.loss);
-      mine.grad_norms.push_back(report.grad_norm);
-    }
-    const std::filesystem::path saved = engine.save(folder.path());
-    if (world.speaks()) {
-      mine.digest = checkpoint::Checkpoint(saved).digest();
-      trace = std::move(mine);
-    }
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
-  });
-  return trace;
-}
-
 /// Several tied groups, one of them on every stage but the last; terms of many blocks.
 TEST(Pipeline, TakesAProgramsOwnBlocksAsTheyAre) {
   const TinyRun run;
-  const Trace reference = train_own(run, {.ranks = 1, .accumulation = 4, .stage = 0});
+  const Trace reference = train_own(own_model(), run, {.ranks = 1, .accumulation = 4, .stage = 0});
   ASSERT_EQ(reference.losses.size(), 3U);
 
   for (const char* schedule : kSchedules) {
@@ -359,12 +323,14 @@ TEST(Pipeline, TakesAProgramsOwnBlocksAsTheyAre) {
       expect_same_bits(
           reference,
           train_own(
+              own_model(),
               run,
               {.ranks = 4, .accumulation = 2, .stage = stage, .pipeline = pipeline(2, schedule)}));
     }
     expect_same_bits(
         reference,
-        train_own(run,
+        train_own(own_model(),
+                  run,
                   {.ranks = 4, .accumulation = 4, .stage = 0, .pipeline = pipeline(4, schedule)}));
   }
 }

@@ -182,9 +182,11 @@ TEST(Stages, OfAPartitionThatIsNoneAreRefused) {
               HasSubstr("parallel.pipeline.partition"));
 }
 
-TEST(Stages, WithAnOptimizerThatExchangesSignsAreRefused) {
-  EXPECT_THAT(refusal("2", 2, R"(, "optimizer": {"type": "OneBitAdam"})"),
-              AllOf(HasSubstr("optimizer.type"), HasSubstr("not built yet")));
+TEST(Stages, WithAnOptimizerThatCompressesAllParametersAsOneAreRefused) {
+  EXPECT_THAT(refusal("2", 2, R"(, "optimizer": {"type": "OneBitLamb"})"),
+              AllOf(HasSubstr("optimizer.type"), HasSubstr("OneBitLamb"), HasSubstr("one scale")));
+  EXPECT_EQ(refusal("2", 2, R"(, "optimizer": {"type": "OneBitAdam"})"), "taken");
+  EXPECT_EQ(refusal("2", 2, R"(, "optimizer": {"type": "ZeroOneAdam"})"), "taken");
 }
 
 }  // namespace

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains a program's own list of blocks in any layout.
+#pragma once
+
+#include <filesystem>
+#include <utility>
+
+#include "support/train_runs.h"
+
+#include <ATen/Parallel.h>
+
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/launch.h"
+#include "tessera/nn/block.h"
+
+namespace tessera::testing {
+
+/// Three steps of `model` on the text of `run`.
+inline Trace train_own(const nn::Model& model, const TinyRun& run, const Layout& layout) {
+  engine::prepare_process(1);
+  json::Value source = json::parse(R"({"data": {"sequence_length": 16},
+      "zero_optimization": {"stage3_param_persistence_threshold": 0},
+      "trainer": {"max_steps": 3, "seed": 5}, "run": {"threads_per_rank": 1}})",
+                                   "own.json");
+  source["data"]["train"] = json::Value::string((run.folder() / "text.txt").string());
+  source["train_micro_batch_size_per_gpu"] = json::Value::integer(layout.micro_batch);
+  source["gradient_accumulation_steps"] = json::Value::integer(layout.accumulation);
+  source["zero_optimization"]["stage"] = json::Value::integer(layout.stage);
+  if (!layout.pipeline.empty())
+    source["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
+  if (layout.tensor > 1) source["parallel"]["tensor"]["size"] = json::Value::integer(layout.tensor);
+  planner::Plan plan = planner::make_plan(source, layout.ranks, "own.json", model);
+  const auto data = engine::open_data(plan, {});
+  engine::finish_plan(plan, *data);
+  const files::TempDir folder;
+  Trace trace;
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+    at::set_num_threads(1);
+    engine::Engine engine(plan, world, data);
+    engine.initialize_weights();
+    Trace mine;
+    while (engine.step() < engine.max_steps()) {
+      const engine::StepReport report = engine.train_step();
+      mine.losses.push_back(report.loss);
+      mine.grad_norms.push_back(report.grad_norm);
+    }
+    const std::filesystem::path saved = engine.save(folder.path());
+    if (world.speaks()) {
+      mine.digest = checkpoint::Checkpoint(saved).digest();
+      trace = std::move(mine);
+    }
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
+  });
+  return trace;
+}
+
+}  // namespace tessera::testing
