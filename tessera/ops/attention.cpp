@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <ATen/ATen.h>
 
 #include "tessera/ops/cpu/attention_blocks.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
@@ -187,6 +191,30 @@ AttentionGrads blocks_backward(const at::Tensor& dy,
   return {d[0], d[1], d[2]};
 }
 
+/// Pairs of a query and a key that it sees, of one head.
+double visible_pairs(const AttentionArgs& args, std::int64_t T, std::int64_t S) {
+  if (!args.causal) return static_cast<double>(T) * static_cast<double>(S);
+  double pairs = 0;
+  for (std::int64_t t = 0; t < T; ++t)
+    pairs += static_cast<double>(std::min(S, args.query_offset + t + 1));
+  return pairs;
+}
+
+/// `products` of [T, S] with K terms or results each; `queries` and `keys` tensors of their sizes.
+OpWork work_of(const AttentionArgs& args,
+               const at::Tensor& q,
+               const at::Tensor& k,
+               double products,
+               double queries,
+               double keys) {
+  const auto B = q.size(0), H = q.size(1), T = q.size(2), S = k.size(2), K = q.size(3);
+  const double heads = static_cast<double>(B * H) * static_cast<double>(K);
+  return {
+      .flops = products * 2.0 * heads * visible_pairs(args, T, S),
+      .bytes = queries * static_cast<double>(q.nbytes()) + keys * static_cast<double>(k.nbytes()),
+      .shape = fmt::format("B{} H{} T{} S{} K{}", B, H, T, S, K)};
+}
+
 }  // namespace
 
 AttentionOut attention(const at::Tensor& q_BHTK,
@@ -196,6 +224,8 @@ AttentionOut attention(const at::Tensor& q_BHTK,
   check(q_BHTK, k_BHSK, v_BHSK, args);
   const Way how = way(args, q_BHTK, k_BHSK);
   if (q_BHTK.is_meta()) return meta_attention(q_BHTK, k_BHSK, how);
+  // Scores and sums.
+  const OpScope scope("attention", [&] { return work_of(args, q_BHTK, k_BHSK, 2, 2, 2); });
   if (how == Way::Plain) return math_attention(q_BHTK, k_BHSK, v_BHSK, args);
   if (how == Way::Blocks) return blocks_attention(q_BHTK, k_BHSK, v_BHSK, args);
   const bool causal = !sees_all(args, k_BHSK.size(2));
@@ -218,6 +248,8 @@ AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
   check(q_BHTK, k_BHSK, v_BHSK, args);
   if (q_BHTK.is_meta())
     return {at::empty_like(q_BHTK), at::empty_like(k_BHSK), at::empty_like(v_BHSK)};
+  // Scores again, gradients of probabilities, queries, keys and values.
+  const OpScope scope("attention backward", [&] { return work_of(args, q_BHTK, k_BHSK, 5, 4, 4); });
   const Way how = way(args, q_BHTK, k_BHSK);
   if (how == Way::Plain) return math_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out.saved, args);
   if (how == Way::Blocks) return blocks_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out, args);
