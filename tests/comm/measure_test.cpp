@@ -68,8 +68,7 @@ TEST(MeasuredCollectives, TellWhatARankExchanges) {
   ASSERT_EQ(speeds.size(), 12U);
   for (const CollectiveSpeed& speed : speeds) {
     EXPECT_EQ(speed.bus_factor, expected.at(speed.operation)) << speed.operation;
-    EXPECT_DOUBLE_EQ(speed.algorithm_bandwidth() * speed.seconds,
-                     static_cast<double>(speed.bytes));
+    EXPECT_DOUBLE_EQ(speed.algorithm_bandwidth() * speed.seconds, static_cast<double>(speed.bytes));
     EXPECT_DOUBLE_EQ(speed.bus_bandwidth(), speed.bus_factor * speed.algorithm_bandwidth());
   }
 }

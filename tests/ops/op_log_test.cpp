@@ -17,8 +17,8 @@ namespace tessera::ops {
 namespace {
 
 const OpRow* find(const std::vector<OpRow>& rows, const std::string& name) {
-  const auto it = std::find_if(
-      rows.begin(), rows.end(), [&](const OpRow& row) { return row.name == name; });
+  const auto it =
+      std::find_if(rows.begin(), rows.end(), [&](const OpRow& row) { return row.name == name; });
   return it == rows.end() ? nullptr : &*it;
 }
 
