@@ -17,7 +17,8 @@ namespace {
 
 thread_local OpLog* log_of_thread = nullptr;
 
-std::vector<at::Tensor> tensors_of(c10::ArrayRef<const c10::IValue> values) {
+template <class Values>
+std::vector<at::Tensor> tensors_of(const Values& values) {
   std::vector<at::Tensor> out;
   const auto take = [&](const at::Tensor& tensor) {
     if (tensor.defined() && tensor.has_storage()) out.push_back(tensor);
