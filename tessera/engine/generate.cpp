@@ -87,8 +87,8 @@ Generated Generator::run_ids(std::vector<std::int32_t> ids,
       ids.erase(ids.begin(), ids.end() - keep);
       context.emplace(nn::Mode::Prefill, options.seed);
       context->position = 0;
-      context->cache_capacity =
-          std::min(room, static_cast<std::int64_t>(ids.size()) + options.max_new_tokens - i);
+      const auto length = static_cast<std::int64_t>(ids.size());
+      context->cache_capacity = length + std::min(room - length, options.max_new_tokens - i);
     } else {
       context->set_mode(nn::Mode::Decode);
       context->position = cached;

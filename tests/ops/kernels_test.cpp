@@ -121,6 +121,23 @@ TEST_P(KernelDtypes, ProductsOfFewRows) {
   });
 }
 
+TEST_P(KernelDtypes, AttentionOfOneQuery) {
+  const at::Tensor keys = this->x(), values = dy(), query = random({kColumns}, 6);
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor out = at::empty({kColumns + 1}), scores = at::empty({kRows});
+    k.attend_one[index()]({query.data_ptr<float>(),
+                           {keys.data_ptr(), kColumns},
+                           {values.data_ptr(), kColumns},
+                           kRows,
+                           kColumns,
+                           0.3F,
+                           scores.data_ptr<float>(),
+                           out.data_ptr<float>(),
+                           out.data_ptr<float>() + kColumns});
+    return out;
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes,
                          KernelDtypes,
                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf));

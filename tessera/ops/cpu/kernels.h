@@ -82,6 +82,15 @@ struct StridedRows {
   void* data;
   std::int64_t stride;
 };
+/// A query of one head and all keys and values that it sees.
+struct AttendOne {
+  const float* query;        // [channels]
+  StridedRows keys, values;  // [count, channels]
+  std::int64_t count, channels;
+  float scale;
+  float* scores;  // [count], scratch
+  float *y, *log_sum;
+};
 struct AdamWRange {
   float* master;
   float* exp_avg;
@@ -234,6 +243,7 @@ struct Kernels {
                              const float* of_columns,
                              std::int64_t begin,
                              std::int64_t end);
+  void (*attend_one[kFloats])(const AttendOne&);
   /// Of outputs [begin, end), by the type of the matrix.
   void (*row_products[kFloats])(const RowProducts&, std::int64_t begin, std::int64_t end);
   void (*row_products_int8)(const RowProducts&, std::int64_t begin, std::int64_t end);
