@@ -75,7 +75,7 @@ at::Tensor linear_int8(const at::Tensor& x_NI,
                   .shape = fmt::format("{} x {} -> {}", x_NI.numel() / I, I, O)};
   });
   if (!cpu::few_rows_fit(x_NI, matrix.rows_OI))
-    return linear(x_NI, from_int8(matrix, x_NI.scalar_type()), bias_O, out_dtype);
+    return ops::linear(x_NI, from_int8(matrix, x_NI.scalar_type()), bias_O, out_dtype);
   std::vector<std::int64_t> sizes = x_NI.sizes().vec();
   sizes.back() = O;
   return cpu::few_rows_linear(x_NI.reshape({-1, I}), matrix.rows_OI, matrix.scales_O, bias_O)
@@ -84,7 +84,7 @@ at::Tensor linear_int8(const at::Tensor& x_NI,
 }
 
 at::Tensor embedding_int8(const Int8Rows& table, const at::Tensor& ids_N, at::ScalarType dtype) {
-  const at::Tensor rows = embedding(table.rows_OI, ids_N);
+  const at::Tensor rows = ops::embedding(table.rows_OI, ids_N);
   return widened(rows, table.scales_O.index_select(0, ids_N.reshape({-1})), dtype);
 }
 

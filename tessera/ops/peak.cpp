@@ -29,7 +29,7 @@ double best_seconds(Fn fn) {
 
 double product_flops(at::ScalarType dtype, std::int64_t N, std::int64_t I, std::int64_t O) {
   const at::Tensor x = at::ones({N, I}, dtype), weight = at::ones({O, I}, dtype);
-  const double seconds = best_seconds([&] { linear(x, weight); });
+  const double seconds = best_seconds([&] { ops::linear(x, weight); });
   return 2.0 * static_cast<double>(N) * static_cast<double>(I) * static_cast<double>(O) / seconds;
 }
 

@@ -55,7 +55,9 @@ TEST_F(Samples, AreWhatTheirSeedsMakeAlone) {
       const auto& sample = together[static_cast<std::size_t>(i)];
       EXPECT_EQ(sample.tokens, one.tokens) << "sample " << i;
       EXPECT_EQ(sample.ended, one.ended);
-      if (i > 0) EXPECT_NE(sample.tokens, together[0].tokens);
+      if (i > 0) {
+        EXPECT_NE(sample.tokens, together[0].tokens);
+      }
     }
   });
 }

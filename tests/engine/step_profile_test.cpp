@@ -76,7 +76,9 @@ TEST(StepProfile, HasSharesThatMakeUpTheStep) {
     EXPECT_DOUBLE_EQ(p.profile.in_operations() + p.profile.collectives + p.profile.rest(),
                      p.profile.seconds);
     EXPECT_GT(p.profile.least_seconds(), 0.0);
-    if (ranks == 2) EXPECT_GT(p.profile.collectives, 0.0);
+    if (ranks == 2) {
+      EXPECT_GT(p.profile.collectives, 0.0);
+    }
   }
 }
 

@@ -28,8 +28,8 @@ TEST(OpLog, CountsTheProductsOfALinearLayer) {
   std::vector<OpRow> rows;
   {
     const OpLog log;
-    linear(x, weight);
-    linear(x, weight);
+    ops::linear(x, weight);
+    ops::linear(x, weight);
     linear_input_grad(dy, weight);
     linear_weight_grad(dy, x, dw, true);
     rows = log.rows();
@@ -116,7 +116,7 @@ TEST(OpLog, CountsNoSecondTwice) {
   {
     const OpLog log;
     for (int i = 0; i < 100; ++i)
-      at::add(linear(x, weight), x);
+      at::add(ops::linear(x, weight), x);
     for (const OpRow& row : log.rows())
       sum += row.seconds;
   }
@@ -133,12 +133,12 @@ TEST(OpLog, IsOfItsThreadAndItsTime) {
     EXPECT_EQ(OpLog::current(), &log);
     std::thread([&] {
       EXPECT_EQ(OpLog::current(), nullptr);
-      linear(x, x);
+      ops::linear(x, x);
       at::add(x, x);
     }).join();
     EXPECT_TRUE(log.rows().empty());
     EXPECT_THROW(OpLog(), Error);
-    linear(x, x);
+    ops::linear(x, x);
     EXPECT_EQ(log.rows().size(), 1U);
   }
   EXPECT_EQ(OpLog::current(), nullptr);
