@@ -27,42 +27,17 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
-#include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/metrics.h"
+#include "tessera/engine/random_tokens.h"
 #include "tessera/parallel/pipeline/simulate.h"
 
 namespace {
 
 using tessera::engine::StepReport;
-
-/// Uniform random tokens: nothing to learn, as the peer does it.
-class RandomTokens final : public tessera::data::Dataset {
- public:
-  RandomTokens(std::int64_t length, std::int64_t vocab) : length_(length), vocab_(vocab) {}
-  [[nodiscard]] std::int64_t size() const override { return 1 << 20; }
-  [[nodiscard]] std::int64_t length() const override { return length_; }
-  bool get(std::int64_t index,
-           std::int64_t* ids,
-           std::int64_t* labels,
-           std::int64_t* mask) const override {
-    const tessera::Philox random{static_cast<std::uint64_t>(index)};
-    for (std::int64_t t = 0; t <= length_; ++t) {
-      const auto id = static_cast<std::int64_t>(random(static_cast<std::uint64_t>(t))[0] %
-                                                static_cast<std::uint32_t>(vocab_));
-      if (t < length_) ids[t] = id;
-      if (t > 0) labels[t - 1] = id;
-    }
-    std::fill(mask, mask + length_, 1);
-    return false;
-  }
-
- private:
-  std::int64_t length_, vocab_;
-};
 
 std::string option(std::map<std::string, std::string>& given,
                    const std::string& name,
@@ -184,8 +159,8 @@ int run(std::map<std::string, std::string> given) {
   tessera::planner::Plan plan =
       tessera::planner::make_plan(tessera::json::parse(text, "step_bench"), ranks, "step_bench");
   auto data = std::make_shared<tessera::data::Datasets>();
-  data->train =
-      std::make_unique<RandomTokens>(length, std::min<std::int64_t>(50257, plan.model.vocab_size));
+  data->train = std::make_unique<tessera::engine::RandomTokens>(
+      length, std::min<std::int64_t>(50257, plan.model.vocab_size));
   tessera::engine::finish_plan(plan, *data);
   const auto report = [](const std::vector<std::string>& lines) {
     for (const std::string& line : lines)

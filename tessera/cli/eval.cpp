@@ -153,15 +153,18 @@ int eval(const std::vector<std::string>& line) {
   const std::int64_t size = data.dataset->size();
   const std::int64_t samples =
       words.batches ? std::min(size, *words.batches * data.micro_batch) : size;
-  return with_model(std::move(found), words.ranks, [&](engine::OpenModel& model, bool speaks) {
-    const engine::EvalReport report =
-        engine::evaluate(*model.executor, *model.world, *data.dataset, samples, data.micro_batch);
-    if (!speaks) return;
-    print(words,
-          report,
-          label_bytes(*data.dataset, samples, *model.tokenizer),
-          model.source.string());
-  });
+  return with_model(std::move(found),
+                    words.ranks,
+                    engine::ReadAs::F32,
+                    [&](engine::OpenModel& model, bool speaks) {
+                      const engine::EvalReport report = engine::evaluate(
+                          *model.executor, *model.world, *data.dataset, samples, data.micro_batch);
+                      if (!speaks) return;
+                      print(words,
+                            report,
+                            label_bytes(*data.dataset, samples, *model.tokenizer),
+                            model.source.string());
+                    });
 }
 
 TESSERA_COMMAND("eval", "measure a trained model on held-out text", eval);

@@ -20,9 +20,11 @@
 namespace tessera::cli {
 namespace {
 
+constexpr std::int64_t kMostSamples = 1024;
+
 struct GenerateWords {
-  std::string path, prompt;
-  std::int64_t max_new_tokens = 100, top_k = 0, seed = 1234;
+  std::string path, prompt, weights = "fp32";
+  std::int64_t max_new_tokens = 100, top_k = 0, seed = 1234, samples = 1;
   double temperature = 1.0, top_p = 1.0;
   bool echo = false, ignore_eos = false;
   RankWords ranks;
@@ -36,6 +38,8 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
       {"tessera generate runs/my --prompt \"ROMEO:\"",
        "tessera generate runs/my --prompt \"ROMEO:\" --temperature 0 --max-new-tokens 200 --echo",
        "tessera generate ./gpt2 --prompt \"Once upon a time\" --top-k 40 --seed 7",
+       "tessera generate runs/my --weights bf16   in half of the bytes: about twice as fast",
+       "tessera generate runs/my --prompt \"ROMEO:\" --samples 4",
        "tessera generate runs/my -n 4             for a model that no rank can hold"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--prompt", &words.prompt, "Text to continue [start of a document]");
@@ -46,8 +50,14 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
                    &words.top_p,
                    "Draw from the likeliest tokens that make up this probability [1.0]");
   arguments.option("--seed", &words.seed, "The same seed gives the same text [1234]");
+  arguments.option("--samples",
+                   &words.samples,
+                   "Texts to make together, each with the next seed; shown at the end [1]");
   arguments.flag("--echo", words.echo, "Print the prompt first");
   arguments.flag("--ignore-eos", words.ignore_eos, "Go on after end of text");
+  arguments.option("--weights",
+                   &words.weights,
+                   "fp32, bf16 (with activations), or int8 with a scale a row [fp32]");
   words.ranks.declare(arguments);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
@@ -66,10 +76,92 @@ void check(const GenerateWords& words) {
                   Config,
                   fmt::format("--top-k {} is negative", words.top_k),
                   "use 0 for all tokens");
+  TESSERA_REQUIRE(words.samples >= 1 && words.samples <= kMostSamples,
+                  Config,
+                  fmt::format("--samples {}: expected 1 to {}", words.samples, kMostSamples),
+                  "");
   TESSERA_REQUIRE(words.top_p > 0 && words.top_p <= 1,
                   Config,
                   fmt::format("--top-p {} is not in (0, 1]", words.top_p),
                   "use 1.0 for all tokens");
+}
+
+json::Value text_json(const std::string& text, const engine::Generated& made) {
+  json::Value out = json::Value::object();
+  out["text"] = json::Value::string(text);
+  for (const std::int32_t token : made.tokens)
+    out["tokens"].push_back(json::Value::integer(token));
+  out["ended"] = json::Value::boolean(made.ended);
+  return out;
+}
+
+/// What was made of `tokens` in all, after the prompt was read.
+double tokens_per_s(std::size_t tokens, const engine::Generated& made) {
+  return made.decode_s > 0 ? static_cast<double>(tokens) / made.decode_s : 0.0;
+}
+
+void tell_speed(Terminal& terminal, std::size_t tokens, const engine::Generated& made) {
+  terminal.line(fmt::format("{} tokens, prompt read in {:.2f} s, then {:.1f} tokens/s",
+                            tokens,
+                            made.prompt_s,
+                            tokens_per_s(tokens, made)));
+}
+
+void one_text(engine::Generator& generator,
+              const engine::GenerateOptions& options,
+              const GenerateWords& words,
+              bool speaks) {
+  Terminal terminal;
+  const bool streams = speaks && !words.common.json;
+  std::string text = words.echo ? text::replace_invalid_utf8(words.prompt) : "";
+  if (streams) terminal.stream(text);
+  const engine::Generated made = generator.run(words.prompt, options, [&](std::string_view piece) {
+    text += piece;
+    if (streams) terminal.stream(piece);
+  });
+  if (!speaks) return;
+  if (words.common.json) {
+    json::Value out = text_json(text, made);
+    out["tokens_per_s"] = json::Value::number(tokens_per_s(made.tokens.size(), made));
+    terminal.line(out.dump());
+    return;
+  }
+  terminal.stream("\n");
+  if (words.common.verbose) tell_speed(terminal, made.tokens.size(), made);
+}
+
+/// They are told when all have ended.
+void several_texts(engine::Generator& generator,
+                   const data::Tokenizer& tokenizer,
+                   const engine::GenerateOptions& options,
+                   const GenerateWords& words,
+                   bool speaks) {
+  std::vector<std::int32_t> prompt;
+  tokenizer.encode(words.prompt, prompt);
+  const auto all = generator.run_samples(prompt, options, static_cast<int>(words.samples));
+  if (!speaks) return;
+  Terminal terminal;
+  json::Value out = json::Value::object();
+  std::size_t tokens = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::string bytes;
+    for (const std::int32_t token : all[i].tokens)
+      bytes += tokenizer.bytes_of(token);
+    const std::string text = text::replace_invalid_utf8((words.echo ? words.prompt : "") + bytes);
+    tokens += all[i].tokens.size();
+    if (words.common.json) {
+      out["samples"].push_back(text_json(text, all[i]));
+    } else {
+      terminal.line(fmt::format("--- {} of {}", i + 1, all.size()));
+      terminal.line(text);
+    }
+  }
+  if (words.common.json) {
+    out["tokens_per_s"] = json::Value::number(tokens_per_s(tokens, all.front()));
+    terminal.line(out.dump());
+  } else if (words.common.verbose) {
+    tell_speed(terminal, tokens, all.front());
+  }
 }
 
 // Every rank makes the same text, because weights are gathered together; one prints it.
@@ -79,35 +171,11 @@ void generate_on(engine::OpenModel& model, const GenerateWords& words, bool spea
   options.sampler = {.temperature = words.temperature, .top_k = words.top_k, .top_p = words.top_p};
   options.seed = static_cast<std::uint64_t>(words.seed);
   options.ignore_eos = words.ignore_eos;
-
-  Terminal terminal;
-  const bool streams = speaks && !words.common.json;
-  std::string text = words.echo ? text::replace_invalid_utf8(words.prompt) : "";
-  if (streams) terminal.stream(text);
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
-  const engine::Generated made = generator.run(words.prompt, options, [&](std::string_view piece) {
-    text += piece;
-    if (streams) terminal.stream(piece);
-  });
-  if (!speaks) return;
-  const double tokens_per_s =
-      made.decode_s > 0 ? static_cast<double>(made.tokens.size()) / made.decode_s : 0.0;
-  if (words.common.json) {
-    json::Value out = json::Value::object();
-    out["text"] = json::Value::string(text);
-    for (const std::int32_t token : made.tokens)
-      out["tokens"].push_back(json::Value::integer(token));
-    out["ended"] = json::Value::boolean(made.ended);
-    out["tokens_per_s"] = json::Value::number(tokens_per_s);
-    terminal.line(out.dump());
-    return;
-  }
-  terminal.stream("\n");
-  if (words.common.verbose) {
-    terminal.line(fmt::format("{} tokens, prompt read in {:.2f} s, then {:.1f} tokens/s",
-                              made.tokens.size(),
-                              made.prompt_s,
-                              tokens_per_s));
+  if (words.samples == 1) {
+    one_text(generator, options, words, speaks);
+  } else {
+    several_texts(generator, *model.tokenizer, options, words, speaks);
   }
 }
 
@@ -115,9 +183,10 @@ int generate(const std::vector<std::string>& line) {
   GenerateWords words;
   if (!parse(words, line)) return kExitOk;
   check(words);
+  const engine::ReadAs as = engine::read_as_from_name(words.weights);
   if (words.common.verbose) show_log(log::Level::Info);
   return with_model(
-      engine::find_model(words.path), words.ranks, [&](engine::OpenModel& model, bool speaks) {
+      engine::find_model(words.path), words.ranks, as, [&](engine::OpenModel& model, bool speaks) {
         generate_on(model, words, speaks);
       });
 }

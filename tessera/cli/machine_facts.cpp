@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -7,11 +6,9 @@
 
 #include <fmt/format.h>
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/headeronly/version.h>
 
-#include "tessera/base/clock.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/facts.h"
@@ -19,12 +16,10 @@
 #include "tessera/launch/machine.h"
 #include "tessera/memory/caching_allocator.h"
 #include "tessera/ops/cpu/isa.h"
-#include "tessera/ops/linear.h"
+#include "tessera/ops/peak.h"
 
 namespace tessera::cli {
 namespace {
-
-constexpr double kProbeS = 0.2;  // each
 
 json::Value integer(std::uint64_t value) {
   return json::Value::integer(static_cast<std::int64_t>(value));
@@ -124,34 +119,6 @@ void add_limits(Facts& facts, const launch::Machine& machine) {
   facts.push_back({"limits", "limits", text::join(list, ", "), values});
 }
 
-/// The best of the repetitions that fit into kProbeS: other processes only ever slow it down.
-template <class Fn>
-double best_seconds(Fn fn) {
-  fn();  // threads started, pages touched
-  double best = 1e9;
-  for (const double end = now_s() + kProbeS; now_s() < end;) {
-    const double begin = now_s();
-    fn();
-    best = std::min(best, now_s() - begin);
-  }
-  return best;
-}
-
-double memory_bytes_per_s() {
-  constexpr std::int64_t kFloats = std::int64_t{1} << 24;  // 64 MiB, beyond most caches
-  const at::Tensor a = at::ones({kFloats}), b = at::ones({kFloats});
-  at::Tensor sum = at::empty({kFloats});
-  const double seconds = best_seconds([&] { at::add_out(sum, a, b); });
-  return 3.0 * 4.0 * static_cast<double>(kFloats) / seconds;
-}
-
-double flops_per_s(at::ScalarType dtype) {
-  constexpr std::int64_t kSize = 1024;
-  const at::Tensor x = at::ones({kSize, kSize}, dtype), weight = at::ones({kSize, kSize}, dtype);
-  const double seconds = best_seconds([&] { ops::linear(x, weight); });
-  return 2.0 * static_cast<double>(kSize) * kSize * kSize / seconds;
-}
-
 void add_speeds(Facts& facts, const launch::Machine& machine) {
   memory::install_caching_allocator();
   at::set_num_threads(machine.usable_cores);
@@ -162,9 +129,9 @@ void add_speeds(Facts& facts, const launch::Machine& machine) {
          fmt::format("{:.1f} {} with {} threads", value / 1e9, unit, machine.usable_cores),
          json::Value::number(value)});
   };
-  add("memory_bytes_per_s", "memory speed", memory_bytes_per_s(), "GB/s");
-  add("fp32_flops_per_s", "fp32 products", flops_per_s(at::kFloat), "GFLOP/s");
-  add("bf16_flops_per_s", "bf16 products", flops_per_s(at::kBFloat16), "GFLOP/s");
+  add("memory_bytes_per_s", "memory speed", ops::peak_bytes(), "GB/s");
+  add("fp32_flops_per_s", "fp32 products", ops::peak_flops(DType::F32), "GFLOP/s");
+  add("bf16_flops_per_s", "bf16 products", ops::peak_flops(DType::BF16), "GFLOP/s");
 }
 
 }  // namespace

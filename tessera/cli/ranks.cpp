@@ -52,11 +52,12 @@ void RankWords::declare(Arguments& arguments) {
 
 int with_model(std::unique_ptr<engine::OpenModel> model,
                const RankWords& words,
+               engine::ReadAs as,
                const std::function<void(engine::OpenModel& model, bool speaks)>& fn) {
   const int ranks = ranks_of(words.ranks), threads = threads_of(words);
-  engine::check_memory(*model, ranks, launch::available_memory());
+  engine::check_memory(*model, ranks, launch::available_memory(), as);
   if (ranks == 1) {
-    engine::load_model(*model, threads);
+    engine::load_model(*model, threads, as);
     fn(*model, true);
     return kExitOk;
   }
@@ -67,7 +68,7 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
   return engine::run_ranks(
       mesh::Mesh::data_parallel(ranks), threads, report, [&](comm::World& world) {
         const std::unique_ptr<engine::OpenModel> mine = std::move(model);  // ends before its world
-        engine::load_model(*mine, world);
+        engine::load_model(*mine, world, as);
         fn(*mine, world.speaks());
         world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
         return kExitOk;

@@ -26,10 +26,11 @@ struct RankWords {
   void declare(Arguments& arguments);
 };
 
-/// Loads the model on one rank or several and runs `fn` on each; the exit code. `speaks` on the
-/// rank that prints.
+/// Loads the model on one rank or several, with weights `as` those, and runs `fn` on each; the exit
+/// code. `speaks` on the rank that prints.
 int with_model(std::unique_ptr<engine::OpenModel> model,
                const RankWords& words,
+               engine::ReadAs as,
                const std::function<void(engine::OpenModel& model, bool speaks)>& fn);
 
 }  // namespace tessera::cli

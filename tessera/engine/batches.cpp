@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/batches.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
@@ -33,12 +35,21 @@ nn::Batch make_batch(const data::Dataset& dataset,
 }
 
 nn::Batch prompt_batch(std::span<const std::int32_t> ids) {
-  at::Tensor input_ids = at::empty({1, static_cast<std::int64_t>(ids.size())}, at::kLong);
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    input_ids.data_ptr<std::int64_t>()[i] = ids[i];
+  const std::vector<std::int32_t> text(ids.begin(), ids.end());
+  return prompt_batch({&text, 1}, text.size());
+}
+
+nn::Batch prompt_batch(std::span<const std::vector<std::int32_t>> texts, std::size_t tokens) {
+  at::Tensor input_ids = at::empty(
+      {static_cast<std::int64_t>(texts.size()), static_cast<std::int64_t>(tokens)}, at::kLong);
+  std::int64_t* to = input_ids.data_ptr<std::int64_t>();
   nn::Batch batch;
+  for (const std::vector<std::int32_t>& text : texts) {
+    TESSERA_ASSERT(text.size() >= tokens);
+    to = std::copy(text.end() - static_cast<std::ptrdiff_t>(tokens), text.end(), to);
+    batch.sample_ids.push_back(static_cast<std::int64_t>(batch.sample_ids.size()));
+  }
   batch.set("input_ids", std::move(input_ids));
-  batch.sample_ids = {0};
   return batch;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "tessera/data/dataset.h"
 #include "tessera/nn/block.h"
@@ -17,5 +18,7 @@ nn::Batch make_batch(const data::Dataset& dataset,
                      std::span<const std::int64_t> numbers);
 /// A batch of one text without labels, for generation.
 nn::Batch prompt_batch(std::span<const std::int32_t> ids);
+/// The last `tokens` of each of several texts that have so many.
+nn::Batch prompt_batch(std::span<const std::vector<std::int32_t>> texts, std::size_t tokens);
 
 }  // namespace tessera::engine

@@ -29,8 +29,9 @@ struct Generated {
   double prompt_s = 0.0, decode_s = 0.0;
 };
 
-/// Threads: the rank's own. Cost: one forward of the prompt, then one of a single position a token;
-/// when max_positions is full the last half of the text is read anew.
+/// Threads: the rank's own. Cost: one forward of the prompt, then one of a single position a token,
+/// which reads the weights once, however many texts are made together; when max_positions is full
+/// the last half of the text is read anew.
 class Generator {
  public:
   Generator(parallel::Executor& executor,
@@ -46,8 +47,18 @@ class Generator {
   Generated run_ids(std::vector<std::int32_t> ids,
                     const GenerateOptions& options,
                     const std::function<void(std::int32_t)>& on_token);
+  /// `count` continuations of one prompt together; the i-th draws with seed + i. Times are those of
+  /// all of them.
+  std::vector<Generated> run_samples(std::vector<std::int32_t> ids,
+                                     const GenerateOptions& options,
+                                     int count);
 
  private:
+  std::vector<Generated> make(std::vector<std::int32_t> ids,
+                              const GenerateOptions& options,
+                              int count,
+                              const std::function<void(std::int32_t)>& on_token);
+  at::Tensor next_logits(const nn::Batch& batch, nn::StepContext& context, bool ignore_eos);
   parallel::Executor& executor_;
   const data::Tokenizer& tokenizer_;
   const models::Resolved& model_;

@@ -2,6 +2,9 @@
 #include "tessera/engine/open_model.h"
 
 #include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,9 +38,10 @@ std::optional<fs::path> find_checkpoint(const fs::path& path) {
 /// Parameters with fewer elements stay whole on every rank, as in training.
 constexpr std::int64_t kPersistent = 100'000;
 
-void build(OpenModel& out, comm::World& world) {
+void build(OpenModel& out, comm::World& world, ReadAs as) {
   out.world = &world;
   parallel::WeightOptions weights;
+  weights.working = as == ReadAs::F32 ? DType::F32 : DType::BF16;
   if (world.size() > 1) {
     weights.residency = parallel::Residency::Sharded;
     weights.persistence_threshold = kPersistent;
@@ -48,58 +52,89 @@ void build(OpenModel& out, comm::World& world) {
       *out.model, std::vector<parallel::Policy*>{out.gather.get()});
 }
 
-/// Calls fn(parameter, begin, end, fp32 values) for what this rank holds of every parameter:
-/// elements of its box.
-template <class Fn>
-void for_each_range(OpenModel& out, Fn fn) {
-  const int rank = out.world->group(mesh::AxisSet::dp()).index;
-  for (parallel::FlatGroup& group : out.model->groups()) {
-    const at::Tensor& own = group.weights.own();
-    const std::int64_t first =
-        own.numel() == group.layout.numel() ? 0 : group.layout.shard_begin(rank);
-    for (const Segment& segment : group.layout.segments()) {
-      const std::int64_t begin = std::max(segment.begin, first);
-      const std::int64_t end = std::min(segment.end(), first + own.numel());
-      if (begin >= end) continue;
-      fn(*segment.info,
-         begin - segment.begin,
-         end - segment.begin,
-         own.data_ptr<float>() + (begin - first));
-    }
+/// What this rank holds of a parameter: elements [begin, end) of its box, which `values` receives.
+struct HeldRange {
+  const ParamInfo* info = nullptr;
+  std::int64_t begin = 0, end = 0;
+  float* values = nullptr;
+};
+
+/// Of the parameters of one flat buffer, whose own elements `values` stands for.
+std::vector<HeldRange> ranges_of(const parallel::FlatGroup& group, int rank, float* values) {
+  const std::int64_t numel = group.weights.own().numel();
+  const std::int64_t first = numel == group.layout.numel() ? 0 : group.layout.shard_begin(rank);
+  std::vector<HeldRange> out;
+  for (const Segment& segment : group.layout.segments()) {
+    const std::int64_t begin = std::max(segment.begin, first);
+    const std::int64_t end = std::min(segment.end(), first + numel);
+    if (begin >= end) continue;
+    out.push_back(
+        {segment.info.get(), begin - segment.begin, end - segment.begin, values + (begin - first)});
   }
+  return out;
 }
 
-void load_checkpoint(OpenModel& out) {
-  std::vector<checkpoint::PieceBytes> pieces;
-  for_each_range(out,
-                 [&](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* values) {
-                   pieces.push_back({info.name,
-                                     DType::F32,
-                                     info.shape,
-                                     {info.held(), begin, end},
-                                     {reinterpret_cast<std::byte*>(values),
-                                      static_cast<std::size_t>(end - begin) * sizeof(float)}});
-                 });
-  checkpoint::Checkpoint(out.source).load(pieces);
+using Fill = std::function<void(const std::vector<HeldRange>&)>;
+
+/// `fill` writes fp32; other weights are rounded to what the model works with, one buffer at a
+/// time.
+void fill_groups(OpenModel& out, const Fill& fill) {
+  const int rank = out.world->group(mesh::AxisSet::dp()).index;
+  std::vector<HeldRange> all;
+  for (parallel::FlatGroup& group : out.model->groups()) {
+    const at::Tensor& own = group.weights.own();
+    if (own.scalar_type() == at::kFloat) {
+      const auto ranges = ranges_of(group, rank, own.data_ptr<float>());
+      all.insert(all.end(), ranges.begin(), ranges.end());
+      continue;
+    }
+    const at::Tensor values = at::zeros(own.sizes(), at::kFloat);
+    fill(ranges_of(group, rank, values.data_ptr<float>()));
+    own.copy_(values);
+  }
+  if (!all.empty()) fill(all);
+}
+
+Fill from_checkpoint(const fs::path& source) {
+  return [opened = std::make_shared<const checkpoint::Checkpoint>(source)](
+             const std::vector<HeldRange>& ranges) {
+    std::vector<checkpoint::PieceBytes> pieces;
+    for (const HeldRange& range : ranges) {
+      pieces.push_back({range.info->name,
+                        DType::F32,
+                        range.info->shape,
+                        {range.info->held(), range.begin, range.end},
+                        {reinterpret_cast<std::byte*>(range.values),
+                         static_cast<std::size_t>(range.end - range.begin) * sizeof(float)}});
+    }
+    opened->load(pieces);
+  };
+}
+
+Fill from_source(models::WeightSource source) {
+  return [source = std::move(source)](const std::vector<HeldRange>& ranges) {
+    for (const HeldRange& range : ranges)
+      parallel::fill_held(source, *range.info, range.begin, range.end, range.values);
+  };
+}
+
+models::WeightSource hugging_face_source(const OpenModel& model) {
+  const fs::path path = model.source / "config.json";
+  const json::Value config = json::parse_strict(files::read(path), path.string());
+  return models::family_of_hf(config).weights_from_hf(model.source, model.shape);
+}
+
+Fill source_of(const OpenModel& model) {
+  if (model.weights) return from_source(model.weights);
+  if (model.config) return from_checkpoint(model.source);
+  return from_source(hugging_face_source(model));
 }
 
 void load(OpenModel& out) {
   for (parallel::FlatGroup& group : out.model->groups())
     group.weights.begin_write();
-  if (out.weights) {
-    for_each_range(out, out.weights);
-  } else if (out.config) {
-    load_checkpoint(out);
-  } else {
-    const json::Value config = json::parse_strict(files::read(out.source / "config.json"),
-                                                  (out.source / "config.json").string());
-    const models::WeightSource source =
-        models::family_of_hf(config).weights_from_hf(out.source, out.shape);
-    for_each_range(out,
-                   [&](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* values) {
-                     parallel::fill_held(source, info, begin, end, values);
-                   });
-  }
+  const c10::NoGradGuard no_grad;
+  fill_groups(out, source_of(out));
   for (parallel::FlatGroup& group : out.model->groups())
     group.weights.written();
   for (parallel::FlatGroup& group : out.model->groups())
@@ -173,31 +208,62 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
   return out;
 }
 
-void check_memory(const OpenModel& model, int ranks, std::uint64_t available) {
+ReadAs read_as_from_name(std::string_view name) {
+  const std::vector<std::string> names = {"fp32", "bf16", "int8"};
+  const auto found = std::find(names.begin(), names.end(), name);
+  TESSERA_REQUIRE(found != names.end(),
+                  Config,
+                  fmt::format("weights in {}: expected fp32, bf16 or int8", name),
+                  text::suggestion(name, names));
+  return static_cast<ReadAs>(found - names.begin());
+}
+
+std::string_view name(ReadAs as) {
+  switch (as) {
+    case ReadAs::F32:
+      return "fp32";
+    case ReadAs::BF16:
+      return "bf16";
+    case ReadAs::Int8:
+      return "int8";
+  }
+  return "?";
+}
+
+void check_memory(const OpenModel& model, int ranks, std::uint64_t available, ReadAs as) {
   constexpr double kUsable = 0.95;
+  TESSERA_REQUIRE(as != ReadAs::Int8 || ranks == 1,
+                  Unsupported,
+                  fmt::format("not built yet: weights in int8 on {} ranks", ranks),
+                  "use bf16, or one rank");
+  // Eight bits are made out of sixteen, which are there until the last matrix is narrow.
+  const std::uint64_t width = as == ReadAs::F32 ? 4 : as == ReadAs::BF16 ? 2 : 3;
   std::int64_t elements = 0;
   for (const auto& param : models::parameters_of(model.shape.model))
     elements += param->numel() * (param->numel() < kPersistent ? ranks : 1);
-  const auto weights = static_cast<std::uint64_t>(elements) * sizeof(float);
+  const auto weights = static_cast<std::uint64_t>(elements) * width;
   if (static_cast<double>(weights) <= kUsable * static_cast<double>(available)) return;
   throw Error(
       Error::Kind::Memory,
-      fmt::format("the weights of {}, {} in fp32, do not fit into 95 % of the {} that are free",
+      fmt::format("the weights of {}, {} in {}, do not fit into 95 % of the {} that are free",
                   model.source.string(),
                   text::bytes(weights),
+                  name(as),
                   text::bytes(available)),
       "end other programs, or use a machine with more memory");
 }
 
-void load_model(OpenModel& model, int threads) {
+void load_model(OpenModel& model, int threads, ReadAs as) {
   prepare_process(threads > 0 ? threads : launch::usable_cores());
   model.alone = comm::solo_world();
-  load_model(model, *model.alone);
+  load_model(model, *model.alone, as);
 }
 
-void load_model(OpenModel& model, comm::World& world) {
-  build(model, world);
+void load_model(OpenModel& model, comm::World& world, ReadAs as) {
+  TESSERA_ASSERT(as != ReadAs::Int8 || world.size() == 1);
+  build(model, world, as);
   load(model);
+  if (as == ReadAs::Int8) model.model->to_int8();
 }
 
 }  // namespace tessera::engine

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "tessera/comm/world.h"
 #include "tessera/config/json.h"
@@ -17,6 +18,14 @@
 #include "tessera/parallel/model_instance.h"
 
 namespace tessera::engine {
+
+/// What the weights of a model that is read are kept in. BF16: activations and the KV cache are
+/// bf16 too. Int8: matrices in eight bits with a scale for each row, around them bf16; on one rank,
+/// and to make text with.
+enum class ReadAs : std::uint8_t { F32, BF16, Int8 };
+/// "fp32", "bf16" or "int8"; Error{Config} for another word.
+ReadAs read_as_from_name(std::string_view name);
+std::string_view name(ReadAs as);
 
 /// Threads: one.
 struct OpenModel {
@@ -37,15 +46,18 @@ struct OpenModel {
 /// Everything but the weights; no ATen operation, so that ranks can still be started. Error{Format}
 /// when there is nothing to open, or it is damaged.
 std::unique_ptr<OpenModel> find_model(const std::filesystem::path& path);
-/// Refuses a found model whose weights, in fp32 and shared by `ranks` ranks of this host, need more
-/// than 95 % of `available` bytes: Error{Memory} with both numbers. Logits and caches are not
-/// counted: they depend on what is asked of the model.
-void check_memory(const OpenModel& model, int ranks, std::uint64_t available);
+/// Refuses a found model whose weights, shared by `ranks` ranks of this host, need more than 95 %
+/// of `available` bytes while they are read: Error{Memory} with both numbers. Logits and caches are
+/// not counted: they depend on what is asked of the model. Error{Unsupported} for Int8 on several.
+void check_memory(const OpenModel& model,
+                  int ranks,
+                  std::uint64_t available,
+                  ReadAs as = ReadAs::F32);
 /// The weights, all of them on this process. `threads`: 0 takes all usable cores.
-void load_model(OpenModel& model, int threads = 0);
-/// Those that this rank holds: in fp32, sharded as in ZeRO stage 3 over the ranks of `world`, which
-/// outlives the model. Reads nothing else of the checkpoint. Collective, as is every use of the
-/// executor from then on.
-void load_model(OpenModel& model, comm::World& world);
+void load_model(OpenModel& model, int threads = 0, ReadAs as = ReadAs::F32);
+/// Those that this rank holds: sharded as in ZeRO stage 3 over the ranks of `world`, which outlives
+/// the model. Reads nothing else of the checkpoint. Collective, as is every use of the executor
+/// from then on. Memory: beside the weights, where they are not fp32, the largest block in fp32.
+void load_model(OpenModel& model, comm::World& world, ReadAs as = ReadAs::F32);
 
 }  // namespace tessera::engine

@@ -6,6 +6,7 @@
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/tensor_parallel/own_rows.h"
+#include "tessera/ops/int8_rows.h"
 
 namespace tessera::nn {
 
@@ -42,6 +43,9 @@ struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
     return {{}, {}, {}};
   }
 };
+
+/// What weights in eight bits are multiplied with.
+constexpr at::ScalarType kAroundInt8 = at::kBFloat16;
 
 /// Rows [first, last) of a table: tokens of other rows are zero here.
 struct RowsNode : torch::autograd::Function<RowsNode> {
@@ -81,6 +85,12 @@ struct RowsNode : torch::autograd::Function<RowsNode> {
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context) {
+  if (table.scales().defined()) {
+    auto sizes = ids_BT.sizes().vec();
+    sizes.push_back(table.tensor().size(1));
+    return ops::embedding_int8({table.tensor(), table.scales()}, ids_BT.reshape({-1}), kAroundInt8)
+        .view(sizes);
+  }
   if (context.on_grid()) return grid::embedding(ids_BT, table, context);
   if (one_d::cut_of(table.info()) != one_d::Cut::None) {
     return one_d::leave(

@@ -5,6 +5,7 @@
 #include "tessera/nn/functional.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/ops/int8_rows.h"
 
 namespace tessera::nn {
 
@@ -62,6 +63,17 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
   }
 };
 
+/// A weight in eight bits is only read, on one rank, which has all of it.
+at::Tensor int8_linear(const at::Tensor& x,
+                       const Param& weight,
+                       const Param* bias,
+                       std::optional<at::ScalarType> out_dtype) {
+  return ops::linear_int8(x,
+                          {matrix(weight.tensor()), weight.scales()},
+                          bias ? bias->tensor().view({-1}) : at::Tensor(),
+                          out_dtype);
+}
+
 /// With the part of the weight that this rank holds.
 at::Tensor local_linear(const at::Tensor& x,
                         const Param& weight,
@@ -81,6 +93,7 @@ at::Tensor linear(const at::Tensor& x,
                   const Param& weight,
                   const Param* bias,
                   StepContext& context) {
+  if (weight.scales().defined()) return int8_linear(x, weight, bias, std::nullopt);
   if (context.on_grid()) return grid::linear(x, weight, bias, std::nullopt, context);
   switch (one_d::cut_of(weight.info())) {
     case one_d::Cut::None:
@@ -97,6 +110,7 @@ at::Tensor linear(const at::Tensor& x,
 }
 
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context) {
+  if (weight_VC.scales().defined()) return int8_linear(x_BTC, weight_VC, nullptr, at::kFloat);
   if (context.on_grid()) {
     return grid::all_logits(
         grid::linear(x_BTC, weight_VC, nullptr, at::kFloat, context), weight_VC, context);

@@ -7,6 +7,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
@@ -40,6 +41,9 @@ Activation activation_from_name(std::string_view name) {
 at::Tensor activate(const at::Tensor& x, Activation activation) {
   at::Tensor y = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
   if (x.is_meta()) return y;
+  const OpScope scope("activation", [&] {
+    return OpWork{.bytes = 2.0 * static_cast<double>(x.nbytes()), .shape = cpu::shape(x)};
+  });
   const at::Tensor from = x.contiguous();
   const auto kernel = cpu::kernels().activate[cpu::float_of(x)];
   cpu::parallel(x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -55,6 +59,9 @@ at::Tensor activate_backward(const at::Tensor& dy, const at::Tensor& x, Activati
                   "both need the same shape");
   at::Tensor dx = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
   if (x.is_meta()) return dx;
+  const OpScope scope("activation backward", [&] {
+    return OpWork{.bytes = 3.0 * static_cast<double>(x.nbytes()), .shape = cpu::shape(x)};
+  });
   const at::Tensor gradient = dy.to(x.scalar_type()).contiguous(), from = x.contiguous();
   const auto kernel = cpu::kernels().activate_grad[cpu::float_of(x)];
   cpu::parallel(x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {

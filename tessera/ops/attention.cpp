@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <ATen/ATen.h>
 
 #include "tessera/ops/cpu/attention_blocks.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
@@ -162,6 +166,43 @@ AttentionOut blocks_attention(const at::Tensor& q,
   return {y, log_sum};
 }
 
+/// Text is made one query at a time, in every dtype; what is saved is what both flash kernels save.
+bool is_one_query(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k, Way how) {
+  return how != Way::Plain && isa() != Isa::Portable && q.size(2) == 1 &&
+         sees_all(args, k.size(2)) && k.size(2) > 0;
+}
+
+AttentionOut one_query(const at::Tensor& q_BHTK,
+                       const at::Tensor& k_BHSK,
+                       const at::Tensor& v_BHSK,
+                       const AttentionArgs& args) {
+  const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), S = k_BHSK.size(2), K = q_BHTK.size(3);
+  const at::Tensor q = cpu::plain_float(q_BHTK), k = in_rows(k_BHSK), v = in_rows(v_BHSK);
+  const at::Tensor y = at::empty({B, H, 1, K}, q.options()),
+                   log_sum = at::empty({B, H, 1}, q.options());
+  const at::Tensor scores = at::empty({B * H, S}, q.options());
+  const auto kernel = cpu::kernels().attend_one[cpu::float_of(k)];
+  const auto rows_of = [&](const at::Tensor& x, std::int64_t head) {
+    const std::int64_t first = head / H * x.stride(0) + head % H * x.stride(1);
+    return cpu::StridedRows{static_cast<char*>(x.data_ptr()) + first * x.element_size(),
+                            x.stride(2)};
+  };
+  cpu::parallel(B * H, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t head = begin; head < end; ++head) {
+      kernel({.query = q.data_ptr<float>() + head * K,
+              .keys = rows_of(k, head),
+              .values = rows_of(v, head),
+              .count = S,
+              .channels = K,
+              .scale = static_cast<float>(scale_of(args, q)),
+              .scores = scores.data_ptr<float>() + head * S,
+              .y = y.data_ptr<float>() + head * K,
+              .log_sum = log_sum.data_ptr<float>() + head});
+    }
+  });
+  return {y.to(q_BHTK.scalar_type()), log_sum};
+}
+
 AttentionGrads blocks_backward(const at::Tensor& dy,
                                const at::Tensor& q,
                                const at::Tensor& k,
@@ -187,6 +228,30 @@ AttentionGrads blocks_backward(const at::Tensor& dy,
   return {d[0], d[1], d[2]};
 }
 
+/// Pairs of a query and a key that it sees, of one head.
+double visible_pairs(const AttentionArgs& args, std::int64_t T, std::int64_t S) {
+  if (!args.causal) return static_cast<double>(T) * static_cast<double>(S);
+  double pairs = 0;
+  for (std::int64_t t = 0; t < T; ++t)
+    pairs += static_cast<double>(std::min(S, args.query_offset + t + 1));
+  return pairs;
+}
+
+/// `products` of [T, S] with K terms or results each; `queries` and `keys` tensors of their sizes.
+OpWork work_of(const AttentionArgs& args,
+               const at::Tensor& q,
+               const at::Tensor& k,
+               double products,
+               double queries,
+               double keys) {
+  const auto B = q.size(0), H = q.size(1), T = q.size(2), S = k.size(2), K = q.size(3);
+  const double heads = static_cast<double>(B * H) * static_cast<double>(K);
+  return {
+      .flops = products * 2.0 * heads * visible_pairs(args, T, S),
+      .bytes = queries * static_cast<double>(q.nbytes()) + keys * static_cast<double>(k.nbytes()),
+      .shape = fmt::format("B{} H{} T{} S{} K{}", B, H, T, S, K)};
+}
+
 }  // namespace
 
 AttentionOut attention(const at::Tensor& q_BHTK,
@@ -196,7 +261,10 @@ AttentionOut attention(const at::Tensor& q_BHTK,
   check(q_BHTK, k_BHSK, v_BHSK, args);
   const Way how = way(args, q_BHTK, k_BHSK);
   if (q_BHTK.is_meta()) return meta_attention(q_BHTK, k_BHSK, how);
+  // Scores and sums.
+  const OpScope scope("attention", [&] { return work_of(args, q_BHTK, k_BHSK, 2, 2, 2); });
   if (how == Way::Plain) return math_attention(q_BHTK, k_BHSK, v_BHSK, args);
+  if (is_one_query(args, q_BHTK, k_BHSK, how)) return one_query(q_BHTK, k_BHSK, v_BHSK, args);
   if (how == Way::Blocks) return blocks_attention(q_BHTK, k_BHSK, v_BHSK, args);
   const bool causal = !sees_all(args, k_BHSK.size(2));
   auto [y, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(for_flash(q_BHTK),
@@ -218,6 +286,8 @@ AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
   check(q_BHTK, k_BHSK, v_BHSK, args);
   if (q_BHTK.is_meta())
     return {at::empty_like(q_BHTK), at::empty_like(k_BHSK), at::empty_like(v_BHSK)};
+  // Scores again, gradients of probabilities, queries, keys and values.
+  const OpScope scope("attention backward", [&] { return work_of(args, q_BHTK, k_BHSK, 5, 4, 4); });
   const Way how = way(args, q_BHTK, k_BHSK);
   if (how == Way::Plain) return math_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out.saved, args);
   if (how == Way::Blocks) return blocks_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out, args);

@@ -8,6 +8,7 @@
 
 #include "tessera/ops/cpu/tensors.h"
 #include "tessera/ops/linear.h"
+#include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
@@ -35,6 +36,11 @@ double entropy_of(const at::Tensor& logits_NV,
   const std::int64_t N = logits_NV.size(0), V = logits_NV.size(1);
   std::vector<double> losses(static_cast<std::size_t>(N));
   const bool grad = dlogits_NV.defined();
+  const OpScope scope("cross entropy", [&] {
+    return OpWork{.bytes = static_cast<double>(logits_NV.nbytes()) +
+                           (grad ? static_cast<double>(dlogits_NV.nbytes()) : 0.0),
+                  .shape = cpu::shape(logits_NV)};
+  });
   const cpu::EntropyRows rows{.logits = cpu::destination(logits_NV, N * V, "logits"),
                               .labels = labels_N.data_ptr<std::int64_t>(),
                               .losses = losses.data(),

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
@@ -67,6 +68,10 @@ class Draw {
   float scale_;
 };
 
+OpWork work_of(const at::Tensor& x) {
+  return {.bytes = 2.0 * static_cast<double>(x.nbytes()), .shape = cpu::shape(x)};
+}
+
 std::vector<std::int64_t> numbers_of(const std::vector<Run>& runs) {
   std::vector<std::int64_t> out;
   for (const Run& run : runs) {
@@ -82,6 +87,7 @@ at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
   if (!key.active()) return x;
   at::Tensor y = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
   if (x.is_meta()) return y;
+  const OpScope scope("dropout", [&] { return work_of(x); });
   const std::int64_t samples = check(x, key);
   if (x.numel() == 0) return y;
   const auto parts = static_cast<std::int64_t>(key.parts.size());
@@ -113,6 +119,7 @@ at::Tensor dropout(const at::Tensor& x_BMRC, const DropoutKey& key, const Dropou
   if (!key.active()) return x_BMRC;
   at::Tensor y = at::empty_like(x_BMRC, x_BMRC.options(), at::MemoryFormat::Contiguous);
   if (x_BMRC.is_meta()) return y;
+  const OpScope scope("dropout", [&] { return work_of(x_BMRC); });
   check(x_BMRC, key);
   TESSERA_ASSERT(key.parts.empty());
   const std::vector<std::int64_t> rows = numbers_of(window.row_runs);

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
@@ -30,6 +31,9 @@ at::Tensor embedding(const at::Tensor& table_VC, const at::Tensor& ids_N) {
   sizes.push_back(C);
   at::Tensor y = at::empty(sizes, table_VC.options());
   if (table_VC.is_meta()) return y;
+  const OpScope scope("embedding", [&] {
+    return OpWork{.bytes = 2.0 * static_cast<double>(y.nbytes()), .shape = cpu::shape(y)};
+  });
   const at::Tensor ids = ids_N.contiguous(), table = table_VC.contiguous();
   check_ids(ids, table.size(0));
   const std::size_t row = static_cast<std::size_t>(C) * table.element_size();
@@ -57,6 +61,13 @@ void embedding_grad(const at::Tensor& dy_NC,
       Shape,
       "embedding gradient of " + cpu::shape(dy_NC) + " for " + std::to_string(N) + " tokens",
       "expected [" + std::to_string(N) + ", " + std::to_string(C) + "]");
+  // Rows of the table are read and written; where nothing is added to, all of it is cleared.
+  const OpScope scope("embedding backward", [&] {
+    const double table = accumulate ? 0.0 : static_cast<double>(dw_VC.nbytes());
+    return OpWork{.bytes = static_cast<double>(dy_NC.nbytes()) +
+                           8.0 * static_cast<double>(dy_NC.numel()) + table,
+                  .shape = cpu::shape(dy_NC)};
+  });
   const at::Tensor ids = ids_N.contiguous(), dy = dy_NC.contiguous();
   check_ids(ids, V);
   float* to = cpu::destination(dw_VC, V * C, "the embedding's gradient");

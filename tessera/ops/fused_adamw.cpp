@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
@@ -40,6 +41,10 @@ void adamw(float* master,
            std::int64_t numel,
            const AdamWScalars& scalars) {
   TESSERA_ASSERT(working == nullptr || working_dtype == DType::BF16 || working_dtype == DType::F16);
+  // Three numbers read and written, the gradient read, working weights written.
+  const OpScope scope("adamw", [&] {
+    return OpWork{.bytes = static_cast<double>(numel) * (28.0 + (working == nullptr ? 0.0 : 2.0))};
+  });
   cpu::AdamWRange range = range_of(scalars);
   range.master = master;
   range.exp_avg = exp_avg;
@@ -54,6 +59,8 @@ void adamw(float* master,
 
 void chunk_square_sums(const float* grad, std::int64_t numel, std::int64_t chunk, double* sums) {
   TESSERA_ASSERT(chunk > 0);
+  const OpScope scope("square sums",
+                      [&] { return OpWork{.bytes = 4.0 * static_cast<double>(numel)}; });
   const auto kernel = cpu::kernels().square_sums;
   const std::int64_t chunks = (numel + chunk - 1) / chunk;
   cpu::parallel(

@@ -3,14 +3,18 @@
 
 #include <vector>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
+#include "tessera/ops/cpu/few_rows.h"
 #include "tessera/ops/cpu/gemm.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/matmul.h"
 #include "tessera/ops/cpu/row_blocks.h"
 #include "tessera/ops/cpu/tensors.h"
 #include "tessera/ops/cpu/widened.h"
+#include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
@@ -94,6 +98,18 @@ std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
   return sizes;
 }
 
+/// The product of x [N, I] and a weight [O, I] in either direction; `a` and `b` are its operands.
+OpWork work_of(std::int64_t N,
+               std::int64_t I,
+               std::int64_t O,
+               const at::Tensor& a,
+               const at::Tensor& b,
+               double result_bytes) {
+  return {.flops = 2.0 * static_cast<double>(N) * static_cast<double>(I) * static_cast<double>(O),
+          .bytes = static_cast<double>(a.nbytes()) + static_cast<double>(b.nbytes()) + result_bytes,
+          .shape = fmt::format("{} x {} -> {}", N, I, O)};
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x_NI,
@@ -104,6 +120,14 @@ at::Tensor linear(const at::Tensor& x_NI,
   const at::ScalarType in = x_NI.scalar_type(), out = out_dtype.value_or(in);
   const auto sizes = with_last(x_NI, weight_OI.size(0));
   if (x_NI.is_meta()) return at::empty(sizes, x_NI.options().dtype(out));
+  const OpScope scope("linear", [&] {
+    const std::int64_t I = weight_OI.size(1), O = weight_OI.size(0), N = x_NI.numel() / I;
+    const auto width = static_cast<double>(c10::elementSize(out));
+    return work_of(N, I, O, x_NI, weight_OI, static_cast<double>(N * O) * width);
+  });
+  if (cpu::few_rows_fit(x_NI, weight_OI)) {
+    return cpu::few_rows_linear(rows_of(x_NI), weight_OI, {}, bias_O).to(out).view(sizes);
+  }
   const Way how = way(in, out);
   if (how == Way::Aten) {
     const at::Tensor bias = bias_O.defined() ? bias_O.to(in) : at::Tensor();
@@ -133,6 +157,11 @@ at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_O
   const at::ScalarType dtype = dy_NO.scalar_type();
   const auto sizes = with_last(dy_NO, weight_OI.size(1));
   if (dy_NO.is_meta()) return at::empty(sizes, dy_NO.options());
+  const OpScope scope("linear dx", [&] {
+    const std::int64_t O = weight_OI.size(0), I = weight_OI.size(1), N = dy_NO.numel() / O;
+    const auto width = static_cast<double>(dy_NO.element_size());
+    return work_of(N, I, O, dy_NO, weight_OI, static_cast<double>(N * I) * width);
+  });
   const Way how = way(dtype, dtype);
   if (how == Way::Aten) return at::matmul(dy_NO, weight_OI);
   if (how == Way::OneDnn) {
@@ -161,6 +190,11 @@ void linear_weight_grad(const at::Tensor& dy_NO,
       "linear_weight_grad into " + cpu::shape(dw_OI),
       "pass float of [" + std::to_string(dy.size(1)) + ", " + std::to_string(x.size(1)) + "]");
   if (dw_OI.is_meta() || dy.is_meta()) return;
+  const OpScope scope("linear dW", [&] {
+    const double passes = accumulate ? 2.0 : 1.0;  // the sums so far are read
+    return work_of(
+        x.size(0), x.size(1), dy.size(1), dy, x, passes * static_cast<double>(dw_OI.nbytes()));
+  });
   at::Tensor dw = dw_OI.view({dy.size(1), x.size(1)});
   const Way how = way(x.scalar_type(), at::kFloat);
   if (how == Way::OneDnn) {
@@ -178,8 +212,11 @@ void linear_weight_grad(const at::Tensor& dy_NO,
 }
 
 void linear_bias_grad(const at::Tensor& dy_NO, const at::Tensor& db_O, bool accumulate) {
+  if (dy_NO.is_meta()) return;
+  const OpScope scope("linear db", [&] {
+    return OpWork{.bytes = static_cast<double>(dy_NO.nbytes()), .shape = cpu::shape(dy_NO)};
+  });
   const at::Tensor dy = rows_of(dy_NO).contiguous();
-  if (dy.is_meta()) return;
   const std::int64_t O = dy.size(1);
   float* to = cpu::destination(db_O, O, "the bias gradient");
   const cpu::RowBlocks blocks{dy.size(0)};

@@ -5,6 +5,7 @@
 
 #include "tessera/ops/cpu/row_blocks.h"
 #include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
@@ -36,6 +37,9 @@ LayerNormOut layer_norm(const at::Tensor& x_NC,
                    at::empty({N}, x_NC.options().dtype(at::kFloat)),
                    at::empty({N}, x_NC.options().dtype(at::kFloat))};
   if (x_NC.is_meta()) return out;
+  const OpScope scope("layer_norm", [&] {
+    return OpWork{.bytes = 2.0 * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
+  });
   const at::Tensor x = x_NC.contiguous(), weight = cpu::plain_float(weight_C);
   const at::Tensor bias = bias_C.defined() ? cpu::plain_float(bias_C) : at::Tensor();
   const cpu::NormRows rows{.x = x.data_ptr(),
@@ -65,6 +69,9 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
   check_channels(x_NC, weight_C, {});
   at::Tensor dx = at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous);
   if (x_NC.is_meta()) return dx;
+  const OpScope scope("layer_norm backward", [&] {
+    return OpWork{.bytes = 3.0 * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
+  });
   const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
   const at::Tensor dy = dy_NC.to(x_NC.scalar_type()).contiguous(), x = x_NC.contiguous();
   const at::Tensor weight = cpu::plain_float(weight_C);

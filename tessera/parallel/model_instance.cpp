@@ -6,7 +6,11 @@
 
 #include <fmt/format.h>
 
+#include <ATen/core/grad_mode.h>
+
 #include "tessera/base/error.h"
+#include "tessera/memory/ledger.h"
+#include "tessera/ops/int8_rows.h"
 
 namespace tessera::parallel {
 
@@ -144,6 +148,25 @@ void ModelInstance::attach() {
         home.params[i]->attach(std::move(view));
       }
     }
+  }
+}
+
+void ModelInstance::to_int8() {
+  const c10::NoGradGuard no_grad;
+  const memory::ScopedTag tag(memory::Tag::Parameters);
+  for (FlatGroup& group : groups_) {
+    for (std::size_t i = 0; i < group.layout.segments().size(); ++i) {
+      const Param& first = *group.homes.front().params[i];
+      const at::Tensor& weight = first.tensor();
+      const bool is_matrix = decays(first.info());
+      ops::Int8Rows narrow;
+      if (is_matrix) narrow = ops::to_int8(weight.view({-1, weight.size(-1)}));
+      const at::Tensor copy =
+          is_matrix ? narrow.rows_OI.view(weight.sizes()) : weight.to(at::kBFloat16).clone();
+      for (const Home& home : group.homes)
+        home.params[i]->attach_int8(copy, narrow.scales_O);
+    }
+    group.weights.forget();
   }
 }
 

@@ -102,6 +102,9 @@ class ModelInstance {
   [[nodiscard]] std::span<const std::shared_ptr<Param>> params(int index) const {
     return blocks_[static_cast<std::size_t>(index)].params;
   }
+  /// A model that is only read from now on, on one rank: matrices in eight bits with a scale a row,
+  /// and the flat buffers given back. Blocks compute in bf16 around them.
+  void to_int8();
   /// On every stage, for its denominators.
   [[nodiscard]] nn::Objective& objective() { return *objective_; }
   [[nodiscard]] std::vector<FlatGroup>& groups() { return groups_; }

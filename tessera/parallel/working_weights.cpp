@@ -127,6 +127,12 @@ void WorkingWeights::written() {
   }
 }
 
+void WorkingWeights::forget() {
+  TESSERA_ASSERT(!sharded() && works_.empty());
+  whole_ = own_ = at::Tensor();
+  region_.reset();
+}
+
 void WorkingWeights::settle() {
   if (spread_) spread_->wait();
   if (!sharded()) wait();

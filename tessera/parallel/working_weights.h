@@ -60,6 +60,9 @@ class WorkingWeights {
   void written();
   /// Until what written() began is done.
   void settle();
+  /// Not sharded, and nothing under way: the memory goes back, and nobody uses whole(), own() or a
+  /// view of them again.
+  void forget();
   /// Whether whole() is gathered or being gathered.
   [[nodiscard]] bool gathered() const { return gathered_; }
 

@@ -104,6 +104,14 @@ class Param {
   /// the flat buffer.
   [[nodiscard]] const at::Tensor& tensor() const { return tensor_; }
   void attach(at::Tensor tensor) { tensor_ = std::move(tensor); }
+  /// Instead, for models that are only read: int8, and an fp32 factor for each row of the matrix
+  /// whose columns are the last dim.
+  void attach_int8(at::Tensor tensor, at::Tensor scales) {
+    tensor_ = std::move(tensor);
+    scales_ = std::move(scales);
+  }
+  /// Undefined unless tensor() is int8.
+  [[nodiscard]] const at::Tensor& scales() const { return scales_; }
   /// Before it is laid out: the parameter is not trained.
   void freeze() {
     ParamInfo frozen = *info_;
@@ -124,7 +132,7 @@ class Param {
 
  private:
   std::shared_ptr<const ParamInfo> info_;
-  at::Tensor tensor_;
+  at::Tensor tensor_, scales_;
   mutable GradSink grad_;
 };
 

@@ -176,6 +176,17 @@ a_model_speaks_and_is_measured() {
   expect "valid UTF-8" iconv -f UTF-8 -t UTF-8 "$box/first" -o /dev/null
   "$tessera" generate "$box/run" --prompt "A" --max-new-tokens 40 --seed 3 --json >"$box/json"
   expect "JSON" says '"tokens":[' "$box/json"
+  for weights in bf16 int8; do
+    "$tessera" generate "$box/run" --weights $weights --prompt "A" --max-new-tokens 20 --echo >"$box/text" || exit 1
+    expect "text out of $weights" grep -q "^A" "$box/text"
+  done
+  "$tessera" generate "$box/run" --prompt "A" --max-new-tokens 10 --samples 3 >"$box/text"
+  expect "three texts" says "--- 3 of 3" "$box/text"
+  "$tessera" generate "$box/run" --prompt "A" --weights int8 -n 2 2>"$box/err"
+  expect "exit code 2 for int8 on two ranks, not $?" test $? = 2
+  "$tessera" generate "$box/run" --prompt "A" --weights fp8 2>"$box/err"
+  expect "exit code 2 for fp8, not $?" test $? = 2
+  expect "what there is" says "expected fp32, bf16 or int8" "$box/err"
   "$tessera" eval "$box/run" >"$box/eval"
   expect "bits per byte" says "bits per byte" "$box/eval"
   "$tessera" eval "$box/run" --data examples/data/shakespeare.txt --batches 2 --json >"$box/eval"

@@ -8,8 +8,10 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "tessera/engine/batches.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
 #include "tessera/engine/launch.h"
@@ -97,6 +99,106 @@ TEST(OpenModels, AreRefusedBeforeTheyAreLoadedWhereTheirWeightsDoNotFit) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("do not fit into 95 %"));
     }
   }
+}
+
+/// Logits behind `text`, and bytes of the weights.
+struct Narrow {
+  at::Tensor logits;
+  std::int64_t bytes = 0;
+  std::vector<std::int32_t> tokens, again;
+};
+
+Narrow read_as(const std::filesystem::path& path, engine::ReadAs as) {
+  engine::prepare_process(1);  // the allocator that counts
+  Narrow out;
+  comm::run_threads(1, [&](comm::World& world) {
+    at::set_num_threads(1);
+    memory::Ledger ledger;
+    const memory::ScopedLedger scoped(ledger);
+    const auto model = engine::find_model(path);
+    engine::load_model(*model, world, as);
+    out.bytes = ledger.usage().current[static_cast<std::size_t>(memory::Tag::Parameters)];
+    const std::vector<std::int32_t> ids = {116, 104, 101, 32, 99, 97, 116};
+    nn::StepContext context(nn::Mode::Prefill, 1);
+    const nn::Outcome outcome = model->executor->infer(engine::prompt_batch(ids), context);
+    out.logits = outcome.outputs.at("logits").to(at::kDouble).clone();
+    engine::GenerateOptions how;
+    how.max_new_tokens = 20;
+    how.ignore_eos = true;
+    how.sampler.temperature = 0;
+    engine::Generator generator(*model->executor, *model->tokenizer, model->shape);
+    out.tokens = generator.run_ids(ids, how, {}).tokens;
+    out.again = generator.run_ids(ids, how, {}).tokens;
+  });
+  return out;
+}
+
+double distance(const at::Tensor& a, const at::Tensor& b) {
+  return ((a - b).norm() / b.norm()).item<double>();
+}
+
+TEST(OpenModels, AreReadInFewerBits) {
+  TinyRun run;
+  run.set("model.hidden_size", "256");
+  const files::TempDir folder;
+  (void)run.train({.ranks = 1, .accumulation = 2}, 8, folder.path());
+
+  const Narrow wide = read_as(folder.path(), engine::ReadAs::F32);
+  const Narrow half = read_as(folder.path(), engine::ReadAs::BF16);
+  const Narrow quarter = read_as(folder.path(), engine::ReadAs::Int8);
+
+  // Two layers: each rounds its activations a few times to 8 bits of significand; a weight in
+  // eight bits is off by up to a 254th of its row's largest, about three times as much.
+  EXPECT_LT(distance(half.logits, wide.logits), 2e-2);
+  EXPECT_GT(distance(half.logits, wide.logits), 0.0);
+  EXPECT_LT(distance(quarter.logits, wide.logits), 6e-2);
+  EXPECT_GT(distance(quarter.logits, half.logits), 0.0);
+  EXPECT_EQ(2 * half.bytes, wide.bytes);
+  // A scale of four bytes for each row of 256 and more, and vectors in bf16.
+  EXPECT_LT(quarter.bytes, wide.bytes * 27 / 100);
+  for (const Narrow* one : {&wide, &half, &quarter}) {
+    EXPECT_EQ(one->tokens.size(), 20U);
+    EXPECT_EQ(one->tokens, one->again);
+  }
+}
+
+TEST(OpenModels, AreReadInBf16OnSeveralRanksAlike) {
+  TinyRun run;
+  run.set("model.hidden_size", "512");
+  const files::TempDir folder;
+  (void)run.train({.ranks = 1, .accumulation = 2}, 1, folder.path());
+  const Narrow alone = read_as(folder.path(), engine::ReadAs::BF16);
+  std::vector<at::Tensor> logits(2);
+
+  comm::run_threads(2, [&](comm::World& world) {
+    at::set_num_threads(1);
+    const auto model = engine::find_model(folder.path());
+    engine::load_model(*model, world, engine::ReadAs::BF16);
+    nn::StepContext context(nn::Mode::Prefill, 1);
+    const nn::Outcome outcome = model->executor->infer(
+        engine::prompt_batch(std::vector<std::int32_t>{116, 104, 101, 32, 99, 97, 116}), context);
+    logits[static_cast<std::size_t>(world.rank())] =
+        outcome.outputs.at("logits").to(at::kDouble).clone();
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
+  });
+
+  EXPECT_TRUE(at::equal(logits[0], alone.logits));
+  EXPECT_TRUE(at::equal(logits[1], alone.logits));
+}
+
+TEST(OpenModels, AreRefusedInWordsThatNobodyKnowsAndInEightBitsOnSeveralRanks) {
+  TinyRun run;
+  const files::TempDir folder;
+  (void)run.train({.ranks = 1, .accumulation = 1}, 1, folder.path());
+  const auto model = engine::find_model(folder.path());
+  constexpr std::uint64_t kMuch = std::uint64_t{1} << 40;
+
+  EXPECT_NO_THROW(engine::check_memory(*model, 1, kMuch, engine::ReadAs::Int8));
+  EXPECT_THROW(engine::check_memory(*model, 2, kMuch, engine::ReadAs::Int8), Error);
+  EXPECT_EQ(engine::read_as_from_name("bf16"), engine::ReadAs::BF16);
+  EXPECT_THROW(engine::read_as_from_name("bf61"), Error);
+  for (const auto as : {engine::ReadAs::F32, engine::ReadAs::BF16, engine::ReadAs::Int8})
+    EXPECT_EQ(engine::read_as_from_name(engine::name(as)), as);
 }
 
 }  // namespace

@@ -167,6 +167,24 @@ TEST_P(AttentionDtypes, QueriesBehindACacheSeeWhatStandsBeforeThem) {
   }
 }
 
+TEST_P(AttentionDtypes, OneQueryBehindALongCacheAgreesWithFloat64) {
+  for (const auto& [S, K] : {std::pair<std::int64_t, std::int64_t>{700, 64}, {33, 5}, {16, 80}}) {
+    SCOPED_TRACE(std::to_string(S) + " keys of " + std::to_string(K));
+    Problem p = problem(2, 3, 1, S, K, GetParam());
+    p.args.query_offset = S - 1;
+    expect_agreement(p);
+    // As a cache keeps them: with room for more.
+    const at::Tensor room = at::zeros({2, 3, S + 9, K}, GetParam());
+    const at::Tensor keys = room.narrow(2, 0, S), values = room.clone().narrow(2, 0, S);
+    keys.copy_(p.k);
+    values.copy_(p.v);
+    const AttentionOut dense = attention(p.q, p.k, p.v, p.args);
+    const AttentionOut cached = attention(p.q, keys, values, p.args);
+    EXPECT_TRUE(same_bits(dense.y_BHTK, cached.y_BHTK));
+    EXPECT_TRUE(same_bits(dense.saved, cached.saved));
+  }
+}
+
 TEST_P(AttentionDtypes, MoreTokensThanABlockHoldsAgreeWithFloat64) {
   // Blocks are of 128 queries and 512 keys: whole ones, cut ones, and queries that see no key of a
   // block.

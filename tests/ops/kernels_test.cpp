@@ -102,9 +102,64 @@ TEST_P(KernelDtypes, EmbeddingGradients) {
   });
 }
 
+TEST_P(KernelDtypes, ProductsOfFewRows) {
+  const at::Tensor weight = this->x(), vectors = random({7, kColumns}, 6),
+                   scales = random({kRows}, 7);
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor y = at::empty({7, kRows});
+    k.row_products[index()]({vectors.data_ptr<float>(),
+                             7,
+                             kColumns,
+                             kRows,
+                             weight.data_ptr(),
+                             scales.data_ptr<float>(),
+                             scales.data_ptr<float>(),
+                             y.data_ptr<float>()},
+                            0,
+                            kRows);
+    return y;
+  });
+}
+
+TEST_P(KernelDtypes, AttentionOfOneQuery) {
+  const at::Tensor keys = this->x(), values = dy(), query = random({kColumns}, 6);
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor out = at::empty({kColumns + 1}), scores = at::empty({kRows});
+    k.attend_one[index()]({query.data_ptr<float>(),
+                           {keys.data_ptr(), kColumns},
+                           {values.data_ptr(), kColumns},
+                           kRows,
+                           kColumns,
+                           0.3F,
+                           scores.data_ptr<float>(),
+                           out.data_ptr<float>(),
+                           out.data_ptr<float>() + kColumns});
+    return out;
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes,
                          KernelDtypes,
                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
+
+TEST(Kernels, ProductsOfEightBitsAgreeAcrossInstructionSets) {
+  const at::Tensor weight = (random({kRows, kColumns}, 1) * 127).to(at::kChar),
+                   vectors = random({3, kColumns}, 2);
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor y = at::empty({3, kRows});
+    k.row_products_int8({vectors.data_ptr<float>(),
+                         3,
+                         kColumns,
+                         kRows,
+                         weight.data_ptr(),
+                         nullptr,
+                         nullptr,
+                         y.data_ptr<float>()},
+                        0,
+                        kRows);
+    return y;
+  });
+}
 
 TEST(Kernels, CrossEntropyAndSoftmaxAgreeAcrossInstructionSets) {
   const at::Tensor logits = random({kRows, kColumns}, 1) * 20,

@@ -68,10 +68,28 @@ struct AttendGradRows {
   std::int64_t keys, first_visible;
   float scale;
 };
+/// Vectors times the rows of a matrix: y[v][o] = (x[v] . weight[o]) * scales[o] + bias[o].
+struct RowProducts {
+  const float* x;  // [vectors, inputs]
+  std::int64_t vectors, inputs, outputs;
+  const void* weight;   // [outputs, inputs]
+  const float* scales;  // one an output, or nullptr for 1
+  const float* bias;    // one an output, or nullptr for 0
+  float* y;             // [vectors, outputs]
+};
 /// Rows of elements that lie side by side.
 struct StridedRows {
   void* data;
   std::int64_t stride;
+};
+/// A query of one head and all keys and values that it sees.
+struct AttendOne {
+  const float* query;        // [channels]
+  StridedRows keys, values;  // [count, channels]
+  std::int64_t count, channels;
+  float scale;
+  float* scores;  // [count], scratch
+  float *y, *log_sum;
 };
 struct AdamWRange {
   float* master;
@@ -225,6 +243,10 @@ struct Kernels {
                              const float* of_columns,
                              std::int64_t begin,
                              std::int64_t end);
+  void (*attend_one[kFloats])(const AttendOne&);
+  /// Of outputs [begin, end), by the type of the matrix.
+  void (*row_products[kFloats])(const RowProducts&, std::int64_t begin, std::int64_t end);
+  void (*row_products_int8)(const RowProducts&, std::int64_t begin, std::int64_t end);
 };
 
 /// Of isa().

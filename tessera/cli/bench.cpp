@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera bench: how fast this machine does what training consists of.
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/bench_commands.h"
+#include "tessera/cli/command.h"
+
+namespace tessera::cli {
+namespace {
+
+int bench(const std::vector<std::string>& line) {
+  if (!line.empty()) {
+    const std::vector<std::string> rest(line.begin() + 1, line.end());
+    if (line.front() == "step") return bench_step(rest);
+    if (line.front() == "comm") return bench_comm(rest);
+  }
+  std::string what;
+  Arguments arguments("bench",
+                      "Measures what training consists of: the operations of a step beside what "
+                      "the machine allows, or the collectives between ranks.",
+                      {"tessera bench step my.json",
+                       "tessera bench step my.json --set bf16.enabled=true -v",
+                       "tessera bench comm -n 2",
+                       "tessera bench comm --help"});
+  arguments.positional("WHAT", &what, "step or comm");
+  if (!arguments.parse(line)) return kExitOk;
+  throw Error(Error::Kind::Config,
+              "unknown: tessera bench " + what,
+              text::suggestion(what, std::vector<std::string>{"step", "comm"}));
+}
+
+TESSERA_COMMAND("bench", "measure the operations of a step, or the collectives", bench);
+
+}  // namespace
+}  // namespace tessera::cli

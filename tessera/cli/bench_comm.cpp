@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera bench comm: how fast ranks exchange data.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/bench_commands.h"
+#include "tessera/cli/ranks.h"
+#include "tessera/comm/measure.h"
+#include "tessera/config/json.h"
+#include "tessera/engine/launch.h"
+#include "tessera/launch/launch.h"
+#include "tessera/mesh/mesh.h"
+
+namespace tessera::cli {
+namespace {
+
+struct CommWords {
+  std::optional<std::int64_t> ranks;
+  std::string sizes = "1,16,256", transport = "shm", memory = "both";
+  std::int64_t repetitions = 7;
+  Common common;
+};
+
+bool parse(CommWords& words, const std::vector<std::string>& line) {
+  Arguments arguments(
+      "bench comm",
+      "Measures every collective between local ranks, in memory that ranks read of each other (its "
+      "\"regions\") and in ordinary memory, which is copied there first. Algorithm bandwidth: "
+      "bytes "
+      "of the vector a second; bus bandwidth: bytes a second that a rank exchanges with others.",
+      {"tessera bench comm",
+       "tessera bench comm -n 4 --sizes 0.25,4 --memory regions",
+       "tessera bench comm --transport threads --sizes 16",
+       "tessera bench comm --json"});
+  arguments.option(kRanksOption, &words.ranks, "Local ranks [2]");
+  arguments.option("--sizes", &words.sizes, "MiB of the vectors, with commas [1,16,256]");
+  arguments.option("--transport", &words.transport, "shm (processes) or threads [shm]");
+  arguments.option("--memory", &words.memory, "regions, ordinary or both [both]");
+  arguments.option("--repetitions", &words.repetitions, "Of which the median counts [7]");
+  arguments.common(words.common, /*has_json=*/true);
+  return arguments.parse(line);
+}
+
+void require_one_of(const char* flag,
+                    const std::string& given,
+                    const std::vector<std::string>& known) {
+  TESSERA_REQUIRE(std::find(known.begin(), known.end(), given) != known.end(),
+                  Config,
+                  fmt::format("{} {}: expected {}", flag, given, text::join(known, ", ")),
+                  text::suggestion(given, known));
+}
+
+std::vector<std::size_t> bytes_of(const std::string& sizes) {
+  constexpr double kMiB = 1 << 20, kMost = 65536;
+  std::vector<std::size_t> out;
+  for (std::size_t begin = 0; begin <= sizes.size();) {
+    const std::size_t end = std::min(sizes.find(',', begin), sizes.size());
+    const std::string word = sizes.substr(begin, end - begin);
+    char* rest = nullptr;
+    const double mib = std::strtod(word.c_str(), &rest);
+    TESSERA_REQUIRE(
+        !word.empty() && *rest == '\0' && mib * kMiB >= 4096 && mib <= kMost,
+        Config,
+        fmt::format("--sizes {}: \"{}\" is no size from 4096 bytes to {} MiB", sizes, word, kMost),
+        "give MiB with commas between them: --sizes 0.25,1,16");
+    out.push_back(static_cast<std::size_t>(mib * kMiB));
+    begin = end + 1;
+  }
+  return out;
+}
+
+comm::MeasureOptions options_of(const CommWords& words) {
+  require_one_of("--transport", words.transport, {"shm", "threads"});
+  require_one_of("--memory", words.memory, {"regions", "ordinary", "both"});
+  TESSERA_REQUIRE(words.repetitions >= 1 && words.repetitions <= 10'000,
+                  Config,
+                  fmt::format("--repetitions {}: expected 1 to 10000", words.repetitions),
+                  "");
+  return {.bytes = bytes_of(words.sizes),
+          .repetitions = static_cast<int>(words.repetitions),
+          .in_regions = words.memory != "ordinary",
+          .ordinary = words.memory != "regions"};
+}
+
+int ranks_of_comm(const CommWords& words) {
+  const bool launched = launch::detect_launcher().has_value();
+  const int ranks = ranks_of(launched ? words.ranks : words.ranks.value_or(2));
+  TESSERA_REQUIRE(ranks >= 2,
+                  Config,
+                  fmt::format("-n {}: collectives of one rank move nothing", ranks),
+                  "use -n 2 or more");
+  TESSERA_REQUIRE(!launched || words.transport == "shm",
+                  Unsupported,
+                  "not possible here: --transport threads under a launcher, which starts processes",
+                  "start it alone: tessera bench comm --transport threads");
+  return ranks;
+}
+
+void check_memory(const comm::MeasureOptions& options, int ranks) {
+  const std::uint64_t need = std::uint64_t{comm::measure_memory(options)} * ranks;
+  const std::uint64_t available = launch::available_memory();
+  TESSERA_REQUIRE(need <= available,
+                  Memory,
+                  fmt::format("vectors of {} ranks need {}, but {} are free",
+                              ranks,
+                              text::bytes(need),
+                              text::bytes(available)),
+                  "give smaller --sizes, fewer ranks, or --memory regions");
+}
+
+json::Value speed_json(const comm::CollectiveSpeed& speed) {
+  json::Value out;
+  out["operation"] = json::Value::string(speed.operation);
+  out["memory"] = json::Value::string(speed.in_regions ? "regions" : "ordinary");
+  out["bytes"] = json::Value::integer(static_cast<std::int64_t>(speed.bytes));
+  out["seconds"] = json::Value::number(speed.seconds);
+  out["algorithm_bytes_per_s"] = json::Value::number(speed.algorithm_bandwidth());
+  out["bus_bytes_per_s"] = json::Value::number(speed.bus_bandwidth());
+  return out;
+}
+
+std::string speed_line(const comm::CollectiveSpeed& speed) {
+  return fmt::format("{:<15} {:<9} {:>10} {:>11.1f} {:>15.2f} {:>9.2f}",
+                     speed.operation,
+                     speed.in_regions ? "regions" : "ordinary",
+                     text::bytes(speed.bytes),
+                     1e6 * speed.seconds,
+                     speed.algorithm_bandwidth() / 1e9,
+                     speed.bus_bandwidth() / 1e9);
+}
+
+/// One line a result as it comes; JSON: one object a line.
+void measure(comm::World& world, const comm::MeasureOptions& options, const Common& common) {
+  const bool table = !common.json && !common.quiet;
+  if (table && world.speaks()) {
+    std::printf("%s\n",
+                fmt::format("{:<15} {:<9} {:>10} {:>11} {:>15} {:>9}",
+                            "operation",
+                            "memory",
+                            "bytes",
+                            "us",
+                            "algorithm GB/s",
+                            "bus GB/s")
+                    .c_str());
+  }
+  comm::measure_collectives(world, options, [&](const comm::CollectiveSpeed& speed) {
+    if (common.json) std::printf("%s\n", speed_json(speed).dump().c_str());
+    if (table) std::printf("%s\n", speed_line(speed).c_str());
+    std::fflush(stdout);
+  });
+}
+
+}  // namespace
+
+int bench_comm(const std::vector<std::string>& line) {
+  CommWords words;
+  if (!parse(words, line)) return kExitOk;
+  const comm::MeasureOptions options = options_of(words);
+  const int ranks = ranks_of_comm(words);
+  check_memory(options, ranks);
+  if (words.transport == "threads") {
+    comm::run_threads(ranks, [&](comm::World& world) { measure(world, options, words.common); });
+    return kExitOk;
+  }
+  const engine::Report report = [](const std::vector<std::string>& lines) {
+    for (const std::string& text : lines)
+      log::error(text);
+  };
+  return engine::run_ranks(
+      mesh::Mesh::data_parallel(ranks), /*threads=*/1, report, [&](comm::World& world) {
+        measure(world, options, words.common);
+        return kExitOk;
+      });
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera bench step: where the time of a training step goes, and what the machine would allow.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/bench_commands.h"
+#include "tessera/cli/config_file.h"
+#include "tessera/cli/ranks.h"
+#include "tessera/config/json.h"
+#include "tessera/data/dataset.h"
+#include "tessera/engine/launch.h"
+#include "tessera/engine/random_tokens.h"
+#include "tessera/engine/step_profile.h"
+#include "tessera/launch/launch.h"
+#include "tessera/planner/memory.h"
+#include "tessera/planner/overrides.h"
+
+namespace tessera::cli {
+namespace {
+
+/// Until caches are full and weights are where they stay.
+constexpr std::int64_t kWarmup = 2;
+
+struct StepWords {
+  std::string config;
+  std::optional<std::int64_t> ranks;
+  std::int64_t steps = 3;
+  std::vector<std::string> set;
+  Common common;
+};
+
+bool parse(StepWords& words, const std::vector<std::string>& line) {
+  Arguments arguments(
+      "bench step",
+      "Trains a few steps of CONFIG on random tokens and shows for each operation of the first "
+      "rank its time, its share of the step, FLOP/s and bytes/s, and how much of what this machine "
+      "was measured to give that is. Reads no data and writes nothing.",
+      {"tessera bench step my.json",
+       "tessera bench step my.json --set bf16.enabled=true --steps 5",
+       "tessera bench step my.json -n 2 -v            every operation, on two ranks",
+       "tessera bench step my.json --json"});
+  arguments.positional("CONFIG", &words.config, "JSON file; comments are allowed");
+  arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
+  arguments.option("--steps", &words.steps, "Steps to measure, after two to warm up [3]");
+  arguments.option(
+      "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
+  arguments.common(words.common, /*has_json=*/true);
+  return arguments.parse(line);
+}
+
+planner::Plan plan_of(const StepWords& words) {
+  constexpr std::int64_t kMostSteps = 1'000'000;
+  TESSERA_REQUIRE(words.steps >= 1 && words.steps <= kMostSteps,
+                  Config,
+                  fmt::format("--steps {}: expected 1 to {}", words.steps, kMostSteps),
+                  "");
+  json::Value source = read_config(words.config);
+  for (const std::string& assignment : words.set)
+    planner::apply_override(source, assignment);
+  // Nothing is evaluated, so that no validation data are missed.
+  planner::set_key(source, "eval.every", json::Value::integer(0), "tessera bench step");
+  return planner::make_plan(source, ranks_of(words.ranks), words.config);
+}
+
+json::Value operation_json(const ops::OpRow& row, const engine::StepProfile& profile) {
+  const engine::Roof& roof = profile.roof;
+  json::Value out;
+  out["name"] = json::Value::string(row.name);
+  out["shape"] = json::Value::string(row.shape);
+  out["calls"] = json::Value::integer(row.calls);
+  out["seconds"] = json::Value::number(row.seconds);
+  out["share"] = json::Value::number(row.seconds / profile.seconds);
+  out["flops_per_s"] = json::Value::number(row.flops / row.seconds);
+  out["bytes_per_s"] = json::Value::number(row.bytes / row.seconds);
+  out["of_machine"] = json::Value::number(roof.seconds(row.flops, row.bytes) / row.seconds);
+  out["bound"] =
+      json::Value::string(roof.bound_by_flops(row.flops, row.bytes) ? "flops" : "memory");
+  return out;
+}
+
+json::Value profile_json(const engine::StepProfile& profile) {
+  json::Value out;
+  out["steps"] = json::Value::integer(profile.steps);
+  out["seconds"] = json::Value::number(profile.seconds);
+  out["tokens_per_s"] = json::Value::number(static_cast<double>(profile.tokens) / profile.seconds);
+  out["peak_flops_per_s"] = json::Value::number(profile.roof.flops);
+  out["peak_bytes_per_s"] = json::Value::number(profile.roof.bytes);
+  out["least_seconds"] = json::Value::number(profile.least_seconds());
+  out["operations"] = json::Value::array();
+  for (const ops::OpRow& row : profile.operations)
+    out["operations"].push_back(operation_json(row, profile));
+  out["collectives_s"] = json::Value::number(profile.collectives);
+  out["between_operations_s"] = json::Value::number(profile.rest());
+  return out;
+}
+
+}  // namespace
+
+int bench_step(const std::vector<std::string>& line) {
+  StepWords words;
+  if (!parse(words, line)) return kExitOk;
+  planner::Plan plan = plan_of(words);
+  auto data = std::make_shared<data::Datasets>();
+  data->train = std::make_unique<engine::RandomTokens>(
+      plan.sequence_length, std::min<std::int64_t>(plan.tokenizer->size(), plan.model.vocab_size));
+  engine::finish_plan(plan, *data);
+  planner::check_memory(plan, launch::available_memory());
+  TESSERA_REQUIRE(plan.max_steps >= 1 + kWarmup,
+                  Config,
+                  fmt::format("a training of {} steps is too short to be measured", plan.max_steps),
+                  fmt::format("--set trainer.max_steps={}", words.steps + kWarmup));
+  const engine::Report report = [](const std::vector<std::string>& lines) {
+    for (const std::string& text : lines)
+      log::error(text);
+  };
+  return engine::run_ranks(plan, report, [&](comm::World& world) {
+    const auto engine = engine::initialize(plan, world, data);
+    const engine::StepProfile profile =
+        engine::profile_steps(*engine, kWarmup, std::min(words.steps, plan.max_steps - kWarmup));
+    engine->finish();
+    if (world.speaks() && words.common.json) {
+      std::printf("%s\n", profile_json(profile).dump().c_str());
+    } else if (world.speaks() && !words.common.quiet) {
+      std::fputs(engine::roofline_page(profile, plan, words.common.verbose).c_str(), stdout);
+    }
+    std::fflush(stdout);
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();
+    return kExitOk;
+  });
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/comm/measure.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+/// Two vectors of as many floats, in regions or in memory of this rank's own.
+class Buffers {
+ public:
+  Buffers(World& world, std::size_t count, bool in_regions) : count_(count) {
+    if (in_regions) {
+      for (RegionPtr& region : regions_)
+        region = world.transport().allocate(count * sizeof(float), memory::Tag::Other);
+    } else {
+      for (auto& vector : private_)
+        vector = std::make_unique<float[]>(count);
+    }
+    std::fill_n(static_cast<float*>(in().data), count, static_cast<float>(world.rank() + 1));
+    std::fill_n(static_cast<float*>(out().data), count, 0.0F);
+  }
+  [[nodiscard]] Span in() const { return span(0); }
+  [[nodiscard]] Span out() const { return span(1); }
+
+ private:
+  [[nodiscard]] Span span(std::size_t i) const {
+    void* data = regions_[i] ? regions_[i]->data() : private_[i].get();
+    return {.data = data, .count = count_};
+  }
+  std::size_t count_;
+  RegionPtr regions_[2];
+  std::unique_ptr<float[]> private_[2];
+};
+
+/// One call; the inputs may be rewritten when it returns.
+using Call = void (*)(Transport&, const Group&, const Buffers&);
+
+void finish(const WorkPtr& work) {
+  work->wait();
+  work->wait_reusable();
+}
+std::size_t part_of(const Group& group, const Buffers& buffers) {
+  return buffers.in().count / static_cast<std::size_t>(group.size());
+}
+
+void all_reduce(Transport& transport, const Group& group, const Buffers& buffers) {
+  finish(transport.all_reduce(group, buffers.out(), Op::Sum, TESSERA_HERE("measure")));
+}
+void reduce_scatter(Transport& transport, const Group& group, const Buffers& buffers) {
+  finish(transport.reduce_scatter(group,
+                                  buffers.in(),
+                                  buffers.out().part(0, part_of(group, buffers)),
+                                  Op::Sum,
+                                  Fold::Store,
+                                  TESSERA_HERE("measure")));
+}
+void all_gather(Transport& transport, const Group& group, const Buffers& buffers) {
+  finish(transport.all_gather(group,
+                              buffers.in().part(0, part_of(group, buffers)),
+                              buffers.out(),
+                              TESSERA_HERE("measure")));
+}
+void broadcast(Transport& transport, const Group& group, const Buffers& buffers) {
+  finish(transport.broadcast(group, buffers.out(), 0, TESSERA_HERE("measure")));
+}
+void all_to_all(Transport& transport, const Group& group, const Buffers& buffers) {
+  finish(transport.all_to_all(group, buffers.in(), buffers.out(), TESSERA_HERE("measure")));
+}
+// To the next rank and from the one before.
+void send_recv(Transport& transport, const Group& group, const Buffers& buffers) {
+  const int n = group.size();
+  const auto member = [&](int index) { return group.ranks[static_cast<std::size_t>(index % n)]; };
+  const WorkPtr sent =
+      transport.send(member(group.index + 1), 0, buffers.in(), TESSERA_HERE("measure"));
+  finish(transport.recv(member(group.index + n - 1), 0, buffers.out(), TESSERA_HERE("measure")));
+  finish(sent);
+}
+
+/// What a rank sends or receives, of the vector: all but its own part, twice that, or all of it.
+enum class Share { OthersParts, Twice, All };
+double factor_of(Share share, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  if (share == Share::All) return 1.0;
+  return share == Share::Twice ? 2.0 * others : others;
+}
+
+struct Case {
+  const char* name;
+  Call call;
+  Share share;
+};
+constexpr Case kCases[] = {{"all-reduce", all_reduce, Share::Twice},
+                           {"reduce-scatter", reduce_scatter, Share::OthersParts},
+                           {"all-gather", all_gather, Share::OthersParts},
+                           {"broadcast", broadcast, Share::All},
+                           {"all-to-all", all_to_all, Share::OthersParts},
+                           {"send/recv", send_recv, Share::All}};
+
+double median_seconds(World& world, Call call, const Buffers& buffers, int repetitions) {
+  constexpr std::size_t kManyBytes = std::size_t{64} << 20;
+  Transport& transport = world.transport();
+  const Group& group = world.everyone();
+  const int calls = buffers.in().bytes() > kManyBytes ? 1 : 20;
+  std::vector<double> seconds;
+  for (int i = 0; i <= repetitions; ++i) {  // the first one warms up
+    transport.barrier(group, TESSERA_HERE("measure"))->wait();
+    const double begin = now_s();
+    for (int c = 0; c < calls; ++c)
+      call(transport, group, buffers);
+    if (i > 0) seconds.push_back((now_s() - begin) / calls);
+  }
+  const auto middle = seconds.begin() + repetitions / 2;
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+}  // namespace
+
+std::size_t measure_memory(const MeasureOptions& options) {
+  std::size_t most = 0;
+  for (const std::size_t bytes : options.bytes)
+    most = std::max(most, bytes);
+  return (options.ordinary ? 4 : 2) * most;  // what is copied into regions lies there once more
+}
+
+std::vector<CollectiveSpeed> measure_collectives(
+    World& world,
+    const MeasureOptions& options,
+    const std::function<void(const CollectiveSpeed&)>& on_each) {
+  TESSERA_REQUIRE(world.size() > 1,
+                  Config,
+                  "collectives of one rank move nothing",
+                  "measure two ranks or more");
+  TESSERA_ASSERT(options.repetitions > 0);
+  const auto ranks = static_cast<std::size_t>(world.size());
+  std::vector<CollectiveSpeed> out;
+  for (const bool in_regions : {true, false}) {
+    if (!(in_regions ? options.in_regions : options.ordinary)) continue;
+    for (const std::size_t bytes : options.bytes) {
+      const std::size_t count = bytes / sizeof(float) / ranks * ranks;
+      TESSERA_REQUIRE(count > 0, Config, "a vector without a float for each rank", "");
+      const Buffers buffers(world, count, in_regions);
+      for (const Case& what : kCases) {
+        out.push_back({.operation = what.name,
+                       .bytes = count * sizeof(float),
+                       .in_regions = in_regions,
+                       .seconds = median_seconds(world, what.call, buffers, options.repetitions),
+                       .bus_factor = factor_of(what.share, world.size())});
+        if (on_each && world.speaks()) on_each(out.back());
+      }
+      world.transport().barrier(world.everyone(), TESSERA_HERE("measure"))->wait();
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/op_log.h"
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+
+namespace tessera::ops {
+namespace {
+
+thread_local OpLog* log_of_thread = nullptr;
+
+template <class Values>
+std::vector<at::Tensor> tensors_of(const Values& values) {
+  std::vector<at::Tensor> out;
+  const auto take = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.has_storage()) out.push_back(tensor);
+  };
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) {
+      take(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector())
+        take(tensor);
+    }
+  }
+  return out;
+}
+
+/// An expanded tensor has more elements than memory.
+double bytes_of(const at::Tensor& tensor) {
+  return static_cast<double>(std::min(tensor.nbytes(), tensor.storage().nbytes()));
+}
+
+bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// 2 x elements of the result x terms of each.
+double flops_of(std::string_view name,
+                const std::vector<at::Tensor>& in,
+                const std::vector<at::Tensor>& out) {
+  const bool adds =
+      is_one_of(name, {"aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::addmv"});
+  if (!adds && !is_one_of(name, {"aten::mm", "aten::bmm", "aten::matmul", "aten::linear"}))
+    return 0;
+  const std::size_t first = adds ? 1 : 0;
+  if (in.size() <= first || in[first].dim() == 0 || out.empty()) return 0;
+  return 2.0 * static_cast<double>(out[0].numel()) * static_cast<double>(in[first].size(-1));
+}
+
+OpWork work_of(std::string_view name,
+               const std::vector<at::Tensor>& in,
+               const std::vector<at::Tensor>& out) {
+  OpWork work{.flops = flops_of(name, in, out)};
+  const bool in_place = name.ends_with('_');
+  const bool is_view = !in_place && !in.empty() && !out.empty() && out[0].is_alias_of(in[0]);
+  if (is_view || name.starts_with("aten::empty") || name.starts_with("aten::new_empty")) {
+    return work;
+  }
+  // What is only written is not read before.
+  const bool overwrites = is_one_of(name, {"aten::copy_", "aten::zero_", "aten::fill_"});
+  for (std::size_t i = overwrites ? 1 : 0; i < in.size(); ++i)
+    work.bytes += bytes_of(in[i]);
+  for (const at::Tensor& tensor : out)
+    work.bytes += bytes_of(tensor);
+  return work;
+}
+
+struct Clock : at::ObserverContext {
+  OpLog* log = nullptr;
+  double begin = 0;
+  bool outermost = false;
+};
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& /*op*/) {
+  auto clock = std::make_unique<Clock>();
+  clock->log = log_of_thread;
+  if (clock->log == nullptr) return clock;
+  clock->outermost = clock->log->begin();
+  clock->begin = now_s();
+  return clock;
+}
+
+void on_end(const at::RecordFunction& op, at::ObserverContext* context) {
+  const auto* clock = static_cast<Clock*>(context);
+  if (clock->log == nullptr) return;
+  const double seconds = now_s() - clock->begin;
+  if (clock->outermost) {
+    const std::string_view name = op.name();
+    clock->log->add(std::string(name),
+                    work_of(name, tensors_of(op.inputs()), tensors_of(op.outputs())),
+                    seconds);
+  }
+  clock->log->end();
+}
+
+}  // namespace
+
+OpLog::OpLog() {
+  TESSERA_REQUIRE(log_of_thread == nullptr, Bug, "two logs of operations on one thread", "");
+  log_of_thread = this;
+  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                           .needsInputs(true)
+                                           .needsOutputs(true)
+                                           .scopes({at::RecordScope::FUNCTION}));
+}
+
+OpLog::~OpLog() {
+  at::removeCallback(handle_);
+  log_of_thread = nullptr;
+}
+
+OpLog* OpLog::current() noexcept {
+  return log_of_thread;
+}
+
+void OpLog::add(const std::string& name, const OpWork& work, double seconds) {
+  OpRow& row = rows_[{name, work.shape}];
+  row.name = name;
+  row.shape = work.shape;
+  ++row.calls;
+  row.seconds += seconds;
+  row.flops += work.flops;
+  row.bytes += work.bytes;
+}
+
+std::vector<OpRow> OpLog::rows() const {
+  std::vector<OpRow> out;
+  for (const auto& [key, row] : rows_)
+    out.push_back(row);
+  std::sort(
+      out.begin(), out.end(), [](const OpRow& a, const OpRow& b) { return a.seconds > b.seconds; });
+  return out;
+}
+
+void OpScope::start(const char* name, OpWork work) {
+  name_ = name;
+  work_ = std::move(work);
+  begin_ = now_s();
+}
+
+void OpScope::stop() {
+  if (name_ != nullptr) log_->add(name_, work_, now_s() - begin_);
+  log_->end();
+}
+
+}  // namespace tessera::ops

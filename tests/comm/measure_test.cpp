@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is measured of collectives, and by which factors bandwidths follow from times.
+#include "tessera/comm/measure.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr std::size_t kSmall = 4096, kOdd = 10001;
+
+MeasureOptions quick() {
+  MeasureOptions options;
+  options.bytes = {kSmall, kOdd};
+  options.repetitions = 2;
+  return options;
+}
+
+/// Of rank 0, and how many results were told as they came.
+std::vector<CollectiveSpeed> measured(int ranks, const MeasureOptions& options, int* told) {
+  std::vector<CollectiveSpeed> out;
+  run_threads(ranks, [&](World& world) {
+    const auto all = measure_collectives(world, options, [&](const CollectiveSpeed&) {
+      EXPECT_TRUE(world.speaks());
+      ++*told;
+    });
+    if (world.speaks()) out = all;
+  });
+  return out;
+}
+
+TEST(MeasuredCollectives, AreAllOperationsOnAllSizesInBothMemories) {
+  int told = 0;
+
+  const auto speeds = measured(3, quick(), &told);
+
+  ASSERT_EQ(speeds.size(), 6U * 2 * 2);
+  EXPECT_EQ(told, 24);
+  for (std::size_t i = 0; i < speeds.size(); ++i) {
+    EXPECT_EQ(speeds[i].in_regions, i < 12);
+    // Whole floats for each of three ranks.
+    EXPECT_EQ(speeds[i].bytes, i % 12 < 6 ? 4092U : 9996U);
+    EXPECT_GT(speeds[i].seconds, 0.0);
+    EXPECT_EQ(speeds[i].operation, speeds[i % 6].operation);
+  }
+}
+
+TEST(MeasuredCollectives, TellWhatARankExchanges) {
+  int told = 0;
+  MeasureOptions options = quick();
+  options.ordinary = false;
+  // Of four equal parts a rank has one; an all-reduce is a reduce-scatter and an all-gather.
+  const std::map<std::string, double> expected = {{"all-reduce", 1.5},
+                                                  {"reduce-scatter", 0.75},
+                                                  {"all-gather", 0.75},
+                                                  {"broadcast", 1.0},
+                                                  {"all-to-all", 0.75},
+                                                  {"send/recv", 1.0}};
+
+  const auto speeds = measured(4, options, &told);
+
+  ASSERT_EQ(speeds.size(), 12U);
+  for (const CollectiveSpeed& speed : speeds) {
+    EXPECT_EQ(speed.bus_factor, expected.at(speed.operation)) << speed.operation;
+    EXPECT_DOUBLE_EQ(speed.algorithm_bandwidth() * speed.seconds, static_cast<double>(speed.bytes));
+    EXPECT_DOUBLE_EQ(speed.bus_bandwidth(), speed.bus_factor * speed.algorithm_bandwidth());
+  }
+}
+
+TEST(MeasuredCollectives, NeedTwoRanks) {
+  const auto alone = solo_world();
+
+  EXPECT_THROW(measure_collectives(*alone, quick()), Error);
+}
+
+TEST(MeasuredCollectives, SayWhatMemoryTheyTake) {
+  MeasureOptions options = quick();
+  options.ordinary = false;
+  EXPECT_EQ(measure_memory(options), 2 * kOdd);
+  options.ordinary = true;
+  EXPECT_EQ(measure_memory(options), 4 * kOdd);
+}
+
+}  // namespace
+}  // namespace tessera::comm

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several continuations of a prompt together, and each of them alone.
+#include "tessera/engine/generate.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include <ATen/Parallel.h>
+
+#include "tessera/engine/open_model.h"
+
+namespace tessera::testing {
+namespace {
+
+/// More than the tiny model's 16 positions twice over: the text is read anew on the way.
+constexpr std::int64_t kTokens = 40;
+const std::vector<std::int32_t> kPrompt = {116, 104, 101, 32};
+
+class Samples : public ::testing::Test {
+ protected:
+  Samples() {
+    (void)TinyRun().train({.ranks = 1, .accumulation = 2}, 2, folder_.path());
+    options_.max_new_tokens = kTokens;
+    options_.seed = 11;
+  }
+  void with_generator(const std::function<void(engine::Generator&)>& fn) const {
+    comm::run_threads(1, [&](comm::World& world) {
+      at::set_num_threads(1);
+      const auto model = engine::find_model(folder_.path());
+      engine::load_model(*model, world);
+      engine::Generator generator(*model->executor, *model->tokenizer, model->shape);
+      fn(generator);
+    });
+  }
+  files::TempDir folder_;
+  engine::GenerateOptions options_;
+};
+
+TEST_F(Samples, AreWhatTheirSeedsMakeAlone) {
+  constexpr int kCount = 5;
+  // A model that has hardly learnt ends about one text in 256 tokens; colder, it would end none.
+  options_.sampler.temperature = 2.0;
+  with_generator([&](engine::Generator& generator) {
+    const auto together = generator.run_samples(kPrompt, options_, kCount);
+
+    ASSERT_EQ(together.size(), static_cast<std::size_t>(kCount));
+    for (int i = 0; i < kCount; ++i) {
+      engine::GenerateOptions alone = options_;
+      alone.seed += static_cast<std::uint64_t>(i);
+      const engine::Generated one = generator.run_ids(kPrompt, alone, {});
+      const auto& sample = together[static_cast<std::size_t>(i)];
+      EXPECT_EQ(sample.tokens, one.tokens) << "sample " << i;
+      EXPECT_EQ(sample.ended, one.ended);
+      if (i > 0) {
+        EXPECT_NE(sample.tokens, together[0].tokens);
+      }
+    }
+  });
+}
+
+TEST_F(Samples, EndEachOnItsOwn) {
+  options_.sampler.temperature = 2.0;
+  options_.max_new_tokens = 400;
+  with_generator([&](engine::Generator& generator) {
+    const auto all = generator.run_samples(kPrompt, options_, 4);
+
+    std::size_t longest = 0, shortest = 400;
+    for (const engine::Generated& one : all) {
+      longest = std::max(longest, one.tokens.size());
+      shortest = std::min(shortest, one.tokens.size());
+      EXPECT_EQ(one.ended, one.tokens.size() < 400U);
+      for (const std::int32_t token : one.tokens)
+        EXPECT_NE(token, 0) << "the end of text is no token of the text";
+    }
+    EXPECT_LT(shortest, longest);
+  });
+}
+
+TEST_F(Samples, AreAllTheSameWhereNothingIsDrawn) {
+  options_.sampler.temperature = 0;
+  options_.ignore_eos = true;
+  with_generator([&](engine::Generator& generator) {
+    const auto all = generator.run_samples(kPrompt, options_, 3);
+    std::vector<std::int32_t> told;
+    const engine::Generated alone =
+        generator.run_ids(kPrompt, options_, [&](std::int32_t id) { told.push_back(id); });
+
+    EXPECT_EQ(alone.tokens.size(), static_cast<std::size_t>(kTokens));
+    EXPECT_EQ(told, alone.tokens);
+    for (const engine::Generated& one : all)
+      EXPECT_EQ(one.tokens, alone.tokens);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step's operations: their arithmetic counted independently, and shares that make up the whole.
+#include "tessera/engine/step_profile.h"
+
+#include <numeric>
+#include <sstream>
+#include <string>
+
+#include "support/train_runs.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/Parallel.h>
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kSteps = 2;
+
+struct Profiled {
+  engine::StepProfile profile;
+  planner::Plan plan;
+};
+
+Profiled profile(const TinyRun& run, const Layout& layout) {
+  Profiled out;
+  out.plan = run.plan(layout);
+  const auto data = engine::open_data(out.plan, {});
+  engine::finish_plan(out.plan, *data);
+  comm::run_threads(out.plan.mesh(), [&](comm::World& world) {
+    at::set_num_threads(1);
+    const auto engine = engine::initialize(out.plan, world, data);
+    const engine::StepProfile mine = engine::profile_steps(*engine, 1, kSteps);
+    engine->finish();
+    if (world.speaks()) out.profile = mine;
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
+  });
+  return out;
+}
+
+double flops_of(const engine::StepProfile& profile, const std::string& name) {
+  double sum = 0;
+  for (const ops::OpRow& row : profile.operations)
+    sum += row.name == name ? row.flops : 0.0;
+  return sum;
+}
+
+TEST(StepProfile, CountsTheProductsOfTheModel) {
+  const TinyRun run;
+  const Profiled p = profile(run, {.ranks = 1, .accumulation = 3, .micro_batch = 2});
+  const auto& shape = p.plan.config.model;
+  const double C = static_cast<double>(*shape.hidden_size),
+               L = static_cast<double>(*shape.num_layers),
+               V = static_cast<double>(p.plan.model.vocab_size);
+  const double tokens = static_cast<double>(kSteps * 3 * 2 * p.plan.sequence_length);
+
+  // Every matrix of the model, once for each token: 12 C^2 a layer, and the table.
+  const double expected = 2 * tokens * (L * 12 * C * C + V * C);
+
+  EXPECT_EQ(flops_of(p.profile, "linear"), expected);
+  EXPECT_EQ(flops_of(p.profile, "linear dx"), expected);
+  EXPECT_EQ(flops_of(p.profile, "linear dW"), expected);
+  EXPECT_EQ(static_cast<double>(p.profile.tokens), tokens);
+}
+
+TEST(StepProfile, HasSharesThatMakeUpTheStep) {
+  const TinyRun run;
+  for (const int ranks : {1, 2}) {
+    const Profiled p = profile(run, {.ranks = ranks, .accumulation = 2});
+
+    EXPECT_EQ(p.profile.steps, kSteps);
+    EXPECT_GT(p.profile.in_operations(), 0.0);
+    EXPECT_LE(p.profile.in_operations() + p.profile.collectives, p.profile.seconds);
+    EXPECT_DOUBLE_EQ(p.profile.in_operations() + p.profile.collectives + p.profile.rest(),
+                     p.profile.seconds);
+    EXPECT_GT(p.profile.least_seconds(), 0.0);
+    if (ranks == 2) {
+      EXPECT_GT(p.profile.collectives, 0.0);
+    }
+  }
+}
+
+TEST(StepProfile, FitsOnAPage) {
+  const TinyRun run;
+  const Profiled p = profile(run, {.ranks = 1, .accumulation = 2});
+
+  for (const bool all : {false, true}) {
+    const std::string page = engine::roofline_page(p.profile, p.plan, all);
+
+    std::istringstream lines(page);
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_LE(line.size(), 120U) << line;
+    for (const char* word : {"GFLOP/s in fp32 products",
+                             "linear dW",
+                             "adamw",
+                             "between operations",
+                             "the step",
+                             "100.0%"}) {
+      EXPECT_THAT(page, HasSubstr(word));
+    }
+    EXPECT_EQ(page.find("smaller ones") == std::string::npos, all);
+  }
+}
+
+TEST(Roof, IsTheLowerOfTwoLines) {
+  const engine::Roof roof{.flops = 100, .bytes = 10};
+
+  EXPECT_EQ(roof.seconds(200, 10), 2.0);
+  EXPECT_TRUE(roof.bound_by_flops(200, 10));
+  EXPECT_EQ(roof.seconds(200, 40), 4.0);
+  EXPECT_FALSE(roof.bound_by_flops(200, 40));
+  EXPECT_EQ(roof.seconds(0, 0), 0.0);
+}
+
+}  // namespace
+}  // namespace tessera::testing
