@@ -124,19 +124,25 @@ class Reader : public Fields {
         value.place, path, "expected " + expected + ", found " + found(value), std::move(fix));
   }
 
+  /// Whole numbers with all of their digits, as people type them.
+  static std::string limit(double value) {
+    constexpr double kExact = 1e15;
+    if (value != std::floor(value) || std::abs(value) > kExact) return text::number(value);
+    return std::to_string(static_cast<std::int64_t>(value));
+  }
+
   bool in_range(double number, const json::Value& value, const std::string& path, const Doc& doc) {
     const bool low = number < doc.min || (doc.above_min && number == doc.min);
     if (!low && number <= doc.max) return true;
-    const std::string bound =
-        low ? (doc.above_min ? "more than " : "at least ") + text::number(doc.min)
-            : "at most " + text::number(doc.max);
+    const std::string bound = low ? (doc.above_min ? "more than " : "at least ") + limit(doc.min)
+                                  : "at most " + limit(doc.max);
     const double nearest = low ? doc.min : doc.max;
     const bool allowed = !(low && doc.above_min);
-    problems_.add(value.place,
-                  path,
-                  "expected " + bound + unit_of(doc) + ", found " + brief(value),
-                  allowed ? "set it to " + text::number(nearest)
-                          : "choose a number above " + text::number(nearest));
+    problems_.add(
+        value.place,
+        path,
+        "expected " + bound + unit_of(doc) + ", found " + brief(value),
+        allowed ? "set it to " + limit(nearest) : "choose a number above " + limit(nearest));
     return false;
   }
 

@@ -39,8 +39,6 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data) {
       Config,
       fmt::format("eval.every is {}, but there is no validation data", plan.config.eval.every),
       "set data.validation or data.validation_fraction, or eval.every to 0");
-  if (const auto note = planner::warmup_note(plan.config, plan.max_steps))
-    plan.notes.push_back(*note);
   // A schedule that counts on the number of steps can be checked only now.
   planner::make_schedule(plan, planner::make_rule(plan)->base_lr());
 }

@@ -25,6 +25,7 @@
 #include "tessera/planner/first_table.h"
 #include "tessera/planner/foreign_training.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
 
 namespace tessera::engine {
@@ -169,6 +170,10 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
       mine.console->line(line);
   }
   if (command.dry_run && speaks) tell_notes(plan);
+  if (speaks) {
+    for (const std::string& warning : planner::warnings_of(plan))
+      log::warn(warning);
+  }
   if (const auto code = finished_already(plan, resume, folder, mine)) return *code;
   if (command.dry_run) early.reset();  // from here on it only reads, for as long as that takes
   check_resume_point(resume, plan, /*all_of_it=*/command.dry_run);

@@ -265,13 +265,6 @@ class Planner {
     plan_.threads = static_cast<int>(
         config.run.threads_per_rank.value_or(launch::threads_per_rank(plan_.ranks)));
     plan_.run_dir = run_dir_of(config, name_of_file_);
-    const int cores = launch::usable_cores();
-    if (plan_.ranks > cores) {
-      plan_.notes.push_back(fmt::format("{} ranks share {} {}: fewer ranks would be faster",
-                                        plan_.ranks,
-                                        cores,
-                                        cores == 1 ? "core" : "cores"));
-    }
   }
 
   // Nothing has been said against the keys of the pipeline.

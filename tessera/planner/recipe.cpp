@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/launch/launch.h"
 #include "tessera/optim/compressed.h"
 
 namespace tessera::planner {
@@ -42,7 +43,18 @@ std::unique_ptr<optim::Schedule> build_schedule(const SchedulerOptions& options,
   config::Problems part;
   config::Origins origins;
   auto schedule = factory(object_or(options.params, place), context, part, origins);
-  problems.adopt(part, "scheduler.params");
+  config::Problems told;
+  for (const config::Problems::Problem& problem : part.list()) {
+    const bool has_none = problem.kind == config::Problems::Kind::Unknown && problem.fix.empty();
+    told.add(problem.place,
+             problem.path,
+             problem.what,
+             has_none ? fmt::format("scheduler.type \"{}\" takes no parameters: name another type",
+                                    options.type)
+                      : problem.fix,
+             problem.kind);
+  }
+  problems.adopt(told, "scheduler.params");
   return schedule;
 }
 
@@ -172,6 +184,19 @@ std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t s
   if (schedule->warmup_steps() < steps) return std::nullopt;
   return fmt::format(
       "the run of {} steps ends within the warm-up of {}", steps, schedule->warmup_steps());
+}
+
+std::vector<std::string> warnings_of(const Plan& plan) {
+  std::vector<std::string> out;
+  const int cores = launch::usable_cores();
+  if (plan.ranks > cores) {
+    out.push_back(fmt::format("{} ranks share {} {}: fewer ranks would be faster",
+                              plan.ranks,
+                              cores,
+                              cores == 1 ? "core" : "cores"));
+  }
+  if (auto note = warmup_note(plan.config, plan.max_steps)) out.push_back(std::move(*note));
+  return out;
 }
 
 json::Value complete_optimizer_params(const OptimizerOptions& options) {

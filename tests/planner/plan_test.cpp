@@ -186,12 +186,23 @@ TEST(Plans, ResolvedConfigurationsHaveEveryNumber) {
   EXPECT_GE(*resolved.find("run")->find("threads_per_rank")->as_integer(), 1);
 }
 
-TEST(Plans, TellOfCrowdedCoresAndOfKeysWithoutAMeaning) {
+TEST(Plans, TellOfKeysWithoutAMeaningAndWarnOfCrowdedCores) {
   const Plan plan = plan_of(with(R"("train_batch_size": 1024, "prescale_gradients": true)"), 1024);
 
-  ASSERT_EQ(plan.notes.size(), 2U);
+  ASSERT_EQ(plan.notes.size(), 1U);
   EXPECT_THAT(plan.notes[0], HasSubstr("prescale_gradients"));
-  EXPECT_THAT(plan.notes[1], HasSubstr("1024 ranks share"));
+  EXPECT_THAT(warnings_of(plan), Contains(HasSubstr("1024 ranks share")));
+}
+
+TEST(Plans, AScheduleWithoutParametersNamesWhatToChange) {
+  try {
+    plan_of(with(R"("train_batch_size": 4, "scheduler": {"params": {"warmup_num_steps": 3}})"));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("scheduler.params.warmup_num_steps"),
+                      HasSubstr("scheduler.type \"constant\" takes no parameters")));
+  }
 }
 
 TEST(Plans, AShortRunWithinItsWarmupIsToldOf) {
