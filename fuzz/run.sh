@@ -51,11 +51,11 @@ seeds torch-loop "$golden"/interop/torch_tutorial/optimizer_000005.pth
 seeds deepspeed "$golden"/interop/deepspeed_z1_fp32/global_step5/mp_rank_00_model_states.pt
 seeds deepspeed-optimizer "$golden"/interop/deepspeed_z1_fp32/global_step5/zero_pp_rank_0_mp_rank_00_optim_states.pt
 seeds deepspeed-sharded "$golden"/interop/deepspeed_z3_bf16/global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt
-for target in manifest tokens llmc llmc-tokens megatron modelcenter; do seeds "$target"; done
+for target in manifest tokens llmc llmc-tokens megatron modelcenter universal universal-states; do seeds "$target"; done
 
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=(safetensors torch index manifest tokens llmc llmc-tokens megatron modelcenter torch-loop
-  deepspeed deepspeed-optimizer deepspeed-sharded)
+  deepspeed deepspeed-optimizer deepspeed-sharded universal universal-states)
 for target in "${targets[@]}"; do
   echo "fuzzing $target for $seconds s"
   TESSERA_FUZZ=$target "$build/readers" -max_total_time="$seconds" -max_len=1000000 -rss_limit_mb=2048 -timeout=20 \

@@ -19,6 +19,7 @@
 #include "tessera/checkpoint/foreign.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/torch_file.h"
+#include "tessera/checkpoint/torch_value.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/data/token_file.h"
 
@@ -58,6 +59,20 @@ inline void seal(const fs::path& manifest) {
   const std::string body = text.substr(0, text.rfind("\"checksum\""));
   const std::string sum = files::hex64(files::xxh3(std::as_bytes(std::span(body))));
   std::ofstream(manifest, std::ios::binary) << body << "\"checksum\": \"xxh3:" << sum << "\"\n}\n";
+}
+
+/// A universal checkpoint's one parameter as stage 3 leaves it: bare and flat, 6 elements; and a
+/// copy of it under another name, which has no moments.
+inline void write_flat(const fs::path& zero) {
+  const auto read = [](std::int64_t begin, std::int64_t end, std::byte* out) {
+    std::fill_n(out, static_cast<std::size_t>(end - begin) * sizeof(float), std::byte{1});
+  };
+  for (const char* file : {"w/fp32.pt", "w/exp_avg.pt", "copy/fp32.pt"}) {
+    if (fs::exists(zero / file)) continue;
+    fs::create_directories((zero / file).parent_path());
+    checkpoint::write_torch_file(zero / file,
+                                 checkpoint::TorchValue::tensor({"", DType::F32, {6}, read, {}}));
+  }
 }
 
 struct Target {
@@ -112,6 +127,14 @@ inline const std::map<std::string, Target>& targets() {
        {"global_step5/zero_pp_rank_0_mp_rank_00_optim_states.pt",
         [](const fs::path& f) { touch(f); },
         "interop/deepspeed_z1_fp32"}},
+      {"universal", {"ds/zero/w/fp32.pt", [](const fs::path& f) { touch(f / "ds"); }, ""}},
+      {"universal-states",
+       {"ds/mp_rank_00_model_states.pt",
+        [](const fs::path& f) {
+          write_flat(f / "ds/zero");
+          touch(f / "ds");
+        },
+        ""}},
       {"deepspeed-sharded",
        {"global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
         [](const fs::path& f) { touch(f); },

@@ -74,7 +74,8 @@ class GPT2(nn.Module):
 def read_safetensors(path):
     raw = path.read_bytes()
     size = int.from_bytes(raw[:8], "little")
-    kinds = {"F32": torch.float32, "I64": torch.int64, "BF16": torch.bfloat16, "F16": torch.float16}
+    kinds = {"F32": torch.float32, "I64": torch.int64, "BF16": torch.bfloat16, "F16": torch.float16,
+             "F64": torch.float64}
     out = {}
     for name, entry in json.loads(raw[8:8 + size]).items():
         if name != "__metadata__":

@@ -11,15 +11,15 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/deepspeed_states.h"
 #include "tessera/checkpoint/foreign.h"
-#include "tessera/checkpoint/safetensors_header.h"
+#include "tessera/checkpoint/json_cursor.h"
 #include "tessera/checkpoint/torch_file.h"
 
 namespace tessera::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using Shape = std::vector<std::int64_t>;
 
 constexpr const char* kCopy =
     "the checkpoint is damaged or incomplete: copy all files of its folder again";
@@ -36,20 +36,26 @@ std::optional<fs::path> tag_folder(const fs::path& path) {
   };
   if (holds_states(path))
     return fs::exists(path / "zero", failed) ? std::nullopt : std::optional(path);
-  if (!fs::is_regular_file(path / "latest", failed) ||
-      fs::file_size(path / "latest", failed) > 4096)
+  const auto tag = deepspeed::tag_in(path / "latest");
+  if (!tag || !fs::is_directory(path / *tag, failed) || !holds_states(path / *tag))
     return std::nullopt;
-  const std::string tag(text::trim(files::read(path / "latest")));
-  const bool plain = !tag.empty() && tag != "." && tag != ".." && fs::path(tag).filename() == tag;
-  if (!plain || !fs::is_directory(path / tag, failed) || !holds_states(path / tag))
-    return std::nullopt;
-  if (fs::exists(path / tag / "zero", failed)) return std::nullopt;  // universal
-  return path / tag;
+  if (fs::exists(path / *tag / "zero", failed)) return std::nullopt;  // universal
+  return path / *tag;
+}
+
+/// The tag that `latest` names where there is nothing of it: somebody forgot to copy it.
+std::optional<std::string> missing_tag(const fs::path& path) {
+  std::error_code failed;
+  const auto tag = deepspeed::tag_in(path / "latest");
+  const bool missing = tag && !fs::exists(path / *tag, failed) &&
+                       !fs::exists(path / "latest_universal", failed) &&
+                       !fs::exists(path / "manifest.json", failed);
+  return missing ? tag : std::nullopt;
 }
 
 bool recognises(const fs::path& path) {
   try {
-    return tag_folder(path).has_value();
+    return tag_folder(path).has_value() || missing_tag(path).has_value();
   } catch (const std::exception&) {
     return false;
   }
@@ -150,53 +156,8 @@ void check_ranks(const fs::path& folder, const std::map<int, fs::path>& files, c
   }
 }
 
-struct Parameter {
-  std::string name;
-  Shape shape;
-  std::int64_t numel = 0;
-};
+using deepspeed::Parameter;
 using Groups = std::vector<std::vector<Parameter>>;
-
-std::vector<Parameter> shapes_of(const File& file, const json::Value& members) {
-  std::vector<Parameter> out;
-  TESSERA_REQUIRE(members.is_object(),
-                  Format,
-                  fmt::format("{}: its param_shapes are not dicts", file.path.string()),
-                  kCopy);
-  for (const auto& [name, sizes] : members.members()) {
-    Parameter parameter{name, {}, 0};
-    bool sound = sizes.is_array() && sizes.items().size() <= kMaxDims;
-    for (std::size_t d = 0; sound && d < sizes.items().size(); ++d) {
-      const json::Value& size = sizes.items()[d];
-      const auto count = size.is_number() ? size.as_integer() : std::nullopt;
-      sound = count.has_value() && *count >= 0;
-      parameter.shape.push_back(count.value_or(0));
-    }
-    parameter.numel = sound ? checked_numel(parameter.shape) : -1;
-    TESSERA_REQUIRE(parameter.numel >= 0,
-                    Format,
-                    fmt::format("{}: the shape of {} is no shape", file.path.string(), name),
-                    kCopy);
-    out.push_back(std::move(parameter));
-  }
-  return out;
-}
-
-Groups groups_of(const File& file) {
-  const json::Value& listed = file.need("param_shapes");
-  Groups out;
-  if (listed.is_object()) {  // before 0.3.17
-    out.push_back(shapes_of(file, listed));
-    return out;
-  }
-  TESSERA_REQUIRE(listed.is_array(),
-                  Format,
-                  fmt::format("{}: its param_shapes are no list", file.path.string()),
-                  kCopy);
-  for (const json::Value& group : listed.items())
-    out.push_back(shapes_of(file, group));
-  return out;
-}
 
 /// The keys of a rank's flat tensors for one group: of the masters and of each moment.
 struct Flats {
@@ -405,7 +366,7 @@ std::optional<std::int64_t> updates_of(const File& file, bool sharded) {
 void add_frozen(Foreign& out, const std::vector<File>& models) {
   const json::Value* shapes = at_path(models.front().values, "frozen_param_shapes");
   if (shapes == nullptr || !shapes->is_object()) return;
-  for (const Parameter& parameter : shapes_of(models.front(), *shapes)) {
+  for (const Parameter& parameter : deepspeed::shapes_of(models.front().path, *shapes)) {
     std::vector<Run> runs;
     std::int64_t left = parameter.numel;
     for (const File& file : models) {
@@ -430,12 +391,35 @@ void add_buffers(Foreign& out, const File& model) {
 }
 
 void add_aliases(Foreign& out, const File& model) {
-  const json::Value* shared = model.values.find("shared_params");
-  if (shared == nullptr || !shared->is_object()) return;
-  for (const auto& [alias, name] : shared->members()) {
+  for (const auto& [alias, name] : deepspeed::aliases_of(model.values)) {
     for (StreamedTensor& tensor : out.weights) {
-      if (name.is_string() && tensor.name == name.as_string()) tensor.aliases.push_back(alias);
+      if (tensor.name == name) tensor.aliases.push_back(alias);
     }
+  }
+}
+
+/// Stages 1 and 2 keep what does not train in the module alone, as it computes. Files before
+/// shared_params say of a tied tensor only that it shares its storage.
+void add_untrained(Foreign& out, const File& model) {
+  constexpr std::string_view kModule = "module.";
+  const auto aliases = deepspeed::aliases_of(model.values);
+  std::map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < out.weights.size(); ++i)
+    places.emplace(out.weights[i].name, i);
+  std::map<const std::byte*, std::pair<const Weight*, std::size_t>> storages;
+  for (const Weight& weight : model.tensors.all()) {
+    if (!weight.name.starts_with(kModule)) continue;
+    const std::string name = weight.name.substr(kModule.size());
+    if (aliases.count(name) > 0) continue;
+    const auto [place, fresh] = places.emplace(name, out.weights.size());
+    const auto twin = storages.find(weight.data);
+    if (fresh && twin != storages.end() && weight.same_storage(*twin->second.first)) {
+      out.weights[twin->second.second].aliases.push_back(name);
+      place->second = twin->second.second;
+    } else if (fresh) {
+      out.weights.push_back(stream(weight, name));
+    }
+    storages.emplace(weight.data, std::pair(&weight, place->second));
   }
 }
 
@@ -494,7 +478,7 @@ void add_plain_optimizer(Foreign& out, const File& model) {
 }
 
 void add_optimizer(Foreign& out, const std::vector<File>& ranks, const File& model, bool sharded) {
-  const Groups groups = groups_of(model);
+  const Groups groups = deepspeed::groups_of(model.path, model.need("param_shapes"));
   Runs runs;
   if (sharded) {
     add_sharded(runs, ranks, groups);
@@ -516,6 +500,13 @@ void add_optimizer(Foreign& out, const std::vector<File>& ranks, const File& mod
 
 Foreign open(const fs::path& path) {
   Foreign out;
+  if (const auto missing = missing_tag(path)) {
+    throw Error(Error::Kind::Format,
+                fmt::format("{} names the tag {}, which is not there",
+                            (path / "latest").string(),
+                            JsonCursor::shown(*missing)),
+                "copy the tag's folder too, or write the name of one that is there into latest");
+  }
   const fs::path folder = *tag_folder(path);
   const Found found = find_files(folder);
   check_ranks(folder, found.optimizer, "optim_states");
@@ -558,6 +549,7 @@ Foreign open(const fs::path& path) {
     add_optimizer(out, ranks, model, sharded);
     add_frozen(out, models);
     add_buffers(out, model);
+    if (!sharded) add_untrained(out, model);
     add_aliases(out, model);
     out.loss_scaler = scaler_of(ranks.front());
     out.lr = number_at(ranks.front().values,

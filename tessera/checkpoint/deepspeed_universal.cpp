@@ -3,15 +3,20 @@
 // it. Bytes: docs/formats/deepspeed.md.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/deepspeed_states.h"
 #include "tessera/checkpoint/foreign.h"
 #include "tessera/checkpoint/foreign_write.h"
 #include "tessera/checkpoint/storage.h"
@@ -22,6 +27,7 @@ namespace tessera::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using deepspeed::Parameter;
 
 constexpr const char* kCopy =
     "the checkpoint is damaged or incomplete: copy all of its files again";
@@ -29,14 +35,9 @@ constexpr const char* kCopy =
 std::optional<fs::path> tag_folder(const fs::path& path) {
   std::error_code failed;
   if (fs::is_directory(path / "zero", failed)) return path;
-  if (!fs::is_regular_file(path / "latest_universal", failed) ||
-      fs::file_size(path / "latest_universal", failed) > 4096) {
-    return std::nullopt;
-  }
-  const std::string tag(text::trim(files::read(path / "latest_universal")));
-  const bool plain = !tag.empty() && tag != "." && tag != ".." && fs::path(tag).filename() == tag;
-  if (!plain || !fs::is_directory(path / tag / "zero", failed)) return std::nullopt;
-  return path / tag;
+  const auto tag = deepspeed::tag_in(path / "latest_universal");
+  if (!tag || !fs::is_directory(path / *tag / "zero", failed)) return std::nullopt;
+  return path / *tag;
 }
 
 bool recognises(const fs::path& path) {
@@ -47,6 +48,39 @@ bool recognises(const fs::path& path) {
   }
 }
 
+/// What the training says of itself beside its parameters; nothing where the file is missing.
+struct States {
+  fs::path file;
+  json::Value values;
+  std::map<std::string, Parameter> shapes;
+  std::map<std::string, std::string> aliases;
+};
+
+std::optional<States> states_in(const fs::path& folder) {
+  std::vector<fs::path> models;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename().string().ends_with("_model_states.pt"))
+      models.push_back(entry.path());
+  }
+  if (models.empty()) return std::nullopt;
+  States out;
+  out.file = *std::min_element(models.begin(), models.end());
+  out.values = read_torch_file(out.file).values;
+  std::vector<std::vector<Parameter>> groups;
+  if (const json::Value* shapes = at_path(out.values, "param_shapes"))
+    groups = deepspeed::groups_of(out.file, *shapes);
+  if (const json::Value* frozen = at_path(out.values, "frozen_param_shapes");
+      frozen != nullptr && !frozen->is_null()) {
+    groups.push_back(deepspeed::shapes_of(out.file, *frozen));
+  }
+  for (auto& group : groups) {
+    for (Parameter& parameter : group)
+      out.shapes.emplace(parameter.name, std::move(parameter));
+  }
+  out.aliases = deepspeed::aliases_of(out.values);
+  return out;
+}
+
 /// The tensor of fp32.pt and its kin: bare, or in a dict under "param".
 Weight tensor_in(const fs::path& path) {
   const TorchContents contents = read_torch_file(path);
@@ -54,6 +88,31 @@ Weight tensor_in(const fs::path& path) {
     if (weight.name.empty() || weight.name == "param") return weight;
   }
   throw Error(Error::Kind::Format, path.string() + ": holds no tensor \"param\"", kCopy);
+}
+
+/// Stage 3 leaves its tensors bare and flat; their shapes stand in the model_states.
+std::vector<std::int64_t> shape_of(const Weight& weight,
+                                   const std::string& name,
+                                   const std::optional<States>& states) {
+  const bool is_listed = states && states->shapes.count(name) > 0;
+  if (weight.shape.size() > 1 || (!weight.name.empty() && !is_listed)) return weight.shape;
+  TESSERA_REQUIRE(is_listed,
+                  Format,
+                  fmt::format("{}: is flat, and no model_states beside zero/ say the shape of {}",
+                              weight.file.string(),
+                              name),
+                  kCopy);
+  const Parameter& listed = states->shapes.at(name);
+  TESSERA_REQUIRE(listed.numel == weight.numel(),
+                  Format,
+                  fmt::format("{}: has {} elements, and {} says that {} is [{}]",
+                              weight.file.string(),
+                              weight.numel(),
+                              states->file.string(),
+                              name,
+                              fmt::join(listed.shape, ", ")),
+                  kCopy);
+  return listed.shape;
 }
 
 std::optional<std::int64_t> step_in(const fs::path& path) {
@@ -69,17 +128,14 @@ std::optional<std::int64_t> step_in(const fs::path& path) {
   return static_cast<std::int64_t>(value);
 }
 
-void add_meta(Foreign& out, const fs::path& folder, std::optional<std::int64_t> updates) {
+void add_meta(Foreign& out,
+              const fs::path& folder,
+              const std::optional<States>& states,
+              std::optional<std::int64_t> updates) {
   out.step = updates.value_or(0);
-  std::vector<fs::path> models;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().filename().string().ends_with("_model_states.pt"))
-      models.push_back(entry.path());
-  }
-  if (models.empty()) return;
+  if (!states) return;
   out.files += 1;
-  const json::Value values =
-      read_torch_file(*std::min_element(models.begin(), models.end())).values;
+  const json::Value& values = states->values;
   out.step = integer_at(values, "global_steps", out.step);
   out.skipped = integer_at(values, "skipped_steps", 0);
   if (updates && *updates <= out.step) out.skipped = out.step - *updates;
@@ -93,15 +149,92 @@ void add_meta(Foreign& out, const fs::path& folder, std::optional<std::int64_t> 
     out.samples = samples;
   if (const json::Value* config = at_path(values, "ds_config"); config && config->is_object())
     out.config = *config;
-  const json::Value* shared = at_path(values, "shared_params");
-  for (StreamedTensor& tensor : out.weights) {
-    for (std::size_t i = 0;
-         shared != nullptr && shared->is_object() && i < shared->members().size();
-         ++i) {
-      const auto& [alias, name] = shared->members()[i];
-      if (name.is_string() && name.as_string() == tensor.name) tensor.aliases.push_back(alias);
+}
+
+/// Whether `copy` is `master`, or what a module in 16 bits makes of it.
+bool is_copy(const StreamedTensor& master, const StreamedTensor& copy) {
+  if (master.shape != copy.shape || master.dtype != DType::F32 || copy.dtype != DType::F32)
+    return false;
+  constexpr std::int64_t kElements = 1 << 18;
+  const auto numel = static_cast<std::int64_t>(master.bytes() / sizeof(float));
+  std::vector<float> a, b;
+  bool same = true, bf16 = true, fp16 = true;
+  for (std::int64_t at = 0; at < numel && (same || bf16 || fp16); at += kElements) {
+    const std::int64_t end = std::min(at + kElements, numel);
+    a.resize(static_cast<std::size_t>(end - at));
+    b.resize(a.size());
+    master.read(at, end, reinterpret_cast<std::byte*>(a.data()));
+    copy.read(at, end, reinterpret_cast<std::byte*>(b.data()));
+    const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      same = same && bits(a[i]) == bits(b[i]);
+      bf16 = bf16 && bits(from_bf16(to_bf16(a[i]))) == bits(b[i]);
+      fp16 = fp16 && bits(from_fp16(to_fp16(a[i]))) == bits(b[i]);
     }
   }
+  return same || bf16 || fp16;
+}
+
+/// Stage 3 leaves out what does not train; and a copy may have lost folders.
+void require_all(const Foreign& out, const fs::path& folder, const std::optional<States>& states) {
+  if (!states) return;
+  std::set<std::string> found;
+  for (const StreamedTensor& tensor : out.weights)
+    found.insert(tensor.name);
+  for (const auto& [name, parameter] : states->shapes) {
+    TESSERA_REQUIRE(found.count(name) > 0 || states->aliases.count(name) > 0,
+                    Format,
+                    fmt::format("{} has no folder of {}, which {} lists",
+                                (folder / "zero").string(),
+                                name,
+                                states->file.string()),
+                    "copy all of its files again; frozen parameters of stage 3 are in the "
+                    "checkpoint that it was made of: read that one");
+  }
+}
+
+/// Of a tied tensor the stages 1 and 2 write a second copy, which has no moments: it is a name.
+void take_aliases(Foreign& out, const std::optional<States>& states) {
+  std::map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < out.weights.size(); ++i)
+    places.emplace(out.weights[i].name, i);
+  std::set<std::string> trained;
+  for (const auto& [state, tensors] : out.state) {
+    for (const StreamedTensor& tensor : tensors)
+      trained.insert(tensor.name);
+  }
+  std::set<std::string> dropped;
+  for (const auto& [alias, name] :
+       states ? states->aliases : std::map<std::string, std::string>()) {
+    const auto source = places.find(name), copy = places.find(alias);
+    if (source == places.end() || states->aliases.count(name) > 0) continue;
+    out.weights[source->second].aliases.push_back(alias);
+    if (copy == places.end()) continue;
+    TESSERA_REQUIRE(
+        trained.count(alias) == 0 &&
+            is_copy(out.weights[source->second], out.weights[copy->second]),
+        Format,
+        fmt::format("{} says that {} is {}, and zero/ holds another tensor of that name",
+                    states->file.string(),
+                    alias,
+                    name),
+        kCopy);
+    dropped.insert(alias);
+  }
+  // Where the model_states are missing, or too old to say it.
+  const bool said = states && at_path(states->values, "shared_params") != nullptr;
+  for (const StreamedTensor& copy : out.weights) {
+    if (said || trained.empty() || trained.count(copy.name) > 0) continue;
+    const auto source =
+        std::find_if(out.weights.begin(), out.weights.end(), [&](const StreamedTensor& other) {
+          return trained.count(other.name) > 0 && copy.bytes() > 0 && is_copy(other, copy);
+        });
+    if (source == out.weights.end()) continue;
+    source->aliases.push_back(copy.name);
+    dropped.insert(copy.name);
+  }
+  std::erase_if(out.weights,
+                [&](const StreamedTensor& tensor) { return dropped.count(tensor.name) > 0; });
 }
 
 Foreign open(const fs::path& path) {
@@ -112,6 +245,7 @@ Foreign open(const fs::path& path) {
     if (entry.is_directory()) parameters.push_back(entry.path());
   }
   std::sort(parameters.begin(), parameters.end());
+  const std::optional<States> states = states_in(folder);
   std::optional<std::int64_t> updates;
   for (const fs::path& parameter : parameters) {
     const std::string name = parameter.filename().string();
@@ -120,7 +254,8 @@ Foreign open(const fs::path& path) {
                     fmt::format("{} has no fp32.pt", parameter.string()),
                     kCopy);
     const Weight weight = tensor_in(parameter / "fp32.pt");
-    out.weights.push_back(stream(weight, name));
+    const auto shape = shape_of(weight, name, states);
+    out.weights.push_back(join(name, shape, {{weight, 0, weight.numel()}}, weight.file.string()));
     ++out.files;
     for (const auto& entry : fs::directory_iterator(parameter)) {
       const std::string state = entry.path().stem().string();
@@ -134,9 +269,8 @@ Foreign open(const fs::path& path) {
                                   moment.numel(),
                                   weight.numel()),
                       kCopy);
-      // Stage 3 keeps some flat.
       out.state[state].push_back(
-          join(name, weight.shape, {{moment, 0, moment.numel()}}, entry.path().string()));
+          join(name, shape, {{moment, 0, moment.numel()}}, entry.path().string()));
     }
     if (!updates) updates = step_in(parameter / "step.pt");
   }
@@ -149,12 +283,14 @@ Foreign open(const fs::path& path) {
     out.lr = number_at(read_torch_file(common).values, "param_groups.0.lr");
     ++out.files;
   }
-  add_meta(out, folder, updates);
+  require_all(out, folder, states);
+  add_meta(out, folder, states, updates);
+  take_aliases(out, states);
   out.what = "a universal checkpoint of DeepSpeed";
   return out;
 }
 
-TESSERA_FOREIGN_FORMAT("deepspeed-universal", (ForeignFormat{recognises, open}));
+TESSERA_FOREIGN_FORMAT(std::string(kUniversalFormat), (ForeignFormat{recognises, open}));
 
 /// A parameter's name as the name of a folder.
 const std::string& folder_name(const std::string& name) {

@@ -23,8 +23,9 @@ Registry<ForeignFormat>& foreign_formats() {
   return formats;
 }
 
-std::optional<Foreign> open_foreign(const fs::path& path) {
+std::optional<Foreign> open_foreign(const fs::path& path, std::string_view only) {
   for (const std::string& name : foreign_formats().names()) {
+    if (!only.empty() && name != only) continue;
     const ForeignFormat& format = foreign_formats().get(name);
     if (format.recognises(path)) return format.open(path);
   }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/registry.h"
@@ -39,7 +40,7 @@ struct Foreign {
 };
 
 /// One program's format: one file that ends with TESSERA_FOREIGN_FORMAT. At most one of them may
-/// recognise a path.
+/// recognise a path; but beside the checkpoint of a stage its universal form may lie.
 struct ForeignFormat {
   bool (*recognises)(const std::filesystem::path& path);  ///< by names alone; cheap, never throws
   /// Error{Format} for damage, Error{Unsupported} for a layout that is not read, each with its
@@ -51,9 +52,12 @@ Registry<ForeignFormat>& foreign_formats();
   static const bool tessera_foreign_format_registered = \
       ::tessera::checkpoint::foreign_formats().add(name, format)
 
-/// Opens whatever stands at `path`; nothing if no format recognises it.
-std::optional<Foreign> open_foreign(const std::filesystem::path& path);
+/// Opens whatever stands at `path`; nothing if no format recognises it. `only`: the name of the one
+/// format that will do; empty: any.
+std::optional<Foreign> open_foreign(const std::filesystem::path& path, std::string_view only = {});
 bool is_foreign(const std::filesystem::path& path);
+/// The name of the format of DeepSpeed's universal checkpoints.
+inline constexpr std::string_view kUniversalFormat = "deepspeed-universal";
 
 /// Elements [begin, begin + count) of a mapped tensor, in row-major order.
 struct Run {

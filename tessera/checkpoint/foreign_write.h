@@ -19,7 +19,8 @@ void write_universal(const std::filesystem::path& folder,
 
 /// model_N.pth at `model` and optimizer_N.pth at `optimizer`: state_dicts of the module and of
 /// torch.optim, one group, in the order of the weights. Hyperparameters from
-/// config.optimizer.params.
+/// config.optimizer.params. Error{Unsupported} for an optimizer other than Adam, AdamW, SGD and
+/// Adagrad.
 void write_torch_loop(const std::filesystem::path& model,
                       const std::filesystem::path& optimizer,
                       const Foreign& training,

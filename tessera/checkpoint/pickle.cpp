@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/json_cursor.h"
+#include "tessera/checkpoint/pickle_globals.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -22,77 +23,9 @@ constexpr const char* kFix =
     "file), "
     "or as safetensors";
 
-// Functions that a file of tensors calls. None is: each is a word for what its arguments describe.
-constexpr std::array<std::string_view, 8> kFunctions = {
-    "collections.OrderedDict",
-    "torch._utils._rebuild_tensor",
-    "torch._utils._rebuild_tensor_v2",
-    "torch._utils._rebuild_parameter",
-    "torch._utils._rebuild_parameter_with_state",
-    "torch._tensor._rebuild_from_type_v2",
-    "torch.Size",
-    "torch.device"};
-constexpr std::array<std::string_view, 2> kTensorClasses = {"torch.Tensor",
-                                                            "torch.nn.parameter.Parameter"};
-constexpr std::array<std::string_view, 10> kStorages = {"torch.DoubleStorage",
-                                                        "torch.FloatStorage",
-                                                        "torch.HalfStorage",
-                                                        "torch.BFloat16Storage",
-                                                        "torch.LongStorage",
-                                                        "torch.IntStorage",
-                                                        "torch.ShortStorage",
-                                                        "torch.CharStorage",
-                                                        "torch.ByteStorage",
-                                                        "torch.BoolStorage"};
-constexpr std::array<std::string_view, 10> kDtypes = {"torch.float64",
-                                                      "torch.float32",
-                                                      "torch.float16",
-                                                      "torch.bfloat16",
-                                                      "torch.int64",
-                                                      "torch.int32",
-                                                      "torch.int16",
-                                                      "torch.int8",
-                                                      "torch.uint8",
-                                                      "torch.bool"};
-
-// Objects::Described: modules whose objects stand in files of training states, and the names of
-// others.
-constexpr std::array<std::string_view, 10> kModules = {"torch.",
-                                                       "deepspeed.",
-                                                       "megatron.",
-                                                       "transformers.",
-                                                       "numpy.",
-                                                       "accelerate.",
-                                                       "bmtrain.",
-                                                       "model_center.",
-                                                       "colossalai.",
-                                                       "datetime."};
-constexpr std::array<std::string_view, 15> kClasses = {"argparse.Namespace",
-                                                       "_codecs.encode",
-                                                       "collections.defaultdict",
-                                                       "collections.deque",
-                                                       "pathlib.PosixPath",
-                                                       "pathlib.PurePosixPath",
-                                                       "types.SimpleNamespace",
-                                                       "builtins.set",
-                                                       "builtins.frozenset",
-                                                       "builtins.slice",
-                                                       "builtins.complex",
-                                                       "builtins.bytearray",
-                                                       "__builtin__.set",
-                                                       "__builtin__.slice",
-                                                       "copyreg._reconstructor"};
-
-template <std::size_t N>
-bool has(const std::array<std::string_view, N>& list, std::string_view name) {
-  return std::find(list.begin(), list.end(), name) != list.end();
-}
-
-bool is_described(std::string_view name) {
-  return has(kClasses, name) || std::any_of(kModules.begin(), kModules.end(), [&](auto module) {
-           return name.starts_with(module);
-         });
-}
+constexpr const char* kDense =
+    "load it in Python and save it again as plain tensors: tensor.dequantize() or "
+    "tensor.to_dense()";
 
 // Opcodes that a reader of data has no use for, by the name that Python gives them.
 std::string opcode_name(unsigned opcode) {
@@ -119,14 +52,10 @@ std::string opcode_name(unsigned opcode) {
 
 }  // namespace
 
-Pickle::Pickle(std::span<const std::byte> bytes,
-               std::string source,
-               std::uint64_t begin,
-               Objects objects)
+Pickle::Pickle(std::span<const std::byte> bytes, std::string source, std::uint64_t begin)
     : source_(std::move(source)),
       bytes_(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), kMaxBytes)),
-      begin_(begin),
-      objects_(objects) {
+      begin_(begin) {
   run();
 }
 
@@ -172,8 +101,8 @@ void Pickle::run() {
 }
 
 void Pickle::step(unsigned opcode) {
-  if (constant(opcode) || text(opcode) || container(opcode) || memory(opcode)) return;
-  if (objects_ == Objects::Described && object(opcode)) return;
+  if (constant(opcode) || text(opcode) || container(opcode) || memory(opcode) || object(opcode))
+    return;
   switch (opcode) {
     case 0x80:  // PROTO
       if (const auto version = number<std::uint8_t>(); version > 5)
@@ -418,9 +347,17 @@ void Pickle::set_items(const std::vector<Id>& items) {
 
 void Pickle::global(const std::string& module, const std::string& name) {
   const std::string full = module + "." + name;
-  const bool known = has(kFunctions, full) || has(kStorages, full) || has(kDtypes, full) ||
-                     has(kTensorClasses, full) ||
-                     (objects_ == Objects::Described && is_described(full));
+  if (const char* kind = tensor_kind(full)) {
+    throw Error(Error::Kind::Unsupported,
+                fmt::format("{}: it holds {} ({}), which is not read; at byte {} of the file",
+                            source_,
+                            kind,
+                            full,
+                            begin_ + opcode_at_),
+                kDense);
+  }
+  const bool known =
+      is_function(full) || is_element_type(full) || is_tensor_class(full) || is_described(full);
   if (!known) {
     refuse(fmt::format(
         "the pickle asks for {}, which no file of tensors needs (nothing of it was run),",
@@ -432,13 +369,13 @@ void Pickle::global(const std::string& module, const std::string& name) {
 void Pickle::reduce() {
   const Id arguments = pop(), function = pop();
   const bool named = nodes_[function].kind == Kind::Global;
-  if (named && objects_ == Objects::Described && !has(kFunctions, nodes_[function].text)) {
+  if (named && is_described(nodes_[function].text)) {
     const std::string& name = nodes_[function].text;
     if (name == "collections.defaultdict") return push({.kind = Kind::Dict});
     if (name == "collections.deque") return push({.kind = Kind::List});
     return push({.kind = Kind::Object, .items = {function, arguments}});
   }
-  if (!named || !has(kFunctions, nodes_[function].text)) {
+  if (!named || !is_function(nodes_[function].text)) {
     refuse(fmt::format("the pickle calls {} (nothing of it was run)", shown(nodes_[function])));
   }
   if (nodes_[arguments].kind != Kind::Tuple) {
@@ -459,7 +396,7 @@ void Pickle::rebuild_subclass(const Node& arguments) {
                     nodes_[arguments.items[0]].kind == Kind::Global &&
                     nodes_[arguments.items[0]].text.starts_with("torch._utils._rebuild_") &&
                     nodes_[arguments.items[1]].kind == Kind::Global &&
-                    has(kTensorClasses, nodes_[arguments.items[1]].text) &&
+                    is_tensor_class(nodes_[arguments.items[1]].text) &&
                     nodes_[arguments.items[2]].kind == Kind::Tuple;
   if (!fits) refuse("a tensor of a class that is not torch's own stands");
   push({.kind = Kind::Call, .items = {arguments.items[0], arguments.items[2]}});
@@ -470,6 +407,9 @@ void Pickle::new_object() {
   if (nodes_[type].kind != Kind::Global || nodes_[arguments].kind != Kind::Tuple)
     refuse(fmt::format(
         "an object of {} is made of {}", shown(nodes_[type]), shown(nodes_[arguments])));
+  if (!is_described(nodes_[type].text)) {
+    refuse(fmt::format("{} makes an object of {}", opcode_name(0x81), nodes_[type].text));
+  }
   push({.kind = Kind::Object, .items = {type, arguments}});
 }
 

@@ -13,16 +13,13 @@
 
 namespace tessera::checkpoint {
 
-/// What becomes of objects other than tensors: refused, or (in files of training states) kept as
-/// Kind::Object, a description of what Python would have made. Only classes of torch, DeepSpeed,
-/// Megatron, transformers, numpy and Python's plain containers are; others are refused by name.
-enum class Objects : std::uint8_t { Refused, Described };
-
 /// What one pickle describes: a graph of nodes, numbered, so that what was shared stays shared and
-/// a cycle does no harm. Error{Format} with `source` and the byte for everything else: a global
-/// that is not on the list, a call of one that is no function, an opcode that makes objects of
-/// classes, a length that the bytes do not have, a pickle of more than kMaxBytes or kMaxNodes.
-/// Cost: memory in proportion to the bytes; no recursion.
+/// a cycle does no harm. Objects other than tensors become descriptions of what Python would have
+/// made, where their classes are known (pickle_globals.h). Error{Format} with `source` and the byte
+/// for everything else: a global that is not on the list, a call of one that is no function, an
+/// opcode that makes objects of classes, a length that the bytes do not have, a pickle of more than
+/// kMaxBytes or kMaxNodes. Error{Unsupported} names quantized, sparse and other tensors that have
+/// no plain elements. Cost: memory in proportion to the bytes; no recursion.
 class Pickle {
  public:
   using Id = std::uint32_t;
@@ -53,10 +50,7 @@ class Pickle {
   static constexpr std::size_t kMaxNodes = std::size_t{4} << 20;
 
   /// Reads one pickle from the front of `bytes`; `begin` is where they lie in the file.
-  Pickle(std::span<const std::byte> bytes,
-         std::string source,
-         std::uint64_t begin = 0,
-         Objects objects = Objects::Refused);
+  Pickle(std::span<const std::byte> bytes, std::string source, std::uint64_t begin = 0);
   [[nodiscard]] const Node& root() const { return nodes_[root_]; }
   [[nodiscard]] const Node& node(Id id) const { return nodes_[id]; }
   /// Bytes up to and with the end of the pickle.
@@ -99,7 +93,6 @@ class Pickle {
   std::string source_;
   std::string_view bytes_;
   std::uint64_t begin_ = 0;
-  Objects objects_ = Objects::Refused;
   std::size_t at_ = 0, opcode_at_ = 0;
   std::vector<Node> nodes_;
   std::vector<Id> stack_;

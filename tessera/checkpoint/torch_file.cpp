@@ -56,6 +56,28 @@ std::optional<DType> dtype_of_storage(std::string_view global) {
   return std::nullopt;
 }
 
+/// Of the types that have no storage of their own: torch's tensors of them lie in bytes.
+std::optional<DType> dtype_of_elements(std::string_view global) {
+  static constexpr std::array<std::pair<std::string_view, DType>, 13> kTypes = {
+      {{"torch.float64", DType::F64},
+       {"torch.float32", DType::F32},
+       {"torch.float16", DType::F16},
+       {"torch.bfloat16", DType::BF16},
+       {"torch.int64", DType::I64},
+       {"torch.int32", DType::I32},
+       {"torch.int16", DType::I16},
+       {"torch.int8", DType::I8},
+       {"torch.uint64", DType::U64},
+       {"torch.uint32", DType::U32},
+       {"torch.uint16", DType::U16},
+       {"torch.uint8", DType::U8},
+       {"torch.bool", DType::Bool}}};
+  for (const auto& [name, dtype] : kTypes) {
+    if (name == global) return dtype;
+  }
+  return std::nullopt;
+}
+
 /// What a tensor says of the storage it lies in.
 struct Storage {
   std::string key;
@@ -206,14 +228,15 @@ class Lister {
     add(arguments, name);
   }
 
-  // (storage, offset, shape, strides, ...): what follows concerns gradients.
+  // (storage, offset, shape, strides, ...): what follows concerns gradients; seventh of
+  // _rebuild_tensor_v3 is the type of the elements.
   void add(const Node& arguments, const std::string& name) {
-    if (arguments.items.size() < 4 || arguments.items.size() > 7)
+    if (arguments.items.size() < 4 || arguments.items.size() > 8)
       refuse(name, fmt::format("is built from {} values", arguments.items.size()));
     if (out_.size() == kMaxTensors) refuse(fmt::format("it has more than {} tensors", kMaxTensors));
     if (!names_.insert(name).second) refuse(name, "is there twice");
     Described tensor{name,
-                     storage(at(arguments, 0), name),
+                     storage(arguments, name),
                      count(at(arguments, 1), name, "an offset"),
                      sizes(at(arguments, 2), name, "a shape"),
                      sizes(at(arguments, 3), name, "strides")};
@@ -225,7 +248,8 @@ class Lister {
   }
 
   // ('storage', torch.FloatStorage, key, device, elements), and from legacy files a view or None.
-  [[nodiscard]] Storage storage(const Node& node, const std::string& name) const {
+  [[nodiscard]] Storage storage(const Node& arguments, const std::string& name) const {
+    const Node& node = at(arguments, 0);
     if (node.kind != Kind::Persistent || at(node, 0).kind != Kind::Tuple)
       refuse(name, "does not lie in a storage");
     const Node& id = at(node, 0);
@@ -236,6 +260,13 @@ class Lister {
     if (id.items.size() == 6 && at(id, 5).kind != Kind::None)
       refuse(name, "lies in a view of a storage, which torch stopped writing in 2017");
     const std::string type = at(id, 1).kind == Kind::Global ? at(id, 1).text : "";
+    if (type.ends_with("UntypedStorage") && arguments.items.size() > 6 &&
+        at(arguments, 6).kind == Kind::Global) {
+      const auto elements = dtype_of_elements(at(arguments, 6).text);
+      if (!elements)
+        refuse(name, fmt::format("is of {}, which is not read", at(arguments, 6).text));
+      return {at(id, 2).text, *elements, count(at(id, 4), name, "a storage") / size_of(*elements)};
+    }
     const auto dtype = dtype_of_storage(type);
     if (!dtype) refuse(name, fmt::format("lies in a storage of type {}", Pickle::shown(at(id, 1))));
     return {at(id, 2).text, *dtype, count(at(id, 4), name, "a storage")};
@@ -292,23 +323,30 @@ std::optional<std::uint64_t> reach(const Described& tensor) {
   return last + 1;
 }
 
+/// Whether the first pickle is the magic number: of protocol 2 or 3, or with a frame around it.
+bool begins_legacy(std::string_view text) {
+  constexpr std::size_t kProto = 2, kFrame = 9;
+  if (text.size() < kProto || text.front() != '\x80') return false;
+  text.remove_prefix(kProto);
+  if (text.starts_with('\x95') && text.size() > kFrame) text.remove_prefix(kFrame);
+  return text.starts_with("\x8a\x0a") && text.substr(2).starts_with(kLegacyMagic);
+}
+
 /// One file being read.
 class Reader {
  public:
-  Reader(const fs::path& path, Objects objects)
+  /// `anything`: the file may be one value, and what is no tensor is wanted too.
+  Reader(const fs::path& path, bool anything)
       : path_(path),
         source_(path.string()),
         file_(std::make_shared<const files::Mapped>(path)),
-        objects_(objects) {}
+        anything_(anything) {}
 
   TorchContents read() {
     const std::string_view text = file_->text();
     constexpr std::size_t kTarMark = 257;
     if (text.starts_with("PK\x03\x04")) return read_zip_form();
-    if (text.size() > 14 && text.front() == '\x80' && text.substr(2).starts_with("\x8a\x0a") &&
-        text.substr(4).starts_with(kLegacyMagic)) {
-      return read_legacy_form();
-    }
+    if (begins_legacy(text)) return read_legacy_form();
     TESSERA_REQUIRE(text.size() < kTarMark + 5 || text.substr(kTarMark, 5) != "ustar",
                     Unsupported,
                     source_ + ": the tar files of torch before 0.1.10 are not read",
@@ -333,9 +371,9 @@ class Reader {
                      "little");
     }
     const ZipEntry& described = entries.at(root + "data.pkl");
-    const Pickle pickle(bytes(described), source_, described.begin, objects_);
+    const Pickle pickle(bytes(described), source_, described.begin);
     TorchContents out;
-    Lister lister(pickle, source_, objects_ == Objects::Described);
+    Lister lister(pickle, source_, anything_);
     for (const Described& tensor : lister.list()) {
       const auto found = entries.find(root + "data/" + tensor.storage.key);
       if (found == entries.end())
@@ -344,7 +382,7 @@ class Reader {
                            JsonCursor::shown(tensor.storage.key)));
       out.tensors.push_back(place(tensor, bytes(found->second)));
     }
-    if (objects_ == Objects::Described) out.values = lister.values();
+    if (anything_) out.values = lister.values();
     return out;
   }
 
@@ -373,7 +411,7 @@ class Reader {
     const Bytes all = file_->bytes();
     std::uint64_t at = 0;
     const auto next = [&] {
-      Pickle pickle(all.subspan(at), source_, at, objects_);
+      Pickle pickle(all.subspan(at), source_, at);
       at += pickle.size();
       return pickle;
     };
@@ -383,7 +421,7 @@ class Reader {
       refuse(fmt::format("its protocol is {}", Pickle::shown(protocol.root())));
     require_little(is_little(next()));
     const Pickle object = next();
-    Lister lister(object, source_, objects_ == Objects::Described);
+    Lister lister(object, source_, anything_);
     const auto tensors = lister.list();
     const Pickle keys = next();
     const auto storages = legacy_storages(keys, tensors, at);
@@ -396,7 +434,7 @@ class Reader {
                            JsonCursor::shown(tensor.storage.key)));
       out.tensors.push_back(place(tensor, found->second));
     }
-    if (objects_ == Objects::Described) out.values = lister.values();
+    if (anything_) out.values = lister.values();
     return out;
   }
 
@@ -489,19 +527,19 @@ class Reader {
   fs::path path_;
   std::string source_;
   std::shared_ptr<const files::Mapped> file_;
-  Objects objects_;
+  bool anything_;
 };
 
 }  // namespace
 
 std::vector<Weight> open_torch_file(const fs::path& path) {
   require_plain_file(path, true);
-  return Reader(path, Objects::Refused).read().tensors;
+  return Reader(path, false).read().tensors;
 }
 
 TorchContents read_torch_file(const fs::path& path) {
   require_plain_file(path, true);
-  return Reader(path, Objects::Described).read();
+  return Reader(path, true).read();
 }
 
 }  // namespace tessera::checkpoint

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <initializer_list>
 #include <regex>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/foreign.h"
 #include "tessera/checkpoint/foreign_write.h"
+#include "tessera/checkpoint/json_cursor.h"
 #include "tessera/checkpoint/torch_file.h"
 #include "tessera/checkpoint/torch_value.h"
 
@@ -22,6 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBoth = "keep model_N.pth and optimizer_N.pth of one step together";
+constexpr const char* kAlone =
+    "for the weights alone copy the model's file as pytorch_model.bin into a folder with its "
+    "config.json: model.from";
 
 /// The step in "model_000005.pth".
 std::optional<std::int64_t> step_in(const fs::path& path) {
@@ -96,6 +101,31 @@ std::vector<std::int64_t> order_of(const json::Value& values, const fs::path& fi
   return out;
 }
 
+constexpr std::array<const char*, 7> kStates = {
+    "exp_avg", "exp_avg_sq", "momentum_buffer", "sum", "square_avg", "grad_avg", "exp_inf"};
+
+/// What torch's optimizer remembers or does beyond what is read would be lost without a word.
+void refuse_others(const TorchContents& optimizer, const fs::path& file) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(Error::Kind::Unsupported, fmt::format("{}: {}", file.string(), what), kAlone);
+  };
+  for (const char* variant : {"amsgrad", "maximize"}) {
+    const json::Value* on = at_path(optimizer.values, std::string("param_groups.0.") + variant);
+    if (on != nullptr && on->is_bool() && on->as_bool())
+      refuse(fmt::format("its optimizer has {}, which none here does", variant));
+  }
+  const json::Value* states = at_path(optimizer.values, "state");
+  if (states == nullptr || !states->is_object()) return;
+  for (const auto& [number, state] : states->members()) {
+    for (std::size_t i = 0; state.is_object() && i < state.members().size(); ++i) {
+      const std::string& name = state.members()[i].first;
+      if (name != "step" && std::find(kStates.begin(), kStates.end(), name) == kStates.end())
+        refuse(
+            fmt::format("its optimizer keeps {}, which none here does", JsonCursor::shown(name)));
+    }
+  }
+}
+
 void add_state(Foreign& out, const TorchContents& optimizer, const fs::path& file) {
   const auto order = order_of(optimizer.values, file);
   // Groups (decayed and not) shuffle the parameters; their order is lost then.
@@ -103,7 +133,7 @@ void add_state(Foreign& out, const TorchContents& optimizer, const fs::path& fil
                   Unsupported,
                   fmt::format("{}: has several groups of parameters, whose names it does not keep",
                               file.string()),
-                  "read the weights alone: model.from");
+                  kAlone);
   TESSERA_REQUIRE(order.size() == out.weights.size(),
                   Format,
                   fmt::format("{}: is of {} parameters, and the model has {}",
@@ -111,9 +141,9 @@ void add_state(Foreign& out, const TorchContents& optimizer, const fs::path& fil
                               order.size(),
                               out.weights.size()),
                   kBoth);
+  refuse_others(optimizer, file);
   const Named tensors(optimizer.tensors);
-  for (const char* name :
-       {"exp_avg", "exp_avg_sq", "momentum_buffer", "sum", "square_avg", "exp_inf"}) {
+  for (const char* name : kStates) {
     std::vector<StreamedTensor> state;
     for (std::size_t i = 0; i < order.size(); ++i) {
       const Weight* found = tensors.find(fmt::format("state.{}.{}", order[i], name));
@@ -155,9 +185,11 @@ Foreign open(const fs::path& path) {
   out.step = updates_of(state).value_or(*step_in(model));
   out.lr = number_at(state.values, "param_groups.0.lr");
   json::Value params = json::Value::object();
-  for (const char* key : {"lr", "betas", "eps", "weight_decay"}) {
+  for (const char* key :
+       {"lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "lr_decay"}) {
     const json::Value* value = at_path(state.values, std::string("param_groups.0.") + key);
-    if (value != nullptr && (value->is_number() || value->is_array())) params[key] = *value;
+    if (value != nullptr && (value->is_number() || value->is_array() || value->is_bool()))
+      params[key] = *value;
   }
   out.config = json::Value::object({{"optimizer", json::Value::object({{"params", params}})}});
   return out;
@@ -173,31 +205,81 @@ TorchValue count_of(std::int64_t count) {
   return TorchValue::tensor({"step", DType::F32, {}, read, {}});
 }
 
-// What torch.optim.AdamW of 2.11 keeps of a group; its load_state_dict asks for no less.
-TorchValue group_of(const Foreign& training) {
-  const auto param = [&](const char* key, const char* absent) {
-    const json::Value* found = at_path(training.config, std::string("optimizer.params.") + key);
-    return TorchValue::of(found != nullptr && !found->is_null() ? *found
-                                                                : json::parse(absent, key));
+/// A key of a group, and its value where the training does not say it: JSON.
+using GroupKeys = std::vector<std::pair<const char*, const char*>>;
+
+// What torch.optim of 2.11 keeps of a group; its load_state_dict asks for no less.
+GroupKeys group_keys(const Foreign& training) {
+  std::vector<std::string> states;
+  for (const auto& [name, tensors] : training.state)
+    states.push_back(name);
+  const json::Value* written = at_path(training.config, "optimizer.type");
+  const std::string type =
+      written != nullptr && written->is_string() ? text::lower(written->as_string()) : "";
+  const auto is = [&](std::initializer_list<std::string_view> types,
+                      const std::vector<std::string>& kept) {
+    return (type.empty() || std::find(types.begin(), types.end(), type) != types.end()) &&
+           states == kept;
   };
-  const auto flag = [] { return TorchValue::of(json::Value::boolean(false)); };
+  GroupKeys out;
+  if (is({"adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam", "hybridadam"},
+         {"exp_avg", "exp_avg_sq"})) {
+    const json::Value* mode = at_path(training.config, "optimizer.params.adam_w_mode");
+    const bool coupled = mode != nullptr && mode->is_bool() && !mode->as_bool();
+    out = {{"lr", "1e-3"},
+           {"betas", "[0.9, 0.999]"},
+           {"eps", "1e-8"},
+           {"weight_decay", type == "adam" ? "0" : "0.01"},
+           {"amsgrad", "false"},
+           {"capturable", "false"},
+           {"decoupled_weight_decay", coupled ? "false" : "true"},
+           {"fused", "null"}};
+  } else if (is({"sgd"}, {"momentum_buffer"}) || (type == "sgd" && states.empty())) {
+    out = {{"lr", "1e-3"},
+           {"momentum", "0"},
+           {"dampening", "0"},
+           {"weight_decay", "0"},
+           {"nesterov", "false"},
+           {"fused", "null"}};
+  } else if (is({"adagrad"}, {"sum"})) {
+    out = {{"lr", "1e-2"},
+           {"lr_decay", "0"},
+           {"eps", "1e-10"},
+           {"weight_decay", "0"},
+           {"initial_accumulator_value", "0"},
+           {"fused", "null"}};
+  } else {
+    throw Error(Error::Kind::Unsupported,
+                fmt::format("{}: an optimizer {} that keeps {} has no file of torch.optim here",
+                            training.path.string(),
+                            written != nullptr ? written->dump() : "of an unknown type",
+                            states.empty() ? "nothing" : text::join(states, ", ")),
+                "those of Adam, AdamW, SGD and Adagrad are written; for the weights alone name a "
+                "file that is not model_N.pth");
+  }
+  for (const auto& key : {std::pair("maximize", "false"),
+                          std::pair("foreach", "null"),
+                          std::pair("differentiable", "false")})
+    out.emplace_back(key);
+  return out;
+}
+
+TorchValue group_of(const Foreign& training) {
+  std::vector<TorchValue::Item> members;
+  for (const auto& [key, absent] : group_keys(training)) {
+    const json::Value* found = at_path(training.config, std::string("optimizer.params.") + key);
+    const bool rate = std::string_view(key) == "lr" && training.lr.has_value();
+    members.emplace_back(
+        key,
+        TorchValue::of(rate                                    ? json::Value::number(*training.lr)
+                       : found != nullptr && !found->is_null() ? *found
+                                                               : json::parse(absent, key)));
+  }
   std::vector<TorchValue> numbers;
   for (std::size_t i = 0; i < training.weights.size(); ++i)
     numbers.push_back(TorchValue::integer(static_cast<std::int64_t>(i)));
-  const TorchValue rate =
-      training.lr ? TorchValue::of(json::Value::number(*training.lr)) : param("lr", "1e-3");
-  return TorchValue::dict({{"lr", rate},
-                           {"betas", param("betas", "[0.9, 0.999]")},
-                           {"eps", param("eps", "1e-8")},
-                           {"weight_decay", param("weight_decay", "0.01")},
-                           {"amsgrad", flag()},
-                           {"maximize", flag()},
-                           {"foreach", TorchValue()},
-                           {"capturable", flag()},
-                           {"differentiable", flag()},
-                           {"fused", TorchValue()},
-                           {"decoupled_weight_decay", TorchValue::of(json::Value::boolean(true))},
-                           {"params", TorchValue::list(std::move(numbers))}});
+  members.emplace_back("params", TorchValue::list(std::move(numbers)));
+  return TorchValue::dict(std::move(members));
 }
 
 }  // namespace
@@ -206,6 +288,7 @@ void write_torch_loop(const fs::path& model,
                       const fs::path& optimizer,
                       const Foreign& training,
                       const Written& written) {
+  TorchValue group = group_of(training);  // refuses before anything is written
   write_torch_weights(model, training.weights, written);
   std::vector<std::vector<TorchValue::Item>> states(training.weights.size());
   for (std::size_t i = 0; i < states.size(); ++i)
@@ -220,7 +303,7 @@ void write_torch_loop(const fs::path& model,
   write_torch_file(
       optimizer,
       TorchValue::dict({{"state", TorchValue::dict(std::move(state), /*numbered=*/true)},
-                        {"param_groups", TorchValue::list({group_of(training)})}}),
+                        {"param_groups", TorchValue::list({std::move(group)})}}),
       written);
 }
 

@@ -123,6 +123,21 @@ std::shared_ptr<const checkpoint::Checkpoint> open_parts(const std::vector<fs::p
       checkpoint::open_parts(parts.front(), others));
 }
 
+/// Runs `work`; what is missing or damaged has the remedy of whoever puts parts together.
+template <class Work>
+auto with_parts(Work work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::Format) throw;
+    throw Error(
+        error.kind(),
+        error.what(),
+        "name every folder that holds a part of it: tessera checkpoint merge PART PART DST; "
+        "a part that is damaged has to be copied again");
+  }
+}
+
 /// The files of all ranks as one, under plain names. What fails leaves nothing behind.
 int merge(std::vector<fs::path> paths, const Common& common) {
   TESSERA_REQUIRE(paths.size() >= 2,
@@ -140,14 +155,20 @@ int merge(std::vector<fs::path> paths, const Common& common) {
                   Config,
                   fmt::format("{} is there already", target.string()),
                   "name another place");
-  const auto opened = open_parts(paths);
+  const auto opened = with_parts([&] {
+    auto parts = open_parts(paths);
+    parts->check_files();
+    return parts;
+  });
   const fs::path draft =
       target.parent_path() / fmt::format(".tmp-{}-{}", target.filename().string(), ::getpid());
   checkpoint::Storage& disk = checkpoint::real_storage();
   disk.remove(draft);
   try {
     disk.make_folder(draft);
-    checkpoint::write_checkpoint(draft, opened->meta(), checkpoint::tensors_of(opened));
+    with_parts([&] {
+      checkpoint::write_checkpoint(draft, opened->meta(), checkpoint::tensors_of(opened));
+    });
     disk.rename(draft, target);
     disk.sync_folder(target.parent_path());
   } catch (...) {

@@ -260,6 +260,8 @@ void write_native(const Wanted& wanted, bool quiet) {
   Progress progress(bytes_of(native.tensors), quiet);
   Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
+  for (const auto& [name, content] : native.files)
+    files::write_atomic(draft.path() / name, content);
   checkpoint::write_checkpoint(
       draft.path(), native.meta, native.tensors, [&](std::uint64_t bytes) { progress.add(bytes); });
   draft.publish();

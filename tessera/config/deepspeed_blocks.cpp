@@ -41,7 +41,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     // checkpoints
     section("checkpoint"),
     accepted("checkpoint.tag_validation", String, "Warn", kTogether),
-    accepted("checkpoint.load_universal", Bool, "false", "every checkpoint fits every layout"),
+    done("checkpoint.load_universal", Bool, "false"),
     later("checkpoint.use_node_local_storage", Bool, "false", kFalse, "there is one host", kOff),
     section("checkpoint.parallel_write"),
     accepted("checkpoint.parallel_write.pipeline_stage", Bool, "false", kPieces),
@@ -49,7 +49,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
              "nothing in a checkpoint is pickled"),
     section("checkpoint.writer"),
     accepted("checkpoint.writer.*", Any, "", kPieces),
-    accepted("load_universal_checkpoint", Bool, "false", "every checkpoint fits every layout"),
+    alias("load_universal_checkpoint", Bool, "checkpoint.load_universal"),
     section("nebula"),
     never("nebula.enabled", Bool, "false", kFalse, "checkpoints go to the run folder alone", kOff),
     inside("nebula.persistent_storage_path", String),

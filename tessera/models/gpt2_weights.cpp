@@ -24,13 +24,34 @@ using checkpoint::Weight;
 constexpr std::string_view kPrefix = "transformer.";
 
 /// The tensors of the folder. Older files leave the prefix out, so names are compared without it:
-/// they are ours then.
+/// they are ours then. Of a dict of a training loop's they are those of its state_dict.
 using Folder = std::map<std::string, Weight>;
+
+/// What a training loop's dict calls the state_dict that it keeps beside other things; empty where
+/// the file is the state_dict.
+std::string container_of(const std::vector<Weight>& weights) {
+  constexpr std::string_view kTable = "wte.weight";
+  for (const std::string_view key :
+       {"", "state_dict.", "model_state_dict.", "model.", "module.", "net."}) {
+    for (const std::string_view prefix : {std::string_view(), kPrefix}) {
+      const std::string table = fmt::format("{}{}{}", key, prefix, kTable);
+      if (std::any_of(weights.begin(), weights.end(), [&](const Weight& weight) {
+            return weight.name == table;
+          })) {
+        return std::string(key);
+      }
+    }
+  }
+  return "";
+}
 
 Folder open_folder(const fs::path& folder) {
   Folder out;
-  for (Weight& weight : checkpoint::open_weights(folder)) {
-    std::string plain = weight.name;
+  std::vector<Weight> weights = checkpoint::open_weights(folder);
+  const std::string container = container_of(weights);
+  for (Weight& weight : weights) {
+    if (!weight.name.starts_with(container)) continue;
+    std::string plain = weight.name.substr(container.size());
     if (plain.starts_with(kPrefix)) plain.erase(0, kPrefix.size());
     if (is_buffer(plain)) continue;
     const std::string file = weight.file.string(), name = weight.name;
@@ -60,30 +81,6 @@ bool is_float(DType dtype) {
 
 std::string shape_text(const Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-void check(const fs::path& folder,
-           const Folder& found,
-           const std::map<std::string, HfTensor>& expected) {
-  Mismatch mismatch;
-  for (const auto& [name, tensor] : expected) {
-    const auto it = found.find(name);
-    if (it == found.end()) {
-      mismatch.missing.push_back(tensor.name);
-    } else if (const Weight& entry = it->second; entry.shape != tensor.shape) {
-      mismatch.misshapen.push_back(fmt::format(
-          "{} {} instead of {}", entry.name, shape_text(entry.shape), shape_text(tensor.shape)));
-    } else if (!is_float(entry.dtype)) {
-      mismatch.misshapen.push_back(
-          fmt::format("{} has type {}", entry.name, tessera::name(entry.dtype)));
-    }
-  }
-  // A tied head may be stored as well; it is the token table.
-  for (const auto& [name, stored] : found) {
-    if (!expected.count(name) && name != "lm_head.weight")
-      mismatch.unexpected.push_back(stored.name);
-  }
-  mismatch.require_none(folder.string(), "use the config.json that belongs to these weights");
 }
 
 template <class T>
@@ -151,6 +148,44 @@ void read_range(const Weight& weight,
     default:
       TESSERA_ASSERT(is_float(weight.dtype));
   }
+}
+
+void check(const fs::path& folder,
+           const Folder& found,
+           const std::map<std::string, HfTensor>& expected) {
+  Mismatch mismatch;
+  for (const auto& [name, tensor] : expected) {
+    const auto it = found.find(name);
+    if (it == found.end()) {
+      mismatch.missing.push_back(tensor.name);
+    } else if (const Weight& entry = it->second; entry.shape != tensor.shape) {
+      mismatch.misshapen.push_back(fmt::format(
+          "{} {} instead of {}", entry.name, shape_text(entry.shape), shape_text(tensor.shape)));
+    } else if (!is_float(entry.dtype)) {
+      mismatch.misshapen.push_back(
+          fmt::format("{} has type {}", entry.name, tessera::name(entry.dtype)));
+    }
+  }
+  // A tied head may be stored as well; it must be the token table.
+  for (const auto& [name, stored] : found) {
+    if (!expected.count(name) && name != "lm_head.weight")
+      mismatch.unexpected.push_back(stored.name);
+  }
+  mismatch.require_none(folder.string(), "use the config.json that belongs to these weights");
+  const auto head = found.find("lm_head.weight"), table = found.find("wte.weight");
+  if (head == found.end() || table == found.end() || expected.count(head->first) > 0) return;
+  const Weight &a = head->second, &b = table->second;
+  const HfTensor place = expected.at(table->first);
+  const auto floats = [&place](const Weight& weight) {
+    return [&](std::int64_t begin, std::int64_t end, float* out) {
+      read_range(weight, place, begin, end, out);
+    };
+  };
+  const bool same = is_float(a.dtype) && a.shape == b.shape &&
+                    (a.same_storage(b) || equal_floats(b.numel(), floats(a), floats(b)));
+  require_tied(a.name, b.name, folder.string(), same);
+  a.release();
+  b.release();
 }
 
 }  // namespace

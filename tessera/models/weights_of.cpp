@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -110,6 +111,33 @@ void Mismatch::require_none(const std::string& what, const std::string& remedy) 
   throw Error(Error::Kind::Format, text, remedy);
 }
 
+bool equal_floats(std::int64_t numel, const ReadFloats& a, const ReadFloats& b) {
+  constexpr std::int64_t kElements = 1 << 18;
+  std::vector<float> ours, theirs;
+  for (std::int64_t at = 0; at < numel; at += kElements) {
+    const std::int64_t end = std::min(at + kElements, numel);
+    ours.resize(static_cast<std::size_t>(end - at));
+    theirs.resize(ours.size());
+    a(at, end, ours.data());
+    b(at, end, theirs.data());
+    if (std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+void require_tied(const std::string& head,
+                  const std::string& table,
+                  const std::string& what,
+                  bool same) {
+  TESSERA_REQUIRE(
+      same,
+      Format,
+      fmt::format(
+          "{}: {} differs from {}, and the model has one matrix for both", what, head, table),
+      "set tie_word_embeddings to false in config.json (model.tie_embeddings in a configuration), "
+      "or drop the head from the file");
+}
+
 WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
                         const Family& family,
                         const Resolved& resolved,
@@ -143,12 +171,27 @@ WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
       held->emplace(info->name, Theirs{std::move(place), tensor});
     }
   }
-  // A tied head may be stored as well; it is the token table.
+  // A tied head may be stored as well; it must be the token table.
   for (const auto& [name, tensor] : found) {
     if (used.count(name) == 0 && name != "lm_head.weight")
       mismatch.unexpected.push_back(tensor->name);
   }
   mismatch.require_none(what, "describe the model that these weights belong to");
+  const auto head = found.find("lm_head.weight");
+  const auto table = held->find("wte.weight");
+  if (head != found.end() && used.count(head->first) == 0 && table != held->end()) {
+    const StreamedTensor &a = *head->second, &b = table->second.tensor;
+    const auto floats = [](const StreamedTensor& tensor) {
+      return [&tensor](auto begin, auto end, float* out) { read_floats(tensor, begin, end, out); };
+    };
+    require_tied(
+        a.name,
+        b.name,
+        what,
+        a.shape == b.shape && checkpoint::convertible(a.dtype, DType::F32) &&
+            equal_floats(
+                static_cast<std::int64_t>(b.bytes() / size_of(b.dtype)), floats(a), floats(b)));
+  }
   return [held](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     TESSERA_ASSERT(begin >= 0 && begin <= end && end <= info.numel());
     if (begin < end) read_range(held->at(info.name), begin, end, out);

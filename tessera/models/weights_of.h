@@ -2,6 +2,8 @@
 // Tensors of others under our names.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,11 +27,22 @@ struct Mismatch {
   void require_none(const std::string& what, const std::string& remedy) const;
 };
 
+/// Whether two readers of so many elements give the same bits.
+using ReadFloats = std::function<void(std::int64_t begin, std::int64_t end, float* out)>;
+bool equal_floats(std::int64_t numel, const ReadFloats& a, const ReadFloats& b);
+/// Error{Format} unless the head that `what` stores beside its token table is that table: the
+/// configuration says so.
+void require_tied(const std::string& head,
+                  const std::string& table,
+                  const std::string& what,
+                  bool same);
+
 /// A source over tensors that have Hugging Face's names and layouts for the family, with or without
 /// its base prefix, and whatever a wrapper put before them ("module.", "_orig_mod."). `what` names
-/// them in messages. Error{Format} lists names that are missing, unexpected or of another shape.
-/// The source keeps what the tensors keep; any range of any parameter may be asked for, from any
-/// thread. Cost: a transposed matrix is read row by row of theirs.
+/// them in messages. Error{Format} lists names that are missing, unexpected or of another shape,
+/// and refuses a stored head that a tied model would not use. The source keeps what the tensors
+/// keep; any range of any parameter may be asked for, from any thread. Cost: a transposed matrix is
+/// read row by row of theirs.
 WeightSource weights_of(const std::vector<checkpoint::StreamedTensor>& tensors,
                         const Family& family,
                         const Resolved& resolved,

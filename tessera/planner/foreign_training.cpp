@@ -2,16 +2,21 @@
 #include "tessera/planner/foreign_training.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/geometry.h"
 #include "tessera/models/weights_of.h"
+#include "tessera/parallel/sharded_optimizer.h"
 
 namespace tessera::planner {
 namespace {
@@ -66,6 +71,82 @@ json::Value comparable(const json::Value& config) {
   return out;
 }
 
+/// Optimizers that keep the same moments of the same gradients; others go by their own name.
+std::string kind_of(const std::string& type) {
+  static constexpr std::array<std::string_view, 10> kAdam = {"adam",
+                                                             "adamw",
+                                                             "fusedadam",
+                                                             "cpuadam",
+                                                             "cpu_adam",
+                                                             "deepspeedcpuadam",
+                                                             "hybridadam",
+                                                             "torchadam",
+                                                             "muadam",
+                                                             "muadamw"};
+  const std::string lower = text::lower(type);
+  if (std::find(kAdam.begin(), kAdam.end(), lower) != kAdam.end()) return "adam";
+  if (lower == "fusedlamb") return "lamb";
+  return lower == "musgd" ? "sgd" : lower;
+}
+
+/// Moments of one rule are none of another's, though they may have its names.
+void check_optimizer(const checkpoint::Checkpoint& opened, const Plan& plan, const fs::path& path) {
+  const std::string& wanted = plan.config.optimizer.type;
+  const char* const fix =
+      "set optimizer.type to the one that it was, or take only its weights: model.from";
+  const json::Value* type = checkpoint::at_path(opened.meta().config, "optimizer.type");
+  if (type != nullptr && type->is_string()) {
+    TESSERA_REQUIRE(kind_of(type->as_string()) == kind_of(wanted),
+                    Config,
+                    fmt::format("{} is a training of {}, and optimizer.type is {}",
+                                path.string(),
+                                type->dump(),
+                                wanted),
+                    fix);
+  }
+  std::set<std::string> kept;
+  const auto rule = make_rule(plan);
+  for (const auto& info : models::parameters_of(plan.model.model)) {
+    for (const auto& state : rule->state(parallel::facts_of(*info)))
+      kept.insert(state.name);
+  }
+  constexpr std::string_view kPrefix = "optimizer.";
+  for (const auto& tensor : opened.tensors()) {
+    if (!tensor.name.starts_with(kPrefix)) continue;
+    const std::string state =
+        tensor.name.substr(kPrefix.size(), tensor.name.find('.', kPrefix.size()) - kPrefix.size());
+    TESSERA_REQUIRE(
+        kept.count(state) > 0,
+        Config,
+        fmt::format(
+            "{} holds {} of its optimizer, and {} keeps none", path.string(), state, wanted),
+        fix);
+  }
+}
+
+/// Parameters of which the optimizer kept nothing while it kept it of others.
+void require_all_trained(const checkpoint::Foreign& foreign) {
+  std::set<std::string> trained;
+  for (const auto& [state, tensors] : foreign.state) {
+    for (const auto& tensor : tensors)
+      trained.insert(tensor.name);
+  }
+  std::vector<std::string> frozen;
+  for (const auto& tensor : foreign.weights) {
+    if (!trained.empty() && trained.count(tensor.name) == 0 && !models::is_buffer(tensor.name))
+      frozen.push_back(tensor.name);
+  }
+  TESSERA_REQUIRE(
+      frozen.empty(),
+      Unsupported,
+      fmt::format(
+          "{}: {} had frozen parameters, of which its optimizer keeps nothing: {}",
+          foreign.path.string(),
+          foreign.what,
+          text::join(std::span(frozen).first(std::min<std::size_t>(frozen.size(), 8)), ", ")),
+      "its weights alone are read: model.from, or tessera convert to a Hugging Face folder");
+}
+
 }  // namespace
 
 checkpoint::Checkpoint as_checkpoint(const checkpoint::Foreign& foreign,
@@ -87,6 +168,7 @@ checkpoint::Checkpoint as_checkpoint(const checkpoint::Foreign& foreign,
     }
   };
   add("", foreign.weights, where);
+  require_all_trained(foreign);
   for (const auto& [name, theirs] : foreign.state)
     add("optimizer." + name + ".", theirs, fmt::format("{} of {}", name, where));
   checkpoint::Meta meta;
@@ -122,7 +204,16 @@ checkpoint::Checkpoint open_training(const fs::path& path, const Plan& plan) {
     }
     return opened;
   }
-  const auto foreign = checkpoint::open_foreign(path);
+  const bool universal = plan.config.checkpoint.load_universal;
+  const auto foreign =
+      checkpoint::open_foreign(path, universal ? checkpoint::kUniversalFormat : "");
+  TESSERA_REQUIRE(
+      foreign.has_value() || !universal || !checkpoint::is_foreign(path),
+      Config,
+      fmt::format("checkpoint.load_universal is true, and {} holds no universal checkpoint",
+                  path.string()),
+      "make one of it with DeepSpeed's ds_to_universal.py, or set checkpoint.load_universal to "
+      "false: every checkpoint fits every layout");
   TESSERA_REQUIRE(foreign.has_value(),
                   Format,
                   fmt::format("{} holds no training that can be read", path.string()),
@@ -132,11 +223,13 @@ checkpoint::Checkpoint open_training(const fs::path& path, const Plan& plan) {
       Unsupported,
       fmt::format("{}: names of the program's own model are not known there", path.string()),
       "go on from a checkpoint of tessera");
-  return as_checkpoint(*foreign,
-                       models::families().get(plan.config.model.family),
-                       plan.model,
-                       plan.sequence_length,
-                       plan.global_batch);
+  checkpoint::Checkpoint opened = as_checkpoint(*foreign,
+                                                models::families().get(plan.config.model.family),
+                                                plan.model,
+                                                plan.sequence_length,
+                                                plan.global_batch);
+  check_optimizer(opened, plan, path);
+  return opened;
 }
 
 }  // namespace tessera::planner

@@ -22,7 +22,9 @@ checkpoint::Checkpoint as_checkpoint(const checkpoint::Foreign& foreign,
                                      std::int64_t sequence_length,
                                      std::int64_t global_batch);
 
-/// What stands at `path`: a checkpoint of ours, or another program's for the plan's model.
+/// What stands at `path`: a checkpoint of ours, or another program's for the plan's model and
+/// optimizer. Error{Config} where its moments are another rule's, and where
+/// checkpoint.load_universal asks for a universal checkpoint that is not there.
 checkpoint::Checkpoint open_training(const std::filesystem::path& path, const Plan& plan);
 
 }  // namespace tessera::planner

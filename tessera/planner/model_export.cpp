@@ -129,6 +129,48 @@ std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
   return out;
 }
 
+constexpr std::array<const char*, 3> kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
+constexpr std::array<const char*, 2> kKeptFiles = {"generation_config.json",
+                                                   "special_tokens_map.json"};
+
+/// What a folder of Hugging Face's says that a checkpoint of ours has no word for.
+json::Value said_beside(const fs::path& folder) {
+  json::Value out = json::Value::object();
+  for (const char* name : {"config.json", kKeptFiles[0], kKeptFiles[1]}) {
+    const fs::path path = folder / name;
+    constexpr std::uintmax_t kMaxBytes = 1 << 20;
+    if (!fs::is_regular_file(path) || fs::file_size(path) > kMaxBytes) continue;
+    json::Value content = json::parse_strict(files::read(path), path.string());
+    if (!content.is_object()) continue;
+    if (std::string_view(name) == "config.json") {
+      json::Value ids = json::Value::object();
+      for (const char* key : kTokenIds) {
+        if (const json::Value* id = content.find(key)) ids[key] = *id;
+      }
+      content = std::move(ids);
+    }
+    out[name] = std::move(content);
+  }
+  return out;
+}
+
+/// The same on its way out: over what is written without it.
+void say_again(ModelExport& out, json::Value& config, const fs::path& checkpoint) {
+  const checkpoint::Checkpoint opened(checkpoint);
+  const json::Value* said = opened.meta().extra.find("hugging_face");
+  if (said == nullptr || !said->is_object()) return;
+  if (const json::Value* ids = said->find("config.json"); ids != nullptr && ids->is_object()) {
+    for (const auto& [key, id] : ids->members())
+      config[key] = id;
+  }
+  for (const char* name : kKeptFiles) {
+    const json::Value* content = said->find(name);
+    if (content == nullptr) continue;
+    std::erase_if(out.files, [&](const auto& file) { return file.first == name; });
+    out.files.emplace_back(name, content->dump(2) + "\n");
+  }
+}
+
 ModelExport of_checkpoint(const ModelSource& source, std::optional<DType> wanted) {
   const DType dtype = wanted.value_or(DType::F32);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
@@ -136,18 +178,17 @@ ModelExport of_checkpoint(const ModelSource& source, std::optional<DType> wanted
   json::Value config = models::gpt2_config_to_hf(source.model);
   config["torch_dtype"] = json::Value::string(torch_name(dtype));
   out.tensors = renamed(source_weights(source, resolved), source, resolved, dtype);
-  if (!source.says_tokenizer) {
-    out.files = {{"config.json", config.dump(2) + "\n"}};
-    return out;
+  if (source.says_tokenizer) {
+    const json::Value end = json::Value::integer(source_tokenizer(source)->end_of_text());
+    config["bos_token_id"] = end;
+    config["eos_token_id"] = end;
+    const json::Value generation =
+        json::Value::object({{"bos_token_id", end}, {"eos_token_id", end}});
+    out.files = {{"generation_config.json", generation.dump(2) + "\n"}};
+    add_tokenizer(out, source, resolved.max_positions);
   }
-  const json::Value end = json::Value::integer(source_tokenizer(source)->end_of_text());
-  config["bos_token_id"] = end;
-  config["eos_token_id"] = end;
-  const json::Value generation =
-      json::Value::object({{"bos_token_id", end}, {"eos_token_id", end}});
-  out.files = {{"config.json", config.dump(2) + "\n"},
-               {"generation_config.json", generation.dump(2) + "\n"}};
-  add_tokenizer(out, source, resolved.max_positions);
+  say_again(out, config, source.folder);
+  out.files.emplace(out.files.begin(), "config.json", config.dump(2) + "\n");
   return out;
 }
 
@@ -413,6 +454,11 @@ NativeExport open_native_export(const fs::path& path) {
   const bool bytes = !bpe && fs::exists(source.folder / "tokenizer.json") &&
                      data::tokenizer_from_folder(source.folder)->name() == "byte";
   if (bpe || bytes) out.meta.config["tokenizer"] = config::write(tokenizer);
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    if (bpe) out.files.emplace_back(name, files::read(source.folder / name));
+  }
+  if (json::Value said = said_beside(source.folder); !said.members().empty())
+    out.meta.extra["hugging_face"] = std::move(said);
   return out;
 }
 

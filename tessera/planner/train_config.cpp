@@ -108,6 +108,10 @@ void CheckpointOptions::describe(config::Fields& f) {
           async,
           {.text = "Write checkpoints beside the training, from a copy of what is saved; the one "
                    "at the end and at a signal is waited for."});
+  f.field("load_universal",
+          load_universal,
+          {.text = "Of a folder of DeepSpeed that --resume names, take the universal checkpoint "
+                   "(latest_universal), and refuse one without it."});
 }
 
 void RunOptions::describe(config::Fields& f) {

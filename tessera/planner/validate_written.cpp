@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -215,6 +216,21 @@ void check_pipeline(Written& written) {
   }
 }
 
+void check_checkpoint(Written& written) {
+  static const std::vector<std::string> kKnown = {"Ignore", "Warn", "Fail"};
+  const char* const path = "checkpoint.tag_validation";
+  const json::Value* value = written.find(path);
+  if (value == nullptr || !value->is_string()) return;
+  const std::string word = text::lower(value->as_string());
+  const bool known = std::any_of(
+      kKnown.begin(), kKnown.end(), [&](const auto& one) { return text::lower(one) == word; });
+  if (!known) {
+    written.refuse(path,
+                   fmt::format("unknown value {}", value->dump()),
+                   text::suggestion(value->as_string(), kKnown));
+  }
+}
+
 void check_elasticity(Written& written) {
   if (!written.on("elasticity.enabled") || written.on("elasticity.ignore_non_elastic_batch_info"))
     return;
@@ -240,6 +256,7 @@ void check_written(const json::Value& source, config::Problems& problems) {
   check_norm(written);
   check_pipeline(written);
   check_elasticity(written);
+  check_checkpoint(written);
 }
 
 }  // namespace tessera::planner

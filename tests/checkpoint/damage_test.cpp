@@ -157,6 +157,46 @@ TEST(Damage, AMissingShardIsNamed) {
   EXPECT_NE(error.fix().find("--resume never"), std::string::npos) << error.fix();
 }
 
+/// What verifying says of a checkpoint of two ranks.
+Error damage_of(const fs::path& folder) {
+  const Error verify = error_of([&] { Checkpoint(folder).verify(); });
+  const Error load = error_of([&] { loads_exactly(folder); });
+  EXPECT_EQ(verify.kind(), Error::Kind::Format) << verify.text();
+  EXPECT_EQ(load.kind(), Error::Kind::Format) << load.text();
+  return verify;
+}
+
+TEST(Damage, ShardsThatChangedPlacesAreNamed) {
+  const files::TempDir dir;
+  const fs::path folder = save_model(dir.path(), 2, small_model(), ranges, 2);
+  fs::rename(folder / "rank-00000.safetensors", folder / "x");
+  fs::rename(folder / "rank-00001.safetensors", folder / "rank-00000.safetensors");
+  fs::rename(folder / "x", folder / "rank-00001.safetensors");
+
+  const Error error = damage_of(folder);
+
+  EXPECT_NE(std::string(error.what()).find("step-00000002/rank-0000"), std::string::npos)
+      << error.text();
+}
+
+TEST(Damage, AShardOfAnOlderStepIsNamedWithItsTensor) {
+  const files::TempDir dir;
+  const fs::path older = save_model(dir.path(), 1, small_model(), ranges, 2, /*seed=*/1);
+  const fs::path folder = save_model(dir.path(), 2, small_model(), ranges, 2, /*seed=*/2);
+  const fs::path shard = folder / "rank-00001.safetensors";
+  const auto size = fs::file_size(shard);
+  fs::remove(shard);
+  fs::copy_file(older / "rank-00001.safetensors", shard);
+  ASSERT_EQ(fs::file_size(shard), size);
+
+  const Error error = damage_of(folder);
+
+  const std::string what = error.what();
+  EXPECT_NE(what.find("step-00000002/rank-00001.safetensors"), std::string::npos) << what;
+  EXPECT_NE(what.find("tensor \""), std::string::npos) << what;
+  EXPECT_NE(error.fix().find("step-00000001"), std::string::npos) << error.fix();
+}
+
 TEST(Damage, AShardThatIsALinkIsRefused) {
   const files::TempDir dir;
   const fs::path folder = save_model(dir.path(), 2);

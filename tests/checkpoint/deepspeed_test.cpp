@@ -170,6 +170,37 @@ TEST_F(DeepSpeedFolder, OfAnotherParallelismIsRefusedByName) {
   }
 }
 
+TEST_F(DeepSpeedFolder, TakesWhatDoesNotTrainFromTheModule) {
+  const auto tensor = [](const char* storage) {
+    return op::tensor(op::storage("FloatStorage", storage, 2), 0, {2}, {1});
+  };
+  files::write_atomic(
+      path("ds/global_step3/mp_rank_00_model_states.pt"),
+      testing::torch_zip(
+          testing::pickle_of(op::dict(
+              {{"module",
+                op::dict({{"w", tensor("0")}, {"head", tensor("0")}, {"frozen", tensor("1")}})},
+               {"param_shapes", op::list_of({op::dict({{"w", op::tuple({op::integer(5)})}})})},
+               {"frozen_param_shapes", op::kNone},
+               {"shared_params", op::dict({{"head", op::text("w")}})}})),
+          {bytes_of({8, 8}), bytes_of({6, 7})}));
+
+  const Foreign read = *open_foreign(path("ds"));
+
+  ASSERT_EQ(read.weights.size(), 2U);
+  EXPECT_EQ(values_of(read.weights[0]), (std::vector<float>{0, 1, 2, 3, 4}));  // the master
+  EXPECT_EQ(read.weights[0].aliases, (std::vector<std::string>{"head"}));
+  EXPECT_EQ(read.weights[1].name, "frozen");
+  EXPECT_EQ(values_of(read.weights[1]), (std::vector<float>{6, 7}));
+  EXPECT_EQ(read.state.at("exp_avg").size(), 1U);
+}
+
+TEST_F(DeepSpeedFolder, WhoseLatestNamesNothingSaysSo) {
+  files::write_atomic(path("ds/latest"), "global_step9");
+
+  refused(path("ds"), "names the tag \"global_step9\", which is not there");
+}
+
 TEST_F(DeepSpeedFolder, WhoseLatestLeadsElsewhereIsNotFollowed) {
   fs::create_directories(path("secret"));
   files::write_atomic(path("secret/mp_rank_00_model_states.pt"), "x");

@@ -144,6 +144,72 @@ TEST_F(ForeignCheckpoints, AnOptimizerOfAnotherModelIsRefused) {
   refused(path("model_000001.pth"), "is of 1 parameters, and the model has 2");
 }
 
+/// The optimizer's file of a pair with one parameter, whose state and group are as given.
+void write_pair(const fs::path& folder,
+                const std::vector<std::pair<std::string, TorchValue>>& state,
+                const std::vector<std::pair<std::string, TorchValue>>& group) {
+  const auto ones = [](const std::string& name) {
+    return TorchValue::tensor(floats(name, {2}, [](auto) { return 1.0F; }));
+  };
+  write_torch_file(folder / "model_000003.pth", TorchValue::ordered({{"w", ones("w")}}));
+  std::vector<TorchValue::Item> kept = {{"exp_avg", ones("m")}, {"exp_avg_sq", ones("v")}};
+  kept.insert(kept.end(), state.begin(), state.end());
+  std::vector<TorchValue::Item> one = {{"params", TorchValue::list({TorchValue::integer(0)})}};
+  one.insert(one.end(), group.begin(), group.end());
+  write_torch_file(
+      folder / "optimizer_000003.pth",
+      TorchValue::dict({{"state", TorchValue::dict({{"0", TorchValue::dict(kept)}}, true)},
+                        {"param_groups", TorchValue::list({TorchValue::dict(one)})}}));
+}
+
+TEST_F(ForeignCheckpoints, AnOptimizerThatKeepsMoreThanIsReadIsRefusedByName) {
+  const TorchValue tensor = TorchValue::tensor(floats("x", {2}, [](auto) { return 1.0F; }));
+  const TorchValue yes = TorchValue::of(json::Value::boolean(true)),
+                   no = TorchValue::of(json::Value::boolean(false));
+  write_pair(dir.path(), {}, {{"amsgrad", no}, {"maximize", no}});
+  EXPECT_EQ(open_foreign(dir.path())->state.size(), 2U);
+
+  write_pair(dir.path(), {{"max_exp_avg_sq", tensor}}, {});
+  refused(dir.path(), "keeps \"max_exp_avg_sq\"");
+  write_pair(dir.path(), {{"mu_product", TorchValue::integer(1)}}, {});
+  refused(dir.path(), "keeps \"mu_product\"");
+  write_pair(dir.path(), {}, {{"amsgrad", yes}});
+  refused(dir.path(), "has amsgrad");
+  write_pair(dir.path(), {}, {{"maximize", yes}});
+  refused(dir.path(), "has maximize");
+}
+
+TEST_F(ForeignCheckpoints, ATrainingLoopsGroupIsThatOfItsOptimizer) {
+  Foreign training = small_training();
+  const auto group_of = [&](const char* optimizer, const std::vector<std::string>& states) {
+    training.config = json::parse(optimizer, "config");
+    std::map<std::string, std::vector<StreamedTensor>> kept;
+    for (const std::string& state : states)
+      kept.emplace(state, small_training().state.begin()->second);
+    training.state = std::move(kept);
+    write_torch_loop(path("m"), path("o"), training, [](auto) {});
+    return *at_path(read_torch_file(path("o")).values, "param_groups.0");
+  };
+
+  const json::Value sgd =
+      group_of(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": true}}})",
+               {"momentum_buffer"});
+  const json::Value adagrad = group_of(R"({"optimizer": {"type": "Adagrad"}})", {"sum"});
+  const json::Value adam =
+      group_of(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})",
+               {"exp_avg", "exp_avg_sq"});
+
+  EXPECT_EQ(number_at(sgd, "momentum"), 0.9);
+  EXPECT_EQ(at_path(sgd, "nesterov")->as_bool(), true);
+  EXPECT_EQ(sgd.find("betas"), nullptr);
+  EXPECT_EQ(number_at(sgd, "lr"), training.lr);
+  EXPECT_EQ(number_at(adagrad, "initial_accumulator_value"), 0.0);
+  EXPECT_EQ(adagrad.find("betas"), nullptr);
+  EXPECT_EQ(at_path(adam, "decoupled_weight_decay")->as_bool(), false);
+  EXPECT_THROW(group_of(R"({"optimizer": {"type": "Lion"}})", {"exp_avg"}), Error);
+  EXPECT_THROW(group_of(R"({"optimizer": {"type": "Lamb"}})", {"exp_avg", "exp_avg_sq"}), Error);
+}
+
 // llm.c: train_gpt2.py's write_model().
 std::string llmc_file(std::int32_t version, std::int32_t padded, std::int64_t floats_after) {
   std::vector<std::int32_t> header(256, 0);

@@ -3,6 +3,7 @@
 #include "tessera/checkpoint/torch_file.h"
 
 #include <cstring>
+#include <functional>
 #include <map>
 
 #include "checkpoint/support.h"
@@ -161,6 +162,108 @@ TEST(TorchFile, ReadsZip64) {
 
   EXPECT_EQ(elements<std::int64_t>(open(dir.path() / "a.bin").at("w")),
             std::vector<std::int64_t>{42});
+}
+
+/// A pickle as protocol 4 writes it: a frame of so many bytes around it.
+std::string framed(const std::string& value) {
+  return "\x80\x04\x95" + le(value.size() + 1, 8) + value + ".";
+}
+
+TEST(TorchFile, ReadsTheStreamOfPicklesOfProtocolFour) {
+  const files::TempDir dir;
+  const std::string object =
+      op::dict({{"w", op::tensor(op::storage("FloatStorage", "0", 1), 0, {1}, {1})}});
+  spill(dir.path() / "a.bin",
+        framed("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19") + framed(op::integer(1001)) +
+            framed(op::dict({{"little_endian", "\x88"}})) + framed(object) +
+            framed(op::list_of({op::text("0")})) + le(1, 8) + le(0x40000000, 4));
+
+  EXPECT_EQ(elements<float>(open(dir.path() / "a.bin").at("w")), std::vector<float>{2.0F});
+}
+
+/// _rebuild_tensor_v3: elements of `type` in bytes.
+std::string tensor_v3(const std::string& type, std::int64_t bytes, std::int64_t numel) {
+  return op::global("torch._utils", "_rebuild_tensor_v3") +
+         op::tuple({op::tuple({op::text("storage"),
+                               op::global("torch.storage", "UntypedStorage"),
+                               op::text("0"),
+                               op::text("cpu"),
+                               op::integer(bytes)}) +
+                        "Q",
+                    op::integer(0),
+                    op::sizes({numel}),
+                    op::sizes({1}),
+                    op::kFalse,
+                    op::global("collections", "OrderedDict") + op::kNothing + op::kCall,
+                    op::global("torch", type)}) +
+         op::kCall;
+}
+
+TEST(TorchFile, ReadsTypesThatHaveNoStorageOfTheirOwn) {
+  const files::TempDir dir;
+  const std::string bytes = le(65535, 2) + le(7, 2);
+  spill(dir.path() / "a.bin",
+        torch_zip(pickle_of(op::dict({{"w", tensor_v3("uint16", 4, 2)}})), {bytes}));
+  spill(dir.path() / "long.bin",
+        torch_zip(pickle_of(op::dict({{"w", tensor_v3("uint16", 4, 3)}})), {bytes}));
+  spill(dir.path() / "f8.bin",
+        torch_zip(pickle_of(op::dict({{"w", tensor_v3("float8_e4m3fn", 4, 4)}})), {bytes}));
+
+  EXPECT_EQ(elements<std::uint16_t>(open(dir.path() / "a.bin").at("w")),
+            (std::vector<std::uint16_t>{65535, 7}));
+  const std::string far = error_of([&] { open(dir.path() / "long.bin"); }).text(),
+                    other = error_of([&] { open(dir.path() / "f8.bin"); }).text();
+  EXPECT_NE(far.find("reaches past the 2 elements"), std::string::npos) << far;
+  EXPECT_NE(other.find("\"w\" is of torch.float8_e4m3fn"), std::string::npos) << other;
+}
+
+TEST(TorchFile, PassesOverObjectsBesideTheTensors) {
+  const files::TempDir dir;
+  const std::string arguments =
+      op::global("argparse", "Namespace") + ")\x81" + op::dict({{"lr", op::integer(1)}}) + "b";
+  const std::string scalar =
+      op::global("numpy.core.multiarray", "scalar") +
+      op::tuple({op::global("numpy", "dtype") + op::tuple({op::text("f8"), "\x89", "\x88"}) + "R",
+                 "C\x08" + std::string(8, '\1')}) +
+      "R";
+  const std::string set = op::global("builtins", "set") + op::tuple({op::list_of({"K\x01"})}) + "R";
+  const std::string range =
+      op::global("builtins", "range") + op::tuple({"K\x01", "K\x05", "K\x01"}) + "R";
+  const std::string counts =
+      op::global("collections", "defaultdict") + op::tuple({op::global("builtins", "set")}) + "R";
+  spill(dir.path() / "a.bin",
+        torch_zip(pickle_of(op::dict(
+                      {{"args", arguments},
+                       {"lr", scalar},
+                       {"seen", set},
+                       {"steps", range},
+                       {"counts", counts},
+                       {"w", op::tensor(op::storage("FloatStorage", "0", 1), 0, {1}, {1})}})),
+                  {le(0x3F800000, 4)}));
+
+  const auto held = open(dir.path() / "a.bin");
+
+  EXPECT_EQ(held.size(), 1U);
+  EXPECT_EQ(elements<float>(held.at("w")), std::vector<float>{1.0F});
+}
+
+TEST(TorchFile, NamesTensorsThatHaveNoPlainElements) {
+  const files::TempDir dir;
+  for (const auto& [function, kind] : std::vector<std::pair<std::string, std::string>>{
+           {"_rebuild_qtensor", "a quantized tensor"},
+           {"_rebuild_sparse_tensor", "a sparse tensor"},
+           {"_rebuild_sparse_csr_tensor", "a sparse tensor"}}) {
+    spill(dir.path() / "a.bin",
+          torch_zip(pickle_of(op::dict({{"w", op::global("torch._utils", function) + ")R"}}))));
+
+    for (const auto& read :
+         {std::function<void()>([&] { open_torch_file(dir.path() / "a.bin"); }),
+          std::function<void()>([&] { read_torch_file(dir.path() / "a.bin"); })}) {
+      const Error error = error_of(read);
+      EXPECT_EQ(error.kind(), Error::Kind::Unsupported) << error.text();
+      EXPECT_NE(error.text().find(kind), std::string::npos) << error.text();
+    }
+  }
 }
 
 TEST(TorchFile, KeepsItsBytesMappedForAsLongAsATensorLives) {

@@ -258,6 +258,31 @@ TEST_F(Convert, ATrainingLoopsPairGoesThroughOursAndBackToTheBit) {
   EXPECT_EQ(convert({path("ours"), path("model_000005.pth"), "--overwrite"}).code, 0);
 }
 
+TEST_F(Convert, WhatAFolderSaysBesideTheModelGoesThroughOursAndBack) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+  json::Value config = json::parse_strict(files::read(path("hf/config.json")), "config.json");
+  config["eos_token_id"] = json::Value::integer(7);
+  files::write_atomic(path("hf/config.json"), config.dump());
+  files::write_atomic(path("hf/generation_config.json"), R"({"do_sample": true, "top_k": 5})");
+  files::write_atomic(path("hf/special_tokens_map.json"), R"({"eos_token": "<end>"})");
+
+  const Outcome there = convert({path("hf"), path("ours"), "--to", "tessera"});
+  const std::string weights = digest("hf");
+  fs::remove_all(path("hf"));
+  const Outcome back = convert({path("ours"), path("again")});
+
+  ASSERT_EQ(there.code, 0) << there.err;
+  ASSERT_EQ(back.code, 0) << back.err;
+  const auto json_of = [&](const std::string& name) {
+    return json::parse_strict(files::read(path("again/" + name)), name);
+  };
+  EXPECT_EQ(json_of("config.json").find("eos_token_id")->as_integer(), 7);
+  EXPECT_EQ(json_of("generation_config.json"),
+            json::parse(R"({"do_sample": true, "top_k": 5})", "g"));
+  EXPECT_EQ(json_of("special_tokens_map.json"), json::parse(R"({"eos_token": "<end>"})", "s"));
+  EXPECT_EQ(run_program({"inspect", path("again"), "--digest"}).out, weights);
+}
+
 TEST_F(Convert, WeightsOfDeepSpeedBecomeAHuggingFaceFolder) {
   const fs::path source = interop("deepspeed_z3_bf16");
 

@@ -207,8 +207,12 @@ TEST_F(Commands, MergeJoinsWhatLiesOnSeveralDisks) {
   const fs::path other = path("other");
   fs::create_directory(other);
   fs::rename(made / "rank-00000.safetensors", other / "rank-00000.safetensors");
-  EXPECT_EQ(run("checkpoint", {"merge", made, path("alone")}).code, 4);
 
+  const Ran alone = run("checkpoint", {"merge", made, path("alone")});
+
+  EXPECT_EQ(alone.code, 4);
+  EXPECT_NE(alone.out.find("rank-00000.safetensors is not there"), std::string::npos) << alone.out;
+  EXPECT_NE(alone.out.find("name every folder that holds a part"), std::string::npos) << alone.out;
   EXPECT_EQ(run("checkpoint", {"merge", made, other, path("one")}).code, 0);
   EXPECT_EQ(run("checkpoint", {"merge", other, made, path("two")}).code, 0);
 

@@ -10,8 +10,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/checkpoint/foreign.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/models/gpt2.h"
+#include "tessera/models/weights_of.h"
 
 namespace tessera::models {
 namespace {
@@ -203,6 +206,46 @@ void expect_all_loaded(const HfFolder& folder, const Resolved& resolved) {
 
 TEST(Gpt2HfWeights, LoadWithAndWithoutPrefix) {
   for (const char* prefix : {"transformer.", ""}) {
+    HfFolder folder;
+    folder.write_whole(prefix);
+
+    expect_all_loaded(folder, tiny_model());
+  }
+}
+
+TEST(Gpt2HfWeights, OfATiedModelMayStoreTheHeadOnlyAsTheTable) {
+  HfFolder folder;
+  folder.tensors["lm_head.weight"] = folder.tensors.at("wte.weight").clone();
+  folder.write_whole("");
+  expect_all_loaded(folder, tiny_model());
+
+  folder.tensors.at("lm_head.weight")[4][3] += 1;
+  folder.write_whole("");
+  const std::string text =
+      error_of([&] { gpt2_weights_from_hf(folder.dir.path(), tiny_model()); }, Error::Kind::Format);
+  EXPECT_NE(text.find("lm_head.weight differs from wte.weight"), std::string::npos) << text;
+  EXPECT_NE(text.find("tie_word_embeddings"), std::string::npos) << text;
+  expect_all_loaded(folder, tiny_model(/*tie=*/false));
+}
+
+TEST(WeightsOf, ATiedModelTakeAHeadOnlyWhereItIsTheTable) {
+  HfFolder folder;
+  folder.tensors["lm_head.weight"] = folder.tensors.at("wte.weight").clone();
+  const auto open = [&] {
+    folder.write_whole("");
+    std::vector<checkpoint::StreamedTensor> tensors;
+    for (const checkpoint::Weight& weight : checkpoint::open_weights(folder.dir.path()))
+      tensors.push_back(checkpoint::stream(weight, weight.name));
+    weights_of(tensors, families().get("gpt2"), tiny_model(), "the file");
+  };
+  EXPECT_NO_THROW(open());
+
+  folder.tensors.at("lm_head.weight")[0][0] += 1;
+  EXPECT_NE(error_of(open, Error::Kind::Format).find("tie_word_embeddings"), std::string::npos);
+}
+
+TEST(Gpt2HfWeights, AreFoundInADictOfATrainingLoops) {
+  for (const char* prefix : {"state_dict.transformer.", "model.transformer.", "module."}) {
     HfFolder folder;
     folder.write_whole(prefix);
 

@@ -107,12 +107,15 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             R"("gradient_clipping": 0.5, "zero_optimization": {"stage": 2, "compute_grad_norm": false})",
             {"zero_optimization.compute_grad_norm", "gradient_clipping, which is 0.5"}},
+        Contradiction{R"("checkpoint": {"tag_validation": "Wran"})",
+                      {"checkpoint.tag_validation", "unknown value \"Wran\"", "\"Warn\""}},
         Contradiction{R"("elasticity": {"enabled": true}, "train_batch_size": 64)",
                       {"train_batch_size", "64", "elasticity"}}));
 
 TEST(Contradictions, ThatAreNoneBreakNoRule) {
   for (const char* members :
-       {R"("fp16": {"enabled": false}, "bf16": {"enabled": true})",
+       {R"("checkpoint": {"tag_validation": "fail"})",
+        R"("fp16": {"enabled": false}, "bf16": {"enabled": true})",
         R"("fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"})",
         R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true})",
         R"("amp": {"enabled": true}, "zero_optimization": {"stage": 0})",
