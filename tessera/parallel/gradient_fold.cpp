@@ -131,6 +131,7 @@ void GradientFold::allocate() {
     if (group.trainable) chunks_per_rank_ += shard / kChunk;
     slots_.push_back(std::move(slot));
   }
+  const memory::ScopedTag tag(memory::Tag::GradientsInFlight);
   if (largest_table > 0) rows_ = std::make_unique<RowExchange>(world_, group_, largest_table);
   const bool several = group_.size() > 1;
   const bool transients =
@@ -155,7 +156,7 @@ std::unique_ptr<GradientFold::Buffer> GradientFold::make_buffer(std::int64_t num
                                                                 DType dtype) const {
   auto buffer = std::make_unique<Buffer>();
   buffer->region = world_.transport().allocate(static_cast<std::size_t>(numel) * size_of(dtype),
-                                               memory::Tag::Gradients);
+                                               memory::current_tag());
   buffer->flat = tensor_over(buffer->region, numel, dtype);
   return buffer;
 }

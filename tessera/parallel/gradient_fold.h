@@ -45,9 +45,9 @@ struct FoldOptions {
 };
 
 /// Memory, with b bytes of `accumulate`: b / n a parameter and home for the accumulators (Once in
-/// stages 0 and 1: b), and buffers for the gradients of one or two blocks of each size, or fewer;
-/// with sparse_rows half of the largest table more; with a narrow `travel` each of them 4 bytes and
-/// 4 or 8 for what is sent and received.
+/// stages 0 and 1: b), Tag::Gradients; and, Tag::GradientsInFlight, buffers for the gradients of
+/// one or two blocks of each size, or fewer; with sparse_rows half of the largest table more; with
+/// a narrow `travel` each of them 4 bytes and 4 or 8 for what is sent and received.
 /// Threads: the rank's own.
 class GradientFold final : public Policy {
  public:
