@@ -29,6 +29,10 @@ where three steps with dropout and clipping, an evaluation and the checkpoint af
 1, 2 and 3 and on one rank with as many micro-batches. Optimizers that exchange signs promise this for stages 0 and 1 and one
 number of ranks, see [optimizers.md](optimizers.md).
 
+In fp16 that holds as long as the loss scales agree. As in DeepSpeed a stage 0 that is written down lowers its scale at the
+first overflow, the other stages by default at the second, and doubles it a step later than they, see
+[precision.md](precision.md).
+
 HEAD
   cat "$table"
   echo

@@ -27,9 +27,6 @@ namespace {
 /// together.
 constexpr mesh::AxisSet kTokens = {mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp};
 
-/// An overflow is looked into, which costs another forward and backward, where this many have come
-/// in a row: one or two only say that the scale was tried too high.
-constexpr int kOverflowsToTrace = 3;
 /// Overflows in a row at the smallest scale after which a run ends whose scaler never gives up.
 constexpr int kHopeless = 10;
 
@@ -70,6 +67,8 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
   }
   weights_ = std::make_unique<parallel::WeightGather>(*model_, plan_.gather);
   gradients_ = std::make_unique<parallel::GradientFold>(world_, *model_, plan_.fold);
+  // Where a run goes on after a step that is not finite, what was wrong is known from that step.
+  gradients_->watch(scaler_.has_value() || plan_.config.trainer.on_nonfinite == "skip");
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(
       world_,
       *model_,
@@ -215,14 +214,9 @@ StepReport Engine::train_step() {
   } else {
     report.skipped = true;
     ++skipped_;
-    const auto suspect = gradients_->suspect(sums);
-    report.skip_reason = suspect ? fmt::format("the gradient of {} in block {} is not finite",
-                                               suspect->tensor,
-                                               suspect->block)
-                         : std::isfinite(report.loss) ? "the gradient is not finite"
-                                                      : "the loss is not finite";
+    report.skip_reason = first_nonfinite(sums);
   }
-  if (scaler_) follow_scale(report, input);
+  if (scaler_) follow_scale(report);
   report.optimizer_s = now_s() - update_start;
 
   ++step_;
@@ -256,35 +250,41 @@ std::vector<double> Engine::finish_gradients(double scale) {
   return gradients_->chunk_sums();
 }
 
+std::string Engine::first_nonfinite(const std::vector<double>& sums) const {
+  if (culprit_) return place_of(*culprit_);
+  const auto suspect = gradients_->suspect(sums);
+  if (!suspect) return "the loss is not finite";
+  return fmt::format(
+      "the gradient of {} in block {} is finite on every rank and its sum over them is not",
+      suspect->tensor,
+      suspect->block);
+}
+
 /// Moves the loss scale; every rank saw the same sums, so all move alike.
-void Engine::follow_scale(StepReport& report, const parallel::StepInput& input) {
-  overflows_ = report.skipped ? overflows_ + 1 : 0;
+void Engine::follow_scale(StepReport& report) {
+  const double scale = *report.loss_scale;
   hopeless_ = report.skipped && scaler_->at_smallest() ? hopeless_ + 1 : 0;
   const bool stops = plan_.config.trainer.on_nonfinite == "stop";
   try {
     scaler_->update(report.skipped);
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::Numeric) throw;
-    if (stops) refuse_overflow(report, input, error.what());
+    if (stops) refuse_overflow(report, error.what());
   }
   if (!report.skipped) return;
   if (stops && hopeless_ >= kHopeless) {
     refuse_overflow(
         report,
-        input,
         fmt::format("gradients overflowed fp16 {} times in a row at the {} loss scale, {}",
                     hopeless_,
                     scaler_->dynamic() ? "smallest" : "fixed",
-                    text::number(input.loss_scale)));
+                    text::number(scale)));
   }
-  if (overflows_ == kOverflowsToTrace) {
-    if (const auto culprit = find_culprit(input)) report.skip_reason = place_of(*culprit);
-  }
-  report.skip_reason += input.loss_scale == scaler_->scale()
-                            ? fmt::format("; loss scale {} stays", text::number(input.loss_scale))
-                            : fmt::format("; loss scale {} -> {}",
-                                          text::number(input.loss_scale),
-                                          text::number(scaler_->scale()));
+  report.skip_reason +=
+      scale == scaler_->scale()
+          ? fmt::format("; loss scale {} stays", text::number(scale))
+          : fmt::format(
+                "; loss scale {} -> {}", text::number(scale), text::number(scaler_->scale()));
 }
 
 double Engine::clip(double norm) const {
@@ -306,6 +306,8 @@ void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& repor
   const std::vector<double> mine = out.losses(micros);
   std::vector<double> values = mine;
   values.push_back(static_cast<double>(memory().total_peak));
+  const parallel::GradientFold::Finding finding = gradients_->finding();
+  values.insert(values.end(), finding.begin(), finding.end());
   const std::vector<int>& group = world_.group(kTokens).ranks;
   const std::vector<double> all =
       world_.all_gather(world_.everyone(), values, TESSERA_HERE("losses of the micro-batches"));
@@ -317,11 +319,14 @@ void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& repor
   }
   for (const double loss : micro_losses_)
     report.loss += loss;
+  std::vector<double> findings;
   for (int r = 0; r < world_.size(); ++r) {
-    const auto peak =
-        static_cast<std::int64_t>(all[static_cast<std::size_t>(r) * width + mine.size()]);
-    report.mem_peak_bytes = std::max(report.mem_peak_bytes, peak);
+    const std::size_t at = static_cast<std::size_t>(r) * width + mine.size();
+    report.mem_peak_bytes = std::max(report.mem_peak_bytes, static_cast<std::int64_t>(all[at]));
+    for (std::size_t i = 1; i <= finding.size(); ++i)
+      findings.push_back(all[at + i]);
   }
+  culprit_ = gradients_->culprit(findings);
 }
 
 /// The step runs once more, and every gradient is looked at as it is made.
@@ -343,7 +348,7 @@ void Engine::refuse_nonfinite(const StepReport& report, const parallel::StepInpu
                         group.ranks[j % static_cast<std::size_t>(group.size())],
                         micro_losses_[j]);
   }
-  if (const auto culprit = find_culprit(input))
+  if (const auto culprit = culprit_ ? culprit_ : find_culprit(input))
     where += (where.empty() ? "" : "; ") + place_of(*culprit);
   throw Error(Error::Kind::Numeric,
               fmt::format("diverged at step {}: {}",
@@ -357,14 +362,10 @@ void Engine::refuse_nonfinite(const StepReport& report, const parallel::StepInpu
                                   : ""));
 }
 
-void Engine::refuse_overflow(const StepReport& report,
-                             const parallel::StepInput& input,
-                             const std::string& why) {
-  const auto culprit = find_culprit(input);
+void Engine::refuse_overflow(const StepReport& report, const std::string& why) {
   throw Error(
       Error::Kind::Numeric,
-      fmt::format(
-          "diverged at step {}: {}{}", report.step, why, culprit ? "; " + place_of(*culprit) : ""),
+      fmt::format("diverged at step {}: {}; {}", report.step, why, report.skip_reason),
       "use bf16 (\"bf16\": {\"enabled\": true}), lower optimizer.lr, or allow a smaller scale "
       "(fp16.min_loss_scale, fp16.min_scale or fp16.loss_scale); trainer.on_nonfinite "
       "\"skip\" goes on. The last checkpoint is kept");

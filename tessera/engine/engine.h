@@ -40,7 +40,7 @@ struct StepReport {
   std::int64_t tokens = 0;        ///< so far
   std::int64_t batch_tokens = 0;  ///< of this step
   bool skipped = false;           ///< no update: the gradient was not finite
-  std::string skip_reason;        ///< which gradient, and what becomes of the loss scale
+  std::string skip_reason;        ///< which gradient on which rank, and what becomes of the scale
   std::int64_t skipped_total = 0;
   std::optional<double> loss_scale;  ///< by which this step's loss was multiplied (fp16)
   double seconds = 0.0;  ///< from the end of the last update to the end of this one, without
@@ -131,11 +131,10 @@ class Engine {
   void fold_losses(parallel::StepOutput out, int micros, StepReport& report);
   std::optional<parallel::GradientFold::Culprit> find_culprit(const parallel::StepInput& input);
   [[noreturn]] void refuse_nonfinite(const StepReport& report, const parallel::StepInput& input);
-  [[noreturn]] void refuse_overflow(const StepReport& report,
-                                    const parallel::StepInput& input,
-                                    const std::string& why);
+  [[noreturn]] void refuse_overflow(const StepReport& report, const std::string& why);
+  [[nodiscard]] std::string first_nonfinite(const std::vector<double>& sums) const;
   std::vector<double> finish_gradients(double scale);
-  void follow_scale(StepReport& report, const parallel::StepInput& input);
+  void follow_scale(StepReport& report);
   [[nodiscard]] double clip(double norm) const;
 
   planner::Plan plan_;
@@ -157,9 +156,10 @@ class Engine {
   std::int64_t step_ = 0, samples_ = 0, tokens_ = 0, skipped_ = 0;
   std::vector<double> micro_losses_;  ///< of the last step, all ranks', in the order of the fold;
                                       ///< ranks that share a micro-batch's tokens have one each
-  int overflows_ = 0;                 ///< in a row
-  int hopeless_ = 0;                  ///< of them, those that could not lower the scale any more
-  double clock_ = 0.0;                ///< start of the step's time
+  /// Of the last step, where gradients are watched.
+  std::optional<parallel::GradientFold::Culprit> culprit_;
+  int hopeless_ = 0;    ///< overflows in a row that could not lower the scale any more
+  double clock_ = 0.0;  ///< start of the step's time
   double paused_at_ = 0.0;
   bool save_proposed_ = false;
   std::optional<BestEvaluation> best_;

@@ -46,8 +46,13 @@ thread_local Tag this_tag = Tag::Activations;
 }  // namespace
 
 std::string_view name(Tag tag) noexcept {
-  static constexpr std::array<std::string_view, kNumTags> kNames = {
-      "parameters", "gradients", "optimizer", "activations", "communication", "other"};
+  static constexpr std::array<std::string_view, kNumTags> kNames = {"parameters",
+                                                                    "gradients",
+                                                                    "gradients in flight",
+                                                                    "optimizer",
+                                                                    "activations",
+                                                                    "communication",
+                                                                    "other"};
   return kNames[static_cast<std::size_t>(tag)];
 }
 

@@ -9,16 +9,18 @@
 
 namespace tessera::memory {
 
-/// What memory is for.
+/// What memory is for. Gradients are the sums that an update reads; GradientsInFlight what a
+/// block's gradient is made in and travels through on its way there.
 enum class Tag : std::uint8_t {
   Parameters,
   Gradients,
+  GradientsInFlight,
   Optimizer,
   Activations,
   Communication,
   Other
 };
-inline constexpr int kNumTags = 6;
+inline constexpr int kNumTags = 7;
 std::string_view name(Tag tag) noexcept;
 
 struct Charge;

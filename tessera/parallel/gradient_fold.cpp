@@ -131,6 +131,7 @@ void GradientFold::allocate() {
     if (group.trainable) chunks_per_rank_ += shard / kChunk;
     slots_.push_back(std::move(slot));
   }
+  const memory::ScopedTag tag(memory::Tag::GradientsInFlight);
   if (largest_table > 0) rows_ = std::make_unique<RowExchange>(world_, group_, largest_table);
   const bool several = group_.size() > 1;
   const bool transients =
@@ -155,7 +156,7 @@ std::unique_ptr<GradientFold::Buffer> GradientFold::make_buffer(std::int64_t num
                                                                 DType dtype) const {
   auto buffer = std::make_unique<Buffer>();
   buffer->region = world_.transport().allocate(static_cast<std::size_t>(numel) * size_of(dtype),
-                                               memory::Tag::Gradients);
+                                               memory::current_tag());
   buffer->flat = tensor_over(buffer->region, numel, dtype);
   return buffer;
 }
@@ -189,12 +190,24 @@ void GradientFold::before(const Action& action, const BlockRun& run) {
 }
 
 void GradientFold::after(const Action& action, const BlockRun& run) {
-  if (!makes_gradients(action.kind)) return;
-  if (diagnosing_) {
-    inspect(run);
-  } else {
-    post(run);
-    world_.transport().progress();
+  if (makes_gradients(action.kind)) {
+    close(run);
+    if (watching_ || diagnosing_) inspect(run);
+    if (!diagnosing_) post(run);
+  }
+  // A forward pass goes on with what the micro-batch before it left under way: peers wait for their
+  // buffers. In the first one only gathers of weights are, and no copy of them is better made
+  // early: wait() makes it just before the block reads it.
+  if (run.micro > 0 || is_backward(action.kind)) world_.transport().progress();
+}
+
+void GradientFold::close(const BlockRun& run) {
+  for (const int g : model_.groups_of(run.block)) {
+    FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
+    if (!group.trainable) continue;
+    std::size_t h = 0;
+    for (Param* param : home_of(group, run.block, &h).params)
+      param->grad().close();
   }
 }
 
@@ -240,8 +253,6 @@ void GradientFold::post(const BlockRun& run) {
     if (!group.trainable) continue;
     std::size_t h = 0;
     const Home& home = home_of(group, run.block, &h);
-    for (Param* param : home.params)
-      param->grad().close();
     reduce(g, home, slots_[static_cast<std::size_t>(g)].homes[h], run);
   }
 }

@@ -10,6 +10,7 @@
 // reduce every micro-batch and add the sum to the shard.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -45,16 +46,21 @@ struct FoldOptions {
 };
 
 /// Memory, with b bytes of `accumulate`: b / n a parameter and home for the accumulators (Once in
-/// stages 0 and 1: b), and buffers for the gradients of one or two blocks of each size, or fewer;
-/// with sparse_rows half of the largest table more; with a narrow `travel` each of them 4 bytes and
-/// 4 or 8 for what is sent and received.
+/// stages 0 and 1: b), Tag::Gradients; and, Tag::GradientsInFlight, buffers for the gradients of
+/// one or two blocks of each size, or fewer; with sparse_rows half of the largest table more; with
+/// a narrow `travel` each of them 4 bytes and 4 or 8 for what is sent and received.
+///
+/// A reduction is posted behind its block's backward, and waited for where its buffer or its
+/// accumulator is used again: with two buffers behind the backward of the block before.
 /// Threads: the rank's own.
 class GradientFold final : public Policy {
  public:
   GradientFold(comm::World& world, ModelInstance& model, FoldOptions options);
   ~GradientFold() override;
 
-  /// Backward of a block: opens its gradient sinks before, folds them after.
+  void begin(std::span<const Action> actions) override;
+  /// Backward of a block: opens its gradient sinks before, folds them after. Any block: what is
+  /// under way goes on.
   void before(const Action& action, const BlockRun& run) override;
   void after(const Action& action, const BlockRun& run) override;
 
@@ -99,6 +105,14 @@ class GradientFold final : public Policy {
   };
   void start_diagnosis();
   std::optional<Culprit> diagnosis();
+  /// Without a second run: every gradient is looked at before it is folded, which costs a pass over
+  /// it.
+  void watch(bool on) { watching_ = on; }
+  /// What this rank found in the last step, as numbers that ride along with a reduction.
+  using Finding = std::array<double, 3>;
+  [[nodiscard]] Finding finding() const;
+  /// From the findings of all ranks of the world, one behind the other.
+  [[nodiscard]] std::optional<Culprit> culprit(std::span<const double> all) const;
 
  private:
   struct HomeSlot;
@@ -142,6 +156,7 @@ class GradientFold final : public Policy {
   void fold_received(Buffer& buffer) const;
   void settle(HomeSlot& home);
   void open(const BlockRun& run);
+  void close(const BlockRun& run);
   void post(const BlockRun& run);
   void inspect(const BlockRun& run);
   void reduce(int group, const Home& home, HomeSlot& slot, const BlockRun& run);
@@ -184,7 +199,7 @@ class GradientFold final : public Policy {
   std::unique_ptr<RowExchange> rows_;
   comm::RegionPtr sums_region_;
   std::int64_t chunks_per_rank_ = 0;
-  bool diagnosing_ = false, keeps_own_ = false;
+  bool diagnosing_ = false, watching_ = false, keeps_own_ = false;
   /// Of this rank: micro-batch, block, and the parameter's index in ModelInstance::places().
   struct Found {
     int micro, block, place;

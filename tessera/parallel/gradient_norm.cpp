@@ -152,9 +152,9 @@ std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
 }
 
 std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const double> sums) const {
+  if (keeps_own_ && group_.size() > 1) return std::nullopt;  // norms of ranks, not of chunks
   std::optional<Suspect> out;
-  if (keeps_own_ && group_.size() > 1) return out;  // sums of ranks, not of parameters
-  std::pair<bool, int> nearest;                     // not tied, block
+  std::pair<bool, int> nearest;  // not tied, block
   auto sum = sums.begin();
   for (const ParamPlace& place : model_.places()) {
     bool finite = true;
@@ -168,9 +168,12 @@ std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const doubl
   return out;
 }
 
+void GradientFold::begin(std::span<const Action> /*actions*/) {
+  found_.reset();
+}
+
 void GradientFold::start_diagnosis() {
   diagnosing_ = true;
-  found_.reset();
 }
 
 /// Looks through the gradient of one block and micro-batch of this rank. The lowest micro-batch
@@ -179,7 +182,6 @@ void GradientFold::inspect(const BlockRun& run) {
   const auto params = model_.params(run.block);
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (!params[i]->info().trainable) continue;
-    params[i]->grad().close();
     const at::Tensor& grad = params[i]->grad().out();
     const bool later =
         found_ && std::pair(found_->micro, -found_->block) <= std::pair(run.micro, -run.block);
@@ -194,16 +196,22 @@ void GradientFold::inspect(const BlockRun& run) {
 
 std::optional<GradientFold::Culprit> GradientFold::diagnosis() {
   diagnosing_ = false;
+  const Finding mine = finding();
+  return culprit(world_.all_gather(world_.everyone(),
+                                   {mine.begin(), mine.end()},
+                                   TESSERA_HERE("find the gradient that is not finite")));
+}
+
+GradientFold::Finding GradientFold::finding() const {
   const Found mine = found_.value_or(Found{-1, 0, 0});
-  // Stages see other blocks, tensor-parallel ranks other parts of the same gradient.
-  const std::vector<double> all =
-      world_.all_gather(world_.everyone(),
-                        {static_cast<double>(mine.micro),
-                         static_cast<double>(mine.block),
-                         static_cast<double>(mine.place)},
-                        TESSERA_HERE("find the gradient that is not finite"));
-  // The lowest micro-batch speaks, of the lowest data-parallel rank that has one, on the last
-  // stage.
+  return {static_cast<double>(mine.micro),
+          static_cast<double>(mine.block),
+          static_cast<double>(mine.place)};
+}
+
+/// Stages see other blocks, tensor-parallel ranks other parts of the same gradient: the lowest
+/// micro-batch speaks, of the lowest data-parallel rank that has one, on the last stage.
+std::optional<GradientFold::Culprit> GradientFold::culprit(std::span<const double> all) const {
   std::optional<Culprit> out;
   std::array<int, 3> first{};
   for (std::size_t r = 0; 3 * r < all.size(); ++r) {

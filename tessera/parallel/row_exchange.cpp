@@ -37,8 +37,8 @@ std::size_t room(std::int64_t numel) {
 RowExchange::RowExchange(comm::World& world, const comm::Group& group, std::int64_t numel)
     : world_(world),
       group_(group),
-      send_(world.transport().allocate(room(numel), memory::Tag::Gradients)),
-      receive_(world.transport().allocate(room(numel), memory::Tag::Gradients)) {}
+      send_(world.transport().allocate(room(numel), memory::Tag::GradientsInFlight)),
+      receive_(world.transport().allocate(room(numel), memory::Tag::GradientsInFlight)) {}
 
 RowExchange::~RowExchange() = default;
 

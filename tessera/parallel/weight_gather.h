@@ -24,6 +24,9 @@ struct GatherOptions {
 
 /// The order of block runs is known from the list of actions, so there is nothing to record and it
 /// is the same on every rank. Whole weights are only waited for. Threads: the rank's own.
+///
+/// A gather is posted before the run ahead of its use and waited for behind that run. Where ranks
+/// copy for themselves (shm, threads) that hides the difference between ranks and no copy.
 class WeightGather final : public Policy {
  public:
   WeightGather(ModelInstance& model, GatherOptions options) : model_(model), options_(options) {}

@@ -60,14 +60,47 @@ TEST(LossScaling, OverflowsAreSkippedAlikeInEveryStageAndHalveTheScale) {
   }
 }
 
-TEST(LossScaling, ASkipNamesTheTensorAndTheThirdInARowItsRank) {
-  const Trace trace = fp16_run(kFarTooLarge).train({.ranks = 2, .stage = 2}, 3);
+TEST(LossScaling, StageZeroHalvesAtTheFirstOverflowAndTheOthersAtTheSecond) {
+  // DeepSpeed's two optimizers of fp16: the one of stage 0 has no hysteresis, which is 2 by
+  // default.
+  const TinyRun run = fp16_run(R"({"enabled": true, "initial_scale_power": 40})");
 
-  EXPECT_THAT(trace.skip_reasons[0],
-              AllOf(HasSubstr("the gradient of "),
-                    HasSubstr(" in block "),
-                    HasSubstr("loss scale 1099511627776 -> 549755813888")));
-  EXPECT_THAT(trace.skip_reasons[2], AllOf(HasSubstr("on rank 0"), HasSubstr("micro-batch 0")));
+  EXPECT_THAT(run.train({.ranks = 2, .stage = 0}, 3).loss_scales,
+              ElementsAre(0x1p40, 0x1p39, 0x1p38));
+  for (const int stage : {1, 2, 3})
+    EXPECT_THAT(run.train({.ranks = 2, .stage = stage}, 3).loss_scales,
+                ElementsAre(0x1p40, 0x1p40, 0x1p39));
+}
+
+TEST(LossScaling, EverySkipNamesTheRankMicroBatchBlockAndTensor) {
+  for (const Layout& layout : {Layout{.ranks = 2, .stage = 2},
+                               Layout{.ranks = 2, .accumulation = 2, .stage = 3},
+                               Layout{.ranks = 2, .stage = 1, .pipeline = "2"}}) {
+    const Trace trace = fp16_run(kFarTooLarge).train(layout, 4);
+
+    EXPECT_THAT(trace.skip_reasons,
+                Each(AllOf(HasSubstr("the gradient of "),
+                           HasSubstr(" in block "),
+                           HasSubstr(" (micro-batch 0) is not finite; loss scale "))));
+    EXPECT_THAT(trace.skip_reasons[0], HasSubstr("loss scale 1099511627776 -> 549755813888"));
+    // The last stage runs its backward first.
+    EXPECT_THAT(trace.skip_reasons,
+                Each(HasSubstr(layout.pipeline.empty() ? " on rank 0 " : " on rank 1 ")));
+  }
+}
+
+TEST(Nonfinite, ASkipWithoutALossScaleNamesThemToo) {
+  TinyRun run;
+  run.set("optimizer.params.lr", "1e30")
+      .set("scheduler", "{}")
+      .set("gradient_clipping", "0")
+      .set("trainer.on_nonfinite", "\"skip\"");
+
+  const Trace trace = run.train({.ranks = 2, .stage = 1}, 5);
+
+  ASSERT_GT(trace.skipped.back(), 0);
+  EXPECT_THAT(trace.skip_reasons.back(),
+              AllOf(HasSubstr("the gradient of "), HasSubstr(" on rank 0 (micro-batch 0) is not")));
 }
 
 TEST(LossScaling, AfterOverflowsTrainingIsTheSameInEveryLayout) {

@@ -2,6 +2,7 @@
 // What a step of a layout keeps and moves, and what a ZeRO stage promises of it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -19,12 +20,16 @@ namespace tessera::testing {
 
 /// Of rank 0: the ledger after a step, and the traffic of the second step.
 struct Cost {
+  memory::Usage first;  ///< of the first weights, before any step
   memory::Usage usage;
   comm::Traffic traffic;
   std::int64_t in_groups = 0;  ///< elements of it inside of the groups that shard the weights
   std::int64_t peak = 0;
   /// Elements of the flat buffers with their padding: all, of the first block, of the last.
   double padded = 0, padded_first = 0, padded_last = 0;
+  double sharded_first = 0, sharded_last = 0;  ///< of them what stage 3 gathers
+  double persistent = 0;                       ///< what it leaves whole
+  double largest = 0;                          ///< of the largest block
 };
 
 inline Cost cost_of(const TinyRun& run, const Layout& layout) {
@@ -39,6 +44,7 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
     const memory::ScopedLedger scoped(ledger);
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
+    if (world.speaks()) cost.first = ledger.usage();
     engine.train_step();
     engine.finish();
     const comm::Traffic before = world.transport().traffic();
@@ -50,14 +56,24 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
       cost.usage = ledger.usage();
       cost.peak = cost.usage.total_peak;
       parallel::ModelInstance& model = engine.model();
-      for (const parallel::FlatGroup& group : model.groups())
+      for (const parallel::FlatGroup& group : model.groups()) {
         cost.padded += static_cast<double>(group.layout.numel());
-      for (const int g : model.groups_of(0))
-        cost.padded_first +=
-            static_cast<double>(model.groups()[static_cast<std::size_t>(g)].layout.numel());
-      for (const int g : model.groups_of(model.num_blocks() - 1))
-        cost.padded_last +=
-            static_cast<double>(model.groups()[static_cast<std::size_t>(g)].layout.numel());
+        if (!group.weights.sharded()) cost.persistent += static_cast<double>(group.layout.numel());
+      }
+      const auto padded_of = [&](int block, bool all = true) {
+        double numel = 0;
+        for (const int g : model.groups_of(block)) {
+          const parallel::FlatGroup& group = model.groups()[static_cast<std::size_t>(g)];
+          if (all || group.weights.sharded()) numel += static_cast<double>(group.layout.numel());
+        }
+        return numel;
+      };
+      for (int b = 0; b < model.num_blocks(); ++b)
+        cost.largest = std::max(cost.largest, padded_of(b));
+      cost.padded_first = padded_of(0);
+      cost.padded_last = padded_of(model.num_blocks() - 1);
+      cost.sharded_first = padded_of(0, false);
+      cost.sharded_last = padded_of(model.num_blocks() - 1, false);
       cost.traffic.elements = world.transport().traffic().elements - before.elements;
       cost.in_groups = world.transport().traffic(shards).elements - before_in_groups.elements;
       cost.traffic.bytes = world.transport().traffic().bytes - before.bytes;
@@ -70,6 +86,10 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
 inline std::int64_t bytes(const Cost& cost, memory::Tag tag) {
   return cost.usage.current[static_cast<std::size_t>(tag)];
 }
+/// Sums and what is in flight, which a plan counts together.
+inline std::int64_t all_gradient_bytes(const Cost& cost) {
+  return bytes(cost, memory::Tag::Gradients) + bytes(cost, memory::Tag::GradientsInFlight);
+}
 
 // gpt2-small with an untied vocabulary of 50,304 has 124.5M parameters and one tied table.
 inline constexpr double kC = 768, kV = 50304, kT = 64;
@@ -81,6 +101,9 @@ inline constexpr double kPersistent = 12 * 13 * kC + kT * kC + 2 * kC;
 
 // Padding to whole chunks of 1024 elements for every rank, and small things of the step.
 inline constexpr double kMemoryTolerance = 0.01;
+
+// Ranks come to a collective in another order every time, and with them copies of small messages.
+inline constexpr double kPeakNoise = 1e-3;
 
 inline TinyRun gpt2_small() {
   TinyRun run;
@@ -95,7 +118,8 @@ inline void expect_bytes(double expected, std::int64_t actual, const std::string
   EXPECT_NEAR(static_cast<double>(actual), expected, kMemoryTolerance * expected) << what;
 }
 
-/// Every stage keeps what it promises, and its peak is no higher than the one's before.
+/// Every stage keeps what it promises; peaks fall from stage 0 to 1 and from 2 to 3, and 2 has no
+/// higher one than 1: both divide the sums.
 inline void expect_stages_keep_what_they_promise(int n) {
   const TinyRun run = gpt2_small();
   double last_peak = HUGE_VAL;
@@ -110,21 +134,26 @@ inline void expect_stages_keep_what_they_promise(int n) {
     const double transient = n == 1 ? 0 : 2 * kLayer + kV * kC + kT * kC + 2 * kC;
     expect_bytes(2 * weights, bytes(cost, memory::Tag::Parameters), "working weights");
     expect_bytes(12 * kParameters / shards, bytes(cost, memory::Tag::Optimizer), "optimizer");
-    expect_bytes(4 * (kParameters + kTied) / n + 4 * transient,
-                 bytes(cost, memory::Tag::Gradients),
-                 "gradients");
+    expect_bytes(
+        4 * (kParameters + kTied) / n, bytes(cost, memory::Tag::Gradients), "sums of gradients");
+    expect_bytes(4 * transient, bytes(cost, memory::Tag::GradientsInFlight), "gradients in flight");
     // The table of docs/performance.md.
     const auto mib = [](std::int64_t count) { return static_cast<double>(count) / (1 << 20); };
-    std::printf("| %d | %d | %.0f | %.0f | %.0f | %.0f |\n",
+    std::printf("| %d | %d | %.0f | %.0f | %.0f | %.0f | %.1f |\n",
                 n,
                 stage,
                 mib(bytes(cost, memory::Tag::Parameters)),
                 mib(bytes(cost, memory::Tag::Gradients)),
                 mib(bytes(cost, memory::Tag::Optimizer)),
+                mib(bytes(cost, memory::Tag::GradientsInFlight)),
                 mib(cost.peak));
     if (n > 1) {
       const double peak = static_cast<double>(cost.peak);
-      EXPECT_LE(peak, stage == 2 ? last_peak * (1 + kMemoryTolerance) : last_peak);
+      if (stage == 2) {
+        EXPECT_LE(peak, last_peak * (1 + kPeakNoise));
+      } else {
+        EXPECT_LT(peak, last_peak * (1 - kPeakNoise));
+      }
       last_peak = peak;
     }
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// What ZeRO costs and saves: bytes that a rank keeps, by the ledger, and elements that it moves, by
-// the transport.
+// What ZeRO costs and saves: bytes that a rank keeps, by the ledger, and elements and bytes that it
+// moves, by the transport.
 #include "equivalence/zero_cost.h"
 
 #include "tessera/planner/memory.h"
@@ -14,9 +14,6 @@ TEST(ZeroMemory, OnTwoRanksIsWhatTheStagePromises) {
   expect_stages_keep_what_they_promise(2);
 }
 
-// What else travels: sums of the norm, losses and counts.
-constexpr double kTrafficTolerance = 0.005;
-
 TinyRun small_run(const std::string& reduction) {
   TinyRun run;
   run.set("model",
@@ -26,6 +23,105 @@ TinyRun small_run(const std::string& reduction) {
       .set("gradient_reduction", "\"" + reduction + "\"");
   return run;
 }
+
+/// Wide enough that padding is small beside the parameters.
+TinyRun wide_run(const std::string& reduction) {
+  TinyRun run = small_run(reduction);
+  run.set("model.num_layers", "2").set("model.hidden_size", "512");
+  return run;
+}
+
+TEST(ZeroMemory, OfOnceDividesTheSumsFromStageTwoOn) {
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE("stage " + std::to_string(stage));
+    const Cost cost = cost_of(wide_run("once"),
+                              {.ranks = 2, .accumulation = 2, .micro_batch = 1, .stage = stage});
+
+    expect_bytes(4 * cost.padded / (stage < 2 ? 1 : 2),
+                 bytes(cost, memory::Tag::Gradients),
+                 "sums of gradients");
+    // A rank's own sum is made and travels where it lies.
+    if (stage < 2) EXPECT_EQ(bytes(cost, memory::Tag::GradientsInFlight), 0);
+  }
+}
+
+TEST(ZeroMemory, OfSumsInBf16IsHalf) {
+  for (const std::string reduction : {"each", "once"}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      SCOPED_TRACE(reduction + ", stage " + std::to_string(stage));
+      TinyRun run = wide_run(reduction);
+      run.set("bf16.enabled", "true").set("data_types.grad_accum_dtype", "\"bf16\"");
+      const Cost cost =
+          cost_of(run, {.ranks = 2, .accumulation = 2, .micro_batch = 1, .stage = stage});
+
+      expect_bytes(2 * cost.padded / (reduction == "once" && stage < 2 ? 1 : 2),
+                   bytes(cost, memory::Tag::Gradients),
+                   "sums of gradients");
+    }
+  }
+}
+
+// Heads of regions, norms and counts that a rank looks at for a moment.
+constexpr double kMoment = 256 << 10;
+
+TEST(ZeroInitialisation, HasNoWholeModelOnAnyRank) {
+  for (const std::string bf16 : {"false", "true"}) {
+    SCOPED_TRACE("bf16 " + bf16);
+    TinyRun run = wide_run("each");
+    run.set("model.num_layers", "6").set("bf16.enabled", bf16);
+    const double width = bf16 == "true" ? 2 : 4;
+    const auto cost_in = [&](int stage) {
+      return cost_of(run, {.ranks = 4, .accumulation = 1, .micro_batch = 1, .stage = stage});
+    };
+    const Cost whole = cost_in(2), sharded = cost_in(3);
+    const auto parameters = static_cast<std::size_t>(memory::Tag::Parameters);
+
+    expect_bytes(width * whole.padded, whole.first.peak[parameters], "whole weights");
+    expect_bytes(width * sharded.padded / 4, sharded.first.peak[parameters], "sharded weights");
+    // Under no name was there more for a moment than a rank's part of one block in fp32.
+    EXPECT_LE(static_cast<double>(sharded.first.total_peak - sharded.first.total),
+              4 * sharded.largest / 4 + kMoment);
+    EXPECT_LT(sharded.largest, sharded.padded / 5);
+  }
+}
+
+TEST(ZeroLimits, OfLiveWeightsAreSeenInTheLedger) {
+  const Layout layout{.ranks = 2, .accumulation = 1, .micro_batch = 1, .stage = 3};
+  const auto peak_of = [&](const std::string& key, const std::string& value) {
+    TinyRun run = wide_run("each");
+    run.set("model.num_layers", "5").set("zero_optimization.stage3_prefetch_bucket_size", "1e9");
+    if (!key.empty()) run.set("zero_optimization." + key, value);
+    return cost_of(run, layout);
+  };
+  const auto expect_live = [](double elements, const Cost& cost) {
+    expect_bytes(4 * (cost.padded / 2 + elements),
+                 cost.usage.peak[static_cast<std::size_t>(memory::Tag::Parameters)],
+                 "shards and live weights");
+  };
+
+  const Cost free = peak_of("", "");
+  expect_live(free.padded, free);
+  expect_live(free.largest, peak_of("stage3_prefetch_bucket_size", "0"));
+  expect_live(free.largest, peak_of("stage3_max_live_parameters", "1"));
+  const auto two = static_cast<std::int64_t>(2 * free.largest);
+  expect_live(2 * free.largest, peak_of("stage3_max_live_parameters", std::to_string(two)));
+}
+
+TEST(ZeroLimits, OfPersistentWeightsLeaveOneMatrixWholeOfFour) {
+  const Layout layout{.ranks = 2, .accumulation = 1, .micro_batch = 1, .stage = 3};
+  TinyRun run = small_run("each");
+  // Vectors, and a matrix of 128 x 128 in each layer.
+  run.set("zero_optimization.stage3_param_persistence_threshold", "20000");
+  const Cost all = cost_of(run, layout);
+  run.set("zero_optimization.stage3_model_persistence_threshold", "30000");
+  const Cost some = cost_of(run, layout);
+
+  EXPECT_EQ(all.persistent - some.persistent, 3 * 128 * 128);
+  EXPECT_GT(some.persistent, 128 * 128);
+}
+
+// What else travels: sums of the norm, losses and counts.
+constexpr double kTrafficTolerance = 0.005;
 
 Cost small_cost(int stage, std::int64_t micros, const std::string& reduction) {
   return cost_of(small_run(reduction),
@@ -68,6 +164,73 @@ TEST(ZeroTraffic, OfStageThreeIsTwoGathersAndAReductionAMicroBatch) {
   }
 }
 
+/// Elements of a step that travel as fp32 gradients and as working weights.
+struct Moved {
+  double gradients = 0, weights = 0;
+};
+
+/// Stage 3 with k micro-batches gathers 2k times but for what stays between two runs of a block.
+Moved moved_in(int stage, double micros, const std::string& reduction, const Cost& cost) {
+  const double reductions = reduction == "once" && stage < 2 ? 1 : micros;
+  if (stage < 3) return {reductions * cost.padded, cost.padded};
+  return {reductions * cost.padded,
+          2 * micros * cost.padded - micros * cost.padded_last - (micros - 1) * cost.padded_first};
+}
+
+TEST(ZeroTraffic, IsGradientsInFp32AndWeightsInBf16OnAnyNumberOfRanks) {
+  for (const int ranks : {2, 3, 4}) {
+    for (const std::string reduction : {"each", "once"}) {
+      for (const int stage : {0, 1, 2, 3}) {
+        SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage) + ", " +
+                     reduction);
+        TinyRun run = small_run(reduction);
+        run.set("bf16.enabled", "true");
+        const Cost cost =
+            cost_of(run, {.ranks = ranks, .accumulation = 2, .micro_batch = 1, .stage = stage});
+        const Moved moved = moved_in(stage, 2, reduction, cost);
+        // Stage 0 has whole sums on every rank, of which each makes all weights itself.
+        const double width = stage == 0 ? 4 : 2;
+        const double elements = moved.gradients + moved.weights;
+        const double expected = 4 * moved.gradients + width * moved.weights;
+
+        EXPECT_NEAR(
+            static_cast<double>(cost.traffic.elements), elements, kTrafficTolerance * elements);
+        EXPECT_NEAR(
+            static_cast<double>(cost.traffic.bytes), expected, kTrafficTolerance * expected);
+      }
+    }
+  }
+}
+
+TEST(ZeroTraffic, OfWhatStaysWholeInStageThreeIsOneGatherAStep) {
+  for (const std::int64_t micros : {1, 3}) {
+    TinyRun run = small_run("each");
+    // Leaves matrices of 128 x 128 whole, beside vectors.
+    run.set("zero_optimization.stage3_param_persistence_threshold", "20000");
+    const Cost cost =
+        cost_of(run, {.ranks = 2, .accumulation = micros, .micro_batch = 1, .stage = 3});
+    const auto k = static_cast<double>(micros);
+    const double sharded = cost.padded - cost.persistent;
+    const double expected = 3 * k * sharded - k * cost.sharded_last - (k - 1) * cost.sharded_first +
+                            (k + 1) * cost.persistent;
+
+    EXPECT_GT(cost.persistent, 0.05 * cost.padded);
+    EXPECT_NEAR(static_cast<double>(cost.traffic.elements), expected, kTrafficTolerance * expected);
+  }
+}
+
+TEST(ZeroTraffic, OfStageThreeIsOneGatherAStepWhereNothingIsGivenBack) {
+  for (const std::int64_t micros : {1, 3}) {
+    TinyRun run = small_run("each");
+    run.set("zero_optimization.stage3_max_reuse_distance", "1e9");
+    const Cost cost =
+        cost_of(run, {.ranks = 2, .accumulation = micros, .micro_batch = 1, .stage = 3});
+
+    const double expected = static_cast<double>(micros + 1) * cost.padded;
+    EXPECT_NEAR(static_cast<double>(cost.traffic.elements), expected, kTrafficTolerance * expected);
+  }
+}
+
 TEST(ZeroGroups, GatherInsideAndSendOnlyNewWeightsAcross) {
   const Layout layout{.ranks = 4, .accumulation = 2, .micro_batch = 1, .stage = 3};
   TinyRun run = small_run("each");
@@ -86,11 +249,8 @@ TEST(ZeroGroups, GatherInsideAndSendOnlyNewWeightsAcross) {
 }
 
 TEST(ZeroGroups, KeepTheWeightsOfTheOtherGroupsToo) {
-  TinyRun run = small_run("each");
-  // Wide enough that padding is small beside the parameters.
-  run.set("model.num_layers", "2")
-      .set("model.hidden_size", "512")
-      .set("zero_optimization.mics_shard_size", "2");
+  TinyRun run = wide_run("each");
+  run.set("zero_optimization.mics_shard_size", "2");
   const Layout layout{.ranks = 4, .accumulation = 2, .micro_batch = 1, .stage = 3};
   const Cost cost = cost_of(run, layout);
   const auto need = planner::estimate_memory(run.plan(layout));
@@ -119,18 +279,18 @@ TEST(SparseTraffic, OfTheEmbeddingIsTheRowsThatWereTouched) {
   EXPECT_LT(saved, 3 * kRows * kWidth);
   EXPECT_GT(saved, 3 * (kRows * kWidth - 2 * kMostOfARank) - 3 * 2 * 2 * 2);
   const auto need = planner::estimate_memory(run.plan(layout)).gradients;
-  EXPECT_EQ(bytes(sparse, memory::Tag::Gradients) - bytes(dense, memory::Tag::Gradients),
+  EXPECT_EQ(all_gradient_bytes(sparse) - all_gradient_bytes(dense),
             static_cast<std::int64_t>(2 * kRows * kWidth));
+  EXPECT_EQ(bytes(sparse, memory::Tag::Gradients), bytes(dense, memory::Tag::Gradients));
   EXPECT_NEAR(static_cast<double>(need),
-              static_cast<double>(bytes(sparse, memory::Tag::Gradients)),
+              static_cast<double>(all_gradient_bytes(sparse)),
               0.05 * static_cast<double>(need));
 }
 
 TEST(NarrowTraffic, IsHalfTheBytesOfTheGradients) {
   for (const std::string reduction : {"each", "once"}) {
     SCOPED_TRACE(reduction);
-    TinyRun run = small_run(reduction);
-    run.set("model.num_layers", "2").set("model.hidden_size", "512");
+    TinyRun run = wide_run(reduction);
     const Layout layout{.ranks = 2, .accumulation = 2, .micro_batch = 1, .stage = 1};
     const Cost wide = cost_of(run, layout);
     run.set("communication_data_type", "\"bf16\"");
@@ -141,7 +301,7 @@ TEST(NarrowTraffic, IsHalfTheBytesOfTheGradients) {
               2 * reductions * wide.padded);
     EXPECT_EQ(wide.traffic.elements, narrow.traffic.elements);
     const auto need = planner::estimate_memory(run.plan(layout)).gradients;
-    expect_bytes(static_cast<double>(need), bytes(narrow, memory::Tag::Gradients), "gradients");
+    expect_bytes(static_cast<double>(need), all_gradient_bytes(narrow), "gradients");
   }
 }
 

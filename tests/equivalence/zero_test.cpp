@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "equivalence/within_rounding.h"
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
@@ -252,6 +253,28 @@ TEST(ReduceOnce, StagesAgreeInPairsAndThePairsWithinRounding) {
   EXPECT_NEAR(
       traces[0].grad_norms[0], traces[2].grad_norms[0], kPairTolerance * traces[0].grad_norms[0]);
   EXPECT_EQ(traces[0].losses[0], traces[2].losses[0]);
+}
+
+TEST(ReduceOnce, PairsAgreeWithinRoundingInTheFirstGradientOfEveryTensor) {
+  for (const char* bf16 : {"false", "true"}) {
+    TinyRun run = sharded_run();
+    run.set("gradient_reduction", "\"once\"")
+        .set("gradient_clipping", "0")
+        .set("bf16.enabled", bf16);
+    for (const auto& [ranks, accumulation] : {std::pair(2, 2), std::pair(4, 3)}) {
+      SCOPED_TRACE(std::string("bf16 ") + bf16 + ", " + std::to_string(ranks) + " ranks");
+      std::vector<Gradient> gradients;
+      for (const int stage : {0, 1, 2, 3}) {
+        gradients.push_back(
+            run.first_gradient({.ranks = ranks, .accumulation = accumulation, .stage = stage}));
+      }
+
+      EXPECT_EQ(gradients[0], gradients[1]);
+      EXPECT_EQ(gradients[2], gradients[3]);
+      EXPECT_NE(gradients[0], gradients[2]);
+      expect_close(gradients[0], gradients[2], kPairTolerance);
+    }
+  }
 }
 
 TEST(ReduceOnce, EqualsEachWhereThereIsOneMicroBatch) {

@@ -115,6 +115,7 @@ TEST(Charge, OutlivesItsLedger) {
 
 TEST(TagNames, AreTheWordsOfReports) {
   EXPECT_EQ(name(Tag::Parameters), "parameters");
+  EXPECT_EQ(name(Tag::GradientsInFlight), "gradients in flight");
   EXPECT_EQ(name(Tag::Other), "other");
 }
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: fast
+// Which rank, micro-batch, block and tensor a gradient that is not finite came from.
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/comm/world.h"
+#include "tessera/models/gpt2.h"
+#include "tessera/parallel/gradient_fold.h"
+
+namespace tessera::parallel {
+namespace {
+
+models::Gpt2Shape tiny() {
+  models::Gpt2Shape shape;
+  shape.num_layers = 2;
+  shape.hidden_size = 32;
+  shape.num_heads = 4;
+  shape.ffn_hidden_size = 64;
+  shape.vocab_size = 64;
+  shape.max_positions = 8;
+  return shape;
+}
+
+/// A value in the gradient of one tensor.
+struct Spot {
+  int rank, micro;
+  std::string block, tensor;
+  double value = INFINITY;
+};
+
+/// Gradients of 1 everywhere but in `spots`, folded.
+void fold_step(comm::World& world,
+               ModelInstance& model,
+               GradientFold& fold,
+               int micros,
+               const std::vector<Spot>& spots) {
+  const std::vector<Action> actions = accumulation_schedule(micros);
+  fold.begin(actions);
+  for (const Action& action : actions) {
+    if (action.kind != Do::Backward) continue;
+    for (int b = model.num_blocks() - 1; b >= 0; --b) {
+      const BlockRun run{b, action.micro, micros};
+      fold.before(action, run);
+      for (const auto& param : model.params(b)) {
+        const at::Tensor grad = at::ones(param->info().local_shape());
+        for (const Spot& spot : spots) {
+          if (std::tie(spot.rank, spot.micro, spot.block, spot.tensor) !=
+              std::tuple(world.rank(), action.micro, model.name(b), param->info().name))
+            continue;
+          grad.view({-1})[-1] = spot.value;
+        }
+        param->grad().write(grad);
+      }
+      fold.after(action, run);
+    }
+  }
+  fold.finish();
+  static_cast<void>(fold.chunk_sums());
+}
+
+std::optional<GradientFold::Culprit> culprit_of(comm::World& world, const GradientFold& fold) {
+  const GradientFold::Finding mine = fold.finding();
+  return fold.culprit(world.all_gather(
+      world.everyone(), {mine.begin(), mine.end()}, TESSERA_HERE("findings of the test")));
+}
+
+/// What every rank is told, after a step with these spots and again after one without any.
+void expect_found(const std::vector<Spot>& spots, const Spot& first, FoldOptions options) {
+  options.max_micros = 2;
+  comm::run_threads(3, [&](comm::World& world) {
+    ModelInstance model(models::gpt2(tiny()), {}, world);
+    GradientFold fold(world, model, options);
+    fold.watch(true);
+
+    fold_step(world, model, fold, 2, spots);
+    const auto found = culprit_of(world, fold);
+    fold_step(world, model, fold, 2, {});
+
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->rank, first.rank);
+    EXPECT_EQ(found->micro, first.micro);
+    EXPECT_EQ(found->block, first.block);
+    EXPECT_EQ(found->tensor, first.tensor);
+    EXPECT_FALSE(culprit_of(world, fold));
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
+  });
+}
+
+TEST(GradientWatch, NamesTheRankOfTheFirstMicroBatch) {
+  const Spot late{0, 1, "h.1", "h.1.ln_1.weight"};
+  const Spot first{2, 0, "h.0", "h.0.mlp.c_fc.weight", NAN};
+  for (const int stage : {0, 1, 2}) {
+    for (const Reduction reduction : {Reduction::Each, Reduction::Once}) {
+      SCOPED_TRACE("stage " + std::to_string(stage));
+      expect_found({late, first}, first, {.stage = stage, .reduction = reduction});
+    }
+  }
+}
+
+TEST(GradientWatch, NamesTheLowestRankAndTheBlockThatRanFirst) {
+  const Spot spread{1, 1, "h.0", "h.0.ln_1.bias", -INFINITY}, first{1, 1, "h.1", "h.1.ln_1.bias"},
+      other{2, 1, "h.1", "h.1.mlp.c_proj.weight"};
+
+  expect_found({spread, other, first}, first, {.stage = 1});
+  expect_found({spread, other, first}, first, {.stage = 1, .accumulate = DType::BF16});
+  expect_found({spread, other, first}, first, {.stage = 2, .travel = DType::BF16});
+}
+
+TEST(GradientWatch, FindsNothingInASumThatOverflowsOfFiniteGradients) {
+  comm::run_threads(2, [&](comm::World& world) {
+    ModelInstance model(models::gpt2(tiny()), {}, world);
+    GradientFold fold(world, model, {.stage = 1});
+    fold.watch(true);
+
+    fold_step(world,
+              model,
+              fold,
+              1,
+              {{0, 0, "h.1", "h.1.ln_1.weight", 3e38}, {1, 0, "h.1", "h.1.ln_1.weight", 3e38}});
+
+    EXPECT_FALSE(culprit_of(world, fold));
+    const auto suspect = fold.suspect(fold.chunk_sums());
+    ASSERT_TRUE(suspect);
+    EXPECT_EQ(suspect->tensor, "h.1.ln_1.weight");
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
+  });
+}
+
+}  // namespace
+}  // namespace tessera::parallel

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: fast
+// The order of events of a step: what is under way while a block runs.
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "tessera/comm/transports/threads.h"
+#include "tessera/comm/world.h"
+#include "tessera/models/gpt2.h"
+#include "tessera/parallel/executor.h"
+#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/weight_gather.h"
+
+namespace tessera::parallel {
+namespace {
+
+using Log = std::vector<std::string>;
+
+class RecordedWork final : public comm::Work {
+ public:
+  RecordedWork(comm::WorkPtr work, std::string what, Log& log)
+      : work_(std::move(work)), what_(std::move(what)), log_(log) {}
+  bool done() override { return work_->done(); }
+  void wait() override {
+    log_.push_back("wait for " + what_);
+    work_->wait();
+  }
+  void wait_reusable() override { work_->wait_reusable(); }
+
+ private:
+  comm::WorkPtr work_;
+  std::string what_;
+  Log& log_;
+};
+
+/// Writes down what is posted, waited for and moved.
+class RecordingTransport final : public comm::Transport {
+ public:
+  RecordingTransport(std::unique_ptr<comm::Transport> transport, Log& log)
+      : transport_(std::move(transport)), log_(log) {}
+
+  [[nodiscard]] std::string_view name() const override { return transport_->name(); }
+  comm::RegionPtr allocate(std::size_t bytes, memory::Tag tag) override {
+    return transport_->allocate(bytes, tag);
+  }
+  comm::WorkPtr reduce_scatter(const comm::Group& group,
+                               comm::Span in,
+                               comm::Span out,
+                               comm::Op op,
+                               comm::Fold fold,
+                               comm::CallSite site) override {
+    const std::string what = site.what;
+    return record(transport_->reduce_scatter(group, in, out, op, fold, std::move(site)), what);
+  }
+  comm::WorkPtr all_gather(const comm::Group& group,
+                           comm::Span in,
+                           comm::Span out,
+                           comm::CallSite site) override {
+    const std::string what = site.what;
+    return record(transport_->all_gather(group, in, out, std::move(site)), what);
+  }
+  comm::WorkPtr all_reduce(const comm::Group& group,
+                           comm::Span data,
+                           comm::Op op,
+                           comm::CallSite site) override {
+    return transport_->all_reduce(group, data, op, std::move(site));
+  }
+  comm::WorkPtr broadcast(const comm::Group& group,
+                          comm::Span data,
+                          int root_index,
+                          comm::CallSite site) override {
+    return transport_->broadcast(group, data, root_index, std::move(site));
+  }
+  comm::WorkPtr all_to_all(const comm::Group& group,
+                           comm::Span in,
+                           comm::Span out,
+                           comm::CallSite site) override {
+    return transport_->all_to_all(group, in, out, std::move(site));
+  }
+  comm::WorkPtr barrier(const comm::Group& group, comm::CallSite site) override {
+    return transport_->barrier(group, std::move(site));
+  }
+  comm::WorkPtr send(int peer, int channel, comm::Span data, comm::CallSite site) override {
+    return transport_->send(peer, channel, data, std::move(site));
+  }
+  comm::WorkPtr recv(int peer, int channel, comm::Span data, comm::CallSite site) override {
+    return transport_->recv(peer, channel, data, std::move(site));
+  }
+  void progress() noexcept override {
+    log_.emplace_back("progress");
+    transport_->progress();
+  }
+  void abort(const Error& error) noexcept override { transport_->abort(error); }
+  double take_comm_seconds() noexcept override { return transport_->take_comm_seconds(); }
+  [[nodiscard]] comm::Traffic traffic() const noexcept override { return transport_->traffic(); }
+  [[nodiscard]] comm::Traffic traffic(const comm::Group& group) const override {
+    return transport_->traffic(group);
+  }
+  void set_stall_limit(double seconds) noexcept override { transport_->set_stall_limit(seconds); }
+
+ private:
+  comm::WorkPtr record(comm::WorkPtr work, const std::string& what) {
+    log_.push_back("post " + what);
+    return std::make_unique<RecordedWork>(std::move(work), what, log_);
+  }
+
+  std::unique_ptr<comm::Transport> transport_;
+  Log& log_;
+};
+
+std::string text_of(const Action& action, const std::string& block) {
+  return (is_backward(action.kind) ? "backward " : "forward ") + block + " micro-batch " +
+         std::to_string(action.micro);
+}
+
+/// As the last policy it knows when a block begins, as the first one when it has ended.
+class RunRecorder final : public Policy {
+ public:
+  RunRecorder(ModelInstance& model, bool last, Log& log) : model_(model), last_(last), log_(log) {}
+  void before(const Action& action, const BlockRun& run) override {
+    if (last_) log_.push_back("begin " + text_of(action, model_.name(run.block)));
+  }
+  void after(const Action& action, const BlockRun& run) override {
+    if (!last_) log_.push_back("end " + text_of(action, model_.name(run.block)));
+  }
+
+ private:
+  ModelInstance& model_;
+  bool last_;
+  Log& log_;
+};
+
+struct Setting {
+  int micros = 1;
+  Residency residency = Residency::Sharded;
+  GatherOptions gather = {};
+  FoldOptions fold = {};
+};
+
+nn::Model model_of_four_layers() {
+  models::Gpt2Shape shape;
+  shape.num_layers = 4;
+  shape.hidden_size = 32;
+  shape.num_heads = 4;
+  shape.ffn_hidden_size = 64;
+  shape.vocab_size = 64;
+  shape.max_positions = 8;
+  shape.tie_embeddings = false;
+  return models::gpt2(shape);
+}
+
+nn::Batch batch_of(int rank, int micro) {
+  nn::Batch batch;
+  batch.set("input_ids", at::arange(16, at::kLong).view({2, 8}) + rank);
+  batch.set("labels", at::arange(16, at::kLong).view({2, 8}) + micro);
+  batch.sample_ids = {2 * rank, 2 * rank + 1};
+  return batch;
+}
+
+/// One step of a rank: what happened, and the names of the blocks.
+void run_step(comm::World& world,
+              const Setting& setting,
+              Log& log,
+              std::vector<std::string>& blocks) {
+  at::set_num_threads(1);
+  ModelInstance model(model_of_four_layers(), {.residency = setting.residency}, world);
+  WeightGather gather(model, setting.gather);
+  FoldOptions options = setting.fold;
+  options.max_micros = setting.micros;
+  GradientFold fold(world, model, options);
+  RunRecorder ends(model, false, log), begins(model, true, log);
+  Executor executor(model, {&ends, &gather, &fold, &begins});
+  const StepInput input{.num_micros = setting.micros,
+                        .load = [&](int micro) { return batch_of(world.rank(), micro); },
+                        .global_denominators = [](const auto& counts) { return counts.at(0); }};
+  executor.train(accumulation_schedule(setting.micros), input);
+  fold.finish();
+  if (world.speaks()) {
+    for (int b = 0; b < model.num_blocks(); ++b)
+      blocks.push_back(model.name(b));
+  }
+  world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
+}
+
+/// What happened on rank 0 of two.
+struct Events {
+  Log log;
+  std::vector<std::string> blocks;
+
+  explicit Events(const Setting& setting) {
+    constexpr std::size_t kRanks = 2;
+    const auto control = comm::private_control_page(kRanks);
+    auto transports = comm::make_threads_transports(control.get());
+    std::vector<Log> logs(kRanks);
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t rank = 0; rank < kRanks; ++rank) {
+        threads.emplace_back([&, rank] {
+          comm::World world(
+              static_cast<int>(rank),
+              mesh::Mesh::data_parallel(kRanks),
+              std::make_unique<RecordingTransport>(std::move(transports[rank]), logs[rank]),
+              control);
+          try {
+            run_step(world, setting, logs[rank], blocks);
+          } catch (const Error& error) {
+            ADD_FAILURE() << error.text();
+            world.transport().abort(error);
+          }
+        });
+      }
+    }
+    log = std::move(logs.front());
+  }
+
+  /// Place of the first such event from `from` on; the end if there is none.
+  [[nodiscard]] std::size_t at(const std::string& event, std::size_t from = 0) const {
+    const auto begin = log.begin() + static_cast<std::ptrdiff_t>(from);
+    return static_cast<std::size_t>(std::find(begin, log.end(), event) - log.begin());
+  }
+  [[nodiscard]] bool has(const std::string& event) const { return at(event) < log.size(); }
+  [[nodiscard]] std::int64_t progress_between(std::size_t from, std::size_t to) const {
+    return std::count(log.begin() + static_cast<std::ptrdiff_t>(from),
+                      log.begin() + static_cast<std::ptrdiff_t>(to),
+                      "progress");
+  }
+};
+
+std::string forward(const std::string& block, int micro = 0) {
+  return "forward " + block + " micro-batch " + std::to_string(micro);
+}
+std::string backward(const std::string& block, int micro = 0) {
+  return "backward " + block + " micro-batch " + std::to_string(micro);
+}
+
+TEST(Overlap, TheNextBlocksWeightsAreUnderWayWhileABlockRunsForward) {
+  const Events events(Setting{.fold = {.stage = 3}});
+  for (std::size_t b = 0; b + 1 < events.blocks.size(); ++b) {
+    const std::string &block = events.blocks[b], &next = events.blocks[b + 1];
+    SCOPED_TRACE(block);
+
+    EXPECT_LT(events.at("post gather weights of " + next), events.at("begin " + forward(block)));
+    EXPECT_GT(events.at("wait for gather weights of " + next), events.at("end " + forward(block)));
+    EXPECT_LT(events.at("wait for gather weights of " + next), events.at("begin " + forward(next)));
+  }
+}
+
+TEST(Overlap, TheBlockBeforesWeightsAreUnderWayWhileABlockRunsBackward) {
+  const Events events(Setting{.fold = {.stage = 3}});
+  // The last block's stay from its forward on.
+  for (std::size_t b = events.blocks.size() - 1; b > 0; --b) {
+    const std::string &block = events.blocks[b], &next = events.blocks[b - 1];
+    SCOPED_TRACE(block);
+    const std::size_t turn = events.at("end " + forward(events.blocks.back()));
+    const std::size_t post = events.at("post gather weights of " + next, turn);
+
+    EXPECT_LT(post, events.at("begin " + backward(block)));
+    EXPECT_GT(events.at("wait for gather weights of " + next, post),
+              events.at("end " + backward(block)));
+    EXPECT_LT(events.at("wait for gather weights of " + next, post),
+              events.at("begin " + backward(next)));
+  }
+}
+
+TEST(Overlap, WithoutPrefetchABlocksWeightsAreAskedForWhenItIsItsTurn) {
+  const Events events(Setting{.gather = {.prefetch = 0}, .fold = {.stage = 3}});
+  for (std::size_t b = 0; b + 1 < events.blocks.size(); ++b) {
+    EXPECT_GT(events.at("post gather weights of " + events.blocks[b + 1]),
+              events.at("end " + forward(events.blocks[b])));
+  }
+}
+
+/// Where the reduction of a layer's gradients is waited for first.
+std::size_t wait_for_fold(const Events& events, const std::string& block) {
+  return events.at("wait for fold gradients of " + block + " micro-batch 0");
+}
+
+TEST(Overlap, ABlocksGradientsAreReducedWhileTheBlockBeforeRunsBackward) {
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE("stage " + std::to_string(stage));
+    const Events events(Setting{.residency = stage == 3 ? Residency::Sharded : Residency::Whole,
+                                .fold = {.stage = stage}});
+    for (std::size_t b = events.blocks.size() - 2; b > 1; --b) {
+      const std::string &block = events.blocks[b], &next = events.blocks[b - 1];
+      SCOPED_TRACE(block);
+      const std::size_t post = events.at("post fold gradients of " + block + " micro-batch 0");
+
+      EXPECT_GT(post, events.at("end " + backward(block)));
+      EXPECT_LT(post, events.at("begin " + backward(next)));
+      EXPECT_GT(wait_for_fold(events, block), events.at("end " + backward(next)));
+      EXPECT_TRUE(events.has("wait for fold gradients of " + block + " micro-batch 0"));
+    }
+  }
+}
+
+TEST(Overlap, ABucketWithRoomForOneBlockHasToBeEmptyBeforeTheNextOneRuns) {
+  const Events events(Setting{.fold = {.stage = 3, .bucket = 1}});
+  for (std::size_t b = events.blocks.size() - 2; b > 1; --b)
+    EXPECT_LT(wait_for_fold(events, events.blocks[b]),
+              events.at("begin " + backward(events.blocks[b - 1])));
+}
+
+TEST(Overlap, WhatIsUnderWayGoesOnBehindEveryBlockButInTheFirstForward) {
+  const Events events(Setting{.micros = 2, .residency = Residency::Whole, .fold = {.stage = 1}});
+  const std::vector<std::string>& blocks = events.blocks;
+  const std::size_t first_backward = events.at("begin " + backward(blocks.back()));
+
+  EXPECT_EQ(events.progress_between(0, first_backward), 0);
+  for (const std::string& block : blocks) {
+    for (const int micro : {0, 1}) {
+      const std::size_t end = events.at("end " + backward(block, micro));
+      EXPECT_EQ(events.progress_between(end, std::min(events.log.size(), end + 3)), 1) << block;
+    }
+  }
+  for (std::size_t b = 0; b + 1 < blocks.size(); ++b) {
+    EXPECT_EQ(events.progress_between(events.at("end " + forward(blocks[b], 1)),
+                                      events.at("begin " + forward(blocks[b + 1], 1))),
+              1);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::parallel
