@@ -9,7 +9,9 @@
 #include <CLI/Formatter.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/cli/terminal.h"
 
 namespace tessera::cli {
 
@@ -77,6 +79,7 @@ void Arguments::also(std::vector<std::string> names) {
 }
 
 void Arguments::common(Common& target, bool has_json) {
+  common_ = &target;
   flag("-q,--quiet", target.quiet, "Say only what went wrong");
   flag("-v,--verbose", target.verbose, "Say more");
   if (has_json) flag("--json", target.json, "Write JSON");
@@ -93,6 +96,7 @@ bool Arguments::parse(const std::vector<std::string>& words) {
   } catch (const CLI::ParseError& error) {
     throw Error(Error::Kind::Config, "tessera " + parser_->command + ": " + error.what(), see);
   }
+  if (common_ != nullptr && common_->verbose) show_log(log::Level::Info);
   const std::vector<std::string> extra = app.remaining();
   if (extra.empty()) return true;
   std::vector<std::string> known = parser_->also;

@@ -47,7 +47,8 @@ class Arguments {
   void flag(const std::string& names, bool& target, const std::string& help);
   /// Options that were taken before, for the nearest name of an unknown one.
   void also(std::vector<std::string> names);
-  /// --quiet, -v and, if the command can write it, --json.
+  /// --quiet, -v, which also shows the log, and, if the command can write it, --json. `target`
+  /// outlives this.
   void common(Common& target, bool has_json = false);
 
   /// Reads the words after the command. False if help was asked for; it has been printed.
@@ -58,6 +59,7 @@ class Arguments {
  private:
   struct Parser;
   std::unique_ptr<Parser> parser_;
+  const Common* common_ = nullptr;
 };
 
 }  // namespace tessera::cli

@@ -135,6 +135,8 @@ int config_command(const std::vector<std::string>& line) {
                        "tessera config docs deepspeed            docs/deepspeed.md"});
   arguments.positional("WHAT", &what, "explain, convert or docs");
   arguments.positional("KEY", &key, "Key, section, file or page", /*required=*/false);
+  Common common;  // there is nothing else to say
+  arguments.common(common);
   if (!arguments.parse(line)) return kExitOk;
   if (what == "explain") return explain(key);
   if (what == "docs") return docs(key);

@@ -161,24 +161,34 @@ class Draft {
 /// "converting 1.2 of 3.4 GiB" on a terminal, ten times a second.
 class Progress {
  public:
-  Progress(std::uint64_t total, bool quiet) : total_(total), quiet_(quiet) {}
+  Progress(std::uint64_t total, const Common& common) : total_(total), common_(common) {}
   void add(std::uint64_t bytes) {
     using Clock = std::chrono::steady_clock;
     done_ += bytes;
-    if (quiet_ || !terminal_.is_terminal()) return;
+    if (common_.quiet || common_.json || !terminal_.is_terminal()) return;
     const auto now = Clock::now();
     if (now - shown_ < std::chrono::milliseconds(100)) return;
     shown_ = now;
     terminal_.live(fmt::format("converting: {} of {}", text::bytes(done_), text::bytes(total_)));
   }
-  void line(const std::string& text) {
-    if (!quiet_) terminal_.line(text);
+  /// What was written: a line, or an object for machines.
+  void told(const fs::path& target, std::size_t tensors) {
+    if (common_.json) {
+      terminal_.line(json::Value::object(
+                         {{"path", json::Value::string(target.string())},
+                          {"tensors", json::Value::integer(static_cast<std::int64_t>(tensors))},
+                          {"bytes", json::Value::integer(static_cast<std::int64_t>(total_))}})
+                         .dump());
+    } else if (!common_.quiet) {
+      terminal_.line(
+          fmt::format("{}: {} tensors, {}", target.string(), tensors, text::bytes(total_)));
+    }
   }
 
  private:
   Terminal terminal_;
   std::uint64_t total_, done_ = 0;
-  bool quiet_;
+  const Common& common_;
   std::chrono::steady_clock::time_point shown_;
 };
 
@@ -196,13 +206,8 @@ std::uint64_t bytes_of(const checkpoint::Foreign& training) {
   return total;
 }
 
-void say(Progress& progress, const Wanted& wanted, std::size_t tensors, std::uint64_t bytes) {
-  progress.line(
-      fmt::format("{}: {} tensors, {}", wanted.target.string(), tensors, text::bytes(bytes)));
-}
-
 /// Weights alone: a folder of Hugging Face's, or a file of torch.
-void write_model(const Wanted& wanted, bool quiet) {
+void write_model(const Wanted& wanted, const Common& common) {
   const planner::ModelExport model = planner::open_model_export(wanted.source, wanted.dtype);
   const bool lone = names_torch_file(wanted.target);
   TESSERA_REQUIRE(lone || !model.files.empty(),
@@ -211,7 +216,7 @@ void write_model(const Wanted& wanted, bool quiet) {
                               "Face's needs",
                               wanted.source.string()),
                   "put the model's config.json there, or write a lone file: DST.bin");
-  Progress progress(bytes_of(model.tensors), quiet);
+  Progress progress(bytes_of(model.tensors), common);
   const auto written = [&](std::uint64_t bytes) { progress.add(bytes); };
   Draft draft(wanted.target);
   if (lone) {
@@ -227,13 +232,13 @@ void write_model(const Wanted& wanted, bool quiet) {
     }
   }
   draft.publish();
-  say(progress, wanted, model.tensors.size(), bytes_of(model.tensors));
+  progress.told(wanted.target, model.tensors.size());
 }
 
 /// model_N.pth and optimizer_N.pth.
-void write_pair(const Wanted& wanted, const fs::path& optimizer, bool quiet) {
+void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& common) {
   const checkpoint::Foreign training = planner::open_training_export(wanted.source);
-  Progress progress(bytes_of(training), quiet);
+  Progress progress(bytes_of(training), common);
   Draft model_draft(wanted.target), optimizer_draft(optimizer);
   checkpoint::write_torch_loop(
       model_draft.path(), optimizer_draft.path(), training, [&](std::uint64_t bytes) {
@@ -241,23 +246,23 @@ void write_pair(const Wanted& wanted, const fs::path& optimizer, bool quiet) {
       });
   optimizer_draft.publish();
   model_draft.publish();
-  say(progress, wanted, training.weights.size() * (1 + training.state.size()), bytes_of(training));
+  progress.told(wanted.target, training.weights.size() * (1 + training.state.size()));
 }
 
-void write_universal(const Wanted& wanted, bool quiet) {
+void write_universal(const Wanted& wanted, const Common& common) {
   const checkpoint::Foreign training = planner::open_training_export(wanted.source);
-  Progress progress(bytes_of(training), quiet);
+  Progress progress(bytes_of(training), common);
   Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
   checkpoint::write_universal(
       draft.path(), training, [&](std::uint64_t bytes) { progress.add(bytes); });
   draft.publish();
-  say(progress, wanted, training.weights.size() * (1 + training.state.size()), bytes_of(training));
+  progress.told(wanted.target, training.weights.size() * (1 + training.state.size()));
 }
 
-void write_native(const Wanted& wanted, bool quiet) {
+void write_native(const Wanted& wanted, const Common& common) {
   const planner::NativeExport native = planner::open_native_export(wanted.source);
-  Progress progress(bytes_of(native.tensors), quiet);
+  Progress progress(bytes_of(native.tensors), common);
   Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
   for (const auto& [name, content] : native.files)
@@ -265,7 +270,7 @@ void write_native(const Wanted& wanted, bool quiet) {
   checkpoint::write_checkpoint(
       draft.path(), native.meta, native.tensors, [&](std::uint64_t bytes) { progress.add(bytes); });
   draft.publish();
-  say(progress, wanted, native.tensors.size(), bytes_of(native.tensors));
+  progress.told(wanted.target, native.tensors.size());
 }
 
 int run(const Wanted& wanted, const Common& common) {
@@ -273,13 +278,13 @@ int run(const Wanted& wanted, const Common& common) {
   const auto optimizer = optimizer_beside(wanted.target);
   if (optimizer) check_target(wanted, *optimizer);
   if (wanted.to == To::Universal) {
-    write_universal(wanted, common.quiet);
+    write_universal(wanted, common);
   } else if (wanted.to == To::Tessera) {
-    write_native(wanted, common.quiet);
+    write_native(wanted, common);
   } else if (optimizer) {
-    write_pair(wanted, *optimizer, common.quiet);
+    write_pair(wanted, *optimizer, common);
   } else {
-    write_model(wanted, common.quiet);
+    write_model(wanted, common);
   }
   return kExitOk;
 }
@@ -315,7 +320,7 @@ int convert(const std::vector<std::string>& line) {
   arguments.option("--shard-size", &shard_size, "Most bytes of a safetensors file: 500MB, 2GB");
   arguments.flag(
       "--overwrite", wanted.overwrite, "Replace what DST holds of an earlier conversion");
-  arguments.common(common);
+  arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
   wanted.source = source;
   wanted.target = fs::absolute(target).lexically_normal();

@@ -147,7 +147,6 @@ int eval(const std::vector<std::string>& line) {
                   Config,
                   fmt::format("--batches {}: expected 1 or more", words.batches.value_or(0)),
                   "");
-  if (words.common.verbose) show_log(log::Level::Info);
   auto found = engine::find_model(words.path);
   const HeldOut data = held_out(words, *found);
   const std::int64_t size = data.dataset->size();

@@ -184,7 +184,6 @@ int generate(const std::vector<std::string>& line) {
   if (!parse(words, line)) return kExitOk;
   check(words);
   const engine::ReadAs as = engine::read_as_from_name(words.weights);
-  if (words.common.verbose) show_log(log::Level::Info);
   return with_model(
       engine::find_model(words.path), words.ranks, as, [&](engine::OpenModel& model, bool speaks) {
         generate_on(model, words, speaks);

@@ -106,6 +106,8 @@ int init(const std::vector<std::string>& line) {
                       {"tessera init > my.json", "tessera init mini --data notes/ > notes.json"});
   arguments.positional("PRESET", &preset, "Size of the model [nano]", /*required=*/false);
   arguments.option("--data", &data, "What to train on");
+  Common common;  // there is nothing else to say
+  arguments.common(common);
   if (!arguments.parse(line)) return kExitOk;
   const std::vector<std::string>& presets = models::families().get("gpt2").presets;
   const bool known = std::find(presets.begin(), presets.end(), preset) != presets.end();

@@ -101,7 +101,6 @@ int train(const std::vector<std::string>& line) {
                   Config,
                   "tessera train: CONFIG is missing",
                   "tessera init nano --data my.txt > my.json; tessera train my.json");
-  if (words.common.verbose) show_log(log::Level::Info);
   for (const std::string& note : foreign.notes)
     log::warn(note);
 

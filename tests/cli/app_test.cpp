@@ -61,7 +61,12 @@ TEST(Program, EveryCommandHasHelpWithExamples) {
     const Outcome o = run({name, "--help"});
 
     EXPECT_EQ(o.code, 0) << name;
-    EXPECT_THAT(o.out, AllOf(HasSubstr("Examples:"), HasSubstr("tessera " + name))) << name;
+    EXPECT_THAT(o.out,
+                AllOf(HasSubstr("Examples:"),
+                      HasSubstr("tessera " + name),
+                      HasSubstr("--quiet"),
+                      HasSubstr("--verbose")))
+        << name;
   }
 }
 
