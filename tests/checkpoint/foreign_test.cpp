@@ -151,6 +151,8 @@ void write_pair(const fs::path& folder,
   const auto ones = [](const std::string& name) {
     return TorchValue::tensor(floats(name, {2}, [](auto) { return 1.0F; }));
   };
+  fs::remove(folder / "model_000003.pth");
+  fs::remove(folder / "optimizer_000003.pth");
   write_torch_file(folder / "model_000003.pth", TorchValue::ordered({{"w", ones("w")}}));
   std::vector<TorchValue::Item> kept = {{"exp_avg", ones("m")}, {"exp_avg_sq", ones("v")}};
   kept.insert(kept.end(), state.begin(), state.end());
@@ -187,6 +189,8 @@ TEST_F(ForeignCheckpoints, ATrainingLoopsGroupIsThatOfItsOptimizer) {
     for (const std::string& state : states)
       kept.emplace(state, small_training().state.begin()->second);
     training.state = std::move(kept);
+    fs::remove(path("m"));
+    fs::remove(path("o"));
     write_torch_loop(path("m"), path("o"), training, [](auto) {});
     return *at_path(read_torch_file(path("o")).values, "param_groups.0");
   };

@@ -41,7 +41,9 @@ TEST(ZeroMemory, OfOnceDividesTheSumsFromStageTwoOn) {
                  bytes(cost, memory::Tag::Gradients),
                  "sums of gradients");
     // A rank's own sum is made and travels where it lies.
-    if (stage < 2) EXPECT_EQ(bytes(cost, memory::Tag::GradientsInFlight), 0);
+    if (stage < 2) {
+      EXPECT_EQ(bytes(cost, memory::Tag::GradientsInFlight), 0);
+    }
   }
 }
 

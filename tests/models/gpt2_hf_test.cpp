@@ -151,6 +151,7 @@ class HfFolder {
     checkpoint::write_safetensors(dir.path() / file, std::move(list), {});
   }
   void write_whole(const std::string& prefix = "transformer.") {
+    fs::remove(dir.path() / "model.safetensors");
     write("model.safetensors", prefix, [](const std::string&) { return true; });
   }
 

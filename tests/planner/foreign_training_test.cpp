@@ -34,6 +34,7 @@ Plan plan_of(const std::string& optimizer, const std::string& checkpoint = "{}")
   problems.raise();
   const std::string config = fmt::format(
       R"({{"data": {{"train": "a.txt", "sequence_length": 16}}, "train_batch_size": 4,
+           "trainer": {{"max_steps": 8}}, "run": {{"threads_per_rank": 1}},
            "optimizer": {{"type": "{}"}}, "checkpoint": {}}})",
       optimizer,
       checkpoint);
