@@ -170,7 +170,7 @@ TEST(ThroughputHook, LeavesOutTheFirstSteps) {
     Trainer trainer(engine, &console);
     ThroughputHook hook(/*ignored_steps=*/2);
     for (const double seconds : {100.0, 100.0, 1.0, 3.0})
-      hook.after_train_iter(trainer, {.seconds = seconds, .batch_tokens = 40});
+      hook.after_train_iter(trainer, {.batch_tokens = 40, .seconds = seconds});
     EXPECT_EQ(hook.tokens_per_s(), 20.0);
     hook.after_train(trainer);
     EXPECT_THAT(console.lines,
