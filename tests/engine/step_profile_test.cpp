@@ -99,7 +99,7 @@ engine::StepProfile made_up() {
                      .flops = 5e10,
                      .bytes = 1e6},
                     {.name = "aten::add", .calls = 2, .seconds = 0.04, .bytes = 1e8},
-                    {.name = "aten::mul", .calls = 2, .seconds = 1e-5, .bytes = 1e4}};
+                    {.name = "aten::mul", .calls = 2, .seconds = 4e-5, .bytes = 1e4}};
   return out;
 }
 
@@ -120,9 +120,9 @@ TEST(StepProfile, IsAPage) {
   EXPECT_THAT(page,
               ContainsRegex("\nlinear +8 x 4 -> 2 +3 +50.00 +50.0% +500.0 +0.0 +0.50 of FLOP/s\n"));
   EXPECT_THAT(page, ContainsRegex("\naten::add +1 +20.00 +20.0% +2.5 +0.25 of memory\n"));
-  EXPECT_THAT(page, ContainsRegex("\n1 smaller ones +0.01 +0.0%\n"));
+  EXPECT_THAT(page, ContainsRegex("\n1 smaller ones +0.02 +0.0%\n"));
   EXPECT_THAT(page, ContainsRegex("\ncollectives +10.00 +10.0%\n"));
-  EXPECT_THAT(page, ContainsRegex("\nbetween operations +19.99 +20.0%\n"));
+  EXPECT_THAT(page, ContainsRegex("\nbetween operations +19.98 +20.0%\n"));
   EXPECT_THAT(page, ContainsRegex("\nthe step +100.00 +100.0%\n"));
   EXPECT_THAT(engine::roofline_page(made_up(), plan, /*all=*/true), HasSubstr("aten::mul"));
 }
