@@ -340,12 +340,6 @@ void Problems::add(
   list_.push_back({place, std::move(path), std::move(what), std::move(fix), kind});
 }
 
-void Problems::explain_from(std::size_t first, const std::string& sentence) {
-  for (std::size_t i = first; i < list_.size(); ++i) {
-    if (list_[i].fix.empty()) list_[i].fix = sentence;
-  }
-}
-
 bool Problems::concern(std::string_view path) const {
   return std::any_of(list_.begin(), list_.end(), [&](const Problem& problem) {
     const std::string& at = problem.path;

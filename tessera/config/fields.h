@@ -91,8 +91,6 @@ class Problems {
            Kind kind = Kind::Wrong);
   [[nodiscard]] bool empty() const { return list_.empty(); }
   [[nodiscard]] const std::vector<Problem>& list() const { return list_; }
-  /// Gives those from number `first` on that have no remedy what their key is for.
-  void explain_from(std::size_t first, const std::string& sentence);
   /// Whether one of them is about this key or an object around it: what follows need not be told.
   [[nodiscard]] bool concern(std::string_view path) const;
   /// Adds those of a part of the configuration that was checked on its own; `path` is where the

@@ -74,17 +74,20 @@ OpWork work_of(std::string_view name,
   return work;
 }
 
+/// From the beginning of an operation to its end; libtorch shows its inputs at the beginning alone.
 struct Clock : at::ObserverContext {
   OpLog* log = nullptr;
-  double begin = 0;
   bool outermost = false;
+  std::vector<at::Tensor> inputs;
+  double begin = 0;
 };
 
-std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& /*op*/) {
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
   auto clock = std::make_unique<Clock>();
   clock->log = log_of_thread;
   if (clock->log == nullptr) return clock;
   clock->outermost = clock->log->begin();
+  if (clock->outermost) clock->inputs = tensors_of(op.inputs());
   clock->begin = now_s();
   return clock;
 }
@@ -94,10 +97,8 @@ void on_end(const at::RecordFunction& op, at::ObserverContext* context) {
   if (clock->log == nullptr) return;
   const double seconds = now_s() - clock->begin;
   if (clock->outermost) {
-    const std::string_view name = op.name();
-    clock->log->add(std::string(name),
-                    work_of(name, tensors_of(op.inputs()), tensors_of(op.outputs())),
-                    seconds);
+    const std::string name = op.name();
+    clock->log->add(name, work_of(name, clock->inputs, tensors_of(op.outputs())), seconds);
   }
   clock->log->end();
 }

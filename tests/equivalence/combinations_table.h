@@ -45,13 +45,11 @@ inline std::vector<std::pair<std::string, std::string>> read_cells(const std::st
   bool inside = false;
   for (const std::string& line : text::split(page, '\n')) {
     if (line.empty()) inside = false;
-    const std::size_t last = line.rfind(" | ");
+    const std::size_t last = line.rfind(" | ");  // the line below the head has none
     if (inside && last != std::string::npos && line.size() > last + 5)
       out.emplace_back(line.substr(2, last - 2), line.substr(last + 3, line.size() - last - 5));
     if (line == std::string(kLayoutHead) + kCellHead) inside = true;
   }
-  // The line below the head is no combination.
-  std::erase_if(out, [](const auto& row) { return row.first.starts_with("--"); });
   return out;
 }
 
