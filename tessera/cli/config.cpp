@@ -69,7 +69,7 @@ Hugging Face's Trainer fills `"auto"` in; so does tessera, from the same flags o
 | `optimizer.params.lr` | `--learning_rate`; without it is an error |
 | `optimizer.params.betas`, `eps`, `weight_decay` | `--adam_beta1`, `--adam_beta2`, `--adam_epsilon`, `--weight_decay`, else 0.9, 0.999, 1e-8 and 0 |
 | `scheduler.params.warmup_min_lr`, `warmup_max_lr` | 0, and the learning rate |
-| `scheduler.params.warmup_num_steps`, `total_num_steps` | `--warmup_steps`, else 0, and the steps of the run |
+| `scheduler.params.warmup_num_steps`, `total_num_steps` | `--warmup_steps` or `--warmup_ratio`, else 0, and the steps of the run |
 | `gradient_clipping` | `--max_grad_norm`, else 1.0 |
 | `fp16.enabled`, `bf16.enabled` | `--fp16`, `--bf16`, else false |
 | `zero_optimization.reduce_bucket_size` | hidden size squared |

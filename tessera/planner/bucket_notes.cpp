@@ -52,18 +52,24 @@ std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& o
          /*trained=*/true,
          "a block's gradients are reduced together all the same, one block of a size at a time");
   }
-  if (plan.weight_layout.residency != parallel::Residency::Sharded) return out;
+  const parallel::WeightOptions& weights = plan.weight_layout;
+  if (weights.residency != parallel::Residency::Sharded) return out;
+  // What every rank keeps is never gathered.
+  const auto largest = largest_parameter(plan.model.model, /*trained=*/false);
+  const bool kept = largest != nullptr && largest->numel() < weights.persistence_threshold &&
+                    largest->numel() <= weights.persistent;
+  const char* const stays = "every rank keeps it whole, as stage3_param_persistence_threshold says";
   // 0 says that nothing is gathered ahead.
   if (zero.stage3_prefetch_bucket_size.value_or(0) > 0) {
     look("stage3_prefetch_bucket_size",
          zero.stage3_prefetch_bucket_size,
          /*trained=*/false,
-         "its block is gathered when it is needed, never ahead");
+         kept ? stays : "its block is gathered when it is needed, never ahead");
   }
   look("stage3_max_live_parameters",
        zero.stage3_max_live_parameters,
        /*trained=*/false,
-       "the block that runs is gathered all the same, and no other beside it");
+       kept ? stays : "the block that runs is gathered all the same, and no other beside it");
   return out;
 }
 

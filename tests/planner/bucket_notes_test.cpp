@@ -45,13 +45,23 @@ TEST(BucketsBelowAParameter, AreToldWithBothNumbers) {
 
 TEST(BucketsBelowAParameter, OfStageThreeAreToldThere) {
   EXPECT_THAT(notes_of(R"("stage": 3, "stage3_prefetch_bucket_size": 65535,
-                          "stage3_max_live_parameters": 1000)"),
+      "stage3_max_live_parameters": 1000, "stage3_param_persistence_threshold": 0)"),
               ElementsAre(AllOf(HasSubstr("stage3_prefetch_bucket_size 65,535 is below"),
                                 HasSubstr(kLargest),
                                 HasSubstr("never ahead")),
                           AllOf(HasSubstr("stage3_max_live_parameters 1,000 is below"),
                                 HasSubstr(kLargest))));
   EXPECT_THAT(notes_of(R"("stage": 2, "stage3_prefetch_bucket_size": 10)"), IsEmpty());
+}
+
+// Below DeepSpeed's default of 1e5 elements nothing is sharded.
+TEST(BucketsBelowAParameter, ThatIsNeverGatheredSayThat) {
+  EXPECT_THAT(notes_of(R"("stage": 3, "stage3_prefetch_bucket_size": 10,
+                          "stage3_max_live_parameters": 10)"),
+              ElementsAre(AllOf(HasSubstr("stage3_prefetch_bucket_size 10"),
+                                HasSubstr("every rank keeps it whole")),
+                          AllOf(HasSubstr("stage3_max_live_parameters 10"),
+                                HasSubstr("every rank keeps it whole"))));
 }
 
 TEST(BucketsBelowAParameter, AreNotToldWhereTheyAreNone) {
