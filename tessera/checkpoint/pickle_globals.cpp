@@ -53,7 +53,7 @@ constexpr std::array<std::string_view, 9> kModules = {"deepspeed.",
                                                       "model_center.",
                                                       "colossalai.",
                                                       "datetime."};
-constexpr std::array<std::string_view, 22> kClasses = {"argparse.Namespace",
+constexpr std::array<std::string_view, 37> kClasses = {"argparse.Namespace",
                                                        "_codecs.encode",
                                                        "collections.defaultdict",
                                                        "collections.deque",
@@ -74,7 +74,22 @@ constexpr std::array<std::string_view, 22> kClasses = {"argparse.Namespace",
                                                        "torch.storage._load_from_bytes",
                                                        "__builtin__.set",
                                                        "__builtin__.slice",
-                                                       "copyreg._reconstructor"};
+                                                       "copyreg._reconstructor",
+                                                       "collections.Counter",
+                                                       "builtins.list",
+                                                       "builtins.dict",
+                                                       "builtins.tuple",
+                                                       "builtins.int",
+                                                       "builtins.float",
+                                                       "builtins.str",
+                                                       "builtins.bool",
+                                                       "__builtin__.list",
+                                                       "__builtin__.dict",
+                                                       "__builtin__.tuple",
+                                                       "__builtin__.int",
+                                                       "__builtin__.float",
+                                                       "__builtin__.str",
+                                                       "__builtin__.bool"};
 
 template <std::size_t N>
 bool has(const std::array<std::string_view, N>& list, std::string_view name) {

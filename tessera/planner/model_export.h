@@ -35,9 +35,9 @@ ModelExport open_model_export(const std::filesystem::path& source, std::optional
 checkpoint::Foreign open_training_export(const std::filesystem::path& source);
 
 /// What a checkpoint of ours needs: of another program's checkpoint or a Hugging Face folder (whose
-/// weights alone are there), under our names. What Hugging Face's files say beside the model (ids of
-/// special tokens, generation_config.json, special_tokens_map.json) stays in meta.extra.hugging_face
-/// and comes out again.
+/// weights alone are there), under our names. What Hugging Face's files say beside the model (ids
+/// of special tokens, generation_config.json, special_tokens_map.json) stays in
+/// meta.extra.hugging_face and comes out again.
 struct NativeExport {
   checkpoint::Meta meta;
   std::vector<checkpoint::StreamedTensor> tensors;

@@ -230,7 +230,7 @@ TEST(TorchFile, PassesOverObjectsBesideTheTensors) {
   const std::string range =
       op::global("builtins", "range") + op::tuple({"K\x01", "K\x05", "K\x01"}) + "R";
   const std::string counts =
-      op::global("collections", "defaultdict") + op::tuple({op::global("builtins", "set")}) + "R";
+      op::global("collections", "defaultdict") + op::tuple({op::global("builtins", "list")}) + "R";
   spill(dir.path() / "a.bin",
         torch_zip(pickle_of(op::dict(
                       {{"args", arguments},
