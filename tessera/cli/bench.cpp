@@ -27,6 +27,8 @@ int bench(const std::vector<std::string>& line) {
                        "tessera bench comm -n 2",
                        "tessera bench comm --help"});
   arguments.positional("WHAT", &what, "step or comm");
+  Common common;  // of the two commands
+  arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
   throw Error(Error::Kind::Config,
               "unknown: tessera bench " + what,

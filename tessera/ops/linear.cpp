@@ -182,6 +182,11 @@ void linear_weight_grad(const at::Tensor& dy_NO,
                         const at::Tensor& dw_OI,
                         bool accumulate,
                         float scale) {
+  const OpScope scope("linear dW", [&] {
+    const std::int64_t I = x_NI.size(-1), O = dy_NO.size(-1), N = dy_NO.numel() / O;
+    const double passes = accumulate ? 2.0 : 1.0;  // the sums so far are read
+    return work_of(N, I, O, dy_NO, x_NI, passes * static_cast<double>(dw_OI.nbytes()));
+  });
   const at::Tensor dy = rows_of(dy_NO), x = rows_of(x_NI);
   check(dy, x, dy.size(0), x.size(0));
   TESSERA_REQUIRE(
@@ -190,11 +195,6 @@ void linear_weight_grad(const at::Tensor& dy_NO,
       "linear_weight_grad into " + cpu::shape(dw_OI),
       "pass float of [" + std::to_string(dy.size(1)) + ", " + std::to_string(x.size(1)) + "]");
   if (dw_OI.is_meta() || dy.is_meta()) return;
-  const OpScope scope("linear dW", [&] {
-    const double passes = accumulate ? 2.0 : 1.0;  // the sums so far are read
-    return work_of(
-        x.size(0), x.size(1), dy.size(1), dy, x, passes * static_cast<double>(dw_OI.nbytes()));
-  });
   at::Tensor dw = dw_OI.view({dy.size(1), x.size(1)});
   const Way how = way(x.scalar_type(), at::kFloat);
   if (how == Way::OneDnn) {

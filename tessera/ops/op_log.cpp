@@ -82,9 +82,14 @@ struct Clock : at::ObserverContext {
   double begin = 0;
 };
 
+/// Autograd's own steps, inside of which the operations of a backward run.
+bool is_engine(std::string_view name) {
+  return name.starts_with("autograd::engine::");
+}
+
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
   auto clock = std::make_unique<Clock>();
-  clock->log = log_of_thread;
+  clock->log = is_engine(op.name()) ? nullptr : log_of_thread;
   if (clock->log == nullptr) return clock;
   clock->outermost = clock->log->begin();
   if (clock->outermost) clock->inputs = tensors_of(op.inputs());

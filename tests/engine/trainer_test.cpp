@@ -125,7 +125,7 @@ TEST(Hooks, HearEveryPointOfAnEvaluation) {
 
 TEST(Hooks, AreCalledByPriorityAndThenInTheOrderOfTheirAttaching) {
   Words words;
-  on_engines(TinyRun().set("trainer.max_steps", "0"), {}, [&](Engine& engine) {
+  on_engines(TinyRun().set("trainer.max_steps", "1"), {}, [&](Engine& engine) {
     Trainer trainer(engine);
     trainer.attach(std::make_unique<Recorder>(words, "late", Hook::kReport));
     trainer.attach(std::make_unique<Recorder>(words, "early", Hook::kMetric));
@@ -134,13 +134,13 @@ TEST(Hooks, AreCalledByPriorityAndThenInTheOrderOfTheirAttaching) {
     trainer.fit();
   });
 
-  EXPECT_THAT(words,
-              ElementsAre("early: train",
-                          "late: train",
-                          "second late: train",
-                          "early: /train",
-                          "late: /train",
-                          "second late: /train"));
+  ASSERT_EQ(words.size(), 18U);
+  EXPECT_THAT(Words(words.begin(), words.begin() + 3),
+              ElementsAre("early: train", "late: train", "second late: train"));
+  EXPECT_THAT(Words(words.begin() + 9, words.begin() + 12),
+              ElementsAre("early: /iter 1", "late: /iter 1", "second late: /iter 1"));
+  EXPECT_THAT(Words(words.end() - 3, words.end()),
+              ElementsAre("early: /train", "late: /train", "second late: /train"));
 }
 
 TEST(Hooks, ComeWithTheirOwnPriorities) {

@@ -199,7 +199,7 @@ TEST(Plans, AScheduleWithoutParametersNamesWhatToChange) {
     plan_of(with(R"("train_batch_size": 4, "scheduler": {"params": {"warmup_num_steps": 3}})"));
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(),
+    EXPECT_THAT(error.text(),
                 AllOf(HasSubstr("scheduler.params.warmup_num_steps"),
                       HasSubstr("scheduler.type \"constant\" takes no parameters")));
   }
