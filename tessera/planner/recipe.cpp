@@ -50,7 +50,7 @@ std::unique_ptr<optim::Schedule> build_schedule(const SchedulerOptions& options,
              problem.path,
              problem.what,
              has_none ? fmt::format("scheduler.type \"{}\" takes no parameters: name another type",
-                                    options.type)
+                                    options.type.empty() ? "constant" : options.type)
                       : problem.fix,
              problem.kind);
   }
