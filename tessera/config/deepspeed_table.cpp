@@ -130,7 +130,9 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     accepted("zero_optimization.use_multi_rank_bucket_allreduce", Bool, "true", kShared),
     accepted("zero_optimization.allgather_partitions", Bool, "true", kShared),
     accepted("zero_optimization.allgather_bucket_size", Integer, "5e8", kShared),
-    accepted("zero_optimization.overlap_comm", Bool, "true in stage 3, else false", kOverlap),
+    accepted("zero_optimization.overlap_comm", Bool, "true in stage 3, else false",
+             "a block's weights are always asked for one block ahead, and its gradients waited for behind the next "
+             "backward"),
     accepted("zero_optimization.round_robin_gradients", Bool, "false", kOverlap),
     accepted("zero_optimization.grad_hooks", Bool, "true",
              "blocks run one by one, gradients need no hooks"),
