@@ -3,7 +3,7 @@
 # Runs the tests of layouts that must equal one rank and writes their page.
 #
 # usage: tools/equivalence_table.sh [optimizers]           docs/equivalence.md, every cell: about 20 minutes
-#        tools/equivalence_table.sh combinations           docs/combinations.md, any three values together: 5 minutes
+#        tools/equivalence_table.sh combinations           docs/combinations.md, any three values together: 7 minutes
 #        tools/equivalence_table.sh combinations --whole   the same, and every layout of all combinations: hours
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
