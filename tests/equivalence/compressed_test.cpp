@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels: fast
+// labels: slow
 // Optimizers that exchange signs: the same bits in the stages that they work in, again and after a
 // resume, for the same number of ranks; and what they move.
 #include <numeric>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels: fast
+// labels: slow
 // timeout: 300
 // A pipeline against one rank with the same micro-batches: the same bits, whatever the schedule.
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels: fast
+// labels: slow
 // ZeRO stages, reductions and recomputation against stage 0, which replicates everything.
 #include <cmath>
 #include <string>
