@@ -52,15 +52,17 @@ std::string config_of(std::map<std::string, std::string>& given,
                       std::int64_t batch,
                       std::int64_t steps) {
   const bool bf16 = option(given, "dtype", "bf16") == "bf16";
+  const std::string vocab = option(given, "vocab", "50304");
   return fmt::format(
-      R"({{"model": {{"preset": "{}", "vocab_size": {}, "max_positions": {}}}, "tokenizer": {{"type": "gpt2"}},
+      R"({{"model": {{"preset": "{}", "vocab_size": {}, "max_positions": {}}}, "tokenizer": {{"type": "{}"}},
           "data": {{"train": "random", "sequence_length": {}}}, "train_batch_size": {}, "gradient_accumulation_steps": {},
           "parallel": {{"pipeline": {{"size": {}, "schedule": "{}"}}, "tensor": {{"size": {}}}}},
           "optimizer": {{"params": {{"lr": 6e-4, "betas": [0.9, 0.95], "weight_decay": 0.1}}}},
           "zero_optimization": {{"stage": {}}}, "bf16": {{"enabled": {}}}, "trainer": {{"max_steps": {}}}, "run": {{"dir": "unused", "threads_per_rank": {}}}}})",
       option(given, "preset", "gpt2-small"),
-      option(given, "vocab", "50304"),
+      vocab,
       length,
+      std::stoll(vocab) < 50257 ? "byte" : "gpt2",
       length,
       batch,
       option(given, "micros", "1"),
