@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 namespace {
@@ -21,11 +22,6 @@ constexpr int kHomesForTwo = 3;
 
 /// Messages of tied parameters between stages.
 constexpr int kTied = 0x7469;
-
-comm::Span span_of(const at::Tensor& flat) {
-  return {
-      flat.data_ptr(), static_cast<std::size_t>(flat.numel()), from_torch(flat.scalar_type()), {}};
-}
 
 const Home& home_of(const FlatGroup& group, int block, std::size_t* index) {
   for (std::size_t h = 0; h < group.homes.size(); ++h) {

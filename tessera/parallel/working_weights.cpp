@@ -10,14 +10,10 @@
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 namespace {
-
-comm::Span span_of(const at::Tensor& flat) {
-  return {
-      flat.data_ptr(), static_cast<std::size_t>(flat.numel()), from_torch(flat.scalar_type()), {}};
-}
 
 /// A tensor whose storage has no memory yet.
 at::Tensor hollow(std::int64_t numel, DType dtype) {

@@ -16,7 +16,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folders.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 /// A disk that is stuck at the changes that `chosen` picks, until it is released.
@@ -238,4 +238,4 @@ TEST(BackgroundSaves, SayApartWhatFailsBehindThePublication) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

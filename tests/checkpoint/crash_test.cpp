@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folders.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 const std::vector<Spec> kModel = {{"wte", DType::F32, {13, 8}},
@@ -230,4 +230,4 @@ TEST_P(EverySave, RenamesNothingBeforeItIsSynced) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

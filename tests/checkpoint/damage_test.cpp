@@ -7,7 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/manifest.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 enum class Outcome { Exact, Refused, Wrong };
@@ -282,4 +282,4 @@ TEST(ForgedManifest, DepthAndSizeAreLimited) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

@@ -19,10 +19,10 @@ namespace tessera::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-namespace op = testing::op;
-using testing::bytes_of;
-using testing::ForeignCheckpoints;
-using testing::values_of;
+namespace op = test::op;
+using test::bytes_of;
+using test::ForeignCheckpoints;
+using test::values_of;
 
 /// Stage 2 of two ranks, one parameter of 5 elements cut into 3 and 3 with one of padding.
 class DeepSpeedFolder : public ForeignCheckpoints {
@@ -38,10 +38,10 @@ class DeepSpeedFolder : public ForeignCheckpoints {
                    const std::string& name = "mp_rank_00_model_states.pt") {
     files::write_atomic(
         path("ds/global_step3") / name,
-        testing::torch_zip(testing::pickle_of(op::dict({{"module", op::kDict},
-                                                        {"param_shapes", shapes},
-                                                        {"global_steps", op::integer(3)},
-                                                        {"global_samples", op::integer(12)}}))));
+        test::torch_zip(test::pickle_of(op::dict({{"module", op::kDict},
+                                                  {"param_shapes", shapes},
+                                                  {"global_steps", op::integer(3)},
+                                                  {"global_samples", op::integer(12)}}))));
   }
   void write_rank(int rank,
                   std::int64_t numel,
@@ -66,8 +66,8 @@ class DeepSpeedFolder : public ForeignCheckpoints {
     files::write_atomic(
         path("ds/global_step3") /
             fmt::format("{}zero_pp_rank_{}_mp_rank_00_optim_states.pt", prefix, rank),
-        testing::torch_zip(testing::pickle_of(op::dict({{"optimizer_state_dict", state}})),
-                           {bytes_of(masters), bytes_of(moments)}));
+        test::torch_zip(test::pickle_of(op::dict({{"optimizer_state_dict", state}})),
+                        {bytes_of(masters), bytes_of(moments)}));
   }
   /// An object of DeepSpeed's loss_scaler.py with these members.
   void scale_by(const char* type, const std::vector<std::pair<std::string, std::string>>& members) {
@@ -176,8 +176,8 @@ TEST_F(DeepSpeedFolder, TakesWhatDoesNotTrainFromTheModule) {
   };
   files::write_atomic(
       path("ds/global_step3/mp_rank_00_model_states.pt"),
-      testing::torch_zip(
-          testing::pickle_of(op::dict(
+      test::torch_zip(
+          test::pickle_of(op::dict(
               {{"module",
                 op::dict({{"w", tensor("0")}, {"head", tensor("0")}, {"frozen", tensor("1")}})},
                {"param_shapes", op::list_of({op::dict({{"w", op::tuple({op::integer(5)})}})})},

@@ -12,7 +12,7 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/checkpoint/zip.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 std::vector<Spec> model() {
@@ -158,4 +158,4 @@ TEST(Export, SafetensorsSayWhatWasTied) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 const std::vector<Spec> kTiny = {{"w", DType::F32, {64}}};
@@ -159,4 +159,4 @@ TEST(FullDisk, AFolderThatCannotBeMadeIsNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

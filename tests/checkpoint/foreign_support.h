@@ -15,7 +15,7 @@
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/foreign.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 
 inline std::string bytes_of(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * 4};
@@ -49,4 +49,4 @@ class ForeignCheckpoints : public ::testing::Test {
   files::TempDir dir;
 };
 
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

@@ -24,11 +24,11 @@ namespace tessera::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-namespace op = testing::op;
-using testing::bytes_of;
-using testing::ForeignCheckpoints;
+namespace op = test::op;
+using test::bytes_of;
+using test::ForeignCheckpoints;
+using test::values_of;
 using ::testing::HasSubstr;
-using testing::values_of;
 using Shape = std::vector<std::int64_t>;
 using Value = std::function<float(std::int64_t index)>;
 
@@ -288,13 +288,12 @@ void write_megatron(
   }
   const std::string number("G\x40\x08\0\0\0\0\0\0", 9);  // 3.0
   const std::string described = op::global("argparse", "Namespace") + ")\x81" + args + "b";
-  files::write_atomic(
-      file,
-      testing::torch_zip(testing::pickle_of(op::dict({{"args", described},
-                                                      {"checkpoint_version", number},
-                                                      {"iteration", op::integer(12)},
-                                                      {"model", op::dict(members)}})),
-                         storages));
+  files::write_atomic(file,
+                      test::torch_zip(test::pickle_of(op::dict({{"args", described},
+                                                                {"checkpoint_version", number},
+                                                                {"iteration", op::integer(12)},
+                                                                {"model", op::dict(members)}})),
+                                      storages));
 }
 
 struct Sizes {
@@ -479,7 +478,7 @@ TEST_F(ForeignCheckpoints, WhatATrainingStateAsksToCallIsRefused) {
                                                         {"pickle", "loads"}}) {
     fs::create_directories(file.parent_path());
     files::write_atomic(file,
-                        testing::torch_zip(testing::pickle_of(
+                        test::torch_zip(test::pickle_of(
                             op::dict({{"args", op::global(module, name) + touch + "R"}}))));
     refused(path("iter"), fmt::format("asks for \"{}.{}\"", module, name));
   }
@@ -492,7 +491,7 @@ TEST_F(ForeignCheckpoints, ObjectsOfTrainingStatesAreDescribed) {
   const std::string stage = op::global("deepspeed.runtime.zero.config", "ZeroStageEnum") +
                             op::tuple({op::integer(2)}) + "R";
   files::write_atomic(path("x.pt"),
-                      testing::torch_zip(testing::pickle_of(
+                      test::torch_zip(test::pickle_of(
                           op::dict({{"scaler", scaler}, {"stage", stage}, {"none", "N"}}))));
 
   const json::Value values = read_torch_file(path("x.pt")).values;

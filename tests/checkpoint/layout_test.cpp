@@ -8,7 +8,7 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/two_threads.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 constexpr int kCounts[] = {1, 2, 3, 4, 8};
@@ -231,4 +231,4 @@ TEST(Layouts, TwoRanksWithTheSamePieceAreOurBug) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

@@ -8,10 +8,10 @@
 #include "tessera/checkpoint/export.h"
 #include "tessera/checkpoint/weights.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
-using tessera::testing::peak_growth;
+using tessera::test::peak_growth;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 /// What a rank may hold beside its share.
@@ -116,4 +116,4 @@ TEST(MemoryOfALoad, OfOthersWeightsReadFrontToBackIsLittle) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

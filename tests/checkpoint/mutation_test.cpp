@@ -52,7 +52,7 @@ std::string awkward_number(Dice& dice) {
                                                       0x8000000000000000,
                                                       0xFFFFFFFFFFFFFFFF};
   const std::size_t widths[] = {1, 2, 4, 8};
-  return testing::le(kNumbers[dice.below(kNumbers.size())], widths[dice.below(4)]);
+  return test::le(kNumbers[dice.below(kNumbers.size())], widths[dice.below(4)]);
 }
 
 /// Places are chosen near the ends more often: headers and directories lie there.
@@ -126,10 +126,10 @@ int survive(const fs::path& path, int times, const std::function<void()>& read) 
   const std::string sound = files::read(path);
   int refused = 0;
   for (int i = 0; i < times; ++i) {
-    testing::spill(path,
-                   mutated(sound,
-                           mix64(std::hash<std::string>()(path.filename().string()),
-                                 static_cast<std::uint64_t>(i))));
+    test::spill(path,
+                mutated(sound,
+                        mix64(std::hash<std::string>()(path.filename().string()),
+                              static_cast<std::uint64_t>(i))));
     try {
       read();
     } catch (const Error& error) {
@@ -141,7 +141,7 @@ int survive(const fs::path& path, int times, const std::function<void()>& read) 
       ADD_FAILURE() << path << " mutation " << i << ": " << error.what();
     }
   }
-  testing::spill(path, sound);
+  test::spill(path, sound);
   read();  // the file itself is sound
   return refused;
 }
@@ -211,7 +211,7 @@ TEST_F(Mutations, OfTrainingLoops) {
 }
 
 TEST_F(Mutations, OfManifests) {
-  const fs::path folder = testing::save_model(dir.path() / "root", 3);
+  const fs::path folder = test::save_model(dir.path() / "root", 3);
 
   const int refused =
       survive(folder / "manifest.json", kTimes, [&] { read_manifest(folder / "manifest.json"); });
@@ -220,7 +220,7 @@ TEST_F(Mutations, OfManifests) {
 }
 
 TEST_F(Mutations, OfCheckpointsShards) {
-  const fs::path folder = testing::save_model(dir.path() / "root", 3);
+  const fs::path folder = test::save_model(dir.path() / "root", 3);
 
   survive(folder / "rank-00000.safetensors", kTimes, [&] {
     const Checkpoint opened(folder);

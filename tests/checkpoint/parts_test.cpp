@@ -7,7 +7,7 @@
 
 #include "tessera/checkpoint/streamed_save.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 /// A checkpoint of three ranks; the shards of 1 and 2 are moved to folders of their own.
@@ -71,4 +71,4 @@ TEST_F(Parts, ThatAreLinksAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

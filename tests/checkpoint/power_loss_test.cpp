@@ -13,7 +13,7 @@
 
 #include "tessera/checkpoint/folders.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 /// A file or folder and what happened to it, each change with its place in the order of all.
@@ -320,4 +320,4 @@ TEST(PowerLossModel, FindsASaveThatDoesNotSync) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 /// A file with this header, whatever it says, and so many bytes of data.
@@ -238,4 +238,4 @@ TEST(SafetensorsWriter, RefusesDoubledNamesAndAnExistingFile) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

@@ -14,7 +14,7 @@
 
 #include "tessera/checkpoint/storage.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 
 namespace fs = std::filesystem;
 
@@ -92,4 +92,4 @@ class WatchedStorage final : public Storage {
   std::mutex mutex_;
 };
 
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

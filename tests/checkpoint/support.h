@@ -26,7 +26,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/safetensors.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 
 namespace fs = std::filesystem;
 using Shape = std::vector<std::int64_t>;
@@ -296,4 +296,4 @@ inline void spill(const fs::path& path, const std::string& content) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
 }
 
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 
 /// So many bytes of a number, the least significant first.
 inline std::string le(std::uint64_t value, std::size_t bytes) {
@@ -139,4 +139,4 @@ inline std::string torch_legacy(const std::string& object,
          pickle_of(object) + pickle_of(keys) + storages;
 }
 
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

@@ -12,7 +12,7 @@
 
 #include "tessera/checkpoint/pickle.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 fs::path data(const std::string& name) {
@@ -280,4 +280,4 @@ TEST(TorchFile, KeepsItsBytesMappedForAsLongAsATensorLives) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

@@ -9,7 +9,7 @@
 #include "tessera/checkpoint/pickle.h"
 #include "tessera/checkpoint/torch_file.h"
 
-namespace tessera::checkpoint::testing {
+namespace tessera::checkpoint::test {
 namespace {
 
 constexpr std::int64_t kHuge = std::int64_t{1} << 62, kMost = INT64_MAX;
@@ -370,4 +370,4 @@ TEST_F(Index, ThatIsRightIsRead) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::testing
+}  // namespace tessera::checkpoint::test

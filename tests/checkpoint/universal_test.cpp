@@ -20,10 +20,10 @@ namespace tessera::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-namespace op = testing::op;
-using testing::bytes_of;
-using testing::ForeignCheckpoints;
-using testing::values_of;
+namespace op = test::op;
+using test::bytes_of;
+using test::ForeignCheckpoints;
+using test::values_of;
 using Shape = std::vector<std::int64_t>;
 using Values = std::vector<float>;
 
@@ -60,7 +60,7 @@ class UniversalFolder : public ForeignCheckpoints {
     const std::string object =
         bare ? tensor : op::dict({{"cat_dim", op::integer(0)}, {"param", tensor}});
     files::write_atomic(tag() / "zero" / parameter / (what + ".pt"),
-                        testing::torch_zip(testing::pickle_of(object), {bytes_of(values)}));
+                        test::torch_zip(test::pickle_of(object), {bytes_of(values)}));
   }
   /// As stage 3 is left: no dict, no shape, no step.
   void write_flat(const std::string& parameter, const Values& values) {
@@ -74,7 +74,7 @@ class UniversalFolder : public ForeignCheckpoints {
     std::vector<std::pair<std::string, std::string>> all = {{"global_steps", op::integer(4)},
                                                             {"global_samples", op::integer(16)}};
     all.insert(all.end(), members.begin(), members.end());
-    files::write_atomic(tag() / file, testing::torch_zip(testing::pickle_of(op::dict(all))));
+    files::write_atomic(tag() / file, test::torch_zip(test::pickle_of(op::dict(all))));
   }
   /// A table and the second copy of it that stages 1 and 2 write.
   void write_tied(const Values& head) {
@@ -178,7 +178,7 @@ TEST_F(UniversalFolder, BesideTheCheckpointOfItsStageIsFoundByName) {
   files::write_atomic(path("ds/latest"), "global_step5");
   files::write_atomic(
       path("ds/global_step5/mp_rank_00_model_states.pt"),
-      testing::torch_zip(testing::pickle_of(op::dict({{"global_steps", op::integer(5)}}))));
+      test::torch_zip(test::pickle_of(op::dict({{"global_steps", op::integer(5)}}))));
 
   EXPECT_EQ(open_foreign(path("ds"))->step, 5);
   EXPECT_EQ(open_foreign(path("ds"), kUniversalFormat)->step, 4);

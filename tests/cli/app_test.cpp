@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/program.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,35 +22,15 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
-Outcome run(std::vector<std::string> words) {
-  words.insert(words.begin(), "tessera");
-  std::vector<char*> argv;
-  for (std::string& word : words)
-    argv.push_back(word.data());
-  argv.push_back(nullptr);
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Outcome out;
-  out.code = tessera_main(static_cast<int>(words.size()), argv.data());
-  out.out = testing::internal::GetCapturedStdout();
-  out.err = testing::internal::GetCapturedStderr();
-  return out;
-}
-
 TEST(Program, WithoutWordsShowsTheOverviewAsAnError) {
-  const Outcome o = run({});
+  const Outcome o = run_program({});
 
   EXPECT_EQ(o.code, 2);
   EXPECT_THAT(o.err, AllOf(HasSubstr("usage: tessera"), HasSubstr("train"), HasSubstr("init")));
 }
 
 TEST(Program, HelpIsNoError) {
-  const Outcome o = run({"--help"});
+  const Outcome o = run_program({"--help"});
 
   EXPECT_EQ(o.code, 0);
   EXPECT_THAT(o.out, HasSubstr("usage: tessera"));
@@ -58,7 +39,7 @@ TEST(Program, HelpIsNoError) {
 
 TEST(Program, EveryCommandHasHelpWithExamples) {
   for (const std::string& name : commands().names()) {
-    const Outcome o = run({name, "--help"});
+    const Outcome o = run_program({name, "--help"});
 
     EXPECT_EQ(o.code, 0) << name;
     EXPECT_THAT(o.out,
@@ -71,16 +52,16 @@ TEST(Program, EveryCommandHasHelpWithExamples) {
 }
 
 TEST(Program, UnknownWordsComeWithTheNearest) {
-  EXPECT_THAT(run({"trian"}).err,
+  EXPECT_THAT(run_program({"trian"}).err,
               AllOf(HasSubstr("error: unknown command \"trian\""), HasSubstr("\"train\"")));
-  EXPECT_THAT(run({"train", "x.json", "--resum", "never"}).err,
+  EXPECT_THAT(run_program({"train", "x.json", "--resum", "never"}).err,
               HasSubstr("did you mean --resume?"));
-  EXPECT_EQ(run({"train", "x.json", "y.json"}).code, 2);
-  EXPECT_EQ(run({"train", "--set"}).code, 2);
+  EXPECT_EQ(run_program({"train", "x.json", "y.json"}).code, 2);
+  EXPECT_EQ(run_program({"train", "--set"}).code, 2);
 }
 
 TEST(Program, NamesWhatIsNotBuiltYet) {
-  const Outcome o = run({"config", "schema"});
+  const Outcome o = run_program({"config", "schema"});
 
   EXPECT_EQ(o.code, 2);
   EXPECT_THAT(o.err, HasSubstr("not built yet"));
@@ -89,7 +70,7 @@ TEST(Program, NamesWhatIsNotBuiltYet) {
 TEST(Program, WarnsOfMisspeltVariables) {
   setenv("TESSERA_CASHE", "/x", 1);
 
-  const Outcome o = run({"--version"});
+  const Outcome o = run_program({"--version"});
 
   unsetenv("TESSERA_CASHE");
   EXPECT_EQ(o.code, 0);
@@ -98,7 +79,7 @@ TEST(Program, WarnsOfMisspeltVariables) {
 
 TEST(Init, WritesWhatTrainAccepts) {
   for (const std::string& preset : models::families().get("gpt2").presets) {
-    const Outcome o = run({"init", preset, "--data", "my \"text\".txt"});
+    const Outcome o = run_program({"init", preset, "--data", "my \"text\".txt"});
 
     ASSERT_EQ(o.code, 0) << preset;
     const planner::Plan plan = planner::make_plan(json::parse(o.out, preset), 2, "my.json");
@@ -109,36 +90,36 @@ TEST(Init, WritesWhatTrainAccepts) {
 }
 
 TEST(Init, RefusesUnknownPresets) {
-  const Outcome o = run({"init", "nanoo"});
+  const Outcome o = run_program({"init", "nanoo"});
 
   EXPECT_EQ(o.code, 2);
   EXPECT_THAT(o.err, HasSubstr("\"nano\""));
 }
 
 TEST(Config, ExplainsKeysAndSections) {
-  EXPECT_THAT(run({"config", "explain", "trainer.seed"}).out,
+  EXPECT_THAT(run_program({"config", "explain", "trainer.seed"}).out,
               AllOf(HasSubstr("trainer.seed"), HasSubstr("1234")));
-  EXPECT_THAT(run({"config", "explain", "trainer"}).out,
+  EXPECT_THAT(run_program({"config", "explain", "trainer"}).out,
               AllOf(HasSubstr("trainer.epochs"), Not(HasSubstr("optimizer.type"))));
-  EXPECT_THAT(run({"config", "explain", "trainer.sed"}).err, HasSubstr("\"trainer.seed\""));
+  EXPECT_THAT(run_program({"config", "explain", "trainer.sed"}).err, HasSubstr("\"trainer.seed\""));
 }
 
 TEST(Config, ThePageOfTheKeysIsUpToDate) {
   const std::string page = files::read(TESSERA_SOURCE_DIR "/docs/config.md");
 
   // If this fails: build/release/bin/tessera config docs > docs/config.md
-  EXPECT_EQ(run({"config", "docs"}).out, page);
+  EXPECT_EQ(run_program({"config", "docs"}).out, page);
 }
 
 TEST(Tokenize, WritesAPairThatCanBeCounted) {
   const files::TempDir folder;
   files::write_atomic(folder.path() / "a.txt", "hello");
 
-  const Outcome o = run({"tokenize",
-                         (folder.path() / "a.txt").string(),
-                         "--out",
-                         (folder.path() / "a").string(),
-                         "--json"});
+  const Outcome o = run_program({"tokenize",
+                                 (folder.path() / "a.txt").string(),
+                                 "--out",
+                                 (folder.path() / "a").string(),
+                                 "--json"});
 
   EXPECT_EQ(o.code, 0) << o.err;
   const json::Value stats = json::parse_strict(o.out, "stdout");
@@ -150,7 +131,7 @@ TEST(Tokenize, WritesAPairThatCanBeCounted) {
 }
 
 TEST(Tokenize, NeedsAPlaceToWriteTo) {
-  EXPECT_THAT(run({"tokenize", "a.txt"}).err, HasSubstr("--out"));
+  EXPECT_THAT(run_program({"tokenize", "a.txt"}).err, HasSubstr("--out"));
 }
 
 }  // namespace

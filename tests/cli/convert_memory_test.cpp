@@ -18,7 +18,7 @@ namespace tessera::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using tessera::testing::peak_growth;
+using tessera::test::peak_growth;
 
 constexpr std::int64_t kVocab = 32768, kWidth = 512, kLayers = 10, kPositions = 64;
 /// The table of words.

@@ -27,7 +27,7 @@ struct Case {
 const std::vector<Case>& transports() {
   static const std::vector<Case> all = {
       {"threads", [](int n, const Rank& fn) { run_threads(n, fn); }},
-      {"shm", [](int n, const Rank& fn) { testing::run_shm_threads(n, fn); }},
+      {"shm", [](int n, const Rank& fn) { test::run_shm_threads(n, fn); }},
   };
   return all;
 }

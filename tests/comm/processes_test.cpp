@@ -58,7 +58,7 @@ TEST(Processes, GiveTheBitsOfThreads) {
       if (world.rank() == 0) threads = mine;
     });
 
-    testing::run_processes(ranks, [&](World& world) {
+    test::run_processes(ranks, [&](World& world) {
       const auto mine = results_of(world);
       EXPECT_EQ(std::memcmp(mine.data(), threads.data(), threads.size() * 4), 0);
     });
@@ -66,7 +66,7 @@ TEST(Processes, GiveTheBitsOfThreads) {
 }
 
 TEST(Processes, ExchangeManyOperations) {
-  testing::run_processes(4, [](World& world) {
+  test::run_processes(4, [](World& world) {
     for (int round = 0; round < 300; ++round) {
       const auto sum = world.all_reduce(world.everyone(),
                                         {static_cast<double>(round + world.rank())},
@@ -78,7 +78,7 @@ TEST(Processes, ExchangeManyOperations) {
 }
 
 TEST(Processes, AnErrorOfOneEndsAllWithItsMessage) {
-  testing::Processes processes(3, [](World& world) {
+  test::Processes processes(3, [](World& world) {
     if (world.rank() == 1) throw Error(Error::Kind::Data, "train.txt is empty");
     world.transport().barrier(world.everyone(), TESSERA_HERE("meet"))->wait();
   });
@@ -89,7 +89,7 @@ TEST(Processes, AnErrorOfOneEndsAllWithItsMessage) {
 }
 
 TEST(Processes, DeathOfOneWakesTheOthersOnceItIsTold) {
-  testing::Processes processes(3, [](World& world) {
+  test::Processes processes(3, [](World& world) {
     world.set_step(5);
     for (;;)
       world.transport().barrier(world.everyone(), TESSERA_HERE("for ever"))->wait();
@@ -109,9 +109,9 @@ TEST(Processes, DeathOfOneWakesTheOthersOnceItIsTold) {
 }
 
 TEST(Processes, ShortageIsAnErrorAndNotASignal) {
-  testing::Processes processes(2, [](World& world) {
+  test::Processes processes(2, [](World& world) {
     if (world.rank() == 0)
-      world.transport().allocate(2 * testing::kTestArenaBytes, memory::Tag::Gradients);
+      world.transport().allocate(2 * test::kTestArenaBytes, memory::Tag::Gradients);
     world.transport().barrier(world.everyone(), TESSERA_HERE("meet"))->wait();
   });
 

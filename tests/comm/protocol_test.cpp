@@ -33,7 +33,7 @@ class Protocol : public ::testing::TestWithParam<std::string> {
     if (GetParam() == "threads")
       run_threads(ranks, fn);
     else
-      testing::run_shm_threads(ranks, fn);
+      test::run_shm_threads(ranks, fn);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Transports,

@@ -15,7 +15,7 @@
 #include "tessera/comm/transports/shm.h"
 #include "tessera/comm/watchdog.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 SharedFiles::SharedFiles(int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
@@ -123,4 +123,4 @@ void run_processes(int ranks, const std::function<void(comm::World&)>& fn) {
     EXPECT_EQ(processes.join(rank), 0) << "rank " << rank;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

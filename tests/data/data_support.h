@@ -18,7 +18,7 @@
 #include "tessera/base/files.h"
 #include "tessera/data/tokenizer.h"
 
-namespace tessera::data::testing {
+namespace tessera::data::test {
 
 namespace fs = std::filesystem;
 
@@ -167,4 +167,4 @@ inline ::testing::AssertionResult contains(const std::string& text, const std::s
   return ::testing::AssertionFailure() << "\"" << text << "\" has no \"" << part << "\"";
 }
 
-}  // namespace tessera::data::testing
+}  // namespace tessera::data::test

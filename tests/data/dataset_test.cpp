@@ -9,11 +9,11 @@
 namespace tessera::data {
 namespace {
 
-using testing::byte;
-using testing::contains;
-using testing::error_of;
-using testing::Folder;
-using testing::gpt2;
+using test::byte;
+using test::contains;
+using test::error_of;
+using test::Folder;
+using test::gpt2;
 using Ids = std::vector<std::int64_t>;
 
 /// One sample.

@@ -9,8 +9,8 @@
 namespace tessera::data {
 namespace {
 
-using testing::random_text;
-using testing::utf8_of;
+using test::random_text;
+using test::utf8_of;
 
 constexpr const char* kPattern =
     "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";

@@ -11,8 +11,8 @@ namespace tessera::data {
 namespace {
 
 using nlohmann::json;
-using testing::contains;
-using testing::random_text;
+using test::contains;
+using test::random_text;
 
 struct Read {
   std::optional<LineProblem> problem;

@@ -10,7 +10,7 @@
 namespace tessera::data {
 namespace {
 
-using testing::error_of;
+using test::error_of;
 
 std::vector<std::int64_t> order(std::int64_t size,
                                 std::uint64_t seed,

@@ -14,10 +14,10 @@
 namespace tessera::data {
 namespace {
 
-using testing::byte;
-using testing::error_of;
-using testing::Folder;
-using testing::gpt2;
+using test::byte;
+using test::error_of;
+using test::Folder;
+using test::gpt2;
 namespace fs = std::filesystem;
 
 /// TESSERA_CACHE points into a folder of the test's own.

@@ -12,10 +12,10 @@
 namespace tessera::data {
 namespace {
 
-using testing::bytes_of;
-using testing::contains;
-using testing::error_of;
-using testing::Folder;
+using test::bytes_of;
+using test::contains;
+using test::error_of;
+using test::Folder;
 using Ids = std::vector<std::int64_t>;
 
 /// An index in bytes, field by field, as docs/formats/tokens.md has it.

@@ -12,14 +12,14 @@
 namespace tessera::data {
 namespace {
 
-using testing::byte;
-using testing::bytes_of;
-using testing::contains;
-using testing::error_of;
-using testing::Folder;
-using testing::gpt2;
-using testing::ids_of;
-using testing::random_text;
+using test::byte;
+using test::bytes_of;
+using test::contains;
+using test::error_of;
+using test::Folder;
+using test::gpt2;
+using test::ids_of;
+using test::random_text;
 namespace fs = std::filesystem;
 using Paths = std::vector<std::filesystem::path>;
 using Documents = std::vector<std::vector<std::int32_t>>;

@@ -11,13 +11,13 @@ namespace tessera::data {
 namespace {
 
 using nlohmann::json;
-using testing::byte;
-using testing::contains;
-using testing::error_of;
-using testing::Folder;
-using testing::gpt2;
-using testing::ids_of;
-using testing::random_text;
+using test::byte;
+using test::contains;
+using test::error_of;
+using test::Folder;
+using test::gpt2;
+using test::ids_of;
+using test::random_text;
 using Ids = std::vector<std::int32_t>;
 
 std::string random_bytes(std::mt19937& random) {
@@ -37,7 +37,7 @@ struct SmallVocabulary {
     char32_t next = 0x100;
     for (int b = 0; b < 256; ++b) {
       const bool self = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-      vocab[testing::utf8_of(self ? static_cast<char32_t>(b) : next++)] = id++;
+      vocab[test::utf8_of(self ? static_cast<char32_t>(b) : next++)] = id++;
     }
     vocab["ab"] = id++;
     vocab["abab"] = id++;

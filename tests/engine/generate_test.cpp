@@ -13,7 +13,7 @@
 
 #include "tessera/engine/open_model.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 /// More than the tiny model's 16 positions twice over: the text is read anew on the way.
@@ -97,4 +97,4 @@ TEST_F(Samples, AreAllTheSameWhereNothingIsDrawn) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -14,7 +14,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 /// `work` for an engine on each rank, its weights new or from `resume`.
 inline void on_engines(const TinyRun& run,
@@ -39,4 +39,4 @@ inline void on_engines(const TinyRun& run,
   });
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -17,7 +17,7 @@
 #include "tessera/engine/launch.h"
 #include "tessera/models/weights_of.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 /// What a rank made of the model, and the memory of its weights.
@@ -202,4 +202,4 @@ TEST(OpenModels, AreRefusedInWordsThatNobodyKnowsAndInEightBitsOnSeveralRanks) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

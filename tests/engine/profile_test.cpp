@@ -15,7 +15,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 constexpr std::uint64_t kMuch = std::uint64_t{1} << 36;
@@ -116,4 +116,4 @@ TEST(MeasuredBlocks, OfAPlanThatDoesNotAskStayWhereTheyAre) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

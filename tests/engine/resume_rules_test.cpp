@@ -13,10 +13,10 @@
 namespace tessera::engine {
 namespace {
 
+using test::TinyRun;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::TinyRun;
 using ::testing::UnorderedElementsAre;
 
 /// What data stands for here: its fingerprints.

@@ -30,9 +30,9 @@ namespace tessera::engine {
 namespace {
 
 namespace fs = std::filesystem;
-using tessera::testing::Layout;
-using tessera::testing::on_engines;
-using tessera::testing::TinyRun;
+using tessera::test::Layout;
+using tessera::test::on_engines;
+using tessera::test::TinyRun;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

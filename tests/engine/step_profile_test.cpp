@@ -12,7 +12,7 @@
 
 #include <ATen/Parallel.h>
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -151,4 +151,4 @@ TEST(Roof, IsTheLowerOfTwoLines) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

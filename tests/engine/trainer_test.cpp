@@ -20,8 +20,8 @@
 namespace tessera::engine {
 namespace {
 
-using tessera::testing::on_engines;
-using tessera::testing::TinyRun;
+using tessera::test::on_engines;
+using tessera::test::TinyRun;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -17,8 +17,8 @@
 namespace tessera::engine {
 namespace {
 
-using testing::Layout;
-using testing::TinyRun;
+using test::Layout;
+using test::TinyRun;
 
 constexpr std::int64_t kSteps = 3;
 

@@ -16,7 +16,7 @@
 
 #include "tessera/checkpoint/checkpoint.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 /// Ranks 1 to 4 in each stage, pipelines, tensor parallelism in each mode, shared tokens, and
 /// products of these; the global batch is always 12 samples. A new kind of layout joins by being
@@ -190,4 +190,4 @@ class SavedRuns {
   std::map<std::string, std::vector<std::string>> digests_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -6,7 +6,7 @@
 
 #include <set>
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 /// Of a digest, names, types and shapes.
@@ -48,4 +48,4 @@ TEST(CheckpointMatrix, ARunGoesOnInAnotherLayoutAsIfNothingHadHappened) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -4,7 +4,7 @@
 // Every layout that saves with every layout that loads.
 #include "equivalence/checkpoint_matrix.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 TEST(CheckpointMatrixWhole, ARunGoesOnInAnyLayoutAsIfNothingHadHappened) {
@@ -17,4 +17,4 @@ TEST(CheckpointMatrixWhole, ARunGoesOnInAnyLayoutAsIfNothingHadHappened) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

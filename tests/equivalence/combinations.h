@@ -25,7 +25,7 @@
 #include "tessera/engine/verify.h"
 #include "tessera/planner/reference.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 struct Combination {
   /// Pipeline, tensor, sequence, context, data, ZeRO, schedule, precision, recompute, tied, even.
@@ -368,4 +368,4 @@ inline std::vector<CombinationResult> train_all(const std::vector<Combination>& 
   return out;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

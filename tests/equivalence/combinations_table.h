@@ -16,7 +16,7 @@
 
 #include "tessera/base/text.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 /// Values of how many dimensions stand together in the table, in every way that they can.
 constexpr int kTableStrength = 3;
@@ -137,4 +137,4 @@ inline std::string combinations_file() {
   return path == nullptr ? "" : path;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

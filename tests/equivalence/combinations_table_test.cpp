@@ -5,7 +5,7 @@
 // way that they can. tools/equivalence_table.sh makes docs/combinations.md of it.
 #include "equivalence/combinations_table.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 TEST(CombinationsTable, OfAnyThreeValuesEqualOneRankOrAreRefused) {
@@ -21,4 +21,4 @@ TEST(CombinationsTable, OfAnyThreeValuesEqualOneRankOrAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

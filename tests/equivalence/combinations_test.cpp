@@ -9,7 +9,7 @@
 
 #include "tessera/base/files.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 const std::vector<Combination>& cells_of_page() {
@@ -98,4 +98,4 @@ TEST(CombinationsPage, SaysOfEachWhatBecameOfItAndAtWhichCommit) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

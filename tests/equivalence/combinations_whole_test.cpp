@@ -6,7 +6,7 @@
 
 #include "equivalence/combinations_table.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 TEST(WholeCombinations, EqualOneRankOrAreRefused) {
@@ -32,4 +32,4 @@ TEST(WholeCombinations, EqualOneRankOrAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

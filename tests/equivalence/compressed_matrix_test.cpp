@@ -9,7 +9,7 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 /// Signs from the fourth update on.
@@ -75,4 +75,4 @@ TEST(CompressedInFp16, SkipsAnOverflowAlikeAndGoesOnWithSigns) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -21,7 +21,7 @@
 #include "tessera/engine/resume.h"
 #include "tessera/planner/memory.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 using ::testing::AllOf;
@@ -391,4 +391,4 @@ TEST(SignResume, TellsOfAnotherNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

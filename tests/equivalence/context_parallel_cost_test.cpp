@@ -10,7 +10,7 @@
 
 #include "tessera/planner/memory.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 constexpr std::int64_t kTokens = 16, kChannels = 128, kBatch = 2;
@@ -85,4 +85,4 @@ TEST(ContextParallelMemory, IsWhatWasPlanned) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

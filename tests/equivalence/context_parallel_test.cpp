@@ -12,7 +12,7 @@
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/checkpoint.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 std::vector<Layout> both(Layout layout) {
@@ -165,4 +165,4 @@ TEST(ContextParallelText, IsTheSameAsOnOneRank) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::test {
 
 /// Numbers every way in which values can stand in `strength` of the N dimensions.
 template <std::size_t N>
@@ -106,4 +106,4 @@ std::size_t left_out(const std::vector<C>& all, const std::vector<C>& chosen, in
   return static_cast<std::size_t>(std::count(missing.begin(), missing.end(), 1));
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -10,7 +10,7 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 const Layout kTwo = {.ranks = 4, .tensor = 4, .mode = "2d"};
@@ -161,4 +161,4 @@ TEST(GridText, IsTheSameAsOnOneRank) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

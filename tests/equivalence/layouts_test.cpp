@@ -9,7 +9,7 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 constexpr std::int64_t kSteps = 6;
@@ -127,4 +127,4 @@ TEST(MicroBatchSize, KeepsTheFirstGradientWithinRounding) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -20,7 +20,7 @@
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/planner/recipe.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 inline constexpr std::array kRanks = {2, 3, 4};
 inline constexpr std::array kPrecisions = {"fp32", "bf16", "fp16"};
@@ -129,4 +129,4 @@ inline std::vector<std::string> differences(const Cell& cell) {
   return out;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -5,7 +5,7 @@
 // matrix_whole_test.cpp runs all of it.
 #include "equivalence/matrix.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 TEST(Matrix, EveryPairOfValuesAgreesToTheBit) {
@@ -19,4 +19,4 @@ TEST(Matrix, EveryPairOfValuesAgreesToTheBit) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

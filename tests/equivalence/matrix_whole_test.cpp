@@ -7,7 +7,7 @@
 
 #include "equivalence/matrix.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 TEST(WholeMatrix, AgreesToTheBit) {
@@ -40,4 +40,4 @@ TEST(WholeMatrix, AgreesToTheBit) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -8,7 +8,7 @@
 
 #include "equivalence/matrix.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 constexpr std::int64_t kSteps = 3;
@@ -62,4 +62,4 @@ INSTANTIATE_TEST_SUITE_P(Registered,
                          [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -15,7 +15,7 @@
 #include "tessera/engine/launch.h"
 #include "tessera/nn/block.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 /// Three steps of `model` on the text of `run`.
 inline Trace train_own(const nn::Model& model, const TinyRun& run, const Layout& layout) {
@@ -56,4 +56,4 @@ inline Trace train_own(const nn::Model& model, const TinyRun& run, const Layout&
   return trace;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

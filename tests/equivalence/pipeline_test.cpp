@@ -19,7 +19,7 @@
 #include "tessera/engine/launch.h"
 #include "tessera/nn/functional.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 constexpr std::int64_t kSteps = 3;
@@ -361,4 +361,4 @@ TEST(Pipeline, SkipsOverflowsAlikeAndNamesTheSamePlace) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -12,7 +12,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/base/error.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 using ::testing::AllOf;
@@ -326,4 +326,4 @@ TEST(PureBf16, RulesThatLookAtWholeTensorsAreTheSameInEveryStage) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -7,7 +7,7 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 /// Trains to `stop`, resumes to `end` in `second`, and compares with the undisturbed run.
@@ -77,4 +77,4 @@ TEST(Resume, InBf16EqualsGoingOn) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

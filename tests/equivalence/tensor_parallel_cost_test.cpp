@@ -12,7 +12,7 @@
 
 #include "tessera/planner/memory.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 constexpr std::int64_t kB = 2, kT = 16, kC = 128;
@@ -122,4 +122,4 @@ TEST(TensorParallelMemory, IsWhatWasPlanned) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

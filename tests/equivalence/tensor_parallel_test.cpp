@@ -10,7 +10,7 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 std::vector<Layout> both(Layout layout) {
@@ -198,4 +198,4 @@ TEST(TensorParallelText, IsTheSameAsOnOneRank) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -16,7 +16,7 @@
 
 #include "tessera/nn/functional.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 // Legend: B batch, T tokens, C channels, F features, V vocabulary.
@@ -143,4 +143,4 @@ TEST(Terms, CountOnceWhereRanksShareALayer) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

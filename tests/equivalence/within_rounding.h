@@ -11,7 +11,7 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
-namespace tessera::testing {
+namespace tessera::test {
 
 // What the design promises; the loss at step 10, the gradient of the first step.
 inline constexpr double kLoss = 2e-5, kGradient = 2e-6;
@@ -149,4 +149,4 @@ inline void expect_checkpoints_read_by_all(const TinyRun& run, const std::vector
   }
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -16,7 +16,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 /// Of rank 0: the ledger after a step, and the traffic of the second step.
 struct Cost {
@@ -159,4 +159,4 @@ inline void expect_stages_keep_what_they_promise(int n) {
   }
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -7,7 +7,7 @@
 
 #include "tessera/planner/memory.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 TEST(ZeroMemory, OnTwoRanksIsWhatTheStagePromises) {
@@ -308,4 +308,4 @@ TEST(NarrowTraffic, IsHalfTheBytesOfTheGradients) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -4,7 +4,7 @@
 // Bytes that a rank keeps on one rank and on four; the slow suite looks at two.
 #include "equivalence/zero_cost.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 TEST(ZeroMemoryElsewhere, OnOneRankEveryStageIsTheSame) {
@@ -16,4 +16,4 @@ TEST(ZeroMemoryElsewhere, OnFourRanksIsWhatTheStagePromises) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -11,7 +11,7 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 constexpr std::int64_t kSteps = 4;
@@ -391,4 +391,4 @@ TEST(Resume, FromOneStageIntoEveryOther) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -163,12 +163,13 @@ TEST(AdafactorRule, SurvivesAGradientOfZeros) {
 }
 
 TEST(AdafactorRule, RefusesTwoRatesAndNone) {
-  EXPECT_THAT(make("Adafactor", R"({"lr": 0.001})").problems.list(), testing::SizeIs(1));
-  EXPECT_THAT(make("Adafactor", R"({"relative_step": false})").problems.list(), testing::SizeIs(1));
-  EXPECT_THAT(make("Adafactor", R"({"lr": 0.1, "relative_step": false, "warmup_init": true})")
+  EXPECT_THAT(make_rule("Adafactor", R"({"lr": 0.001})").problems.list(), testing::SizeIs(1));
+  EXPECT_THAT(make_rule("Adafactor", R"({"relative_step": false})").problems.list(),
+              testing::SizeIs(1));
+  EXPECT_THAT(make_rule("Adafactor", R"({"lr": 0.1, "relative_step": false, "warmup_init": true})")
                   .problems.list(),
               testing::SizeIs(1));
-  EXPECT_THAT(make("Adafactor", R"({"eps": [1e-30], "beta1": 1})").problems.list(),
+  EXPECT_THAT(make_rule("Adafactor", R"({"eps": [1e-30], "beta1": 1})").problems.list(),
               testing::SizeIs(2));
 }
 

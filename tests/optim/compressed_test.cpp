@@ -228,9 +228,10 @@ TEST(OneBitLamb, BringsMomentaToOneSize) {
 }
 
 TEST(OneBitLamb, RefusesBoundsThatCross) {
-  EXPECT_EQ(make("OneBitLamb", R"({"min_coeff": 2, "max_coeff": 1})").problems.list().size(), 1U);
-  EXPECT_EQ(make("OneBitLamb", R"({"factor_min": 5})").problems.list().size(), 1U);
-  EXPECT_EQ(make("OneBitLamb", R"({"coeff_beta": 1.0})").problems.list().size(), 1U);
+  EXPECT_EQ(make_rule("OneBitLamb", R"({"min_coeff": 2, "max_coeff": 1})").problems.list().size(),
+            1U);
+  EXPECT_EQ(make_rule("OneBitLamb", R"({"factor_min": 5})").problems.list().size(), 1U);
+  EXPECT_EQ(make_rule("OneBitLamb", R"({"coeff_beta": 1.0})").problems.list().size(), 1U);
 }
 
 std::string kinds(const CompressedRule& rule, std::int64_t last) {
@@ -290,8 +291,10 @@ TEST(ZeroOneAdam, GoesStepsOfItsOwnAndMeets) {
 
 TEST(SignRules, TakeDeepSpeedsNamesOfLibraries) {
   for (const std::string type : {"OneBitAdam", "OneBitLamb", "ZeroOneAdam"}) {
-    EXPECT_TRUE(make(type, R"({"cuda_aware": true, "comm_backend_name": "mpi"})").problems.empty());
-    EXPECT_EQ(make(type, R"({"comm_backend_name": "smoke"})").problems.list().size(), 1U) << type;
+    EXPECT_TRUE(
+        make_rule(type, R"({"cuda_aware": true, "comm_backend_name": "mpi"})").problems.empty());
+    EXPECT_EQ(make_rule(type, R"({"comm_backend_name": "smoke"})").problems.list().size(), 1U)
+        << type;
   }
 }
 

@@ -106,14 +106,14 @@ TEST_P(EveryRule, RefusesWrongParametersAtTheirPlaces) {
                                   "\"weight_decay\": -1",
                                   "\"maximize\": true",
                                   "\"max_grad_norm\": 1.0"}) {
-    const auto made = make(GetParam(), with(GetParam(), wrong));
+    const auto made = make_rule(GetParam(), with(GetParam(), wrong));
     ASSERT_EQ(made.problems.list().size(), 1U) << wrong;
     EXPECT_GT(made.problems.list()[0].place.line, 0) << wrong;
   }
 }
 
 TEST_P(EveryRule, SendsClippingToItsOwnKey) {
-  const auto made = make(GetParam(), with(GetParam(), "\"max_grad_norm\": 0.5"));
+  const auto made = make_rule(GetParam(), with(GetParam(), "\"max_grad_norm\": 0.5"));
 
   ASSERT_EQ(made.problems.list().size(), 1U);
   EXPECT_THAT(made.problems.list()[0].fix, testing::HasSubstr("\"gradient_clipping\": 0.5"));
@@ -122,9 +122,9 @@ TEST_P(EveryRule, SendsClippingToItsOwnKey) {
 TEST(RulesWithBetas, RefuseTheWrongNumberOfThemAndOnesOutOfRange) {
   int checked = 0;
   for (const std::string& type : rules().names()) {
-    if (!make(type, with(type, "\"betas\": [0.5, 0.5]")).problems.empty()) continue;
+    if (!make_rule(type, with(type, "\"betas\": [0.5, 0.5]")).problems.empty()) continue;
     for (const std::string wrong : {"[0.9, 1.0]", "[0.9]", "[-0.1, 0.9]", "0.9"}) {
-      const auto made = make(type, with(type, "\"betas\": " + wrong));
+      const auto made = make_rule(type, with(type, "\"betas\": " + wrong));
       EXPECT_EQ(made.problems.list().size(), 1U) << type << " " << wrong;
     }
     ++checked;

@@ -9,17 +9,17 @@
 
 namespace tessera::optim {
 
-struct Made {
+struct MadeSchedule {
   std::unique_ptr<Schedule> schedule;
   config::Problems problems;
 
   [[nodiscard]] double lr(std::int64_t update) const { return schedule->lr(update); }
 };
 
-inline Made make(const std::string& type,
-                 const std::string& params,
-                 const ScheduleContext& context = {.base_lr = 1e-3}) {
-  Made made;
+inline MadeSchedule make_schedule(const std::string& type,
+                                  const std::string& params,
+                                  const ScheduleContext& context = {.base_lr = 1e-3}) {
+  MadeSchedule made;
   config::Origins origins;
   made.schedule =
       schedule_factory(type)(json::parse(params, "config.json"), context, made.problems, origins);

@@ -54,9 +54,10 @@ TEST(MuSgdRule, MultipliesTheRateOfAllButHiddenMatrices) {
 
 TEST(MuRules, NeedBothWidths) {
   for (const std::string type : {"MuAdam", "MuAdamW", "MuSGD"}) {
-    EXPECT_THAT(make(type, "{}").problems.list(), testing::SizeIs(2)) << type;
-    EXPECT_THAT(make(type, R"({"hidden_size": 64})").problems.list(), testing::SizeIs(1)) << type;
-    const auto misspelt = make(type, R"({"hidden_size": 64, "base_hiden_size": 64})");
+    EXPECT_THAT(make_rule(type, "{}").problems.list(), testing::SizeIs(2)) << type;
+    EXPECT_THAT(make_rule(type, R"({"hidden_size": 64})").problems.list(), testing::SizeIs(1))
+        << type;
+    const auto misspelt = make_rule(type, R"({"hidden_size": 64, "base_hiden_size": 64})");
     std::string fixes;
     for (const auto& problem : misspelt.problems.list())
       fixes += problem.fix;

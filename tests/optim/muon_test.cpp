@@ -229,10 +229,10 @@ TEST(MuonRule, HasDeepSpeedsDefaultsWhereNothingIsSaid) {
 }
 
 TEST(MuonRule, RefusesTwoNamesThatDiffer) {
-  EXPECT_TRUE(make("Muon", R"({"eps": 1e-6, "adam_eps": 1e-6, "betas": [0.8, 0.9],
+  EXPECT_TRUE(make_rule("Muon", R"({"eps": 1e-6, "adam_eps": 1e-6, "betas": [0.8, 0.9],
                                "adam_betas": [0.8, 0.9]})")
                   .problems.empty());
-  const auto made = make("Muon", R"({"eps": 1e-6, "adam_eps": 1e-5, "betas": [0.8, 0.9],
+  const auto made = make_rule("Muon", R"({"eps": 1e-6, "adam_eps": 1e-5, "betas": [0.8, 0.9],
                                      "adam_betas": [0.8, 0.95], "fp32_optimizer_states": false,
                                      "ns_method": "svd"})");
   EXPECT_THAT(made.problems.list(), testing::SizeIs(4));
@@ -249,7 +249,7 @@ TEST(MuonRule, SurvivesAGradientOfZeros) {
 }
 
 TEST(MuonRule, RefusesWhatMakesNoSense) {
-  EXPECT_THAT(make("Muon", R"({"ns_coefficients": [1, 2], "momentum": 1, "adam_betas": [0.9],
+  EXPECT_THAT(make_rule("Muon", R"({"ns_coefficients": [1, 2], "momentum": 1, "adam_betas": [0.9],
                                "ns_steps": 0, "adjust_lr_fn": "orignal", "lr": 0})")
                   .problems.list(),
               testing::SizeIs(6));

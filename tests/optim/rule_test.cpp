@@ -31,7 +31,7 @@ float updated(const Rule& rule, float weight, float grad, bool decay) {
 }
 
 TEST(AdamRule, KeepsTwoMomentsAndReadsItsParameters) {
-  const auto made = make(
+  const auto made = make_rule(
       "adamw",
       R"({"lr": 5e-4, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.2, "torch_adam": true})");
 
@@ -44,22 +44,23 @@ TEST(AdamRule, KeepsTwoMomentsAndReadsItsParameters) {
 }
 
 TEST(AdamRule, FirstStepMovesByTheRateAgainstTheGradient) {
-  const auto made = make("AdamW", R"({"lr": 0.01, "weight_decay": 0})");
+  const auto made = make_rule("AdamW", R"({"lr": 0.01, "weight_decay": 0})");
 
   EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, true), 0.99, 1e-7);
   EXPECT_NEAR(updated(*made.rule, 1.0F, -3.0F, true), 1.01, 1e-7);
 }
 
 TEST(AdamRule, DecayActsOnlyWhereTheViewAsksForIt) {
-  const auto made = make("AdamW", R"({"lr": 0.01, "weight_decay": 0.5})");
+  const auto made = make_rule("AdamW", R"({"lr": 0.01, "weight_decay": 0.5})");
 
   EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, true), 1.0 - 0.005 - 0.01, 1e-7);
   EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, false), 1.0 - 0.01, 1e-7);
 }
 
 TEST(AdamRule, AdamDecaysTheWeightsUnlessToldToDecayTheGradient) {
-  const auto decoupled = make("Adam", R"({"lr": 0.01, "weight_decay": 0.5})");
-  const auto coupled = make("Adam", R"({"lr": 0.01, "weight_decay": 0.5, "adam_w_mode": false})");
+  const auto decoupled = make_rule("Adam", R"({"lr": 0.01, "weight_decay": 0.5})");
+  const auto coupled =
+      make_rule("Adam", R"({"lr": 0.01, "weight_decay": 0.5, "adam_w_mode": false})");
 
   EXPECT_NEAR(updated(*decoupled.rule, 1.0F, 3.0F, true), 1.0 - 0.005 - 0.01, 1e-7);
   EXPECT_NEAR(updated(*coupled.rule, 1.0F, 3.0F, true), 1.0 - 0.01, 1e-7);
@@ -69,7 +70,7 @@ TEST(AdamRule, AdamDecaysTheWeightsUnlessToldToDecayTheGradient) {
 TEST(AdamRule, AdamWDecaysTheWeightsWhateverItIsTold) {
   for (const std::string key : {"adam_w_mode", "adamw_mode"}) {
     const auto made =
-        make("AdamW", R"({"lr": 0.01, "weight_decay": 0.5, ")" + key + R"(": false})");
+        make_rule("AdamW", R"({"lr": 0.01, "weight_decay": 0.5, ")" + key + R"(": false})");
 
     ASSERT_TRUE(made.problems.empty());
     EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, true), 1.0 - 0.005 - 0.01, 1e-7) << key;
@@ -79,12 +80,12 @@ TEST(AdamRule, AdamWDecaysTheWeightsWhateverItIsTold) {
 TEST(RuleParameters, TakeTheArgumentsOfDeepSpeedsConstructors) {
   for (const std::string type :
        {"Adam", "AdamW", "FusedAdam", "CPUAdam", "Lion", "Adagrad", "Lamb", "FusedLAMB"}) {
-    EXPECT_TRUE(make(type, R"({"set_grad_none": true, "fp32_optimizer_states": true,
+    EXPECT_TRUE(make_rule(type, R"({"set_grad_none": true, "fp32_optimizer_states": true,
                                "amsgrad": false})")
                     .problems.empty())
         << type;
 
-    const auto refused = make(type, R"({"amsgrad": true, "fp32_optimizer_states": false})");
+    const auto refused = make_rule(type, R"({"amsgrad": true, "fp32_optimizer_states": false})");
 
     ASSERT_EQ(refused.problems.list().size(), 2U) << type;
     EXPECT_EQ(refused.problems.list()[0].path, "amsgrad");
@@ -96,8 +97,9 @@ TEST(RuleParameters, TakeTheArgumentsOfDeepSpeedsConstructors) {
 
 // Of DeepSpeed's Lion: lr 1e-3, betas (0.9, 0.999).
 TEST(LionRule, HasDeepSpeedsDefaults) {
-  const auto plain = make("Lion", "{}");
-  const auto spelled = make("Lion", R"({"lr": 1e-3, "betas": [0.9, 0.999], "weight_decay": 0})");
+  const auto plain = make_rule("Lion", "{}");
+  const auto spelled =
+      make_rule("Lion", R"({"lr": 1e-3, "betas": [0.9, 0.999], "weight_decay": 0})");
 
   EXPECT_DOUBLE_EQ(plain.rule->base_lr(), 1e-3);
   test::DrivenParam a(*plain.rule, vector_of(3), {1.0F, -2.0F, 0.5F});
@@ -111,7 +113,7 @@ TEST(LionRule, HasDeepSpeedsDefaults) {
 }
 
 TEST(AdamRule, ParametersThatAreAbsentKeepDefaults) {
-  const auto made = make("AdamW", "{}");
+  const auto made = make_rule("AdamW", "{}");
 
   EXPECT_TRUE(made.problems.empty());
   EXPECT_DOUBLE_EQ(made.rule->base_lr(), 1e-3);
@@ -119,7 +121,7 @@ TEST(AdamRule, ParametersThatAreAbsentKeepDefaults) {
 }
 
 TEST(AdamRule, AllProblemsAreToldWithTheirPlaces) {
-  const auto made = make(
+  const auto made = make_rule(
       "AdamW", "{\"lr\": \"fast\",\n \"betas\": [0.9],\n \"eps\": -1,\n \"wieght_decay\": 0.1}");
 
   EXPECT_EQ(made.problems.list().size(), 4U);
@@ -133,8 +135,10 @@ TEST(AdamRule, AllProblemsAreToldWithTheirPlaces) {
 
 TEST(AdamRule, AnswersToItsNamesElsewhereAndToBothSpellingsOfItsMode) {
   for (const std::string name : {"FusedAdam", "CPUAdam", "DeepSpeedCPUAdam", "HybridAdam"}) {
-    const auto coupled = make(name, R"({"lr": 0.01, "weight_decay": 0.5, "adamw_mode": false})");
-    const auto decoupled = make(name, R"({"lr": 0.01, "weight_decay": 0.5, "adamw_mode": true})");
+    const auto coupled =
+        make_rule(name, R"({"lr": 0.01, "weight_decay": 0.5, "adamw_mode": false})");
+    const auto decoupled =
+        make_rule(name, R"({"lr": 0.01, "weight_decay": 0.5, "adamw_mode": true})");
 
     ASSERT_TRUE(coupled.problems.empty()) << name;
     EXPECT_NEAR(updated(*coupled.rule, 1.0F, 3.0F, true), 1.0 - 0.01, 1e-7) << name;
@@ -143,30 +147,31 @@ TEST(AdamRule, AnswersToItsNamesElsewhereAndToBothSpellingsOfItsMode) {
 }
 
 TEST(AdamRule, RefusesAModeThatIsGivenTwiceAndDiffers) {
-  EXPECT_TRUE(make("Adam", R"({"adam_w_mode": false, "adamw_mode": false})").problems.empty());
-  EXPECT_EQ(make("Adam", R"({"adam_w_mode": true, "adamw_mode": false})").problems.list().size(),
-            1U);
+  EXPECT_TRUE(make_rule("Adam", R"({"adam_w_mode": false, "adamw_mode": false})").problems.empty());
+  EXPECT_EQ(
+      make_rule("Adam", R"({"adam_w_mode": true, "adamw_mode": false})").problems.list().size(),
+      1U);
 }
 
 TEST(SgdRule, RefusesNesterovWithoutMomentumOrWithDampening) {
-  EXPECT_EQ(make("SGD", R"({"nesterov": true})").problems.list().size(), 1U);
-  EXPECT_EQ(make("SGD", R"({"nesterov": true, "momentum": 0.9, "dampening": 0.1})")
+  EXPECT_EQ(make_rule("SGD", R"({"nesterov": true})").problems.list().size(), 1U);
+  EXPECT_EQ(make_rule("SGD", R"({"nesterov": true, "momentum": 0.9, "dampening": 0.1})")
                 .problems.list()
                 .size(),
             1U);
-  EXPECT_TRUE(make("SGD", R"({"nesterov": true, "momentum": 0.9})").problems.empty());
+  EXPECT_TRUE(make_rule("SGD", R"({"nesterov": true, "momentum": 0.9})").problems.empty());
 }
 
 TEST(MomentumRules, RefuseAMomentumOfOne) {
   for (const std::string type : {"SGD", "RMSprop", "LARS", "Muon"}) {
-    EXPECT_EQ(make(type, R"({"momentum": 1.0})").problems.list().size(), 1U) << type;
-    EXPECT_EQ(make(type, R"({"momentum": -0.1})").problems.list().size(), 1U) << type;
+    EXPECT_EQ(make_rule(type, R"({"momentum": 1.0})").problems.list().size(), 1U) << type;
+    EXPECT_EQ(make_rule(type, R"({"momentum": -0.1})").problems.list().size(), 1U) << type;
   }
-  EXPECT_EQ(make("RMSprop", R"({"alpha": 1.0})").problems.list().size(), 1U);
+  EXPECT_EQ(make_rule("RMSprop", R"({"alpha": 1.0})").problems.list().size(), 1U);
 }
 
 TEST(LambRule, RefusesClampsThatCross) {
-  EXPECT_EQ(make("Lamb", R"({"min_coeff": 2, "max_coeff": 1})").problems.list().size(), 1U);
+  EXPECT_EQ(make_rule("Lamb", R"({"min_coeff": 2, "max_coeff": 1})").problems.list().size(), 1U);
 }
 
 TEST(RuleNames, AreThese) {

@@ -17,13 +17,13 @@
 
 namespace tessera::optim {
 
-struct Made {
+struct MadeRule {
   std::unique_ptr<Rule> rule;
   config::Problems problems;
 };
 
-inline Made make(const std::string& type, const std::string& params) {
-  Made made;
+inline MadeRule make_rule(const std::string& type, const std::string& params) {
+  MadeRule made;
   config::Origins origins;
   made.rule = rule_factory(type)(json::parse(params, "config.json"), made.problems, origins);
   return made;
@@ -31,7 +31,7 @@ inline Made make(const std::string& type, const std::string& params) {
 
 /// Of parameters that are right.
 inline std::unique_ptr<Rule> rule_of(const std::string& type, const std::string& params) {
-  Made made = make(type, params);
+  MadeRule made = make_rule(type, params);
   made.problems.raise();
   return std::move(made.rule);
 }

@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Schedule, ConstantKeepsTheOptimizersRate) {
-  const auto made = make("", "{}", {.base_lr = 3e-4});
+  const auto made = make_schedule("", "{}", {.base_lr = 3e-4});
 
   EXPECT_DOUBLE_EQ(made.schedule->lr(1), 3e-4);
   EXPECT_DOUBLE_EQ(made.schedule->lr(1000), 3e-4);
@@ -27,9 +27,9 @@ TEST(Schedule, ConstantKeepsTheOptimizersRate) {
 }
 
 TEST(Schedule, WarmupCosineClimbsInALineAndEndsAtItsMinimum) {
-  const auto made = make("warmupcosine",
-                         R"({"initial_lr": 1e-5, "min_lr": 1e-4, "warmup_num_steps": 10})",
-                         {.base_lr = 1e-3, .max_steps = 110});
+  const auto made = make_schedule("warmupcosine",
+                                  R"({"initial_lr": 1e-5, "min_lr": 1e-4, "warmup_num_steps": 10})",
+                                  {.base_lr = 1e-3, .max_steps = 110});
 
   EXPECT_DOUBLE_EQ(made.schedule->lr(1), 1e-5);
   EXPECT_NEAR(made.schedule->lr(6), 1e-5 + 5 * (1e-3 - 1e-5) / 10, 1e-15);
@@ -86,12 +86,12 @@ TEST(Schedule, TheRunsLengthIsTheDefaultOfEveryTotal) {
             ? R"("warmup_num_steps": 10)"
             : "";
     const std::string other = needed(type) + short_warmup, comma = other.empty() ? "" : ", ";
-    const auto implied = make(type, "{" + other + "}", context);
-    const auto given = make(type, "{" + other + comma + "\"" + key + "\": 50}");
+    const auto implied = make_schedule(type, "{" + other + "}", context);
+    const auto given = make_schedule(type, "{" + other + comma + "\"" + key + "\": 50}");
     EXPECT_TRUE(implied.problems.empty() && given.problems.empty()) << type;
     EXPECT_EQ(implied.lr(47), given.lr(47)) << type;
     EXPECT_EQ(implied.lr(60), given.lr(60)) << type;
-    const auto longer = make(type, "{" + other + comma + "\"" + key + "\": 5000}");
+    const auto longer = make_schedule(type, "{" + other + comma + "\"" + key + "\": 5000}");
     EXPECT_NE(given.lr(60), longer.lr(60)) << type;
   }
 }
@@ -100,7 +100,7 @@ TEST(Schedule, EveryOneGivesFiniteRatesWithAsFewParametersAsItTakes) {
   for (const std::string& name : schedules().names()) {
     for (const std::int64_t max_steps : {0, 1, 2, 5, 50}) {
       const auto made =
-          make(name, "{" + needed(name) + "}", {.base_lr = 1e-3, .max_steps = max_steps});
+          make_schedule(name, "{" + needed(name) + "}", {.base_lr = 1e-3, .max_steps = max_steps});
 
       const bool fits = max_steps != 5 && max_steps != 2 && max_steps != 1;
       EXPECT_TRUE(made.problems.empty() || !fits) << name << " in " << max_steps;
@@ -122,10 +122,10 @@ TEST(Schedule, EveryOneIsDocumented) {
 }
 
 TEST(Schedule, WrongParametersAreAllToldWithTheirPlaces) {
-  const auto made =
-      make("WarmupLR",
-           "{\"warmup_max_lrr\": 1,\n \"warmup_type\": \"logg\",\n \"warmup_num_steps\": \"x\"}",
-           {.base_lr = 1e-3});
+  const auto made = make_schedule(
+      "WarmupLR",
+      "{\"warmup_max_lrr\": 1,\n \"warmup_type\": \"logg\",\n \"warmup_num_steps\": \"x\"}",
+      {.base_lr = 1e-3});
 
   ASSERT_EQ(made.problems.list().size(), 3U);
   EXPECT_THAT(
@@ -140,9 +140,9 @@ TEST(DeepSpeedSchedules, BeginAtTheBeginningAlone) {
        {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"}) {
     const std::string others = needed(type) + (needed(type).empty() ? "" : ", ");
     const ScheduleContext context{.base_lr = 1e-3, .max_steps = 2000};
-    const auto plain = make(type, "{" + needed(type) + "}", context);
-    const auto said = make(type, "{" + others + "\"last_batch_iteration\": -1}", context);
-    const auto later = make(type, "{" + others + "\"last_batch_iteration\": 99}", context);
+    const auto plain = make_schedule(type, "{" + needed(type) + "}", context);
+    const auto said = make_schedule(type, "{" + others + "\"last_batch_iteration\": -1}", context);
+    const auto later = make_schedule(type, "{" + others + "\"last_batch_iteration\": 99}", context);
 
     EXPECT_TRUE(said.problems.empty()) << type;
     EXPECT_EQ(said.lr(7), plain.lr(7)) << type;
@@ -162,7 +162,8 @@ class WrongParameters : public testing::TestWithParam<Wrong> {};
 TEST_P(WrongParameters, AreRefusedAtTheirPlace) {
   const Wrong& wrong = GetParam();
 
-  const auto made = make(wrong.type, "\n" + wrong.params, {.base_lr = 1e-3, .max_steps = 100});
+  const auto made =
+      make_schedule(wrong.type, "\n" + wrong.params, {.base_lr = 1e-3, .max_steps = 100});
 
   ASSERT_EQ(made.problems.list().size(), 1U);
   const auto& problem = made.problems.list().front();
@@ -267,8 +268,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"OneCycleLR", R"({"three_phase": true, "pct_start": 0.6})", "pct_start", "third"}));
 
 TEST(Schedule, AQuickTryMayEndWithinTheWarmupAndHasItsRates) {
-  const auto quick =
-      make("WarmupCosine", R"({"warmup_num_steps": 100})", {.base_lr = 1e-3, .max_steps = 5});
+  const auto quick = make_schedule(
+      "WarmupCosine", R"({"warmup_num_steps": 100})", {.base_lr = 1e-3, .max_steps = 5});
 
   EXPECT_TRUE(quick.problems.empty());
   EXPECT_DOUBLE_EQ(quick.lr(5), 4e-5);

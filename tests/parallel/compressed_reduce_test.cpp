@@ -209,7 +209,7 @@ std::vector<std::vector<float>> left_by(
 TEST(CompressedReduce, GivesTheSameBitsOverSharedMemoryAndOnEveryRank) {
   const auto threads = left_by(3, [](int ranks, const auto& fn) { comm::run_threads(ranks, fn); });
   const auto shared =
-      left_by(3, [](int ranks, const auto& fn) { testing::run_shm_threads(ranks, fn); });
+      left_by(3, [](int ranks, const auto& fn) { test::run_shm_threads(ranks, fn); });
 
   EXPECT_EQ(threads, shared);
   const auto mean = [&](std::size_t rank) {

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tessera::testing {
+namespace tessera::test {
 
 /// A line of /proc/self/status, in bytes.
 inline std::int64_t memory_line(const std::string& name) {
@@ -51,4 +51,4 @@ inline std::int64_t peak_growth(const std::function<bool()>& work) {
   return grown;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

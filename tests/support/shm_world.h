@@ -12,7 +12,7 @@
 
 #include "tessera/comm/world.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 /// Address space of an arena: small enough for a sanitizer's map of the address space.
 inline constexpr std::size_t kTestArenaBytes = std::size_t{1} << 30;
@@ -58,4 +58,4 @@ class Processes {
 /// Runs fn on `ranks` processes and expects all to end with 0.
 void run_processes(int ranks, const std::function<void(comm::World&)>& fn);
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

@@ -16,7 +16,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 namespace {
 
 /// Words in an order that a model can learn something from.
@@ -204,4 +204,4 @@ std::vector<std::pair<std::string, std::vector<float>>> TinyRun::first_gradient(
   return out;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

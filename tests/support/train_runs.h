@@ -12,7 +12,7 @@
 #include "tessera/base/files.h"
 #include "tessera/engine/engine.h"
 
-namespace tessera::testing {
+namespace tessera::test {
 
 /// What a training leaves: everything that a promise of equality speaks of.
 struct Trace {
@@ -73,4 +73,4 @@ class TinyRun {
   json::Value config_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::test

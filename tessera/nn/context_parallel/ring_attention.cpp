@@ -9,7 +9,7 @@
 #include "tessera/nn/context_parallel/attention.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/ops/attention_block.h"
-#include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::nn {
 namespace {
@@ -18,10 +18,6 @@ using namespace detail;
 
 /// Messages of the ring: keys and values, and their gradients.
 constexpr int kKeys = 0x7269, kKeyGradients = 0x726a;
-
-comm::Span span_of(const at::Tensor& x) {
-  return {x.data_ptr(), static_cast<std::size_t>(x.numel()), from_torch(x.scalar_type()), {}};
-}
 
 /// What this rank's queries do with the keys of one rank: queries from `first_query` on see the
 /// first `keys` of them.

@@ -5,16 +5,12 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/context_parallel/attention.h"
-#include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::nn {
 namespace {
 
 using namespace detail;
-
-comm::Span span_of(const at::Tensor& x) {
-  return {x.data_ptr(), static_cast<std::size_t>(x.numel()), from_torch(x.scalar_type()), {}};
-}
 
 /// Part j of x [P, ...] goes to rank j; what comes stands in rank order.
 at::Tensor all_to_all(const at::Tensor& x, const StepContext& context, const char* what) {

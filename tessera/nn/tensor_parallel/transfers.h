@@ -2,21 +2,15 @@
 // Tools of this folder's transfers; heavy headers, for .cpp files only.
 #pragma once
 
-#include <cstddef>
-
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
 
 #include "tessera/comm/world.h"
 #include "tessera/nn/step_context.h"
-#include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::nn::detail {
-
-inline comm::Span span_of(const at::Tensor& x) {
-  return {x.data_ptr(), static_cast<std::size_t>(x.numel()), from_torch(x.scalar_type()), {}};
-}
 
 inline comm::CallSite site(const StepContext& context, const char* what) {
   return TESSERA_HERE(fmt::format("{} of {}", what, context.block_name));

@@ -27,7 +27,7 @@ struct Options {
   }
 };
 
-struct Rule {
+struct StepRule {
   std::int64_t before = 0;  ///< the last rule has none
   double factor = 1.0;
 };
@@ -42,23 +42,23 @@ std::optional<T> parsed(std::string_view text) {
 }
 
 /// "factor:step", or "factor" alone for the last one.
-std::optional<Rule> parse_rule(const std::string& text, bool last) {
+std::optional<StepRule> parse_rule(const std::string& text, bool last) {
   const std::vector<std::string> parts = text::split(text, ':');
   if (parts.size() != (last ? 1U : 2U)) return std::nullopt;
   const auto factor = parsed<double>(text::trim(parts[0]));
   const auto before =
       last ? std::optional<std::int64_t>(0) : parsed<std::int64_t>(text::trim(parts[1]));
   if (!factor || *factor < 0.0 || !before) return std::nullopt;
-  return Rule{*before, *factor};
+  return StepRule{*before, *factor};
 }
 
-std::vector<Rule> parse_rules(const std::string& text,
-                              const json::Value& params,
-                              config::Problems& problems) {
-  std::vector<Rule> rules;
+std::vector<StepRule> parse_rules(const std::string& text,
+                                  const json::Value& params,
+                                  config::Problems& problems) {
+  std::vector<StepRule> rules;
   const auto refuse = [&](const std::string& what) {
     problems.add(place_of(params, kRules), kRules, what, "write it like \"1:10,0.1:20,0.01\"");
-    return std::vector<Rule>{{}};
+    return std::vector<StepRule>{{}};
   };
   const std::vector<std::string> parts = text::split(text, ',');
   for (const std::string& part : parts) {
@@ -83,7 +83,7 @@ std::unique_ptr<Schedule> make_piecewise_constant(const json::Value& params,
   const auto options = read_params<Options>(params, problems, origins);
   // What is missing or no string has been told.
   const auto rules = options.rules.empty() && !is_given(params, kRules)
-                         ? std::vector<Rule>{{}}
+                         ? std::vector<StepRule>{{}}
                          : parse_rules(options.rules, params, problems);
   return std::make_unique<Curve>(0, [rules, base_lr = context.base_lr](std::int64_t t) {
     for (std::size_t i = 0; i + 1 < rules.size(); ++i) {

@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 namespace {
@@ -22,13 +23,6 @@ constexpr int kFlow = 0x70000000;
 constexpr int kGradient = 0x71000000;
 
 const mesh::AxisSet kColumn = {mesh::Axis::Pp};
-
-comm::Span span_of(const at::Tensor& tensor) {
-  return {tensor.data_ptr(),
-          static_cast<std::size_t>(tensor.numel()),
-          from_torch(tensor.scalar_type()),
-          {}};
-}
 
 at::Tensor meta_like(const at::Tensor& tensor) {
   return at::empty(tensor.sizes(), tensor.options().device(at::kMeta));
