@@ -289,11 +289,14 @@ int run(const Wanted& wanted, const Common& common) {
   return kExitOk;
 }
 
-int convert(const std::vector<std::string>& line) {
+struct ConvertWords {
   std::string source, target, shard_size = "5GB";
   std::optional<std::string> dtype, to;
-  Wanted wanted;
+  bool overwrite = false;
   Common common;
+};
+
+bool parse(ConvertWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "convert",
       "Writes a model as others read it, or theirs as tessera does: a Hugging Face folder "
@@ -308,38 +311,51 @@ int convert(const std::vector<std::string>& line) {
        "start"});
   arguments.positional(
       "SRC",
-      &source,
+      &words.source,
       "A run, a checkpoint (of DeepSpeed, Megatron-LM, BMTrain, llm.c or a torch loop too), a "
       "Hugging Face folder or a file of weights");
-  arguments.positional("DST", &target, "A folder, or a file that ends in .bin, .pt or .pth");
+  arguments.positional("DST", &words.target, "A folder, or a file that ends in .bin, .pt or .pth");
   arguments.option("--to",
-                   &to,
+                   &words.to,
                    "hf (safetensors), torch, deepspeed-universal or tessera; hf unless DST is a "
                    "torch file");
-  arguments.option("--dtype", &dtype, "fp32, bf16 or fp16 for the float tensors; else as they are");
-  arguments.option("--shard-size", &shard_size, "Most bytes of a safetensors file: 500MB, 2GB");
-  arguments.flag(
-      "--overwrite", wanted.overwrite, "Replace what DST holds of an earlier conversion");
-  arguments.common(common, /*has_json=*/true);
-  if (!arguments.parse(line)) return kExitOk;
-  wanted.source = source;
-  wanted.target = fs::absolute(target).lexically_normal();
+  arguments.option(
+      "--dtype", &words.dtype, "fp32, bf16 or fp16 for the float tensors; else as they are");
+  arguments.option(
+      "--shard-size", &words.shard_size, "Most bytes of a safetensors file: 500MB, 2GB");
+  arguments.flag("--overwrite", words.overwrite, "Replace what DST holds of an earlier conversion");
+  arguments.common(words.common, /*has_json=*/true);
+  return arguments.parse(line);
+}
+
+Wanted wanted_of(const ConvertWords& words) {
+  Wanted wanted;
+  wanted.source = words.source;
+  wanted.overwrite = words.overwrite;
+  wanted.target = fs::absolute(words.target).lexically_normal();
   if (!wanted.target.has_filename()) wanted.target = wanted.target.parent_path();
-  if (dtype) wanted.dtype = read_dtype(*dtype);
-  wanted.shard_bytes = read_size(shard_size);
+  if (words.dtype) wanted.dtype = read_dtype(*words.dtype);
+  wanted.shard_bytes = read_size(words.shard_size);
   const bool torch_file = names_torch_file(wanted.target);
-  wanted.to = to ? read_to(*to) : torch_file ? To::Torch : To::HuggingFace;
-  TESSERA_REQUIRE(wanted.to == To::Torch || !torch_file,
-                  Config,
-                  fmt::format("--to {} writes a folder, and {} is named as a file", *to, target),
-                  "name a folder, or leave --to out");
+  wanted.to = words.to ? read_to(*words.to) : torch_file ? To::Torch : To::HuggingFace;
+  TESSERA_REQUIRE(
+      wanted.to == To::Torch || !torch_file,
+      Config,
+      fmt::format("--to {} writes a folder, and {} is named as a file", *words.to, words.target),
+      "name a folder, or leave --to out");
   const bool training = wanted.to == To::Universal || wanted.to == To::Tessera ||
                         optimizer_beside(wanted.target).has_value();
   TESSERA_REQUIRE(!training || !wanted.dtype,
                   Config,
                   "--dtype is for weights alone; optimizer state goes with fp32 masters",
                   "leave it out");
-  return run(wanted, common);
+  return wanted;
+}
+
+int convert(const std::vector<std::string>& line) {
+  ConvertWords words;
+  if (!parse(words, line)) return kExitOk;
+  return run(wanted_of(words), words.common);
 }
 
 TESSERA_COMMAND("convert", "write a model or training in another program's format", convert);
