@@ -43,6 +43,7 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
     IMPORTED_LOCATION ${_lib}/libtorch_cpu.so
     INTERFACE_LINK_LIBRARIES "Libtorch::c10;Libtorch::gomp"
     INTERFACE_COMPILE_OPTIONS -fopenmp
+    INTERFACE_COMPILE_DEFINITIONS NDEBUG  # its classes have more members without, which the library knows nothing of
     INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${_lib}:${Libtorch_ROOT_DIR}/nvidia/cu13/lib"
     INTERFACE_INCLUDE_DIRECTORIES
       "${Libtorch_ROOT_DIR}/torch/include;${Libtorch_ROOT_DIR}/torch/include/torch/csrc/api/include")

@@ -99,7 +99,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
 
 void on_end(const at::RecordFunction& op, at::ObserverContext* context) {
   const auto* clock = static_cast<Clock*>(context);
-  if (clock->log == nullptr) return;
+  if (clock == nullptr || clock->log == nullptr) return;  // none where the start has thrown
   const double seconds = now_s() - clock->begin;
   if (clock->outermost) {
     const std::string name = op.name();
