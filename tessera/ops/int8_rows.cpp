@@ -19,9 +19,21 @@ namespace {
 constexpr double kLargest = 127.0;
 /// Rows that are in fp32 at a time.
 constexpr std::int64_t kRows = 4096;
+/// Elements that make a share of work worth a thread.
+constexpr std::int64_t kGrainElements = 32768;
 
-at::Tensor widened(const at::Tensor& rows, const at::Tensor& scales, at::ScalarType dtype) {
-  return (rows.to(at::kFloat) * scales.unsqueeze(1)).to(dtype);
+at::Tensor widened(const at::Tensor& rows_NI, const at::Tensor& scales_N, at::ScalarType dtype) {
+  const at::Tensor rows = rows_NI.contiguous(), scales = cpu::plain_float(scales_N);
+  at::Tensor out = at::empty(rows.sizes(), dtype);
+  const cpu::Int8Widening all{.rows = rows.const_data_ptr<std::int8_t>(),
+                              .scales = scales.const_data_ptr<float>(),
+                              .columns = rows.size(1),
+                              .to = out.data_ptr()};
+  const auto kernel = cpu::kernels().widen_int8[cpu::float_of(out)];
+  cpu::parallel(rows.size(0),
+                kGrainElements / std::max<std::int64_t>(1, rows.size(1)),
+                [&](std::int64_t begin, std::int64_t end) { kernel(all, begin, end); });
+  return out;
 }
 
 }  // namespace
@@ -48,14 +60,7 @@ Int8Rows to_int8(const at::Tensor& weight_OI) {
 }
 
 at::Tensor from_int8(const Int8Rows& matrix, at::ScalarType dtype) {
-  at::Tensor out = at::empty(matrix.rows_OI.sizes(), dtype);
-  for (std::int64_t row = 0; row < out.size(0); row += kRows) {
-    const std::int64_t count = std::min(kRows, out.size(0) - row);
-    out.narrow(0, row, count)
-        .copy_(widened(
-            matrix.rows_OI.narrow(0, row, count), matrix.scales_O.narrow(0, row, count), dtype));
-  }
-  return out;
+  return widened(matrix.rows_OI, matrix.scales_O, dtype);
 }
 
 at::Tensor linear_int8(const at::Tensor& x_NI,

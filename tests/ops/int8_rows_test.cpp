@@ -80,8 +80,9 @@ TEST(Int8Rows, AreOffByHalfAScaleAtMost) {
   const at::Tensor error = (wide(narrow.rows_OI) * scales - wide(weight)).abs();
   EXPECT_TRUE((error <= scales * 0.5001).all().item<bool>());
   EXPECT_TRUE((narrow.rows_OI.abs().amax(1) == 127).all().item<bool>()) << "all bits are used";
-  EXPECT_TRUE(at::equal(from_int8(narrow, at::kFloat),
-                        narrow.rows_OI.to(at::kFloat) * narrow.scales_O.unsqueeze(1)));
+  const at::Tensor products = narrow.rows_OI.to(at::kFloat) * narrow.scales_O.unsqueeze(1);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    EXPECT_TRUE(at::equal(from_int8(narrow, dtype), products.to(dtype))) << dtype;
 }
 
 TEST(Int8Rows, OfZerosAreZeros) {

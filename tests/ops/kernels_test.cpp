@@ -138,6 +138,21 @@ TEST_P(KernelDtypes, AttentionOfOneQuery) {
   });
 }
 
+TEST_P(KernelDtypes, RowsOfEightBitsWidened) {
+  const at::Tensor rows = (random({kRows, kColumns}, 1) * 127).to(at::kChar),
+                   scales = random({kRows}, 2);
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor to = at::empty_like(this->x());
+    k.widen_int8[index()]({rows.const_data_ptr<std::int8_t>(),
+                           scales.const_data_ptr<float>(),
+                           kColumns,
+                           to.data_ptr()},
+                          0,
+                          kRows);
+    return to;
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes,
                          KernelDtypes,
                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf));

@@ -68,6 +68,13 @@ struct AttendGradRows {
   std::int64_t keys, first_visible;
   float scale;
 };
+/// Rows of eight-bit numbers as they are multiplied: to[r][c] = rows[r][c] * scales[r].
+struct Int8Widening {
+  const std::int8_t* rows;  // [rows, columns]
+  const float* scales;
+  std::int64_t columns;
+  void* to;
+};
 /// Vectors times the rows of a matrix: y[v][o] = (x[v] . weight[o]) * scales[o] + bias[o].
 struct RowProducts {
   const float* x;  // [vectors, inputs]
@@ -247,6 +254,8 @@ struct Kernels {
   /// Of outputs [begin, end), by the type of the matrix.
   void (*row_products[kFloats])(const RowProducts&, std::int64_t begin, std::int64_t end);
   void (*row_products_int8)(const RowProducts&, std::int64_t begin, std::int64_t end);
+  /// Rows [begin, end), by the type of what is written.
+  void (*widen_int8[kFloats])(const Int8Widening&, std::int64_t begin, std::int64_t end);
 };
 
 /// Of isa().
