@@ -37,18 +37,19 @@ int bench(const tessera::launch::RankInfo& info, int repetitions) {
       tessera::mesh::Mesh::data_parallel(info.world_size),
       tessera::comm::make_shm_transport(info.rank, info.arenas, info.arena_bytes, control),
       control);
-  tessera::comm::MeasureOptions options{.repetitions = repetitions, .ordinary = false};
+  tessera::comm::MeasureOptions options{.repetitions = repetitions};
   options.bytes = {std::size_t{1} << 20, std::size_t{16} << 20, std::size_t{256} << 20};
   tessera::comm::measure_collectives(
       world, options, [](const tessera::comm::CollectiveSpeed& speed) {
         const auto name = kNames.find(speed.operation);
         if (name == kNames.end()) return;
-        const std::string line = fmt::format(
-            R"({{"what": "tessera shm", "op": "{}", "mb": {}, "s": {:.6f}, "gbs": {:.2f}}})",
-            name->second,
-            speed.bytes >> 20,
-            speed.seconds,
-            speed.algorithm_bandwidth() / 1e9);
+        const std::string line =
+            fmt::format(R"({{"what": "{}", "op": "{}", "mb": {}, "s": {:.6f}, "gbs": {:.2f}}})",
+                        speed.in_regions ? "tessera shm" : "tessera shm, ordinary memory",
+                        name->second,
+                        speed.bytes >> 20,
+                        speed.seconds,
+                        speed.algorithm_bandwidth() / 1e9);
         std::printf("%s\n", line.c_str());
         std::fflush(stdout);
       });

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Collectives between two local ranks: ours over shared memory, and gloo's from PyTorch, by turns.
+# Collectives between two local ranks: ours over shared memory, in the transport's regions and in ordinary memory, plain loops
+# over shared memory that do no more than the sum or the copy, and gloo's from PyTorch, by turns.
 #
 # usage: bench/run_comm.sh [ROUNDS]        PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
 set -euo pipefail
@@ -11,9 +12,12 @@ bench=build/release/bin/comm_bench
 [[ -x $bench ]] || { echo "run_comm: $bench is not built; fix: tools/build.sh release comm_bench" >&2; exit 8; }
 [[ -x $peers ]] || { echo "run_comm: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2; exit 8; }
 results=$(mktemp)
-trap 'rm -f "$results"' EXIT
+limit=$(mktemp)
+trap 'rm -f "$results" "$limit"' EXIT
+gcc -O3 -march=native bench/peers/shm_limit.c -o "$limit" -lpthread
 for ((round = 1; round <= rounds; ++round)); do
   python3 bench/peers/quiet_run.py -- "$bench" | tee -a "$results"
+  python3 bench/peers/quiet_run.py -- "$limit" | tee -a "$results"
   python3 bench/peers/quiet_run.py -- env OMP_NUM_THREADS=1 "$peers" bench/peers/torch_coll.py | tee -a "$results"
 done
 python3 - "$results" <<'SUMMARY'
@@ -23,9 +27,11 @@ for line in open(sys.argv[1]):
     row = json.loads(line)
     if "gbs" in row:
         rates.setdefault((row["op"], row["mb"]), {}).setdefault(row["what"], []).append(row["gbs"])
-print("\n| operation | MB | tessera shm, GB/s | gloo, GB/s | ratio |\n|---|---|---|---|---|")
+print("\n| operation | MB | regions, GB/s | of plain loops | ordinary memory | of plain loops | gloo | regions / gloo |")
+print("|---|---|---|---|---|---|---|---|")
 for (op, mb), found in rates.items():
-    if len(found) == 2:
-        ours, theirs = (statistics.median(found[name]) for name in ("tessera shm", "gloo"))
-        print(f"| {op} | {mb} | {ours:.1f} | {theirs:.2f} | {ours / theirs:.1f} |")
+    if len(found) == 4:
+        ours, plain, loops, theirs = (statistics.median(found[name]) for name in (
+            "tessera shm", "tessera shm, ordinary memory", "shm_limit", "gloo"))
+        print(f"| {op} | {mb} | {ours:.1f} | {ours / loops:.2f} | {plain:.1f} | {plain / loops:.2f} | {theirs:.2f} | {ours / theirs:.1f} |")
 SUMMARY

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The 124M GPT-2 step on two threads, ours and torch.compile's by turns, beside its matrix products alone: bf16 and fp32 with
+# B=4 T=512, bf16 with B=2 T=1024.
+#
+# usage: bench/run_compiled.sh [ROUNDS]        PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
+#
+# A case of torch.compile takes a minute or two before its first step. PyTorch runs with the allocator settings that suit it
+# best; bench/peers/quiet_run.py says on standard error how much of the machine other processes took.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+rounds=${1:-1}
+peers=${PEERS:-$HOME/peers/bin/python}
+bench=build/release/bin/step_bench
+[[ -x $bench ]] || { echo "run_compiled: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
+[[ -x $peers ]] || { echo "run_compiled: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2; exit 8; }
+source bench/by_turns.sh
+
+# both NAME BATCH LENGTH OUR_TYPE THEIR_TYPE
+both() {
+  case_of "ours $1" "$bench" --ranks 1 --threads 2 --batch "$2" --length "$3" --dtype "$4" --steps 5
+  case_of "torch $1" env OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/pytorch_gpt2_train.py --dtype "$5" --attn sdpa \
+    --optim adamw_fused -B "$2" -T "$3" --steps 5 --threads 2 --compile
+}
+# products: tokens a second if the step were its matrix products alone, as libtorch makes them.
+products() {
+  OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/gemm_floor.py | sed -nE \
+    's/^torch\.(bfloat16|float32) sum .* tok\/s ([0-9]+)$/\1 {"tokens_per_s": \2}/p' | while read -r type line; do
+    printf 'products %s\t%s\n' "${type/bfloat16/bf16}" "$line" | sed 's/float32/fp32/' | tee -a "$results"
+  done
+}
+
+for ((round = 1; round <= rounds; ++round)); do
+  products
+  both bf16 4 512 bf16 autocast
+  both fp32 4 512 fp32 fp32
+  both "bf16 T=1024" 2 1024 bf16 autocast
+done
+
+python3 - "$results" <<'SUMMARY'
+import json, statistics, sys
+rates, peaks = {}, {}
+for row in open(sys.argv[1]):
+    name, line = row.rstrip("\n").split("\t")
+    result = json.loads(line)
+    rates.setdefault(name, []).append(result["tokens_per_s"])
+    peaks.setdefault(name, []).append(result.get("peak_mb", result.get("peak_rss_mb", 0)))
+median = {name: statistics.median(values) for name, values in rates.items()}
+print("\n| step | tokens/s | torch.compile | ratio | of the products alone | theirs | MB | theirs | ratio |\n|---|---|---|---|---|---|---|---|---|")
+for case in ("bf16", "fp32", "bf16 T=1024"):
+    ours, theirs = median["ours " + case], median["torch " + case]
+    floor = median["products " + case.split()[0]]
+    mine, their = (statistics.median(peaks[who + case]) for who in ("ours ", "torch "))
+    print(f"| {case} | {ours:.0f} | {theirs:.0f} | {ours / theirs:.2f} | {ours / floor:.2f} | {theirs / floor:.2f} | {mine:.0f} | {their:.0f} | {mine / their:.2f} |")
+SUMMARY
