@@ -16,7 +16,7 @@ trap 'rm -f "$results" "$stream"' EXIT
 gcc -O3 -march=native -ffast-math -mprefer-vector-width=512 -fopenmp bench/peers/stream.c -o "$stream" -lm
 
 for ((round = 1; round <= rounds; ++round)); do
-  case_of ours "$bench" 2
+  case_of ours "${tuned[@]}" "$bench" 2
   case_of torch env OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/pytorch_adamw.py 2
   case_of loop env OMP_NUM_THREADS=2 "$stream"
 done
