@@ -42,18 +42,18 @@ struct Wanted {
 };
 
 std::uint64_t read_size(const std::string& text) {
-  static const std::vector<std::pair<std::string, std::uint64_t>> kUnits = {{"", 1},
-                                                                            {"b", 1},
-                                                                            {"kb", 1'000},
-                                                                            {"mb", 1'000'000},
-                                                                            {"gb", 1'000'000'000},
-                                                                            {"kib", 1ULL << 10},
-                                                                            {"mib", 1ULL << 20},
-                                                                            {"gib", 1ULL << 30}};
+  static const std::vector<std::pair<std::string, std::uint64_t>> units = {{"", 1},
+                                                                           {"b", 1},
+                                                                           {"kb", 1'000},
+                                                                           {"mb", 1'000'000},
+                                                                           {"gb", 1'000'000'000},
+                                                                           {"kib", 1ULL << 10},
+                                                                           {"mib", 1ULL << 20},
+                                                                           {"gib", 1ULL << 30}};
   std::uint64_t count = 0, bytes = 0;
   const char* const last = text.data() + text.size();
   const auto [end, failed] = std::from_chars(text.data(), last, count);
-  for (const auto& [unit, factor] : kUnits) {
+  for (const auto& [unit, factor] : units) {
     if (failed == std::errc() && text::lower(std::string(end, last)) == unit &&
         !__builtin_mul_overflow(count, factor, &bytes) && bytes > 0) {
       return bytes;
@@ -75,12 +75,11 @@ DType read_dtype(const std::string& text) {
 }
 
 To read_to(const std::string& text) {
-  static const std::vector<std::string> kKnown = {"hf", "torch", "deepspeed-universal", "tessera"};
-  const auto found = std::find(kKnown.begin(), kKnown.end(), text);
-  if (found != kKnown.end()) return static_cast<To>(found - kKnown.begin());
-  throw Error(Error::Kind::Config,
-              fmt::format("unknown --to \"{}\"", text),
-              text::suggestion(text, kKnown));
+  static const std::vector<std::string> known = {"hf", "torch", "deepspeed-universal", "tessera"};
+  const auto found = std::find(known.begin(), known.end(), text);
+  if (found != known.end()) return static_cast<To>(found - known.begin());
+  throw Error(
+      Error::Kind::Config, fmt::format("unknown --to \"{}\"", text), text::suggestion(text, known));
 }
 
 bool names_torch_file(const fs::path& path) {
@@ -90,10 +89,10 @@ bool names_torch_file(const fs::path& path) {
 
 /// optimizer_000005.pth beside model_000005.pth: what a training loop of torch keeps of one step.
 std::optional<fs::path> optimizer_beside(const fs::path& target) {
-  static const std::regex kModel("model(_\\d{1,15}\\.(?:pth|pt))");
+  static const std::regex model("model(_\\d{1,15}\\.(?:pth|pt))");
   std::smatch match;
   const std::string name = target.filename().string();
-  if (!std::regex_match(name, match, kModel)) return std::nullopt;
+  if (!std::regex_match(name, match, model)) return std::nullopt;
   return target.parent_path() / ("optimizer" + match[1].str());
 }
 
@@ -307,8 +306,7 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
        "tessera convert my-gpt2 model.pt",
        "tessera convert runs/my model_000500.pth               with optimizer_000500.pth",
        "tessera convert runs/my ds --to deepspeed-universal",
-       "tessera convert deepspeed-run/ start --to tessera      then: train my.json --resume "
-       "start"});
+       "tessera convert deepspeed-run/ start --to tessera      then train with --resume start"});
   arguments.positional(
       "SRC",
       &words.source,

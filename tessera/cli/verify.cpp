@@ -336,7 +336,7 @@ std::string path_of(const VerifyWords& words, const ForeignFlags& foreign) {
                   Config,
                   fmt::format("two configurations: {} and {}", words.config, foreign.config),
                   "name one of them");
-  const std::string path = words.config.empty() ? foreign.config : words.config;
+  std::string path = words.config.empty() ? foreign.config : words.config;
   TESSERA_REQUIRE(!path.empty(),
                   Config,
                   "tessera verify: CONFIG is missing",

@@ -73,7 +73,7 @@ at::Tensor linear_int8(const at::Tensor& x_NI,
                   "linear_int8 of " + cpu::shape(x_NI) + " and " + cpu::shape(matrix.rows_OI),
                   "give both the same inner size");
   const OpScope scope("linear int8", [&] {
-    const double N = static_cast<double>(x_NI.numel() / I);
+    const double N = static_cast<double>(x_NI.numel()) / static_cast<double>(I);
     return OpWork{.flops = 2.0 * N * static_cast<double>(I * O),
                   .bytes = static_cast<double>(x_NI.nbytes() + matrix.rows_OI.nbytes()) +
                            N * static_cast<double>(O) * static_cast<double>(x_NI.element_size()),

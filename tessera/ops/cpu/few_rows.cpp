@@ -40,7 +40,8 @@ at::Tensor few_rows_linear(const at::Tensor& x_NI,
                   Shape,
                   "the product of " + shape(x_NI) + " and " + shape(weight_OI),
                   "expected a row-major matrix with one scale and one bias a row");
-  const at::Tensor x = plain_float(x_NI), y = at::empty({N, O}, x.options());
+  const at::Tensor x = plain_float(x_NI);
+  at::Tensor y = at::empty({N, O}, x.options());
   const at::Tensor scales = scales_O.defined() ? plain_float(scales_O) : at::Tensor();
   const at::Tensor bias = bias_O.defined() ? plain_float(bias_O) : at::Tensor();
   const RowProducts rows{.x = x.data_ptr<float>(),
