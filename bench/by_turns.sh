@@ -6,6 +6,19 @@ tuned=(env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
+# needs PROGRAM: $bench becomes that program of ours, $peers the Python that has PyTorch; ends the script where one is missing.
+needs() {
+  local script
+  script=$(basename "$0" .sh)
+  bench=build/release/bin/$1
+  peers=${PEERS:-$HOME/peers/bin/python}
+  [[ -x $bench ]] || { echo "$script: $bench is not built; fix: tools/build.sh release $1" >&2; exit 8; }
+  [[ -x $peers ]] || {
+    echo "$script: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2
+    exit 8
+  }
+}
+
 # case_of NAME COMMAND...: runs it and keeps its JSON line under the name.
 case_of() {
   local name=$1 line

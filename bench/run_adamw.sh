@@ -6,11 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-3}
-peers=${PEERS:-$HOME/peers/bin/python}
-bench=build/release/bin/adamw_bench
-[[ -x $bench ]] || { echo "run_adamw: $bench is not built; fix: tools/build.sh release adamw_bench" >&2; exit 8; }
-[[ -x $peers ]] || { echo "run_adamw: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2; exit 8; }
 source bench/by_turns.sh
+needs adamw_bench
 stream=$(mktemp)
 trap 'rm -f "$results" "$stream"' EXIT
 gcc -O3 -march=native -ffast-math -mprefer-vector-width=512 -fopenmp bench/peers/stream.c -o "$stream" -lm

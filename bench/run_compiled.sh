@@ -10,11 +10,8 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-1}
-peers=${PEERS:-$HOME/peers/bin/python}
-bench=build/release/bin/step_bench
-[[ -x $bench ]] || { echo "run_compiled: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
-[[ -x $peers ]] || { echo "run_compiled: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2; exit 8; }
 source bench/by_turns.sh
+needs step_bench
 
 # both NAME BATCH LENGTH OUR_TYPE THEIR_TYPE
 both() {

@@ -8,11 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-2}
-peers=${PEERS:-$HOME/peers/bin/python}
-bench=build/release/bin/generate_bench
-[[ -x $bench ]] || { echo "run_generate: $bench is not built; fix: tools/build.sh release generate_bench" >&2; exit 8; }
-[[ -x $peers ]] || { echo "run_generate: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2; exit 8; }
 source bench/by_turns.sh
+needs generate_bench
 
 for ((round = 1; round <= rounds; ++round)); do
   for batch in 1 4; do

@@ -9,11 +9,8 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-3}
-peers=${PEERS:-$HOME/peers/bin/python}
-bench=build/release/bin/step_bench
-[[ -x $bench ]] || { echo "run_step: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
-[[ -x $peers ]] || { echo "run_step: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2; exit 8; }
 source bench/by_turns.sh
+needs step_bench
 theirs=(bench/peers/pytorch_gpt2_train.py --dtype autocast --attn sdpa --optim adamw_fused -B 4 -T 512 --steps 5)
 
 for ((round = 1; round <= rounds; ++round)); do
