@@ -195,6 +195,9 @@ class Head final : public nn::Objective {
     if (labels.is_meta()) return {static_cast<double>(labels.numel())};
     return {labels.ne(ops::kIgnoreLabel).sum().item<double>()};
   }
+  [[nodiscard]] std::int64_t samples_at_once(const Batch& batch) const override {
+    return ops::samples_of_logits(batch.tensor("labels").size(1), weight_->tensor().size(0));
+  }
 
  private:
   Gpt2Shape shape_;

@@ -41,6 +41,20 @@ inline at::Tensor matrix(const at::Tensor& weight) {
   return weight.view({-1, weight.size(-1)});
 }
 
+/// Makes a tensor again, with the same bits, out of what its own node has saved: until the backward
+/// of that node. Whoever needs such a tensor in backward saves this instead. Source: the cheap
+/// operators of Chen et al. 2016, "Training deep nets with sublinear memory cost".
+using Again = std::function<at::Tensor()>;
+/// If `x` was made by a node of type N, which has again(AutogradContext*); else empty.
+template <class N>
+Again again_by(const at::Tensor& x) {
+  auto node = std::dynamic_pointer_cast<torch::autograd::CppNode<N>>(x.grad_fn());
+  if (node == nullptr) return {};
+  return [node = std::move(node)] { return N::again(&node->ctx_); };
+}
+Again activation_again(const at::Tensor& x);
+Again layer_norm_again(const at::Tensor& x);
+
 /// Makes a weight gradient now, or later when the schedule defers them. `make` calls
 /// GradSink::written() itself.
 inline void weight_gradient(StepContext& context, std::function<void()> make) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/block.h"
 
+#include <ATen/core/Tensor.h>
+
 #include "tessera/base/error.h"
 
 namespace tessera::nn {
@@ -17,6 +19,14 @@ const at::Tensor& Batch::tensor(std::string_view name) const {
 
 void Batch::set(std::string name, at::Tensor value) {
   tensors_.insert_or_assign(std::move(name), std::move(value));
+}
+
+Batch Batch::samples(std::int64_t first, std::int64_t count) const {
+  Batch part;
+  for (const auto& [name, tensor] : tensors_)
+    part.set(name, tensor.narrow(0, first, count));
+  part.sample_ids.assign(sample_ids.begin() + first, sample_ids.begin() + first + count);
+  return part;
 }
 
 namespace {

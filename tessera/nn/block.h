@@ -54,6 +54,8 @@ class Batch {
     return tensors_;
   }
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(sample_ids.size()); }
+  /// `count` of its samples from `first` on; shares their memory.
+  [[nodiscard]] Batch samples(std::int64_t first, std::int64_t count) const;
   std::vector<std::int64_t> sample_ids;
 
  private:
@@ -102,6 +104,11 @@ class Objective : public Block {
  public:
   /// This micro-batch's share of each denominator (labels that count). Pure.
   [[nodiscard]] virtual std::vector<double> denominators(const Batch& batch) const = 0;
+  /// In training it runs together with its backward, for at most so many samples of `batch` at a
+  /// time, so that what it makes of a whole vocabulary exists for these alone; 0: all of them. Say
+  /// less than all only where the terms are sums over samples and every tensor of the flow has a
+  /// row for each.
+  [[nodiscard]] virtual std::int64_t samples_at_once(const Batch& /*batch*/) const { return 0; }
 };
 
 struct BlockSpec {

@@ -15,15 +15,15 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
     const Param* weight;
     const Param* bias;
     StepContext* context;
+    double eps;
   };
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x,
                             const at::Tensor& weight,
                             const at::Tensor& bias,
-                            double eps,
                             Use use) {
-    const ops::LayerNormOut out = ops::layer_norm(rows(x), weight, bias, eps);
-    node->save_for_backward({x, weight, out.mean_N, out.rstd_N});
+    const ops::LayerNormOut out = ops::layer_norm(rows(x), weight, bias, use.eps);
+    node->save_for_backward({x, weight, out.mean_N, out.rstd_N, bias});
     keep(node, use);
     return out.y_NC.view(x.sizes());
   }
@@ -46,11 +46,17 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
       });
       const at::Tensor dx = ops::layer_norm_backward(
           rows(grads[0]), rows(x), saved[2], saved[3], saved[1], {}, false, {}, false);
-      return {dx.view(x.sizes()), {}, {}, {}, {}};
+      return {dx.view(x.sizes()), {}, {}, {}};
     }
     const at::Tensor dx =
         sums(rows(grads[0]), rows(x), saved[2], saved[3], saved[1], wants_weight, wants_bias, use);
-    return {dx.view(x.sizes()), {}, {}, {}, {}};
+    return {dx.view(x.sizes()), {}, {}, {}};
+  }
+
+  static at::Tensor again(AutogradContext* node) {
+    const auto saved = node->get_saved_variables();
+    return ops::layer_norm(rows(saved[0]), saved[1], saved[4], kept<Use>(node).eps)
+        .y_NC.view(saved[0].sizes());
   }
 
   static at::Tensor sums(const at::Tensor& dy,
@@ -87,7 +93,11 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       StepContext& context) {
   if (context.on_grid()) return grid::layer_norm(x_BTC, weight, bias, eps, context);
   return LayerNormNode::apply(
-      x_BTC, weight.tensor(), bias.tensor(), eps, LayerNormNode::Use{&weight, &bias, &context});
+      x_BTC, weight.tensor(), bias.tensor(), LayerNormNode::Use{&weight, &bias, &context, eps});
+}
+
+detail::Again detail::layer_norm_again(const at::Tensor& x) {
+  return again_by<LayerNormNode>(x);
 }
 
 }  // namespace tessera::nn

@@ -18,6 +18,9 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     const Param* weight;
     const Param* bias;
     StepContext* context;
+    Again again;  // makes x; empty: x is saved
+    std::vector<std::int64_t> sizes = {};
+    at::ScalarType dtype = {};
   };
   // Weight and bias are inputs, so that autograd reaches this node through them. Its edges are
   // those of the tensors that are there: the bias has the third, if any.
@@ -27,8 +30,12 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
                             const std::optional<at::Tensor>& bias,
                             std::optional<at::ScalarType> out_dtype,
                             Use use) {
-    node->save_for_backward({x, weight});
-    keep(node, use);
+    use.sizes = x.sizes().vec();
+    use.dtype = x.scalar_type();
+    // Only the weight's gradient needs x.
+    const bool saves = weight.requires_grad() && !use.again;
+    node->save_for_backward({weight, saves ? x : at::Tensor()});
+    keep(node, std::move(use));
     const at::Tensor y =
         ops::linear(rows(x), matrix(weight), bias ? bias->view({-1}) : at::Tensor(), out_dtype);
     auto sizes = x.sizes().vec();
@@ -38,12 +45,15 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
 
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const auto saved = node->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1];
-    const at::Tensor dy = rows(grads[0]).to(x.scalar_type());
-    const Use use = kept<Use>(node);
+    const at::Tensor& weight = saved[0];
+    const Use& use = kept<Use>(node);
+    const at::Tensor dy = rows(grads[0]).to(use.dtype);
     at::Tensor dx;
-    if (node->needs_input_grad(0)) dx = ops::linear_input_grad(dy, matrix(weight)).view(x.sizes());
+    if (node->needs_input_grad(0)) {
+      dx = ops::linear_input_grad(dy, matrix(weight)).view(use.sizes);
+    }
     if (node->needs_input_grad(1)) {
+      const at::Tensor x = use.again ? use.again() : saved[1];
       weight_gradient(*use.context,
                       [dy, x, w = use.weight] { write_weight(dy, rows(x), w->grad()); });
     }
@@ -74,17 +84,23 @@ at::Tensor int8_linear(const at::Tensor& x,
                           out_dtype);
 }
 
-/// With the part of the weight that this rank holds.
+Again again_of(const at::Tensor& x) {
+  Again again = activation_again(x);
+  return again ? again : layer_norm_again(x);
+}
+
+/// With the part of the weight that this rank holds. `again` makes x; empty: x is kept.
 at::Tensor local_linear(const at::Tensor& x,
                         const Param& weight,
                         const Param* bias,
                         std::optional<at::ScalarType> out_dtype,
-                        StepContext& context) {
+                        StepContext& context,
+                        Again again = {}) {
   return LinearNode::apply(x,
                            weight.tensor(),
                            bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
                            out_dtype,
-                           LinearNode::Use{&weight, bias, &context});
+                           LinearNode::Use{&weight, bias, &context, std::move(again)});
 }
 
 }  // namespace
@@ -99,14 +115,19 @@ at::Tensor linear(const at::Tensor& x,
     case one_d::Cut::None:
       break;
     case one_d::Cut::Outputs:
-      return local_linear(one_d::enter(x, context), weight, bias, std::nullopt, context);
+      return local_linear(one_d::enter(x, context),
+                          weight,
+                          bias,
+                          std::nullopt,
+                          context,
+                          context.cuts_tokens() ? Again() : again_of(x));
     case one_d::Cut::Inputs: {
-      const at::Tensor y =
-          one_d::leave(local_linear(x, weight, nullptr, std::nullopt, context), context);
+      const at::Tensor y = one_d::leave(
+          local_linear(x, weight, nullptr, std::nullopt, context, again_of(x)), context);
       return bias == nullptr ? y : one_d::add_bias(y, *bias, context);
     }
   }
-  return local_linear(x, weight, bias, std::nullopt, context);
+  return local_linear(x, weight, bias, std::nullopt, context, again_of(x));
 }
 
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context) {

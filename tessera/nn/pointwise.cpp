@@ -22,6 +22,9 @@ struct ActivateNode : torch::autograd::Function<ActivateNode> {
     const at::Tensor x = node->get_saved_variables()[0];
     return {ops::activate_backward(grads[0].contiguous(), x, kept<ops::Activation>(node)), {}};
   }
+  static at::Tensor again(AutogradContext* node) {
+    return ops::activate(node->get_saved_variables()[0], kept<ops::Activation>(node));
+  }
 };
 
 struct DropoutNode : torch::autograd::Function<DropoutNode> {
@@ -86,6 +89,10 @@ struct SplitHeadsNode : torch::autograd::Function<SplitHeadsNode> {
 };
 
 }  // namespace
+
+detail::Again detail::activation_again(const at::Tensor& x) {
+  return again_by<ActivateNode>(x);
+}
 
 at::Tensor activate(const at::Tensor& x, ops::Activation activation) {
   return ActivateNode::apply(x, activation);

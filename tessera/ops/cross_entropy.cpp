@@ -92,6 +92,13 @@ std::int64_t logits_rows_at_once(at::ScalarType dtype,
   return std::min(rows, std::max(kLeast, kElements / vocab / kLeast * kLeast));
 }
 
+std::int64_t samples_of_logits(std::int64_t tokens, std::int64_t vocab) {
+  // Products of fewer rows are slower: each reads the table, and its gradient adds to all of it.
+  constexpr std::int64_t kRows = 1024, kElements = 1 << 25;
+  if (tokens <= 0 || vocab <= 0) return 1;
+  return std::max((kRows + tokens - 1) / tokens, kElements / vocab / tokens);
+}
+
 CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                      const at::Tensor& weight_VC,
                                      const at::Tensor& labels_N,

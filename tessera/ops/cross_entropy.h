@@ -30,6 +30,8 @@ std::int64_t logits_rows_at_once(at::ScalarType dtype,
                                  std::int64_t rows,
                                  std::int64_t vocab,
                                  bool want_grad);
+/// Samples of `tokens` each whose gradients of logits should exist at a time.
+std::int64_t samples_of_logits(std::int64_t tokens, std::int64_t vocab);
 /// The same of logits = x_NC weight_VC^T, which are fp32 and, where that is cheap, exist for some
 /// rows at a time. dlogits in bf16 where x is bf16, so that they need no second pass; else fp32.
 CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,

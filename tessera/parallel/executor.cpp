@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/executor.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -163,7 +164,7 @@ void Executor::act(const Action& action, Micro& micro, const StepInput& input, S
 
 bool Executor::runs_again(int block) const {
   const auto b = static_cast<std::size_t>(block);
-  return block + 1 < model_.num_blocks() && b < recompute_.blocks.size() && recompute_.blocks[b];
+  return !is_objective(block) && b < recompute_.blocks.size() && recompute_.blocks[b];
 }
 
 /// The micro-batch in the chunk of another part, if that stands on this stage too.
@@ -206,16 +207,12 @@ void Executor::forward(const Action& action,
     Saved saved;
     nn::Flow in = detached(flow, saved.inputs);
     saved.again = runs_again(b);
-    if (saved.again) saved.in = in;
-    saved.out = named(model_.name(b), "forward", [&] {
-      return model_.block(b).forward(std::move(in), micro.batch, micro.context);
-    });
-    double& loss = output.block_losses[static_cast<std::size_t>(action.micro) *
-                                           static_cast<std::size_t>(model_.num_blocks()) +
-                                       static_cast<std::size_t>(b)];
-    for (const nn::Term& term : saved.out.terms) {
-      const double denominator = output.denominators.at(static_cast<std::size_t>(term.denominator));
-      loss += denominator == 0 ? 0.0 : term.weight * term.sum.item<double>() / denominator;
+    if (saved.again || is_objective(b)) saved.in = in;
+    if (!is_objective(b)) {
+      saved.out = named(model_.name(b), "forward", [&] {
+        return model_.block(b).forward(std::move(in), micro.batch, micro.context);
+      });
+      add_losses(run, saved.out, output);
     }
     flow = saved.out.flow;
     pass.saved.push_back(std::move(saved));
@@ -227,10 +224,20 @@ void Executor::forward(const Action& action,
   (next != nullptr ? next->flow : pass.flow) = std::move(flow);
 }
 
+void Executor::add_losses(const BlockRun& run, const nn::Outcome& out, StepOutput& output) const {
+  double& loss = output.block_losses[static_cast<std::size_t>(run.micro) *
+                                         static_cast<std::size_t>(model_.num_blocks()) +
+                                     static_cast<std::size_t>(run.block)];
+  for (const nn::Term& term : out.terms) {
+    const double denominator = output.denominators.at(static_cast<std::size_t>(term.denominator));
+    loss += denominator == 0 ? 0.0 : term.weight * term.sum.item<double>() / denominator;
+  }
+}
+
 void Executor::backward(const Action& action,
                         Micro& micro,
                         const StepInput& input,
-                        const StepOutput& output) {
+                        StepOutput& output) {
   Pass& pass = micro.passes[static_cast<std::size_t>(action.chunk)];
   const bool inputs_only = action.kind == Do::BackwardInputs;
   std::vector<at::Tensor> flow_grads = std::exchange(pass.grads, {});
@@ -250,14 +257,12 @@ void Executor::backward(const Action& action,
     }
     PutOff put_off{b, {}, {}};
     micro.context.set_deferring(inputs_only);
-    flow_grads = named(model_.name(b), "backward", [&] {
-      return backward_block(b,
-                            saved,
-                            flow_grads,
-                            output.denominators,
-                            input.loss_scale,
-                            inputs_only ? &put_off : nullptr);
-    });
+    const BackwardOf of{b, input.loss_scale, inputs_only ? &put_off : nullptr};
+    if (is_objective(b)) {
+      flow_grads = run_objective(of, saved, micro, run, output);
+    } else {
+      flow_grads = backward_block(of, saved, flow_grads, output.denominators);
+    }
     if (inputs_only) {
       put_off.work = micro.context.take_deferred();
       pass.put_off.push_back(std::move(put_off));
@@ -267,6 +272,48 @@ void Executor::backward(const Action& action,
   }
   Pass* const before = neighbour(micro, part_of(action) - 1);
   (before != nullptr ? before->grads : pass.grads) = std::move(flow_grads);
+}
+
+/// Forward and backward of the objective, for some samples after the others.
+std::vector<at::Tensor> Executor::run_objective(
+    const BackwardOf& of, Saved& saved, Micro& micro, const BlockRun& run, StepOutput& output) {
+  const std::int64_t samples = micro.batch.size();
+  std::int64_t step = model_.objective().samples_at_once(micro.batch);
+  // A grid's ranks have shares of the samples, but labels of all.
+  if (step <= 0 || micro.context.on_grid()) step = samples;
+  std::vector<at::Tensor> grads(saved.inputs.size());
+  for (std::int64_t first = 0; first < samples; first += step) {
+    const std::int64_t count = std::min(step, samples - first);
+    const bool all = count == samples;
+    const nn::Batch some = all ? nn::Batch() : micro.batch.samples(first, count);
+    const nn::Batch& batch = all ? micro.batch : some;
+    micro.context.batch = &batch;
+    Saved part;
+    nn::Flow in = saved.in;
+    if (!all) {
+      for (auto* tensors : {&in.diff, &in.fixed}) {
+        for (at::Tensor& tensor : *tensors)
+          tensor = tensor.narrow(0, first, count);
+      }
+    }
+    in = detached(in, part.inputs);
+    part.out = named(model_.name(of.block), "forward", [&] {
+      const at::AutoGradMode grad(true);
+      return model_.block(of.block).forward(std::move(in), batch, micro.context);
+    });
+    add_losses(run, part.out, output);
+    std::vector<at::Tensor> of_part = backward_block(of, part, {}, output.denominators);
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      if (all || !of_part[i].defined()) {
+        grads[i] = of_part[i];
+        continue;
+      }
+      if (!grads[i].defined()) grads[i] = at::empty_like(saved.inputs[i]);
+      grads[i].narrow(0, first, count).copy_(of_part[i]);
+    }
+  }
+  micro.context.batch = &micro.batch;
+  return grads;
 }
 
 void Executor::backward_weights(const Action& action, Micro& micro, int num_micros) {
@@ -289,12 +336,10 @@ void Executor::backward_weights(const Action& action, Micro& micro, int num_micr
   }
 }
 
-std::vector<at::Tensor> Executor::backward_block(int block,
+std::vector<at::Tensor> Executor::backward_block(const BackwardOf& of,
                                                  Saved& saved,
                                                  const std::vector<at::Tensor>& flow_grads,
-                                                 const std::vector<double>& denominators,
-                                                 double loss_scale,
-                                                 PutOff* put_off) {
+                                                 const std::vector<double>& denominators) {
   std::vector<at::Tensor> roots, root_grads;
   for (std::size_t i = 0; i < saved.out.flow.diff.size(); ++i) {
     // An output that nobody used, or that does not depend on anything trainable, has no gradient to
@@ -309,30 +354,32 @@ std::vector<at::Tensor> Executor::backward_block(int block,
     const double denominator = denominators.at(static_cast<std::size_t>(term.denominator));
     if (!term.sum.requires_grad()) continue;
     roots.push_back(term.sum);
-    root_grads.push_back(
-        at::full_like(term.sum, denominator == 0 ? 0.0 : term.weight / denominator * loss_scale));
+    root_grads.push_back(at::full_like(
+        term.sum, denominator == 0 ? 0.0 : term.weight / denominator * of.loss_scale));
   }
   std::vector<at::Tensor> inputs = saved.inputs;
   std::vector<Param*> params;
-  for (const auto& param : model_.params(block)) {
+  for (const auto& param : model_.params(of.block)) {
     if (!param->info().trainable) continue;
     params.push_back(param.get());
     inputs.push_back(param->tensor());
   }
   if (roots.empty() || inputs.empty()) return std::vector<at::Tensor>(saved.inputs.size());
-  std::vector<at::Tensor> grads = torch::autograd::grad(roots,
-                                                        inputs,
-                                                        root_grads,
-                                                        /*retain_graph=*/std::nullopt,
-                                                        /*create_graph=*/false,
-                                                        /*allow_unused=*/true);
+  std::vector<at::Tensor> grads = named(model_.name(of.block), "backward", [&] {
+    return torch::autograd::grad(roots,
+                                 inputs,
+                                 root_grads,
+                                 /*retain_graph=*/std::nullopt,
+                                 /*create_graph=*/false,
+                                 /*allow_unused=*/true);
+  });
   for (std::size_t p = 0; p < params.size(); ++p) {
     // Undefined and written: done by an own autograd function. Undefined and not written: zero, by
     // the sink's close().
     const at::Tensor& grad = grads[saved.inputs.size() + p];
     if (!grad.defined()) continue;
-    if (put_off != nullptr) {
-      put_off->made.emplace_back(params[p], grad);
+    if (of.put_off != nullptr) {
+      of.put_off->made.emplace_back(params[p], grad);
     } else {
       params[p]->grad().write(grad);
     }

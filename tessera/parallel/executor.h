@@ -91,7 +91,7 @@ class Executor {
   struct Saved {
     std::vector<at::Tensor> inputs;  ///< detached, those that require grad
     nn::Outcome out;
-    nn::Flow in;  ///< of a block that is run again
+    nn::Flow in;  ///< of a block that is run again, and of the objective, which is not run before
     bool again = false;
   };
   /// Gradients of a block's weights that are still to be made or written.
@@ -99,6 +99,11 @@ class Executor {
     int block = 0;
     std::vector<std::function<void()>> work;
     std::vector<std::pair<Param*, at::Tensor>> made;
+  };
+  struct BackwardOf {
+    int block = 0;
+    double loss_scale = 1.0;
+    PutOff* put_off = nullptr;  ///< nullptr: weight gradients are made and written at once
   };
   /// One micro-batch in one chunk.
   struct Pass {
@@ -116,17 +121,15 @@ class Executor {
   };
   void act(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
   void forward(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
-  void backward(const Action& action,
-                Micro& micro,
-                const StepInput& input,
-                const StepOutput& output);
+  void backward(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
   void backward_weights(const Action& action, Micro& micro, int num_micros);
-  std::vector<at::Tensor> backward_block(int block,
+  std::vector<at::Tensor> run_objective(
+      const BackwardOf& of, Saved& saved, Micro& micro, const BlockRun& run, StepOutput& output);
+  std::vector<at::Tensor> backward_block(const BackwardOf& of,
                                          Saved& saved,
                                          const std::vector<at::Tensor>& flow_grads,
-                                         const std::vector<double>& denominators,
-                                         double loss_scale,
-                                         PutOff* put_off);
+                                         const std::vector<double>& denominators);
+  void add_losses(const BlockRun& run, const nn::Outcome& out, StepOutput& output) const;
   void infer_chunk(const Action& action,
                    nn::Flow& flow,
                    nn::Outcome& out,
@@ -139,6 +142,7 @@ class Executor {
   }
   void skip(const Action& action, int num_micros);
   [[nodiscard]] bool runs_again(int block) const;
+  [[nodiscard]] bool is_objective(int block) const { return block + 1 == model_.num_blocks(); }
 
   ModelInstance& model_;
   std::vector<Policy*> policies_;

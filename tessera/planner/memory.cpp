@@ -179,14 +179,26 @@ std::int64_t layers_run_twice(const Plan& plan) {
   return std::count(blocks.begin() + 1, blocks.end() - 1, true);
 }
 
-// What a layer keeps from forward to backward, in values: its input and the residual between its
-// halves, two norms, the fused projection, attention before and after the heads are merged, and the
-// MLP before and after its nonlinearity. Of the first two a rank has its tokens, of the norms all
-// tokens, of the rest its heads and features.
+bool on_grid(const Plan& plan) {
+  return plan.weight_layout.tensor != nn::TensorMode::OneD;
+}
+
+// What a layer makes, in values: its input and the residual between its halves, two norms, the
+// fused projection, attention before and after the heads are merged, and the MLP before and after
+// its nonlinearity. Of the first two a rank has its tokens, of the norms all tokens, of the rest
+// its heads and features.
 std::int64_t layer_values(const Plan& plan, std::int64_t tokens) {
   const std::int64_t C = plan.model.hidden_size, F = mlp_channels(plan);
   return own_tokens(plan, tokens) * 2 * own_channels(plan) +
          own_samples(plan, tokens) * (2 * own_channels(plan) + share(plan, 5 * C + 2 * F));
+}
+
+// Those that backward makes again instead of keeping them: behind the nonlinearity, and norms where
+// no rank gathers them.
+std::int64_t values_made_again(const Plan& plan, std::int64_t tokens) {
+  if (on_grid(plan)) return 0;
+  const std::int64_t norms = plan.config.parallel.sequence ? 0 : 2 * own_channels(plan);
+  return own_samples(plan, tokens) * (norms + share(plan, mlp_channels(plan)));
 }
 
 // Whether the fused kernel cannot be used: with dropout, or with padding masks.
@@ -223,8 +235,21 @@ std::int64_t logits_rows(const Plan& plan,
                          std::int64_t tokens,
                          std::int64_t vocab,
                          bool want_grad) {
-  if (plan.weight_layout.tensor != nn::TensorMode::OneD) return own_samples(plan, tokens);
+  if (on_grid(plan)) return own_samples(plan, tokens);
   return ops::logits_rows_at_once(to_torch(plan.working), tokens, vocab, want_grad);
+}
+
+// Logits and their gradient. In fp32 they become it in place, in 16 bits it is a narrow one beside
+// them; both of some samples at a time.
+std::int64_t training_logits(const Plan& plan) {
+  const std::int64_t length = own_length(plan), V = share(plan, plan.model.vocab_size);
+  const std::int64_t samples = on_grid(plan)
+                                   ? plan.micro_batch
+                                   : std::min(plan.micro_batch, ops::samples_of_logits(length, V));
+  const std::int64_t tokens = samples * length,
+                     rows = logits_rows(plan, tokens, V, /*want_grad=*/true);
+  const auto value = static_cast<std::int64_t>(size_of(plan.working));
+  return V * (rows * 4 + (value == 4 ? 0 : own_samples(plan, tokens) * value));
 }
 
 std::int64_t training_activations(const Plan& plan) {
@@ -232,17 +257,14 @@ std::int64_t training_activations(const Plan& plan) {
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const std::int64_t attention = attention_bytes(plan, plan.micro_batch);
   const std::int64_t layer = layer_values(plan, tokens) * value + attention;
-  const std::int64_t kept = plan.recompute.regions ? layer - attention : layer;
+  const std::int64_t kept =
+      layer - values_made_again(plan, tokens) * value - (plan.recompute.regions ? attention : 0);
   const std::int64_t twice = layers_run_twice(plan),
                      input = own_tokens(plan, tokens) * own_channels(plan) * value;
-  const std::int64_t V = share(plan, plan.model.vocab_size);
-  // Logits in fp32 become their own gradient in place; in 16 bits it is a narrow one beside them.
-  const std::int64_t rows = logits_rows(plan, tokens, V, /*want_grad=*/true);
-  const std::int64_t logits = V * (rows * 4 + (value == 4 ? 0 : own_samples(plan, tokens) * value));
   // Backward works through one layer at a time, with gradients about as large as what that layer
-  // kept.
+  // made.
   return (plan.model.num_layers - twice) * kept + twice * input + (twice > 0 ? layer : 0) +
-         std::max(logits, layer + exchange_room(plan, plan.micro_batch)) + 4 * input;
+         std::max(training_logits(plan), layer + exchange_room(plan, plan.micro_batch)) + 4 * input;
 }
 
 std::int64_t evaluation_activations(const Plan& plan) {

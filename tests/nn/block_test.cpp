@@ -42,6 +42,17 @@ TEST(Params, RefusesAxesThatDoNotFitTheShape) {
   EXPECT_THROW(params.add("w", {6, 4}, {"embed"}, Init::ones()), Error);
 }
 
+TEST(Batch, GivesSomeOfItsSamples) {
+  Batch batch;
+  batch.set("input_ids", at::arange(12, at::kLong).view({4, 3}));
+  batch.sample_ids = {7, 8, 9, 10};
+
+  const Batch some = batch.samples(1, 2);
+
+  EXPECT_EQ(some.sample_ids, (std::vector<std::int64_t>{8, 9}));
+  EXPECT_TRUE(at::equal(some.tensor("input_ids"), at::arange(3, 9, at::kLong).view({2, 3})));
+}
+
 TEST(Batch, NamesWhatIsMissing) {
   Batch batch;
   batch.set("input_ids", at::zeros({1, 2}, at::kLong));

@@ -102,6 +102,55 @@ TEST(Linear, PutsItsWeightGradientOffWhenAsked) {
   EXPECT_TRUE(at::equal(weight.grad(), at_once.grad()));
 }
 
+// What a layer makes out of x for a linear layer of 16 channels.
+using Made = std::function<at::Tensor(const at::Tensor& x, StepContext& context)>;
+
+/// Gradients of x and the weight through a linear layer over `made`, which is kept or made again.
+std::vector<at::Tensor> through_linear(const Made& made, bool kept, bool put_off = false) {
+  const TestParam weight(random({24, 16}, 1));
+  const at::Tensor x = leaf(random({4, 16}, 3)), dy = random({4, 24}, 4);
+  StepContext context = train_context();
+  context.set_deferring(put_off);
+  at::Tensor input = made(x, context);
+  // A view has another node than the layer.
+  if (kept) input = input.view({4, 16});
+  const at::Tensor y = linear(input, weight, nullptr, context);
+  // The caller's, and the layer's where it keeps it.
+  EXPECT_EQ(input.use_count(), kept ? 2U : 1U);
+  const at::Tensor dx = gradients(y, {x, weight.tensor()}, dy)[0];
+  context.run_deferred();
+  return {dx, weight.grad()};
+}
+
+TEST(Linear, KeepsNoInputThatTheLayerBeforeMakesAgainWithTheSameBits) {
+  const TestParam scale(random({16}, 5)), shift(random({16}, 6));
+  const Made norm = [&](const at::Tensor& x, StepContext& context) {
+    return layer_norm(x, scale, shift, 1e-5, context);
+  };
+  const Made gelu = [](const at::Tensor& x, StepContext&) {
+    return activate(x, ops::Activation::GeluTanh);
+  };
+  for (const Made& made : {norm, gelu}) {
+    const auto kept = through_linear(made, /*kept=*/true);
+    for (const bool put_off : {false, true}) {
+      const auto again = through_linear(made, /*kept=*/false, put_off);
+      EXPECT_TRUE(at::equal(again[0], kept[0]));
+      EXPECT_TRUE(at::equal(again[1], kept[1]));
+    }
+  }
+}
+
+TEST(Linear, KeepsNoInputOfAFrozenWeight) {
+  const TestParam weight(random({16, 16}, 1), /*trainable=*/false);
+  const at::Tensor x = leaf(random({4, 16}, 3)) * 2;
+  StepContext context = train_context();
+
+  const at::Tensor y = linear(x, weight, nullptr, context);
+
+  EXPECT_TRUE(y.requires_grad());
+  EXPECT_EQ(x.use_count(), 1U);
+}
+
 TEST(Linear, BuildsNoGraphWithoutGradients) {
   const TestParam weight(random({16, 16}, 1));
   const c10::NoGradGuard no_grad;
