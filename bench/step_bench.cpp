@@ -86,7 +86,11 @@ class Saves {
   }
 
   /// After measured step `step`, which ended at `trained`.
-  void after(tessera::engine::Engine& engine, std::int64_t step, double trained) {
+  void after(tessera::engine::Engine& engine,
+             const StepReport& report,
+             std::int64_t step,
+             double trained) {
+    if (!stalls_ms_.empty()) stalls_ms_.back() += 1e3 * report.save_s;
     if (engine.saving() && engine.save_settled()) engine.finish_save();
     if (every_ == 0 || step < 0 || step % every_ != every_ / 2) return;
     engine.pause_clock();
@@ -178,7 +182,7 @@ int run(std::map<std::string, std::string> given) {
     for (std::int64_t s = 0; s < steps + warmup; ++s) {
       const double start = tessera::now_s();
       last = engine->train_step();
-      saves.after(*engine, s - warmup, tessera::now_s());
+      saves.after(*engine, last, s - warmup, tessera::now_s());
       if (s < warmup) continue;
       ms.push_back(1e3 * last.seconds);
       bubble.after(last);

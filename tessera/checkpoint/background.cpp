@@ -9,6 +9,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "tessera/base/clock.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/consensus.h"
 
 namespace tessera::checkpoint {
@@ -71,7 +73,8 @@ BackgroundSave::BackgroundSave(Storage& storage,
                                std::shared_ptr<const void> memory,
                                Ranks ranks,
                                std::function<void()> then)
-    : saver_(storage, root, std::move(meta), std::move(pieces), ranks),
+    : live_(pieces),
+      saver_(storage, root, std::move(meta), std::move(pieces), ranks),
       memory_(std::move(memory)),
       ranks_(std::move(ranks)),
       then_(std::move(then)) {
@@ -81,12 +84,26 @@ BackgroundSave::BackgroundSave(Storage& storage,
         if (ranks_.rank == 0) saver_.prepare();
       },
       [&] { saver_.discard(); });
-  worker_.start([this] { saver_.write_shard(&stop_); });
+  worker_.start([this] { saver_.write_shard(&stop_, &live_); });
 }
 
 BackgroundSave::~BackgroundSave() {
   stop_ = true;
   worker_.wait();
+}
+
+double BackgroundSave::before_change(const CopyOut& copy) {
+  if (phase_ != Phase::Writing || memory_ == nullptr) return 0.0;
+  const double start = now_s();
+  try {
+    if (worker_.busy()) live_.move_out(copy);
+  } catch (const std::exception& error) {
+    log::info(fmt::format("training waits for the disk, because a checkpoint cannot be copied: {}",
+                          error.what()));
+    worker_.wait();
+  }
+  memory_.reset();
+  return now_s() - start;
 }
 
 BackgroundSave::Standing BackgroundSave::standing() {

@@ -51,8 +51,9 @@ class BackgroundSave {
   };
 
   /// Collective. The pieces lie in `memory`, which is let go on the rank's thread once they are
-  /// written; `then` runs on rank 0's worker after the publication (pruning, say). Every rank
-  /// throws the same Error{Io} where the temporary folder cannot be made.
+  /// written or copied; before they change say so to before_change(). `then` runs on rank 0's
+  /// worker after the publication (pruning, say). Every rank throws the same Error{Io} where the
+  /// temporary folder cannot be made.
   BackgroundSave(Storage& storage,
                  const std::filesystem::path& root,
                  Meta meta,
@@ -65,6 +66,9 @@ class BackgroundSave {
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
+  /// Until it returned the pieces must be as they were. Copies what is not written yet; where that
+  /// has no memory it waits for the disk. Returns the seconds that it took.
+  double before_change(const CopyOut& copy);
   /// Never waits.
   [[nodiscard]] Standing standing();
   /// `anywhere`: whether any rank said so, the same on all. Never waits for another rank or for the
@@ -82,6 +86,7 @@ class BackgroundSave {
   void join_phase();
   void publish();
 
+  LiveBytes live_;
   Saver saver_;
   std::shared_ptr<const void> memory_;
   Ranks ranks_;

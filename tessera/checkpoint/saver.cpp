@@ -133,7 +133,7 @@ void Saver::make_folders(const fs::path& path) {
   storage_.sync_folder(path.parent_path().empty() ? "." : path.parent_path());
 }
 
-void Saver::write_shard(const std::atomic<bool>* stop) {
+void Saver::write_shard(const std::atomic<bool>* stop, LiveBytes* live) {
   const std::vector<Entry> entries = join_neighbours(pieces_);
   Manifest part;
   part.meta.step = meta_.step;
@@ -145,7 +145,7 @@ void Saver::write_shard(const std::atomic<bool>* stop) {
   output->append(std::as_bytes(std::span(header)));
   for (const auto& laid : layout) {
     const auto& [entry, stored] = by_entry.at(laid.name);
-    stored->checksums = write_entry(*output, *entry, stop);
+    stored->checksums = write_entry(*output, *entry, stop, live);
   }
   output->sync();
   write_text(temp_ / part_name(rank_), dump(part));
@@ -198,15 +198,21 @@ void Saver::add_empty_tensors(Manifest& part) const {
 
 std::vector<std::uint64_t> Saver::write_entry(Output& output,
                                               const Entry& entry,
-                                              const std::atomic<bool>* stop) {
+                                              const std::atomic<bool>* stop,
+                                              LiveBytes* live) {
   BlockHasher hasher;
+  std::vector<std::byte> own(live != nullptr ? kChunkBytes : 0);
   for (std::span<const std::byte> bytes : entry.parts) {
     while (!bytes.empty()) {
       if (stop != nullptr && stop->load()) throw Error(Error::Kind::Io, "the save was given up");
-      const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
+      auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
+      bytes = bytes.subspan(chunk.size());
+      if (live != nullptr) {
+        live->read(chunk, own.data());
+        chunk = std::span(own).first(chunk.size());
+      }
       hasher.update(chunk);
       output.append(chunk);
-      bytes = bytes.subspan(chunk.size());
     }
   }
   return hasher.finish();

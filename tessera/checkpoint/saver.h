@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/checkpoint/live_bytes.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/safetensors_header.h"
 #include "tessera/checkpoint/storage.h"
@@ -20,8 +21,8 @@ namespace tessera::checkpoint {
 /// One save on one rank. Each method throws Error{Io} where the disk refuses.
 class Saver {
  public:
-  /// Collective: the ranks agree on the temporary folder. The memory of `pieces` is read until
-  /// write_shard() returns.
+  /// Collective: the ranks agree on the temporary folder. write_shard() reads the memory of
+  /// `pieces`.
   Saver(Storage& storage,
         std::filesystem::path root,
         Meta meta,
@@ -31,8 +32,8 @@ class Saver {
   /// First, rank 0: the temporary folder.
   void prepare();
   /// Second, every rank: its shard and the manifest of it, synced. Stops between two writes, with
-  /// an Error{Io}, once `stop` is true.
-  void write_shard(const std::atomic<bool>* stop = nullptr);
+  /// an Error{Io}, once `stop` is true. `live`: how to read pieces that are in use.
+  void write_shard(const std::atomic<bool>* stop = nullptr, LiveBytes* live = nullptr);
   /// Third, rank 0: proves that the pieces are complete, and gives the folder its name.
   void publish();
   /// Rank 0, after a failure: the temporary folder goes.
@@ -51,7 +52,8 @@ class Saver {
   void add_empty_tensors(Manifest& part) const;
   static std::vector<std::uint64_t> write_entry(Output& output,
                                                 const Entry& entry,
-                                                const std::atomic<bool>* stop);
+                                                const std::atomic<bool>* stop,
+                                                LiveBytes* live);
   void write_text(const std::filesystem::path& path, const std::string& text);
   [[nodiscard]] Manifest collect() const;
   void put_in_place();

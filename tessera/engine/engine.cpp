@@ -196,12 +196,13 @@ StepReport Engine::train_step() {
   fold_losses(std::move(out), micros, report);
   report.reduce_s = now_s() - reduce_start;
 
-  const double update_start = now_s();
   const bool finite = std::isfinite(report.loss) && std::isfinite(report.grad_norm);
   // Gradients alone that are not finite are what the scale of an fp16 loss answers to.
   const bool scalable = scaler_ && std::isfinite(report.loss);
   if (!finite && !scalable && plan_.config.trainer.on_nonfinite == "stop")
     refuse_nonfinite(report, input);
+  if (finite) report.save_s = leave_save_behind();
+  const double update_start = now_s();
   report.lr = schedule_->lr(update);
   if (finite) {
     optimizer_->update(*gradients_,

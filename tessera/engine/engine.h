@@ -48,6 +48,7 @@ struct StepReport {
   double data_s = 0.0, forward_s = 0.0, backward_s = 0.0, reduce_s = 0.0, optimizer_s = 0.0;
   double comm_s = 0.0;              ///< waits and copies of collectives, inside of the others
   double receive_s = 0.0;           ///< from other stages of the pipeline, inside of comm_s
+  double save_s = 0.0;              ///< copying what a save under way has not written yet
   std::int64_t mem_peak_bytes = 0;  ///< largest rank
   bool stop_requested = false;      ///< a signal asked all ranks to stop after this step
   int stop_signal = 0;
@@ -94,11 +95,11 @@ class Engine {
   /// Writes a checkpoint under `root`. Every rank throws the same Error{Io} when it could not be
   /// written.
   std::filesystem::path save(const std::filesystem::path& root);
-  /// Begins to write a checkpoint under `root` and returns once this rank's pieces are copied: a
-  /// thread writes them, and the ranks agree about its end within the reductions of later steps, so
-  /// that no step waits for a disk. `then` runs on rank 0's thread behind the publication. Not
-  /// while another one is under way. Every rank throws the same Error{Io} when it could not be
-  /// begun.
+  /// Begins to write a checkpoint under `root` and returns: a thread writes this rank's pieces from
+  /// where they lie, the next update copies what it is about to change and is not written yet, and
+  /// the ranks agree about the end within the reductions of later steps, so that no step waits for
+  /// a disk. `then` runs on rank 0's thread behind the publication. Not while another one is under
+  /// way. Every rank throws the same Error{Io} when it could not be begun.
   void save_in_background(const std::filesystem::path& root, std::function<void()> then = {});
   /// Whether a checkpoint is under way that finish_save() has not seen the end of.
   [[nodiscard]] bool saving() const { return background_ != nullptr; }
@@ -136,6 +137,7 @@ class Engine {
   std::vector<double> finish_gradients(double scale);
   void follow_scale(StepReport& report);
   [[nodiscard]] double clip(double norm) const;
+  double leave_save_behind();
 
   planner::Plan plan_;
   comm::World& world_;

@@ -22,18 +22,17 @@ struct ReleasePieces {
   ~ReleasePieces() { optimizer.release_pieces(); }
 };
 
-/// Gives the pieces memory of their own, in one block.
-std::shared_ptr<const void> copy_out(std::vector<checkpoint::PieceBytes>& pieces) {
+/// A checkpoint::CopyOut: one block for all.
+std::shared_ptr<const void> copy_out(std::vector<std::span<const std::byte>>& spans) {
   constexpr std::int64_t kGrain = std::int64_t{1} << 20;
   std::size_t total = 0;
-  for (const auto& piece : pieces)
-    total += piece.bytes.size();
+  for (const auto& span : spans)
+    total += span.size();
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   auto block =
       std::make_shared<at::Tensor>(at::empty({static_cast<std::int64_t>(total)}, at::kByte));
   auto* to = static_cast<std::byte*>(block->data_ptr());
-  for (auto& piece : pieces) {
-    const std::span<std::byte> from = piece.bytes;
+  for (auto& from : spans) {
     at::parallel_for(0,
                      static_cast<std::int64_t>(from.size()),
                      kGrain,
@@ -41,7 +40,7 @@ std::shared_ptr<const void> copy_out(std::vector<checkpoint::PieceBytes>& pieces
                        std::memcpy(
                            to + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
                      });
-    piece.bytes = {to, from.size()};
+    from = {to, from.size()};
     to += from.size();
   }
   return block;
@@ -96,23 +95,19 @@ void Engine::save_in_background(const std::filesystem::path& root, std::function
   optimizer_->wait_weights();
   const checkpoint::Ranks ranks = this->ranks();
   std::vector<checkpoint::PieceBytes> pieces;
-  std::shared_ptr<const void> copies;
+  const std::shared_ptr<const void> use(
+      optimizer_.get(),
+      [optimizer = optimizer_.get()](const void*) { optimizer->release_pieces(); });
   // Memory that one rank lacks is an error of all.
   checkpoint::together(
-      ranks,
-      [&] {
-        const ReleasePieces release{*optimizer_};
-        pieces = optimizer_->pieces(/*for_save=*/true);
-        copies = copy_out(pieces);
-      },
-      [] {});
-  background_ = std::make_unique<checkpoint::BackgroundSave>(checkpoint::real_storage(),
-                                                             root,
-                                                             meta(),
-                                                             std::move(pieces),
-                                                             std::move(copies),
-                                                             ranks,
-                                                             std::move(then));
+      ranks, [&] { pieces = optimizer_->pieces(/*for_save=*/true); }, [] {});
+  background_ = std::make_unique<checkpoint::BackgroundSave>(
+      checkpoint::real_storage(), root, meta(), std::move(pieces), use, ranks, std::move(then));
+}
+
+/// The update is about to change what a save under way may still be reading.
+double Engine::leave_save_behind() {
+  return saving() ? background_->before_change(copy_out) : 0.0;
 }
 
 checkpoint::BackgroundSave::Outcome Engine::finish_save() {

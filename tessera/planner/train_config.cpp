@@ -106,8 +106,8 @@ void CheckpointOptions::describe(config::Fields& f) {
           {.text = "Write a checkpoint before a signal (SIGTERM, Ctrl-C) ends the training."});
   f.field("async",
           async,
-          {.text = "Write checkpoints beside the training, from a copy of what is saved; the one "
-                   "at the end and at a signal is waited for."});
+          {.text = "Write checkpoints beside the training, and copy what is not written when the "
+                   "weights change next; the one at the end and at a signal is waited for."});
   f.field("load_universal",
           load_universal,
           {.text = "Of a folder of DeepSpeed that --resume names, take the universal checkpoint "

@@ -6,7 +6,11 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
+#include <new>
+#include <span>
+#include <stdexcept>
 #include <utility>
 
 #include "checkpoint/support.h"
@@ -151,6 +155,103 @@ TEST(BackgroundSaves, StepsGoOnWhileThePublicationHangs) {
   disk.release();
   EXPECT_EQ(alone.save.finish().folder, dir.path() / step_name(7));
   EXPECT_TRUE(loads_exactly(dir.path() / step_name(7)));
+}
+
+/// A CopyOut, and how many bytes it was given.
+struct Copies {
+  std::size_t bytes = 0;
+  std::shared_ptr<const void> operator()(std::vector<std::span<const std::byte>>& spans) {
+    auto memory = std::make_shared<std::vector<std::vector<std::byte>>>();
+    for (auto& span : spans) {
+      bytes += span.size();
+      memory->emplace_back(span.begin(), span.end());
+      span = memory->back();
+    }
+    return memory;
+  }
+};
+void scribble(Held& held) {
+  for (auto& bytes : held.memory)
+    std::fill(bytes.begin(), bytes.end(), std::byte{0x5A});
+}
+std::size_t size_of_all(const Held& held) {
+  std::size_t bytes = 0;
+  for (const auto& piece : held.pieces)
+    bytes += piece.bytes.size();
+  return bytes;
+}
+
+TEST(BackgroundSaves, WriteWhatWasThereWhenTheyBeganHoweverMuchItChanges) {
+  const files::TempDir dir;
+  StuckDisk disk([](const std::string& operation, const fs::path& path) {
+    return operation == "create" && path.filename() == shard_name(0);
+  });
+  Alone alone(disk.storage(), dir.path());
+  disk.await_stuck();
+
+  Copies copies;
+  alone.save.before_change(std::ref(copies));
+  scribble(*alone.memory);
+  // Nothing more is copied at the changes after the first one.
+  alone.save.before_change(
+      [](auto&) -> std::shared_ptr<const void> { throw std::logic_error("copied twice"); });
+  disk.release();
+  alone.steps_until_settled();
+
+  EXPECT_EQ(copies.bytes, size_of_all(*alone.memory));
+  EXPECT_TRUE(loads_exactly(dir.path() / step_name(7)));
+}
+
+TEST(BackgroundSaves, CopyNothingThatIsWritten) {
+  const files::TempDir dir;
+  WatchedStorage disk;
+  Alone alone(disk, dir.path());
+  while (alone.save.standing().busy) {
+  }
+
+  Copies copies;
+  alone.save.before_change(std::ref(copies));
+  scribble(*alone.memory);
+  alone.steps_until_settled();
+
+  EXPECT_EQ(copies.bytes, 0U);
+  EXPECT_TRUE(loads_exactly(dir.path() / step_name(7)));
+}
+
+TEST(BackgroundSaves, WaitForTheDiskWhereThereIsNoMemoryForACopy) {
+  const files::TempDir dir;
+  StuckDisk disk([](const std::string& operation, const fs::path& path) {
+    return operation == "create" && path.filename() == shard_name(0);
+  });
+  Alone alone(disk.storage(), dir.path());
+  disk.await_stuck();
+
+  alone.save.before_change([&](auto&) -> std::shared_ptr<const void> {
+    disk.release();
+    throw std::bad_alloc();
+  });
+  scribble(*alone.memory);
+  alone.steps_until_settled();
+
+  EXPECT_TRUE(loads_exactly(dir.path() / step_name(7)));
+}
+
+TEST(LiveBytes, CopyTheRestOfWhatIsHalfRead) {
+  Held mine = held(small_model(), ranges, 0, 1, true);
+  LiveBytes live(mine.pieces);
+  const std::vector<PieceBytes>& pieces = mine.pieces;
+  const std::vector<std::byte> before(pieces[0].bytes.begin(), pieces[0].bytes.end());
+  const std::size_t half = before.size() / 2;
+  std::vector<std::byte> read(before.size());
+  live.read(pieces[0].bytes.first(half), read.data());
+
+  Copies copies;
+  live.move_out(std::ref(copies));
+  scribble(mine);
+  live.read(pieces[0].bytes.subspan(half), read.data() + half);
+
+  EXPECT_EQ(read, before);
+  EXPECT_EQ(copies.bytes, size_of_all(mine) - half);
 }
 
 TEST(BackgroundSaves, PublishNothingBeforeEveryRankHasWritten) {

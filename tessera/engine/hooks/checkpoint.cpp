@@ -70,6 +70,7 @@ bool CheckpointHook::due(Trainer& trainer, const StepReport& report) const {
 
 void CheckpointHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   Engine& engine = trainer.engine();
+  waited_ += report.save_s;
   if (engine.saving() && engine.save_settled()) finish(trainer);
   const bool last = report.stop_requested || report.step == engine.max_steps();
   if (due(trainer, report)) save(trainer, last);
