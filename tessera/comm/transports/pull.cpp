@@ -18,7 +18,9 @@
 namespace tessera::comm {
 namespace {
 
-constexpr double kSpinSeconds = 20e-6;
+/// Longer than it takes to fall asleep and be woken, which on a virtual machine, whose processor
+/// goes back to the host, is as long as reducing some megabytes.
+constexpr double kSpinSeconds = 300e-6;
 /// A peer's news rings; this only bounds how late a stall is noticed.
 constexpr double kNapSeconds = 0.1;
 constexpr std::size_t kSmallestStage = std::size_t{64} << 10;
