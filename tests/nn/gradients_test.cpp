@@ -128,7 +128,7 @@ TEST(Linear, KeepsNoInputThatTheLayerBeforeMakesAgainWithTheSameBits) {
     return layer_norm(x, scale, shift, 1e-5, context);
   };
   const Made gelu = [](const at::Tensor& x, StepContext&) {
-    return activate(x, ops::Activation::GeluTanh);
+    return nn::activate(x, ops::Activation::GeluTanh);
   };
   for (const Made& made : {norm, gelu}) {
     const auto kept = through_linear(made, /*kept=*/true);
