@@ -99,7 +99,8 @@ TEST(Objectives, GiveTheSameLossAndGradientsHoweverManySamplesTheyTake) {
     SCOPED_TRACE(at_once);
     const Trained some(at_once);
 
-    EXPECT_NEAR(some.loss, all.loss, 1e-12 * all.loss);
+    // Products of other numbers of rows.
+    EXPECT_NEAR(some.loss, all.loss, 1e-6 * all.loss);
     // A row of the table has the gradients of its own samples, in their order.
     EXPECT_LT(test::relative_error(some.grads.at("table.weight"), all.grads.at("table.weight")),
               1e-6);
