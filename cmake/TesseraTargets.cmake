@@ -71,6 +71,12 @@ function(tessera_unite target most)
     return()
   endif()
   foreach(source IN LISTS ARGN)
+    # What follows such a line is for CPUs that have these instructions, to the end of all that is compiled as one.
+    file(STRINGS ${source} instructions LIMIT_COUNT 1 REGEX "^#pragma GCC target")
+    if(instructions)
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      continue()
+    endif()
     # What stands at the start of a line: types and macros, then functions and variables.
     set(named "(#define|struct|class|enum|enum class|using)")
     file(STRINGS ${source} names REGEX "^${named} [a-zA-Z0-9_]+")

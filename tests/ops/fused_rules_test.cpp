@@ -135,6 +135,7 @@ std::vector<const cpu::Kernels*> runnable() {
   std::vector<const cpu::Kernels*> out = {&cpu::portable_kernels()};
   if (runs_here(Isa::Avx2)) out.push_back(&cpu::avx2_kernels());
   if (runs_here(Isa::Avx512)) out.push_back(&cpu::avx512_kernels());
+  if (runs_here(Isa::Amx)) out.push_back(&cpu::amx_kernels());
   return out;
 }
 

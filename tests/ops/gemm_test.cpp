@@ -30,10 +30,9 @@ TEST_P(GemmToFp32, AgreesWithAFloatProductInEveryTransposition) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, GemmToFp32, testing::Values(at::kBFloat16, at::kHalf));
+INSTANTIATE_TEST_SUITE_P(Dtypes, GemmToFp32, testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
 TEST(GemmToFp32, KnowsNoOtherDtype) {
-  EXPECT_FALSE(cpu::has_gemm_to_fp32(at::kFloat));
   EXPECT_FALSE(cpu::has_gemm_to_fp32(at::kDouble));
 }
 

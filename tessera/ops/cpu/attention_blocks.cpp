@@ -17,10 +17,10 @@ namespace {
 /// Scores of one block, their probabilities and a head's sums stay within a core's cache.
 constexpr std::int64_t kQueries = 128, kKeys = 512;
 
-Matrix16 matrix(const StridedRows& rows, bool transposed = false) {
+GemmOperand matrix(const StridedRows& rows, bool transposed = false) {
   return {rows.data, rows.stride, transposed};
 }
-Matrix16 dense(const void* data, std::int64_t columns, bool transposed = false) {
+GemmOperand dense(const void* data, std::int64_t columns, bool transposed = false) {
   return {data, columns, transposed};
 }
 
@@ -52,8 +52,8 @@ struct Problem {
   void multiply(std::int64_t m,
                 std::int64_t n,
                 std::int64_t inner,
-                const Matrix16& a,
-                const Matrix16& b,
+                const GemmOperand& a,
+                const GemmOperand& b,
                 float* c,
                 bool accumulate) const {
     gemm_to_fp32(dtype, m, n, inner, a, b, c, n, accumulate);
@@ -65,20 +65,23 @@ struct Problem {
   AttentionBlocks how;
 };
 
-/// 16-bit scores of one block, as floats of memory.
-constexpr std::int64_t kScores = kQueries * kKeys, kScores16 = kScores / 2;
+constexpr std::int64_t kScores = kQueries * kKeys;
+/// The floats of memory that a block's scores take in the inputs' type.
+std::int64_t narrow_scores(const Problem& p) {
+  return p.type == kF32 ? kScores : kScores / 2;
+}
 
 class Forward {
  public:
   Forward(const Problem& p, Heads q, Heads k, Heads v, Heads y, float* log_sum)
       : p_(p), q_(q), k_(k), v_(v), y_(y), log_sum_(log_sum) {}
   static std::int64_t floats(const Problem& p) {
-    return kScores + kScores16 + kQueries * p.K + 3 * kQueries;
+    return kScores + narrow_scores(p) + kQueries * p.K + 3 * kQueries;
   }
 
   void run(std::int64_t head, std::int64_t i, Scratch::Mine scratch) const {
     float* scores = scratch.take(kScores);
-    void* probabilities = scratch.take(kScores16);
+    void* probabilities = scratch.take(narrow_scores(p_));
     float* sums = scratch.take(kQueries * p_.K);
     float *max = scratch.take(kQueries), *sum = scratch.take(kQueries),
           *shrink = scratch.take(kQueries);
@@ -132,14 +135,15 @@ class Backward {
   };
   Backward(const Problem& p, const Tensors& tensors) : p_(p), x_(tensors) {}
   static std::int64_t floats(const Problem& p) {
-    return 2 * kScores + 2 * kScores16 + Scratch::on_lines(p.T * p.K) + 2 * kKeys * p.K +
+    return 2 * kScores + 2 * narrow_scores(p) + Scratch::on_lines(p.T * p.K) + 2 * kKeys * p.K +
            Scratch::on_lines(p.T);
   }
 
   /// Blocks of keys one after the other: their gradients stay in the cache.
   void run(std::int64_t head, Scratch::Mine scratch) const {
     float *scores = scratch.take(kScores), *dprobabilities = scratch.take(kScores);
-    void *probabilities = scratch.take(kScores16), *dscores = scratch.take(kScores16);
+    void *probabilities = scratch.take(narrow_scores(p_)),
+         *dscores = scratch.take(narrow_scores(p_));
     float *dq = scratch.take(p_.T * p_.K), *dk = scratch.take(kKeys * p_.K),
           *dv = scratch.take(kKeys * p_.K), *mean = scratch.take(p_.T);
     const Kernels& kernel = kernels();
@@ -184,21 +188,22 @@ class Backward {
 };
 
 bool has_products(at::ScalarType dtype) {
-  return native_bf16_to_fp32() && has_gemm_to_fp32(dtype);
+  if (dtype == at::kFloat) return isa() >= Isa::Avx512 && has_gemm_to_fp32(dtype);
+  return dtype == at::kBFloat16 && native_bf16_to_fp32() && has_gemm_to_fp32(dtype);
 }
 
 /// Too few queries to put the keys into the order of tiles for.
 constexpr std::int64_t kFewQueries = 16;
 
 bool in_tiles(const at::Tensor& q_BHTK) {
-  return isa() == Isa::Amx &&
+  return isa() == Isa::Amx && q_BHTK.scalar_type() == at::kBFloat16 &&
          (q_BHTK.size(2) >= kFewQueries || !has_products(q_BHTK.scalar_type()));
 }
 
 }  // namespace
 
 bool attention_blocks_fit(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 && (isa() == Isa::Amx || has_products(dtype));
+  return has_products(dtype) || (dtype == at::kBFloat16 && isa() == Isa::Amx);
 }
 
 void attention_blocks(const at::Tensor& q_BHTK,

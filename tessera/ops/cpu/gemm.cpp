@@ -21,6 +21,20 @@ using MklGemm = void(int layout,
 extern "C" {
 __attribute__((weak)) MklGemm cblas_gemm_bf16bf16f32;
 __attribute__((weak)) MklGemm cblas_gemm_f16f16f32;
+// BLAS's own: matrices in columns.
+__attribute__((weak)) void sgemm_(const char* transpose_a,
+                                  const char* transpose_b,
+                                  const int* m,
+                                  const int* n,
+                                  const int* k,
+                                  const float* alpha,
+                                  const float* a,
+                                  const int* lda,
+                                  const float* b,
+                                  const int* ldb,
+                                  const float* beta,
+                                  float* c,
+                                  const int* ldc);
 }
 
 namespace tessera::ops::cpu {
@@ -33,10 +47,40 @@ MklGemm* gemm_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? cblas_gemm_f16f16f32 : nullptr;
 }
 
+/// In rows c = a b is, in columns, c = b a.
+void gemm_of_fp32(std::int64_t m,
+                  std::int64_t n,
+                  std::int64_t k,
+                  const GemmOperand& a,
+                  const GemmOperand& b,
+                  float* c,
+                  std::int64_t c_stride,
+                  bool accumulate,
+                  float scale) {
+  TESSERA_ASSERT(sgemm_ != nullptr);
+  const int rows = static_cast<int>(m), columns = static_cast<int>(n), inner = static_cast<int>(k);
+  const int a_stride = static_cast<int>(a.stride), b_stride = static_cast<int>(b.stride),
+            stride = static_cast<int>(c_stride);
+  const float old = accumulate ? 1.0F : 0.0F;
+  sgemm_(b.transposed ? "T" : "N",
+         a.transposed ? "T" : "N",
+         &columns,
+         &rows,
+         &inner,
+         &scale,
+         static_cast<const float*>(b.data),
+         &b_stride,
+         static_cast<const float*>(a.data),
+         &a_stride,
+         &old,
+         c,
+         &stride);
+}
+
 }  // namespace
 
 bool has_gemm_to_fp32(at::ScalarType dtype) {
-  return gemm_of(dtype) != nullptr;
+  return dtype == at::kFloat ? sgemm_ != nullptr : gemm_of(dtype) != nullptr;
 }
 
 void gemm_to_fp32(const at::Tensor& a,
@@ -64,12 +108,13 @@ void gemm_to_fp32(at::ScalarType dtype,
                   std::int64_t m,
                   std::int64_t n,
                   std::int64_t k,
-                  const Matrix16& a,
-                  const Matrix16& b,
+                  const GemmOperand& a,
+                  const GemmOperand& b,
                   float* c,
                   std::int64_t c_stride,
                   bool accumulate,
                   float scale) {
+  if (dtype == at::kFloat) return gemm_of_fp32(m, n, k, a, b, c, c_stride, accumulate, scale);
   MklGemm* gemm = gemm_of(dtype);
   TESSERA_ASSERT(gemm != nullptr);
   gemm(kRowMajor,

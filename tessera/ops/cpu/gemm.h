@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MKL's products of bf16 and of fp16 matrices that are added up, and left, in fp32. ATen has no
-// such call on the CPU.
+// MKL's products of bf16, fp16 and fp32 matrices that are added up, and left, in fp32. ATen has no
+// such call for 16 bits on the CPU, and none for parts of a thread's own memory.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tessera::ops::cpu {
 
-/// A matrix of 16-bit elements in rows, or the transpose of one.
-struct Matrix16 {
+/// A matrix in rows, or the transpose of one.
+struct GemmOperand {
   const void* data;
   std::int64_t stride;  ///< elements from one row to the next
   bool transposed = false;
@@ -18,8 +18,7 @@ struct Matrix16 {
 /// False for other dtypes, and where libtorch came without MKL.
 bool has_gemm_to_fp32(at::ScalarType dtype);
 /// c_MN = scale * op(a) op(b) + (accumulate ? c_MN : 0). op transposes where asked. a, b:
-/// row-major, both bf16 or both fp16; c: row-major fp32. Requires has_gemm_to_fp32() of their
-/// dtype.
+/// row-major, of one dtype; c: row-major fp32. Requires has_gemm_to_fp32() of that dtype.
 void gemm_to_fp32(const at::Tensor& a,
                   bool transpose_a,
                   const at::Tensor& b,
@@ -34,8 +33,8 @@ void gemm_to_fp32(at::ScalarType dtype,
                   std::int64_t m,
                   std::int64_t n,
                   std::int64_t k,
-                  const Matrix16& a,
-                  const Matrix16& b,
+                  const GemmOperand& a,
+                  const GemmOperand& b,
                   float* c,
                   std::int64_t c_stride,
                   bool accumulate,

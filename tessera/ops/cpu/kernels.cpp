@@ -8,6 +8,7 @@ namespace tessera::ops::cpu {
 const Kernels& kernels() {
   switch (isa()) {
     case Isa::Amx:
+      return amx_kernels();
     case Isa::Avx512:
       return avx512_kernels();
     case Isa::Avx2:

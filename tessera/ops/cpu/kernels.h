@@ -264,5 +264,6 @@ const Kernels& kernels();
 const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+const Kernels& amx_kernels();
 
 }  // namespace tessera::ops::cpu
