@@ -2,6 +2,7 @@
 // What both ways of blockwise attention share. Included by .cpp files only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "tessera/ops/cpu/tensors.h"
@@ -12,20 +13,22 @@ namespace tessera::ops::cpu {
 class Heads {
  public:
   explicit Heads(const at::Tensor& x)
-      : data_(static_cast<std::uint16_t*>(x.data_ptr())),
+      : data_(static_cast<std::byte*>(x.data_ptr())),
         batch_(x.stride(0)),
         head_(x.stride(1)),
         row_(x.stride(2)),
-        heads_(x.size(1)) {
-    TESSERA_ASSERT(x.stride(3) == 1 && x.element_size() == 2);
+        heads_(x.size(1)),
+        width_(x.element_size()) {
+    TESSERA_ASSERT(x.stride(3) == 1);
   }
   [[nodiscard]] StridedRows rows(std::int64_t index, std::int64_t first) const {
-    return {data_ + index / heads_ * batch_ + index % heads_ * head_ + first * row_, row_};
+    const std::int64_t element = index / heads_ * batch_ + index % heads_ * head_ + first * row_;
+    return {data_ + element * width_, row_};
   }
 
  private:
-  std::uint16_t* data_;
-  std::int64_t batch_, head_, row_, heads_;
+  std::byte* data_;
+  std::int64_t batch_, head_, row_, heads_, width_;
 };
 
 /// Each thread's own memory, in floats.
