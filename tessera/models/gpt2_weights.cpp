@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,25 +22,23 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::Weight;
 
-constexpr std::string_view kPrefix = "transformer.";
+constexpr std::string_view kPrefix = "transformer.", kTable = "wte.weight";
 
 /// The tensors of the folder. Older files leave the prefix out, so names are compared without it:
-/// they are ours then. Of a dict of a training loop's they are those of its state_dict.
+/// they are ours then.
 using Folder = std::map<std::string, Weight>;
 
-/// What a training loop's dict calls the state_dict that it keeps beside other things; empty where
-/// the file is the state_dict.
+/// What stands before every name; empty where the file is the state_dict, or of another family.
 std::string container_of(const std::vector<Weight>& weights) {
-  constexpr std::string_view kTable = "wte.weight";
-  for (const std::string_view key :
+  std::set<std::string_view> names;
+  for (const Weight& weight : weights)
+    names.insert(weight.name);
+  for (const std::string key :
        {"", "state_dict.", "model_state_dict.", "model.", "module.", "net."}) {
-    for (const std::string_view prefix : {std::string_view(), kPrefix}) {
-      const std::string table = fmt::format("{}{}{}", key, prefix, kTable);
-      if (std::any_of(weights.begin(), weights.end(), [&](const Weight& weight) {
-            return weight.name == table;
-          })) {
-        return std::string(key);
-      }
+    for (const std::string& container : {key, key + "module."}) {
+      if (names.contains(fmt::format("{}{}", container, kTable)) ||
+          names.contains(fmt::format("{}{}{}", container, kPrefix, kTable)))
+        return container;
     }
   }
   return "";
@@ -47,11 +46,8 @@ std::string container_of(const std::vector<Weight>& weights) {
 
 Folder open_folder(const fs::path& folder) {
   Folder out;
-  std::vector<Weight> weights = checkpoint::open_weights(folder);
-  const std::string container = container_of(weights);
-  for (Weight& weight : weights) {
-    if (!weight.name.starts_with(container)) continue;
-    std::string plain = weight.name.substr(container.size());
+  for (Weight& weight : state_dict_of(checkpoint::open_weights(folder))) {
+    std::string plain = weight.name;
     if (plain.starts_with(kPrefix)) plain.erase(0, kPrefix.size());
     if (is_buffer(plain)) continue;
     const std::string file = weight.file.string(), name = weight.name;
@@ -201,6 +197,14 @@ WeightSource gpt2_weights_from_hf(const fs::path& folder, const Resolved& resolv
     // Whoever reads front to back does not need its pages any more.
     if (end == info.numel()) weight.release();
   };
+}
+
+std::vector<Weight> state_dict_of(std::vector<Weight> weights) {
+  const std::string container = container_of(weights);
+  std::erase_if(weights, [&](const Weight& weight) { return !weight.name.starts_with(container); });
+  for (Weight& weight : weights)
+    weight.name.erase(0, container.size());
+  return weights;
 }
 
 }  // namespace tessera::models

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/export.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/models/family.h"
 
 namespace tessera::models {
@@ -19,6 +20,10 @@ std::vector<std::shared_ptr<const ParamInfo>> parameters_of(const nn::Model& mod
 
 /// Causal masks that old versions stored among the weights.
 bool is_buffer(std::string_view name);
+
+/// Of what a training loop saved beside other things, under "state_dict", "model_state_dict",
+/// "model", "module" or "net", the tensors under that key, and without it; of others all.
+std::vector<checkpoint::Weight> state_dict_of(std::vector<checkpoint::Weight> weights);
 
 /// Where a file and a model do not agree, tensor by tensor.
 struct Mismatch {

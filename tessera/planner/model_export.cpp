@@ -367,7 +367,8 @@ ModelExport of_foreign(const fs::path& path, std::optional<DType> dtype) {
 
 ModelExport of_file(const fs::path& path, std::optional<DType> dtype) {
   ModelExport out;
-  out.tensors = of_weights({path}, checkpoint::open_weight_file(path), dtype);
+  out.tensors =
+      of_weights({path}, models::state_dict_of(checkpoint::open_weight_file(path)), dtype);
   add_files(out, fs::absolute(path).parent_path(), dtype);
   return out;
 }
@@ -381,8 +382,9 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
       fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
       "name a run or checkpoint of tessera, or a Hugging Face folder");
   add_files(out, folder, dtype);
-  out.tensors =
-      of_weights(checkpoint::weight_files(folder), checkpoint::open_weights(folder), dtype);
+  out.tensors = of_weights(checkpoint::weight_files(folder),
+                           models::state_dict_of(checkpoint::open_weights(folder)),
+                           dtype);
   return out;
 }
 

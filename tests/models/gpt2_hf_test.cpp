@@ -246,12 +246,37 @@ TEST(WeightsOf, ATiedModelTakeAHeadOnlyWhereItIsTheTable) {
 }
 
 TEST(Gpt2HfWeights, AreFoundInADictOfATrainingLoops) {
-  for (const char* prefix : {"state_dict.transformer.", "model.transformer.", "module."}) {
+  for (const char* prefix :
+       {"state_dict.transformer.", "model.transformer.", "module.", "model_state_dict.module."}) {
     HfFolder folder;
     folder.write_whole(prefix);
 
     expect_all_loaded(folder, tiny_model());
   }
+}
+
+TEST(StateDicts, AreWhatALoopKeepsBesideOtherThings) {
+  const auto named = [](const std::string& name) {
+    checkpoint::Weight weight;
+    weight.name = name;
+    return weight;
+  };
+  const auto names = [](const std::vector<checkpoint::Weight>& weights) {
+    std::vector<std::string> out;
+    for (const auto& weight : weights)
+      out.push_back(weight.name);
+    return out;
+  };
+
+  EXPECT_EQ(names(state_dict_of({named("model.module.transformer.wte.weight"),
+                                 named("model.module.lm_head.weight"),
+                                 named("optimizer.state.0.exp_avg")})),
+            (std::vector<std::string>{"transformer.wte.weight", "lm_head.weight"}));
+  EXPECT_EQ(names(state_dict_of({named("wte.weight"), named("state_dict.wte.weight")})),
+            (std::vector<std::string>{"wte.weight", "state_dict.wte.weight"}));
+  // A Llama's own names.
+  EXPECT_EQ(names(state_dict_of({named("model.embed_tokens.weight"), named("lm_head.weight")})),
+            (std::vector<std::string>{"model.embed_tokens.weight", "lm_head.weight"}));
 }
 
 TEST(Gpt2HfWeights, PutQueriesKeysAndValuesInThirds) {
