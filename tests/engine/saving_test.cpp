@@ -179,7 +179,7 @@ TEST(SavingBeside, ChangesNoStep) {
   EXPECT_EQ(beside, alone);
 }
 
-TEST(SavingBeside, KeepsItsCopyInTheLedgerUntilItIsWritten) {
+TEST(SavingBeside, CopiesNothingBeforeAnUpdateAndKeepsNoCopyAfterIt) {
   const files::TempDir dir;
   on_engines(TinyRun(), {.ranks = 2}, [&](Engine& engine) {
     const auto held = [&] {
@@ -189,20 +189,15 @@ TEST(SavingBeside, KeepsItsCopyInTheLedgerUntilItIsWritten) {
     const std::int64_t before = held();
 
     engine.save_in_background(dir.path());
-    const std::int64_t during = held();
-    while (!engine.save_settled())
-      engine.train_step();
-    const std::int64_t after = held();
-    engine.finish_save();
-
+    EXPECT_EQ(held(), before);
     // A shard is whole chunks, so that a small model's are of several sizes.
-    comm::World& world = engine.world();
-    const double copies = world.all_reduce(world.everyone(),
-                                           {static_cast<double>(during - before)},
-                                           comm::Op::Sum,
-                                           TESSERA_HERE("test"))[0];
-    EXPECT_EQ(copies, static_cast<double>(2 * planner::saving_bytes(engine.plan())));
-    EXPECT_EQ(after, before);
+    const std::int64_t most = before + 2 * planner::saving_bytes(engine.plan());
+    while (!engine.save_settled()) {
+      engine.train_step();
+      EXPECT_LE(held(), most);
+    }
+    EXPECT_EQ(held(), before);
+    engine.finish_save();
   });
 }
 
