@@ -79,6 +79,19 @@ CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
   return out;
 }
 
+void exp_rows_(const at::Tensor& logits_NV, const at::Tensor& largest_N, const at::Tensor& sums_N) {
+  const std::int64_t N = logits_NV.size(0), V = logits_NV.size(1);
+  TESSERA_ASSERT(V > 0 && largest_N.numel() == N && sums_N.numel() == N &&
+                 largest_N.is_contiguous() && sums_N.is_contiguous());
+  float* const x = cpu::destination(logits_NV, N * V, "logits");
+  auto* const largest = largest_N.data_ptr<double>();
+  auto* const sums = sums_N.data_ptr<double>();
+  const auto kernel = cpu::kernels().exp_rows;
+  cpu::parallel(N, std::max<std::int64_t>(1, 4096 / V), [&](std::int64_t begin, std::int64_t end) {
+    kernel(x, V, largest, sums, begin, end);
+  });
+}
+
 std::int64_t logits_rows_at_once(at::ScalarType dtype,
                                  std::int64_t rows,
                                  std::int64_t vocab,

@@ -67,6 +67,18 @@ INSTANTIATE_TEST_SUITE_P(Sizes,
                                           testing::Values(1, 5, 64, 257, 5003),
                                           testing::Values(0.0, 0.1)));
 
+TEST(CrossEntropy, ExponentialsOfRowsAgreeWithFloat64) {
+  const at::Tensor logits = random({7, 2503}, 1) * 10, wide = logits.to(at::kDouble);
+  const at::Tensor largest = at::zeros({7}, at::kDouble), sums = at::zeros({7}, at::kDouble);
+  const at::Tensor most = wide.amax(1), expected = (wide - most.unsqueeze(1)).exp();
+
+  exp_rows_(logits, largest, sums);
+
+  EXPECT_TRUE(at::equal(largest, most));
+  expect_close(logits, doubles(expected), 1e-6);
+  expect_close(sums.to(at::kFloat), doubles(expected.sum(1)), 1e-6);
+}
+
 TEST(CrossEntropy, WorksInPlaceAndLeavesTheLogitsAloneWithoutAGradient) {
   const at::Tensor logits = random({4, 33}, 1), before = logits.clone();
 

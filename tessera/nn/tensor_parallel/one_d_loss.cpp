@@ -38,14 +38,8 @@ class Share {
     for (std::int64_t n = 0; n < rows(); ++n) {
       if (const float* logit = own_label(n)) label_logit[n] = *logit;
     }
-    by_rows(rows(), [&](std::int64_t row, std::int64_t count) {
-      const at::Tensor some = logits_.narrow(0, row, count);
-      const auto into = [&](std::int64_t what) { return out[what].narrow(0, row, count); };
-      if (smoothing_ > 0) into(3).copy_(some.sum(1, /*keepdim=*/false, at::kDouble));
-      const at::Tensor largest = some.amax(1, /*keepdim=*/true);
-      into(0).copy_(largest.squeeze(1));
-      into(1).copy_(some.sub_(largest).exp_().sum(1, /*keepdim=*/false, at::kDouble));
-    });
+    if (smoothing_ > 0) out[3].copy_(logits_.sum(1, /*keepdim=*/false, at::kDouble));
+    ops::exp_rows_(logits_, out[0], out[1]);
     largest_ = out[0].clone();
     return out;
   }

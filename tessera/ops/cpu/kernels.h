@@ -150,6 +150,13 @@ struct Kernels {
                                   std::int64_t end);
   /// By the type of dlogits.
   void (*cross_entropy[kFloats])(const EntropyRows&, std::int64_t begin, std::int64_t end);
+  /// x[r][c] becomes e^(x[r][c] - largest[r]), the row's largest; sums[r]: of what it became.
+  void (*exp_rows)(float* x,
+                   std::int64_t columns,
+                   double* largest,
+                   double* sums,
+                   std::int64_t begin,
+                   std::int64_t end);
   void (*softmax)(const SoftmaxRows&, std::int64_t begin, std::int64_t end);
   /// dscores = probabilities * (dscores - sum of both) * scale, in place.
   void (*softmax_grad)(const float* probabilities,
