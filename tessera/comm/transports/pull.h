@@ -5,8 +5,8 @@
 // ring and goes on. Only the consumer moves data: in wait(), done() or progress() it reads its
 // peers' inputs where they lie, folds or copies them into its own output and acknowledges. So a
 // rank that has posted needs no processor for its peers to finish, and no order of waits can
-// deadlock. A rank that waits moves whatever else is ready for it, then spins at most 300 us (not at
-// all where ranks outnumber processors), then sleeps until a peer rings its doorbell.
+// deadlock. A rank that waits moves whatever else is ready for it, then spins at most 300 us (not
+// at all where ranks outnumber processors), then sleeps until a peer rings its doorbell.
 #pragma once
 
 #include <map>
