@@ -5,7 +5,7 @@
 
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/ops/cross_entropy.h"
-#include "tessera/planner/plan.h"
+#include "tessera/planner/train_config.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::planner {
