@@ -22,28 +22,22 @@ struct ReleasePieces {
   ~ReleasePieces() { optimizer.release_pieces(); }
 };
 
-/// A checkpoint::CopyOut: one block for all.
+/// A checkpoint::CopyOut. Each span has a block: the sizes come again with every save, so that the
+/// allocator has them, and need no new pages of the kernel's.
 std::shared_ptr<const void> copy_out(std::vector<std::span<const std::byte>>& spans) {
   constexpr std::int64_t kGrain = std::int64_t{1} << 20;
-  std::size_t total = 0;
-  for (const auto& span : spans)
-    total += span.size();
   const memory::ScopedTag tag(memory::Tag::Optimizer);
-  auto block =
-      std::make_shared<at::Tensor>(at::empty({static_cast<std::int64_t>(total)}, at::kByte));
-  auto* to = static_cast<std::byte*>(block->data_ptr());
+  auto blocks = std::make_shared<std::vector<at::Tensor>>();
   for (auto& from : spans) {
-    at::parallel_for(0,
-                     static_cast<std::int64_t>(from.size()),
-                     kGrain,
-                     [&](std::int64_t begin, std::int64_t end) {
-                       std::memcpy(
-                           to + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
-                     });
+    const auto size = static_cast<std::int64_t>(from.size());
+    auto* const to =
+        static_cast<std::byte*>(blocks->emplace_back(at::empty({size}, at::kByte)).data_ptr());
+    at::parallel_for(0, size, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      std::memcpy(to + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
+    });
     from = {to, from.size()};
-    to += from.size();
   }
-  return block;
+  return blocks;
 }
 
 }  // namespace
