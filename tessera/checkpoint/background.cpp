@@ -109,7 +109,7 @@ double BackgroundSave::before_change(const CopyOut& copy) {
 BackgroundSave::Standing BackgroundSave::standing() {
   if (worker_.busy()) return {.busy = true};
   const bool failed = worker_.wait().has_value();
-  if (phase_ == Phase::Writing) memory_.reset();
+  if (phase_ == Phase::Writing) let_go();
   return {.failed = failed};
 }
 
@@ -136,6 +136,12 @@ BackgroundSave::Outcome BackgroundSave::finish() {
   return {saver_.folder(), then_failed_};
 }
 
+/// What was written, once the worker has ended.
+void BackgroundSave::let_go() {
+  live_.let_go();
+  memory_.reset();
+}
+
 void BackgroundSave::join_phase() {
   together(
       ranks_,
@@ -147,7 +153,7 @@ void BackgroundSave::join_phase() {
 
 void BackgroundSave::publish() {
   worker_.wait();
-  memory_.reset();
+  let_go();
   phase_ = Phase::Publishing;
   if (ranks_.rank != 0) return;
   worker_.start([this] {

@@ -83,6 +83,7 @@ class BackgroundSave {
 
  private:
   enum class Phase { Writing, Publishing, Done };
+  void let_go();
   void join_phase();
   void publish();
 

@@ -29,6 +29,8 @@ class LiveBytes {
   /// The owner: from now on the pieces' own memory may change. Waits for no more than one read().
   /// What `copy` throws comes out, and nothing has changed.
   void move_out(const CopyOut& copy);
+  /// The owner: the reader has ended; copies go.
+  void let_go() { memory_.reset(); }
 
  private:
   /// What is not read yet of each piece, by where the piece lay at first.
