@@ -9,14 +9,15 @@
 //
 // --batch is the global batch, --micros the micro-batches in which a rank takes its share;
 // --save-every: a checkpoint every so many steps, the first half-way to there. Prints one JSON
-// line: tokens_per_s (median step), step_ms of every step, peak memory of the largest rank, wall_ms
-// of all counted steps, saving included; with --save-every also stall_ms of each save (what the
-// steps waited for it) and drain_ms (the wait for the last one at the end); with --pipeline bubble,
-// the first stage's waits as a share of what it computed, and bubble_simulated, what the schedule
-// itself costs there.
+// line: tokens_per_s (median step), step_ms of every step, peak_mb (resident memory of the largest
+// rank at its peak, MiB), wall_ms of all counted steps, saving included; with --save-every also
+// stall_ms of each save (what the steps waited for it) and drain_ms (the wait for the last one at
+// the end); with --pipeline bubble, the first stage's waits as a share of what it computed, and
+// bubble_simulated, what the schedule itself costs there.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -73,6 +74,18 @@ std::string config_of(std::map<std::string, std::string>& given,
       bf16,
       steps,
       option(given, "threads", "2"));
+}
+
+/// MiB of this process that were resident at most, libraries and shared memory included.
+double resident_peak_mb() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word != "VmHWM:") continue;
+    double kib = 0.0;
+    status >> kib;
+    return kib / 1024.0;
+  }
+  return 0.0;
 }
 
 /// Checkpoints between the measured steps.
@@ -189,13 +202,15 @@ int run(std::map<std::string, std::string> given) {
       wall_s += tessera::now_s() - start;
     }
     saves.drain(*engine);
+    const std::vector<double> peaks_mb = world.all_gather(
+        world.everyone(), {resident_peak_mb()}, TESSERA_HERE("peaks of all ranks"));
     if (world.speaks()) {
       std::vector<double> sorted = ms;
       std::sort(sorted.begin(), sorted.end());
       const double median = sorted[sorted.size() / 2];
       fmt::print(
           R"({{"what": "tessera_step", "dtype": "{}", "stage": {}, "ranks": {}, "threads": {}, "B": {}, "T": {}, "tokens_per_s": {:.1f}, )"
-          R"("step_ms": [{:.1f}], "peak_mb": {}, "loss_last": {:.4f}, "wall_ms": {:.1f}{}{}}})"
+          R"("step_ms": [{:.1f}], "peak_mb": {:.0f}, "loss_last": {:.4f}, "wall_ms": {:.1f}{}{}}})"
           "\n",
           option(given, "dtype", "bf16"),
           plan.zero_stage,
@@ -205,7 +220,7 @@ int run(std::map<std::string, std::string> given) {
           length,
           static_cast<double>(batch * length) / median * 1e3,
           fmt::join(ms, ", "),
-          last.mem_peak_bytes >> 20,
+          *std::max_element(peaks_mb.begin(), peaks_mb.end()),
           last.loss,
           1e3 * wall_s,
           saves.text(),

@@ -175,7 +175,8 @@ std::vector<std::pair<std::string_view, std::int64_t>> parts_of(
           {"gradients", need.gradients},
           {"optimizer", need.optimizer},
           {"activations", need.activations},
-          {"other", need.other}};
+          {"other", need.other},
+          {"shared", need.shared}};
 }
 
 std::string in_bytes(std::int64_t count) {
@@ -192,8 +193,11 @@ std::string ours_text(const planner::Plan& plan) {
                   plan.config.optimizer.type,
                   plan.micro_batch,
                   text::with_commas(plan.sequence_length));
-  for (const auto& [name, count] : parts_of(need))
-    out += fmt::format("  {:<12} {:>10}\n", name, in_bytes(count));
+  for (const auto& [name, count] : parts_of(need)) {
+    if (name != "shared") out += fmt::format("  {:<12} {:>10}\n", name, in_bytes(count));
+  }
+  if (need.shared > 0)
+    out += fmt::format("  {:<12} {:>10}\n", "two share -", in_bytes(need.shared));
   out += fmt::format("  {:<12} {:>10}, all ranks {}\n",
                      "a rank",
                      in_bytes(need.total()),

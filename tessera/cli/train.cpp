@@ -63,7 +63,8 @@ json::Value memory_json(const planner::Plan& plan) {
                               {"gradients", json::Value::integer(need.gradients)},
                               {"optimizer", json::Value::integer(need.optimizer)},
                               {"activations", json::Value::integer(need.activations)},
-                              {"other", json::Value::integer(need.other)}});
+                              {"other", json::Value::integer(need.other)},
+                              {"shared", json::Value::integer(need.shared)}});
 }
 
 // One object for a machine: what was planned, and after a run how it ended.

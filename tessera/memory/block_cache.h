@@ -22,8 +22,11 @@ namespace tessera::memory {
 ///   up to kSmallBytes    size classes a quarter of a power of two apart, from malloc
 ///   up to kPooledBytes   cut best-fit out of segments of kSegmentBytes, merged again when freed
 ///   above                a mapping each, reused only for requests of at least three quarters of
-///   its size: were it
-///                        split, a small tensor that lives long would pin the place of a large one
+///                        its size: were it split, a small tensor that lives long would pin the
+///                        place of a large one
+///
+/// The sum of a layer's gradients, which takes the place of its activations, should fit among the
+/// pooled.
 ///
 /// Segments and mappings are aligned to 2 MiB and ask for huge pages. Before it takes more from the
 /// kernel, the cache gives back what it holds beyond kSlack of the peak in use, so that it cannot
@@ -32,9 +35,9 @@ namespace tessera::memory {
 class BlockCache {
  public:
   static constexpr std::size_t kSmallBytes = std::size_t{256} << 10;
-  static constexpr std::size_t kPooledBytes = std::size_t{16} << 20;
-  static constexpr std::size_t kSegmentBytes = std::size_t{64} << 20;
-  static constexpr double kSlack = 1.25;
+  static constexpr std::size_t kPooledBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kSegmentBytes = std::size_t{512} << 20;
+  static constexpr double kSlack = 1.03;
 
   BlockCache() = default;
   ~BlockCache();

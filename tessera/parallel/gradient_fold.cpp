@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/memory/pages.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/span.h"
 
@@ -84,6 +85,22 @@ void zero_gaps(const at::Tensor& flat, const FlatLayout& layout) {
   zero(flat.numel());
 }
 
+/// fp32 zeros, of which only what is touched takes memory; counted whole.
+at::Tensor sparse_zeros(std::int64_t numel) {
+  const auto bytes = static_cast<std::size_t>(numel) * sizeof(float);
+  std::byte* const data = memory::map_sparse(bytes);
+  if (data == nullptr) return at::zeros({numel}, at::kFloat);
+  auto charge = memory::Charge::open(static_cast<std::int64_t>(bytes), memory::Tag::Gradients);
+  return at::from_blob(
+      data,
+      {numel},
+      [bytes, charge](void* pages) mutable {
+        charge.release();
+        memory::unmap_pages(static_cast<std::byte*>(pages), bytes);
+      },
+      at::kFloat);
+}
+
 }  // namespace
 
 GradientFold::GradientFold(comm::World& world, ModelInstance& model, FoldOptions options)
@@ -111,8 +128,6 @@ void GradientFold::allocate() {
         home.local = make_buffer(numel, options_.accumulate);
         home.accumulator =
             home.local->flat.narrow(0, group.layout.shard_begin(group_.index), shard);
-      } else if (group.trainable) {
-        home.accumulator = at::zeros({shard}, at::TensorOptions().dtype(type));
       }
       if (group.trainable) {
         const PoolKey key = {numel, of_block[{numel, group.homes[h].block}]++};
@@ -187,9 +202,12 @@ void GradientFold::before(const Action& action, const BlockRun& run) {
 
 void GradientFold::after(const Action& action, const BlockRun& run) {
   if (makes_gradients(action.kind)) {
-    close(run);
+    for (GradSink* sink : sinks_of(run))
+      sink->close();
     if (watching_ || diagnosing_) inspect(run);
     if (!diagnosing_) post(run);
+    for (GradSink* sink : sinks_of(run))
+      sink->release();
   }
   // A forward pass goes on with what the micro-batch before it left under way: peers wait for their
   // buffers. In the first one only gathers of weights are, and no copy of them is better made
@@ -197,14 +215,16 @@ void GradientFold::after(const Action& action, const BlockRun& run) {
   if (run.micro > 0 || is_backward(action.kind)) world_.transport().progress();
 }
 
-void GradientFold::close(const BlockRun& run) {
+std::vector<GradSink*> GradientFold::sinks_of(const BlockRun& run) const {
+  std::vector<GradSink*> out;
   for (const int g : model_.groups_of(run.block)) {
-    FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
+    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
     if (!group.trainable) continue;
     std::size_t h = 0;
     for (Param* param : home_of(group, run.block, &h).params)
-      param->grad().close();
+      out.push_back(&param->grad());
   }
+  return out;
 }
 
 /// Where this micro-batch's gradient goes.
@@ -215,14 +235,28 @@ at::Tensor GradientFold::target(HomeSlot& home, int micro) {
   return home.buffer->flat;
 }
 
+/// Room for the sum of a home that has none. Whether it is known to be zero.
+bool GradientFold::take(const FlatGroup& group, HomeSlot& home) {
+  const memory::ScopedTag tag(memory::Tag::Gradients);
+  if (home.few_rows) {
+    home.accumulator = sparse_zeros(group.layout.numel());
+    return true;
+  }
+  home.accumulator = at::empty({group.layout.shard_numel()},
+                               at::TensorOptions().dtype(to_torch(options_.accumulate)));
+  // A sum that gradients are written into has gaps that nobody writes.
+  if (direct(0)) zero_gaps(home.accumulator, group.layout);
+  return false;
+}
+
 void GradientFold::open(const BlockRun& run) {
   for (const int g : model_.groups_of(run.block)) {
     FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
     if (!group.trainable) continue;
     std::size_t h = 0;
     const Home& home = home_of(group, run.block, &h);
-    swap_back(slots_[static_cast<std::size_t>(g)]);
     HomeSlot& slot = slots_[static_cast<std::size_t>(g)].homes[h];
+    const bool zeroed = !slot.accumulator.defined() && take(group, slot) && direct(run.micro);
     // The accumulator takes one micro-batch after the other.
     settle(slot);
     if (slot.local && slot.local->work) {
@@ -233,7 +267,6 @@ void GradientFold::open(const BlockRun& run) {
     const at::Tensor flat = target(slot, run.micro);
     if (!direct(run.micro)) zero_gaps(flat, group.layout);
     const bool holds = run.micro > 0 && locally() && !slot.pool->staging.defined();
-    const bool zeroed = std::exchange(slot.zeroed, false) && direct(run.micro);
     for (std::size_t i = 0; i < home.params.size(); ++i) {
       const at::Tensor out = view_of(flat, group.layout.segments()[i]);
       GradSink& sink = home.params[i]->grad();
@@ -345,7 +378,7 @@ void GradientFold::finish() {
 }
 
 /// Onto the first home's sum. Where that is known to differ from zero in a few rows alone, as the
-/// embedding's of a tied table, these are added to the other home's and the two change places.
+/// embedding's of a tied table, these are added to the other home's, which takes its place.
 void GradientFold::add_home(std::size_t g, std::size_t h) {
   Slot& slot = slots_[g];
   HomeSlot &first = slot.homes[0], &other = slot.homes[h];
@@ -353,7 +386,8 @@ void GradientFold::add_home(std::size_t g, std::size_t h) {
                           options_.accumulate == DType::F32 && !narrow() &&
                           (locally() || options_.max_micros == 1);
   const FlatGroup& group = model_.groups()[g];
-  auto touched = knows_rows ? touched_by(group, group.homes[0]) : std::nullopt;
+  const auto touched = knows_rows ? touched_by(group, group.homes[0]) : std::nullopt;
+  first.few_rows = touched.has_value();
   if (!touched) {
     sum_of(first).add_(sum_of(other));
     return;
@@ -364,19 +398,7 @@ void GradientFold::add_home(std::size_t g, std::size_t h) {
     for (std::int64_t i = range.begin; i < range.end; ++i)
       to[i] += from[i];
   }
-  std::swap(first.accumulator, other.accumulator);
-  slot.swapped = std::move(touched);
-}
-
-/// The next step finds the first home's accumulator all zero, and no pass over memory made it so.
-void GradientFold::swap_back(Slot& slot) {
-  if (!slot.swapped) return;
-  std::swap(slot.homes[0].accumulator, slot.homes[1].accumulator);
-  auto* const sum = slot.homes[0].accumulator.data_ptr<float>();
-  for (const Touched& range : *slot.swapped)
-    std::fill(sum + range.begin, sum + range.end, 0.0F);
-  slot.homes[0].zeroed = true;
-  slot.swapped.reset();
+  first.accumulator = std::exchange(other.accumulator, at::Tensor());
 }
 
 /// Tensor-parallel ranks used what they all have whole on their own tokens alone.

@@ -136,18 +136,16 @@ class GradientFold final : public Policy {
   /// of its own at once, and a tied table may be as large as the rest.
   using PoolKey = std::pair<std::int64_t, int>;
   struct HomeSlot {
-    at::Tensor accumulator;
+    at::Tensor accumulator;  ///< from its first backward of a step to the next step, or `local`'s
     Pool* pool = nullptr;
     Buffer* buffer = nullptr;       ///< of the last micro-batch, or that `local` travels in
     std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: the sum of this rank
     bool add_reduced = false;       ///< buffer->reduced waits to be added
     bool rows = false;              ///< may travel as rows
-    bool zeroed = false;            ///< the accumulator is zero
+    bool few_rows = false;          ///< of a table: all others stayed zero in the last step
   };
   struct Slot {
     std::vector<HomeSlot> homes;
-    /// Two homes have changed accumulators; of the second these ranges alone differ from zero.
-    std::optional<std::vector<Touched>> swapped;
   };
   void allocate();
   Buffer& acquire(Pool& pool);
@@ -155,8 +153,9 @@ class GradientFold final : public Policy {
   void exchange(Buffer& buffer, const at::Tensor& out, comm::Fold fold, comm::CallSite site);
   void fold_received(Buffer& buffer) const;
   void settle(HomeSlot& home);
+  bool take(const FlatGroup& group, HomeSlot& home);
   void open(const BlockRun& run);
-  void close(const BlockRun& run);
+  [[nodiscard]] std::vector<GradSink*> sinks_of(const BlockRun& run) const;
   void post(const BlockRun& run);
   void inspect(const BlockRun& run);
   void reduce(int group, const Home& home, HomeSlot& slot, const BlockRun& run);
@@ -183,7 +182,6 @@ class GradientFold final : public Policy {
   }
   std::vector<double> own_sums();
   void add_home(std::size_t group, std::size_t home);
-  static void swap_back(Slot& slot);
   void add_over_stages(std::size_t group);
   std::vector<double> over_stages(std::vector<double> mine);
   void add_shares();

@@ -168,8 +168,18 @@ std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const doubl
   return out;
 }
 
-void GradientFold::begin(std::span<const Action> /*actions*/) {
+void GradientFold::begin(std::span<const Action> actions) {
   found_.reset();
+  const bool makes = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+    return makes_gradients(action.kind);
+  });
+  if (!makes) return;
+  // Until a block runs its backward, activations may have the room of its sum.
+  for (Slot& slot : slots_) {
+    for (HomeSlot& home : slot.homes) {
+      if (!home.local) home.accumulator.reset();
+    }
+  }
 }
 
 void GradientFold::start_diagnosis() {

@@ -170,15 +170,9 @@ std::string memory_line(const Plan& plan, const TableFacts& facts) {
 }
 
 std::string memory_split_line(const Plan& plan) {
-  const MemoryEstimate need = estimate_memory(plan);
   const std::int64_t saving = saving_bytes(plan);
-  return fmt::format("parameters {}, gradients {}, optimizer {}, activations {}, other {}{}",
-                     bytes(need.parameters),
-                     bytes(need.gradients),
-                     bytes(need.optimizer),
-                     bytes(need.activations),
-                     bytes(need.other),
-                     saving > 0 ? fmt::format("; and {} while it saves", bytes(saving)) : "");
+  return estimate_memory(plan).text() +
+         (saving > 0 ? fmt::format("; and {} while it saves", bytes(saving)) : "");
 }
 
 // Long lists end with a line that says how many are missing.

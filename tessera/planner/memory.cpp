@@ -265,18 +265,6 @@ class Search {
   std::vector<std::string> found_;
 };
 
-std::string split_text(const MemoryEstimate& need) {
-  const auto bytes = [](std::int64_t count) {
-    return text::bytes(static_cast<std::uint64_t>(count));
-  };
-  return fmt::format("parameters {}, gradients {}, optimizer {}, activations {}, other {}",
-                     bytes(need.parameters),
-                     bytes(need.gradients),
-                     bytes(need.optimizer),
-                     bytes(need.activations),
-                     bytes(need.other));
-}
-
 // A stage's blocks as a model of their own, whose micro-batches under way are layers of one.
 Plan plan_of_stage(const Plan& plan, int stage, int micros_kept) {
   Plan out = plan;
@@ -322,6 +310,19 @@ MemoryEstimate estimate_stages(const Plan& plan) {
 
 }  // namespace
 
+std::string MemoryEstimate::text() const {
+  const auto in_bytes = [](std::int64_t count) {
+    return text::bytes(static_cast<std::uint64_t>(count));
+  };
+  return fmt::format("parameters {}, gradients {}, optimizer {}, activations {}, other {}{}",
+                     in_bytes(parameters),
+                     in_bytes(gradients),
+                     in_bytes(optimizer),
+                     in_bytes(activations),
+                     in_bytes(other),
+                     shared > 0 ? ", less " + in_bytes(shared) + " that two share" : "");
+}
+
 MemoryEstimate estimate_memory(const Plan& plan) {
   if (plan.stages.stages > 1) return estimate_stages(plan);
   const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
@@ -343,6 +344,8 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   const bool masters = value < 4 && !narrow_masters;
   const bool narrow_states = plan.kept.states != DType::F32;
   std::int64_t largest = 0, second = 0, widest = 0, saved = 0, table = 0;
+  std::int64_t sums = 0, largest_sum = 0;  // of gradients
+  const bool lends = plan.accumulation == 1 && !(local && n > 1);
   for (const Buffer& buffer : buffers_of(plan, plan.kept.states, tensor_ranks(plan))) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
     if (buffer.sharded) {
@@ -355,10 +358,16 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     if (!buffer.trained) continue;
     widest = std::max(widest, std::min(buffer.largest, buffer.numel / shards));
     out.optimizer += static_cast<std::int64_t>(exchange * static_cast<double>(buffer.numel));
-    out.gradients += buffer.homes * buffer.numel * sum / (local ? 1 : n);
+    // Of two homes of a table the embedding's needs its few rows alone.
+    const std::int64_t homes =
+        lends && n == 1 && !transient && buffer.homes == 2 ? 1 : buffer.homes;
+    const std::int64_t bytes = buffer.numel * sum / (local ? 1 : n);
+    sums += homes * bytes;
+    largest_sum = std::max(largest_sum, bytes);
     homes_of_size[buffer.numel] += buffer.homes;
     if (buffer.table) table = std::max(table, buffer.numel);
   }
+  out.gradients = sums;
   for (const auto& [numel, homes] : homes_of_size) {
     if (transient)
       out.gradients += numel * room * (homes >= 3 && numel <= plan.fold.bucket / 2 ? 2 : 1);
@@ -372,7 +381,17 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   if (narrow_states) out.optimizer += 8 * widest;
   out.parameters += (largest + second) * value;  // gathered: in use and ahead
   // It is saved in fp32 when there are no activations.
-  out.activations = std::max({training_activations(plan), evaluation_activations(plan), saved});
+  const std::int64_t training = training_activations(plan),
+                     resting = std::max(evaluation_activations(plan), saved);
+  out.activations = std::max(training, resting);
+  if (lends) {
+    // The backward pass begins with all activations and the head's gradient, and ends with all
+    // gradients and one block's activations.
+    const auto blocks = static_cast<std::int64_t>(plan.model.model.blocks.size());
+    const std::int64_t most =
+        std::max({training + largest_sum, sums + training / blocks, sums + resting});
+    out.shared = std::max<std::int64_t>(0, sums + out.activations - most);
+  }
   out.other = kProcess;
   return out;
 }
@@ -435,7 +454,7 @@ void check_memory(const Plan& plan, std::uint64_t available) {
                   text::bytes(static_cast<std::uint64_t>(need.total()) *
                               static_cast<std::uint64_t>(plan.ranks)),
                   text::bytes(available),
-                  split_text(need)),
+                  need.text()),
       changes.empty() ? "use a machine with more memory"
                       : "one of these fits: " + text::join(changes, "; or "));
 }

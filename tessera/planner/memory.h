@@ -15,9 +15,14 @@ namespace tessera::planner {
 /// has anyhow.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
+  /// Of gradients and activations: with one micro-batch a step, sums of gradients take the room of
+  /// activations that the backward pass is done with.
+  std::int64_t shared = 0;
   [[nodiscard]] std::int64_t total() const {
-    return parameters + gradients + optimizer + activations + other;
+    return parameters + gradients + optimizer + activations + other - shared;
   }
+  /// "parameters 3.2 MiB, gradients ...".
+  [[nodiscard]] std::string text() const;
 };
 MemoryEstimate estimate_memory(const Plan& plan);
 

@@ -86,6 +86,8 @@ class GradSink {
   }
   /// Zeroes what nobody wrote; by the owner, after a micro-batch.
   void close();
+  /// Forgets out(), whose memory is its owner's again, but not what was written.
+  void release() { out_.reset(); }
 
  private:
   at::Tensor out_;

@@ -47,6 +47,24 @@ TEST(ZeroMemory, OfOnceDividesTheSumsFromStageTwoOn) {
   }
 }
 
+TEST(ZeroMemory, SumsOfGradientsTakeTheRoomOfActivations) {
+  TinyRun run = small_run("each");
+  run.set("model.num_layers", "8");
+  const auto held_at_once = [&](std::int64_t accumulation) {
+    const Cost cost =
+        cost_of(run, {.ranks = 1, .accumulation = accumulation, .micro_batch = 32, .stage = 0});
+    std::int64_t of_each = 0;
+    for (const std::int64_t peak : cost.usage.peak)
+      of_each += peak;
+    return of_each - cost.peak;
+  };
+
+  // A layer has 198,272 parameters; all sums but the last one's are made when activations go.
+  EXPECT_GT(held_at_once(1), 4 * 7 * 198272);
+  // The second forward pass finds the gradients of the first one.
+  EXPECT_LT(held_at_once(2), 4 * 2 * 198272);
+}
+
 TEST(ZeroMemory, OfSumsInBf16IsHalf) {
   for (const std::string reduction : {"each", "once"}) {
     for (const int stage : {0, 1, 2, 3}) {
