@@ -5,7 +5,8 @@
 #
 # usage: bench/run_save.sh [ROUNDS] [FOLDER]   FOLDER: on the disk that is to be measured (default: TMPDIR)
 #
-# The stall is what the saving step waits; the loss of throughput has the disk and the cores that the writer takes as well.
+# The stall is what the saving step waits. Lost is that and what the save's next three steps take longer than the others of
+# the same ten: the writer's share of the cores. The machine's own pace moves more than that from run to run.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-1}
@@ -37,22 +38,27 @@ done
 
 python3 - "$work/results" <<'SUMMARY'
 import json, statistics, sys
-walls, stalls, steps = {}, {}, {}
+stalls, steps, lost = {}, {}, {}
 for row in open(sys.argv[1]):
     name, line = row.rstrip("\n").split("\t")
     result = json.loads(line)
-    walls.setdefault(name, []).append(result["wall_ms"])
-    stalls.setdefault(name, []).extend(result.get("stall_ms", []))
-    steps.setdefault(name, []).extend(result["step_ms"])
-print("\n| ranks x threads | saving | stall of a save, ms | of a step | of all steps | tokens/s lost |")
+    ms, waits = result["step_ms"], result.get("stall_ms", [])
+    stalls.setdefault(name, []).extend(waits)
+    steps.setdefault(name, []).extend(ms)
+    for n, wait in enumerate(waits):
+        ten = ms[10 * n:10 * n + 10]
+        usual = statistics.median(ten[:6] + ten[9:])  # the save stands behind the sixth
+        outside = wait if result["save"] == "waiting" else 0.0  # beside: steps wait, if anybody does
+        lost.setdefault(name, []).append((outside + sum(ten[6:9]) - 3 * usual) / (outside + sum(ten)))
+print("\n| ranks x threads | saving | tokens/s | stall of a save, ms | of all steps | lost |")
 print("|---|---|---|---|---|---|")
 for shape in ("1x2", "2x1"):
-    none = statistics.median(walls[shape + " none"])
     step = statistics.median(steps[shape + " none"])
+    print(f"| {shape} | none | {2048e3 / step:.0f} | | | |")
     for way in ("beside", "waiting"):
         name = f"{shape} {way}"
         stall = statistics.median(stalls[name])
-        lost = 1 - none / statistics.median(walls[name])
         share = sum(stalls[name]) / sum(steps[name])
-        print(f"| {shape} | {way} | {stall:.0f} | {100 * stall / step:.0f} % | {100 * share:.1f} % | {100 * lost:.1f} % |")
+        rate = 2048e3 / statistics.median(steps[name])
+        print(f"| {shape} | {way} | {rate:.0f} | {stall:.0f} | {100 * share:.1f} % | {100 * statistics.median(lost[name]):.1f} % |")
 SUMMARY

@@ -6,8 +6,6 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/log.h"
@@ -34,12 +32,6 @@ class NoRequests {
   sigset_t before_{};
 };
 
-/// Where cores are short, training comes first. On Linux this is of one thread.
-void step_back() {
-  constexpr int kNice = 10;
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
-}
-
 }  // namespace
 
 void Worker::start(std::function<void()> work) {
@@ -49,7 +41,6 @@ void Worker::start(std::function<void()> work) {
   try {
     const NoRequests quiet;
     thread_ = std::thread([this, work = std::move(work)] {
-      step_back();
       failure_ = caught(work);
       done_.store(true, std::memory_order_release);
     });

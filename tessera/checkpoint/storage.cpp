@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <system_error>
 
@@ -92,33 +95,53 @@ class NoFileSizeSignal {
   sigset_t signal_{}, before_{};
 };
 
+/// Large files go from our memory to the disk: the kernel's cache would take a copy of each byte,
+/// for which nobody asks soon, from the cores that train and from the files that are read. Where
+/// the file system wants it otherwise, and at the end of a file, writes are plain ones.
 class FileOutput final : public Output {
  public:
   FileOutput(const fs::path& path, std::uint64_t bytes) : path_(path), needed_(bytes) {
     fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd_ < 0) fail("create", path_, errno, needed_);
     reserve();
+    if (bytes >= kLarge && set_direct(true)) {
+      block_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBlock)));
+      if (!block_) set_direct(false);
+    }
   }
-  ~FileOutput() override { ::close(fd_); }
+  ~FileOutput() override {
+    try {
+      end_direct();  // without sync() there is nobody to hear of a failure
+    } catch (const Error&) {
+    }
+    ::close(fd_);
+  }
   FileOutput(const FileOutput&) = delete;
   FileOutput& operator=(const FileOutput&) = delete;
 
   void append(std::span<const std::byte> bytes) override {
-    const NoFileSizeSignal quiet;
-    while (!bytes.empty()) {
-      // One call moves at most 2 GiB; smaller ones keep a signal from waiting long.
-      constexpr std::size_t kMostBytes = std::size_t{64} << 20;
-      const ssize_t done = ::write(fd_, bytes.data(), std::min(bytes.size(), kMostBytes));
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) fail("write", path_, errno, needed_);
-      bytes = bytes.subspan(static_cast<std::size_t>(done));
+    while (block_ && !bytes.empty()) {
+      const std::size_t part = std::min(bytes.size(), kBlock - filled_);
+      std::memcpy(block_.get() + filled_, bytes.data(), part);
+      filled_ += part;
+      bytes = bytes.subspan(part);
+      if (filled_ == kBlock) write_block();
     }
+    write_all(bytes);
   }
   void sync() override {
+    end_direct();
     if (::fsync(fd_) != 0) fail("sync", path_, errno, needed_);
   }
 
  private:
+  static constexpr std::size_t kAlignment = 4096, kBlock = std::size_t{4} << 20;
+  static constexpr std::uint64_t kLarge = 4 * kBlock;
+
+  struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+  };
+
   /// Finds out that the disk is too small before anything is written; not every file system can
   /// say.
   void reserve() {
@@ -131,9 +154,53 @@ class FileOutput final : public Output {
     fail("write", path_, code, needed_);
   }
 
+  bool set_direct(bool on) const {
+    const int flags = ::fcntl(fd_, F_GETFL);
+    return flags >= 0 && ::fcntl(fd_, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+  }
+
+  /// Plain writes from here on, beginning with what waits in the block.
+  void end_direct() {
+    if (!block_) return;
+    set_direct(false);
+    const std::unique_ptr<std::byte[], Free> block = std::move(block_);
+    write_all({block.get(), filled_});
+  }
+
+  void write_block() {
+    const NoFileSizeSignal quiet;
+    std::size_t done = 0;
+    while (done < filled_) {
+      const ssize_t written = ::write(fd_, block_.get() + done, filled_ - done);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0 && errno != EINVAL) fail("write", path_, errno, needed_);
+      if (written > 0) done += static_cast<std::size_t>(written);
+      if (written >= 0 && done % kAlignment == 0) continue;
+      // The disk's own blocks are larger than ours, or it took a part of one.
+      std::memmove(block_.get(), block_.get() + done, filled_ - done);
+      filled_ -= done;
+      return end_direct();
+    }
+    filled_ = 0;
+  }
+
+  void write_all(std::span<const std::byte> bytes) {
+    const NoFileSizeSignal quiet;
+    while (!bytes.empty()) {
+      // One call moves at most 2 GiB; smaller ones keep a signal from waiting long.
+      constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+      const ssize_t done = ::write(fd_, bytes.data(), std::min(bytes.size(), kMostBytes));
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) fail("write", path_, errno, needed_);
+      bytes = bytes.subspan(static_cast<std::size_t>(done));
+    }
+  }
+
   fs::path path_;
   std::uint64_t needed_;
   int fd_ = -1;
+  std::unique_ptr<std::byte[], Free> block_;  ///< gathers what is written directly
+  std::size_t filled_ = 0;
 };
 
 class RealStorage final : public Storage {

@@ -2,6 +2,7 @@
 #include "tessera/checkpoint/folders.h"
 
 #include "checkpoint/support.h"
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -117,6 +118,32 @@ TEST(Folders, ALoneShardReadsAsAnOrdinarySafetensorsFile) {
   EXPECT_EQ(file.entries()[0].name, "w");
   EXPECT_EQ(file.entries()[0].shape, spec.shape);
   EXPECT_TRUE(std::ranges::equal(file.bytes(file.entries()[0]), values(spec)));
+}
+
+/// Beyond what a file is written at once, in parts that end on no boundary of a disk; also where
+/// memory is the disk.
+TEST(LargeFiles, HoldWhatWasAppended) {
+  const files::TempDir dir;
+  std::vector<std::byte> bytes((std::size_t{21} << 20) + 777);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(i * 2654435761U >> 13);
+  const fs::path in_memory = fmt::format("/dev/shm/tessera-large-{}", ::getpid());
+  std::vector<fs::path> paths = {dir.path() / "large"};
+  if (fs::exists("/dev/shm")) paths.push_back(in_memory);
+  for (const fs::path& path : paths) {
+    auto output = real_storage().create(path, bytes.size());
+    std::span<const std::byte> left = bytes;
+    for (std::size_t part = 1; !left.empty(); part = part * 3 + 5) {
+      const std::size_t now = std::min(part % (std::size_t{7} << 20), left.size());
+      output->append(left.first(now));
+      left = left.subspan(now);
+    }
+    output.reset();  // sync() is for the power, not for the bytes
+
+    const files::Mapped written(path);
+    EXPECT_TRUE(std::ranges::equal(written.bytes(), bytes)) << path;
+  }
+  fs::remove(in_memory);
 }
 
 /// What a save says in a child process that may write no file larger than 4 KiB, over two ranks.
