@@ -13,6 +13,7 @@
 
 #include "tessera/base/dtype.h"
 #include "tessera/comm/world.h"
+#include "tessera/memory/ledger.h"
 
 namespace tessera::comm {
 namespace {
@@ -369,6 +370,33 @@ TEST_P(Collectives, MaxMinAndBitOr) {
     EXPECT_EQ(reduce(Op::Max), (std::vector<std::int64_t>{last, 0, std::int64_t{1} << last}));
     EXPECT_EQ(reduce(Op::Min), (std::vector<std::int64_t>{0, -last, 1}));
     EXPECT_EQ(reduce(Op::BitOr)[2], (std::int64_t{1} << world.size()) - 1);
+  });
+}
+
+/// What lies in ordinary memory is copied into shared memory that the next call finds again.
+TEST_P(Collectives, OfOrdinaryMemoryTakeNoMoreSharedMemoryFromCallToCall) {
+  run([](World& world) {
+    memory::Ledger ledger;
+    const memory::ScopedLedger scoped(ledger);
+    const auto shared = [&] {
+      return ledger.usage().peak[static_cast<std::size_t>(memory::Tag::Communication)];
+    };
+    std::vector<float> in(std::size_t{1} << 16),
+        out(in.size() * static_cast<std::size_t>(world.size()));
+    const auto gather = [&] {
+      world.transport()
+          .all_gather(world.everyone(),
+                      {in.data(), in.size(), DType::F32, {}},
+                      {out.data(), out.size(), DType::F32, {}},
+                      TESSERA_HERE("gather"))
+          ->wait();
+    };
+    for (int i = 0; i < 100; ++i)
+      gather();
+
+    // One that peers read, and some that they have not told to be done with.
+    EXPECT_LE(shared(), static_cast<std::int64_t>(4 * in.size() * sizeof(float)));
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end"))->wait();
   });
 }
 

@@ -81,8 +81,14 @@ void PullParts::missing(std::vector<int>& ranks) {
     ranks.push_back(channel().rank_of(part.member));
 }
 
-FoldParts::FoldParts(Start start, Ground& ground, std::size_t offset, Span out, Fold fold)
-    : Operation(std::move(start)), ground_(ground), offset_(offset), out_(out), fold_(fold) {
+FoldParts::FoldParts(
+    Start start, Ground& ground, std::size_t offset, Span out, Fold fold, const void* own)
+    : Operation(std::move(start)),
+      ground_(ground),
+      offset_(offset),
+      out_(out),
+      fold_(fold),
+      own_(own) {
   complete_ = false;
 }
 
@@ -93,7 +99,9 @@ bool FoldParts::advance() {
     if (fold_ == Fold::Accumulate) inputs.push_back(out_.data);
     for (int member = 0; member < channel().size(); ++member) {
       const Slot& slot = *slots()[static_cast<std::size_t>(member)];
-      inputs.push_back(ground_.address(channel().rank_of(member), slot.offset) + offset_);
+      const bool mine = own_ != nullptr && member == channel().index();
+      inputs.push_back(mine ? own_
+                            : ground_.address(channel().rank_of(member), slot.offset) + offset_);
     }
     fold(signature().op, out_.dtype, out_.data, inputs, out_.count);
   }

@@ -94,8 +94,13 @@ class PullParts final : public Operation {
 /// reduce-scatter; small all-reduces, whose inputs lie in the mailboxes; barriers.
 class FoldParts final : public Operation {
  public:
-  /// `offset`: bytes into the members' inputs.
-  FoldParts(Start start, Ground& ground, std::size_t offset, Span out, Fold fold);
+  /// `offset`: bytes into the members' inputs. `own`: this member's part, if not there.
+  FoldParts(Start start,
+            Ground& ground,
+            std::size_t offset,
+            Span out,
+            Fold fold,
+            const void* own = nullptr);
   bool advance() override;
   void missing(std::vector<int>& ranks) override { missing_posts(ranks); }
 
@@ -104,6 +109,7 @@ class FoldParts final : public Operation {
   std::size_t offset_;
   Span out_;
   Fold fold_;
+  const void* own_;
 };
 
 /// All-reduce of large buffers where they lie: whoever waits takes the next chunk, folds it and

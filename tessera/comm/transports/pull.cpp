@@ -115,10 +115,11 @@ WorkPtr PullTransport::reduce_scatter(
   begin.signature.op = op;
   count(group, in);
   claim_slot(begin);
-  offer(begin, in, group.size(), false);
+  offer(begin, in, group.size(), false, own);
   keep(begin, out);
   const std::size_t offset = own.bytes() * static_cast<std::size_t>(group.index);
-  return track(std::make_shared<FoldParts>(std::move(begin), *ground_, offset, out, fold));
+  return track(
+      std::make_shared<FoldParts>(std::move(begin), *ground_, offset, out, fold, own.data));
 }
 
 WorkPtr PullTransport::all_gather(const Group& group, Span in, Span out, CallSite site) {
@@ -310,8 +311,9 @@ void PullTransport::claim_slot(Operation::Start& begin) {
 }
 
 /// Publishes `in`: where it lies if peers can read it there and `copy` is not asked for, else a
-/// copy.
-void PullTransport::offer(Operation::Start& begin, const Span& in, int readers, bool copy) {
+/// copy, in which the bytes of `unread`, a part of `in`, are anything.
+void PullTransport::offer(
+    Operation::Start& begin, const Span& in, int readers, bool copy, const Span& unread) {
   Slot& slot = *begin.slot;
   RegionPtr region = copy ? nullptr : ground_->arena->find(in.data, in.bytes());
   const void* data = in.data;
@@ -322,7 +324,7 @@ void PullTransport::offer(Operation::Start& begin, const Span& in, int readers, 
     data = slot.mailbox.data();
   } else {
     const Timed timed(*this);
-    region = stage(in);
+    region = stage(in, unread);
     data = region->data();
   }
   if (region) begin.alive.push_back(std::move(region));
@@ -337,15 +339,27 @@ void PullTransport::keep(Operation::Start& begin, const Span& span) {
     begin.alive.push_back(std::move(region));
 }
 
-RegionPtr PullTransport::stage(const Span& in) {
+RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
   const std::size_t bytes = std::bit_ceil(std::max(in.bytes(), kSmallestStage));
   const auto fits = [&](const RegionPtr& region) {
     return region.use_count() == 1 && region->bytes() == bytes;
   };
   auto found = std::find_if(staging_.begin(), staging_.end(), fits);
+  if (found == staging_.end()) {
+    forget_drained();  // what peers have read since
+    found = std::find_if(staging_.begin(), staging_.end(), fits);
+  }
   if (found == staging_.end())
     found = staging_.insert(found, allocate(bytes, memory::Tag::Communication));
-  std::memcpy((*found)->data(), in.data, in.bytes());
+  const auto* const from = static_cast<const std::byte*>(in.data);
+  auto* const to = static_cast<std::byte*>((*found)->data());
+  const std::size_t first =
+      unread.count == 0
+          ? in.bytes()
+          : static_cast<std::size_t>(static_cast<const std::byte*>(unread.data) - from);
+  const std::size_t rest = std::min(first + unread.bytes(), in.bytes());
+  std::memcpy(to, from, first);
+  if (rest < in.bytes()) std::memcpy(to + rest, from + rest, in.bytes() - rest);
   return *found;
 }
 
@@ -431,10 +445,14 @@ bool PullTransport::move_all() {
   bool moved = false;
   for (const std::shared_ptr<Operation>& operation : pending_)
     moved = operation->advance() || moved;
+  forget_drained();
+  return moved;
+}
+
+void PullTransport::forget_drained() {
   std::erase_if(pending_, [](const std::shared_ptr<Operation>& operation) {
     return (operation->complete() || operation->cancelled()) && operation->drained();
   });
-  return moved;
 }
 
 void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>& missing) {

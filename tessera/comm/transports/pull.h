@@ -62,9 +62,14 @@ class PullTransport final : public Transport {
   Channel& message_channel(int sender, int receiver, int number);
   Operation::Start start(Channel& channel, Kind kind, const Span& data, const CallSite& site);
   void claim_slot(Operation::Start& begin);
-  void offer(Operation::Start& begin, const Span& in, int readers, bool copy);
+  void offer(Operation::Start& begin,
+             const Span& in,
+             int readers,
+             bool copy,
+             const Span& unread = {nullptr, 0, DType::U8, {}});
   void keep(Operation::Start& begin, const Span& span);
-  RegionPtr stage(const Span& in);
+  RegionPtr stage(const Span& in, const Span& unread);
+  void forget_drained();
   Parts parts_from_all(Channel& channel, const Span& out, std::size_t offset);
   WorkPtr track(std::shared_ptr<Operation> operation);
 
