@@ -4,7 +4,10 @@
 // stay the same to the bit, whatever -p is.
 //
 //   alexnet_pipeline [-p STAGES] [--ranks RANKS] [--threads OF_A_RANK] [--steps 200]
-//                    [--batch 256] [--side 64]
+//                    [--batch 256] [--side 64] [--deepspeed_config FILE]
+//
+// `--steps=200` is `--steps 200`, and so for all of them. FILE is a configuration in place of the
+// one that is built in; the other options override its keys.
 //
 // Pictures are SIDE x SIDE (224 as in the paper, small ones for a try). Ranks beyond the stages are
 // data-parallel. Source: Krizhevsky 2014, "One weird trick for parallelizing convolutional neural
@@ -20,11 +23,14 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/files.h"
 #include "tessera/base/philox.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/nn/functional.h"
+#include "tessera/planner/overrides.h"
+#include "tessera/planner/parallel_options.h"
 #include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 
@@ -199,27 +205,43 @@ class Print final : public engine::Hook {
   }
 };
 
+constexpr const char* kProgram = "alexnet_pipeline";
+
 struct Options {
-  std::int64_t stages = 1, ranks = 0, threads = 0, steps = 200, batch = 256, side = 64;
+  std::string config;                        ///< a file; empty: built in
+  std::map<std::string, std::int64_t> keys;  ///< of the configuration, as given
+  std::int64_t ranks = 0, side = 64;
 };
 
 Options read_options(int argc, char** argv) {
+  static const std::map<std::string, std::string> kKeys = {{"-p", "parallel.pipeline.size"},
+                                                           {"--threads", "run.threads_per_rank"},
+                                                           {"--steps", "trainer.max_steps"},
+                                                           {"--batch", "train_batch_size"}};
   Options out;
-  const std::map<std::string, std::int64_t*> numbers = {{"-p", &out.stages},
-                                                        {"--ranks", &out.ranks},
-                                                        {"--threads", &out.threads},
-                                                        {"--steps", &out.steps},
-                                                        {"--batch", &out.batch},
+  const std::map<std::string, std::int64_t*> numbers = {{"--ranks", &out.ranks},
                                                         {"--side", &out.side}};
-  for (int i = 1; i < argc; i += 2) {
-    const auto found = numbers.find(argv[i]);
-    TESSERA_REQUIRE(found != numbers.end() && i + 1 < argc,
+  for (int i = 1; i < argc; ++i) {
+    const std::string typed = argv[i];
+    const std::size_t equals = typed.find('=');
+    const std::string name = typed.substr(0, equals);
+    const auto key = kKeys.find(name);
+    const auto number = numbers.find(name);
+    const bool config = name == "--deepspeed_config";
+    const bool known = config || key != kKeys.end() || number != numbers.end();
+    TESSERA_REQUIRE(known && (equals != std::string::npos || i + 1 < argc),
                     Config,
-                    std::string("unknown or unfinished option ") + argv[i],
+                    "unknown or unfinished option " + typed,
                     "see the first lines of examples/alexnet_pipeline.cpp");
-    *found->second = std::atoll(argv[i + 1]);
+    const std::string value = equals == std::string::npos ? argv[++i] : typed.substr(equals + 1);
+    if (config) {
+      out.config = value;
+    } else if (key != kKeys.end()) {
+      out.keys[key->second] = std::atoll(value.c_str());
+    } else {
+      *number->second = std::atoll(value.c_str());
+    }
   }
-  if (out.ranks == 0) out.ranks = out.stages;
   TESSERA_REQUIRE(out.side >= kLeastSide,
                   Config,
                   "pictures of --side " + std::to_string(out.side) + " are too small",
@@ -227,25 +249,34 @@ Options read_options(int argc, char** argv) {
   return out;
 }
 
-planner::Plan make_plan(const Options& options) {
-  json::Value c = json::parse(R"({"data": {"train": "synthetic pictures"},
-    "train_micro_batch_size_per_gpu": 8,
+/// The file's or the one of the tutorial.
+json::Value read_config(const Options& options) {
+  if (!options.config.empty())
+    return planner::spell_out_parallel(json::parse(files::read(options.config), options.config));
+  return json::parse(R"({"train_batch_size": 256, "train_micro_batch_size_per_gpu": 8,
     "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8}},
     "parallel": {"pipeline": {"partition": "parameters"}}})",
-                              "alexnet_pipeline");
-  c["data"]["sequence_length"] = json::Value::integer(options.side * options.side * kColours);
-  c["train_batch_size"] = json::Value::integer(options.batch);
-  c["trainer"]["max_steps"] = json::Value::integer(options.steps);
-  if (options.threads > 0) c["run"]["threads_per_rank"] = json::Value::integer(options.threads);
-  c["parallel"]["pipeline"]["size"] = json::Value::integer(options.stages);
-  return planner::make_plan(
-      c, static_cast<int>(options.ranks), "alexnet_pipeline", alexnet(options.side));
+                     kProgram);
+}
+
+planner::Plan make_plan(const Options& options) {
+  json::Value c = read_config(options);
+  const auto set = [&](const std::string& key, std::int64_t number) {
+    planner::set_key(c, key, json::Value::integer(number), kProgram);
+  };
+  planner::set_key(c, "data.train", json::Value::string("synthetic pictures"), kProgram);
+  set("data.sequence_length", options.side * options.side * kColours);
+  if (c.find("trainer") == nullptr) set("trainer.max_steps", 200);
+  for (const auto& [key, number] : options.keys)
+    set(key, number);
+  const std::int64_t ranks = options.ranks > 0 ? options.ranks : planner::ranks_per_model(c);
+  return planner::make_plan(c, static_cast<int>(ranks), kProgram, alexnet(options.side));
 }
 
 int train(const Options& options) {
   planner::Plan plan = make_plan(options);
   const auto pictures = std::make_shared<data::Datasets>();
-  pictures->train = std::make_unique<Pictures>(options.batch * 10, options.side);
+  pictures->train = std::make_unique<Pictures>(plan.global_batch * 10, options.side);
   engine::finish_plan(plan, *pictures);
 
   const auto report = [](const std::vector<std::string>& lines) {

@@ -67,35 +67,51 @@ nothing_is_lost() {
 # goes_on FROM: the run that has just started says that it goes on from this checkpoint.
 goes_on() { [[ -z $1 ]] || expect "it goes on from $1" until_true grep -q "of $1" "$box/out"; }
 
+# one_is_killed ROUND RANKS: some rank of the job that has just started, at some moment. The others end and say so.
+one_is_killed() {
+  local round=$1 ranks=$2 victim before begin took
+  wait_for_a_moment
+  victim=$(pgrep -P "$job" | sed -n "$((1 + RANDOM % ranks))p")
+  before=$(newest)
+  begin=${EPOCHREALTIME/./}
+  kill -9 "$victim"
+  wait "$job"
+  code=$?
+  took=$(((${EPOCHREALTIME/./} - begin) / 1000))
+  printf 'round %d: %s of %d ranks killed %s, newest was %s\n' "$round" "$victim" "$ranks" "$moment" "${before##*/}"
+  expect "exit code 6, not $code: $(cat "$box/err")" test "$code" = 6
+  expect "within 10 s, not $took ms" test "$took" -lt 10000
+  expect "rank, signal and step: $(cat "$box/err")" \
+    grep -Eq '^error: rank [0-2] was lost: signal 9 \(SIGKILL\) (at step [0-9]+|before its first step);' "$box/err"
+  expect "a line for each other rank" test "$(grep -Ec '^error: rank [0-2]: ' "$box/err")" = $((ranks - 1))
+  expect "nothing of the job is left" none_left
+  expect "the state" says '"state": "failed"' "$box/run/status.json"
+  nothing_is_lost "$before"
+}
+
 rounds=12
 any_rank_may_be_killed() {
   RANDOM=$seed
   configure
-  local round ranks victim before begin took
+  local round ranks before
   for ((round = 1; round <= rounds; ++round)); do
     ranks=$((2 + RANDOM % 2))
     before=$(newest)
     expect "the ranks start" start run "$ranks"
     goes_on "$before"
-    wait_for_a_moment
-    victim=$(pgrep -P "$job" | sed -n "$((1 + RANDOM % ranks))p")
-    before=$(newest)
-    begin=${EPOCHREALTIME/./}
-    kill -9 "$victim"
-    wait "$job"
-    code=$?
-    took=$(((${EPOCHREALTIME/./} - begin) / 1000))
-    printf 'round %d: %s of %d ranks killed %s, newest was %s\n' "$round" "$victim" "$ranks" "$moment" "${before##*/}"
-    expect "exit code 6, not $code: $(cat "$box/err")" test "$code" = 6
-    expect "within 10 s, not $took ms" test "$took" -lt 10000
-    expect "rank, signal and step: $(cat "$box/err")" \
-      grep -Eq '^error: rank [0-2] was lost: signal 9 \(SIGKILL\) (at step [0-9]+|before its first step);' "$box/err"
-    expect "a line for each other rank" test "$(grep -Ec '^error: rank [0-2]: ' "$box/err")" = $((ranks - 1))
-    expect "nothing of the job is left" none_left
-    expect "the state" says '"state": "failed"' "$box/run/status.json"
-    nothing_is_lost "$before"
+    one_is_killed "$round" "$ranks"
   done
   finish_and_compare
+}
+
+# Once there is something to go on from.
+any_stage_may_be_killed() {
+  RANDOM=$((seed + 3))
+  configure
+  expect "the ranks start" start run 2 --set parallel.pipeline=2
+  expect "a checkpoint: $(cat "$box/err")" until_true one_more_than ""
+  one_is_killed 1 2
+  finish_and_compare --set parallel.pipeline=2
 }
 
 the_whole_job_may_be_killed() {
@@ -156,16 +172,17 @@ a_save_beside_the_training_may_be_killed() {
   finish_and_compare
 }
 
-# A few steps more to the end, and the same number of steps in one go.
+# finish_and_compare ARGUMENTS...: a few steps more to the end, and the same number of steps in one go.
 finish_and_compare() {
   local last steps
   last=$(newest)
   steps=$((10#${last##*-} + 20))
-  start run 2 --set "trainer.max_steps=$steps"
+  start run 2 "$@" --set "trainer.max_steps=$steps"
+  goes_on "$last"
   wait "$job"
   code=$?
   expect "exit code 0 at the end, not $code: $(cat "$box/err")" test "$code" = 0
-  start whole 2 --set "trainer.max_steps=$steps" --set checkpoint.every=0
+  start whole 2 "$@" --set "trainer.max_steps=$steps" --set checkpoint.every=0
   wait "$job"
   expect "the undisturbed run ends" test $? = 0
   expect "both runs are equal" "$tessera" compare "$box/whole" "$box/run"
@@ -173,6 +190,7 @@ finish_and_compare() {
 }
 
 claim "kill -9 of any rank at any time (seed $seed)" any_rank_may_be_killed
+claim "kill -9 of any rank of a pipeline at any time (seed $seed)" any_stage_may_be_killed
 claim "kill -9 of the whole job at any time (seed $seed)" the_whole_job_may_be_killed
 claim "kill -9 of the whole job while it saves beside the training (seed $seed)" a_save_beside_the_training_may_be_killed
 claims_done

@@ -130,20 +130,23 @@ a_lost_rank_ends_the_job() {
   expect "a start after it goes on or is finished: code $code" test "$code" = 0
 }
 
-# a_stop_is_saved ARGUMENTS...: of the training.
+# a_stop_is_saved SIGNAL CODE ARGUMENTS...: of the training.
 a_stop_is_saved() {
   configure
-  timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 "$@" \
+  timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 "${@:3}" \
     --set checkpoint.every=0 >"$box/out" 2>"$box/err" &
   local job=$!
   for _ in $(seq 200); do
     [[ -s $box/run/metrics.jsonl ]] && break
     sleep 0.1
   done
-  kill -TERM "$(pgrep -P "$job")"
+  local reached=("$(pgrep -P "$job")")
+  # Ctrl-C reaches the ranks too.
+  [[ $1 == INT ]] && mapfile -O 1 -t reached < <(pgrep -P "${reached[0]}")
+  kill -s "$1" "${reached[@]}"
   wait "$job"
   code=$?
-  expect "exit code 75, not $code" test "$code" = 75
+  expect "exit code $2, not $code" test "$code" = "$2"
   expect "a checkpoint" compgen -G "$box/run/checkpoints/step-*"
   expect "the state" state_is stopped "$box/run"
 }
@@ -300,10 +303,11 @@ claim "a resumed run equals an undisturbed one" a_resumed_run_equals_an_undistur
 claim "a finished run says so" a_finished_run_says_so
 claim "another model in the same folder is refused" another_model_is_refused
 claim "a lost rank ends the job and is named" a_lost_rank_ends_the_job
-claim "SIGTERM stops and saves" a_stop_is_saved
-claim "SIGTERM stops and saves ranks that share layers" a_stop_is_saved --set parallel.tensor=2
+claim "SIGTERM stops and saves" a_stop_is_saved TERM 75
+claim "SIGTERM stops and saves ranks that share layers" a_stop_is_saved TERM 75 --set parallel.tensor=2
 claim "a lost rank that shares layers ends the job and is named" a_lost_rank_ends_the_job --set parallel.tensor=2
-claim "SIGTERM stops and saves a pipeline" a_stop_is_saved --set parallel.pipeline=2
+claim "SIGTERM stops and saves a pipeline" a_stop_is_saved TERM 75 --set parallel.pipeline=2
+claim "Ctrl-C stops and saves a pipeline" a_stop_is_saved INT 130 --set parallel.pipeline=2
 claim "a lost stage ends the job and is named" a_lost_rank_ends_the_job --set parallel.pipeline=2
 claim "pipelines give the bits of one rank" pipelines_agree_with_one_rank
 claim "a pipeline that cannot be is refused" a_pipeline_of_too_many_stages_is_refused
