@@ -21,6 +21,7 @@
 #include "tessera/engine/trainer.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/machine.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/planner/first_table.h"
 #include "tessera/planner/foreign_training.h"
@@ -133,6 +134,7 @@ planner::TableFacts table_facts(const planner::Plan& plan,
   facts.train_samples = data.train->size();
   facts.free_disk_bytes = files::free_bytes(folder.path());
   facts.available_memory_bytes = launch::available_memory();
+  facts.host = launch::machine().host;
   facts.run_dir = folder.path().string();
   facts.resume_step = resume.step;
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();

@@ -217,15 +217,16 @@ void append_stages(std::vector<std::string>& lines, const Plan& plan) {
   }
 }
 
-// Who holds what, where ranks hold different parts of the model.
-void append_mesh(std::vector<std::string>& lines, const Plan& plan) {
+// Who holds what; less of it where every rank holds the whole model.
+void append_mesh(std::vector<std::string>& lines, const Plan& plan, const TableFacts& facts) {
   constexpr std::size_t kBelow = 7;  // the rows below, but for one of the notes
-  constexpr std::size_t kMost = 10, kLeast = 3;
-  if (plan.config.parallel.ranks_per_model() == 1) return;
+  constexpr std::size_t kMost = 10, kMostOfWhole = 5, kLeast = 3;
+  if (plan.ranks == 1) return;
+  const std::size_t most = plan.config.parallel.ranks_per_model() == 1 ? kMostOfWhole : kMost;
   const std::size_t taken = lines.size() + kBelow;
   const std::size_t left = kMostLines > taken ? kMostLines - taken : 0;
   if (left < kLeast) return;
-  const std::vector<std::string> mesh = mesh_lines(plan, std::min(left, kMost));
+  const std::vector<std::string> mesh = mesh_lines(plan, facts.host, std::min(left, most));
   for (std::size_t i = 0; i < mesh.size(); ++i)
     lines.push_back(fmt::format("{:<11} {}", i == 0 ? "mesh" : "", mesh[i]));
 }
@@ -246,7 +247,7 @@ std::vector<std::string> first_table(const Plan& plan, const TableFacts& facts) 
   row("optimizer", optimizer_line(plan));
   row("layout", layout_line(plan));
   append_stages(lines, plan);
-  append_mesh(lines, plan);
+  append_mesh(lines, plan, facts);
   row("memory", memory_line(plan, facts));
   row("", memory_split_line(plan));
   row("run", facts.run_dir);

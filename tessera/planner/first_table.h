@@ -15,6 +15,7 @@ struct TableFacts {
   std::int64_t train_tokens = 0, validation_tokens = 0, train_samples = 0;
   std::uint64_t free_disk_bytes = 0;
   std::uint64_t available_memory_bytes = 0;
+  std::string host;  ///< of every rank
   std::string run_dir;
   std::int64_t resume_step = 0;
   std::string resume_from;           ///< checkpoint; empty: from the beginning

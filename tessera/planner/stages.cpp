@@ -310,10 +310,16 @@ std::vector<std::string> build_lines(const Plan& plan, int rank) {
   return out;
 }
 
-std::vector<std::string> mesh_lines(const Plan& plan, std::size_t most) {
+std::vector<std::string> mesh_lines(const Plan& plan, const std::string& host, std::size_t most) {
+  constexpr std::size_t kMostOfHost = 16;
   const mesh::Mesh mesh = plan.mesh();
-  std::vector<std::string> out = {fmt::format("{:>4}  {:>5}  {:>3} {:>3} {:>3} {:>3}  {}",
+  // Without its domain.
+  const std::string short_host = host.substr(0, std::min(host.find('.'), kMostOfHost));
+  const std::size_t width = std::max<std::size_t>(short_host.size(), 4);
+  std::vector<std::string> out = {fmt::format("{:>4}  {:<{}}  {:>5}  {:>3} {:>3} {:>3} {:>3}  {}",
                                               "rank",
+                                              "host",
+                                              width,
                                               "stage",
                                               "pp",
                                               "dp",
@@ -327,8 +333,10 @@ std::vector<std::string> mesh_lines(const Plan& plan, std::size_t most) {
       return out;
     }
     const int stage = mesh.coordinate(rank, mesh::Axis::Pp);
-    out.push_back(fmt::format("{:>4}  {:>5}  {:>3} {:>3} {:>3} {:>3}  {}",
+    out.push_back(fmt::format("{:>4}  {:<{}}  {:>5}  {:>3} {:>3} {:>3} {:>3}  {}",
                               rank,
+                              short_host,
+                              width,
                               stage,
                               stage,
                               mesh.index(rank, mesh::AxisSet::dp()),

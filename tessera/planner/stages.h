@@ -41,7 +41,8 @@ std::vector<std::string> stage_lines(const Plan& plan);
 /// layers", a line a chunk; layers are the model's blocks, from the first to before the second.
 std::vector<std::string> build_lines(const Plan& plan, int rank);
 /// The mesh as a table of at most `most` lines (2 at least): a head and a line for each rank with
-/// its stage, its place on every axis and its blocks. What does not fit is counted.
-std::vector<std::string> mesh_lines(const Plan& plan, std::size_t most);
+/// the host of all of them, its stage, its place on every axis and its blocks. What does not fit is
+/// counted.
+std::vector<std::string> mesh_lines(const Plan& plan, const std::string& host, std::size_t most);
 
 }  // namespace tessera::planner

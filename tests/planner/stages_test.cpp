@@ -98,14 +98,26 @@ TEST(Stages, StandInTheFirstTable) {
 
 TEST(Stages, AndTheirRanksStandInTheMesh) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"}, "tensor": 2)", 8);
-  const std::vector<std::string> mesh = mesh_lines(plan, 9);
+  const std::vector<std::string> mesh = mesh_lines(plan, "node7.example.com", 9);
 
   ASSERT_EQ(mesh.size(), 9U);
-  EXPECT_EQ(mesh[0], "rank  stage   pp  dp  cp  tp  blocks");
-  EXPECT_EQ(mesh[1], "   0      0    0   0   0   0  wte to h.1");
-  EXPECT_EQ(mesh[4], "   3      0    0   1   0   1  wte to h.1");
-  EXPECT_EQ(mesh[5], "   4      1    1   0   0   0  h.2 to head");
-  EXPECT_THAT(first_table(plan, {}), Contains(HasSubstr("rank  stage   pp  dp")));
+  EXPECT_EQ(mesh[0], "rank  host   stage   pp  dp  cp  tp  blocks");
+  EXPECT_EQ(mesh[1], "   0  node7      0    0   0   0   0  wte to h.1");
+  EXPECT_EQ(mesh[4], "   3  node7      0    0   1   0   1  wte to h.1");
+  EXPECT_EQ(mesh[5], "   4  node7      1    1   0   0   0  h.2 to head");
+
+  TableFacts facts;
+  facts.host = "node7";
+  EXPECT_THAT(first_table(plan, facts), Contains(HasSubstr("rank  host   stage   pp  dp")));
+}
+
+TEST(Stages, StandInTheMeshOfRanksThatHoldTheWholeModelToo) {
+  const std::vector<std::string> four = first_table(plan_of("1", 4), {});
+  const std::vector<std::string> eight = first_table(plan_of("1", 8), {});
+
+  EXPECT_THAT(four, Contains(HasSubstr("mesh        rank  host  stage   pp  dp  cp  tp  blocks")));
+  EXPECT_THAT(four, Contains(HasSubstr("    0    0   3   0   0  wte to head")));
+  EXPECT_THAT(eight, Contains(HasSubstr("   5  more ranks")));
 }
 
 TEST(Stages, AreToldByTheRanksThatBuiltThem) {
@@ -122,7 +134,7 @@ TEST(Stages, AreToldByTheRanksThatBuiltThem) {
 TEST(Stages, OfManyRanksAreCutShortInTheTable) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"})", 64);
 
-  EXPECT_EQ(mesh_lines(plan, 4).back(), "  62  more ranks");
+  EXPECT_EQ(mesh_lines(plan, "node7", 4).back(), "  62  more ranks");
   EXPECT_LE(first_table(plan, {}).size(), 25U);
 }
 
