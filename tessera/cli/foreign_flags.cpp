@@ -23,6 +23,8 @@ enum class Kind : std::uint8_t {
   Number,
   Text,
   Switch,
+  Off,    // a switch whose key is false where the flag is given
+  Stage,  // a switch between ZeRO's stages 1 and 0
   Config,
   Ignored,     // with a value that nobody needs
   Beta,        // of Adam: key is the index
@@ -42,6 +44,8 @@ constexpr std::string_view kBetas = "betas#";               // and the index
 constexpr std::string_view kWarmup = "warmup";              // resolved when the schedule is known
 constexpr std::string_view kRatio = "warmup of the run";    // resolved when its length is known
 constexpr std::string_view kVirtual = "layers of a chunk";  // resolved when the stages are known
+constexpr std::string_view kSharing = "how tokens travel";  // in Megatron-LM's words
+constexpr std::string_view kChunks = "parallel.pipeline.chunks";
 constexpr std::string_view kLocal = "local ranks are forks, they meet without it";
 constexpr std::string_view kNoSsh =
     "remove it: -n 2 starts local ranks, without ssh, pdsh or a hostfile";
@@ -88,8 +92,19 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--tensor_model_parallel_size", Kind::Number, "parallel.tensor.size"},
     {"--pipeline_model_parallel_size", Kind::Number, "parallel.pipeline.size"},
     {"--num_layers_per_virtual_pipeline_stage", Kind::Number, kVirtual},
+    {"--num_virtual_stages_per_pipeline_rank", Kind::Number, kChunks},
+    {"--no_scatter_gather_tensors_in_pipeline", Kind::Off, "parallel.pipeline.scatter_gather"},
     {"--sequence_parallel", Kind::Switch, "parallel.sequence"},
     {"--context_parallel_size", Kind::Number, "parallel.context.size"},
+    {"--cp_comm_type", Kind::Text, kSharing},
+    {"--micro_batch_size", Kind::Number, "train_micro_batch_size_per_gpu"},
+    {"--global_batch_size", Kind::Number, "train_batch_size"},
+    {"--num_layers", Kind::Number, "model.num_layers"},
+    {"--hidden_size", Kind::Number, "model.hidden_size"},
+    {"--num_attention_heads", Kind::Number, "model.num_heads"},
+    {"--seq_length", Kind::Number, "data.sequence_length"},
+    {"--recompute_granularity", Kind::Text, "activation_checkpointing.granularity"},
+    {"--use_distributed_optimizer", Kind::Stage, "zero_optimization.stage"},
 
     {"--num_nodes", Kind::One, "1"},
     {"--nnodes", Kind::One, "1"},
@@ -133,6 +148,15 @@ const Flag* find_flag(std::string_view word) {
   return it == kFlags.end() ? nullptr : it;
 }
 
+bool is_switch(Kind kind) {
+  return kind == Kind::Switch || kind == Kind::Off || kind == Kind::Stage;
+}
+
+json::Value switched(Kind kind, bool on) {
+  if (kind == Kind::Stage) return json::Value::integer(on ? 1 : 0);
+  return json::Value::boolean(kind == Kind::Off ? !on : on);
+}
+
 std::optional<bool> truth(std::string_view word) {
   const std::string lower = text::lower(word);
   if (lower == "true" || lower == "1") return true;
@@ -160,7 +184,7 @@ class Reader {
 
  private:
   static bool belongs(const std::string& word, Kind kind) {
-    if (kind == Kind::Switch || kind == Kind::ToldSwitch) return truth(word).has_value();
+    if (is_switch(kind) || kind == Kind::ToldSwitch) return truth(word).has_value();
     const bool negative =
         word.size() > 1 && word[0] == '-' && (word[1] == '.' || (word[1] >= '0' && word[1] <= '9'));
     return word.empty() || word[0] != '-' || negative;
@@ -210,10 +234,10 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
     out.notes.push_back(fmt::format("{} has no meaning here: {}", typed, flag.key));
     return;
   }
-  if (flag.kind == Kind::Switch) {
+  if (is_switch(flag.kind)) {
     const auto on = value ? truth(*value) : std::optional(true);
     TESSERA_REQUIRE(on.has_value(), Config, fmt::format("{}: expected true or false", typed), "");
-    out.settings.push_back({typed, std::string(flag.key), json::Value::boolean(*on)});
+    out.settings.push_back({typed, std::string(flag.key), switched(flag.kind, *on)});
     return;
   }
   TESSERA_REQUIRE(
@@ -301,8 +325,9 @@ void set_chunks(json::Value& source, const ForeignFlags::Setting& setting) {
   const auto each = setting.value.as_integer();
   TESSERA_REQUIRE(layers.has_value(),
                   Config,
-                  fmt::format("{} needs model.num_layers in CONFIG", setting.flag),
-                  "add it, or set parallel.pipeline.chunks instead");
+                  fmt::format("{} needs model.num_layers", setting.flag),
+                  "add it to CONFIG or give --num-layers 12, or set parallel.pipeline.chunks "
+                  "instead");
   const bool divides = each && *each >= 1 && stages >= 1 && *layers % (*each * stages) == 0;
   TESSERA_REQUIRE(divides,
                   Config,
@@ -313,10 +338,41 @@ void set_chunks(json::Value& source, const ForeignFlags::Setting& setting) {
                               stages,
                               stages == 1 ? "stage" : "stages"),
                   "set parallel.pipeline.chunks instead: chunks need not be of one size");
+  planner::set_key(source, kChunks, json::Value::integer(*layers / (*each * stages)), setting.flag);
+}
+
+// Megatron-LM refuses the two together as well.
+void require_one_count_of_chunks(const ForeignFlags& flags, const ForeignFlags::Setting& layers) {
+  for (const ForeignFlags::Setting& setting : flags.settings) {
+    TESSERA_REQUIRE(
+        setting.key != kChunks,
+        Config,
+        fmt::format("{} and {} both say how many chunks a stage has", layers.flag, setting.flag),
+        "keep one of them");
+  }
+}
+
+// Megatron-LM's words for what ranks that share tokens send to each other.
+void set_sharing(json::Value& source, const ForeignFlags::Setting& setting) {
+  const std::string& word = setting.value.as_string();
+  const bool ring = word == "p2p";
+  TESSERA_REQUIRE(ring || word == "a2a",
+                  Unsupported,
+                  fmt::format("not built yet: {} {}", setting.flag, word),
+                  "use p2p, which is a ring, or a2a, which is Ulysses");
   planner::set_key(source,
-                   "parallel.pipeline.chunks",
-                   json::Value::integer(*layers / (*each * stages)),
+                   "parallel.context.mode",
+                   json::Value::string(ring ? "ring" : "ulysses"),
                    setting.flag);
+}
+
+// What needs no other setting.
+void set_one(json::Value& source, const ForeignFlags::Setting& setting) {
+  if (setting.key.starts_with(kBetas))
+    return set_beta(source, setting.key.back() == '1' ? 1 : 0, setting);
+  if (setting.key == kSharing) return set_sharing(source, setting);
+  const std::string key = setting.key == kWarmup ? warmup_key(source) : setting.key;
+  planner::set_key(source, key, setting.value, setting.flag);
 }
 
 }  // namespace
@@ -352,14 +408,12 @@ void apply(const ForeignFlags& flags, json::Value& source, std::span<const std::
       continue;
     }
     if (setting.key == kWarmup) warmup_given = warmup_given || setting.value.as_double() > 0;
-    if (setting.key.starts_with(kBetas)) {
-      set_beta(source, setting.key.back() == '1' ? 1 : 0, setting);
-      continue;
-    }
-    const std::string key = setting.key == kWarmup ? warmup_key(source) : setting.key;
-    planner::set_key(source, key, setting.value, setting.flag);
+    set_one(source, setting);
   }
-  if (chunks != nullptr) set_chunks(source, *chunks);
+  if (chunks != nullptr) {
+    require_one_count_of_chunks(flags, *chunks);
+    set_chunks(source, *chunks);
+  }
   for (const std::string& assignment : overrides)
     planner::apply_override(source, assignment);
   if (ratio != nullptr && !warmup_given) set_warmup_ratio(source, *ratio);

@@ -19,7 +19,8 @@ constexpr Text kOrder = "the order of the blocks is known, none has to be record
 constexpr Text kOneRule = "every optimizer here is made for shards";
 constexpr Text kHost = "the ranks compute on the host, whose memory holds it already";
 constexpr Text kNothing = "nothing leaves the host's memory";
-constexpr Text kWholeFlows = "what stages hand to each other is not cut";
+constexpr Text kFlows =
+    "parallel.pipeline.scatter_gather says whether tensor-parallel ranks send a share each";
 constexpr Text kDeclared = "models here say themselves what of them is cut";
 constexpr Text kDisk = "weights and optimizer state stay in memory, they cannot be moved to a disk";
 constexpr Text kQuantized = "gathers and reductions move whole values, none are quantized";
@@ -84,7 +85,8 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     done("fp16.min_loss_scale", Number, "1"),
     done("fp16.fp16_master_weights_and_grads", Bool, "false"),
     accepted("fp16.mode", String, "",
-             "fp16.enabled switches the one kind of fp16 on, which has fp32 masters"),
+             "there is one kind of fp16, with fp32 masters, as NAIVE has it; any mode switches it "
+             "on where fp16.enabled is not given"),
     section("bf16"),
     done("bf16.enabled", Bool, "false"),
     accepted("bf16.immediate_grad_update", Bool, "false", kFold),
@@ -245,10 +247,11 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     alias("pipeline.partition", String, "parallel.pipeline.partition"),
     accepted("pipeline.seed_layers", Bool, "false",
              "every parameter starts from the seed and its name"),
-    later("pipeline.activation_checkpoint_interval", Integer, "0", "[0]",
-          "activation_checkpointing says which blocks run twice", "set it to 0"),
-    accepted("pipeline.pipe_partitioned", Bool, "true", kWholeFlows),
-    accepted("pipeline.grad_partitioned", Bool, "true", kWholeFlows),
+    accepted("pipeline.activation_checkpoint_interval", Integer, "0",
+             "above 0 it stands for activation_checkpointing.enabled, unless that section says "
+             "what runs again; it is always block by block"),
+    accepted("pipeline.pipe_partitioned", Bool, "true", kFlows),
+    accepted("pipeline.grad_partitioned", Bool, "true", kFlows),
     later("sequence_parallel_size", Integer, "1", "[1]",
           "parallel.context shares the tokens of sequences here",
           R"(set it to 1 and parallel.context to {"size": that number, "mode": "ulysses"})"),

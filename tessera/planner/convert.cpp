@@ -177,7 +177,7 @@ void fp16_from_colossal(Basket& from, json::Value& out, std::vector<std::string>
   const auto block = from.rest().find("fp16");
   if (block == nullptr || !block->is_object()) return;
   const std::string mode = from.take_word("fp16.mode");
-  const std::string name = text::lower(mode.substr(mode.rfind('.') + 1));
+  const std::string name = amp_type(mode);
   scaler_from_colossal(from, "fp16", out);
   if (name == "torch" || name == "apex") {
     notes.push_back(fmt::format(

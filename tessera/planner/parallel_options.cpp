@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/control_page.h"
+#include "tessera/base/text.h"
 #include "tessera/parallel/pipeline/schedule.h"
 
 namespace tessera::planner {
@@ -145,6 +146,52 @@ void spell_out_deepspeed(json::Value& source) {
   }
 }
 
+bool is_given(const json::Value& object, std::string_view key) {
+  const json::Value* const value = object.find(key);
+  return value != nullptr && !value->is_null();
+}
+
+// `value` at the place of what it was made of.
+void put(json::Value& object, std::string_view key, json::Value value, const json::Value& origin) {
+  value.place = origin.place;
+  value.key_place = origin.key_place;
+  object[key] = std::move(value);
+}
+
+// DeepSpeed runs segments of so many layers of a pipeline again, tessera one block after the other.
+void move_interval(json::Value& source) {
+  constexpr std::string_view kKey = "activation_checkpoint_interval";
+  constexpr std::string_view kSection = "activation_checkpointing";
+  json::Value* const pipeline = block_of(source, "pipeline");
+  if (pipeline == nullptr || !is_given(*pipeline, kKey)) return;
+  const json::Value interval = *pipeline->find(kKey);
+  const auto layers = interval.is_number() ? interval.as_integer() : std::nullopt;
+  if (!layers || *layers < 0) return;
+  if (*layers == 0) return erase(*pipeline, kKey);
+  if (is_given(source, kSection)) {
+    const json::Value* const section = block_of(source, kSection);
+    // A section that says it itself counts, and the key is told to have no meaning.
+    if (section == nullptr || is_given(*section, "enabled") || is_given(*section, "granularity"))
+      return;
+  }
+  erase(*pipeline, kKey);
+  json::Value& section = source[kSection];
+  if (section.is_null()) section.place = section.key_place = interval.key_place;
+  put(section, "enabled", json::Value::boolean(true), interval);
+}
+
+// Colossal-AI's fp16 has a mode where others have a switch, and Megatron-LM's scaler.
+void spell_out_mode(json::Value& source) {
+  json::Value* const fp16 = block_of(source, "fp16");
+  if (fp16 == nullptr || !is_given(*fp16, "mode") || is_given(*fp16, "enabled")) return;
+  const json::Value mode = *fp16->find("mode");
+  if (!mode.is_string()) return;
+  put(*fp16, "enabled", json::Value::boolean(true), mode);
+  if (!is_given(*fp16, "scaler")) put(*fp16, "scaler", json::Value::string("megatron"), mode);
+  // The other modes are told to be as this one.
+  if (amp_type(mode.as_string()) == "naive") erase(*fp16, "mode");
+}
+
 // Colossal-AI's models take the number of chunks as an argument too.
 void move_chunks(json::Value& source) {
   json::Value* const model = block_of(source, "model");
@@ -172,6 +219,8 @@ void move_sequence_mode(json::Value& parallel) {
 json::Value spell_out_parallel(json::Value source) {
   if (!source.is_object()) return source;
   spell_out_deepspeed(source);
+  move_interval(source);
+  spell_out_mode(source);
   move_chunks(source);
   json::Value* const parallel = block_of(source, "parallel");
   if (parallel == nullptr) return source;
@@ -187,6 +236,10 @@ json::Value spell_out_parallel(json::Value source) {
   }
   move_sequence_mode(*parallel);
   return source;
+}
+
+std::string amp_type(std::string_view mode) {
+  return text::lower(mode.substr(mode.rfind('.') + 1));
 }
 
 std::int64_t ranks_per_model(const json::Value& source) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
@@ -57,8 +58,13 @@ struct ParallelOptions {
 /// Colossal-AI's tensor mode "sequence", which cuts tokens and no weights, is `context`; its
 /// model.num_chunks is NUM_CHUNKS. Of DeepSpeed's blocks `pipeline` and `tensor_parallel`, whose
 /// sizes are other names of keys here, what says nothing ("auto", an autotp_size of 0) is taken
-/// out, and the partition "best" is "parameters". Pure.
+/// out, and the partition "best" is "parameters"; an interval of `pipeline` above 0 switches
+/// recomputation on where `activation_checkpointing` does not say what runs again. Colossal-AI's
+/// fp16.mode without fp16.enabled is that, with the scaler "megatron". Pure.
 json::Value spell_out_parallel(json::Value source);
+
+/// The word of Colossal-AI's fp16.mode: "AMP_TYPE.NAIVE" and "NAIVE" are "naive".
+std::string amp_type(std::string_view mode);
 
 /// ParallelOptions::ranks_per_model() of a configuration with the short forms written out; 1 where
 /// it cannot be read.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What contradicts itself in a DeepSpeed configuration, whatever becomes of its keys here. Source:
-// the checks of DeepSpeed 0.19.
+// the checks of DeepSpeed 0.19, and Colossal-AI's of its fp16.
 #include <algorithm>
 #include <initializer_list>
 #include <string>
@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/planner/parallel_options.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::planner {
@@ -101,6 +102,29 @@ void check_types(Written& written) {
   const char* const masters = "bf16.bf16_master_weights_and_grads";
   if (written.on(states) && !written.on(masters)) {
     written.refuse(states, fmt::format("needs {} true", masters), "set it to false");
+  }
+}
+
+// Colossal-AI's pipelines know NAIVE alone.
+void check_mode(Written& written) {
+  static const std::vector<std::string> kKnown = {
+      "AMP_TYPE.NAIVE", "AMP_TYPE.TORCH", "AMP_TYPE.APEX"};
+  const char* const path = "fp16.mode";
+  const json::Value* value = written.find(path);
+  if (value == nullptr || !value->is_string()) return;
+  const std::string type = amp_type(value->as_string());
+  const bool known = std::any_of(
+      kKnown.begin(), kKnown.end(), [&](const auto& one) { return amp_type(one) == type; });
+  if (!known) {
+    written.refuse(path,
+                   fmt::format("unknown value {}", value->dump()),
+                   text::suggestion(value->as_string(), kKnown));
+  } else if (type != "naive" && written.on("fp16.enabled") && written.pipeline() > 1) {
+    written.refuse(
+        path,
+        fmt::format(
+            "{} does not go with a pipeline of {} stages", value->dump(), written.pipeline()),
+        "set it to \"AMP_TYPE.NAIVE\"");
   }
 }
 
@@ -250,6 +274,7 @@ void check_written(const json::Value& source, config::Problems& problems) {
   if (!source.is_object()) return;
   Written written(source, problems);
   check_types(written);
+  check_mode(written);
   check_clipping(written);
   check_offload(written);
   check_shards(written);

@@ -117,6 +117,56 @@ TEST(ForeignFlags, LayersOfAVirtualStageBecomeChunks) {
   EXPECT_THROW(set_by(words), Error);
 }
 
+TEST(ForeignFlags, OfMegatronSayTheSizes) {
+  EXPECT_EQ(set_by({"--micro-batch-size", "2", "--global-batch-size=16"}),
+            R"({"train_micro_batch_size_per_gpu":2,"train_batch_size":16})");
+  EXPECT_EQ(set_by({"--num-layers", "12", "--hidden-size", "64", "--num-attention-heads", "4"}),
+            R"({"model":{"num_layers":12,"hidden_size":64,"num_heads":4}})");
+  EXPECT_EQ(set_by({"--seq-length", "128"}), R"({"data":{"sequence_length":128}})");
+}
+
+TEST(ForeignFlags, OfMegatronSayWhatIsKept) {
+  EXPECT_EQ(set_by({"--recompute-granularity", "selective"}),
+            R"({"activation_checkpointing":{"granularity":"selective"}})");
+  EXPECT_EQ(set_by({"--use-distributed-optimizer"}), R"({"zero_optimization":{"stage":1}})");
+  EXPECT_EQ(set_by({"--use-distributed-optimizer", "false"}),
+            R"({"zero_optimization":{"stage":0}})");
+}
+
+TEST(ForeignFlags, OfMegatronSayHowRanksExchange) {
+  EXPECT_EQ(set_by({"--context-parallel-size", "2", "--cp-comm-type", "a2a"}),
+            R"({"parallel":{"context":{"size":2,"mode":"ulysses"}}})");
+  EXPECT_EQ(set_by({"--cp-comm-type=p2p"}, R"({"parallel": {"context": 2}})"),
+            R"({"parallel":{"context":{"size":2,"mode":"ring"}}})");
+  EXPECT_EQ(set_by({"--no-scatter-gather-tensors-in-pipeline"}),
+            R"({"parallel":{"pipeline":{"scatter_gather":false}}})");
+}
+
+TEST(ForeignFlags, AWayToShareTokensThatIsNotBuiltIsRefusedWithTheOthers) {
+  try {
+    set_by({"--cp-comm-type", "a2a+p2p"});
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
+    EXPECT_THAT(error.text(),
+                testing::AllOf(testing::HasSubstr("--cp-comm-type a2a+p2p"),
+                               testing::HasSubstr("use p2p")));
+  }
+}
+
+TEST(ForeignFlags, VirtualStagesOfARankAreChunks) {
+  EXPECT_EQ(set_by({"--num-virtual-stages-per-pipeline-rank", "2"}),
+            R"({"parallel":{"pipeline":{"chunks":2}}})");
+  EXPECT_EQ(set_by({"--num-layers-per-virtual-pipeline-stage", "3", "--num-layers", "12"}),
+            R"({"model":{"num_layers":12},"parallel":{"pipeline":{"chunks":4}}})");
+  EXPECT_THROW(set_by({"--num-virtual-stages-per-pipeline-rank",
+                       "2",
+                       "--num-layers-per-virtual-pipeline-stage",
+                       "3"},
+                      R"({"model": {"num_layers": 6}})"),
+               Error);
+}
+
 TEST(ForeignFlags, OverrideAuto) {
   EXPECT_EQ(set_by({"--learning_rate", "1e-4"},
                    R"({"optimizer": {"params": {"lr": "auto", "eps": "auto"}}})"),

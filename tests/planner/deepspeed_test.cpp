@@ -80,6 +80,11 @@ INSTANTIATE_TEST_SUITE_P(
                       {"torch_autocast.enabled", "fp16.enabled (ds.json:1:59) is true as well"}},
         Contradiction{R"("torch_autocast": {"enabled": true}, "amp": {"enabled": true})",
                       {"torch_autocast.enabled", "amp.enabled"}},
+        Contradiction{
+            R"("fp16": {"enabled": true, "mode": "APEX"}, "parallel": {"pipeline": {"size": 2}})",
+            {"fp16.mode", "\"APEX\" does not go with a pipeline of 2 stages"}},
+        Contradiction{R"("fp16": {"mode": "AMP_TYPE.NAVE"})",
+                      {"fp16.mode", "unknown value \"AMP_TYPE.NAVE\"", "AMP_TYPE.NAIVE"}},
         Contradiction{R"("pipeline": {"stages": 4}, "elasticity": {"enabled": true})",
                       {"pipeline.stages", "elasticity"}},
         Contradiction{
@@ -116,6 +121,8 @@ TEST(Contradictions, ThatAreNoneBreakNoRule) {
   for (const char* members :
        {R"("checkpoint": {"tag_validation": "fail"})",
         R"("fp16": {"enabled": false}, "bf16": {"enabled": true})",
+        R"("fp16": {"enabled": true, "mode": "AMP_TYPE.NAIVE"}, "parallel": {"pipeline": 2})",
+        R"("fp16": {"enabled": true, "mode": "torch"})",
         R"("fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"})",
         R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true})",
         R"("amp": {"enabled": true}, "zero_optimization": {"stage": 0})",

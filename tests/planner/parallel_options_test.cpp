@@ -94,6 +94,54 @@ TEST(ParallelOptions, ANumberOfChunksMayStandInTheModel) {
   EXPECT_EQ(source, json::parse(R"({"model": {"num_layers": 4}, "NUM_CHUNKS": 2})", "c"));
 }
 
+// The tutorial's, with both layouts and with a pipeline alone.
+TEST(ParallelOptions, ColossalsTutorialTrainsInFp16) {
+  for (const char* tensor : {R"(, "tensor": {"mode": "1d", "size": 2})", ""}) {
+    SCOPED_TRACE(tensor);
+    const Plan plan = plan_with(R"(, "NUM_MICRO_BATCHES": 192, "NUM_CHUNKS": null,
+        "fp16": {"mode": "AMP_TYPE.NAIVE"}, "parallel": {"pipeline": 2)" +
+                                    std::string(tensor) + "}",
+                                4);
+
+    EXPECT_EQ(plan.config.parallel.pipeline.size, 2);
+    EXPECT_EQ(plan.config.parallel.tensor.size, *tensor == '\0' ? 1 : 2);
+    EXPECT_EQ(plan.accumulation, 192);
+    EXPECT_EQ(plan.working, DType::F16);
+    EXPECT_TRUE(plan.scaling.enabled);
+    EXPECT_EQ(plan.scaling.scaler, "megatron");
+    EXPECT_THAT(plan.notes, testing::Not(testing::Contains(HasSubstr("fp16.mode"))));
+  }
+}
+
+TEST(ParallelOptions, AModeOfFp16IsItsSwitch) {
+  EXPECT_EQ(spelled(R"({"fp16": {"mode": "NAIVE", "initial_scale": 1024}})"),
+            json::parse(R"({"fp16": {"initial_scale": 1024, "enabled": true,
+                            "scaler": "megatron"}})",
+                        "c"));
+  EXPECT_EQ(spelled(R"({"fp16": {"mode": "naive", "scaler": "deepspeed"}})"),
+            json::parse(R"({"fp16": {"scaler": "deepspeed", "enabled": true}})", "c"));
+  EXPECT_EQ(spelled(R"({"fp16": {"mode": "NAIVE", "enabled": false}})"),
+            json::parse(R"({"fp16": {"mode": "NAIVE", "enabled": false}})", "c"));
+  EXPECT_EQ(plan_with(R"(, "fp16": {"mode": "NAIVE", "enabled": false})", 1).working, DType::F32);
+}
+
+TEST(ParallelOptions, OtherModesOfFp16AreToldAndNotForPipelines) {
+  const std::string torch = R"(, "fp16": {"mode": "AMP_TYPE.TORCH"})";
+
+  const Plan plan = plan_with(torch, 1);
+
+  EXPECT_EQ(plan.working, DType::F16);
+  EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("fp16.mode is accepted")));
+  try {
+    plan_with(torch + R"(, "parallel": {"pipeline": 2})", 2);
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(),
+                AllOf(HasSubstr("fp16.mode: \"AMP_TYPE.TORCH\" does not go with a pipeline of 2"),
+                      HasSubstr("AMP_TYPE.NAIVE")));
+  }
+}
+
 TEST(ParallelOptions, DeepSpeedsBlocksAreUnderstood) {
   const Plan plan = plan_with(R"(, "gradient_accumulation_steps": 4,
       "pipeline": {"stages": 2, "partition": "best", "seed_layers": false},
@@ -110,6 +158,40 @@ TEST(ParallelOptions, DeepSpeedsBlocksThatSayNothingChangeNothing) {
                               2);
 
   EXPECT_EQ(plan.mesh().text(), "pp 1 x dp 2 x cp 1 x tp 1");
+}
+
+TEST(ParallelOptions, AnIntervalOfDeepSpeedsPipelineRunsEveryBlockAgain) {
+  const Plan plan = plan_with(R"(, "gradient_accumulation_steps": 4,
+      "pipeline": {"stages": 2, "activation_checkpoint_interval": 2},
+      "activation_checkpointing": {"profile": false})",
+                              2);
+
+  EXPECT_EQ(plan.config.activation_checkpointing.enabled, true);
+  EXPECT_THAT(plan.recompute.blocks, testing::Each(true));
+  EXPECT_THAT(plan.notes,
+              testing::Not(testing::Contains(HasSubstr("activation_checkpoint_interval"))));
+}
+
+TEST(ParallelOptions, AnIntervalSaysNothingWhereItIsZeroOrRecomputationIsSaid) {
+  EXPECT_EQ(spelled(R"({"pipeline": {"stages": 2, "activation_checkpoint_interval": 0}})"),
+            json::parse(R"({"pipeline": {"stages": 2}})", "c"));
+
+  const Plan plan = plan_with(R"(, "pipeline": {"activation_checkpoint_interval": 1},
+      "activation_checkpointing": {"granularity": "selective"})",
+                              1);
+
+  EXPECT_TRUE(plan.recompute.regions);
+  EXPECT_THAT(plan.recompute.blocks, testing::Each(false));
+  EXPECT_THAT(plan.notes,
+              testing::Contains(HasSubstr("pipeline.activation_checkpoint_interval is accepted")));
+}
+
+TEST(ParallelOptions, SharesOfFlowsAreToldToBeAnotherKeys) {
+  const Plan plan = plan_with(R"(, "pipeline": {"pipe_partitioned": true})", 1);
+
+  EXPECT_THAT(plan.notes,
+              testing::Contains(AllOf(HasSubstr("pipeline.pipe_partitioned"),
+                                      HasSubstr("parallel.pipeline.scatter_gather"))));
 }
 
 TEST(ParallelOptions, TwoSizesOfOnePipelineAreToldBoth) {
