@@ -38,6 +38,38 @@ std::string place_of(const parallel::GradientFold::Culprit& culprit) {
                      culprit.micro);
 }
 
+/// Refuses stages that do not hold the whole model between them, all of it once: ranks that cut it
+/// in different places. Collective.
+void check_stages(comm::World& world, parallel::ModelInstance& model) {
+  std::int64_t blocks = 0, parameters = 0;
+  for (int chunk = 0; chunk < model.layout().chunks; ++chunk) {
+    const auto [first, last] = model.blocks_of(chunk);
+    blocks += std::max(0, last - first);
+  }
+  for (const parallel::FlatGroup& group : model.groups()) {
+    if (!group.counted) continue;
+    for (const Segment& segment : group.layout.segments())
+      parameters += segment.info->numel();
+  }
+  const std::vector<double> held =
+      world.all_reduce(world.group({mesh::Axis::Pp}),
+                       {static_cast<double>(blocks), static_cast<double>(parameters)},
+                       comm::Op::Sum,
+                       TESSERA_HERE("what the stages hold"));
+  const auto all_blocks = static_cast<std::int64_t>(held[0]);
+  const auto all_parameters = static_cast<std::int64_t>(held[1]);
+  TESSERA_REQUIRE(
+      all_blocks == model.num_blocks() && all_parameters == model.num_parameters(),
+      Bug,
+      fmt::format("the stages hold {} blocks with {} parameters between them, and the model has {} "
+                  "blocks with {}",
+                  all_blocks,
+                  all_parameters,
+                  model.num_blocks(),
+                  model.num_parameters()),
+      "");
+}
+
 }  // namespace
 
 Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const data::Datasets> data)
@@ -58,6 +90,7 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
   model_ = std::make_unique<parallel::ModelInstance>(
       plan_.model.model, plan_.weight_layout, world_, plan_.stages);
   if (plan_.stages.stages > 1) {
+    check_stages(world_, *model_);
     link_ = std::make_unique<parallel::StageLink>(world_,
                                                   plan_.model.model,
                                                   plan_.stages,

@@ -162,22 +162,21 @@ int keep_first_gradient(comm::World& world,
                         const planner::Plan& gradient_plan,
                         const std::shared_ptr<const data::Datasets>& data,
                         const fs::path& folder) {
-  Engine engine(gradient_plan, world, data);
-  engine.initialize_weights();
+  const std::unique_ptr<Engine> engine = initialize(gradient_plan, world, data);
   // A gradient that overflows fp16 is none: the scale comes down, and the next samples follow.
   StepReport report;
   do {
-    report = engine.train_step();
-    if (report.stop_requested) return stopped(world, engine, report);
-  } while (report.skipped && engine.step() < kMostSkips);
+    report = engine->train_step();
+    if (report.stop_requested) return stopped(world, *engine, report);
+  } while (report.skipped && engine->step() < kMostSkips);
   TESSERA_REQUIRE(
       !report.skipped,
       Numeric,
       fmt::format("none of the first {} gradients is finite: {}", kMostSkips, report.skip_reason),
       "use bf16, or a smaller fp16.initial_scale_power");
   fs::create_directories(gradient_of(folder));
-  engine.save(gradient_of(folder));
-  part(world, engine);
+  engine->save(gradient_of(folder));
+  part(world, *engine);
   return kExitOk;
 }
 
@@ -186,18 +185,17 @@ int train_traced(comm::World& world,
                  const std::shared_ptr<const data::Datasets>& data,
                  std::int64_t steps,
                  const fs::path& folder) {
-  Engine engine(plan, world, data);
-  engine.initialize_weights();
+  const std::unique_ptr<Engine> engine = initialize(plan, world, data);
   std::string losses;
-  while (engine.step() < steps) {
-    const StepReport report = engine.train_step();
-    if (report.stop_requested) return stopped(world, engine, report);
+  while (engine->step() < steps) {
+    const StepReport report = engine->train_step();
+    if (report.stop_requested) return stopped(world, *engine, report);
     losses += fmt::format("{:a}\n", report.loss);
   }
   fs::create_directories(training_of(folder));
-  engine.save(training_of(folder));
+  engine->save(training_of(folder));
   if (world.speaks()) files::write_atomic(folder / kLosses, losses);
-  part(world, engine);
+  part(world, *engine);
   return kExitOk;
 }
 

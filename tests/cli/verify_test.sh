@@ -36,6 +36,15 @@ stages_and_shards_are_equal_to_the_bit() {
   expect "no run was begun" test ! -e "$box/run"
 }
 
+stages_cut_by_measured_costs_are_equal_to_the_bit() {
+  configure
+  verify -n 2 --set parallel.pipeline.size=2 --set parallel.pipeline.partition=profile --steps 3
+  expect "exit code 0, not $code: $(cat "$box/err")" test "$code" = 0
+  expect "the layout" says "layout    2 ranks: pp 2 x dp 1 x cp 1 x tp 1" "$box/out"
+  expect "the promise" says "promise   the same bits" "$box/out"
+  expect "the verdict" says "equal: the layout keeps its promise" "$box/out"
+}
+
 shared_layers_are_equal_within_rounding() {
   configure
   verify -n 2 --set parallel.tensor=2 --set parallel.sequence=true --json
@@ -82,6 +91,7 @@ a_training_that_diverges_says_so() {
 }
 
 claim "stages and shards are equal to the bit" stages_and_shards_are_equal_to_the_bit
+claim "stages cut by measured costs are equal to the bit" stages_cut_by_measured_costs_are_equal_to_the_bit
 claim "shared layers are equal within rounding" shared_layers_are_equal_within_rounding
 claim "every tensor is shown where asked" every_tensor_is_shown_where_asked
 claim "a promise that is none is not broken" a_promise_that_is_none_is_not_broken

@@ -4,6 +4,7 @@
 // says.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -134,6 +135,75 @@ TEST(PipelineCost, OfZeroBubbleVIsThePapers) {
       EXPECT_DOUBLE_EQ(cost.bubble(), 0.0);
     }
   });
+}
+
+// -- forward passes alone ------------------------------------------------------------------------
+
+StageActions forward_lists(Placement placement, const PipelineSize& size) {
+  StageActions out;
+  for (int stage = 0; stage < size.stages; ++stage)
+    out.push_back(forward_actions(placement, size, stage));
+  return out;
+}
+
+/// Calls fn(placement, size) for sizes of all numbers of stages and chunks that the placement has.
+template <class Fn>
+void for_each_placement(Fn fn) {
+  for (const Placement placement : {Placement::Loop, Placement::Fold}) {
+    const bool loop = placement == Placement::Loop;
+    for (int p = 1; p <= kMostStages; ++p) {
+      for (int v = 1; v <= (loop ? kMostChunks : 2); ++v) {
+        for (const int m : {1, 2, 3, 7, 8, kMostMicros}) {
+          SCOPED_TRACE(std::string(loop ? "loop" : "fold") + " p " + std::to_string(p) + " v " +
+                       std::to_string(v) + " m " + std::to_string(m));
+          fn(placement, PipelineSize{p, v, m});
+        }
+      }
+    }
+  }
+}
+
+TEST(ForwardPasses, OfEveryPlacementAndSizeHaveNoFault) {
+  for_each_placement([](Placement placement, const PipelineSize& size) {
+    const StageActions lists = forward_lists(placement, size);
+    for (const int room : {1, 64})
+      EXPECT_EQ(find_fault(lists, size, placement, room, Passes::Forward).value_or("none"), "none");
+  });
+}
+
+TEST(ForwardPasses, GoThroughAStageOneMicroBatchAfterTheOther) {
+  for_each_placement([](Placement placement, const PipelineSize& size) {
+    for (const std::vector<Action>& list : forward_lists(placement, size)) {
+      std::vector<std::pair<int, int>> passes, expected;
+      for (const Action& action : list) {
+        if (action.kind == Do::Forward) passes.emplace_back(action.micro, action.chunk);
+      }
+      for (int m = 0; m < size.micros; ++m) {
+        for (int c = 0; c < size.chunks; ++c)
+          expected.emplace_back(m, c);
+      }
+      EXPECT_EQ(passes, expected);
+    }
+  });
+}
+
+TEST(ForwardPasses, ThatAreWrongAreFound) {
+  const PipelineSize size{.stages = 2, .micros = 3};
+  const StageActions lists = forward_lists(Placement::Loop, size);
+  const auto fault = [&](const StageActions& wrong) {
+    return find_fault(wrong, size, Placement::Loop, 64, Passes::Forward).value_or("none");
+  };
+
+  StageActions incomplete = lists;
+  incomplete[1].pop_back();
+  EXPECT_EQ(fault(incomplete), "stage 1: chunk 0, micro-batch 2 is not completed");
+  // Each pass of the last stage is a receive and a forward.
+  StageActions crossed = lists;
+  std::rotate(crossed[1].begin(), crossed[1].begin() + 2, crossed[1].begin() + 4);
+  EXPECT_EQ(fault(crossed),
+            "stage 1: receive of a flow of chunk 0, micro-batch 1 meets micro-batch 0");
+  EXPECT_EQ(fault(all_actions(pipeline_schedules().get("1f1b"), size)),
+            "stage 0: load of chunk 0, micro-batch 0 is no part of a forward pass");
 }
 
 // -- what the checker finds ----------------------------------------------------------------------

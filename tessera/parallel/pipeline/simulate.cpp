@@ -51,10 +51,11 @@ struct Passed {
 /// What a stage's list must be on its own.
 class ListCheck {
  public:
-  ListCheck(const PipelineSize& size, Placement placement, int stage)
+  ListCheck(const PipelineSize& size, Placement placement, int stage, Passes passes)
       : size_(size),
         layout_{size.stages, size.chunks, placement, {}},
         stage_(stage),
+        trains_(passes == Passes::Training),
         passed_(static_cast<std::size_t>(size.chunks * size.micros)),
         loaded_(static_cast<std::size_t>(size.micros), false),
         next_gradient_(static_cast<std::size_t>(size.chunks), 0) {}
@@ -70,8 +71,9 @@ class ListCheck {
       for (int m = 0; m < size_.micros; ++m) {
         const Passed& passed = at(c, m);
         const int part = layout_.part(stage_, c);
-        const bool done = passed.weights && passed.sent_flow == crosses(part + 1) &&
-                          passed.sent_gradient == crosses(part - 1);
+        const bool done = (trains_ ? passed.weights : passed.forward) &&
+                          passed.sent_flow == crosses(part + 1) &&
+                          passed.sent_gradient == (trains_ && crosses(part - 1));
         if (!done)
           return fmt::format("stage {}: chunk {}, micro-batch {} is not completed", stage_, c, m);
       }
@@ -92,8 +94,12 @@ class ListCheck {
     return at(layout_.chunk_of_part(part), micro).*what;
   }
   static bool once(bool& done) { return !std::exchange(done, true); }
+  static bool is_of_forward(Do kind) {
+    return kind == Do::ReceiveFlow || kind == Do::Forward || kind == Do::SendFlow;
+  }
 
   const char* step(const Action& action) {
+    if (!trains_ && !is_of_forward(action.kind)) return "is no part of a forward pass";
     Passed& passed = at(action.chunk, action.micro);
     const int part = layout_.part(stage_, action.chunk);
     const auto c = static_cast<std::size_t>(action.chunk),
@@ -111,7 +117,7 @@ class ListCheck {
       case Do::ReceiveFlow:
         return once(passed.received_flow) ? nullptr : "happens twice";
       case Do::Forward:
-        if (!loaded_[m]) return "comes before its load";
+        if (trains_ && !loaded_[m]) return "comes before its load";
         if (passed.received_flow != crosses(part - 1) ||
             !neighbour_done(part - 1, action.micro, &Passed::forward))
           return "comes before what it begins with";
@@ -145,6 +151,7 @@ class ListCheck {
   PipelineSize size_;
   StageLayout layout_;
   int stage_;
+  bool trains_;
   std::vector<Passed> passed_;
   std::vector<bool> loaded_;
   std::vector<int> next_gradient_;
@@ -239,11 +246,12 @@ StageActions all_actions(const PipelineSchedule& schedule, const PipelineSize& s
 std::optional<std::string> find_fault(const StageActions& stages,
                                       const PipelineSize& size,
                                       Placement placement,
-                                      int room) {
+                                      int room,
+                                      Passes passes) {
   TESSERA_ASSERT(static_cast<int>(stages.size()) == size.stages);
   for (int stage = 0; stage < size.stages; ++stage) {
-    if (auto fault = ListCheck(size, placement, stage).run(stages[static_cast<std::size_t>(stage)]))
-      return fault;
+    ListCheck check(size, placement, stage, passes);
+    if (auto fault = check.run(stages[static_cast<std::size_t>(stage)])) return fault;
   }
   return Play(stages, size, placement, room).run([](int, const Action&, double) { return 0.0; });
 }

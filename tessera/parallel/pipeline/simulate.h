@@ -2,6 +2,7 @@
 // Proves a pipeline's lists of actions and prices them, without running anything.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,14 +16,19 @@ namespace tessera::parallel {
 using StageActions = std::vector<std::vector<Action>>;
 StageActions all_actions(const PipelineSchedule& schedule, const PipelineSize& size);
 
+/// What lists are for: a training step, or the forward passes of forward_actions().
+enum class Passes : std::uint8_t { Training, Forward };
+
 /// What is wrong with the lists, with stage and action; nothing if every micro-batch passes every
 /// chunk once, forward before backward, gradients of weights in ascending order, every message is
 /// sent and received in the same order, and all stages come to their end though a receive waits and
-/// a send waits where `room` messages of its kind to that stage have not been received yet.
+/// a send waits where `room` messages of its kind to that stage have not been received yet. Lists
+/// of forward passes hold nothing else: no loads, no gradients.
 std::optional<std::string> find_fault(const StageActions& stages,
                                       const PipelineSize& size,
                                       Placement placement,
-                                      int room);
+                                      int room,
+                                      Passes passes = Passes::Training);
 
 /// Seconds, or any unit, of one chunk and micro-batch; messages take none.
 struct PassTimes {
