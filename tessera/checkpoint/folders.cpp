@@ -46,9 +46,11 @@ std::vector<fs::path> entries(const fs::path& root) {
   return out;
 }
 
-/// The process that a temporary folder belongs to.
-std::optional<std::int64_t> owner_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
+/// The process that a temporary folder belongs to, or what will be `latest`.
+std::optional<std::int64_t> owner_of(const fs::path& path) {
+  constexpr std::string_view kLatest = "latest.tmp-";  // of files::write_atomic()
+  const std::string name = path.filename().string();
+  if (name.starts_with(kLatest)) return number(std::string_view(name).substr(kLatest.size()));
   const auto dash = name.rfind('-');
   if (!name.starts_with(kTemp) || dash < kTemp.size()) return std::nullopt;
   return number(std::string_view(name).substr(dash + 1));

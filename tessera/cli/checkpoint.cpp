@@ -68,11 +68,19 @@ int verify(const fs::path& path, const Common& common) {
   return kExitOk;
 }
 
+/// Lists all of them, then throws the first damage.
 int list(const fs::path& path, const Common& common) {
+  std::optional<Error> first;
   std::vector<json::Value> rows;
   for (const fs::path& folder : checkpoints_at(path)) {
-    const checkpoint::Checkpoint opened(folder);
-    const auto& meta = opened.meta();
+    checkpoint::Meta meta;
+    try {
+      meta = checkpoint::Checkpoint(folder).meta();
+    } catch (const Error& error) {
+      if (!first) first = error;
+      if (!common.json) std::printf("damaged  %s\n", folder.string().c_str());
+      continue;
+    }
     const std::uint64_t bytes = bytes_of(folder);
     rows.push_back(
         json::Value::object({{"path", json::Value::string(folder.string())},
@@ -89,6 +97,7 @@ int list(const fs::path& path, const Common& common) {
                 folder.string().c_str());
   }
   if (common.json) std::printf("%s\n", json::Value::array(rows).dump(2).c_str());
+  if (first) throw *first;
   return kExitOk;
 }
 

@@ -59,6 +59,25 @@ TEST(Folders, NothingThereIsNoError) {
   EXPECT_FALSE(newest(dir.path()).has_value());
 }
 
+/// A process that was killed between writing `latest` and renaming it.
+TEST(Folders, PruneRemovesWhatAProcessThatEndedLeft) {
+  const files::TempDir dir;
+  save_model(dir.path(), 1, kTiny);
+  const pid_t ended = ::fork();
+  if (ended == 0) ::_exit(0);
+  ::waitpid(ended, nullptr, 0);
+  const fs::path left = dir.path() / fmt::format("latest.tmp-{}", ended),
+                 other = dir.path() / fmt::format("latest.tmp-{}", ::getppid());
+  spill(left, "step");
+  spill(other, "step");
+
+  prune(real_storage(), dir.path(), 3);
+
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_TRUE(fs::exists(other));
+  EXPECT_TRUE(fs::exists(dir.path() / "latest"));
+}
+
 TEST(Folders, PruneKeepsTheNewest) {
   const files::TempDir dir;
   for (int step = 1; step <= 5; ++step)

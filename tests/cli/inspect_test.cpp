@@ -186,6 +186,20 @@ TEST_F(Commands, VerifyFindsDamageAndListCounts) {
   EXPECT_NE(ran.out.find("tensor \"w\""), std::string::npos) << ran.out;
 }
 
+TEST_F(Commands, ListShowsWhatIsSoundBesideWhatIsNot) {
+  const fs::path made = make_run(path("a"));
+  const fs::path checkpoints = made / "checkpoints";
+  fs::copy(checkpoints / "step-00000002", checkpoints / "step-00000001");
+  write(checkpoints / "step-00000001" / "manifest.json", "{");
+
+  const Ran ran = run("checkpoint", {"list", made});
+
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_NE(ran.out.find("step 2"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("damaged  "), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("step-00000001/manifest.json"), std::string::npos) << ran.out;
+}
+
 TEST_F(Commands, MergeMakesOneFileOfAllRanks) {
   const fs::path made = make_run(path("a"));
   const std::string before = run("inspect", {made, "--digest"}).out;
