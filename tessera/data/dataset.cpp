@@ -47,6 +47,36 @@ class Windows final : public Dataset {
   std::int64_t begin_, length_, stride_, size_ = 0;
 };
 
+class PackedDocuments final : public Dataset {
+ public:
+  PackedDocuments(std::unique_ptr<Dataset> windows, std::int32_t end_of_text)
+      : windows_(std::move(windows)), end_of_text_(end_of_text) {}
+  [[nodiscard]] std::int64_t size() const override { return windows_->size(); }
+  [[nodiscard]] std::int64_t length() const override { return windows_->length(); }
+  bool get(std::int64_t index,
+           std::int64_t* input_ids,
+           std::int64_t* labels,
+           std::int64_t* mask) const override {
+    const bool padded = windows_->get(index, input_ids, labels, mask);
+    for (std::int64_t t = 0; t < length(); ++t) {
+      if (input_ids[t] == end_of_text_) labels[t] = kIgnored;
+    }
+    return padded;
+  }
+  [[nodiscard]] bool separates_documents() const override { return true; }
+  void document_starts(const std::int64_t* input_ids, std::int64_t* starts) const override {
+    std::int64_t start = 0;
+    for (std::int64_t t = 0; t < length(); ++t) {
+      starts[t] = start;
+      if (input_ids[t] == end_of_text_) start = t + 1;
+    }
+  }
+
+ private:
+  std::unique_ptr<Dataset> windows_;
+  std::int32_t end_of_text_;
+};
+
 class Documents final : public Dataset {
  public:
   Documents(std::shared_ptr<const TokenFile> tokens,
@@ -133,8 +163,26 @@ class Maker {
   [[nodiscard]] std::unique_ptr<Dataset> make(const std::shared_ptr<const TokenFile>& file,
                                               std::int64_t begin,
                                               std::int64_t end) const {
-    return options_.pack ? make_windows(file, begin, end, length_, stride_)
-                         : make_documents(file, begin, end, length_, end_of_text_);
+    if (!options_.pack) return make_documents(file, begin, end, length_, end_of_text_);
+    auto windows = make_windows(file, begin, end, length_, stride_);
+    if (!options_.separate_documents) return windows;
+    return make_packed_documents(std::move(windows), end_of_text_);
+  }
+  /// Documents that are kept apart must show where they end.
+  void require_ends(const TokenFile& file, const std::string& key) const {
+    if (!options_.separate_documents || file.sequences() < 2) return;
+    const std::int64_t length = file.sequence_length(0);
+    std::int64_t last = end_of_text_;
+    if (length > 0) file.read(file.sequence_begin(0) + length - 1, 1, &last);
+    TESSERA_REQUIRE(last == end_of_text_,
+                    Data,
+                    fmt::format("{}: the first document ends with token {}, not with end of text "
+                                "({}), so data.separate_documents cannot tell where one ends",
+                                key,
+                                last,
+                                end_of_text_),
+                    "make the file with an end of text behind each document (Megatron-LM's "
+                    "--append-eod), or set data.separate_documents to false");
   }
   void require(const Dataset& made,
                std::int64_t tokens,
@@ -182,8 +230,13 @@ void require_consistent(const DataOptions& options, std::int64_t sequence_length
                               sequence_length,
                               options.stride.value_or(sequence_length)),
                   "");
-  if (!options.pack && options.stride)
-    log::warn_once("data.stride has no effect with data.pack false: every document is one sample");
+  for (const auto& [given, key] :
+       {std::pair{options.stride.has_value(), "data.stride"},
+        std::pair{options.separate_documents, "data.separate_documents"}}) {
+    if (options.pack || !given) continue;
+    log::warn_once(std::string(key) +
+                   " has no effect with data.pack false: every document is one sample");
+  }
 }
 
 // What the sequence of samples is a function of.
@@ -196,7 +249,8 @@ std::string fingerprint_of(const DataOptions& options,
                                        options.stride.value_or(length),
                                        options.pack,
                                        options.shuffle,
-                                       text::number(options.validation_fraction));
+                                       text::number(options.validation_fraction)) +
+                           (options.separate_documents ? " separate" : "");
   return files::hex64(files::xxh3(std::as_bytes(std::span(text))));
 }
 
@@ -261,6 +315,11 @@ void DataOptions::describe(config::Fields& fields) {
                pack,
                {.text = "Cut windows out of the joined documents; false makes every document one "
                         "sample, cut or padded to sequence_length."});
+  fields.field("separate_documents",
+               separate_documents,
+               {.text = "Keep the documents of a window apart: a token attends to its own document "
+                        "only, positions count from where that begins, and what follows an end of "
+                        "text is not predicted."});
   fields.field(
       "shuffle",
       shuffle,
@@ -284,6 +343,11 @@ std::unique_ptr<Dataset> make_windows(std::shared_ptr<const TokenFile> tokens,
                                       std::int64_t stride) {
   TESSERA_ASSERT(0 <= begin && begin <= end && end <= tokens->tokens() && length > 0 && stride > 0);
   return std::make_unique<Windows>(std::move(tokens), begin, end, length, stride);
+}
+
+std::unique_ptr<Dataset> make_packed_documents(std::unique_ptr<Dataset> windows,
+                                               std::int32_t end_of_text) {
+  return std::make_unique<PackedDocuments>(std::move(windows), end_of_text);
 }
 
 std::unique_ptr<Dataset> make_documents(std::shared_ptr<const TokenFile> tokens,
@@ -315,6 +379,7 @@ Datasets open_datasets(const DataOptions& options,
   Datasets out;
   out.train_stats = train.stats;
   out.fingerprint = fingerprint_of(options, train.fingerprint, sequence_length);
+  maker.require_ends(*train.file, "data.train");
   out.train = maker.make(train.file, 0, cut);
   out.train_tokens = maker.tokens(*train.file, 0, cut);
   maker.require(*out.train, out.train_tokens, std::max<std::int64_t>(min_samples, 1), "data.train");
@@ -331,6 +396,7 @@ Datasets open_datasets(const DataOptions& options,
         open_checked(options.validation, "data.validation", tokenizer, vocab_size, reading);
     out.validation_stats = validation.stats;
     out.validation_fingerprint = validation.fingerprint;
+    maker.require_ends(*validation.file, "data.validation");
     const std::int64_t end = maker.units(*validation.file);
     out.validation = maker.make(validation.file, 0, end);
     out.validation_tokens = maker.tokens(*validation.file, 0, end);

@@ -25,6 +25,7 @@ struct DataOptions {
   std::optional<std::int64_t> stride;
   std::string text_field = "text";
   bool pack = true;
+  bool separate_documents = false;
   bool shuffle = true;
   bool drop_last = true;
   std::string invalid_utf8 = "refuse";
@@ -43,6 +44,12 @@ class Dataset {
                    std::int64_t* input_ids,
                    std::int64_t* labels,
                    std::int64_t* mask) const = 0;
+  /// Whether the documents of a sample do not see each other; get() then ignores what follows an
+  /// end of text.
+  [[nodiscard]] virtual bool separates_documents() const { return false; }
+  /// Writes, for each of `length` inputs, the place of the first one of its document. Only where
+  /// documents are separate.
+  virtual void document_starts(const std::int64_t* /*input_ids*/, std::int64_t* /*starts*/) const {}
 };
 /// Windows of the joined stream: window i is tokens [i*stride, i*stride + length], its last token
 /// only a label. [begin, end) of the stream's tokens.
@@ -51,6 +58,9 @@ std::unique_ptr<Dataset> make_windows(std::shared_ptr<const TokenFile> tokens,
                                       std::int64_t end,
                                       std::int64_t length,
                                       std::int64_t stride);
+/// The same windows, with the documents in them kept apart: each ends with `end_of_text`.
+std::unique_ptr<Dataset> make_packed_documents(std::unique_ptr<Dataset> windows,
+                                               std::int32_t end_of_text);
 /// One document a sample, cut or padded to `length` with end of text; labels of padding are -100.
 std::unique_ptr<Dataset> make_documents(std::shared_ptr<const TokenFile> tokens,
                                         std::int64_t first,

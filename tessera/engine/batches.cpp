@@ -30,6 +30,14 @@ nn::Batch make_batch(const data::Dataset& dataset,
   batch.set("input_ids", input_ids);
   batch.set("labels", labels);
   if (padded) batch.set("attention_mask", mask);
+  if (dataset.separates_documents()) {
+    const at::Tensor starts = at::empty({size, length}, at::kLong);
+    for (std::int64_t b = 0; b < size; ++b) {
+      dataset.document_starts(input_ids.data_ptr<std::int64_t>() + b * length,
+                              starts.data_ptr<std::int64_t>() + b * length);
+    }
+    batch.set("document_starts", starts);
+  }
   batch.sample_ids.assign(numbers.begin(), numbers.end());
   return batch;
 }

@@ -11,7 +11,8 @@
 
 namespace tessera::engine {
 
-/// input_ids and labels [B, T] int64, attention_mask [B, T] only where a sample is padded.
+/// input_ids and labels [B, T] int64, attention_mask [B, T] only where a sample is padded,
+/// document_starts [B, T] int64 where documents are kept apart.
 /// `numbers`: of each sample in the whole run (the key of its dropout). B may be 0.
 nn::Batch make_batch(const data::Dataset& dataset,
                      std::span<const std::int64_t> samples,

@@ -67,6 +67,7 @@ ModelOptions merge_options(const ModelOptions& given,
   merge.fixed("num_layers", given.num_layers, out.num_layers);
   merge.fixed("hidden_size", given.hidden_size, out.hidden_size);
   merge.fixed("num_heads", given.num_heads, out.num_heads);
+  merge.fixed("num_kv_heads", given.num_kv_heads, out.num_kv_heads);
   merge.fixed("vocab_size", given.vocab_size, out.vocab_size);
   merge.fixed("max_positions", given.max_positions, out.max_positions);
   merge.fixed("ffn_hidden_size", given.ffn_hidden_size, out.ffn_hidden_size);

@@ -30,7 +30,7 @@ struct Resolved {
   std::int64_t tokenizer_size = 0;
   std::int64_t max_positions = 0;
   std::int64_t num_parameters = 0;
-  std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0;
+  std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0, num_kv_heads = 0;
 };
 
 /// Fills [begin, end) elements (row-major, global) of the named parameter from files, as fp32.

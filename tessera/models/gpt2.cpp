@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/gpt2.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -10,7 +11,8 @@
 #include "tessera/nn/functional.h"
 #include "tessera/ops/cross_entropy.h"
 
-// Legend: B batch, T tokens, C embed, F ffn, H heads, K channels of a head, V vocabulary.
+// Legend: B batch, T tokens, C embed, F ffn, H heads, G heads of keys and values, K channels of a
+// head, O outputs of the fused projection, V vocabulary.
 namespace tessera::models {
 
 namespace {
@@ -20,6 +22,7 @@ using nn::Flow;
 using nn::Outcome;
 using nn::Params;
 using nn::StepContext;
+using Axes = std::vector<std::string>;
 
 constexpr Params::Tags kGlobalName = {.without_prefix = true};
 
@@ -45,6 +48,11 @@ struct Norm {
   }
 };
 
+/// Where documents begin, if they are kept apart.
+at::Tensor starts_of(const Batch& batch) {
+  return batch.has("document_starts") ? batch.tensor("document_starts") : at::Tensor();
+}
+
 class Embedding final : public nn::Block {
  public:
   explicit Embedding(const Gpt2Shape& shape) : shape_(shape) {}
@@ -60,7 +68,8 @@ class Embedding final : public nn::Block {
 
   Outcome forward(Flow /*in*/, const Batch& batch, StepContext& context) override {
     const at::Tensor& ids_BT = batch.tensor("input_ids");
-    const at::Tensor positions_BT = nn::positions(ids_BT, shape_.max_positions, context);
+    const at::Tensor positions_BT =
+        nn::positions(ids_BT, shape_.max_positions, context, starts_of(batch));
     const at::Tensor x_BTC = nn::embedding(ids_BT, *tokens_, context) +
                              nn::embedding(positions_BT, *positions_, context);
     return {.flow = {.diff = {nn::dropout(
@@ -86,20 +95,27 @@ class Layer final : public nn::Block {
     const Init residual =
         Init::normal(shape_.init_std / std::sqrt(2.0 * static_cast<double>(shape_.num_layers)));
     ln_1_.declare(params, "ln_1", C);
-    qkv_weight_ = params.add("attn.c_attn.weight",
-                             {3, H, K, C},
-                             {"", "heads", "", "embed"},
-                             init,
-                             {.matrix_shape = {3 * C, C}});
+    const std::int64_t G = shape_.kv_heads(), group = std::max<std::int64_t>(1, H / G),
+                       O = (H + 2 * G) * K;
+    const bool shared = group > 1;
+    qkv_weight_ =
+        params.add("attn.c_attn.weight",
+                   shared ? Shape{G, group + 2, K, C} : Shape{3, H, K, C},
+                   shared ? Axes{"kv_heads", "", "", "embed"} : Axes{"", "heads", "", "embed"},
+                   init,
+                   {.matrix_shape = {O, C}});
     if (shape_.qkv_bias) {
       qkv_bias_ = params.add("attn.c_attn.bias",
-                             {3, H, K},
-                             {"", "heads", ""},
+                             shared ? Shape{G, group + 2, K} : Shape{3, H, K},
+                             shared ? Axes{"kv_heads", "", ""} : Axes{"", "heads", ""},
                              Init::zeros(),
-                             {.matrix_shape = {3 * C}});
+                             {.matrix_shape = {O}});
     }
-    proj_weight_ =
-        params.add("attn.c_proj.weight", {C, C}, {"embed", "heads"}, residual, {.unit = K});
+    proj_weight_ = params.add("attn.c_proj.weight",
+                              {C, C},
+                              {"embed", shared ? "kv_heads" : "heads"},
+                              residual,
+                              {.unit = group * K});
     proj_bias_ = params.add("attn.c_proj.bias", {C}, {"embed"}, Init::zeros());
     ln_2_.declare(params, "ln_2", C);
     fc_weight_ = params.add("mlp.c_fc.weight", {F, C}, {"ffn", "embed"}, init);
@@ -120,15 +136,15 @@ class Layer final : public nn::Block {
                                      const Batch& batch,
                                      StepContext& context) const {
     const at::Tensor h_BTC = ln_1_(x_BTC, shape_.layer_norm_eps, context);
-    const nn::HeadRange heads = nn::heads_of(*qkv_weight_);
-    const auto qkv =
-        nn::split_heads(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), 3, heads.count);
+    const nn::Qkv qkv =
+        nn::split_qkv(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), *qkv_weight_);
     ops::AttentionArgs args;
-    args.first_head = heads.first;
+    args.first_head = qkv.first_head;
     if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
+    args.starts_BT = starts_of(batch);
     args.dropout = context.dropout("attention", shape_.attention_dropout);
     const at::Tensor y_BHTK =
-        nn::attention(qkv[0], qkv[1], qkv[2], std::move(args), *this, context);
+        nn::attention(qkv.q_BHTK, qkv.k_BGTK, qkv.v_BGTK, std::move(args), *this, context);
     return nn::linear(nn::merge_heads(y_BHTK), *proj_weight_, proj_bias_, context);
   }
 

@@ -144,6 +144,13 @@ json::Value gpt2_config_to_hf(const ModelOptions& options) {
                   Unsupported,
                   "model.qkv_bias is false, and Hugging Face's GPT-2 always has that bias",
                   "train with model.qkv_bias true");
+  TESSERA_REQUIRE(
+      !options.num_kv_heads || options.num_kv_heads == options.num_heads,
+      Unsupported,
+      fmt::format(
+          "model.num_kv_heads is {}, and heads of Hugging Face's GPT-2 share no keys and values",
+          options.num_kv_heads.value_or(0)),
+      "train without model.num_kv_heads");
   static const std::map<std::string, std::string> activations = {{"gelu_tanh", "gelu_new"},
                                                                  {"gelu_new", "gelu_new"},
                                                                  {"gelu", "gelu"},

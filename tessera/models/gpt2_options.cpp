@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From options to a shape: presets, defaults that follow from other values, and the checks that
 // concern several keys.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -85,6 +86,7 @@ void set_sizes(const ModelOptions& options,
   shape.num_layers = pick(options.num_layers, &Preset::num_layers, "num_layers");
   shape.hidden_size = pick(options.hidden_size, &Preset::hidden_size, "hidden_size");
   shape.num_heads = pick(options.num_heads, &Preset::num_heads, "num_heads");
+  shape.num_kv_heads = options.num_kv_heads.value_or(shape.num_heads);
   shape.ffn_hidden_size = options.ffn_hidden_size.value_or(
       std::llround(options.mlp_ratio * static_cast<double>(shape.hidden_size)));
 }
@@ -108,6 +110,13 @@ void check_sizes(const Gpt2Shape& shape, Checks& checks) {
                              hidden / std::max<std::int64_t>(heads, 1),
                              hidden % std::max<std::int64_t>(heads, 1)),
                  fmt::format("choose num_heads from {}", divisors(hidden)));
+  checks.require(shape.num_kv_heads > 0 && heads % shape.num_kv_heads == 0,
+                 "model.num_kv_heads",
+                 fmt::format("num_kv_heads {} does not divide num_heads {}: each head of keys and "
+                             "values is shared by as many heads",
+                             shape.num_kv_heads,
+                             heads),
+                 fmt::format("choose num_kv_heads from {}", divisors(heads)));
   checks.require(
       shape.ffn_hidden_size >= 1,
       "model.mlp_ratio",
@@ -173,6 +182,7 @@ json::Value description_of(const Gpt2Shape& shape) {
   out.num_layers = shape.num_layers;
   out.hidden_size = shape.hidden_size;
   out.num_heads = shape.num_heads;
+  if (shape.num_kv_heads != shape.num_heads) out.num_kv_heads = shape.num_kv_heads;
   out.vocab_size = shape.vocab_size;
   out.max_positions = shape.max_positions;
   out.ffn_hidden_size = shape.ffn_hidden_size;
@@ -211,14 +221,16 @@ Resolved resolve_gpt2(const ModelOptions& options,
           .num_parameters = shape.num_parameters(),
           .num_layers = shape.num_layers,
           .hidden_size = shape.hidden_size,
-          .num_heads = shape.num_heads};
+          .num_heads = shape.num_heads,
+          .num_kv_heads = shape.num_kv_heads};
 }
 
 }  // namespace
 
 std::int64_t Gpt2Shape::num_parameters() const {
   const std::int64_t C = hidden_size, F = ffn_hidden_size;
-  const std::int64_t norms = 4 * C, qkv = 3 * C * C + (qkv_bias ? 3 * C : 0),
+  const std::int64_t outputs = C + 2 * (C / std::max<std::int64_t>(num_heads, 1)) * kv_heads();
+  const std::int64_t norms = 4 * C, qkv = outputs * (C + (qkv_bias ? 1 : 0)),
                      projection = C * C + C;
   const std::int64_t mlp = F * C + F + C * F + C;
   const std::int64_t tables = (tie_embeddings ? 1 : 2) * vocab_size * C + max_positions * C;
@@ -255,6 +267,13 @@ void describe_sizes(ModelOptions& options, config::Fields& fields) {
                 .min = 1,
                 .max = 1e6,
                 .default_text = "of the preset"});
+  fields.field("num_kv_heads",
+               options.num_kv_heads,
+               {.text = "Heads of keys and values, each shared by as many attention heads "
+                        "(grouped-query attention); must divide num_heads.",
+                .min = 1,
+                .max = 1e6,
+                .default_text = "num_heads"});
   fields.field(
       "vocab_size",
       options.vocab_size,

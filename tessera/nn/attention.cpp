@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention.h"
 
+#include <numeric>
+
 #include "tessera/comm/transport.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/context_parallel/attention.h"
@@ -42,7 +44,7 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
                                                           saved[2],
                                                           {saved[3], saved[4]},
                                                           kept<ops::AttentionArgs>(node));
-    return {d.dq_BHTK, d.dk_BHSK, d.dv_BHSK, {}};
+    return {d.dq_BHTK, d.dk_BGSK, d.dv_BGSK, {}};
   }
 };
 
@@ -78,9 +80,19 @@ at::Tensor attend_exchanged(const at::Tensor& q,
                             const at::Tensor& v,
                             ops::AttentionArgs args,
                             StepContext& context) {
-  const at::Tensor qkv = tokens_to_heads(at::cat({q, k, v}), context);
-  args.first_head += context.context_parallel->group->index * qkv.size(1);
-  return heads_to_tokens(in_region(attend_here, qkv.chunk(3), std::move(args), context), context);
+  std::vector<at::Tensor> qkv;
+  if (k.size(1) == q.size(1)) {
+    qkv = tokens_to_heads(at::cat({q, k, v}), context).chunk(3);
+  } else {
+    // Where they are too few for the ranks, some have the same ones.
+    const std::int64_t shared = k.size(1), ranks = context.context_parallel->group->size();
+    at::Tensor kv = at::cat({k, v});
+    if (shared % ranks != 0) kv = kv.repeat_interleave(std::lcm(shared, ranks) / shared, 1);
+    qkv = tokens_to_heads(kv, context).chunk(2);
+    qkv.insert(qkv.begin(), tokens_to_heads(q, context));
+  }
+  args.first_head += context.context_parallel->group->index * qkv[0].size(1);
+  return heads_to_tokens(in_region(attend_here, qkv, std::move(args), context), context);
 }
 
 }  // namespace

@@ -43,8 +43,10 @@ struct Outcome {
 };
 
 /// One micro-batch: named tensors ("input_ids" [B, T] int64, "labels" [B, T] int64 with -100 where
-/// ignored, "attention_mask" [B, T] with 0 at padding, only where there is some) and the number of
-/// each sample in the whole run. Where ranks share the tokens, T of the first two is this rank's.
+/// ignored, "attention_mask" [B, T] with 0 at padding, only where there is some, "document_starts"
+/// [B, T] int64 with the place of each token's document's first, only where documents are kept
+/// apart) and the number of each sample in the whole run. Where ranks share the tokens, T of the
+/// first two is this rank's.
 class Batch {
  public:
   [[nodiscard]] bool has(std::string_view name) const;

@@ -35,10 +35,15 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       StepContext& context);
 /// ids [B, T] -> [B, T, C].
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
-/// Where the tokens stand in their texts: ids [B, T] -> [B, T]. Error{Shape} unless the texts are
-/// of at most `most` tokens.
-at::Tensor positions(const at::Tensor& ids_BT, std::int64_t most, const StepContext& context);
-/// q, k, v [B, H, T, K]; where ranks share the tokens, of this rank's, and args.mask_BS is of all.
+/// Where the tokens stand in their texts: ids [B, T] -> [B, T]. With `starts`, of all tokens, where
+/// each one's document begins, in their documents. Error{Shape} unless the texts are of at most
+/// `most` tokens.
+at::Tensor positions(const at::Tensor& ids_BT,
+                     std::int64_t most,
+                     const StepContext& context,
+                     const at::Tensor& starts_BT = {});
+/// q [B, H, T, K], k and v [B, G, T, K], where G divides H; where ranks share the tokens, of this
+/// rank's, and args.mask_BS and args.starts_BT are of all.
 /// Runs as context.region("attention"). Uses the KV cache of `block` in Prefill and Decode, where
 /// it sets args.query_offset to context.position.
 at::Tensor attention(const at::Tensor& q,
@@ -57,6 +62,15 @@ struct HeadRange {
   std::int64_t first = 0, count = 0;
 };
 HeadRange heads_of(const Param& weight);
+/// This rank's heads of a layer's queries, keys and values.
+struct Qkv {
+  at::Tensor q_BHTK, k_BGTK, v_BGTK;
+  std::int64_t first_head = 0;  ///< of q, among all heads of the layer
+};
+/// Those that one projection made, by `weight` of [3, H, K, I], or of [G, H / G + 2, K, I] with the
+/// axis "kv_heads" first: to each head of keys and values the queries that share it, then its keys,
+/// then its values (Megatron-LM's order), so that ranks that share the heads need one product.
+Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight);
 /// [B, H, T, K] -> [B, T, H * K].
 at::Tensor merge_heads(const at::Tensor& x_BHTK);
 at::Tensor activate(const at::Tensor& x, ops::Activation activation);

@@ -88,6 +88,42 @@ struct SplitHeadsNode : torch::autograd::Function<SplitHeadsNode> {
   }
 };
 
+/// x [B, T, G * (group + 2) * K] -> q [B, G * group, T, K] (a copy), k and v [B, G, T, K] (views).
+struct SplitGroupsNode : torch::autograd::Function<SplitGroupsNode> {
+  struct Groups {
+    std::int64_t count = 0, queries = 0;
+  };
+  static at::Tensor by_groups(const at::Tensor& x_BTO, const Groups& groups) {
+    const std::int64_t rows = groups.count * (groups.queries + 2);
+    return x_BTO.view({x_BTO.size(0),
+                       x_BTO.size(1),
+                       groups.count,
+                       groups.queries + 2,
+                       rows == 0 ? 0 : x_BTO.size(2) / rows});
+  }
+  static variable_list forward(AutogradContext* node,
+                               const at::Tensor& x_BTO,
+                               const Groups& groups) {
+    keep(node, groups);
+    const at::Tensor x = by_groups(x_BTO.contiguous(), groups);
+    return {x.narrow(3, 0, groups.queries).flatten(2, 3).transpose(1, 2),
+            x.select(3, groups.queries).transpose(1, 2),
+            x.select(3, groups.queries + 1).transpose(1, 2)};
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads_BHTK) {
+    const auto groups = kept<Groups>(node);
+    const at::Tensor& dq = grads_BHTK[0];
+    const std::int64_t channels = groups.count * (groups.queries + 2) * dq.size(3);
+    const at::Tensor dx_BTO = at::empty({dq.size(0), dq.size(2), channels}, dq.options());
+    const at::Tensor dx = by_groups(dx_BTO, groups);
+    dx.narrow(3, 0, groups.queries)
+        .copy_(dq.transpose(1, 2).unflatten(2, {groups.count, groups.queries}));
+    dx.select(3, groups.queries).copy_(grads_BHTK[1].transpose(1, 2));
+    dx.select(3, groups.queries + 1).copy_(grads_BHTK[2].transpose(1, 2));
+    return {dx_BTO, {}};
+  }
+};
+
 }  // namespace
 
 detail::Again detail::activation_again(const at::Tensor& x) {
@@ -111,6 +147,20 @@ std::vector<at::Tensor> split_heads(const at::Tensor& x_BTO,
 HeadRange heads_of(const Param& weight) {
   const mesh::Box box = weight.info().held();
   return {box.begin.at(1), box.end.at(1) - box.begin.at(1)};
+}
+
+Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight) {
+  const ParamInfo& info = weight.info();
+  if (info.axes.front() != "kv_heads") {
+    const HeadRange heads = heads_of(weight);
+    variable_list qkv = split_heads(x_BTO, 3, heads.count);
+    return {std::move(qkv[0]), std::move(qkv[1]), std::move(qkv[2]), heads.first};
+  }
+  const mesh::Box box = info.held();
+  const SplitGroupsNode::Groups groups{box.end.front() - box.begin.front(), info.shape.at(1) - 2};
+  variable_list qkv = SplitGroupsNode::apply(x_BTO, groups);
+  return {
+      std::move(qkv[0]), std::move(qkv[1]), std::move(qkv[2]), box.begin.front() * groups.queries};
 }
 
 at::Tensor merge_heads(const at::Tensor& x_BHTK) {

@@ -13,6 +13,7 @@
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tensors.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/ops/packed_attention.h"
 
 namespace tessera::ops {
 namespace {
@@ -55,18 +56,32 @@ at::Tensor for_flash(const at::Tensor& x) {
   return widens ? x.to(at::kFloat) : x;
 }
 
+/// ATen's kernel wants keys and values for every head.
+at::Tensor repeated(const at::Tensor& x_BGSK, std::int64_t heads) {
+  return x_BGSK.size(1) == heads ? x_BGSK : x_BGSK.repeat_interleave(heads / x_BGSK.size(1), 1);
+}
+/// And its gradients [B, H, S, K] are of every head's.
+at::Tensor summed(const at::Tensor& d_BHSK, std::int64_t shared) {
+  const std::int64_t heads = d_BHSK.size(1);
+  if (heads == shared) return d_BHSK;
+  return d_BHSK.to(at::kFloat).unflatten(1, {shared, heads / shared}).sum(2);
+}
+
 void check(const at::Tensor& q,
            const at::Tensor& k,
            const at::Tensor& v,
            const AttentionArgs& args) {
   const bool fits = q.dim() == 4 && k.dim() == 4 && v.sizes() == k.sizes() &&
-                    q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3) &&
-                    q.scalar_type() == k.scalar_type() && k.scalar_type() == v.scalar_type();
+                    q.size(0) == k.size(0) && k.size(1) > 0 && q.size(1) % k.size(1) == 0 &&
+                    q.size(3) == k.size(3) && q.scalar_type() == k.scalar_type() &&
+                    k.scalar_type() == v.scalar_type();
   TESSERA_REQUIRE(
       fits,
       Shape,
       "attention of q " + cpu::shape(q) + ", k " + cpu::shape(k) + ", v " + cpu::shape(v),
-      "expected [batch, heads, tokens, channels] that agree but for the tokens, in one dtype");
+      "expected [batch, heads, tokens, channels] that agree but for the tokens, in one dtype; "
+      "heads "
+      "of keys and values divide those of queries");
   TESSERA_REQUIRE(
       !args.mask_BS.defined() || (args.mask_BS.dim() == 2 && args.mask_BS.size(0) == q.size(0) &&
                                   args.mask_BS.size(1) == k.size(2)),
@@ -96,11 +111,15 @@ AttentionOut math_attention(const at::Tensor& q,
                             const at::Tensor& k,
                             const at::Tensor& v,
                             const AttentionArgs& args) {
-  const at::Tensor probabilities =
-      at::matmul(cpu::plain_float(q), cpu::plain_float(k).transpose(2, 3)).contiguous();
+  const std::int64_t shared = k.size(1);
+  const at::Tensor probabilities = at::matmul(cpu::by_shared_heads(cpu::plain_float(q), shared),
+                                              cpu::plain_float(k).transpose(2, 3))
+                                       .contiguous()
+                                       .view({q.size(0), q.size(1), q.size(2), k.size(2)});
   softmax_(probabilities, args, scale_of(args, q));
+  const at::Tensor dropped = dropout(probabilities, dropout_of(args, probabilities));
   const at::Tensor y =
-      at::matmul(dropout(probabilities, dropout_of(args, probabilities)), cpu::plain_float(v));
+      at::matmul(cpu::by_shared_heads(dropped, shared), cpu::plain_float(v)).view(q.sizes());
   return {y.to(q.scalar_type()), probabilities};
 }
 
@@ -111,9 +130,12 @@ AttentionGrads math_backward(const at::Tensor& dy,
                              const at::Tensor& probabilities,
                              const AttentionArgs& args) {
   const DropoutKey key = dropout_of(args, probabilities);
-  const at::Tensor g = cpu::plain_float(dy), dropped = dropout(probabilities, key);
+  const std::int64_t shared = k.size(1);
+  const at::Tensor g = cpu::by_shared_heads(cpu::plain_float(dy), shared),
+                   dropped = cpu::by_shared_heads(dropout(probabilities, key), shared);
   const at::Tensor dv = at::matmul(dropped.transpose(2, 3), g);
-  at::Tensor dscores = at::matmul(g, cpu::plain_float(v).transpose(2, 3)).contiguous();
+  at::Tensor dscores =
+      at::matmul(g, cpu::plain_float(v).transpose(2, 3)).contiguous().view(probabilities.sizes());
   dscores = dropout(dscores, key);
   const std::int64_t S = dscores.size(3);
   const auto kernel = cpu::kernels().softmax_grad;
@@ -121,8 +143,10 @@ AttentionGrads math_backward(const at::Tensor& dy,
   cpu::parallel(dscores.numel() / S, 16, [&](std::int64_t begin, std::int64_t end) {
     kernel(probabilities.data_ptr<float>(), dscores.data_ptr<float>(), S, scale, begin, end);
   });
-  return {at::matmul(dscores, cpu::plain_float(k)).to(q.scalar_type()),
-          at::matmul(dscores.transpose(2, 3), cpu::plain_float(q)).to(q.scalar_type()),
+  dscores = cpu::by_shared_heads(dscores, shared);
+  const at::Tensor queries = cpu::by_shared_heads(cpu::plain_float(q), shared);
+  return {at::matmul(dscores, cpu::plain_float(k)).view(q.sizes()).to(q.scalar_type()),
+          at::matmul(dscores.transpose(2, 3), queries).to(q.scalar_type()),
           dv.to(q.scalar_type())};
 }
 
@@ -173,17 +197,18 @@ bool is_one_query(const AttentionArgs& args, const at::Tensor& q, const at::Tens
 }
 
 AttentionOut one_query(const at::Tensor& q_BHTK,
-                       const at::Tensor& k_BHSK,
-                       const at::Tensor& v_BHSK,
+                       const at::Tensor& k_BGSK,
+                       const at::Tensor& v_BGSK,
                        const AttentionArgs& args) {
-  const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), S = k_BHSK.size(2), K = q_BHTK.size(3);
-  const at::Tensor q = cpu::plain_float(q_BHTK), k = in_rows(k_BHSK), v = in_rows(v_BHSK);
+  const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), G = k_BGSK.size(1), S = k_BGSK.size(2),
+                     K = q_BHTK.size(3);
+  const at::Tensor q = cpu::plain_float(q_BHTK), k = in_rows(k_BGSK), v = in_rows(v_BGSK);
   const at::Tensor y = at::empty({B, H, 1, K}, q.options()),
                    log_sum = at::empty({B, H, 1}, q.options());
   const at::Tensor scores = at::empty({B * H, S}, q.options());
   const auto kernel = cpu::kernels().attend_one[cpu::float_of(k)];
   const auto rows_of = [&](const at::Tensor& x, std::int64_t head) {
-    const std::int64_t first = head / H * x.stride(0) + head % H * x.stride(1);
+    const std::int64_t first = head / H * x.stride(0) + head % H / (H / G) * x.stride(1);
     return cpu::StridedRows{static_cast<char*>(x.data_ptr()) + first * x.element_size(),
                             x.stride(2)};
   };
@@ -255,57 +280,62 @@ OpWork work_of(const AttentionArgs& args,
 }  // namespace
 
 AttentionOut attention(const at::Tensor& q_BHTK,
-                       const at::Tensor& k_BHSK,
-                       const at::Tensor& v_BHSK,
+                       const at::Tensor& k_BGSK,
+                       const at::Tensor& v_BGSK,
                        const AttentionArgs& args) {
-  check(q_BHTK, k_BHSK, v_BHSK, args);
-  const Way how = way(args, q_BHTK, k_BHSK);
-  if (q_BHTK.is_meta()) return meta_attention(q_BHTK, k_BHSK, how);
+  check(q_BHTK, k_BGSK, v_BGSK, args);
+  if (args.starts_BT.defined()) return packed_attention(q_BHTK, k_BGSK, v_BGSK, args);
+  const Way how = way(args, q_BHTK, k_BGSK);
+  if (q_BHTK.is_meta()) return meta_attention(q_BHTK, k_BGSK, how);
   // Scores and sums.
-  const OpScope scope("attention", [&] { return work_of(args, q_BHTK, k_BHSK, 2, 2, 2); });
-  if (how == Way::Plain) return math_attention(q_BHTK, k_BHSK, v_BHSK, args);
-  if (is_one_query(args, q_BHTK, k_BHSK, how)) return one_query(q_BHTK, k_BHSK, v_BHSK, args);
-  if (how == Way::Blocks) return blocks_attention(q_BHTK, k_BHSK, v_BHSK, args);
-  const bool causal = !sees_all(args, k_BHSK.size(2));
-  auto [y, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(for_flash(q_BHTK),
-                                                                        for_flash(k_BHSK),
-                                                                        for_flash(v_BHSK),
-                                                                        0.0,
-                                                                        causal,
-                                                                        std::nullopt,
-                                                                        scale_of(args, q_BHTK));
+  const OpScope scope("attention", [&] { return work_of(args, q_BHTK, k_BGSK, 2, 2, 2); });
+  if (how == Way::Plain) return math_attention(q_BHTK, k_BGSK, v_BGSK, args);
+  if (is_one_query(args, q_BHTK, k_BGSK, how)) return one_query(q_BHTK, k_BGSK, v_BGSK, args);
+  if (how == Way::Blocks) return blocks_attention(q_BHTK, k_BGSK, v_BGSK, args);
+  const bool causal = !sees_all(args, k_BGSK.size(2));
+  auto [y, logsumexp] =
+      at::_scaled_dot_product_flash_attention_for_cpu(for_flash(q_BHTK),
+                                                      repeated(for_flash(k_BGSK), q_BHTK.size(1)),
+                                                      repeated(for_flash(v_BGSK), q_BHTK.size(1)),
+                                                      0.0,
+                                                      causal,
+                                                      std::nullopt,
+                                                      scale_of(args, q_BHTK));
   return {y.to(q_BHTK.scalar_type()), logsumexp};
 }
 
 AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
                                   const at::Tensor& q_BHTK,
-                                  const at::Tensor& k_BHSK,
-                                  const at::Tensor& v_BHSK,
+                                  const at::Tensor& k_BGSK,
+                                  const at::Tensor& v_BGSK,
                                   const AttentionOut& out,
                                   const AttentionArgs& args) {
-  check(q_BHTK, k_BHSK, v_BHSK, args);
+  check(q_BHTK, k_BGSK, v_BGSK, args);
+  if (args.starts_BT.defined())
+    return packed_attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
   if (q_BHTK.is_meta())
-    return {at::empty_like(q_BHTK), at::empty_like(k_BHSK), at::empty_like(v_BHSK)};
+    return {at::empty_like(q_BHTK), at::empty_like(k_BGSK), at::empty_like(v_BGSK)};
   // Scores again, gradients of probabilities, queries, keys and values.
-  const OpScope scope("attention backward", [&] { return work_of(args, q_BHTK, k_BHSK, 5, 4, 4); });
-  const Way how = way(args, q_BHTK, k_BHSK);
-  if (how == Way::Plain) return math_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out.saved, args);
-  if (how == Way::Blocks) return blocks_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, out, args);
-  const bool causal = !sees_all(args, k_BHSK.size(2));
+  const OpScope scope("attention backward", [&] { return work_of(args, q_BHTK, k_BGSK, 5, 4, 4); });
+  const Way how = way(args, q_BHTK, k_BGSK);
+  if (how == Way::Plain) return math_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out.saved, args);
+  if (how == Way::Blocks) return blocks_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
+  const bool causal = !sees_all(args, k_BGSK.size(2));
   const at::Tensor dy = dy_BHTK.to(q_BHTK.scalar_type());
-  auto [dq, dk, dv] =
-      at::_scaled_dot_product_flash_attention_for_cpu_backward(for_flash(dy),
-                                                               for_flash(q_BHTK),
-                                                               for_flash(k_BHSK),
-                                                               for_flash(v_BHSK),
-                                                               for_flash(out.y_BHTK),
-                                                               out.saved,
-                                                               0.0,
-                                                               causal,
-                                                               std::nullopt,
-                                                               scale_of(args, q_BHTK));
+  const std::int64_t shared = k_BGSK.size(1);
+  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      for_flash(dy),
+      for_flash(q_BHTK),
+      repeated(for_flash(k_BGSK), q_BHTK.size(1)),
+      repeated(for_flash(v_BGSK), q_BHTK.size(1)),
+      for_flash(out.y_BHTK),
+      out.saved,
+      0.0,
+      causal,
+      std::nullopt,
+      scale_of(args, q_BHTK));
   const at::ScalarType dtype = q_BHTK.scalar_type();
-  return {dq.to(dtype), dk.to(dtype), dv.to(dtype)};
+  return {dq.to(dtype), summed(dk, shared).to(dtype), summed(dv, shared).to(dtype)};
 }
 
 }  // namespace tessera::ops

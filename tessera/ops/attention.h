@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scaled dot-product attention. Legend: B batch, H heads, T queries, S keys, K channels of a head.
+// Scaled dot-product attention. Legend: B batch, H heads, G heads of keys and values, T queries, S
+// keys, K channels of a head. G divides H: consecutive heads share those of keys and values
+// (grouped-query attention, Ainslie et al. 2023).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,9 @@ struct AttentionArgs {
   double scale = 0.0;  ///< 0: 1 / sqrt(K)
   at::Tensor mask_BS;  ///< undefined, or 1 where a key counts and 0 where it is padding: adds (1 -
                        ///< mask) * -10000
-  DropoutKey dropout;  ///< on the probabilities; element = (head * T + query) * S + key
+  at::Tensor starts_BT;  ///< undefined, or int64: where the document of each token begins, before
+                         ///< which it sees nothing; causal, with S = T and no offset
+  DropoutKey dropout;    ///< on the probabilities; element = (head * T + query) * S + key
   std::int64_t first_head = 0;  ///< of H, among all heads of the layer: `head` above counts from it
 };
 struct AttentionOut {
@@ -26,18 +30,18 @@ struct AttentionOut {
       saved;  ///< for the backward: log-sum-exp, or probabilities where there is a mask or dropout
 };
 /// softmax(q k^T * scale + masks) v with fp32 scores and softmax. Flash where there is neither mask
-/// nor dropout. Works on meta.
+/// nor dropout; documents of a sample one after the other (packed_attention.h). Works on meta.
 AttentionOut attention(const at::Tensor& q_BHTK,
-                       const at::Tensor& k_BHSK,
-                       const at::Tensor& v_BHSK,
+                       const at::Tensor& k_BGSK,
+                       const at::Tensor& v_BGSK,
                        const AttentionArgs& args);
 struct AttentionGrads {
-  at::Tensor dq_BHTK, dk_BHSK, dv_BHSK;
+  at::Tensor dq_BHTK, dk_BGSK, dv_BGSK;
 };
 AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
                                   const at::Tensor& q_BHTK,
-                                  const at::Tensor& k_BHSK,
-                                  const at::Tensor& v_BHSK,
+                                  const at::Tensor& k_BGSK,
+                                  const at::Tensor& v_BGSK,
                                   const AttentionOut& out,
                                   const AttentionArgs& args);
 

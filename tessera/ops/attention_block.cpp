@@ -36,7 +36,9 @@ void check(const at::Tensor& q, const at::Tensor& k, const AttentionBlock& block
 
 /// Scaled and masked, fp32 [B, H, T, S].
 at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, const AttentionBlock& block) {
-  at::Tensor scores = at::matmul(cpu::plain_float(q), cpu::plain_float(k).transpose(2, 3));
+  at::Tensor scores = at::matmul(cpu::by_shared_heads(cpu::plain_float(q), k.size(1)),
+                                 cpu::plain_float(k).transpose(2, 3))
+                          .view({q.size(0), q.size(1), q.size(2), k.size(2)});
   scores.mul_(scale_of(block, q));
   if (block.mask_BS.defined()) {
     scores.add_(((1.0 - block.mask_BS.to(at::kFloat)) * -10000.0).unsqueeze(1).unsqueeze(1));
@@ -68,7 +70,9 @@ AttentionOut plain_block(const at::Tensor& q,
   at::Tensor scores = scores_of(q, k, block);
   const at::Tensor log_sum = at::logsumexp(scores, at::IntArrayRef{3});
   const at::Tensor probabilities = scores.sub_(log_sum.unsqueeze(3)).exp_();
-  const at::Tensor y = at::matmul(drop(probabilities, block), cpu::plain_float(v));
+  const at::Tensor y =
+      at::matmul(cpu::by_shared_heads(drop(probabilities, block), k.size(1)), cpu::plain_float(v))
+          .view(q.sizes());
   return {y.to(q.scalar_type()), log_sum};
 }
 
@@ -81,31 +85,38 @@ AttentionGrads plain_backward(const at::Tensor& dy,
   const at::Tensor g = cpu::plain_float(dy);
   const at::Tensor probabilities =
       scores_of(q, k, block).sub_(whole.saved.unsqueeze(3)).exp_();  // among all keys
-  const at::Tensor dv = at::matmul(drop(probabilities, block).transpose(2, 3), g);
+  const std::int64_t shared = k.size(1);
+  const at::Tensor by_shared = cpu::by_shared_heads(g, shared);
+  const at::Tensor dv = at::matmul(
+      cpu::by_shared_heads(drop(probabilities, block), shared).transpose(2, 3), by_shared);
   // The sum of probabilities x their gradients, over all keys.
   const at::Tensor mean = (g * cpu::plain_float(whole.y_BHTK)).sum(3, /*keepdim=*/true);
-  at::Tensor dscores = drop(at::matmul(g, cpu::plain_float(v).transpose(2, 3)), block);
+  at::Tensor dscores =
+      drop(at::matmul(by_shared, cpu::plain_float(v).transpose(2, 3)).view(probabilities.sizes()),
+           block);
   dscores.sub_(mean).mul_(probabilities).mul_(scale_of(block, q));
   const at::ScalarType dtype = q.scalar_type();
-  return {at::matmul(dscores, cpu::plain_float(k)).to(dtype),
-          at::matmul(dscores.transpose(2, 3), cpu::plain_float(q)).to(dtype),
+  dscores = cpu::by_shared_heads(dscores, shared);
+  const at::Tensor queries = cpu::by_shared_heads(cpu::plain_float(q), shared);
+  return {at::matmul(dscores, cpu::plain_float(k)).view(q.sizes()).to(dtype),
+          at::matmul(dscores.transpose(2, 3), queries).to(dtype),
           dv.to(dtype)};
 }
 
 }  // namespace
 
 AttentionOut attention_block(const at::Tensor& q_BHTK,
-                             const at::Tensor& k_BHSK,
-                             const at::Tensor& v_BHSK,
+                             const at::Tensor& k_BGSK,
+                             const at::Tensor& v_BGSK,
                              const AttentionBlock& block) {
-  check(q_BHTK, k_BHSK, block);
+  check(q_BHTK, k_BGSK, block);
   if (q_BHTK.is_meta()) {
     return {at::empty_like(q_BHTK),
             at::empty({q_BHTK.size(0), q_BHTK.size(1), q_BHTK.size(2)},
                       q_BHTK.options().dtype(at::kFloat))};
   }
-  if (makes_probabilities(block)) return plain_block(q_BHTK, k_BHSK, v_BHSK, block);
-  return attention(q_BHTK, k_BHSK, v_BHSK, args_of(block));
+  if (makes_probabilities(block)) return plain_block(q_BHTK, k_BGSK, v_BGSK, block);
+  return attention(q_BHTK, k_BGSK, v_BGSK, args_of(block));
 }
 
 void merge_attention(const AttentionOut& block, std::int64_t first_query, const AttentionOut& sum) {
@@ -120,16 +131,16 @@ void merge_attention(const AttentionOut& block, std::int64_t first_query, const 
 
 AttentionGrads attention_block_backward(const at::Tensor& dy_BHTK,
                                         const at::Tensor& q_BHTK,
-                                        const at::Tensor& k_BHSK,
-                                        const at::Tensor& v_BHSK,
+                                        const at::Tensor& k_BGSK,
+                                        const at::Tensor& v_BGSK,
                                         const AttentionOut& whole,
                                         const AttentionBlock& block) {
-  check(q_BHTK, k_BHSK, block);
+  check(q_BHTK, k_BGSK, block);
   if (q_BHTK.is_meta())
-    return {at::empty_like(q_BHTK), at::empty_like(k_BHSK), at::empty_like(v_BHSK)};
+    return {at::empty_like(q_BHTK), at::empty_like(k_BGSK), at::empty_like(v_BGSK)};
   if (makes_probabilities(block))
-    return plain_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, whole, block);
-  return attention_backward(dy_BHTK, q_BHTK, k_BHSK, v_BHSK, whole, args_of(block));
+    return plain_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, whole, block);
+  return attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, whole, args_of(block));
 }
 
 }  // namespace tessera::ops

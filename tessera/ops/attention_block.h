@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over keys that come in blocks: what the softmax over one block gives, and how blocks
 // become the whole. Source: Liu et al. 2023, "Ring attention with blockwise transformers". Legend:
-// B batch, H heads, T queries, S keys of the block, K channels of a head.
+// B batch, H heads, G heads of keys and values (G divides H), T queries, S keys of the block, K
+// channels of a head.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ struct AttentionBlock {
 /// y over the block's keys alone, in q's dtype, and `saved`: the logarithm of the sum of e^score
 /// over them, fp32 [B, H, T]. Works on meta.
 AttentionOut attention_block(const at::Tensor& q_BHTK,
-                             const at::Tensor& k_BHSK,
-                             const at::Tensor& v_BHSK,
+                             const at::Tensor& k_BGSK,
+                             const at::Tensor& v_BGSK,
                              const AttentionBlock& block);
 
 /// Adds a block's outcome for the queries from `first_query` on to `sum`, which holds those of the
@@ -41,8 +42,8 @@ void merge_attention(const AttentionOut& block, std::int64_t first_query, const 
 /// all blocks. Works on meta.
 AttentionGrads attention_block_backward(const at::Tensor& dy_BHTK,
                                         const at::Tensor& q_BHTK,
-                                        const at::Tensor& k_BHSK,
-                                        const at::Tensor& v_BHSK,
+                                        const at::Tensor& k_BGSK,
+                                        const at::Tensor& v_BGSK,
                                         const AttentionOut& whole,
                                         const AttentionBlock& block);
 

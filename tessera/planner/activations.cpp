@@ -47,6 +47,12 @@ std::int64_t own_length(const Plan& plan) {
   return (plan.sequence_length + ranks - 1) / ranks;
 }
 
+// Channels of keys, or of values: fewer than of queries where heads share them.
+std::int64_t key_channels(const Plan& plan) {
+  if (plan.model.num_heads <= 0) return plan.model.hidden_size;
+  return plan.model.hidden_size / plan.model.num_heads * plan.model.num_kv_heads;
+}
+
 bool in_a_ring(const Plan& plan) {
   const ContextOptions& context = plan.config.parallel.context;
   return context.size > 1 && context.mode == "ring";
@@ -86,7 +92,8 @@ bool on_grid(const Plan& plan) {
 std::int64_t layer_values(const Plan& plan, std::int64_t tokens) {
   const std::int64_t C = plan.model.hidden_size, F = mlp_channels(plan);
   return own_tokens(plan, tokens) * 2 * own_channels(plan) +
-         own_samples(plan, tokens) * (2 * own_channels(plan) + share(plan, 5 * C + 2 * F));
+         own_samples(plan, tokens) *
+             (2 * own_channels(plan) + share(plan, 3 * C + 2 * key_channels(plan) + 2 * F));
 }
 
 // Those that backward makes again instead of keeping them: behind the nonlinearity, and norms where
@@ -119,10 +126,11 @@ std::int64_t exchange_room(const Plan& plan, std::int64_t batch) {
   if (plan.config.parallel.context.size == 1) return 0;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const std::int64_t length = own_length(plan);
-  const std::int64_t values = batch * length * share(plan, plan.model.hidden_size);
-  if (!in_a_ring(plan)) return 3 * 3 * values * value;
+  const std::int64_t values = batch * length * share(plan, plan.model.hidden_size),
+                     keys = batch * length * share(plan, key_channels(plan));
+  if (!in_a_ring(plan)) return 3 * (values + 2 * keys) * value;
   const std::int64_t weights = batch * share(plan, plan.model.num_heads) * length * length;
-  return 3 * 2 * values * (value + 4) + 4 * values +
+  return 3 * 2 * keys * (value + 4) + 4 * values +
          (makes_attention_weights(plan) ? 3 * 4 * weights : 0);
 }
 

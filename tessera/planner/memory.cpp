@@ -125,8 +125,8 @@ bool fits(const Plan& plan, std::uint64_t available) {
 std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
   models::ModelOptions options = plan.config.model;
   options.preset = preset;
-  options.num_layers = options.hidden_size = options.num_heads = options.ffn_hidden_size =
-      std::nullopt;
+  options.num_layers = options.hidden_size = options.num_heads = options.num_kv_heads =
+      options.ffn_hidden_size = std::nullopt;
   config::Problems problems;
   Plan out = plan;
   out.model = models::families()

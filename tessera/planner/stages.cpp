@@ -236,7 +236,8 @@ std::vector<double> predicted_work(const nn::Model& model, std::int64_t sequence
       const auto has = [&](const char* axis) {
         return std::find(info.axes.begin(), info.axes.end(), axis) != info.axes.end();
       };
-      if (has("heads") && has("embed")) attended = std::min(facts.rows, facts.columns);
+      if ((has("heads") || has("kv_heads")) && has("embed"))
+        attended = std::min(facts.rows, facts.columns);
     }
     // Scores and their sum over values, of the half of the tokens that come before.
     out.push_back(work + static_cast<double>(attended * sequence_length));

@@ -229,6 +229,11 @@ void check_config(const TrainConfig& config,
   if (!config.data.pack && config.data.stride) {
     add("data.stride", "has no meaning without packing: every document is one sample", "remove it");
   }
+  if (!config.data.pack && config.data.separate_documents) {
+    add("data.separate_documents",
+        "has no meaning without packing: every document is one sample",
+        "remove it, or set data.pack to true");
+  }
   check_exchange(config, problems, origins);
 }
 
@@ -271,11 +276,13 @@ struct CutAxis {
   const char* path;
   const char* name;
 };
-constexpr std::array kCutAxes = {CutAxis{"heads", "model.num_heads", "heads"},
-                                 CutAxis{"ffn", "model.ffn_hidden_size", "features of the MLP"},
-                                 CutAxis{"vocab", "model.vocab_size", "tokens of the vocabulary"},
-                                 CutAxis{"embed", "model.hidden_size", "channels"},
-                                 CutAxis{"", "model.max_positions", "positions"}};
+constexpr std::array kCutAxes = {
+    CutAxis{"heads", "model.num_heads", "heads"},
+    CutAxis{"kv_heads", "model.num_kv_heads", "heads of keys and values"},
+    CutAxis{"ffn", "model.ffn_hidden_size", "features of the MLP"},
+    CutAxis{"vocab", "model.vocab_size", "tokens of the vocabulary"},
+    CutAxis{"embed", "model.hidden_size", "channels"},
+    CutAxis{"", "model.max_positions", "positions"}};
 
 mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };

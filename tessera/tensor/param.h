@@ -29,8 +29,8 @@ struct Init {
 struct ParamInfo {
   std::string name;  ///< "h.0.attn.c_attn.weight": the key of checkpoints, the same in every layout
   Shape shape;       ///< global
-  std::vector<std::string>
-      axes;            ///< logical axis of each dim: "embed", "heads", "ffn", "vocab"; "" for none
+  std::vector<std::string> axes;  ///< logical axis of each dim: "embed", "heads", "kv_heads",
+                                  ///< "ffn", "vocab"; "" for none
   Shape matrix_shape;  ///< as weight decay ("two or more dimensions"), Muon and export see it
   Init init;
   bool trainable = true;

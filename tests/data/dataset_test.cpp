@@ -2,6 +2,7 @@
 #include "tessera/data/dataset.h"
 
 #include <cstdlib>
+#include <fstream>
 
 #include "data_support.h"
 #include <gtest/gtest.h>
@@ -94,6 +95,44 @@ TEST_F(DatasetTest, JoinsDocumentsWithEndOfText) {
   EXPECT_EQ(data->size(), 1);
   EXPECT_EQ(sample.inputs, (Ids{'a', 'b', 0, 'c', 'd', 'e', 0}));
   EXPECT_EQ(sample.labels.back(), 'f');
+}
+
+TEST_F(DatasetTest, KeepsTheDocumentsOfAWindowApart) {
+  DataOptions o =
+      options("a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"cde\"}\n{\"text\":\"fghijklm\"}\n");
+  EXPECT_FALSE(open(o, 7).train->separates_documents());
+  o.separate_documents = true;
+  const auto data = open(o, 7).train;
+
+  const Sample first = sample_of(*data, 0), second = sample_of(*data, 1);
+  Ids starts(7, -7), later(7, -7);
+  data->document_starts(first.inputs.data(), starts.data());
+  data->document_starts(second.inputs.data(), later.data());
+
+  EXPECT_TRUE(data->separates_documents());
+  EXPECT_EQ(first.inputs, (Ids{'a', 'b', 0, 'c', 'd', 'e', 0}));
+  EXPECT_EQ(first.labels, (Ids{'b', 0, -100, 'd', 'e', 0, -100}));
+  EXPECT_EQ(starts, (Ids{0, 0, 0, 3, 3, 3, 3}));
+  EXPECT_EQ(later, Ids(7, 0));
+}
+
+TEST_F(DatasetTest, RefusesToKeepDocumentsApartThatDoNotShowWhereTheyEnd) {
+  const DataOptions text = options("a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"cdefgh\"}\n");
+  tokenize({text.train[0]}, *byte(), folder_ / "pair", {});
+  DataOptions o;
+  o.train = {(folder_ / "pair").string()};
+  o.separate_documents = true;
+  EXPECT_EQ(open(o, 4).train->size(), 2);
+  // As Megatron-LM writes it without --append-eod: another token where end of text stood.
+  std::fstream file(folder_ / "pair.bin", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(2 * 2);
+  file.put('z');
+  file.close();
+
+  const Error error = error_of([&] { open(o, 4); });
+
+  EXPECT_EQ(error.kind(), Error::Kind::Data);
+  EXPECT_TRUE(contains(error.what(), "the first document ends with token 122"));
 }
 
 TEST_F(DatasetTest, KeepsTheTailForValidation) {
@@ -227,13 +266,15 @@ TEST_F(DatasetTest, RefusesContradictions) {
 TEST_F(DatasetTest, HasAFingerprintOfWhatItsSamplesAre) {
   const DataOptions o = options("a.txt", counting(100));
   DataOptions copy = options("b.txt", counting(100)), stride = o,
-              other = options("c.txt", counting(101));
+              other = options("c.txt", counting(101)), separate = o;
   stride.stride = 3;
+  separate.separate_documents = true;
 
   EXPECT_EQ(open(o, 8).fingerprint, open(copy, 8).fingerprint);
   EXPECT_NE(open(o, 8).fingerprint, open(o, 9).fingerprint);
   EXPECT_NE(open(o, 8).fingerprint, open(stride, 8).fingerprint);
   EXPECT_NE(open(o, 8).fingerprint, open(other, 8).fingerprint);
+  EXPECT_NE(open(o, 8).fingerprint, open(separate, 8).fingerprint);
 }
 
 TEST_F(DatasetTest, CountsWhatWasSkipped) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "equivalence/within_rounding.h"
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
@@ -80,13 +81,6 @@ TEST(Layouts, TheSeedMatters) {
 // fp32 sums in another order: the bounds that the design promises for another micro-batch size.
 constexpr double kLossTolerance = 2e-5;
 constexpr double kGradientTolerance = 2e-6;
-
-double norm(const std::vector<float>& values) {
-  double sum = 0;
-  for (const float v : values)
-    sum += static_cast<double>(v) * v;
-  return std::sqrt(sum);
-}
 
 TEST(MicroBatchSize, KeepsTheLossWithinRounding) {
   TinyRun run;

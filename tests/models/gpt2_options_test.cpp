@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -8,6 +9,9 @@
 
 namespace tessera::models {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
 
 struct Read {
   Resolved resolved;
@@ -80,6 +84,14 @@ TEST(Gpt2Options, AskForTheSizesThatAreMissing) {
   EXPECT_EQ(read.problems.list().size(), 2U);
   EXPECT_NE(read.text().find("model.num_layers is missing"), std::string::npos);
   EXPECT_NE(read.text().find("model.num_heads is missing"), std::string::npos);
+}
+
+TEST(Gpt2Options, HeadsOfKeysAndValuesDivideTheOthers) {
+  EXPECT_EQ(resolve("{\"preset\": \"nano\"}").resolved.num_kv_heads, 4);
+  EXPECT_EQ(resolve("{\"preset\": \"nano\", \"num_kv_heads\": 2}").resolved.num_kv_heads, 2);
+  EXPECT_THAT(resolve("{\"preset\": \"nano\", \"num_kv_heads\": 3}").text(),
+              AllOf(HasSubstr("num_kv_heads 3 does not divide num_heads 4"),
+                    HasSubstr("choose num_kv_heads from 1, 2, 4")));
 }
 
 TEST(Gpt2Options, TellAllProblemsWithTheirPlaces) {

@@ -39,6 +39,7 @@ TEST(Gpt2, HasTheParametersItPromises) {
   for (const bool tie : {true, false}) {
     for (const bool bias : {true, false}) {
       Gpt2Shape shape = tiny();
+      shape.num_kv_heads = tie ? 0 : 2;
       shape.tie_embeddings = tie;
       shape.qkv_bias = bias;
 
@@ -134,6 +135,34 @@ TEST(Gpt2, DoesNotLookAtPaddingThatIsMasked) {
   changed[1].narrow(0, 6, 4).fill_(7);
 
   EXPECT_EQ(loss_of(changed), before);
+}
+
+// Positions count from where a document begins, and no token sees another document.
+TEST(Gpt2, ReadsPackedDocumentsAsEachAlone) {
+  Gpt2Shape shape = tiny();
+  shape.num_kv_heads = 2;
+  shape.init_std = 0.3;
+  ModelRunner runner(gpt2(shape));
+  runner.initialize(1);
+  const at::Tensor ids = random_ids(1, 20, 61);
+  const auto logits_of = [&](const at::Tensor& input, const at::Tensor& starts) {
+    nn::StepContext context(nn::Mode::Eval, 1);
+    nn::Batch batch = make_batch(input);
+    if (starts.defined()) batch.set("document_starts", starts);
+    return runner.infer(batch, context).outputs.at("logits");
+  };
+  at::Tensor starts = at::zeros({1, 20}, at::kLong);
+  starts.narrow(1, 5, 12).fill_(5);
+  starts.narrow(1, 17, 3).fill_(17);
+
+  const at::Tensor packed = logits_of(ids, starts);
+  const at::Tensor alone = at::cat({logits_of(ids.narrow(1, 0, 5), {}),
+                                    logits_of(ids.narrow(1, 5, 12), {}),
+                                    logits_of(ids.narrow(1, 17, 3), {})},
+                                   1);
+
+  EXPECT_LT((packed - alone).abs().max().item<double>(), 2e-5);  // products of other shapes
+  EXPECT_GT((logits_of(ids, {}) - alone).abs().max().item<double>(), 0.01);
 }
 
 TEST(Gpt2, DropsTheSameElementsInAnyMicroBatch) {

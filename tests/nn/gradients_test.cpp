@@ -2,6 +2,7 @@
 // Every layer's value and gradients in fp32 against libtorch's own differentiation of the same
 // formula in fp64.
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "support/test_param.h"
@@ -232,6 +233,33 @@ TEST(Heads, SplitAndMergeAreInverse) {
   EXPECT_EQ(heads[0].sizes(), (std::vector<std::int64_t>{2, 4, 5, 8}));
   EXPECT_TRUE(at::equal(y.detach(), x.detach().narrow(2, 32, 32)));
   EXPECT_TRUE(at::equal(dx[0], at::constant_pad_nd(dy, {32, 32})));
+}
+
+TEST(Heads, OfQueriesStandBeforeTheKeysAndValuesThatTheyShare) {
+  ParamInfo info;
+  info.shape = {2, 5, 8, 4};  // two groups of three queries
+  info.axes = {"kv_heads", "", "", "embed"};
+  const Param weight(std::make_shared<const ParamInfo>(info));
+  const at::Tensor x = leaf(random({2, 7, 2 * 5 * 8}, 1));
+  const at::Tensor dq = random({2, 6, 7, 8}, 2), dk = random({2, 2, 7, 8}, 3),
+                   dv = random({2, 2, 7, 8}, 4);
+
+  const Qkv got = split_qkv(x, weight);
+  const auto dx = torch::autograd::grad({got.q_BHTK, got.k_BGTK, got.v_BGTK}, {x}, {dq, dk, dv});
+
+  const auto rows = [](const at::Tensor& of, std::int64_t group, std::int64_t row) {
+    return of.detach().view({2, 7, 2, 5, 8}).select(2, group).select(2, row);
+  };
+  for (const std::int64_t group : {0, 1}) {
+    for (const std::int64_t query : {0, 1, 2}) {
+      EXPECT_TRUE(at::equal(got.q_BHTK.select(1, 3 * group + query), rows(x, group, query)));
+      EXPECT_TRUE(at::equal(dq.select(1, 3 * group + query), rows(dx[0], group, query)));
+    }
+    EXPECT_TRUE(at::equal(got.k_BGTK.select(1, group), rows(x, group, 3)));
+    EXPECT_TRUE(at::equal(got.v_BGTK.select(1, group), rows(x, group, 4)));
+    EXPECT_TRUE(at::equal(dk.select(1, group), rows(dx[0], group, 3)));
+    EXPECT_TRUE(at::equal(dv.select(1, group), rows(dx[0], group, 4)));
+  }
 }
 
 class NoBlock final : public Block {

@@ -140,8 +140,9 @@ Layers attention_layer(double p) {
   };
 }
 
+// Projections keep the size of their input: scores of hundreds would make a softmax of the rounding.
 std::vector<Declared> attention_params(std::int64_t H, std::int64_t K) {
-  return {{random({3, H, K, kC}, 3), {"", "heads", "", "embed"}},
+  return {{random({3, H, K, kC}, 3) / std::sqrt(kC), {"", "heads", "", "embed"}},
           {random({3, H, K}, 4), {"", "heads", ""}},
           {random({kC, H * K}, 5), {"embed", "heads"}, K},
           {random({kC}, 6), {"embed"}},

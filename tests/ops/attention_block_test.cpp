@@ -109,8 +109,8 @@ Merged merged(const Text& text, const Runs& queries, const std::vector<Piece>& p
     std::int64_t at = 0;
     for (const Run& run : piece.block.keys) {
       const std::int64_t length = run.end - run.begin;
-      result.dk.slice(2, run.begin, run.end).add_(grads.dk_BHSK.narrow(2, at, length));
-      result.dv.slice(2, run.begin, run.end).add_(grads.dv_BHSK.narrow(2, at, length));
+      result.dk.slice(2, run.begin, run.end).add_(grads.dk_BGSK.narrow(2, at, length));
+      result.dv.slice(2, run.begin, run.end).add_(grads.dv_BGSK.narrow(2, at, length));
       at += length;
     }
   }
@@ -200,7 +200,7 @@ TEST(AttentionBlock, WorksOnMetaAndRefusesACausalBlockThatIsNoSquare) {
   EXPECT_EQ(out.y_BHTK.sizes(), q.sizes());
   EXPECT_EQ(out.saved.scalar_type(), at::kFloat);
   EXPECT_EQ(out.saved.sizes(), at::IntArrayRef({2, 3, 4}));
-  EXPECT_EQ(grads.dk_BHSK.sizes(), k.sizes());
+  EXPECT_EQ(grads.dk_BGSK.sizes(), k.sizes());
   AttentionBlock causal;
   causal.causal = true;
   EXPECT_THROW(

@@ -34,6 +34,16 @@ Problem problem(std::int64_t B,
           {}};
 }
 
+/// The same with `shared` heads of keys and values.
+Problem grouped(Problem p, std::int64_t shared) {
+  p.k = p.k.narrow(1, 0, shared);
+  p.v = p.v.narrow(1, 0, shared);
+  return p;
+}
+std::int64_t group(const Problem& p) {
+  return p.q.size(1) / p.k.size(1);
+}
+
 struct Reference {
   std::vector<double> y, dq, dk, dv;
 };
@@ -46,8 +56,8 @@ class Head {
         S_(p.k.size(2)),
         K_(p.q.size(3)),
         q_(doubles(p.q[b][h])),
-        k_(doubles(p.k[b][h])),
-        v_(doubles(p.v[b][h])),
+        k_(doubles(p.k[b][h / group(p)])),
+        v_(doubles(p.v[b][h / group(p)])),
         dy_(doubles(p.dy[b][h])) {
     const double scale =
         p.args.scale != 0.0 ? p.args.scale : 1.0 / std::sqrt(static_cast<double>(K_));
@@ -111,6 +121,14 @@ class Head {
   std::vector<double> q_, k_, v_, dy_;
 };
 
+/// Behind `sums`, or onto the last of them where another head was there first.
+void add_shared(std::vector<double>& sums, const std::vector<double>& of_head, bool first) {
+  if (first) sums.resize(sums.size() + of_head.size());
+  const std::size_t begin = sums.size() - of_head.size();
+  for (std::size_t i = 0; i < of_head.size(); ++i)
+    sums[begin + i] += of_head[i];
+}
+
 Reference reference(const Problem& p) {
   Reference out;
   for (std::int64_t b = 0; b < p.q.size(0); ++b) {
@@ -118,8 +136,8 @@ Reference reference(const Problem& p) {
       const Head head(p, b, h);
       out.y.insert(out.y.end(), head.y.begin(), head.y.end());
       out.dq.insert(out.dq.end(), head.dq.begin(), head.dq.end());
-      out.dk.insert(out.dk.end(), head.dk.begin(), head.dk.end());
-      out.dv.insert(out.dv.end(), head.dv.begin(), head.dv.end());
+      add_shared(out.dk, head.dk, h % group(p) == 0);
+      add_shared(out.dv, head.dv, h % group(p) == 0);
     }
   }
   return out;
@@ -136,8 +154,8 @@ void expect_agreement(const Problem& p) {
   EXPECT_EQ(out.y_BHTK.sizes(), p.q.sizes());
   expect_close(out.y_BHTK, expected.y, bound);
   expect_close(grads.dq_BHTK, expected.dq, bound);
-  expect_close(grads.dk_BHSK, expected.dk, bound);
-  expect_close(grads.dv_BHSK, expected.dv, bound);
+  expect_close(grads.dk_BGSK, expected.dk, bound);
+  expect_close(grads.dv_BGSK, expected.dv, bound);
 }
 
 class AttentionDtypes : public testing::TestWithParam<at::ScalarType> {};
@@ -213,7 +231,7 @@ TEST_P(AttentionDtypes, GiveTheSameBitsOnAnyNumberOfThreads) {
   const auto all = with_threads([&] {
     const AttentionOut out = attention(p.q, p.k, p.v, p.args);
     const AttentionGrads d = attention_backward(p.dy, p.q, p.k, p.v, out, p.args);
-    return at::cat({out.y_BHTK, d.dq_BHTK, d.dk_BHSK, d.dv_BHSK});
+    return at::cat({out.y_BHTK, d.dq_BHTK, d.dk_BGSK, d.dv_BGSK});
   });
   for (const at::Tensor& one : all)
     EXPECT_TRUE(same_bits(all[0], one));
@@ -227,6 +245,25 @@ TEST_P(AttentionDtypes, PaddingAndDropoutAgreeWithFloat64) {
 
   p.args.dropout = {.p = 0.3, .key = 99, .sample_ids = {4, 9}};
   expect_agreement(p);
+}
+
+TEST_P(AttentionDtypes, HeadsThatShareKeysAndValuesAgreeWithFloat64) {
+  for (const std::int64_t shared : {1, 2, 3}) {
+    SCOPED_TRACE(shared);
+    expect_agreement(grouped(problem(2, 6, 33, 33, 16, GetParam()), shared));
+    Problem decoding = grouped(problem(2, 6, 1, 40, 16, GetParam()), shared);
+    decoding.args.query_offset = 39;
+    expect_agreement(decoding);
+  }
+  expect_agreement(grouped(problem(1, 4, 300, 300, 8, GetParam()), 2));
+  Problem later = grouped(problem(1, 4, 200, 700, 8, GetParam()), 2);
+  later.args.query_offset = 500;
+  expect_agreement(later);
+  Problem masked = grouped(problem(2, 6, 11, 11, 8, GetParam()), 2);
+  masked.args.mask_BS = at::ones({2, 11});
+  masked.args.mask_BS[1].slice(0, 6, 11).zero_();
+  masked.args.dropout = {.p = 0.3, .key = 99, .sample_ids = {4, 9}};
+  expect_agreement(masked);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes,
@@ -286,7 +323,7 @@ TEST(Attention, GradientsThatDoNotFitIntoFp16AreInfinite) {
     const AttentionGrads grads = attention_backward(p.dy, p.q, p.k, p.v, out, p.args);
 
     EXPECT_TRUE(at::isfinite(out.y_BHTK).all().item<bool>());
-    EXPECT_TRUE(at::isinf(grads.dv_BHSK[0][0][0]).all().item<bool>());
+    EXPECT_TRUE(at::isinf(grads.dv_BGSK[0][0][0]).all().item<bool>());
   }
 }
 
@@ -317,7 +354,7 @@ TEST(Attention, WorksOnMeta) {
     EXPECT_EQ(out.y_BHTK.sizes(), q.sizes());
     EXPECT_EQ(out.saved.scalar_type(), at::kFloat);
     EXPECT_EQ(out.saved.dim(), p > 0.0 ? 4 : 3);
-    EXPECT_EQ(grads.dk_BHSK.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(grads.dk_BGSK.scalar_type(), at::kBFloat16);
   }
 }
 
@@ -325,6 +362,8 @@ TEST(Attention, RefusesShapesThatDoNotFit) {
   const Problem p = problem(1, 2, 4, 4, 8, at::kFloat);
 
   EXPECT_THROW(attention(p.q, random({1, 2, 4, 16}, 1), p.v, {}), Error);
+  const at::Tensor three = random({1, 3, 4, 8}, 1);  // does not divide two heads
+  EXPECT_THROW(attention(p.q, three, three, {}), Error);
   AttentionArgs masked;
   masked.mask_BS = at::ones({1, 5});
   EXPECT_THROW(attention(p.q, p.k, p.v, masked), Error);

@@ -50,6 +50,14 @@ TEST(TensorParallelOptions, FewerHeadsOrTokensThanRanksAreToldTogether) {
             Not(HasSubstr("features of the MLP"))));
 }
 
+TEST(TensorParallelOptions, FewerHeadsOfKeysThanRanksAreTold) {
+  EXPECT_THAT(problems_of(R"("model": {"preset": "nano", "num_kv_heads": 2}, "train_batch_size": 8,
+                             "parallel": {"tensor": 4})",
+                          4),
+              AllOf(HasSubstr("4 ranks cannot share 2 heads of keys and values"),
+                    HasSubstr("at most 2, or raise model.num_kv_heads")));
+}
+
 TEST(TensorParallelOptions, HeadsThatDoNotDivideAreAllowed) {
   EXPECT_EQ(problems_of(kNano + R"("parallel": {"tensor": 3})", 3), "");
 }

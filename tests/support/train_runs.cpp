@@ -68,6 +68,10 @@ TinyRun& TinyRun::set(const std::string& path, const std::string& value) {
   return *this;
 }
 
+TinyRun& TinyRun::use_separate_documents() {
+  return use_padded_documents().set("data.pack", "true").set("data.separate_documents", "true");
+}
+
 TinyRun& TinyRun::use_padded_documents() {
   std::string lines;
   for (int i = 0; i < 45; ++i) {

@@ -53,6 +53,8 @@ class TinyRun {
   TinyRun& set(const std::string& path, const std::string& json);
   /// One text a sample, each with padding of its own length, and a short batch at the end.
   TinyRun& use_padded_documents();
+  /// Several texts a sample, or parts of them, that do not see each other.
+  TinyRun& use_separate_documents();
   /// Trains `steps` steps in `layout`, from the beginning or from `resume`; evaluates after the
   /// last one and saves into `save`.
   [[nodiscard]] Trace train(const Layout& layout,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of ranks that share the tokens. Legend: B batch, H heads, T this rank's tokens, K
-// channels of a head, N anything. What a rank sends, of P: ring_attention() 2 (P - 1) [B, H, T, K]
-// forward, as many backward and 2 P in fp32; the exchanges (P - 1) / P of [N, H, T, K] either way.
+// Attention of ranks that share the tokens. Legend: B batch, H heads, G heads of keys and values, T
+// this rank's tokens, K channels of a head, N anything. What a rank sends, of P: ring_attention()
+// 2 (P - 1) [B, G, T, K] forward, as many backward and 2 P in fp32; the exchanges (P - 1) / P of
+// [N, H, T, K] either way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +14,12 @@ namespace tessera::nn {
 
 /// Attention of this rank's queries over all ranks' keys, in zigzag order. Keys and values go
 /// around the ring, and what each block of them gives is merged; in backward they go around again,
-/// followed by their gradients. `args.mask_BS` is of all tokens.
+/// followed by their gradients. `args.mask_BS` and `args.starts_BT` are of all tokens.
 /// Source: Liu et al. 2023, "Ring attention with blockwise transformers"; the order of chunks is
-/// Megatron-LM's.
+/// Megatron-LM's. Of several documents in a sample, each meets what of it the ring brings.
 at::Tensor ring_attention(const at::Tensor& q_BHTK,
-                          const at::Tensor& k_BHTK,
-                          const at::Tensor& v_BHTK,
+                          const at::Tensor& k_BGTK,
+                          const at::Tensor& v_BGTK,
                           const ops::AttentionArgs& args,
                           StepContext& context);
 

@@ -69,7 +69,10 @@ std::vector<std::int64_t> parts_of_sample(const StepContext& context) {
   return parts;
 }
 
-at::Tensor positions(const at::Tensor& ids_BT, std::int64_t most, const StepContext& context) {
+at::Tensor positions(const at::Tensor& ids_BT,
+                     std::int64_t most,
+                     const StepContext& context,
+                     const at::Tensor& starts_BT) {
   const bool shared = context.shares_tokens();
   const std::int64_t length =
       ids_BT.size(1) * (shared ? context.context_parallel->group->size() : 1);
@@ -78,7 +81,8 @@ at::Tensor positions(const at::Tensor& ids_BT, std::int64_t most, const StepCont
                   Shape,
                   fmt::format("{} tokens are more than the model has positions ({})", last, most),
                   fmt::format("give it at most {} tokens at a time", most));
-  const at::Tensor all = at::arange(first, last, ids_BT.options()).unsqueeze(0);
+  at::Tensor all = at::arange(first, last, ids_BT.options()).unsqueeze(0);
+  if (starts_BT.defined()) all = all - starts_BT;
   return (shared ? own_tokens(all, *context.context_parallel) : all).expand_as(ids_BT);
 }
 

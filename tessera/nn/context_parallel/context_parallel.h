@@ -36,8 +36,8 @@ std::vector<std::int64_t> chunks_of(ContextMode mode, std::int64_t ranks, std::i
 
 /// This rank's tokens of x [B, T, ...], chunk after chunk. Error{Shape} where T does not divide.
 at::Tensor own_tokens(const at::Tensor& x_BT, const ContextParallel& context);
-/// The batch with this rank's tokens and their labels; the attention mask stays whole, because
-/// queries see the other ranks' keys.
+/// The batch with this rank's tokens and their labels; the attention mask and where documents begin
+/// stay whole, because queries see the other ranks' keys.
 Batch own_tokens(const Batch& batch, const ContextParallel& context);
 
 /// Which of a sample's equal parts this rank has between the layers, in order: its chunks, of which

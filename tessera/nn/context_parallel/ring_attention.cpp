@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include "tessera/nn/context_parallel/attention.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/ops/attention_block.h"
+#include "tessera/ops/packed_attention.h"
 #include "tessera/tensor/span.h"
 
 namespace tessera::nn {
@@ -19,46 +22,39 @@ using namespace detail;
 /// Messages of the ring: keys and values, and their gradients.
 constexpr int kKeys = 0x7269, kKeyGradients = 0x726a;
 
-/// What this rank's queries do with the keys of one rank: queries from `first_query` on see the
-/// first `keys` of them.
+struct Range {
+  std::int64_t first = 0, count = 0;
+};
+/// What some of this rank's queries do with some keys of one rank, of some samples.
 struct Part {
-  std::int64_t first_query = 0, keys = 0;
+  Range samples, queries, keys;  ///< of what the two ranks hold
   ops::AttentionBlock block;
+  [[nodiscard]] at::Tensor queries_of(const at::Tensor& x_BHTK) const {
+    return x_BHTK.narrow(0, samples.first, samples.count).narrow(2, queries.first, queries.count);
+  }
+  [[nodiscard]] at::Tensor keys_of(const at::Tensor& x_BGTK) const {
+    return x_BGTK.narrow(0, samples.first, samples.count).narrow(2, keys.first, keys.count);
+  }
 };
 
 class Ring {
  public:
-  Ring(const ops::AttentionArgs& args, const StepContext& context, std::int64_t tokens)
-      : args_(args), context_(context), group_(*context.context_parallel->group), tokens_(tokens) {
-    TESSERA_ASSERT(args.query_offset == 0 && tokens % 2 == 0);
+  Ring(const ops::AttentionArgs& args, const StepContext& context, const at::Tensor& q)
+      : args_(args),
+        context_(context),
+        group_(*context.context_parallel->group),
+        samples_(q.size(0)),
+        tokens_(q.size(2)) {
+    TESSERA_ASSERT(args.query_offset == 0 && tokens_ % 2 == 0);
+    if (args.starts_BT.defined()) documents_ = ops::documents_of(args.starts_BT);
   }
   [[nodiscard]] int ranks() const { return group_.size(); }
+  [[nodiscard]] bool packed() const { return args_.starts_BT.defined(); }
 
   /// With the keys that are here after so many of them were received.
-  [[nodiscard]] Part part(int received) const {
+  [[nodiscard]] std::vector<Part> parts(int received) const {
     const int source = (group_.index - received + ranks()) % ranks();
-    Part out{0, tokens_, {}};
-    // A rank's early chunk comes before all late ones, and chunks of a higher rank lie between
-    // those of a lower.
-    if (args_.causal && source < group_.index) out.keys = tokens_ / 2;
-    if (args_.causal && source > group_.index) out.first_query = tokens_ / 2;
-    ops::AttentionBlock& block = out.block;
-    block.causal = args_.causal && source == group_.index;
-    block.scale = args_.scale;
-    block.dropout = args_.dropout;
-    block.first_head = args_.first_head;
-    block.tokens = tokens_ * ranks();
-    block.queries = runs_of(group_.index);
-    block.keys = runs_of(source);
-    if (out.first_query > 0) block.queries.erase(block.queries.begin());
-    if (out.keys < tokens_) block.keys.pop_back();
-    if (args_.mask_BS.defined()) {
-      std::vector<at::Tensor> columns;
-      for (const ops::Run& run : block.keys)
-        columns.push_back(args_.mask_BS.narrow(1, run.begin, run.end - run.begin));
-      block.mask_BS = at::cat(columns, 1);
-    }
-    return out;
+    return packed() ? of_documents(source) : std::vector<Part>{whole(source)};
   }
 
   /// To the next rank; a copy travels, so that this one's is free at once.
@@ -73,6 +69,76 @@ class Ring {
   }
 
  private:
+  /// A rank's early chunk comes before all late ones, and chunks of a higher rank lie between those
+  /// of a lower.
+  [[nodiscard]] Part whole(int source) const {
+    Part out{{0, samples_}, {0, tokens_}, {0, tokens_}, {}};
+    std::vector<ops::Run> queries = runs_of(group_.index), keys = runs_of(source);
+    if (args_.causal && source < group_.index) {
+      out.keys.count = tokens_ / 2;
+      keys.pop_back();
+    }
+    if (args_.causal && source > group_.index) {
+      out.queries = {tokens_ / 2, tokens_ / 2};
+      queries.erase(queries.begin());
+    }
+    out.block = block(out.samples, std::move(queries), std::move(keys));
+    out.block.causal = args_.causal && source == group_.index;
+    return out;
+  }
+
+  /// Where a document meets a chunk of queries and one of keys.
+  [[nodiscard]] std::vector<Part> of_documents(int source) const {
+    TESSERA_ASSERT(args_.causal);
+    const std::vector<ops::Run> own = runs_of(group_.index), theirs = runs_of(source);
+    const auto held = [&](const std::vector<ops::Run>& runs, std::size_t chunk, ops::Run of) {
+      const std::int64_t before = static_cast<std::int64_t>(chunk) * (tokens_ / 2);
+      return Range{before + of.begin - runs[chunk].begin, of.end - of.begin};
+    };
+    std::vector<Part> out;
+    for (std::int64_t b = 0; b < samples_; ++b) {
+      for (const ops::Run& document : documents_[static_cast<std::size_t>(b)]) {
+        for (std::size_t i = 0; i < own.size(); ++i) {
+          for (std::size_t j = 0; j < theirs.size(); ++j) {
+            const ops::Run queries = common(document, own[i]), keys = common(document, theirs[j]);
+            const bool seen = theirs[j].begin <= own[i].begin;
+            if (!seen || queries.begin >= queries.end || keys.begin >= keys.end) continue;
+            Part part{{b, 1}, held(own, i, queries), held(theirs, j, keys), {}};
+            part.block = block(part.samples, {queries}, {keys});
+            part.block.causal = own[i] == theirs[j];
+            out.push_back(std::move(part));
+          }
+        }
+      }
+    }
+    return out;
+  }
+  static ops::Run common(const ops::Run& a, const ops::Run& b) {
+    return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+  }
+
+  [[nodiscard]] ops::AttentionBlock block(const Range& samples,
+                                          std::vector<ops::Run> queries,
+                                          std::vector<ops::Run> keys) const {
+    ops::AttentionBlock out;
+    out.scale = args_.scale;
+    out.dropout = args_.dropout;
+    if (args_.dropout.active()) {
+      const auto first = args_.dropout.sample_ids.begin() + samples.first;
+      out.dropout.sample_ids = {first, first + samples.count};
+    }
+    out.first_head = args_.first_head;
+    out.tokens = tokens_ * ranks();
+    if (args_.mask_BS.defined()) {
+      std::vector<at::Tensor> columns;
+      for (const ops::Run& run : keys)
+        columns.push_back(args_.mask_BS.narrow(1, run.begin, run.end - run.begin));
+      out.mask_BS = at::cat(columns, 1).narrow(0, samples.first, samples.count);
+    }
+    out.queries = std::move(queries);
+    out.keys = std::move(keys);
+    return out;
+  }
   [[nodiscard]] std::vector<ops::Run> runs_of(int rank) const {
     const std::int64_t size = tokens_ / 2;
     std::vector<ops::Run> out;
@@ -93,11 +159,17 @@ class Ring {
   const ops::AttentionArgs& args_;
   const StepContext& context_;
   const comm::Group& group_;
-  std::int64_t tokens_;
+  std::int64_t samples_, tokens_;
+  std::vector<std::vector<ops::Run>> documents_;  ///< of each sample
 };
 
-at::Tensor from(const at::Tensor& x_BHTK, std::int64_t first) {
-  return x_BHTK.narrow(2, first, x_BHTK.size(2) - first);
+/// What there is before any key was seen.
+ops::AttentionOut nothing_seen(const at::Tensor& q) {
+  const at::TensorOptions options = q.options().dtype(at::kFloat);
+  return {
+      at::zeros(q.sizes(), options),
+      at::full(
+          {q.size(0), q.size(1), q.size(2)}, -std::numeric_limits<double>::infinity(), options)};
 }
 
 ops::AttentionOut forward_around(const at::Tensor& q,
@@ -106,18 +178,22 @@ ops::AttentionOut forward_around(const at::Tensor& q,
                                  const Ring& ring) {
   at::Tensor kv = at::stack({k, v});
   ops::AttentionOut sum;
+  if (ring.packed()) sum = nothing_seen(q);
   for (int step = 0; step < ring.ranks(); ++step) {
     const bool last = step + 1 == ring.ranks();
     if (!last) ring.send(kv, kKeys, "keys and values");
-    const Part part = ring.part(step);
-    const ops::AttentionOut out = ops::attention_block(from(q, part.first_query),
-                                                       kv[0].narrow(2, 0, part.keys),
-                                                       kv[1].narrow(2, 0, part.keys),
-                                                       part.block);
-    if (step == 0) {
-      sum = {out.y_BHTK.to(at::kFloat), out.saved};
-    } else {
-      ops::merge_attention(out, part.first_query, sum);
+    for (const Part& part : ring.parts(step)) {
+      const ops::AttentionOut out = ops::attention_block(
+          part.queries_of(q), part.keys_of(kv[0]), part.keys_of(kv[1]), part.block);
+      if (!sum.saved.defined()) {
+        sum = {out.y_BHTK.to(at::kFloat), out.saved};
+        continue;
+      }
+      const Range& of = part.samples;
+      ops::merge_attention(
+          out,
+          part.queries.first,
+          {sum.y_BHTK.narrow(0, of.first, of.count), sum.saved.narrow(0, of.first, of.count)});
     }
     if (!last) kv = ring.receive(kv, kKeys, "keys and values");
   }
@@ -138,18 +214,23 @@ ops::AttentionGrads backward_around(const at::Tensor& dy,
   for (int step = 0; step < ring.ranks(); ++step) {
     const bool last = step + 1 == ring.ranks();
     if (!last) ring.send(kv, kKeys, "keys and values");
-    const Part part = ring.part(step);
-    const ops::AttentionGrads d = ops::attention_block_backward(
-        from(dy, part.first_query),
-        from(q, part.first_query),
-        kv[0].narrow(2, 0, part.keys),
-        kv[1].narrow(2, 0, part.keys),
-        {from(whole.y_BHTK, part.first_query), from(whole.saved, part.first_query).contiguous()},
-        part.block);
+    const std::vector<Part> parts = ring.parts(step);
+    std::vector<ops::AttentionGrads> grads;
+    for (const Part& part : parts) {
+      grads.push_back(ops::attention_block_backward(
+          part.queries_of(dy),
+          part.queries_of(q),
+          part.keys_of(kv[0]),
+          part.keys_of(kv[1]),
+          {part.queries_of(whole.y_BHTK), part.queries_of(whole.saved).contiguous()},
+          part.block));
+    }
     if (step > 0) dkv = ring.receive(dkv, kKeyGradients, kWhat);
-    from(dq, part.first_query).add_(d.dq_BHTK);
-    dkv[0].narrow(2, 0, part.keys).add_(d.dk_BHSK);
-    dkv[1].narrow(2, 0, part.keys).add_(d.dv_BHSK);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i].queries_of(dq).add_(grads[i].dq_BHTK);
+      parts[i].keys_of(dkv[0]).add_(grads[i].dk_BGSK);
+      parts[i].keys_of(dkv[1]).add_(grads[i].dv_BGSK);
+    }
     ring.send(dkv, kKeyGradients, kWhat);
     if (!last) kv = ring.receive(kv, kKeys, "keys and values");
   }
@@ -168,9 +249,9 @@ struct RingNode : torch::autograd::Function<RingNode> {
                             const at::Tensor& k,
                             const at::Tensor& v,
                             const Use& use) {
-    const ops::AttentionOut out =
-        q.is_meta() ? ops::attention_block(q, k, v, {})
-                    : forward_around(q, k, v, Ring(use.args, *use.context, q.size(2)));
+    const ops::AttentionOut out = q.is_meta()
+                                      ? ops::attention_block(q, k, v, {})
+                                      : forward_around(q, k, v, Ring(use.args, *use.context, q));
     node->save_for_backward({q, k, v, out.y_BHTK, out.saved});
     keep(node, use);
     return out.y_BHTK;
@@ -181,22 +262,21 @@ struct RingNode : torch::autograd::Function<RingNode> {
     const at::Tensor& q = saved[0];
     const ops::AttentionOut whole = {saved[3], saved[4]};
     const ops::AttentionGrads d =
-        q.is_meta()
-            ? ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {})
-            : backward_around(
-                  grads[0], q, saved[1], saved[2], whole, Ring(use.args, *use.context, q.size(2)));
-    return {d.dq_BHTK, d.dk_BHSK, d.dv_BHSK, {}};
+        q.is_meta() ? ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {})
+                    : backward_around(
+                          grads[0], q, saved[1], saved[2], whole, Ring(use.args, *use.context, q));
+    return {d.dq_BHTK, d.dk_BGSK, d.dv_BGSK, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor ring_attention(const at::Tensor& q_BHTK,
-                          const at::Tensor& k_BHTK,
-                          const at::Tensor& v_BHTK,
+                          const at::Tensor& k_BGTK,
+                          const at::Tensor& v_BGTK,
                           const ops::AttentionArgs& args,
                           StepContext& context) {
-  return RingNode::apply(q_BHTK, k_BHTK, v_BHTK, RingNode::Use{args, &context});
+  return RingNode::apply(q_BHTK, k_BGTK, v_BGTK, RingNode::Use{args, &context});
 }
 
 }  // namespace tessera::nn

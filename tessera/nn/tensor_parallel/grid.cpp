@@ -312,7 +312,9 @@ void cut_attention(ops::AttentionArgs& args, const StepContext& context) {
   TESSERA_ASSERT(context.batch != nullptr);
   const Range own =
       own_samples(context.batch->size(), inner(context.tensor->mode), *context.tensor);
-  if (args.mask_BS.defined()) args.mask_BS = args.mask_BS.narrow(0, own.begin, own.count);
+  for (at::Tensor* const of_samples : {&args.mask_BS, &args.starts_BT}) {
+    if (of_samples->defined()) *of_samples = of_samples->narrow(0, own.begin, own.count);
+  }
   if (!args.dropout.active()) return;
   const std::vector<std::int64_t>& ids = context.batch->sample_ids;
   args.dropout.sample_ids = {ids.begin() + own.begin, ids.begin() + own.begin + own.count};

@@ -36,6 +36,7 @@ struct Row {
 /// The first row that fits counts. Axes that are not here are replicated.
 constexpr std::array kTable = {
     Row{TensorMode::OneD, Part::Any, "heads", mesh::AxisSet::tp()},
+    Row{TensorMode::OneD, Part::Any, "kv_heads", mesh::AxisSet::tp()},
     Row{TensorMode::OneD, Part::Any, "ffn", mesh::AxisSet::tp()},
     Row{TensorMode::OneD, Part::Any, "vocab", mesh::AxisSet::tp()},
     // Channels of what runs between layers lie over the rows of the grid, samples over its columns.

@@ -35,6 +35,7 @@ struct Problem {
       : dtype(q.scalar_type()),
         type(float_of(q)),
         heads(q.size(0) * q.size(1)),
+        group(q.size(1) / k.size(1)),
         T(q.size(2)),
         S(k.size(2)),
         K(q.size(3)),
@@ -61,7 +62,7 @@ struct Problem {
 
   at::ScalarType dtype;
   Float type;
-  std::int64_t heads, T, S, K;
+  std::int64_t heads, group, T, S, K;  ///< `group` heads share keys and values
   AttentionBlocks how;
 };
 
@@ -92,7 +93,7 @@ class Forward {
     for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
       b = p_.block(i, j);
       if (b.keys <= 0) break;
-      const StridedRows q = q_.rows(head, b.query), k = k_.rows(head, b.key);
+      const StridedRows q = q_.rows(head, b.query), k = k_.rows(head / p_.group, b.key);
       p_.multiply(b.queries, b.keys, p_.K, matrix(q), matrix(k, true), scores, false);
       kernel.attend[p_.type]({.scores = scores,
                               .probabilities = probabilities,
@@ -109,7 +110,7 @@ class Forward {
                   p_.K,
                   b.keys,
                   dense(probabilities, b.keys),
-                  matrix(v_.rows(head, b.key)),
+                  matrix(v_.rows(head / p_.group, b.key)),
                   sums,
                   j > 0);
     }
@@ -135,54 +136,69 @@ class Backward {
   };
   Backward(const Problem& p, const Tensors& tensors) : p_(p), x_(tensors) {}
   static std::int64_t floats(const Problem& p) {
-    return 2 * kScores + 2 * narrow_scores(p) + Scratch::on_lines(p.T * p.K) + 2 * kKeys * p.K +
-           Scratch::on_lines(p.T);
+    return 2 * kScores + 2 * narrow_scores(p) + Scratch::on_lines(p.T * p.K) +
+           2 * kept_blocks(p) * kKeys * p.K + Scratch::on_lines(p.T);
   }
 
-  /// Blocks of keys one after the other: their gradients stay in the cache.
-  void run(std::int64_t head, Scratch::Mine scratch) const {
+  /// The heads that share keys and values, one after the other.
+  void run(std::int64_t shared, Scratch::Mine scratch) const {
     float *scores = scratch.take(kScores), *dprobabilities = scratch.take(kScores);
     void *probabilities = scratch.take(narrow_scores(p_)),
          *dscores = scratch.take(narrow_scores(p_));
-    float *dq = scratch.take(p_.T * p_.K), *dk = scratch.take(kKeys * p_.K),
-          *dv = scratch.take(kKeys * p_.K), *mean = scratch.take(p_.T);
+    const std::int64_t K = p_.K, sums = kept_blocks(p_) * kKeys * K;
+    float *dq = scratch.take(p_.T * K), *all_dk = scratch.take(sums), *all_dv = scratch.take(sums),
+          *mean = scratch.take(p_.T);
     const Kernels& kernel = kernels();
-    kernel.row_dots[p_.type](x_.dy.rows(head, 0), x_.y.rows(head, 0), p_.K, mean, p_.T);
-    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
-      const std::int64_t key = j * kKeys, keys = std::min(kKeys, p_.S - key);
-      std::fill_n(dk, keys * p_.K, 0.0F);
-      std::fill_n(dv, keys * p_.K, 0.0F);
-      const StridedRows k = x_.k.rows(head, key), v = x_.v.rows(head, key);
-      for (std::int64_t i = 0; i < p_.query_blocks(); ++i) {
-        const Block b = p_.block(i, j);
-        if (b.keys <= 0) continue;
-        const StridedRows q = x_.q.rows(head, b.query), dy = x_.dy.rows(head, b.query);
-        p_.multiply(b.queries, b.keys, p_.K, matrix(q), matrix(k, true), scores, false);
-        p_.multiply(b.queries, b.keys, p_.K, matrix(dy), matrix(v, true), dprobabilities, false);
-        kernel.attend_grad[p_.type]({.scores = scores,
-                                     .dprobabilities = dprobabilities,
-                                     .probabilities = probabilities,
-                                     .dscores = dscores,
-                                     .log_sum = x_.log_sum + head * p_.T + b.query,
-                                     .mean = mean + b.query,
-                                     .keys = b.keys,
-                                     .first_visible = b.first_visible,
-                                     .scale = p_.how.scale},
-                                    0,
-                                    b.queries);
-        const std::int64_t K = p_.K;
-        p_.multiply(b.keys, K, b.queries, dense(probabilities, b.keys, true), matrix(dy), dv, true);
-        p_.multiply(b.keys, K, b.queries, dense(dscores, b.keys, true), matrix(q), dk, true);
-        p_.multiply(
-            b.queries, K, b.keys, dense(dscores, b.keys), matrix(k), dq + b.query * K, j > 0);
+    for (std::int64_t head = shared * p_.group; head < (shared + 1) * p_.group; ++head) {
+      const bool first = head == shared * p_.group, last = head + 1 == (shared + 1) * p_.group;
+      kernel.row_dots[p_.type](x_.dy.rows(head, 0), x_.y.rows(head, 0), K, mean, p_.T);
+      // Blocks of keys one after the other: their gradients stay in the cache.
+      for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
+        const std::int64_t key = j * kKeys, keys = std::min(kKeys, p_.S - key);
+        const std::int64_t place = p_.group == 1 ? 0 : key * K;
+        float *dk = all_dk + place, *dv = all_dv + place;
+        if (first) {
+          std::fill_n(dk, keys * K, 0.0F);
+          std::fill_n(dv, keys * K, 0.0F);
+        }
+        const StridedRows k = x_.k.rows(shared, key), v = x_.v.rows(shared, key);
+        for (std::int64_t i = 0; i < p_.query_blocks(); ++i) {
+          const Block b = p_.block(i, j);
+          if (b.keys <= 0) continue;
+          const StridedRows q = x_.q.rows(head, b.query), dy = x_.dy.rows(head, b.query);
+          p_.multiply(b.queries, b.keys, K, matrix(q), matrix(k, true), scores, false);
+          p_.multiply(b.queries, b.keys, K, matrix(dy), matrix(v, true), dprobabilities, false);
+          kernel.attend_grad[p_.type]({.scores = scores,
+                                       .dprobabilities = dprobabilities,
+                                       .probabilities = probabilities,
+                                       .dscores = dscores,
+                                       .log_sum = x_.log_sum + head * p_.T + b.query,
+                                       .mean = mean + b.query,
+                                       .keys = b.keys,
+                                       .first_visible = b.first_visible,
+                                       .scale = p_.how.scale},
+                                      0,
+                                      b.queries);
+          p_.multiply(
+              b.keys, K, b.queries, dense(probabilities, b.keys, true), matrix(dy), dv, true);
+          p_.multiply(b.keys, K, b.queries, dense(dscores, b.keys, true), matrix(q), dk, true);
+          p_.multiply(
+              b.queries, K, b.keys, dense(dscores, b.keys), matrix(k), dq + b.query * K, j > 0);
+        }
+        if (last) {
+          kernel.round_rows[p_.type](dk, nullptr, K, x_.dk.rows(shared, key), keys);
+          kernel.round_rows[p_.type](dv, nullptr, K, x_.dv.rows(shared, key), keys);
+        }
       }
-      kernel.round_rows[p_.type](dk, nullptr, p_.K, x_.dk.rows(head, key), keys);
-      kernel.round_rows[p_.type](dv, nullptr, p_.K, x_.dv.rows(head, key), keys);
+      kernel.round_rows[p_.type](dq, nullptr, K, x_.dq.rows(head, 0), p_.T);
     }
-    kernel.round_rows[p_.type](dq, nullptr, p_.K, x_.dq.rows(head, 0), p_.T);
   }
 
  private:
+  /// Blocks of keys whose gradients are summed at a time: all of them, until the last head that
+  /// shares them was here.
+  static std::int64_t kept_blocks(const Problem& p) { return p.group == 1 ? 1 : p.key_blocks(); }
+
   const Problem& p_;
   Tensors x_;
 };
@@ -207,18 +223,18 @@ bool attention_blocks_fit(at::ScalarType dtype) {
 }
 
 void attention_blocks(const at::Tensor& q_BHTK,
-                      const at::Tensor& k_BHSK,
-                      const at::Tensor& v_BHSK,
+                      const at::Tensor& k_BGSK,
+                      const at::Tensor& v_BGSK,
                       const AttentionBlocks& how,
                       const at::Tensor& y_BHTK,
                       const at::Tensor& log_sum_BHT) {
   if (in_tiles(q_BHTK)) {
-    attention_tiles(q_BHTK, k_BHSK, v_BHSK, how, y_BHTK, log_sum_BHT);
+    attention_tiles(q_BHTK, k_BGSK, v_BGSK, how, y_BHTK, log_sum_BHT);
     return;
   }
-  const Problem p(q_BHTK, k_BHSK, how);
+  const Problem p(q_BHTK, k_BGSK, how);
   const Forward forward(
-      p, Heads(q_BHTK), Heads(k_BHSK), Heads(v_BHSK), Heads(y_BHTK), log_sum_BHT.data_ptr<float>());
+      p, Heads(q_BHTK), Heads(k_BGSK), Heads(v_BGSK), Heads(y_BHTK), log_sum_BHT.data_ptr<float>());
   const Scratch scratch(Forward::floats(p), q_BHTK);
   const std::int64_t blocks = p.query_blocks();
   parallel(p.heads * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -229,34 +245,34 @@ void attention_blocks(const at::Tensor& q_BHTK,
 
 void attention_blocks_backward(const at::Tensor& dy_BHTK,
                                const at::Tensor& q_BHTK,
-                               const at::Tensor& k_BHSK,
-                               const at::Tensor& v_BHSK,
+                               const at::Tensor& k_BGSK,
+                               const at::Tensor& v_BGSK,
                                const at::Tensor& y_BHTK,
                                const at::Tensor& log_sum_BHT,
                                const AttentionBlocks& how,
                                const at::Tensor& dq_BHTK,
-                               const at::Tensor& dk_BHSK,
-                               const at::Tensor& dv_BHSK) {
+                               const at::Tensor& dk_BGSK,
+                               const at::Tensor& dv_BGSK) {
   if (in_tiles(q_BHTK)) {
     attention_tiles_backward(
-        dy_BHTK, q_BHTK, k_BHSK, v_BHSK, y_BHTK, log_sum_BHT, how, dq_BHTK, dk_BHSK, dv_BHSK);
+        dy_BHTK, q_BHTK, k_BGSK, v_BGSK, y_BHTK, log_sum_BHT, how, dq_BHTK, dk_BGSK, dv_BGSK);
     return;
   }
-  const Problem p(q_BHTK, k_BHSK, how);
+  const Problem p(q_BHTK, k_BGSK, how);
   const Backward backward(p,
                           {.dy = Heads(dy_BHTK),
                            .q = Heads(q_BHTK),
-                           .k = Heads(k_BHSK),
-                           .v = Heads(v_BHSK),
+                           .k = Heads(k_BGSK),
+                           .v = Heads(v_BGSK),
                            .y = Heads(y_BHTK),
                            .dq = Heads(dq_BHTK),
-                           .dk = Heads(dk_BHSK),
-                           .dv = Heads(dv_BHSK),
+                           .dk = Heads(dk_BGSK),
+                           .dv = Heads(dv_BGSK),
                            .log_sum = log_sum_BHT.data_ptr<float>()});
   const Scratch scratch(Backward::floats(p), q_BHTK);
-  parallel(p.heads, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t head = begin; head < end; ++head)
-      backward.run(head, scratch.mine());
+  parallel(p.heads / p.group, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t shared = begin; shared < end; ++shared)
+      backward.run(shared, scratch.mine());
   });
 }
 

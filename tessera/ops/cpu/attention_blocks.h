@@ -3,7 +3,7 @@
 // version): blocks of queries meet blocks of keys, scores live in the cache and are made again in
 // the backward. Products are of bf16 with fp32 sums: our own where the CPU has matrix tiles
 // (attention_tiles.h), else MKL's; a block that no query of it may see is skipped. Legend: B batch,
-// H heads, T queries, S keys, K channels of a head.
+// H heads, G heads of keys and values (G divides H), T queries, S keys, K channels of a head.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@ bool attention_blocks_fit(at::ScalarType dtype);
 /// y [B, H, T, K] (any strides, channels side by side) and log_sum [B, H, T] (fp32): the logarithm
 /// of the sum of e^(scaled score). Bits do not depend on the number of threads.
 void attention_blocks(const at::Tensor& q_BHTK,
-                      const at::Tensor& k_BHSK,
-                      const at::Tensor& v_BHSK,
+                      const at::Tensor& k_BGSK,
+                      const at::Tensor& v_BGSK,
                       const AttentionBlocks& how,
                       const at::Tensor& y_BHTK,
                       const at::Tensor& log_sum_BHT);
 void attention_blocks_backward(const at::Tensor& dy_BHTK,
                                const at::Tensor& q_BHTK,
-                               const at::Tensor& k_BHSK,
-                               const at::Tensor& v_BHSK,
+                               const at::Tensor& k_BGSK,
+                               const at::Tensor& v_BGSK,
                                const at::Tensor& y_BHTK,
                                const at::Tensor& log_sum_BHT,
                                const AttentionBlocks& how,
                                const at::Tensor& dq_BHTK,
-                               const at::Tensor& dk_BHSK,
-                               const at::Tensor& dv_BHSK);
+                               const at::Tensor& dk_BGSK,
+                               const at::Tensor& dv_BGSK);
 
 }  // namespace tessera::ops::cpu

@@ -26,6 +26,7 @@ std::int64_t strips(std::int64_t size) {
 struct Problem {
   Problem(const at::Tensor& q, const at::Tensor& k, const AttentionBlocks& options)
       : heads(q.size(0) * q.size(1)),
+        group(q.size(1) / k.size(1)),
         T(q.size(2)),
         S(k.size(2)),
         K(q.size(3)),
@@ -38,8 +39,8 @@ struct Problem {
     return {x.rows(head, 0), count, K};
   }
 
-  std::int64_t heads, T, S, K;
-  std::int64_t inner, columns;  ///< K as the inner size of a product, and as its columns
+  std::int64_t heads, group, T, S, K;  ///< `group` heads share keys and values
+  std::int64_t inner, columns;         ///< K as the inner size of a product, and as its columns
   AttentionBlocks how;
 };
 
@@ -122,10 +123,10 @@ class Forward {
   }
 
   void run(std::int64_t head, std::int64_t i) {
-    if (head != packed_) {
-      pack_pairs_transposed(p_.rows(x_.k, head, p_.S), keys_.data);
-      pack_pairs(p_.rows(x_.v, head, p_.S), values_.data);
-      packed_ = head;
+    if (const std::int64_t shared = head / p_.group; shared != packed_) {
+      pack_pairs_transposed(p_.rows(x_.k, shared, p_.S), keys_.data);
+      pack_pairs(p_.rows(x_.v, shared, p_.S), values_.data);
+      packed_ = shared;
     }
     const Block first(p_, i, 0);
     pack_rows({x_.q.rows(head, first.query), first.queries, p_.K}, queries_);
@@ -215,47 +216,63 @@ class Backward {
         scores_(scratch.take(kStrip * kStride)),
         dprobabilities_(scratch.take(kStrip * kStride)),
         dq_(scratch.take(strips(p.T) * p.columns)),
-        dk_(scratch.take(p.columns * kStride)),
-        dv_(scratch.take(p.columns * kStride)),
+        dk_(scratch.take(kept_blocks(p) * p.columns * kStride)),
+        dv_(scratch.take(kept_blocks(p) * p.columns * kStride)),
         mean_(scratch.take(p.T)) {}
   static std::int64_t floats(const Problem& p) {
     const auto of = [](std::int64_t values) { return Scratch::on_lines(halves(values)); };
     return 2 * of(strips(p.T) * p.inner) + 2 * of(strips(p.T) * p.columns) +
            2 * of(strips(p.S) * p.inner) + of(strips(p.S) * p.columns) + 2 * of(kQueries * kKeys) +
            of(kStrip * kStride) + 2 * kStrip * kStride + strips(p.T) * p.columns +
-           2 * p.columns * kStride + Scratch::on_lines(p.T);
+           2 * kept_blocks(p) * p.columns * kStride + Scratch::on_lines(p.T);
   }
 
-  /// Blocks of keys one after the other: their gradients stay in the cache.
-  void run(std::int64_t head) {
-    pack(head);
-    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
-      std::fill_n(dk_, p_.columns * kStride, 0.0F);
-      std::fill_n(dv_, p_.columns * kStride, 0.0F);
-      for (std::int64_t i = 0; i < p_.query_blocks(); ++i) {
-        const Block b(p_, i, j);
-        if (b.empty()) continue;
-        for (std::int64_t row = 0; row < b.queries; row += kStrip)
-          run_strip(head, b, row);
-        add_transposed(b, dy_columns_, probabilities_, dv_);
-        add_transposed(b, q_columns_, dscores_pairs_, dk_);
+  /// The heads that share keys and values, one after the other.
+  void run(std::int64_t shared) {
+    pack_shared(shared);
+    for (std::int64_t head = shared * p_.group; head < (shared + 1) * p_.group; ++head) {
+      pack(head);
+      // Blocks of keys one after the other: their gradients stay in the cache.
+      for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
+        const std::int64_t place = p_.group == 1 ? 0 : j * p_.columns * kStride;
+        float *const dk = dk_ + place, *const dv = dv_ + place;
+        if (head == shared * p_.group) {
+          std::fill_n(dk, p_.columns * kStride, 0.0F);
+          std::fill_n(dv, p_.columns * kStride, 0.0F);
+        }
+        for (std::int64_t i = 0; i < p_.query_blocks(); ++i) {
+          const Block b(p_, i, j);
+          if (b.empty()) continue;
+          for (std::int64_t row = 0; row < b.queries; row += kStrip)
+            run_strip(head, b, row);
+          add_transposed(b, dy_columns_, probabilities_, dv);
+          add_transposed(b, q_columns_, dscores_pairs_, dk);
+        }
+        if (head + 1 == (shared + 1) * p_.group) {
+          const std::int64_t key = j * kKeys, keys = std::min(kKeys, p_.S - key);
+          round_transposed(dk, kStride, p_.K, keys, x_.dk.rows(shared, key));
+          round_transposed(dv, kStride, p_.K, keys, x_.dv.rows(shared, key));
+        }
       }
-      const std::int64_t key = j * kKeys, keys = std::min(kKeys, p_.S - key);
-      round_transposed(dk_, kStride, p_.K, keys, x_.dk.rows(head, key));
-      round_transposed(dv_, kStride, p_.K, keys, x_.dv.rows(head, key));
+      round_rows(dq_, nullptr, p_.columns, p_.K, x_.dq.rows(head, 0), p_.T);
     }
-    round_rows(dq_, nullptr, p_.columns, p_.K, x_.dq.rows(head, 0), p_.T);
   }
 
  private:
+  /// Blocks of keys whose gradients are summed at a time: all of them, until the last head that
+  /// shares them was here.
+  static std::int64_t kept_blocks(const Problem& p) { return p.group == 1 ? 1 : p.key_blocks(); }
+
+  void pack_shared(std::int64_t shared) const {
+    pack_pairs_transposed(p_.rows(x_.k, shared, p_.S), k_transposed_.data);
+    pack_pairs_transposed(p_.rows(x_.v, shared, p_.S), v_transposed_.data);
+    pack_pairs(p_.rows(x_.k, shared, p_.S), k_.data);
+  }
   void pack(std::int64_t head) const {
     pack_rows(p_.rows(x_.q, head, p_.T), q_);
     pack_rows(p_.rows(x_.dy, head, p_.T), dy_);
     pack_columns(p_.rows(x_.q, head, p_.T), q_columns_);
     pack_columns(p_.rows(x_.dy, head, p_.T), dy_columns_);
-    pack_pairs_transposed(p_.rows(x_.k, head, p_.S), k_transposed_.data);
-    pack_pairs_transposed(p_.rows(x_.v, head, p_.S), v_transposed_.data);
-    pack_pairs(p_.rows(x_.k, head, p_.S), k_.data);
     kernels().row_dots[kBF16](x_.dy.rows(head, 0), x_.y.rows(head, 0), p_.K, mean_, p_.T);
   }
 
@@ -337,15 +354,15 @@ class Backward {
 }  // namespace
 
 void attention_tiles(const at::Tensor& q_BHTK,
-                     const at::Tensor& k_BHSK,
-                     const at::Tensor& v_BHSK,
+                     const at::Tensor& k_BGSK,
+                     const at::Tensor& v_BGSK,
                      const AttentionBlocks& how,
                      const at::Tensor& y_BHTK,
                      const at::Tensor& log_sum_BHT) {
-  const Problem p(q_BHTK, k_BHSK, how);
+  const Problem p(q_BHTK, k_BGSK, how);
   const Forward::Tensors tensors{.q = Heads(q_BHTK),
-                                 .k = Heads(k_BHSK),
-                                 .v = Heads(v_BHSK),
+                                 .k = Heads(k_BGSK),
+                                 .v = Heads(v_BGSK),
                                  .y = Heads(y_BHTK),
                                  .log_sum = log_sum_BHT.data_ptr<float>()};
   const Scratch scratch(Forward::floats(p), q_BHTK);
@@ -360,30 +377,30 @@ void attention_tiles(const at::Tensor& q_BHTK,
 
 void attention_tiles_backward(const at::Tensor& dy_BHTK,
                               const at::Tensor& q_BHTK,
-                              const at::Tensor& k_BHSK,
-                              const at::Tensor& v_BHSK,
+                              const at::Tensor& k_BGSK,
+                              const at::Tensor& v_BGSK,
                               const at::Tensor& y_BHTK,
                               const at::Tensor& log_sum_BHT,
                               const AttentionBlocks& how,
                               const at::Tensor& dq_BHTK,
-                              const at::Tensor& dk_BHSK,
-                              const at::Tensor& dv_BHSK) {
-  const Problem p(q_BHTK, k_BHSK, how);
+                              const at::Tensor& dk_BGSK,
+                              const at::Tensor& dv_BGSK) {
+  const Problem p(q_BHTK, k_BGSK, how);
   const Backward::Tensors tensors{.dy = Heads(dy_BHTK),
                                   .q = Heads(q_BHTK),
-                                  .k = Heads(k_BHSK),
-                                  .v = Heads(v_BHSK),
+                                  .k = Heads(k_BGSK),
+                                  .v = Heads(v_BGSK),
                                   .y = Heads(y_BHTK),
                                   .dq = Heads(dq_BHTK),
-                                  .dk = Heads(dk_BHSK),
-                                  .dv = Heads(dv_BHSK),
+                                  .dk = Heads(dk_BGSK),
+                                  .dv = Heads(dv_BGSK),
                                   .log_sum = log_sum_BHT.data_ptr<float>()};
   const Scratch scratch(Backward::floats(p), q_BHTK);
-  parallel(p.heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel(p.heads / p.group, 1, [&](std::int64_t begin, std::int64_t end) {
     const TileRegisters registers;
     Backward backward(p, tensors, scratch.mine());
-    for (std::int64_t head = begin; head < end; ++head)
-      backward.run(head);
+    for (std::int64_t shared = begin; shared < end; ++shared)
+      backward.run(shared);
   });
 }
 

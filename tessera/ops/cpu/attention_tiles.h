@@ -14,20 +14,20 @@
 namespace tessera::ops::cpu {
 
 void attention_tiles(const at::Tensor& q_BHTK,
-                     const at::Tensor& k_BHSK,
-                     const at::Tensor& v_BHSK,
+                     const at::Tensor& k_BGSK,
+                     const at::Tensor& v_BGSK,
                      const AttentionBlocks& how,
                      const at::Tensor& y_BHTK,
                      const at::Tensor& log_sum_BHT);
 void attention_tiles_backward(const at::Tensor& dy_BHTK,
                               const at::Tensor& q_BHTK,
-                              const at::Tensor& k_BHSK,
-                              const at::Tensor& v_BHSK,
+                              const at::Tensor& k_BGSK,
+                              const at::Tensor& v_BGSK,
                               const at::Tensor& y_BHTK,
                               const at::Tensor& log_sum_BHT,
                               const AttentionBlocks& how,
                               const at::Tensor& dq_BHTK,
-                              const at::Tensor& dk_BHSK,
-                              const at::Tensor& dv_BHSK);
+                              const at::Tensor& dk_BGSK,
+                              const at::Tensor& dv_BGSK);
 
 }  // namespace tessera::ops::cpu

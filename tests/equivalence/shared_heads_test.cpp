@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 300
+// Models whose heads share keys and values (grouped queries) train on any ranks as on one.
+#include <string>
+#include <vector>
+
+#include "equivalence/within_rounding.h"
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+namespace tessera::test {
+namespace {
+
+TinyRun grouped(const char* shared = "2") {
+  TinyRun run;
+  run.set("model.num_kv_heads", shared);
+  return run;
+}
+
+TEST(SharedHeads, AreCutOverTensorParallelRanks) {
+  expect_same(grouped(), {{.ranks = 2, .tensor = 2}, {.ranks = 2, .tensor = 2, .sequence = true}});
+  expect_same(grouped(), {{.ranks = 4, .stage = 3, .tensor = 2}});
+}
+
+// Three heads of keys and values, each of two of queries, over 2 ranks.
+TEST(SharedHeads, ThatDoNotDivideAreSpread) {
+  TinyRun run = grouped("3");
+  run.set("model.hidden_size", "48").set("model.num_heads", "6");
+
+  expect_same(run, {{.ranks = 2, .tensor = 2}, {.ranks = 3, .tensor = 3}});
+}
+
+TEST(SharedHeads, AreCutOverGrids) {
+  expect_same(grouped(),
+              {{.ranks = 4, .tensor = 4, .mode = "2d"},
+               {.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "2.5d", .depth = 2},
+               {.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "3d"}});
+}
+
+// With dropout a ring makes probabilities; without, the kernel of a block does its work. All-to-all
+// to more ranks than there are heads of keys gives some ranks the same ones.
+TEST(SharedHeads, AreKnownToRanksThatShareTokens) {
+  for (const char* dropout : {"0", "0.1"}) {
+    for (const char* shared : {"1", "2"}) {
+      TinyRun run = grouped(shared);
+      run.set("model.dropout", dropout);
+      expect_same(run,
+                  {{.ranks = 2, .context = 2},
+                   {.ranks = 2, .context = 2, .context_mode = "ulysses"},
+                   {.ranks = 4, .context = 4, .context_mode = "ulysses"}});
+    }
+  }
+  expect_same(grouped(), {{.ranks = 8, .stage = 2, .tensor = 2, .context = 2}});
+}
+
+TEST(SharedHeads, TrainThroughAPipelineAndZeroToTheBit) {
+  const TinyRun run = grouped();
+  const Trace one = run.train({.ranks = 1, .accumulation = 4}, 3);
+
+  for (const Layout& layout : std::vector<Layout>{{.ranks = 2, .accumulation = 4, .pipeline = "2"},
+                                                  {.ranks = 4, .stage = 3}}) {
+    EXPECT_EQ(run.train(layout, 3).losses, one.losses);
+  }
+}
+
+TEST(SharedHeads, InSixteenBitsStayWithinTheirRounding) {
+  TinyRun run = grouped();
+  run.set("bf16.enabled", "true").set("model.dropout", "0");
+
+  expect_same(
+      run, {{.ranks = 2, .tensor = 2}, {.ranks = 2, .context = 2}}, {kNarrowGradient, kNarrowLoss});
+}
+
+TEST(SharedHeads, OfCheckpointsAreReadByAnyLayout) {
+  expect_checkpoints_read_by_all(grouped(),
+                                 {{.ranks = 1, .accumulation = 2, .stage = 0},
+                                  {.ranks = 2, .accumulation = 2, .tensor = 2},
+                                  {.ranks = 4, .stage = 3, .tensor = 2}});
+}
+
+TEST(SharedHeads, WriteTheSameTextOnAnyRanks) {
+  TinyRun run = grouped();
+  run.set("eval.prompt", "\"the cat \"").set("eval.max_new_tokens", "30");
+  const std::string one = run.sample({.ranks = 1});
+
+  ASSERT_GT(one.size(), 12U);
+  EXPECT_EQ(run.sample({.ranks = 2, .tensor = 2}), one);
+  EXPECT_EQ(run.sample({.ranks = 4, .pipeline = "2", .tensor = 2}), one);
+}
+
+}  // namespace
+}  // namespace tessera::test
