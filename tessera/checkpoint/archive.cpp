@@ -93,6 +93,7 @@ Archive::Archive(const fs::path& folder, std::vector<fs::path> parts)
   Manifest manifest = read_manifest(folder / kManifestName);
   check_cover(manifest, Error::Kind::Format, (folder / kManifestName).string());
   meta_ = std::move(manifest.meta);
+  headers_ = std::move(manifest.headers);
   for (auto& tensor : manifest.tensors) {
     Tensor& mine = tensors_[tensor.name];
     mine.dtype = tensor.dtype;
@@ -121,11 +122,15 @@ const Archive::Shard& Archive::shard(const std::string& file, const std::string&
     try {
       const fs::path path = find(file);
       require_plain_file(path, false);
-      slot = std::make_unique<Shard>(path);
+      const auto header = headers_.find(file);
+      slot = std::make_unique<Shard>(
+          path, header == headers_.end() ? std::nullopt : std::optional(header->second));
     } catch (const Error& error) {
       throw Error(
           error.kind(),
-          fmt::format("{} (wanted for tensor {})", error.what(), JsonCursor::shown(tensor)));
+          tensor.empty()
+              ? error.what()
+              : fmt::format("{} (wanted for tensor {})", error.what(), JsonCursor::shown(tensor)));
     }
   }
   return *slot;
@@ -238,9 +243,12 @@ void Archive::check_files() const {
     for (const Piece& piece : tensor.pieces)
       static_cast<void>(place(name, tensor, piece));
   }
+  for (const auto& [file, header] : headers_)
+    static_cast<void>(shard(file));
 }
 
 void Archive::verify() const {
+  check_files();
   struct Item {
     const std::string& name;
     const Tensor& tensor;

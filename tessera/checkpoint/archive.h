@@ -4,7 +4,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,14 +47,16 @@ class Archive {
   /// Fills `out` with the elements of `want` as dtype `to`. Every block that is touched is
   /// verified, once.
   void read(const std::string& name, const mesh::Piece& want, DType to, std::byte* out) const;
-  /// Whether every piece has its place in a shard, by their headers: no data is read.
+  /// Whether every shard has the header that the manifest knows and every piece its place in one:
+  /// no data is read.
   void check_files() const;
-  /// Every block of every piece, whether verified before or not.
+  /// Every header, and every block of every piece, whether verified before or not.
   void verify() const;
 
  private:
   struct Shard {
-    explicit Shard(const std::filesystem::path& path) : file(path), data(path) {}
+    Shard(const std::filesystem::path& path, std::optional<std::uint64_t> header_xxh3)
+        : file(path, header_xxh3), data(path) {}
     SafetensorsFile file;
     RandomAccess data;
   };
@@ -61,7 +65,8 @@ class Archive {
     const RandomAccess* data = nullptr;
     std::uint64_t begin = 0, end = 0;  ///< bytes of the file
   };
-  [[nodiscard]] const Shard& shard(const std::string& file, const std::string& tensor) const;
+  /// `tensor`: for whose sake; empty: the shard's own.
+  [[nodiscard]] const Shard& shard(const std::string& file, const std::string& tensor = "") const;
   [[nodiscard]] Place place(const std::string& name,
                             const Tensor& tensor,
                             const Piece& piece) const;
@@ -83,6 +88,7 @@ class Archive {
   std::vector<std::filesystem::path> parts_;
   Meta meta_;
   std::map<std::string, Tensor, std::less<>> tensors_;
+  std::map<std::string, std::uint64_t, std::less<>> headers_;  ///< as in Manifest
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::unique_ptr<Shard>> shards_;
 };

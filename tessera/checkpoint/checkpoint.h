@@ -96,9 +96,10 @@ class Checkpoint {
   /// checksum. Converts between float dtypes where they differ. Error{Format} names file and tensor
   /// for damage, or the tensor that is missing or of another shape.
   void load(std::span<const PieceBytes> pieces) const;
-  /// Whether every shard is there and has what the manifest says, by their headers. Error{Format}.
+  /// Whether every shard is there and its header has its checksum and what the manifest says.
+  /// Error{Format}.
   void check_files() const;
-  /// Every checksum of every piece.
+  /// Every checksum of every header and piece.
   void verify() const;
   [[nodiscard]] std::uint64_t bytes() const;  ///< of all tensors
   /// "NAME DTYPE [SHAPE] xxh3:HEX" for each tensor, parameters sorted by name, then optimizer.*

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kFormat = "tessera checkpoint";
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2, kVersionWithoutHeaders = 1;
 constexpr std::uintmax_t kMaxManifestBytes = std::uintmax_t{1} << 30;
 /// Of `config` and of `extra`: their trees cost a hundred times their text.
 constexpr std::size_t kMaxTreeBytes = std::size_t{16} << 20;
@@ -78,7 +78,8 @@ class Reader {
   Manifest read() {
     json_.object([&](const std::string& key) { member(key); });
     json_.end();
-    if (!has_version_ || !has_tensors_) json_.fail("a manifest without its version or tensors");
+    if (version_ == 0 || !has_tensors_) json_.fail("a manifest without its version or tensors");
+    check_headers();
     return std::move(manifest_);
   }
 
@@ -88,8 +89,8 @@ class Reader {
     if (key == "format") {
       if (json_.string() != kFormat) json_.fail("another format than \"tessera checkpoint\"");
     } else if (key == "version") {
-      has_version_ = true;
-      if (json_.count() != kVersion)
+      version_ = json_.count();
+      if (version_ < kVersionWithoutHeaders || version_ > kVersion)
         json_.fail("a version of the format that this program does not read");
     } else if (key == "step") {
       meta.step = json_.count();
@@ -104,6 +105,12 @@ class Reader {
     } else if (key == "tensors") {
       has_tensors_ = true;
       json_.array([&] { manifest_.tensors.push_back(tensor()); });
+    } else if (key == "headers" && version_ > kVersionWithoutHeaders) {
+      has_headers_ = true;
+      json_.object([&](const std::string& file) {
+        check_file_name(file);
+        manifest_.headers[file] = checksum();
+      });
     } else if (key == "checksum") {
       json_.string();
     } else {
@@ -198,14 +205,29 @@ class Reader {
     if (checked_numel(tensor.shape) < 0) json_.fail("its shape overflows");
     for (const auto& stored : tensor.pieces) {
       if (const auto wrong = misplaced(tensor.shape, stored.piece)) json_.fail(*wrong);
-      if (!is_shard_name(stored.file)) {
-        json_.fail("file name " + JsonCursor::shown(stored.file) +
-                   " is not of the form rank-00000.safetensors");
-      }
+      check_file_name(stored.file);
       const auto bytes =
           static_cast<std::uint64_t>(stored.piece.end - stored.piece.begin) * size_of(tensor.dtype);
       if (stored.checksums.size() != (bytes + kBlockBytes - 1) / kBlockBytes)
         json_.fail("a piece lacks checksums");
+    }
+  }
+
+  void check_file_name(const std::string& file) const {
+    if (!is_shard_name(file)) {
+      json_.fail("file name " + JsonCursor::shown(file) +
+                 " is not of the form rank-00000.safetensors");
+    }
+  }
+
+  void check_headers() const {
+    if (version_ == kVersionWithoutHeaders) return;
+    if (!has_headers_) json_.fail("a manifest without the checksums of its files' headers");
+    for (const auto& tensor : manifest_.tensors) {
+      for (const auto& stored : tensor.pieces) {
+        if (manifest_.headers.count(stored.file) == 0)
+          json_.fail("no checksum of the header of " + JsonCursor::shown(stored.file));
+      }
     }
   }
 
@@ -222,7 +244,8 @@ class Reader {
 
   JsonCursor json_;
   Manifest manifest_;
-  bool has_version_ = false, has_tensors_ = false;
+  std::int64_t version_ = 0;
+  bool has_tensors_ = false, has_headers_ = false;
   std::set<std::string, std::less<>> names_;
 };
 
@@ -263,10 +286,13 @@ std::string dump(const Manifest& manifest) {
   std::vector<std::string> tensors;
   for (const auto& tensor : manifest.tensors)
     tensors.push_back(dump_tensor(tensor));
+  std::vector<std::string> headers;
+  for (const auto& [file, sum] : manifest.headers)
+    headers.push_back(fmt::format("{}: {}", as_json(file), as_json(files::hex64(sum))));
   const std::string body = fmt::format(
       "{{\n\"format\": \"{}\",\n\"version\": {},\n\"step\": {},\n\"samples\": {},\n\"tokens\": "
       "{},\n"
-      "\"config\": {},\n\"extra\": {},\n\"tensors\": [\n{}\n],\n",
+      "\"config\": {},\n\"extra\": {},\n\"tensors\": [\n{}\n],\n\"headers\": {{\n{}\n}},\n",
       kFormat,
       kVersion,
       meta.step,
@@ -274,7 +300,8 @@ std::string dump(const Manifest& manifest) {
       meta.tokens,
       config,
       extra,
-      fmt::join(tensors, ",\n"));
+      fmt::join(tensors, ",\n"),
+      fmt::join(headers, ",\n"));
   return fmt::format("{}{}{}{}", body, kSealBegin, seal_of(body), kSealEnd);
 }
 

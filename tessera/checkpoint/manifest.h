@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,9 @@ struct StoredTensor {
 struct Manifest {
   Meta meta;
   std::vector<StoredTensor> tensors;  ///< by name
+  /// xxh3 of each shard's header (its length and its JSON), by file; the files of all pieces are
+  /// among them. Empty where the manifest is of version 1, which had none.
+  std::map<std::string, std::uint64_t, std::less<>> headers;
 };
 
 inline constexpr const char* kManifestName = "manifest.json";

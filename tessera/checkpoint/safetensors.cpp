@@ -169,14 +169,15 @@ void require_plain_file(const fs::path& path, bool follow) {
   }
 }
 
-SafetensorsFile::SafetensorsFile(const fs::path& path) : path_(path) {
+SafetensorsFile::SafetensorsFile(const fs::path& path, std::optional<std::uint64_t> header_xxh3)
+    : path_(path) {
   require_plain_file(path, true);
   file_ = std::make_unique<files::Mapped>(path);
-  read_header();
+  read_header(header_xxh3);
   check_layout();
 }
 
-void SafetensorsFile::read_header() {
+void SafetensorsFile::read_header(std::optional<std::uint64_t> xxh3) {
   const std::string source = path_.string();
   const std::string_view text = file_->text();
   if (text.size() < kLengthBytes) {
@@ -196,6 +197,12 @@ void SafetensorsFile::read_header() {
         "this is no safetensors file, or it is cut short: fetch it again");
   }
   data_begin_ = kLengthBytes + length;
+  if (xxh3 && files::xxh3(file_->bytes().first(data_begin_)) != *xxh3) {
+    refuse(
+        source,
+        fmt::format("its header is damaged: bytes 0 to {} of the file do not match their checksum",
+                    data_begin_ - 1));
+  }
   const std::string_view header = text.substr(kLengthBytes, length);
   if (header.empty() || header.front() != '{') refuse(source, "its header does not begin with '{'");
   JsonCursor json(header, source);

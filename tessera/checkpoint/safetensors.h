@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,7 +30,9 @@ struct TensorEntry {
 /// Threads: const methods from any thread.
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::filesystem::path& path);
+  /// `header_xxh3`: what the header (the first data_begin() bytes) must hash to.
+  explicit SafetensorsFile(const std::filesystem::path& path,
+                           std::optional<std::uint64_t> header_xxh3 = std::nullopt);
   /// In the order of their bytes.
   [[nodiscard]] const std::vector<TensorEntry>& entries() const { return entries_; }
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
@@ -42,7 +45,7 @@ class SafetensorsFile {
   [[nodiscard]] std::uint64_t data_begin() const { return data_begin_; }
 
  private:
-  void read_header();
+  void read_header(std::optional<std::uint64_t> xxh3);
   void check_layout();
 
   std::filesystem::path path_;

@@ -142,6 +142,7 @@ void Saver::write_shard(const std::atomic<bool>* stop, LiveBytes* live) {
   const std::string header = lay_out(layout, {{"format", "pt"}});
   const std::uint64_t data_bytes = layout.empty() ? 0 : layout.back().end;
   const auto output = storage_.create(temp_ / shard_name(rank_), header.size() + data_bytes);
+  part.headers[shard_name(rank_)] = files::xxh3(std::as_bytes(std::span(header)));
   output->append(std::as_bytes(std::span(header)));
   for (const auto& laid : layout) {
     const auto& [entry, stored] = by_entry.at(laid.name);
@@ -227,8 +228,11 @@ void Saver::write_text(const fs::path& path, const std::string& text) {
 /// All ranks' parts as one manifest, proven complete.
 Manifest Saver::collect() const {
   std::map<std::string, StoredTensor> tensors;
+  Manifest manifest{meta_, {}, {}};
   for (int rank = 0; rank < size_; ++rank) {
-    for (auto& tensor : read_manifest(temp_ / part_name(rank)).tensors) {
+    Manifest part = read_manifest(temp_ / part_name(rank));
+    manifest.headers.merge(part.headers);
+    for (auto& tensor : part.tensors) {
       const auto [at, fresh] = tensors.try_emplace(tensor.name, tensor);
       if (fresh) continue;
       StoredTensor& known = at->second;
@@ -240,7 +244,6 @@ Manifest Saver::collect() const {
       std::move(tensor.pieces.begin(), tensor.pieces.end(), std::back_inserter(known.pieces));
     }
   }
-  Manifest manifest{meta_, {}};
   for (auto& [name, tensor] : tensors)
     manifest.tensors.push_back(std::move(tensor));
   check_cover(manifest, Error::Kind::Bug, "saving " + final_.string());

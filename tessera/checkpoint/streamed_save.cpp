@@ -62,6 +62,7 @@ void write_checkpoint(const fs::path& folder,
   output->sync();
   Manifest manifest;
   manifest.meta = meta;
+  manifest.headers[shard_name(0)] = files::xxh3(std::as_bytes(std::span(header)));
   for (const auto& [name, tensor] : by_name) {
     StoredTensor stored{name, tensor->dtype, tensor->shape, {}};
     const std::int64_t numel = checked_numel(tensor->shape);

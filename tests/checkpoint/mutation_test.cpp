@@ -126,10 +126,14 @@ int survive(const fs::path& path, int times, const std::function<void()>& read) 
   const std::string sound = files::read(path);
   int refused = 0;
   for (int i = 0; i < times; ++i) {
-    test::spill(path,
-                mutated(sound,
-                        mix64(std::hash<std::string>()(path.filename().string()),
-                              static_cast<std::uint64_t>(i))));
+    const std::string bad = mutated(
+        sound,
+        mix64(std::hash<std::string>()(path.filename().string()), static_cast<std::uint64_t>(i)));
+    if (bad == sound) {
+      ++refused;  // there is nothing to refuse
+      continue;
+    }
+    test::spill(path, bad);
     try {
       read();
     } catch (const Error& error) {
@@ -222,11 +226,10 @@ TEST_F(Mutations, OfManifests) {
 TEST_F(Mutations, OfCheckpointsShards) {
   const fs::path folder = test::save_model(dir.path() / "root", 3);
 
-  survive(folder / "rank-00000.safetensors", kTimes, [&] {
-    const Checkpoint opened(folder);
-    opened.check_files();
-    opened.verify();
-  });
+  const int refused =
+      survive(folder / "rank-00000.safetensors", kTimes, [&] { Checkpoint(folder).verify(); });
+
+  EXPECT_EQ(refused, kTimes);  // the manifest has checksums of its header and of its data
 }
 
 }  // namespace
