@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/manifest.h"
 
 namespace tessera::checkpoint {
@@ -87,6 +88,10 @@ std::string temp_name(std::int64_t step, std::int64_t pid) {
   return fmt::format("{}{:08}-{}", kTemp, step, pid);
 }
 
+std::string draft_name(const std::string& name, std::int64_t pid) {
+  return fmt::format(".tmp-{}-{}", name, pid);
+}
+
 std::optional<std::int64_t> step_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
   for (const std::string_view prefix : {kStep, kReplaced}) {
@@ -126,6 +131,21 @@ void tidy(Storage& storage, const fs::path& root) {
     } else if (!fs::exists(successor)) {
       storage.rename(folder, successor);
     }
+  }
+}
+
+void tidy_drafts(Storage& storage, const fs::path& target) {
+  const std::string begin = draft_name(target.filename().string(), 0);
+  const std::string_view prefix = std::string_view(begin).substr(0, begin.size() - 1);
+  try {
+    for (const fs::path& path : entries(target.parent_path())) {
+      const std::string name = path.filename().string();
+      if (!name.starts_with(prefix)) continue;
+      const auto owner = number(std::string_view(name).substr(prefix.size()));
+      if (owner && !alive(*owner)) storage.remove(path);
+    }
+  } catch (const Error& error) {
+    log::warn(error.text());  // it is in nobody's way
   }
 }
 

@@ -18,6 +18,9 @@ std::string replaced_name(std::int64_t step);
 /// ".tmp-step-00000120-4711": of a save or removal by process 4711.
 std::string temp_name(std::int64_t step, std::int64_t pid);
 
+/// ".tmp-NAME-4711": of process 4711, which writes NAME.
+std::string draft_name(const std::string& name, std::int64_t pid);
+
 /// The step in a name that step_name() or replaced_name() made.
 std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
 
@@ -25,5 +28,9 @@ std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
 /// one at a time). A replaced checkpoint goes too where its successor stands, and gets its name
 /// back where the successor never came.
 void tidy(Storage& storage, const std::filesystem::path& root);
+
+/// Removes drafts of `target` whose processes are gone, and that of this one. What cannot be
+/// removed is warned of.
+void tidy_drafts(Storage& storage, const std::filesystem::path& target);
 
 }  // namespace tessera::checkpoint

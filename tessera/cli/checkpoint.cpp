@@ -12,10 +12,10 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/draft.h"
 #include "tessera/checkpoint/parts.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/checkpoint/streamed_save.h"
@@ -169,22 +169,12 @@ int merge(std::vector<fs::path> paths, const Common& common) {
     parts->check_files();
     return parts;
   });
-  const fs::path draft =
-      target.parent_path() / fmt::format(".tmp-{}-{}", target.filename().string(), ::getpid());
-  checkpoint::Storage& disk = checkpoint::real_storage();
-  disk.remove(draft);
-  try {
-    disk.make_folder(draft);
-    with_parts([&] {
-      checkpoint::write_checkpoint(draft, opened->meta(), checkpoint::tensors_of(opened));
-    });
-    disk.rename(draft, target);
-    disk.sync_folder(target.parent_path());
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(draft, ignored);
-    throw;
-  }
+  checkpoint::Draft draft(target);
+  checkpoint::real_storage().make_folder(draft.path());
+  with_parts([&] {
+    checkpoint::write_checkpoint(draft.path(), opened->meta(), checkpoint::tensors_of(opened));
+  });
+  draft.publish();
   if (!common.quiet && !common.json) {
     std::printf("%s: %zu tensors of step %lld, %s\n",
                 target.string().c_str(),

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/draft.h"
 #include "tessera/checkpoint/export.h"
 #include "tessera/checkpoint/foreign_write.h"
 #include "tessera/checkpoint/storage.h"
@@ -128,35 +128,6 @@ void check_target(const Wanted& wanted, const fs::path& target) {
                   "name another place");
 }
 
-/// Written beside its target; takes its place in one step, or is removed.
-class Draft {
- public:
-  explicit Draft(const fs::path& target)
-      : target_(target),
-        path_(target.parent_path() /
-              fmt::format(".tmp-{}-{}", target.filename().string(), ::getpid())) {
-    checkpoint::real_storage().remove(path_);
-  }
-  ~Draft() {
-    std::error_code ignored;  // a destructor has nobody to tell
-    fs::remove_all(path_, ignored);
-  }
-  Draft(const Draft&) = delete;
-  Draft& operator=(const Draft&) = delete;
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
-  void publish() {
-    checkpoint::Storage& disk = checkpoint::real_storage();
-    if (fs::is_directory(path_)) disk.sync_folder(path_);
-    if (fs::exists(target_) && !disk.exchange(path_, target_)) disk.remove(target_);
-    if (!fs::exists(target_)) disk.rename(path_, target_);
-    disk.sync_folder(target_.parent_path());
-  }
-
- private:
-  fs::path target_, path_;
-};
-
 /// "converting 1.2 of 3.4 GiB" on a terminal, ten times a second.
 class Progress {
  public:
@@ -217,7 +188,7 @@ void write_model(const Wanted& wanted, const Common& common) {
                   "put the model's config.json there, or write a lone file: DST.bin");
   Progress progress(bytes_of(model.tensors), common);
   const auto written = [&](std::uint64_t bytes) { progress.add(bytes); };
-  Draft draft(wanted.target);
+  checkpoint::Draft draft(wanted.target);
   if (lone) {
     checkpoint::write_torch_weights(draft.path(), model.tensors, written);
   } else {
@@ -238,7 +209,7 @@ void write_model(const Wanted& wanted, const Common& common) {
 void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& common) {
   const checkpoint::Foreign training = planner::open_training_export(wanted.source);
   Progress progress(bytes_of(training), common);
-  Draft model_draft(wanted.target), optimizer_draft(optimizer);
+  checkpoint::Draft model_draft(wanted.target), optimizer_draft(optimizer);
   checkpoint::write_torch_loop(
       model_draft.path(), optimizer_draft.path(), training, [&](std::uint64_t bytes) {
         progress.add(bytes);
@@ -251,7 +222,7 @@ void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& c
 void write_universal(const Wanted& wanted, const Common& common) {
   const checkpoint::Foreign training = planner::open_training_export(wanted.source);
   Progress progress(bytes_of(training), common);
-  Draft draft(wanted.target);
+  checkpoint::Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
   checkpoint::write_universal(
       draft.path(), training, [&](std::uint64_t bytes) { progress.add(bytes); });
@@ -262,7 +233,7 @@ void write_universal(const Wanted& wanted, const Common& common) {
 void write_native(const Wanted& wanted, const Common& common) {
   const planner::NativeExport native = planner::open_native_export(wanted.source);
   Progress progress(bytes_of(native.tensors), common);
-  Draft draft(wanted.target);
+  checkpoint::Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
   for (const auto& [name, content] : native.files)
     files::write_atomic(draft.path() / name, content);

@@ -222,6 +222,16 @@ TEST_F(Convert, AFailureLeavesNothingBehind) {
     EXPECT_EQ(entry.path(), run_folder());
 }
 
+TEST_F(Convert, RemovesWhatAConversionThatWasKilledLeft) {
+  const fs::path left = path(".tmp-hf-4194305");  // beyond the numbers that processes have
+  fs::create_directories(left);
+  files::write_atomic(left / "model.safetensors", "half");
+
+  EXPECT_EQ(convert({run_folder(), path("hf")}).code, 0);
+
+  EXPECT_FALSE(fs::exists(left));
+}
+
 fs::path interop(const std::string& name) {
   return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/interop" / name;
 }

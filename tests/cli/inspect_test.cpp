@@ -215,6 +215,17 @@ TEST_F(Commands, MergeMakesOneFileOfAllRanks) {
   EXPECT_EQ(run("checkpoint", {"verfy", made}).code, 2);
 }
 
+TEST_F(Commands, MergeRemovesWhatOneThatWasKilledLeft) {
+  const fs::path made = make_run(path("a"));
+  const fs::path left = path(".tmp-one-4194305");  // beyond the numbers that processes have
+  fs::create_directories(left);
+  write(left / "rank-00000.safetensors", "half");
+
+  EXPECT_EQ(run("checkpoint", {"merge", made, path("one")}).code, 0);
+
+  EXPECT_FALSE(fs::exists(left));
+}
+
 TEST_F(Commands, MergeJoinsWhatLiesOnSeveralDisks) {
   const fs::path made = make_run(path("a")) / "checkpoints/step-00000002";
   const std::string before = run("inspect", {made, "--digest"}).out;
