@@ -22,6 +22,9 @@ struct StreamedTensor {
   /// Fills elements [begin, end), row-major, as `dtype`.
   std::function<void(std::int64_t begin, std::int64_t end, std::byte* out)> read;
   std::vector<std::string> aliases;  ///< other names of the same tensor (tied weights)
+  /// Gives up the memory of what was read, which is read anew when it is asked for again; empty
+  /// where nothing stays.
+  std::function<void()> release;
   [[nodiscard]] std::uint64_t bytes() const;
 };
 

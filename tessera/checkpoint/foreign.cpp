@@ -79,7 +79,11 @@ StreamedTensor join(std::string name,
       first += run.count;
     }
   };
-  return {std::move(name), dtype, std::move(shape), read, {}};
+  const auto release = [kept] {
+    for (const Run& run : *kept)
+      run.weight.release(run.begin, run.begin + run.count);
+  };
+  return {std::move(name), dtype, std::move(shape), read, {}, release};
 }
 
 StreamedTensor concatenate(std::string name,
@@ -113,29 +117,36 @@ StreamedTensor concatenate(std::string name,
   if (held != shape[dim]) refuse(fmt::format("has {} of {} along dim {}", held, shape[dim], dim));
   const DType dtype = parts.front().dtype;
   const auto kept = std::make_shared<const std::vector<Weight>>(std::move(parts));
-  const auto read =
-      [kept, dim, inner, row = held * inner, width = size_of(dtype), numel = checked_numel(shape)](
-          std::int64_t begin, std::int64_t end, std::byte* out) {
-        for (std::int64_t at = begin; at < end;) {
-          const std::int64_t outer = at / row;
-          std::int64_t first = outer * row;
-          for (const Weight& part : *kept) {
-            const std::int64_t block = part.shape[dim] * inner;
-            const std::int64_t from = std::max(at, first), to_end = std::min(end, first + block);
-            if (from < to_end) {
-              const std::int64_t shift = outer * block - first;
-              part.copy(from + shift, to_end + shift, out);
-              out += static_cast<std::size_t>(to_end - from) * width;
-            }
-            first += block;
-          }
-          at = std::min(end, (outer + 1) * row);
+  const auto release = [kept] {
+    for (const Weight& part : *kept)
+      part.release();
+  };
+  const auto read = [kept,
+                     release,
+                     dim,
+                     inner,
+                     row = held * inner,
+                     width = size_of(dtype),
+                     numel = checked_numel(shape)](
+                        std::int64_t begin, std::int64_t end, std::byte* out) {
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t outer = at / row;
+      std::int64_t first = outer * row;
+      for (const Weight& part : *kept) {
+        const std::int64_t block = part.shape[dim] * inner;
+        const std::int64_t from = std::max(at, first), to_end = std::min(end, first + block);
+        if (from < to_end) {
+          const std::int64_t shift = outer * block - first;
+          part.copy(from + shift, to_end + shift, out);
+          out += static_cast<std::size_t>(to_end - from) * width;
         }
-        if (end < numel) return;
-        for (const Weight& part : *kept)
-          part.release();
-      };
-  return {std::move(name), dtype, std::move(to), read, {}};
+        first += block;
+      }
+      at = std::min(end, (outer + 1) * row);
+    }
+    if (end == numel) release();
+  };
+  return {std::move(name), dtype, std::move(to), read, {}, release};
 }
 
 Weight transposed(Weight matrix) {
@@ -180,7 +191,7 @@ StreamedTensor stream(const Weight& weight, std::string name) {
   const auto read = [weight](std::int64_t begin, std::int64_t end, std::byte* out) {
     weight.copy(begin, end, out);
   };
-  return {std::move(name), weight.dtype, weight.shape, read, {}};
+  return {std::move(name), weight.dtype, weight.shape, read, {}, [weight] { weight.release(); }};
 }
 
 Named::Named(std::vector<Weight> weights) : weights_(std::move(weights)) {

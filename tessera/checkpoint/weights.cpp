@@ -30,7 +30,7 @@ constexpr std::array<std::pair<const char*, const char*>, 2> kLayouts = {
     {{"model.safetensors", "model.safetensors.index.json"},
      {"pytorch_model.bin", "pytorch_model.bin.index.json"}}};
 
-/// Of shorter copies the pages are left to the kernel.
+/// Of shorter copies the pages stay until the tensor's last element is copied, or release().
 constexpr std::size_t kReleasedBytes = std::size_t{1} << 20;
 
 /// An index larger than this describes no model.
@@ -168,7 +168,11 @@ void Weight::copy(std::int64_t begin, std::int64_t end, std::byte* out) const no
   if (contiguous()) {
     const auto size = static_cast<std::size_t>((end - begin) * width);
     std::memcpy(out, data + begin * width, size);
-    if (size >= kReleasedBytes) give_back(map.get(), {data + begin * width, size});
+    if (size >= kReleasedBytes) {
+      give_back(map.get(), {data + begin * width, size});
+    } else if (end == numel()) {
+      release();
+    }
     return;
   }
   for (std::int64_t i = begin; i < end; ++i)
@@ -180,6 +184,13 @@ void Weight::copy(std::int64_t begin, std::int64_t end, std::byte* out) const no
 void Weight::release() const noexcept {
   if (numel() == 0) return;
   give_back(map.get(), {data, static_cast<std::size_t>(offset(numel() - 1) + 1) * size_of(dtype)});
+}
+
+void Weight::release(std::int64_t begin, std::int64_t end) const noexcept {
+  if (!contiguous()) return release();
+  const auto width = static_cast<std::int64_t>(size_of(dtype));
+  if (begin < end)
+    give_back(map.get(), {data + begin * width, static_cast<std::size_t>((end - begin) * width)});
 }
 
 bool Weight::same_storage(const Weight& other) const noexcept {

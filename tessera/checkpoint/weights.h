@@ -38,6 +38,8 @@ struct Weight {
   void copy(std::int64_t begin, std::int64_t end, std::byte* out) const noexcept;
   /// Gives up the memory of what was copied; it is read anew when it is copied again.
   void release() const noexcept;
+  /// That of elements [begin, end) of a contiguous tensor; of any other, of all.
+  void release(std::int64_t begin, std::int64_t end) const noexcept;
   /// The same elements of the same storage under another name (tied weights).
   [[nodiscard]] bool same_storage(const Weight& other) const noexcept;
 };

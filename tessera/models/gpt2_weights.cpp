@@ -189,11 +189,16 @@ void check(const fs::path& folder,
 WeightSource gpt2_weights_from_hf(const fs::path& folder, const Resolved& resolved) {
   auto found = std::make_shared<const Folder>(open_folder(folder));
   check(folder, *found, expected_tensors(resolved.model));
-  return [found](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+  const auto pages = std::make_shared<ReadPages>();
+  return [found, pages](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     TESSERA_ASSERT(begin >= 0 && begin <= end && end <= info.numel());
     const HfTensor tensor = gpt2_hf_tensor(info);
     const Weight& weight = found->at(info.name);
     read_range(weight, tensor, begin, end, out);
+    pages->add(&weight,
+               static_cast<std::uint64_t>(end - begin) * size_of(weight.dtype),
+               !tensor.transposed,
+               [&weight] { weight.release(); });
     // Whoever reads front to back does not need its pages any more.
     if (end == info.numel()) weight.release();
   };

@@ -111,6 +111,26 @@ void Mismatch::require_none(const std::string& what, const std::string& remedy) 
   throw Error(Error::Kind::Format, text, remedy);
 }
 
+void ReadPages::add(const void* tensor,
+                    std::uint64_t bytes,
+                    bool in_order,
+                    const std::function<void()>& release) {
+  constexpr std::uint64_t kPage = 4096, kHeld = std::uint64_t{16} << 20;
+  const std::lock_guard lock(mutex_);
+  if (last_ != tensor) {
+    if (release_) release_();
+    last_ = tensor;
+    release_ = release;
+    bytes_ = 0;
+  }
+  // Of what is not read in order, later reads touch the same pages again.
+  if (!in_order) return;
+  bytes_ += std::max(bytes, kPage);
+  if (bytes_ < kHeld) return;
+  bytes_ = 0;
+  if (release_) release_();
+}
+
 bool equal_floats(std::int64_t numel, const ReadFloats& a, const ReadFloats& b) {
   constexpr std::int64_t kElements = 1 << 18;
   std::vector<float> ours, theirs;
@@ -141,7 +161,8 @@ void require_tied(const std::string& head,
 WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
                         const Family& family,
                         const Resolved& resolved,
-                        const std::string& what) {
+                        const std::string& what,
+                        std::shared_ptr<ReadPages> pages) {
   std::map<std::string, const StreamedTensor*> found;
   for (const StreamedTensor& tensor : tensors) {
     if (!is_buffer(tensor.name)) found.emplace(unwrapped(tensor.name), &tensor);
@@ -192,9 +213,16 @@ WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
             equal_floats(
                 static_cast<std::int64_t>(b.bytes() / size_of(b.dtype)), floats(a), floats(b)));
   }
-  return [held](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+  return [held, pages = std::move(pages)](
+             const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     TESSERA_ASSERT(begin >= 0 && begin <= end && end <= info.numel());
-    if (begin < end) read_range(held->at(info.name), begin, end, out);
+    if (begin == end) return;
+    const Theirs& theirs = held->at(info.name);
+    read_range(theirs, begin, end, out);
+    pages->add(&theirs,
+               static_cast<std::uint64_t>(end - begin) * size_of(theirs.tensor.dtype),
+               !theirs.place.transposed,
+               theirs.tensor.release);
   };
 }
 

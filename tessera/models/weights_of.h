@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,15 +43,33 @@ void require_tied(const std::string& head,
                   const std::string& what,
                   bool same);
 
+/// Keeps few the pages of mapped files that reads leave behind: those of one tensor; and where its
+/// bytes are read in their order, of 16 MiB of it. Threads: any.
+class ReadPages {
+ public:
+  /// `bytes` of the tensor whose pages `release` gives up were read.
+  void add(const void* tensor,
+           std::uint64_t bytes,
+           bool in_order,
+           const std::function<void()>& release);
+
+ private:
+  std::mutex mutex_;
+  const void* last_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  std::function<void()> release_;
+};
+
 /// A source over tensors that have Hugging Face's names and layouts for the family, with or without
 /// its base prefix, and whatever a wrapper put before them ("module.", "_orig_mod."). `what` names
 /// them in messages. Error{Format} lists names that are missing, unexpected or of another shape,
 /// and refuses a stored head that a tied model would not use. The source keeps what the tensors
 /// keep; any range of any parameter may be asked for, from any thread. Cost: a transposed matrix is
-/// read row by row of theirs.
+/// read row by row of theirs. `pages`: shared by sources that are read in turn.
 WeightSource weights_of(const std::vector<checkpoint::StreamedTensor>& tensors,
                         const Family& family,
                         const Resolved& resolved,
-                        const std::string& what);
+                        const std::string& what,
+                        std::shared_ptr<ReadPages> pages = std::make_shared<ReadPages>());
 
 }  // namespace tessera::models

@@ -158,10 +158,11 @@ checkpoint::Checkpoint as_checkpoint(const checkpoint::Foreign& foreign,
   std::vector<checkpoint::Checkpoint::Tensor> tensors;
   const auto parameters = models::parameters_of(model.model);
   const std::string where = foreign.path.string();
+  const auto pages = std::make_shared<models::ReadPages>();
   const auto add = [&](const std::string& prefix,
                        const std::vector<checkpoint::StreamedTensor>& theirs,
                        const std::string& what) {
-    const models::WeightSource from = models::weights_of(theirs, family, model, what);
+    const models::WeightSource from = models::weights_of(theirs, family, model, what, pages);
     for (const auto& info : parameters) {
       tensors.push_back({prefix + info->name, DType::F32, info->shape});
       source->add(prefix + info->name, info, from);

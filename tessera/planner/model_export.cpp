@@ -281,7 +281,7 @@ StreamedTensor as_dtype(const StreamedTensor& tensor, std::optional<DType> wante
     tensor.read(begin, end, piece.data());
     checkpoint::convert(tensor.dtype, piece.data(), dtype, out, end - begin);
   };
-  return {tensor.name, *wanted, tensor.shape, read, tensor.aliases};
+  return {tensor.name, *wanted, tensor.shape, read, tensor.aliases, tensor.release};
 }
 
 /// Tied tensors: those that share a storage, and those of which a safetensors file says so.
