@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 300
+// What a rank holds beside its share while it loads a training, ours or another program's.
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "engine/on_engines.h"
+#include "support/peak_memory.h"
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/foreign_write.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/launch.h"
+#include "tessera/planner/foreign_training.h"
+#include "tessera/planner/model_export.h"
+
+namespace tessera::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using tessera::test::Layout;
+using tessera::test::on_engines;
+using tessera::test::peak_growth;
+using tessera::test::TinyRun;
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+/// What a rank may hold beside its share.
+constexpr std::int64_t kBeside = 64 * kMiB;
+constexpr int kRanks = 2;
+constexpr std::int64_t kLayers = 8, kWidth = 640;
+/// Weights of the matrices, which are nearly all.
+constexpr std::int64_t kWeights = kLayers * 12 * kWidth * kWidth;
+
+TinyRun large_run() {
+  TinyRun run;
+  run.set("model.num_layers", std::to_string(kLayers))
+      .set("model.hidden_size", std::to_string(kWidth));
+  return run;
+}
+
+/// How `load` makes the memory of two ranks grow, both of them threads of one process.
+std::int64_t growth(const TinyRun& run,
+                    const Layout& layout,
+                    const std::function<void(Engine&)>& load) {
+  return peak_growth([&] {
+    prepare_process(1);
+    planner::Plan plan = run.plan(layout);
+    const auto data = open_data(plan, {});
+    finish_plan(plan, *data);
+    comm::run_threads(plan.mesh(), [&](comm::World& world) {
+      at::set_num_threads(1);
+      Engine engine(plan, world, data);
+      load(engine);
+      engine.finish();
+      world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test"))->wait();
+    });
+    return true;
+  });
+}
+
+TEST(MemoryOfAResumedEngine, IsThatOfANewOneAndLittleMore) {
+  const TinyRun run = large_run();
+  const files::TempDir dir;
+  // In a child process, as the rest: whoever forks has made no ATen call.
+  ASSERT_GE(peak_growth([&] {
+              on_engines(run, {}, [&](Engine& engine) { engine.save(dir.path()); });
+              return true;
+            }),
+            0);
+  const fs::path ours = dir.path() / "step-00000000", theirs = dir.path() / "ds";
+  ASSERT_TRUE(fs::exists(ours / "manifest.json"));
+  fs::create_directory(theirs);
+  ASSERT_GE(peak_growth([&] {
+              checkpoint::write_universal(
+                  theirs, planner::open_training_export(ours), [](std::uint64_t) {});
+              return true;
+            }),
+            0);
+
+  for (const Layout& layout :
+       {Layout{.ranks = kRanks, .stage = 3}, Layout{.ranks = kRanks, .tensor = 2}}) {
+    SCOPED_TRACE(layout.tensor > 1 ? "tensor parallel" : "stage 3");
+    const std::int64_t fresh =
+        growth(run, layout, [](Engine& engine) { engine.initialize_weights(); });
+    ASSERT_GT(fresh, 4 * kWeights);  // the masters at least
+    // A new engine may leave its two moments untouched, which a load fills.
+    const std::int64_t most = fresh + 8 * kWeights + kRanks * kBeside;
+
+    const std::int64_t of_ours =
+        growth(run, layout, [&](Engine& engine) { engine.load(checkpoint::Checkpoint(ours)); });
+    const std::int64_t of_theirs = growth(run, layout, [&](Engine& engine) {
+      engine.load(planner::open_training(theirs, engine.plan()));
+    });
+
+    EXPECT_GT(of_ours, 12 * kWeights);
+    EXPECT_LE(of_ours, most);
+    EXPECT_GT(of_theirs, 12 * kWeights);
+    EXPECT_LE(of_theirs, most);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::engine
