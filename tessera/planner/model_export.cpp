@@ -2,6 +2,8 @@
 #include "tessera/planner/model_export.h"
 
 #include <array>
+#include <cmath>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +18,7 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/data/tokenizer_json.h"
 #include "tessera/models/gpt2_hf.h"
 #include "tessera/models/weights_of.h"
 #include "tessera/optim/schedule.h"
@@ -38,13 +41,45 @@ const char* torch_name(DType dtype) {
   return dtype == DType::F16 ? "float16" : "float32";
 }
 
+bool is_infinite(DType dtype, const std::byte* element) {
+  double value = 0;
+  checkpoint::convert(dtype, element, DType::F64, reinterpret_cast<std::byte*>(&value), 1);
+  return std::isinf(value);
+}
+
+/// Converts; finite numbers that become infinite are counted under the tensor's name.
+void narrow(const std::string& name,
+            DType from,
+            const std::byte* in,
+            DType to,
+            std::byte* out,
+            std::int64_t count,
+            Overflows* overflows) {
+  checkpoint::convert(from, in, to, out, count);
+  if (overflows == nullptr || from == to || to == DType::F64) return;
+  const std::uint32_t mask = to == DType::F32 ? 0x7FFFFFFF : 0x7FFF;
+  const std::uint32_t infinity = to == DType::F16    ? 0x7C00
+                                 : to == DType::BF16 ? 0x7F80
+                                                     : 0x7F800000;
+  const std::size_t width = size_of(to);
+  std::int64_t lost = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, out + i * width, width);
+    if ((bits & mask) == infinity && !is_infinite(from, in + i * size_of(from))) ++lost;
+  }
+  if (lost > 0) (*overflows)[name] += lost;
+}
+
 using Read = std::function<void(std::int64_t, std::int64_t, std::byte*)>;
+using SharedOverflows = std::shared_ptr<Overflows>;
 
 /// A parameter of ours in their layout. The whole of a transposed one is kept while it is read.
 Read read_parameter(const models::WeightSource& weights,
                     const std::shared_ptr<const ParamInfo>& info,
                     const models::HfTensor& theirs,
-                    DType dtype) {
+                    DType dtype,
+                    const SharedOverflows& overflows) {
   auto whole = std::make_shared<std::vector<float>>();
   return [=](std::int64_t begin, std::int64_t end, std::byte* out) {
     std::vector<float> piece(static_cast<std::size_t>(end - begin));
@@ -62,8 +97,13 @@ Read read_parameter(const models::WeightSource& weights,
       }
       if (end == info->numel()) std::vector<float>().swap(*whole);
     }
-    checkpoint::convert(
-        DType::F32, reinterpret_cast<const std::byte*>(piece.data()), dtype, out, end - begin);
+    narrow(theirs.name,
+           DType::F32,
+           reinterpret_cast<const std::byte*>(piece.data()),
+           dtype,
+           out,
+           end - begin,
+           overflows.get());
   };
 }
 
@@ -83,10 +123,11 @@ void add_tokenizer(ModelExport& out, const ModelSource& source, std::int64_t max
   } else {
     const fs::path shipped = data::share_dir() / "gpt2";
     const bool own = !options.vocab.empty();
-    out.files.emplace_back("vocab.json",
-                           files::read(own ? fs::path(options.vocab) : shipped / "vocab.json"));
-    out.files.emplace_back("merges.txt",
-                           files::read(own ? fs::path(options.merges) : shipped / "merges.txt"));
+    const std::string vocab = files::read(own ? fs::path(options.vocab) : shipped / "vocab.json");
+    const std::string merges = files::read(own ? fs::path(options.merges) : shipped / "merges.txt");
+    out.files.emplace_back("vocab.json", vocab);
+    out.files.emplace_back("merges.txt", merges);
+    out.files.emplace_back("tokenizer.json", data::gpt2_tokenizer_json(vocab, merges));
     config = tokenizer_config("GPT2Tokenizer", max_positions);
     config["add_prefix_space"] = json::Value::boolean(false);
     for (const char* token : {"bos_token", "eos_token", "unk_token"})
@@ -115,13 +156,17 @@ models::Resolved resolve(const ModelSource& source, std::int64_t tokenizer_size)
 std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
                                     const ModelSource& source,
                                     const models::Resolved& resolved,
-                                    DType dtype) {
+                                    DType dtype,
+                                    const SharedOverflows& overflows = nullptr) {
   const models::Family& family = models::families().get(source.model.family);
   std::vector<StreamedTensor> out;
   for (const auto& info : models::parameters_of(resolved.model)) {
     const models::HfTensor theirs = family.hf_tensor(*info);
-    StreamedTensor tensor{
-        theirs.name, dtype, theirs.shape, read_parameter(weights, info, theirs, dtype), {}};
+    StreamedTensor tensor{theirs.name,
+                          dtype,
+                          theirs.shape,
+                          read_parameter(weights, info, theirs, dtype, overflows),
+                          {}};
     if (info->name == "wte.weight" && source.model.tie_embeddings)
       tensor.aliases = {"lm_head.weight"};
     out.push_back(std::move(tensor));
@@ -130,45 +175,46 @@ std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
 }
 
 constexpr std::array<const char*, 3> kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
-constexpr std::array<const char*, 2> kKeptFiles = {"generation_config.json",
-                                                   "special_tokens_map.json"};
+/// What lies beside weights in a folder of Hugging Face's. It goes along as it is, byte by byte.
+constexpr std::array<const char*, 9> kBesideWeights = {"generation_config.json",
+                                                       "tokenizer.json",
+                                                       "tokenizer_config.json",
+                                                       "vocab.json",
+                                                       "merges.txt",
+                                                       "vocab.txt",
+                                                       "tokenizer.model",
+                                                       "special_tokens_map.json",
+                                                       "added_tokens.json"};
 
-/// What a folder of Hugging Face's says that a checkpoint of ours has no word for.
-json::Value said_beside(const fs::path& folder) {
-  json::Value out = json::Value::object();
-  for (const char* name : {"config.json", kKeptFiles[0], kKeptFiles[1]}) {
-    const fs::path path = folder / name;
-    constexpr std::uintmax_t kMaxBytes = 1 << 20;
-    if (!fs::is_regular_file(path) || fs::file_size(path) > kMaxBytes) continue;
-    json::Value content = json::parse_strict(files::read(path), path.string());
-    if (!content.is_object()) continue;
-    if (std::string_view(name) == "config.json") {
-      json::Value ids = json::Value::object();
-      for (const char* key : kTokenIds) {
-        if (const json::Value* id = content.find(key)) ids[key] = *id;
-      }
-      content = std::move(ids);
-    }
-    out[name] = std::move(content);
+using Files = std::vector<std::pair<std::string, std::string>>;
+Files files_beside(const fs::path& folder) {
+  Files out;
+  for (const char* name : kBesideWeights) {
+    if (fs::is_regular_file(folder / name)) out.emplace_back(name, files::read(folder / name));
   }
   return out;
 }
 
+/// What a folder's config.json says of its tokenizer, for which a checkpoint of ours has no word.
+json::Value said_of_tokens(const fs::path& folder) {
+  json::Value ids = json::Value::object();
+  const fs::path path = folder / "config.json";
+  if (!fs::is_regular_file(path)) return ids;
+  const json::Value config = json::parse_strict(files::read(path), path.string());
+  for (const char* key : kTokenIds) {
+    const json::Value* id = config.is_object() ? config.find(key) : nullptr;
+    if (id != nullptr) ids[key] = *id;
+  }
+  return ids;
+}
+
 /// The same on its way out: over what is written without it.
-void say_again(ModelExport& out, json::Value& config, const fs::path& checkpoint) {
+void say_again(json::Value& config, const fs::path& checkpoint) {
   const checkpoint::Checkpoint opened(checkpoint);
-  const json::Value* said = opened.meta().extra.find("hugging_face");
-  if (said == nullptr || !said->is_object()) return;
-  if (const json::Value* ids = said->find("config.json"); ids != nullptr && ids->is_object()) {
-    for (const auto& [key, id] : ids->members())
-      config[key] = id;
-  }
-  for (const char* name : kKeptFiles) {
-    const json::Value* content = said->find(name);
-    if (content == nullptr) continue;
-    std::erase_if(out.files, [&](const auto& file) { return file.first == name; });
-    out.files.emplace_back(name, content->dump(2) + "\n");
-  }
+  const json::Value* ids = checkpoint::at_path(opened.meta().extra, "hugging_face.token_ids");
+  if (ids == nullptr || !ids->is_object()) return;
+  for (const auto& [key, id] : ids->members())
+    config[key] = id;
 }
 
 ModelExport of_checkpoint(const ModelSource& source, std::optional<DType> wanted) {
@@ -177,17 +223,20 @@ ModelExport of_checkpoint(const ModelSource& source, std::optional<DType> wanted
   ModelExport out;
   json::Value config = models::gpt2_config_to_hf(source.model);
   config["torch_dtype"] = json::Value::string(torch_name(dtype));
-  out.tensors = renamed(source_weights(source, resolved), source, resolved, dtype);
+  out.tensors = renamed(source_weights(source, resolved), source, resolved, dtype, out.overflows);
+  // A converted checkpoint keeps the files that it came with: none is made up beside them.
+  out.files = files_beside(source.folder);
+  const bool brought = !out.files.empty();
   if (source.says_tokenizer) {
     const json::Value end = json::Value::integer(source_tokenizer(source)->end_of_text());
     config["bos_token_id"] = end;
     config["eos_token_id"] = end;
     const json::Value generation =
         json::Value::object({{"bos_token_id", end}, {"eos_token_id", end}});
-    out.files = {{"generation_config.json", generation.dump(2) + "\n"}};
-    add_tokenizer(out, source, resolved.max_positions);
+    if (!brought) out.files.emplace_back("generation_config.json", generation.dump(2) + "\n");
+    if (!brought) add_tokenizer(out, source, resolved.max_positions);
   }
-  say_again(out, config, source.folder);
+  say_again(config, source.folder);
   out.files.emplace(out.files.begin(), "config.json", config.dump(2) + "\n");
   return out;
 }
@@ -273,13 +322,15 @@ checkpoint::Foreign training_of_checkpoint(const ModelSource& source) {
 }
 
 /// The tensor as `wanted`, if it is one of floats.
-StreamedTensor as_dtype(const StreamedTensor& tensor, std::optional<DType> wanted) {
+StreamedTensor as_dtype(const StreamedTensor& tensor,
+                        std::optional<DType> wanted,
+                        const SharedOverflows& overflows) {
   if (!wanted || *wanted == tensor.dtype || !is_float(tensor.dtype)) return tensor;
-  const auto read = [tensor, dtype = *wanted](
+  const auto read = [tensor, overflows, dtype = *wanted](
                         std::int64_t begin, std::int64_t end, std::byte* out) {
     std::vector<std::byte> piece(static_cast<std::size_t>(end - begin) * size_of(tensor.dtype));
     tensor.read(begin, end, piece.data());
-    checkpoint::convert(tensor.dtype, piece.data(), dtype, out, end - begin);
+    narrow(tensor.name, tensor.dtype, piece.data(), dtype, out, end - begin, overflows.get());
   };
   return {tensor.name, *wanted, tensor.shape, read, tensor.aliases, tensor.release};
 }
@@ -287,7 +338,8 @@ StreamedTensor as_dtype(const StreamedTensor& tensor, std::optional<DType> wante
 /// Tied tensors: those that share a storage, and those of which a safetensors file says so.
 std::vector<StreamedTensor> of_weights(const std::vector<fs::path>& paths,
                                        const std::vector<Weight>& weights,
-                                       std::optional<DType> wanted) {
+                                       std::optional<DType> wanted,
+                                       const SharedOverflows& overflows) {
   std::vector<StreamedTensor> out;
   std::map<const std::byte*, std::vector<std::pair<const Weight*, std::size_t>>> at;
   for (const Weight& weight : weights) {
@@ -301,7 +353,7 @@ std::vector<StreamedTensor> of_weights(const std::vector<fs::path>& paths,
     }
     if (tied) continue;
     neighbours.emplace_back(&weight, out.size());
-    out.push_back(as_dtype(checkpoint::stream(weight, weight.name), wanted));
+    out.push_back(as_dtype(checkpoint::stream(weight, weight.name), wanted, overflows));
   }
   std::map<std::string, std::size_t> names;
   for (std::size_t i = 0; i < out.size(); ++i)
@@ -318,16 +370,6 @@ std::vector<StreamedTensor> of_weights(const std::vector<fs::path>& paths,
   return out;
 }
 
-constexpr std::array<const char*, 9> kBesideWeights = {"generation_config.json",
-                                                       "tokenizer.json",
-                                                       "tokenizer_config.json",
-                                                       "vocab.json",
-                                                       "merges.txt",
-                                                       "vocab.txt",
-                                                       "tokenizer.model",
-                                                       "special_tokens_map.json",
-                                                       "added_tokens.json"};
-
 /// What lies beside the weights in a folder: config.json first, if it is there.
 void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dtype) {
   const fs::path path = folder / "config.json";
@@ -342,16 +384,15 @@ void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dt
     text = config.dump(2) + "\n";
   }
   out.files.emplace_back("config.json", std::move(text));
-  for (const char* name : kBesideWeights) {
-    if (fs::exists(folder / name)) out.files.emplace_back(name, files::read(folder / name));
-  }
+  for (auto& file : files_beside(folder))
+    out.files.push_back(std::move(file));
 }
 
 ModelExport of_foreign(const fs::path& path, std::optional<DType> dtype) {
   ModelExport out;
   const checkpoint::Foreign opened = *checkpoint::open_foreign(path);
   for (const StreamedTensor& tensor : opened.weights)
-    out.tensors.push_back(as_dtype(tensor, dtype));
+    out.tensors.push_back(as_dtype(tensor, dtype, out.overflows));
   if (opened.model_config.is_object()) {
     json::Value config = opened.model_config;
     if (dtype) config["torch_dtype"] = json::Value::string(torch_name(*dtype));
@@ -367,8 +408,8 @@ ModelExport of_foreign(const fs::path& path, std::optional<DType> dtype) {
 
 ModelExport of_file(const fs::path& path, std::optional<DType> dtype) {
   ModelExport out;
-  out.tensors =
-      of_weights({path}, models::state_dict_of(checkpoint::open_weight_file(path)), dtype);
+  out.tensors = of_weights(
+      {path}, models::state_dict_of(checkpoint::open_weight_file(path)), dtype, out.overflows);
   add_files(out, fs::absolute(path).parent_path(), dtype);
   return out;
 }
@@ -384,8 +425,19 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
   add_files(out, folder, dtype);
   out.tensors = of_weights(checkpoint::weight_files(folder),
                            models::state_dict_of(checkpoint::open_weights(folder)),
-                           dtype);
+                           dtype,
+                           out.overflows);
   return out;
+}
+
+/// Of a tokenizer that is none of ours the files go along unread.
+bool has_byte_tokenizer(const fs::path& folder) {
+  try {
+    return fs::exists(folder / "tokenizer.json") &&
+           data::tokenizer_from_folder(folder)->name() == "byte";
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 bool is_ours(const fs::path& path) {
@@ -453,14 +505,11 @@ NativeExport open_native_export(const fs::path& path) {
                  .merges = fs::absolute(source.folder / "merges.txt").string()};
   }
   // Without one the checkpoint says nothing of it, and whoever reads text with it is asked.
-  const bool bytes = !bpe && fs::exists(source.folder / "tokenizer.json") &&
-                     data::tokenizer_from_folder(source.folder)->name() == "byte";
+  const bool bytes = !bpe && has_byte_tokenizer(source.folder);
   if (bpe || bytes) out.meta.config["tokenizer"] = config::write(tokenizer);
-  for (const char* name : {"vocab.json", "merges.txt"}) {
-    if (bpe) out.files.emplace_back(name, files::read(source.folder / name));
-  }
-  if (json::Value said = said_beside(source.folder); !said.members().empty())
-    out.meta.extra["hugging_face"] = std::move(said);
+  out.files = files_beside(source.folder);
+  if (json::Value ids = said_of_tokens(source.folder); !ids.members().empty())
+    out.meta.extra["hugging_face"] = json::Value::object({{"token_ids", std::move(ids)}});
   return out;
 }
 

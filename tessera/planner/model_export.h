@@ -3,7 +3,10 @@
 // files.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,10 +19,15 @@
 
 namespace tessera::planner {
 
+/// Tensor -> finite numbers of it that became infinite in a narrower type.
+using Overflows = std::map<std::string, std::int64_t>;
+
 struct ModelExport {
   std::vector<checkpoint::StreamedTensor> tensors;
   /// config.json and what else lies beside the weights: name and content.
   std::vector<std::pair<std::string, std::string>> files;
+  /// Complete once all tensors were read, which one thread does.
+  std::shared_ptr<Overflows> overflows = std::make_shared<Overflows>();
 };
 
 /// Opens a run or checkpoint of ours (optimizer state is left out), another program's checkpoint
@@ -35,13 +43,13 @@ ModelExport open_model_export(const std::filesystem::path& source, std::optional
 checkpoint::Foreign open_training_export(const std::filesystem::path& source);
 
 /// What a checkpoint of ours needs: of another program's checkpoint or a Hugging Face folder (whose
-/// weights alone are there), under our names. What Hugging Face's files say beside the model (ids
-/// of special tokens, generation_config.json, special_tokens_map.json) stays in
-/// meta.extra.hugging_face and comes out again.
+/// weights alone are there), under our names. Ids of special tokens that config.json says stay in
+/// meta.extra.hugging_face; they and the files come out again.
 struct NativeExport {
   checkpoint::Meta meta;
   std::vector<checkpoint::StreamedTensor> tensors;
-  /// The tokenizer's own files, which go into the checkpoint's folder: name and content.
+  /// The tokenizer's files and generation_config.json as they are, which go into the checkpoint's
+  /// folder: name and content.
   std::vector<std::pair<std::string, std::string>> files;
 };
 NativeExport open_native_export(const std::filesystem::path& source);
