@@ -292,6 +292,9 @@ Foreign open(const fs::path& path) {
 
 TESSERA_FOREIGN_FORMAT(std::string(kUniversalFormat), (ForeignFormat{recognises, open}));
 
+/// What is written of an optimizer.
+constexpr std::array<const char*, 2> kMoments = {"exp_avg", "exp_avg_sq"};
+
 /// A parameter's name as the name of a folder.
 const std::string& folder_name(const std::string& name) {
   TESSERA_REQUIRE(!name.empty() && name != "." && name != ".." &&
@@ -375,8 +378,21 @@ TorchValue optimizer_state(const Foreign& training, const std::string& version) 
 
 }  // namespace
 
+std::uint64_t universal_bytes(const Foreign& training) {
+  std::uint64_t total = 0;
+  for (const StreamedTensor& tensor : training.weights)
+    total += tensor.bytes();
+  for (const char* state : kMoments) {
+    const auto found = training.state.find(state);
+    if (found == training.state.end()) continue;
+    for (const StreamedTensor& tensor : found->second)
+      total += tensor.bytes();
+  }
+  return total;
+}
+
 void write_universal(const fs::path& folder, const Foreign& training, const Written& written) {
-  for (const char* state : {"exp_avg", "exp_avg_sq"}) {
+  for (const char* state : kMoments) {
     TESSERA_REQUIRE(training.state.count(state) > 0,
                     Config,
                     fmt::format("{} has no {}: a universal checkpoint holds a training of Adam",
@@ -405,7 +421,7 @@ void write_universal(const fs::path& folder, const Foreign& training, const Writ
     write_file(root / "zero" / tensor.name / "step.pt",
                TorchValue::integer(training.step - training.skipped));
   }
-  for (const char* state : {"exp_avg", "exp_avg_sq"}) {
+  for (const char* state : kMoments) {
     for (const StreamedTensor& tensor : training.state.at(state))
       write_state(tensor, state);
   }

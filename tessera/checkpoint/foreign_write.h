@@ -2,6 +2,7 @@
 // Trainings as other programs read them.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 
 #include "tessera/checkpoint/export.h"
@@ -16,6 +17,8 @@ namespace tessera::checkpoint {
 void write_universal(const std::filesystem::path& folder,
                      const Foreign& training,
                      const Written& written);
+/// The bytes that `written` is told of in all.
+std::uint64_t universal_bytes(const Foreign& training);
 
 /// model_N.pth at `model` and optimizer_N.pth at `optimizer`: state_dicts of the module and of
 /// torch.optim, one group, in the order of the weights. Hyperparameters from
@@ -25,5 +28,7 @@ void write_torch_loop(const std::filesystem::path& model,
                       const std::filesystem::path& optimizer,
                       const Foreign& training,
                       const Written& written);
+/// The bytes that `written` is told of in all.
+std::uint64_t torch_loop_bytes(const Foreign& training);
 
 }  // namespace tessera::checkpoint

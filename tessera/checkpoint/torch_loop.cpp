@@ -284,6 +284,18 @@ TorchValue group_of(const Foreign& training) {
 
 }  // namespace
 
+std::uint64_t torch_loop_bytes(const Foreign& training) {
+  // Each parameter has a count of its steps.
+  std::uint64_t total = training.weights.size() * sizeof(float);
+  for (const StreamedTensor& tensor : training.weights)
+    total += tensor.bytes();
+  for (const auto& [name, tensors] : training.state) {
+    for (const StreamedTensor& tensor : tensors)
+      total += tensor.bytes();
+  }
+  return total;
+}
+
 void write_torch_loop(const fs::path& model,
                       const fs::path& optimizer,
                       const Foreign& training,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -15,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/draft.h"
 #include "tessera/checkpoint/export.h"
@@ -23,6 +23,7 @@
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/convert_progress.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/planner/model_export.h"
 
@@ -128,21 +129,17 @@ void check_target(const Wanted& wanted, const fs::path& target) {
                   "name another place");
 }
 
-/// "converting 1.2 of 3.4 GiB" on a terminal, ten times a second.
-class Progress {
+/// What is said while a conversion runs, and after it.
+class Told {
  public:
-  Progress(std::uint64_t total, const Common& common) : total_(total), common_(common) {}
-  void add(std::uint64_t bytes) {
-    using Clock = std::chrono::steady_clock;
-    done_ += bytes;
-    if (common_.quiet || common_.json || !terminal_.is_terminal()) return;
-    const auto now = Clock::now();
-    if (now - shown_ < std::chrono::milliseconds(100)) return;
-    shown_ = now;
-    terminal_.live(fmt::format("converting: {} of {}", text::bytes(done_), text::bytes(total_)));
+  Told(std::uint64_t total, const Common& common)
+      : common_(common), total_(total), progress_(total, terminal_) {}
+  [[nodiscard]] checkpoint::Written written() {
+    if (common_.quiet || common_.json) return [](std::uint64_t) {};
+    return [this](std::uint64_t bytes) { progress_.add(bytes); };
   }
   /// What was written: a line, or an object for machines.
-  void told(const fs::path& target, std::size_t tensors) {
+  void end(const fs::path& target, std::size_t tensors) {
     if (common_.json) {
       terminal_.line(json::Value::object(
                          {{"path", json::Value::string(target.string())},
@@ -157,9 +154,9 @@ class Progress {
 
  private:
   Terminal terminal_;
-  std::uint64_t total_, done_ = 0;
   const Common& common_;
-  std::chrono::steady_clock::time_point shown_;
+  std::uint64_t total_;
+  ConvertProgress progress_;
 };
 
 std::uint64_t bytes_of(const std::vector<checkpoint::StreamedTensor>& tensors) {
@@ -169,11 +166,22 @@ std::uint64_t bytes_of(const std::vector<checkpoint::StreamedTensor>& tensors) {
   return total;
 }
 
-std::uint64_t bytes_of(const checkpoint::Foreign& training) {
-  std::uint64_t total = bytes_of(training.weights);
-  for (const auto& [name, tensors] : training.state)
-    total += bytes_of(tensors);
-  return total;
+/// Numbers that fp16 or bf16 has no room for: said, and where.
+void warn_of(const planner::Overflows& overflows, DType dtype) {
+  if (overflows.empty()) return;
+  std::int64_t lost = 0;
+  for (const auto& [name, count] : overflows)
+    lost += count;
+  const auto& [first, count] = *overflows.begin();
+  log::warn(fmt::format(
+      "{} {} too large for {} and became infinite, {} of them in {}{}{}",
+      lost,
+      lost == 1 ? "number was" : "numbers were",
+      dtype == DType::F16 ? "fp16, whose largest is 65504," : name(dtype),
+      count,
+      first,
+      overflows.size() > 1 ? fmt::format(", the others in {} more", overflows.size() - 1) : "",
+      dtype == DType::F16 ? "; --dtype bf16 has the range of fp32" : ""));
 }
 
 /// Weights alone: a folder of Hugging Face's, or a file of torch.
@@ -186,8 +194,8 @@ void write_model(const Wanted& wanted, const Common& common) {
                               "Face's needs",
                               wanted.source.string()),
                   "put the model's config.json there, or write a lone file: DST.bin");
-  Progress progress(bytes_of(model.tensors), common);
-  const auto written = [&](std::uint64_t bytes) { progress.add(bytes); };
+  Told told(bytes_of(model.tensors), common);
+  const checkpoint::Written written = told.written();
   checkpoint::Draft draft(wanted.target);
   if (lone) {
     checkpoint::write_torch_weights(draft.path(), model.tensors, written);
@@ -202,45 +210,42 @@ void write_model(const Wanted& wanted, const Common& common) {
     }
   }
   draft.publish();
-  progress.told(wanted.target, model.tensors.size());
+  told.end(wanted.target, model.tensors.size());
+  if (wanted.dtype) warn_of(*model.overflows, *wanted.dtype);
 }
 
 /// model_N.pth and optimizer_N.pth.
 void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& common) {
   const checkpoint::Foreign training = planner::open_training_export(wanted.source);
-  Progress progress(bytes_of(training), common);
+  Told told(checkpoint::torch_loop_bytes(training), common);
   checkpoint::Draft model_draft(wanted.target), optimizer_draft(optimizer);
   checkpoint::write_torch_loop(
-      model_draft.path(), optimizer_draft.path(), training, [&](std::uint64_t bytes) {
-        progress.add(bytes);
-      });
+      model_draft.path(), optimizer_draft.path(), training, told.written());
   optimizer_draft.publish();
   model_draft.publish();
-  progress.told(wanted.target, training.weights.size() * (1 + training.state.size()));
+  told.end(wanted.target, training.weights.size() * (1 + training.state.size()));
 }
 
 void write_universal(const Wanted& wanted, const Common& common) {
   const checkpoint::Foreign training = planner::open_training_export(wanted.source);
-  Progress progress(bytes_of(training), common);
+  Told told(checkpoint::universal_bytes(training), common);
   checkpoint::Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
-  checkpoint::write_universal(
-      draft.path(), training, [&](std::uint64_t bytes) { progress.add(bytes); });
+  checkpoint::write_universal(draft.path(), training, told.written());
   draft.publish();
-  progress.told(wanted.target, training.weights.size() * (1 + training.state.size()));
+  told.end(wanted.target, training.weights.size() * (1 + training.state.size()));
 }
 
 void write_native(const Wanted& wanted, const Common& common) {
   const planner::NativeExport native = planner::open_native_export(wanted.source);
-  Progress progress(bytes_of(native.tensors), common);
+  Told told(bytes_of(native.tensors), common);
   checkpoint::Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
   for (const auto& [name, content] : native.files)
     files::write_atomic(draft.path() / name, content);
-  checkpoint::write_checkpoint(
-      draft.path(), native.meta, native.tensors, [&](std::uint64_t bytes) { progress.add(bytes); });
+  checkpoint::write_checkpoint(draft.path(), native.meta, native.tensors, told.written());
   draft.publish();
-  progress.told(wanted.target, native.tensors.size());
+  told.end(wanted.target, native.tensors.size());
 }
 
 int run(const Wanted& wanted, const Common& common) {
