@@ -9,19 +9,25 @@
 #include <fstream>
 #include <map>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/foreign.h"
+#include "tessera/checkpoint/foreign_write.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/torch_file.h"
 #include "tessera/checkpoint/torch_value.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/config/json.h"
+#include "tessera/data/json_line.h"
 #include "tessera/data/token_file.h"
+#include "tessera/data/tokenizer.h"
 
 namespace tessera::fuzz {
 
@@ -61,17 +67,92 @@ inline void seal(const fs::path& manifest) {
   std::ofstream(manifest, std::ios::binary) << body << "\"checksum\": \"xxh3:" << sum << "\"\n}\n";
 }
 
-/// A universal checkpoint's one parameter as stage 3 leaves it: bare and flat, 6 elements; and a
-/// copy of it under another name, which has no moments.
-inline void write_flat(const fs::path& zero) {
+inline checkpoint::StreamedTensor ones(const std::string& name, std::vector<std::int64_t> shape) {
   const auto read = [](std::int64_t begin, std::int64_t end, std::byte* out) {
     std::fill_n(out, static_cast<std::size_t>(end - begin) * sizeof(float), std::byte{1});
   };
+  return {name, DType::F32, std::move(shape), read, {}};
+}
+
+/// optimizer_000005.pth of two parameters, w [2, 3] and b [3]: what stands beside their model's
+/// file.
+inline void write_loop_optimizer(const fs::path& folder) {
+  if (fs::exists(folder / "optimizer_000005.pth")) return;
+  checkpoint::Foreign training;
+  training.weights = {ones("w", {2, 3}), ones("b", {3})};
+  training.state = {{"exp_avg", training.weights}, {"exp_avg_sq", training.weights}};
+  checkpoint::write_torch_loop(
+      folder / "spare.pth", folder / "optimizer_000005.pth", training, [](std::uint64_t) {});
+}
+
+/// Stage 3 on two ranks, one parameter w of 5 elements: all files but rank 0's optimizer.
+inline void write_stage_3(const fs::path& folder) {
+  using checkpoint::TorchValue;
+  if (fs::exists(folder / "zero_pp_rank_0_mp_rank_00_model_states.pt")) return;
+  const TorchValue shapes = TorchValue::list({TorchValue::ordered({{"w", TorchValue::size({5})}})});
+  const TorchValue model = TorchValue::dict({{"module", TorchValue::ordered({})},
+                                             {"param_shapes", shapes},
+                                             {"global_steps", TorchValue::integer(5)}});
+  const auto flat = [] { return TorchValue::tensor(ones("", {3})); };
+  const TorchValue moments = TorchValue::dict(
+      {{"exp_avg", flat()}, {"exp_avg_sq", flat()}, {"step", TorchValue::integer(5)}});
+  const TorchValue state =
+      TorchValue::dict({{"state", TorchValue::dict({{"0", moments}}, /*numbered=*/true)}});
+  const TorchValue optimizer = TorchValue::dict({{"fp32_flat_groups", TorchValue::list({flat()})},
+                                                 {"optimizer_state_dict", state},
+                                                 {"partition_count", TorchValue::integer(2)}});
+  for (const char* rank : {"0", "1"}) {
+    const std::string name = std::string("zero_pp_rank_") + rank + "_mp_rank_00_model_states.pt";
+    checkpoint::write_torch_file(folder / name, model);
+  }
+  checkpoint::write_torch_file(folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt",
+                               TorchValue::dict({{"optimizer_state_dict", optimizer}}));
+}
+
+/// All bytes, end of text, and the one merge "ab".
+inline void write_vocabulary(const fs::path& folder) {
+  if (fs::exists(folder / "vocab.json")) return;
+  json::Value vocab =
+      *json::parse_strict(data::byte_tokenizer_json(), "bytes").find("model")->find("vocab");
+  vocab["ab"] = json::Value::integer(256);
+  vocab["<|endoftext|>"] = json::Value::integer(257);
+  std::ofstream(folder / "vocab.json", std::ios::binary) << vocab.dump();
+}
+
+/// A tokenizer that was taken gives every text back.
+inline void encode(const fs::path& folder) {
+  const data::TokenizerPtr tokenizer = data::tokenizer_from_folder(folder);
+  for (const std::string text : {"", "abab ab's  12\n", "\xC3\xA4\xFF<|endoftext|>"}) {
+    std::vector<std::int32_t> ids;
+    tokenizer->encode(text, ids);
+    if (tokenizer->decode(ids) != text) throw std::logic_error("a text that came back as another");
+  }
+}
+
+/// Every line as `tokenize` takes it.
+inline void read_lines(std::string_view file) {
+  for (std::size_t begin = 0; begin <= file.size();) {
+    const std::size_t end = std::min(file.find('\n', begin), file.size());
+    const std::string_view line = file.substr(begin, end - begin);
+    begin = end + 1;
+    if (text::find_invalid_utf8(line)) continue;
+    for (const bool replace : {false, true}) {
+      std::string out;
+      std::int64_t replaced = 0;
+      const auto problem = data::read_text_field(line, "text", replace, out, replaced);
+      if (!problem && text::find_invalid_utf8(out)) throw std::logic_error("a text of no UTF-8");
+      if (problem && problem->offset > line.size()) throw std::logic_error("a place past its line");
+    }
+  }
+}
+
+/// A universal checkpoint's one parameter as stage 3 leaves it: bare and flat, 6 elements; and a
+/// copy of it under another name, which has no moments.
+inline void write_flat(const fs::path& zero) {
   for (const char* file : {"w/fp32.pt", "w/exp_avg.pt", "copy/fp32.pt"}) {
     if (fs::exists(zero / file)) continue;
     fs::create_directories((zero / file).parent_path());
-    checkpoint::write_torch_file(zero / file,
-                                 checkpoint::TorchValue::tensor({"", DType::F32, {6}, read, {}}));
+    checkpoint::write_torch_file(zero / file, checkpoint::TorchValue::tensor(ones("", {6})));
   }
 }
 
@@ -138,7 +219,43 @@ inline const std::map<std::string, Target>& targets() {
       {"deepspeed-sharded",
        {"global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
         [](const fs::path& f) { touch(f); },
-        "interop/deepspeed_z3_bf16"}}};
+        "interop/deepspeed_z3_bf16"}},
+      {"torch-loop-model",
+       {"model_000005.pth",
+        [](const fs::path& f) {
+          write_loop_optimizer(f);
+          touch(f);
+        },
+        ""}},
+      {"deepspeed-stage3",
+       {"zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        [](const fs::path& f) {
+          write_stage_3(f);
+          touch(f);
+        },
+        ""}},
+      {"deepspeed-sharded-model",
+       {"global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt",
+        [](const fs::path& f) { touch(f); },
+        "interop/deepspeed_z3_bf16"}},
+      {"vocab",
+       {"vocab.json",
+        [](const fs::path& f) {
+          if (!fs::exists(f / "merges.txt"))
+            std::ofstream(f / "merges.txt") << "#version: 0.2\na b\n";
+          encode(f);
+        },
+        ""}},
+      {"merges",
+       {"merges.txt",
+        [](const fs::path& f) {
+          write_vocabulary(f);
+          encode(f);
+        },
+        ""}},
+      {"tokenizer", {"tokenizer.json", [](const fs::path& f) { encode(f); }, ""}},
+      {"jsonl",
+       {"x.jsonl", [](const fs::path& f) { read_lines(files::read(f / "x.jsonl")); }, ""}}};
   return all;
 }
 

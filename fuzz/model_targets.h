@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Readers of descriptions of models. They need libtorch, which the fuzzer's build leaves out: their
+// corpus is replayed, and changed at random, by tests/cli/corpus_test.cpp alone.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "fuzz/targets.h"
+
+#include "tessera/models/family.h"
+
+namespace tessera::fuzz {
+
+/// As planner::open_model_source reads it, and the model's shape with it.
+inline void read_config(const fs::path& path) {
+  const json::Value hf = json::parse_strict(files::read(path), path.string());
+  const models::Family& family = models::family_of_hf(hf);
+  const models::ModelOptions options = family.options_from_hf(hf);
+  config::Problems problems;
+  const auto resolved = family.resolve(
+      options, options.vocab_size.value_or(256), std::nullopt, problems, config::Origins());
+  problems.raise();
+}
+
+inline const std::map<std::string, Target>& model_targets() {
+  static const std::map<std::string, Target> all = {
+      {"hf-config",
+       {"config.json", [](const fs::path& f) { read_config(f / "config.json"); }, ""}}};
+  return all;
+}
+
+}  // namespace tessera::fuzz
