@@ -25,6 +25,27 @@ another_answer_fails() {
   expect "in the schedules" says "FAILED" "$box/out"
 }
 
+# Checkpoints of others are found by what lies in their folders, not by the names of these.
+other_checkpoints_are_read() {
+  cp -r "$reference" "$box/other"
+  chmod -R u+w "$box/other"
+  mv "$box/other/interop/torch_tutorial" "$box/other/interop/a_loop"
+  mv "$box/other/interop/deepspeed_z3_fp32" "$box/other/interop/sharded"
+  mv "$box/other/interop/bin_zip" "$box/other/interop/zipped"
+  local filter='GoldenInterop.*-GoldenInterop.TrainingGoesOn*' case
+  run_on "$box/other" --gtest_filter="$filter"
+  expect "exit code 0, not $code: $(tail -5 "$box/out")" test "$code" = 0
+  for case in a_loop sharded zipped; do
+    cp "$box/other/interop/$case/expected.safetensors" "$box/kept"
+    truncate -s -4 "$box/other/interop/$case/expected.safetensors"
+    printf '?!?!' >>"$box/other/interop/$case/expected.safetensors"
+    run_on "$box/other" --gtest_filter="$filter"
+    expect "a failure for $case" test "$code" != 0
+    expect "it is named" says "$case" "$box/out"
+    cp "$box/kept" "$box/other/interop/$case/expected.safetensors"
+  done
+}
+
 nothing_there_fails() {
   mkdir "$box/empty"
   run_on "$box/empty"
@@ -41,9 +62,16 @@ nothing_there_fails() {
     expect "a failure without $kind" test "$code" != 0
     expect "the folder is named" says "$box/part/$kind" "$box/out"
   done
+  for kind in Interop LossScaler; do
+    rm -rf "$box/part"
+    mkdir "$box/part"
+    run_on "$box/part" --gtest_filter="Golden$kind.*"
+    expect "a failure without $kind" test "$code" != 0
+  done
 }
 
 claim "a copy in another folder passes" a_copy_passes
 claim "another answer there fails" another_answer_fails
+claim "checkpoints of others there are read, whatever they are called" other_checkpoints_are_read
 claim "a folder without cases fails" nothing_there_fails
 claims_done
