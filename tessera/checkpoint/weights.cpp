@@ -66,10 +66,16 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   return out;
 }
 
+/// A name that leads to itself is there too: whoever opens it says what it is.
+bool is_there(const fs::path& path) {
+  std::error_code failed;
+  return fs::status(path, failed).type() != fs::file_type::not_found;
+}
+
 std::optional<fs::path> index_of(const fs::path& folder) {
   for (const auto& [whole, index] : kLayouts) {
-    if (fs::exists(folder / whole)) return std::nullopt;
-    if (fs::exists(folder / index)) return folder / index;
+    if (is_there(folder / whole)) return std::nullopt;
+    if (is_there(folder / index)) return folder / index;
   }
   return std::nullopt;
 }
@@ -212,8 +218,8 @@ std::vector<Weight> open_weight_file(const fs::path& path) {
 
 std::vector<fs::path> weight_files(const fs::path& folder) {
   for (const auto& [whole, index] : kLayouts) {
-    if (fs::exists(folder / whole)) return {folder / whole};
-    if (!fs::exists(folder / index)) continue;
+    if (is_there(folder / whole)) return {folder / whole};
+    if (!is_there(folder / index)) continue;
     std::set<std::string> names;
     for (const auto& [tensor, file] : read_index(folder / index))
       names.insert(file);

@@ -190,7 +190,8 @@ using Files = std::vector<std::pair<std::string, std::string>>;
 Files files_beside(const fs::path& folder) {
   Files out;
   for (const char* name : kBesideWeights) {
-    if (fs::is_regular_file(folder / name)) out.emplace_back(name, files::read(folder / name));
+    std::error_code failed;  // a name that leads to itself is no file
+    if (fs::is_regular_file(folder / name, failed)) out.emplace_back(name, files::read(folder / name));
   }
   return out;
 }
