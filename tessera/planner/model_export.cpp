@@ -191,7 +191,8 @@ Files files_beside(const fs::path& folder) {
   Files out;
   for (const char* name : kBesideWeights) {
     std::error_code failed;  // a name that leads to itself is no file
-    if (fs::is_regular_file(folder / name, failed)) out.emplace_back(name, files::read(folder / name));
+    if (fs::is_regular_file(folder / name, failed))
+      out.emplace_back(name, files::read(folder / name));
   }
   return out;
 }
