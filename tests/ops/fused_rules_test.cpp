@@ -6,11 +6,10 @@
 #include <functional>
 #include <string>
 
+#include "ops/bodies.h"
 #include "ops/support.h"
 
 #include "tessera/base/dtype.h"
-#include "tessera/ops/cpu/isa.h"
-#include "tessera/ops/cpu/kernels.h"
 #include "tessera/ops/newton_schulz.h"
 
 namespace tessera::ops {
@@ -131,14 +130,6 @@ void expect_same(const Data& a, const Data& b) {
   EXPECT_EQ(a.working, b.working);
 }
 
-std::vector<const cpu::Kernels*> runnable() {
-  std::vector<const cpu::Kernels*> out = {&cpu::portable_kernels()};
-  if (runs_here(Isa::Avx2)) out.push_back(&cpu::avx2_kernels());
-  if (runs_here(Isa::Avx512)) out.push_back(&cpu::avx512_kernels());
-  if (runs_here(Isa::Amx)) out.push_back(&cpu::amx_kernels());
-  return out;
-}
-
 class FusedRule : public testing::TestWithParam<Update> {};
 
 TEST_P(FusedRule, AnElementDoesNotDependOnItsPlace) {
@@ -167,7 +158,8 @@ TEST_P(FusedRule, HasTheSameBitsOnEveryInstructionSet) {
   Data portable = data(1003);
   GetParam().kernel(cpu::portable_kernels(), part(portable, 0, 1003));
 
-  for (const cpu::Kernels* kernels : runnable()) {
+  for (const auto& [name, kernels] : bodies()) {
+    SCOPED_TRACE(name);
     Data other = data(1003);
     GetParam().kernel(*kernels, part(other, 0, 1003));
     expect_same(portable, other);
@@ -227,7 +219,8 @@ TEST(LambPrepare, TellsTheSumsOfChunksWhateverTheThreadsAndTheCpu) {
     EXPECT_EQ(last.weights[c], results[0].weights[39 + c]);
     EXPECT_EQ(last.updates[c], results[0].updates[39 + c]);
   }
-  for (const cpu::Kernels* kernels : runnable()) {
+  for (const auto& [name, kernels] : bodies()) {
+    SCOPED_TRACE(name);
     LambSums other = start;
     const Part p = part(other.d, 0, kElements);
     kernels->lamb_prepare(
@@ -254,7 +247,8 @@ TEST(ColumnSums, OfSquaresAgreeWithFloat64WhateverTheThreadsAndTheCpu) {
   }
   EXPECT_EQ(results[0], results[1]);
   EXPECT_EQ(results[0], results[2]);
-  for (const cpu::Kernels* kernels : runnable()) {
+  for (const auto& [name, kernels] : bodies()) {
+    SCOPED_TRACE(name);
     std::vector<double> sums(kColumns, 1.0);
     kernels->column_square_sums(x.data(), kRows, kColumns, sums.data(), 0, kColumns);
     EXPECT_EQ(results[0], sums);
@@ -273,7 +267,8 @@ TEST(RowAndColumnScales, MultiplyInThatOrderOnEveryCpu) {
   for (std::size_t i = 0; i < x.size(); ++i) {
     ASSERT_EQ(scaled[i], (x[i] * of_rows[i / kColumns]) * of_columns[i % kColumns]) << i;
   }
-  for (const cpu::Kernels* kernels : runnable()) {
+  for (const auto& [name, kernels] : bodies()) {
+    SCOPED_TRACE(name);
     std::vector<float> other = x;
     kernels->scale_rows_columns(
         other.data(), kColumns, of_rows.data(), of_columns.data(), 0, kRows);

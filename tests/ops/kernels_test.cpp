@@ -2,10 +2,10 @@
 // Every instruction set's kernels give the bits of the portable ones.
 #include "tessera/ops/cpu/kernels.h"
 
+#include "ops/bodies.h"
 #include "ops/support.h"
 
 #include "tessera/base/dtype.h"
-#include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tensors.h"
 
 namespace tessera::ops {
@@ -13,21 +13,13 @@ namespace {
 
 constexpr std::int64_t kRows = 5, kColumns = 83, kAll = kRows * kColumns;
 
-std::vector<const cpu::Kernels*> runnable() {
-  std::vector<const cpu::Kernels*> out = {&cpu::portable_kernels()};
-  if (runs_here(Isa::Avx2)) out.push_back(&cpu::avx2_kernels());
-  if (runs_here(Isa::Avx512)) out.push_back(&cpu::avx512_kernels());
-  if (runs_here(Isa::Amx)) out.push_back(&cpu::amx_kernels());
-  return out;
-}
-
 /// fn(kernels) returns a tensor; all of them must be the same.
 template <class Fn>
 void expect_same_bits(Fn fn) {
-  const auto all = runnable();
-  const at::Tensor portable = fn(*all[0]);
-  for (const cpu::Kernels* other : all)
-    EXPECT_TRUE(same_bits(portable, fn(*other)));
+  const std::vector<Body> all = bodies();
+  const at::Tensor portable = fn(*all[0].kernels);
+  for (const Body& other : all)
+    EXPECT_TRUE(same_bits(portable, fn(*other.kernels))) << other.name;
 }
 
 class KernelDtypes : public testing::TestWithParam<at::ScalarType> {
@@ -279,8 +271,8 @@ TEST(Kernels, RoundToFp16AsTheDefinitionDoes) {
     expected.push_back(to_fp16(negated ? -values[i] : values[i]));
   }
 
-  for (const cpu::Kernels* k : runnable()) {
-    EXPECT_TRUE(stored(*k, values) == expected);
+  for (const Body& body : bodies()) {
+    EXPECT_TRUE(stored(*body.kernels, values) == expected) << body.name;
   }
 }
 
@@ -294,13 +286,13 @@ TEST(Kernels, WidenFp16AsTheDefinitionDoes) {
     expected_back.push_back(to_fp16(from_fp16(halves[i])));
   }
 
-  for (const cpu::Kernels* k : runnable()) {
+  for (const auto& [name, k] : bodies()) {
     std::vector<float> sums(kHalves);
     k->column_sums[cpu::kF16](halves.data(), kHalves, sums.data(), 0, 1);
     k->dropout[cpu::kF16](halves.data(), back.data(), kHalves, 1, 2, 0, 0, 1.0F);  // drops nothing
 
-    EXPECT_EQ(std::memcmp(sums.data(), expected.data(), sums.size() * sizeof(float)), 0);
-    EXPECT_TRUE(back == expected_back);
+    EXPECT_EQ(std::memcmp(sums.data(), expected.data(), sums.size() * sizeof(float)), 0) << name;
+    EXPECT_TRUE(back == expected_back) << name;
   }
 }
 
