@@ -13,6 +13,7 @@
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/activation.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/rotary.h"
 
 namespace tessera::nn {
 
@@ -33,6 +34,8 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       const Param& bias,
                       double eps,
                       StepContext& context);
+/// Error{Unsupported} on a grid of ranks.
+at::Tensor rms_norm(const at::Tensor& x_BTC, const Param& weight, double eps, StepContext& context);
 /// ids [B, T] -> [B, T, C].
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
 /// Where the tokens stand in their texts: ids [B, T] -> [B, T]. With `starts`, of all tokens, where
@@ -74,6 +77,11 @@ Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight);
 /// [B, H, T, K] -> [B, T, H * K].
 at::Tensor merge_heads(const at::Tensor& x_BHTK);
 at::Tensor activate(const at::Tensor& x, ops::Activation activation);
+/// x [..., 2 F], gates before what they let through: a projection by a weight [2, F, I]. -> [...,
+/// F].
+at::Tensor gated(const at::Tensor& x, ops::Activation activation);
+/// Queries or keys, turned by the places of their tokens.
+at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
 
 struct VocabLoss {

@@ -85,8 +85,10 @@ at::Tensor int8_linear(const at::Tensor& x,
 }
 
 Again again_of(const at::Tensor& x) {
-  Again again = activation_again(x);
-  return again ? again : layer_norm_again(x);
+  for (const auto maker : {activation_again, layer_norm_again, rms_norm_again}) {
+    if (Again again = maker(x)) return again;
+  }
+  return {};
 }
 
 /// With the part of the weight that this rank holds. `again` makes x; empty: x is kept.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers without parameters but attention: activations, dropout, and the two changes of shape
-// around attention.
+// Layers without parameters but attention: activations, gates, rotations, dropout, and the two
+// changes of shape around attention.
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 
@@ -24,6 +24,35 @@ struct ActivateNode : torch::autograd::Function<ActivateNode> {
   }
   static at::Tensor again(AutogradContext* node) {
     return ops::activate(node->get_saved_variables()[0], kept<ops::Activation>(node));
+  }
+};
+
+struct GatedNode : torch::autograd::Function<GatedNode> {
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& x,
+                            ops::Activation activation) {
+    node->save_for_backward({x});
+    keep(node, activation);
+    return ops::gated(x, activation);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const at::Tensor x = node->get_saved_variables()[0];
+    return {ops::gated_backward(grads[0].contiguous(), x, kept<ops::Activation>(node)), {}};
+  }
+  static at::Tensor again(AutogradContext* node) {
+    return ops::gated(node->get_saved_variables()[0], kept<ops::Activation>(node));
+  }
+};
+
+struct RotaryNode : torch::autograd::Function<RotaryNode> {
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& x_BHTK,
+                            const ops::RotaryTable& table) {
+    keep(node, table);
+    return ops::rotary(x_BHTK, table);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    return {ops::rotary_backward(grads[0], kept<ops::RotaryTable>(node)), {}};
   }
 };
 
@@ -127,11 +156,20 @@ struct SplitGroupsNode : torch::autograd::Function<SplitGroupsNode> {
 }  // namespace
 
 detail::Again detail::activation_again(const at::Tensor& x) {
-  return again_by<ActivateNode>(x);
+  Again again = again_by<ActivateNode>(x);
+  return again ? again : again_by<GatedNode>(x);
 }
 
 at::Tensor activate(const at::Tensor& x, ops::Activation activation) {
   return ActivateNode::apply(x, activation);
+}
+
+at::Tensor gated(const at::Tensor& x, ops::Activation activation) {
+  return GatedNode::apply(x, activation);
+}
+
+at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table) {
+  return RotaryNode::apply(x_BHTK, table);
 }
 
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key) {

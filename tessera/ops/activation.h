@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pointwise activations by name.
+// Pointwise activations by name, and gates that are made of them.
 #pragma once
 
 #include <string>
@@ -19,5 +19,12 @@ std::vector<std::string> activation_names();
 /// In x's dtype, computed in fp32. Works on meta.
 at::Tensor activate(const at::Tensor& x, Activation activation);
 at::Tensor activate_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation);
+
+/// y[..., f] = activation(x[..., f]) * x[..., F + f] of x [..., 2 F], in x's dtype, computed in
+/// fp32 and rounded once: SwiGLU with silu, GEGLU with gelu. Works on meta. Source: Shazeer 2020,
+/// "GLU variants improve transformer".
+at::Tensor gated(const at::Tensor& x, Activation activation);
+/// Both halves of dx.
+at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation);
 
 }  // namespace tessera::ops

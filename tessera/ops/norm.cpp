@@ -17,59 +17,83 @@ std::int64_t rows_per_thread(std::int64_t channels) {
   return std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, channels));
 }
 
-void check_channels(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+/// One of the two.
+struct Norm {
+  const char* name;
+  const char* backward_name;
+  bool has_mean;
+  decltype(cpu::Kernels::layer_norm) cpu::Kernels::*forward;
+  decltype(cpu::Kernels::layer_norm_grad) cpu::Kernels::*backward;
+};
+constexpr Norm kLayerNorm = {"layer_norm",
+                             "layer_norm backward",
+                             true,
+                             &cpu::Kernels::layer_norm,
+                             &cpu::Kernels::layer_norm_grad};
+constexpr Norm kRmsNorm = {
+    "rms_norm", "rms_norm backward", false, &cpu::Kernels::rms_norm, &cpu::Kernels::rms_norm_grad};
+
+void check_channels(const Norm& norm,
+                    const at::Tensor& x,
+                    const at::Tensor& weight,
+                    const at::Tensor& bias) {
   const std::int64_t C = x.dim() > 0 ? x.size(-1) : 0;
   TESSERA_REQUIRE(C > 0 && weight.numel() == C && (!bias.defined() || bias.numel() == C),
                   Shape,
-                  "layer_norm of " + cpu::shape(x) + " with a weight of " + cpu::shape(weight),
+                  norm.name + (" of " + cpu::shape(x)) + " with a weight of " + cpu::shape(weight),
                   "weight and bias need one value for each of the input's last dimension");
 }
 
-}  // namespace
+float* floats_or_null(const at::Tensor& x) {
+  return x.defined() ? x.data_ptr<float>() : nullptr;
+}
 
-LayerNormOut layer_norm(const at::Tensor& x_NC,
-                        const at::Tensor& weight_C,
-                        const at::Tensor& bias_C,
-                        double eps) {
-  check_channels(x_NC, weight_C, bias_C);
+LayerNormOut forward(const Norm& norm,
+                     const at::Tensor& x_NC,
+                     const at::Tensor& weight_C,
+                     const at::Tensor& bias_C,
+                     double eps) {
+  check_channels(norm, x_NC, weight_C, bias_C);
   const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
+  const at::TensorOptions floats = x_NC.options().dtype(at::kFloat);
   LayerNormOut out{at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous),
-                   at::empty({N}, x_NC.options().dtype(at::kFloat)),
-                   at::empty({N}, x_NC.options().dtype(at::kFloat))};
+                   norm.has_mean ? at::empty({N}, floats) : at::Tensor(),
+                   at::empty({N}, floats)};
   if (x_NC.is_meta()) return out;
-  const OpScope scope("layer_norm", [&] {
+  const OpScope scope(norm.name, [&] {
     return OpWork{.bytes = 2.0 * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
   });
   const at::Tensor x = x_NC.contiguous(), weight = cpu::plain_float(weight_C);
   const at::Tensor bias = bias_C.defined() ? cpu::plain_float(bias_C) : at::Tensor();
   const cpu::NormRows rows{.x = x.data_ptr(),
                            .weight = weight.data_ptr<float>(),
-                           .bias = bias.defined() ? bias.data_ptr<float>() : nullptr,
+                           .bias = floats_or_null(bias),
                            .y = out.y_NC.data_ptr(),
-                           .mean = out.mean_N.data_ptr<float>(),
+                           .mean = floats_or_null(out.mean_N),
                            .rstd = out.rstd_N.data_ptr<float>(),
                            .channels = C,
                            .eps = eps};
-  const auto kernel = cpu::kernels().layer_norm[cpu::float_of(x)];
+  const auto kernel = (cpu::kernels().*norm.forward)[cpu::float_of(x)];
   cpu::parallel(N, rows_per_thread(C), [&](std::int64_t begin, std::int64_t end) {
     kernel(rows, begin, end);
   });
   return out;
 }
 
-at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
-                               const at::Tensor& x_NC,
-                               const at::Tensor& mean_N,
-                               const at::Tensor& rstd_N,
-                               const at::Tensor& weight_C,
-                               const at::Tensor& dweight_C,
-                               bool accumulate_weight,
-                               const at::Tensor& dbias_C,
-                               bool accumulate_bias) {
-  check_channels(x_NC, weight_C, {});
+at::Tensor backward(const Norm& norm,
+                    const at::Tensor& dy_NC,
+                    const at::Tensor& x_NC,
+                    const at::Tensor& mean_N,
+                    const at::Tensor& rstd_N,
+                    const at::Tensor& weight_C,
+                    const at::Tensor& dweight_C,
+                    bool accumulate_weight,
+                    const at::Tensor& dbias_C,
+                    bool accumulate_bias) {
+  check_channels(norm, x_NC, weight_C, {});
   at::Tensor dx = at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous);
   if (x_NC.is_meta()) return dx;
-  const OpScope scope("layer_norm backward", [&] {
+  const OpScope scope(norm.backward_name, [&] {
     return OpWork{.bytes = 3.0 * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
   });
   const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
@@ -77,15 +101,15 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
   const at::Tensor weight = cpu::plain_float(weight_C);
   const cpu::NormGradRows rows{.dy = dy.data_ptr(),
                                .x = x.data_ptr(),
-                               .mean = mean_N.data_ptr<float>(),
+                               .mean = floats_or_null(mean_N),
                                .rstd = rstd_N.data_ptr<float>(),
                                .weight = weight.data_ptr<float>(),
                                .dx = dx.data_ptr(),
                                .channels = C};
   const cpu::RowBlocks blocks{N};
-  const at::Tensor partial = at::zeros({blocks.count(), 2, C}, mean_N.options());
+  const at::Tensor partial = at::zeros({blocks.count(), 2, C}, rstd_N.options());
   float* sums = partial.data_ptr<float>();
-  const auto kernel = cpu::kernels().layer_norm_grad[cpu::float_of(x)];
+  const auto kernel = (cpu::kernels().*norm.backward)[cpu::float_of(x)];
   cpu::parallel(blocks.count(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
       float* dweight = dweight_C.defined() ? sums + block * 2 * C : nullptr;
@@ -102,6 +126,51 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
     cpu::fold_blocks(sums + C, blocks.count(), 2 * C, C, accumulate_bias, to);
   }
   return dx;
+}
+
+}  // namespace
+
+LayerNormOut layer_norm(const at::Tensor& x_NC,
+                        const at::Tensor& weight_C,
+                        const at::Tensor& bias_C,
+                        double eps) {
+  return forward(kLayerNorm, x_NC, weight_C, bias_C, eps);
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
+                               const at::Tensor& x_NC,
+                               const at::Tensor& mean_N,
+                               const at::Tensor& rstd_N,
+                               const at::Tensor& weight_C,
+                               const at::Tensor& dweight_C,
+                               bool accumulate_weight,
+                               const at::Tensor& dbias_C,
+                               bool accumulate_bias) {
+  return backward(kLayerNorm,
+                  dy_NC,
+                  x_NC,
+                  mean_N,
+                  rstd_N,
+                  weight_C,
+                  dweight_C,
+                  accumulate_weight,
+                  dbias_C,
+                  accumulate_bias);
+}
+
+RmsNormOut rms_norm(const at::Tensor& x_NC, const at::Tensor& weight_C, double eps) {
+  const LayerNormOut out = forward(kRmsNorm, x_NC, weight_C, {}, eps);
+  return {out.y_NC, out.rstd_N};
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& dy_NC,
+                             const at::Tensor& x_NC,
+                             const at::Tensor& rstd_N,
+                             const at::Tensor& weight_C,
+                             const at::Tensor& dweight_C,
+                             bool accumulate_weight) {
+  return backward(
+      kRmsNorm, dy_NC, x_NC, {}, rstd_N, weight_C, dweight_C, accumulate_weight, {}, false);
 }
 
 }  // namespace tessera::ops

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer normalisation with fp32 statistics and fp32 sums. Legend: N rows, C channels.
+// Layer and root-mean-square normalisation with fp32 statistics and fp32 sums. Legend: N rows, C
+// channels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,5 +29,20 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
                                bool accumulate_weight,
                                const at::Tensor& dbias_C,
                                bool accumulate_bias);
+
+struct RmsNormOut {
+  at::Tensor y_NC;    ///< x's dtype
+  at::Tensor rstd_N;  ///< fp32
+};
+/// y = x * rstd * weight, rstd = 1 / sqrt(mean of x^2 + eps), rounded once; dtypes as above. Works
+/// on meta. Source: Zhang and Sennrich 2019, "Root mean square layer normalization".
+RmsNormOut rms_norm(const at::Tensor& x_NC, const at::Tensor& weight_C, double eps);
+/// As layer_norm_backward().
+at::Tensor rms_norm_backward(const at::Tensor& dy_NC,
+                             const at::Tensor& x_NC,
+                             const at::Tensor& rstd_N,
+                             const at::Tensor& weight_C,
+                             const at::Tensor& dweight_C,
+                             bool accumulate_weight);
 
 }  // namespace tessera::ops

@@ -12,6 +12,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/functional.h"
 
 namespace tessera::nn {
@@ -128,10 +129,16 @@ TEST(Linear, KeepsNoInputThatTheLayerBeforeMakesAgainWithTheSameBits) {
   const Made norm = [&](const at::Tensor& x, StepContext& context) {
     return layer_norm(x, scale, shift, 1e-5, context);
   };
+  const Made rms = [&](const at::Tensor& x, StepContext& context) {
+    return rms_norm(x, scale, 1e-5, context);
+  };
   const Made gelu = [](const at::Tensor& x, StepContext&) {
     return nn::activate(x, ops::Activation::GeluTanh);
   };
-  for (const Made& made : {norm, gelu}) {
+  const Made gates = [](const at::Tensor& x, StepContext&) {
+    return nn::gated(at::cat({x, x.flip(1)}, 1), ops::Activation::Silu);
+  };
+  for (const Made& made : {norm, rms, gelu, gates}) {
     const auto kept = through_linear(made, /*kept=*/true);
     for (const bool put_off : {false, true}) {
       const auto again = through_linear(made, /*kept=*/false, put_off);
@@ -179,6 +186,62 @@ TEST(LayerNorm, MatchesDifferentiationInDouble) {
   EXPECT_LT(relative_error(bias.grad(), expected[2]), kTolerance);
 }
 
+at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return x * at::rsqrt(at::mean(x * x, {-1}, /*keepdim=*/true) + eps) * weight;
+}
+
+TEST(RmsNorm, MatchesDifferentiationInDouble) {
+  const TestParam weight(random({48}, 1));
+  const at::Tensor x = leaf(random({3, 7, 48}, 3) * 2 + 1), dy = random({3, 7, 48}, 4);
+  StepContext context = train_context();
+
+  const at::Tensor y = rms_norm(x, weight, 1e-5, context);
+  const auto ours = gradients(y, {x, weight.tensor()}, dy);
+
+  const at::Tensor rx = exact(x), rw = exact(weight.tensor()), ry = plain_rms_norm(rx, rw, 1e-5);
+  const auto expected = gradients(ry, {rx, rw}, dy);
+  EXPECT_LT(relative_error(y, ry), kTolerance);
+  EXPECT_LT(relative_error(ours[0], expected[0]), kTolerance);
+  EXPECT_FALSE(ours[1].defined());
+  EXPECT_LT(relative_error(weight.grad(), expected[1]), kTolerance);
+}
+
+TEST(RmsNorm, PutsItsWeightGradientOffWhenAsked) {
+  const TestParam weight(random({48}, 1)), at_once(weight.tensor());
+  const at::Tensor x = leaf(random({6, 48}, 3)), dy = random({6, 48}, 4);
+  StepContext context = train_context();
+  const auto now = gradients(rms_norm(x, at_once, 1e-5, context), {x, at_once.tensor()}, dy);
+  context.set_deferring(true);
+
+  const auto later = gradients(rms_norm(x, weight, 1e-5, context), {x, weight.tensor()}, dy);
+  EXPECT_FALSE(weight.sink().was_written());
+  context.run_deferred();
+
+  EXPECT_TRUE(at::equal(later[0], now[0]));
+  EXPECT_TRUE(weight.sink().was_written());
+  EXPECT_TRUE(at::equal(weight.grad(), at_once.grad()));
+}
+
+TEST(RmsNorm, IsRefusedWhereRanksOfAGridShareTheChannels) {
+  const TestParam weight(random({48}, 1));
+  const TensorParallel grid{.mode = TensorMode::TwoD};
+  StepContext context = train_context();
+  context.tensor = &grid;
+
+  EXPECT_THROW(rms_norm(random({6, 48}, 3), weight, 1e-5, context), Error);
+}
+
+TEST(RmsNorm, LeavesAFrozenWeightAlone) {
+  const TestParam weight(random({48}, 1), /*trainable=*/false);
+  const at::Tensor x = leaf(random({6, 48}, 3));
+  StepContext context = train_context();
+
+  const auto dx = gradients(rms_norm(x, weight, 1e-5, context), {x}, at::ones({6, 48}));
+
+  EXPECT_TRUE(dx[0].defined());
+  EXPECT_FALSE(weight.sink().was_written());
+}
+
 TEST(Embedding, MatchesDifferentiationInDouble) {
   const TestParam table(random({11, 8}, 1));
   const at::Tensor ids = at::tensor({0, 3, 3, 10, 3, 1}, at::kLong).view({2, 3}),
@@ -210,6 +273,47 @@ TEST(Activate, MatchesDifferentiationInDouble) {
     EXPECT_LT(relative_error(y, ry), kTolerance);
     EXPECT_LT(relative_error(ours[0], gradients(ry, {rx}, dy)[0]), kTolerance);
   }
+}
+
+TEST(Gated, MatchesDifferentiationInDouble) {
+  const std::vector<std::pair<ops::Activation, std::function<at::Tensor(const at::Tensor&)>>>
+      cases = {{ops::Activation::GeluTanh, [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
+               {ops::Activation::Gelu, [](const at::Tensor& x) { return at::gelu(x); }},
+               {ops::Activation::Relu, [](const at::Tensor& x) { return at::relu(x); }},
+               {ops::Activation::Silu, [](const at::Tensor& x) { return at::silu(x); }}};
+  for (const auto& [activation, reference] : cases) {
+    const at::Tensor x = leaf(random({5, 3, 44}, 1) * 3), dy = random({5, 3, 22}, 2);
+
+    const at::Tensor y = nn::gated(x, activation);
+    const auto ours = gradients(y, {x}, dy);
+
+    const at::Tensor rx = exact(x), ry = reference(rx.narrow(2, 0, 22)) * rx.narrow(2, 22, 22);
+    EXPECT_LT(relative_error(y, ry), kTolerance);
+    EXPECT_LT(relative_error(ours[0], gradients(ry, {rx}, dy)[0]), kTolerance);
+  }
+}
+
+/// As Hugging Face's LLaMA writes it: x cos + rotate_half(x) sin.
+at::Tensor plain_rotary(const at::Tensor& x_BHTK, const at::Tensor& positions_BT, double base) {
+  const std::int64_t K = x_BHTK.size(3);
+  const at::Tensor powers = at::arange(0, K, 2, at::kDouble) / static_cast<double>(K);
+  const at::Tensor half = positions_BT.to(at::kDouble).unsqueeze(2) * at::pow(base, -powers);
+  const at::Tensor angles = at::cat({half, half}, 2).unsqueeze(1);
+  const at::Tensor first = x_BHTK.narrow(3, 0, K / 2), second = x_BHTK.narrow(3, K / 2, K / 2);
+  return x_BHTK * at::cos(angles) + at::cat({-second, first}, 3) * at::sin(angles);
+}
+
+TEST(Rotary, MatchesDifferentiationInDouble) {
+  const at::Tensor positions = at::arange(18, at::kLong).view({2, 9}) * 7;
+  const at::Tensor x = leaf(random({2, 3, 9, 16}, 1)), dy = random({2, 3, 9, 16}, 2);
+  const ops::RotaryTable table = ops::rotary_table(positions, ops::rotary_frequencies(16, 10000.0));
+
+  const at::Tensor y = nn::rotary(x, table);
+  const auto ours = gradients(y, {x}, dy);
+
+  const at::Tensor rx = exact(x), ry = plain_rotary(rx, positions, 10000.0);
+  EXPECT_LT(relative_error(y, ry), kTolerance);
+  EXPECT_LT(relative_error(ours[0], gradients(ry, {rx}, dy)[0]), kTolerance);
 }
 
 TEST(Dropout, PassesGradientsWhereItPassedValues) {
@@ -397,6 +501,48 @@ TEST_P(WorkingDtypes, ALayerOfEveryKindFollowsDifferentiationInDouble) {
   EXPECT_LT(relative_error(shift.grad(), expected[2]), tolerance);
   EXPECT_LT(relative_error(weight.grad(), expected[3]), tolerance);
   EXPECT_LT(relative_error(bias.grad(), expected[4]), tolerance);
+}
+
+TEST_P(WorkingDtypes, LayersOfALlamaFollowDifferentiationInDouble) {
+  const TestParam norm(value({32}, 2)), weight(value({96, 32}, 4) * 0.2),
+      gate(value({2, 24, 32}, 5) * 0.2);
+  const at::Tensor x = leaf(value({2, 3, 32}, 1)), dy = value({2, 3, 24}, 6);
+  const at::Tensor positions = at::arange(3, at::kLong).view({1, 3});
+  const ops::RotaryTable table = ops::rotary_table(positions, ops::rotary_frequencies(8, 10000.0));
+  StepContext context = train_context();
+  NoBlock block;
+
+  const at::Tensor n = rms_norm(x, norm, 1e-5, context);
+  const auto heads = split_heads(linear(n, weight, nullptr, context), 3, 4);
+  const at::Tensor mixed = attention(
+      nn::rotary(heads[0], table), nn::rotary(heads[1], table), heads[2], {}, block, context);
+  const at::Tensor y =
+      nn::gated(linear(merge_heads(mixed), gate, nullptr, context), ops::Activation::Silu);
+  const auto ours = gradients(y, {x, norm.tensor(), weight.tensor(), gate.tensor()}, dy);
+
+  const at::Tensor rx = exact(x), rn = exact(norm.tensor()), rw = exact(weight.tensor()),
+                   rg = exact(gate.tensor());
+  const auto parts =
+      at::linear(plain_rms_norm(rx, rn, 1e-5), rw).view({2, 3, 3, 4, 8}).permute({2, 0, 3, 1, 4});
+  const at::Tensor rm = at::scaled_dot_product_attention(plain_rotary(parts[0], positions, 10000.0),
+                                                         plain_rotary(parts[1], positions, 10000.0),
+                                                         parts[2],
+                                                         {},
+                                                         0.0,
+                                                         true)
+                            .transpose(1, 2)
+                            .reshape({2, 3, 32});
+  const auto halves = at::linear(rm, rg.view({48, 32})).chunk(2, 2);
+  const at::Tensor ry = at::silu(halves[0]) * halves[1];
+  const auto expected = gradients(ry, {rx, rn, rw, rg}, dy);
+  EXPECT_EQ(y.scalar_type(), GetParam());
+  // Some seven roundings on the way there, as many on the way back.
+  const double tolerance = 14 * epsilon();
+  EXPECT_LT(relative_error(y, ry), tolerance);
+  EXPECT_LT(relative_error(ours[0], expected[0]), tolerance);
+  EXPECT_LT(relative_error(norm.grad(), expected[1]), tolerance);
+  EXPECT_LT(relative_error(weight.grad(), expected[2]), tolerance);
+  EXPECT_LT(relative_error(gate.grad(), expected[3]), tolerance);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, WorkingDtypes, testing::Values(at::kBFloat16, at::kHalf));

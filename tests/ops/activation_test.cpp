@@ -135,5 +135,64 @@ TEST(ActivationKernel, UnknownNamesGetTheNearest) {
   }
 }
 
+TEST_P(ActivationDtypes, GatesAgreeWithFloat64) {
+  constexpr std::int64_t kRows = 23, kFeatures = 67;
+  // Gates from -12 to 12, in fp16 with products that fit.
+  const at::Tensor x = (random({kRows, 2 * kFeatures}, 1) * 12).to(GetParam()),
+                   dy = random({kRows, kFeatures}, 2, GetParam());
+  const std::vector<double> from = doubles(x), gradient = doubles(dy);
+  const double tolerance = GetParam() == at::kFloat ? 2e-6 : epsilon(GetParam());
+
+  for (const Case& c : kCases) {
+    const Activation activation = activation_from_name(c.name);
+    const at::Tensor out = gated(x, activation), back = gated_backward(dy, x, activation);
+    const std::vector<double> y = doubles(out), dx = doubles(back);
+
+    EXPECT_EQ(out.scalar_type(), GetParam());
+    ASSERT_EQ(back.sizes(), x.sizes());
+    for (std::size_t row = 0; row < kRows; ++row) {
+      for (std::size_t f = 0; f < kFeatures; ++f) {
+        const std::size_t at_gate = row * 2 * kFeatures + f, at_up = at_gate + kFeatures,
+                          at_y = row * kFeatures + f;
+        const double gate = from[at_gate], up = from[at_up], value = c.value(gate),
+                     slope = c.slope(gate), g = gradient[at_y];
+        // As for activations alone, times what they are multiplied with.
+        ASSERT_NEAR(y[at_y], value * up, tolerance * (std::abs(value) + 0.02) * (std::abs(up) + 1))
+            << c.name << "(" << gate << ")";
+        ASSERT_NEAR(
+            dx[at_gate], g * up * slope, tolerance * (std::abs(slope) + 1.0) * (std::abs(up) + 1))
+            << c.name << "'(" << gate << ")";
+        ASSERT_NEAR(dx[at_up], g * value, tolerance * (std::abs(value) + 0.02))
+            << c.name << "(" << gate << ")";
+      }
+    }
+  }
+}
+
+TEST(GatedKernel, HasTheSameBitsForAnyNumberOfThreadsAndForARowAlone) {
+  const at::Tensor x = random({701, 2 * 33}, 1) * 5, dy = random({701, 33}, 2);
+
+  const auto results = with_threads([&] {
+    return at::cat({gated(x, Activation::Silu), gated_backward(dy, x, Activation::Silu)}, 1);
+  });
+
+  EXPECT_TRUE(same_bits(results[0], results[1]));
+  EXPECT_TRUE(same_bits(results[0], results[2]));
+  const at::Tensor alone = gated(x.narrow(0, 350, 1), Activation::Silu);
+  EXPECT_TRUE(same_bits(alone, results[0].narrow(0, 350, 1).narrow(1, 0, 33).contiguous()));
+}
+
+TEST(GatedKernel, WorksOnMetaAndRefusesAnOddNumberOfFeatures) {
+  const at::Tensor x =
+      at::empty({4, 3, 8}, at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16));
+
+  const at::Tensor y = gated(x, Activation::Silu);
+
+  EXPECT_EQ(y.sizes(), (std::vector<std::int64_t>{4, 3, 4}));
+  EXPECT_EQ(gated_backward(y, x, Activation::Silu).sizes(), x.sizes());
+  EXPECT_THROW(gated(random({2, 7}, 1), Activation::Silu), Error);
+  EXPECT_THROW(gated_backward(random({2, 4}, 1), random({2, 6}, 1), Activation::Silu), Error);
+}
+
 }  // namespace
 }  // namespace tessera::ops

@@ -58,6 +58,75 @@ TEST_P(KernelDtypes, Norms) {
   });
 }
 
+TEST_P(KernelDtypes, NormsByTheMeanSquare) {
+  const at::Tensor x = this->x(), dy = this->dy(), weight = random({kColumns}, 3);
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor y = at::empty_like(x), dx = at::empty_like(x), rstd = at::empty({kRows});
+    const at::Tensor sums = at::zeros({kColumns});
+    k.rms_norm[index()]({.x = x.data_ptr(),
+                         .weight = weight.data_ptr<float>(),
+                         .bias = nullptr,
+                         .y = y.data_ptr(),
+                         .mean = nullptr,
+                         .rstd = rstd.data_ptr<float>(),
+                         .channels = kColumns,
+                         .eps = 1e-5},
+                        0,
+                        kRows);
+    k.rms_norm_grad[index()]({.dy = dy.data_ptr(),
+                              .x = x.data_ptr(),
+                              .mean = nullptr,
+                              .rstd = rstd.data_ptr<float>(),
+                              .weight = weight.data_ptr<float>(),
+                              .dx = dx.data_ptr(),
+                              .channels = kColumns},
+                             sums.data_ptr<float>(),
+                             nullptr,
+                             0,
+                             kRows);
+    return at::cat({y.to(at::kFloat).view({-1}), dx.to(at::kFloat).view({-1}), sums, rstd});
+  });
+}
+
+TEST_P(KernelDtypes, Gates) {
+  constexpr std::int64_t kFeatures = 41, kGates = 4;
+  const at::Tensor x = (random({kGates, 2 * kFeatures}, 1) * 4).to(GetParam()),
+                   dy = random({kGates, kFeatures}, 2, GetParam());
+  for (int activation = 0; activation < 4; ++activation) {
+    expect_same_bits([&](const cpu::Kernels& k) {
+      const at::Tensor y = at::empty_like(dy), dx = at::empty_like(x);
+      k.gated[index()](x.data_ptr(), y.data_ptr(), kFeatures, activation, 0, kGates);
+      k.gated_grad[index()](
+          dy.data_ptr(), x.data_ptr(), dx.data_ptr(), kFeatures, activation, 0, kGates);
+      return at::cat({y, dx}, 1);
+    });
+  }
+}
+
+TEST_P(KernelDtypes, Rotations) {
+  // 18 pairs of 39 channels turn, the last three stay.
+  constexpr std::int64_t B = 2, T = 3, H = 2, K = 39, P = 18;
+  const at::Tensor x = random({B, T, H, K}, 1, GetParam()), table = random({2, B * T, P}, 2);
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor y = at::empty_like(x);
+    k.rotary[index()]({.x = x.data_ptr(),
+                       .y = y.data_ptr(),
+                       .from = {T * H * K, H * K, K},
+                       .to = {T * H * K, H * K, K},
+                       .tokens = T,
+                       .heads = H,
+                       .channels = K,
+                       .pairs = P,
+                       .cosine = table.data_ptr<float>(),
+                       .sine = table.data_ptr<float>() + B * T * P,
+                       .table_tokens = T,
+                       .direction = -1.0F},
+                      0,
+                      B * T);
+    return y;
+  });
+}
+
 TEST_P(KernelDtypes, Activations) {
   const at::Tensor x = this->x(), dy = this->dy();
   for (int activation = 0; activation < 4; ++activation) {

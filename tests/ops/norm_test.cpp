@@ -176,5 +176,97 @@ TEST(LayerNorm, RefusesAWeightOfAnotherSize) {
   EXPECT_THROW(layer_norm(random({2, 3}, 1), random({4}, 2), random({4}, 2), kEps), Error);
 }
 
+struct RmsReference {
+  std::vector<double> y, dx, dweight;
+};
+
+RmsReference rms_reference(const at::Tensor& x_NC, const at::Tensor& w_C, const at::Tensor& dy_NC) {
+  const std::vector<double> x = doubles(x_NC), w = doubles(w_C), dy = doubles(dy_NC);
+  const std::size_t C = w.size(), N = x.size() / C;
+  RmsReference out{
+      std::vector<double>(x.size()), std::vector<double>(x.size()), std::vector<double>(C)};
+  for (std::size_t row = 0; row < N; ++row) {
+    const double* xr = &x[row * C];
+    const double* gr = &dy[row * C];
+    double square = 0.0, dot = 0.0;
+    for (std::size_t c = 0; c < C; ++c)
+      square += xr[c] * xr[c] / C;
+    const double rstd = 1.0 / std::sqrt(square + kEps);
+    for (std::size_t c = 0; c < C; ++c) {
+      out.y[row * C + c] = xr[c] * rstd * w[c];
+      out.dweight[c] += gr[c] * xr[c] * rstd;
+      dot += gr[c] * w[c] * xr[c] / C;
+    }
+    for (std::size_t c = 0; c < C; ++c)
+      out.dx[row * C + c] = rstd * (gr[c] * w[c] - xr[c] * rstd * rstd * dot);
+  }
+  return out;
+}
+
+TEST_P(NormShapes, ByTheMeanSquareAgreesWithFloat64) {
+  const auto [dtype, N, C] = GetParam();
+  const at::Tensor x = (random({N, C}, 1) * 3 + 1).to(dtype), weight = random({C}, 2, dtype),
+                   dy = random({N, C}, 4, dtype);
+  const RmsReference expected = rms_reference(x, weight, dy);
+
+  const RmsNormOut out = rms_norm(x, weight, kEps);
+  const at::Tensor dweight = at::full({C}, 5.0, at::kFloat);
+  const at::Tensor dx = rms_norm_backward(dy, x, out.rstd_N, weight, dweight, false);
+
+  EXPECT_EQ(out.y_NC.scalar_type(), dtype);
+  EXPECT_EQ(dx.scalar_type(), dtype);
+  expect_close(out.y_NC, expected.y, tolerance(dtype));
+  // With one channel the gradient is a difference of almost equal numbers.
+  if (C > 2) expect_close(dx, expected.dx, 4 * tolerance(dtype));
+  expect_close(dweight, expected.dweight, 4e-6);
+}
+
+TEST(RmsNorm, HasTheSameBitsForAnyNumberOfThreads) {
+  const at::Tensor x = random({301, 96}, 1), dy = random({301, 96}, 2), weight = random({96}, 3);
+
+  const auto results = with_threads([&] {
+    const RmsNormOut out = rms_norm(x, weight, kEps);
+    const at::Tensor dweight = at::empty({96}, at::kFloat);
+    const at::Tensor dx = rms_norm_backward(dy, x, out.rstd_N, weight, dweight, false);
+    return at::cat({out.y_NC, dx, dweight.unsqueeze(0)});
+  });
+
+  EXPECT_TRUE(same_bits(results[0], results[1]));
+  EXPECT_TRUE(same_bits(results[0], results[2]));
+}
+
+TEST(RmsNorm, AddsToItsDestinationOrSkipsIt) {
+  const at::Tensor x = random({40, 24}, 1), dy = random({40, 24}, 2), weight = random({24}, 3);
+  const at::Tensor rstd = rms_norm(x, weight, kEps).rstd_N, dweight = at::empty({24}, at::kFloat);
+  const at::Tensor dx = rms_norm_backward(dy, x, rstd, weight, dweight, false);
+  const at::Tensor twice = dweight.clone();
+
+  rms_norm_backward(dy, x, rstd, weight, twice, true);
+  const at::Tensor alone = rms_norm_backward(dy, x, rstd, weight, {}, false);
+
+  EXPECT_TRUE(same_bits(twice, dweight * 2));
+  EXPECT_TRUE(same_bits(alone, dx));
+}
+
+TEST(RmsNorm, ZerosStayZeros) {
+  const at::Tensor y = rms_norm(at::zeros({2, 20}), at::ones({20}), kEps).y_NC;
+
+  EXPECT_TRUE((y == 0).all().item<bool>());
+}
+
+TEST(RmsNorm, WorksOnMetaAndRefusesAWeightOfAnotherSize) {
+  const at::Tensor x =
+      at::empty({4, 8}, at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16));
+  const at::Tensor weight = at::empty({8}, x.options());
+
+  const RmsNormOut out = rms_norm(x, weight, kEps);
+  const at::Tensor dx = rms_norm_backward(x, x, out.rstd_N, weight, {}, false);
+
+  EXPECT_EQ(out.y_NC.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(out.rstd_N.scalar_type(), at::kFloat);
+  EXPECT_TRUE(dx.is_meta());
+  EXPECT_THROW(rms_norm(random({2, 3}, 1), random({4}, 2), kEps), Error);
+}
+
 }  // namespace
 }  // namespace tessera::ops

@@ -21,7 +21,7 @@ struct NormRows {
   const float* weight;
   const float* bias;  // or nullptr
   void* y;
-  float* mean;
+  float* mean;  // of layer_norm alone
   float* rstd;
   std::int64_t channels;
   double eps;
@@ -29,11 +29,25 @@ struct NormRows {
 struct NormGradRows {
   const void* dy;
   const void* x;
-  const float* mean;
+  const float* mean;  // of layer_norm alone
   const float* rstd;
   const float* weight;
   void* dx;
   std::int64_t channels;
+};
+/// Heads of tokens whose channels turn: channel c < pairs together with channel pairs + c, by the
+/// angle in row `batch * table_tokens + token` of the table. Channels beyond these pairs stay.
+struct RotaryRows {
+  struct Strides {
+    std::int64_t batch, token, head;
+  };
+  const void* x;  // channels lie side by side
+  void* y;        // apart from x
+  Strides from, to;
+  std::int64_t tokens, heads, channels, pairs;
+  const float *cosine, *sine;  // [.., pairs]
+  std::int64_t table_tokens;   // 0: one table for the whole batch
+  float direction;             // 1, or -1 to turn back
 };
 struct EntropyRows {
   float* logits;  // overwritten where there are dlogits
@@ -119,6 +133,10 @@ struct Kernels {
   /// dweight, dbias: sums of these rows, added to; nullptr: skipped.
   void (*layer_norm_grad[kFloats])(
       const NormGradRows&, float* dweight, float* dbias, std::int64_t begin, std::int64_t end);
+  /// Without a mean, and with the root of the mean square for the standard deviation.
+  void (*rms_norm[kFloats])(const NormRows&, std::int64_t begin, std::int64_t end);
+  void (*rms_norm_grad[kFloats])(
+      const NormGradRows&, float* dweight, float* dbias, std::int64_t begin, std::int64_t end);
   /// sums[c] += x[row][c] over the rows in order.
   void (*column_sums[kFloats])(
       const void* x, std::int64_t columns, float* sums, std::int64_t begin, std::int64_t end);
@@ -131,6 +149,23 @@ struct Kernels {
                                  int activation,
                                  std::int64_t begin,
                                  std::int64_t end);
+  /// Rows of x: gates, and beside them what they let through. y[r][f] = activation(x[r][f]) *
+  /// x[r][features + f].
+  void (*gated[kFloats])(const void* x,
+                         void* y,
+                         std::int64_t features,
+                         int activation,
+                         std::int64_t begin,
+                         std::int64_t end);
+  void (*gated_grad[kFloats])(const void* dy,
+                              const void* x,
+                              void* dx,
+                              std::int64_t features,
+                              int activation,
+                              std::int64_t begin,
+                              std::int64_t end);
+  /// Of tokens [begin, end) of all batches, one batch after the other.
+  void (*rotary[kFloats])(const RotaryRows&, std::int64_t begin, std::int64_t end);
   /// y = kept ? x * scale : 0; element i of the range is element `first + i` of the sample.
   void (*dropout[kFloats])(const void* x,
                            void* y,
