@@ -284,6 +284,12 @@ bytes_that_are_no_text_are_not_written() {
   expect "UTF-8" iconv -f utf8 -t utf8 "$box/text"
 }
 
+a_body_of_kernels_is_asked_for() {
+  TESSERA_ISA=portable "$tessera" report >"$box/out"
+  expect "exit code 0, not $?" test $? = 0
+  expect "the body" grep -q '^kernels used  *portable ' "$box/out"
+}
+
 an_unknown_body_of_kernels_is_refused_first() {
   configure
   export TESSERA_ISA=bogus
@@ -318,6 +324,7 @@ claim "several ranks read one model" several_ranks_read_one_model
 claim "a run that neither saves nor evaluates ends well" a_run_that_saves_nothing_ends_well
 claim "a run shows steps, times, memory and a picture" what_a_run_shows
 claim "a prompt that is no text comes back as text" bytes_that_are_no_text_are_not_written
+claim "tessera report shows the body of the kernels that TESSERA_ISA asks for" a_body_of_kernels_is_asked_for
 claim "an unknown TESSERA_ISA is refused before a rank starts" an_unknown_body_of_kernels_is_refused_first
 claim "a dry run starts nothing" a_dry_run_starts_nothing
 claims_done
