@@ -23,6 +23,7 @@
 #include "tessera/ops/fused_adamw.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/norm.h"
+#include "tessera/ops/rotary.h"
 
 namespace {
 
@@ -103,10 +104,23 @@ void pointwise(const Bench& bench, at::ScalarType dtype) {
   bench.run("layer norm grad", 3 * bytes, "GB/s", [&] {
     ops::layer_norm_backward(x, x, norm.mean_N, norm.rstd_N, w, dw, true, dw, true);
   });
+  const at::Tensor rstd = ops::rms_norm(x, w, 1e-5).rstd_N;
+  bench.run("rms norm", 2 * bytes, "GB/s", [&] { ops::rms_norm(x, w, 1e-5); });
+  bench.run(
+      "rms norm grad", 3 * bytes, "GB/s", [&] { ops::rms_norm_backward(x, x, rstd, w, dw, true); });
   bench.run("gelu", 8 * bytes, "GB/s", [&] { ops::activate(wide, ops::Activation::GeluTanh); });
   bench.run("gelu grad", 12 * bytes, "GB/s", [&] {
     ops::activate_backward(wide, wide, ops::Activation::GeluTanh);
   });
+  const at::Tensor half = wide.narrow(1, 0, 2 * kC).contiguous();
+  bench.run("swiglu", 6 * bytes, "GB/s", [&] { ops::gated(wide, ops::Activation::Silu); });
+  bench.run("swiglu grad", 10 * bytes, "GB/s", [&] {
+    ops::gated_backward(half, wide, ops::Activation::Silu);
+  });
+  const at::Tensor heads = x.view({kB, kT, kHeads, kC / kHeads}).transpose(1, 2);
+  const ops::RotaryTable table = ops::rotary_table(at::arange(kT, at::kLong).view({1, kT}),
+                                                   ops::rotary_frequencies(kC / kHeads, 10000.0));
+  bench.run("rotary", 2 * bytes, "GB/s", [&] { ops::rotary(heads, table); });
   const ops::DropoutKey key{.p = 0.1, .key = 1, .sample_ids = {0, 1, 2, 3}};
   const at::Tensor batch = x.view({kB, kT, kC});
   bench.run("dropout", 2 * bytes, "GB/s", [&] { ops::dropout(batch, key); });
