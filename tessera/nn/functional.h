@@ -34,7 +34,6 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       const Param& bias,
                       double eps,
                       StepContext& context);
-/// Error{Unsupported} on a grid of ranks.
 at::Tensor rms_norm(const at::Tensor& x_BTC, const Param& weight, double eps, StepContext& context);
 /// ids [B, T] -> [B, T, C].
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/ops/norm.h"
 
 namespace tessera::nn {
@@ -70,10 +70,7 @@ at::Tensor rms_norm(const at::Tensor& x_BTC,
                     const Param& weight,
                     double eps,
                     StepContext& context) {
-  TESSERA_REQUIRE(!context.on_grid(),
-                  Unsupported,
-                  "rms_norm on a grid of ranks",
-                  "use parallel.tensor.mode 1d");
+  if (context.on_grid()) return grid::rms_norm(x_BTC, weight, eps, context);
   return RmsNormNode::apply(x_BTC, weight.tensor(), RmsNormNode::Use{&weight, &context, eps});
 }
 

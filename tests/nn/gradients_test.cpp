@@ -12,7 +12,6 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "tessera/base/error.h"
 #include "tessera/nn/functional.h"
 
 namespace tessera::nn {
@@ -220,15 +219,6 @@ TEST(RmsNorm, PutsItsWeightGradientOffWhenAsked) {
   EXPECT_TRUE(at::equal(later[0], now[0]));
   EXPECT_TRUE(weight.sink().was_written());
   EXPECT_TRUE(at::equal(weight.grad(), at_once.grad()));
-}
-
-TEST(RmsNorm, IsRefusedWhereRanksOfAGridShareTheChannels) {
-  const TestParam weight(random({48}, 1));
-  const TensorParallel grid{.mode = TensorMode::TwoD};
-  StepContext context = train_context();
-  context.tensor = &grid;
-
-  EXPECT_THROW(rms_norm(random({6, 48}, 3), weight, 1e-5, context), Error);
 }
 
 TEST(RmsNorm, LeavesAFrozenWeightAlone) {

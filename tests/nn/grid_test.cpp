@@ -194,6 +194,14 @@ TEST(GridLayerNorm, SumsOverTheChannelsOfAllRanks) {
   expect_same(layers, random({5, kT, kC}, 1) + 100, random({5, kT, kC}, 2), declared, 1e-4);
 }
 
+TEST(GridRmsNorm, SumsOverTheChannelsOfAllRanks) {
+  const Layers layers = [](const at::Tensor& x, const std::vector<PlacedParam>& p, StepContext& c) {
+    return rms_norm(x, p[0], 1e-5, c);
+  };
+  expect_same(
+      layers, random({5, kT, kC}, 1) + 1, random({5, kT, kC}, 2), {{random({kC}, 7), {"embed"}}});
+}
+
 Layers attention_layer(double p, const at::Tensor& mask = {}) {
   return
       [p, mask](const at::Tensor& x, const std::vector<PlacedParam>& params, StepContext& context) {

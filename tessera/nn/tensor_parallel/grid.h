@@ -125,6 +125,7 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       const Param& bias,
                       double eps,
                       StepContext& context);
+at::Tensor rms_norm(const at::Tensor& x_BTC, const Param& weight, double eps, StepContext& context);
 /// `ids` of all samples; rows of this rank's.
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
 /// `labels` of all samples; the sum is over all of them.

@@ -163,6 +163,63 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
   }
 };
 
+/// As LayerNormNode, without means.
+struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
+  struct Use {
+    const Param* weight;
+    StepContext* context;
+  };
+  static at::Tensor forward(
+      AutogradContext* node, const at::Tensor& x, const at::Tensor& weight, double eps, Use use) {
+    if (x.is_meta()) {
+      node->save_for_backward(
+          {x, weight, at::empty({rows(x).size(0), 1}, x.options().dtype(at::kFloat))});
+      keep(node, use);
+      return at::empty_like(x);
+    }
+    const at::Tensor wide = rows(x).to(at::kFloat);
+    TESSERA_ASSERT(wide.size(1) * LayerNormNode::channels_of(*use.context).size() ==
+                   use.weight->info().numel());
+    const at::Tensor squares = wide.square().sum(1, /*keepdim=*/true, at::kDouble);
+    const at::Tensor rstd =
+        (mean_of_rows(squares, wide.size(1), "squares of rows", use) + eps).rsqrt().to(at::kFloat);
+    node->save_for_backward({x, weight, rstd});
+    keep(node, use);
+    return (wide * rstd).mul_(weight).to(x.scalar_type()).view(x.sizes());
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
+    const Use use = kept<Use>(node);
+    if (x.is_meta()) return {at::empty_like(x), {}, {}, {}};
+    const at::Tensor dy = rows(grads[0]).to(at::kFloat);
+    const at::Tensor normal = rows(x).to(at::kFloat) * rstd;
+    if (node->needs_input_grad(1)) {
+      weight_gradient(*use.context, [dy, normal, use] {
+        const at::Tensor own = (dy * normal).sum(0, /*keepdim=*/false, at::kDouble).to(at::kFloat);
+        use.weight->grad().write(sum(
+            own, users_of(use.weight->info(), *use.context), *use.context, "gradients of a norm"));
+      });
+    }
+    const at::Tensor dnormal = dy * weight.to(at::kFloat);
+    const at::Tensor dots = (dnormal * normal).sum(1, /*keepdim=*/true, at::kDouble);
+    const at::Tensor mean = mean_of_rows(dots, dy.size(1), "sums of rows", use).to(at::kFloat);
+    const at::Tensor dx = (dnormal - normal * mean).mul_(rstd);
+    return {dx.to(x.scalar_type()).view(x.sizes()), {}, {}, {}};
+  }
+
+  /// Over the channels of all ranks, of sums [N, 1] over this rank's `channels`.
+  static at::Tensor mean_of_rows(const at::Tensor& own_N1,
+                                 std::int64_t channels,
+                                 const char* what,
+                                 const Use& use) {
+    const comm::Group& ranks = LayerNormNode::channels_of(*use.context);
+    return one_d::all_of(own_N1, ranks, what, *use.context).sum(0) /
+           (static_cast<double>(channels) * ranks.size());
+  }
+};
+
 /// Every rank looks up the tokens of all ranks along the minor axis of samples in the rows that it
 /// holds, and the sums go to whose tokens they are.
 struct TableNode : torch::autograd::Function<TableNode> {
@@ -308,6 +365,13 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       StepContext& context) {
   return LayerNormNode::apply(
       x_BTC, weight.tensor(), bias.tensor(), eps, LayerNormNode::Use{&weight, &bias, &context});
+}
+
+at::Tensor rms_norm(const at::Tensor& x_BTC,
+                    const Param& weight,
+                    double eps,
+                    StepContext& context) {
+  return RmsNormNode::apply(x_BTC, weight.tensor(), eps, RmsNormNode::Use{&weight, &context});
 }
 
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context) {
