@@ -325,19 +325,22 @@ function(tessera_script_tests folder)
   endforeach()
 endfunction()
 
-# tessera_body_tests(FOLDER NAME LABELS ... [FILTER tests of GoogleTest]): the tests of a folder once more for each body of
-# the kernels; one that this CPU does not have is skipped, and the one that all other entries run with.
+# tessera_body_tests(FOLDER NAME LABELS ... [FILTER tests of GoogleTest] [TIMEOUT seconds]): the tests of a folder once more
+# for each body of the kernels; one that this CPU does not have is skipped, and the one that all other entries run with.
 function(tessera_body_tests folder name)
-  cmake_parse_arguments(BODY "" "FILTER" "LABELS" ${ARGN})
+  cmake_parse_arguments(BODY "" "FILTER;TIMEOUT" "LABELS" ${ARGN})
   if(NOT BODY_FILTER)
     set(BODY_FILTER "*")
+  endif()
+  if(NOT BODY_TIMEOUT)
+    set(BODY_TIMEOUT 600)
   endif()
   foreach(body portable avx2 avx512 amx)
     set(entry bodies.${body}.${name})
     add_test(NAME ${entry}
              COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/support/with_body.sh ${body} $<TARGET_FILE:tessera_program>
                      $<TARGET_FILE:${folder}_test> --gtest_filter=${BODY_FILTER} --gtest_brief=1)
-    set_tests_properties(${entry} PROPERTIES LABELS "${BODY_LABELS}" TIMEOUT 1200 SKIP_RETURN_CODE 77
+    set_tests_properties(${entry} PROPERTIES LABELS "${BODY_LABELS}" TIMEOUT ${BODY_TIMEOUT} SKIP_RETURN_CODE 77
                                              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   endforeach()
 endfunction()
