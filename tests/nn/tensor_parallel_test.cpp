@@ -140,7 +140,8 @@ Layers attention_layer(double p) {
   };
 }
 
-// Projections keep the size of their input: scores of hundreds would make a softmax of the rounding.
+// Projections keep the size of their input: scores of hundreds would make a softmax of the
+// rounding.
 std::vector<Declared> attention_params(std::int64_t H, std::int64_t K) {
   return {{random({3, H, K, kC}, 3) / std::sqrt(kC), {"", "heads", "", "embed"}},
           {random({3, H, K}, 4), {"", "heads", ""}},
