@@ -28,9 +28,9 @@ for row in open(sys.argv[1]):
     rows.setdefault(name, []).append(json.loads(line))
 def median(name, key):
     return statistics.median(result[key] for result in rows[name])
-print("\n| | tokens/s | of 1 x 2 | bubble | simulated | MB of the largest rank |\n|---|---|---|---|---|---|")
+print("\n| | tokens/s | of 1 x 2 | bubble | simulated | with measured stages | MB of the largest rank |\n|---|---|---|---|---|---|---|")
 for name in rows:
-    bubble = [f"{100 * median(name, key):.1f} %" if key in rows[name][0] else "" for key in ("bubble", "bubble_simulated")]
+    bubble = [f"{100 * median(name, key):.1f} %" if key in rows[name][0] else "" for key in ("bubble", "bubble_simulated", "bubble_simulated_as_measured")]
     rate = median(name, "tokens_per_s")
-    print(f"| {name} | {rate:.0f} | {rate / median('1 x 2', 'tokens_per_s'):.2f} | {bubble[0]} | {bubble[1]} | {median(name, 'peak_mb'):.0f} |")
+    print(f"| {name} | {rate:.0f} | {rate / median('1 x 2', 'tokens_per_s'):.2f} | {' | '.join(bubble)} | {median(name, 'peak_mb'):.0f} |")
 SUMMARY

@@ -13,7 +13,9 @@
 // rank at its peak, MiB), wall_ms of all counted steps, saving included; with --save-every also
 // stall_ms of each save (what the steps waited for it) and drain_ms (the wait for the last one at
 // the end); with --pipeline bubble, the first stage's waits as a share of what it computed, and
-// bubble_simulated, what the schedule itself costs there.
+// bubble_simulated, what the schedule itself costs there, with stages that are as fast as each
+// other and
+// (_as_measured) with what each took.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -148,18 +150,33 @@ class Bubble {
     busy_s_ += report.forward_s + report.backward_s - report.receive_s;
     receive_s_ += report.receive_s;
   }
-  /// Members of the result; empty without a pipeline.
-  [[nodiscard]] std::string text() const {
+  /// Members of the result; empty without a pipeline. Every rank calls it.
+  [[nodiscard]] std::string text(tessera::comm::World& world) const {
     if (plan_.stages.stages == 1) return "";
+    const tessera::mesh::AxisSet stages = {tessera::mesh::Axis::Pp};
+    const std::vector<double> busy_s =
+        world.all_gather(world.group(stages), {busy_s_}, TESSERA_HERE("work of all stages"));
     const tessera::parallel::PipelineSize size{
         plan_.stages.stages, plan_.stages.chunks, static_cast<int>(plan_.accumulation)};
     // Gradients of inputs and of weights take about as long as a forward pass each.
-    const auto simulated = tessera::parallel::simulate(
-        tessera::parallel::all_actions(plan_.schedule, size), size, plan_.stages.placement, {});
-    const auto& first = simulated.stages.front();
-    return fmt::format(R"(, "bubble": {:.4f}, "bubble_simulated": {:.4f})",
-                       receive_s_ / busy_s_,
-                       (first.end - first.begin) / first.busy - 1);
+    std::vector<tessera::parallel::PassTimes> measured;
+    for (const double busy : busy_s)
+      measured.push_back({busy, busy, busy});
+    const auto waits = [&](std::span<const tessera::parallel::PassTimes> times) {
+      const auto& first =
+          tessera::parallel::simulate(tessera::parallel::all_actions(plan_.schedule, size),
+                                      size,
+                                      plan_.stages.placement,
+                                      times)
+              .stages.front();
+      return (first.end - first.begin) / first.busy - 1;
+    };
+    const std::vector<tessera::parallel::PassTimes> alike(1);
+    return fmt::format(
+        R"(, "bubble": {:.4f}, "bubble_simulated": {:.4f}, "bubble_simulated_as_measured": {:.4f})",
+        receive_s_ / busy_s_,
+        waits(alike),
+        waits(measured));
   }
 
  private:
@@ -204,6 +221,7 @@ int run(std::map<std::string, std::string> given) {
     saves.drain(*engine);
     const std::vector<double> peaks_mb = world.all_gather(
         world.everyone(), {resident_peak_mb()}, TESSERA_HERE("peaks of all ranks"));
+    const std::string waits = bubble.text(world);
     if (world.speaks()) {
       std::vector<double> sorted = ms;
       std::sort(sorted.begin(), sorted.end());
@@ -224,7 +242,7 @@ int run(std::map<std::string, std::string> given) {
           last.loss,
           1e3 * wall_s,
           saves.text(),
-          bubble.text());
+          waits);
       fmt::print(stderr, "{}\n", tessera::engine::breakdown_line(last));
     }
     engine->finish();

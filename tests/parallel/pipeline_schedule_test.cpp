@@ -94,6 +94,24 @@ TEST(PipelineCost, OfGpipeAnd1F1BIsTheClosedForm) {
 }
 
 /// bubble = (p - 1) / (v m) of the ideal time, where backward takes twice as long as forward.
+// The second of two stages takes `slow` times as long: it waits for one forward pass and never
+// again, and the first has one backward pass left when it is done.
+TEST(PipelineCost, OfAStageThatIsSlowerIsWhatTheOtherWaitsForIt) {
+  for (const int m : {1, 4, 16}) {
+    for (const double slow : {1.0, 1.5, 3.0}) {
+      const PipelineSchedule& gpipe = pipeline_schedules().get("gpipe");
+      const PipelineSize size{2, 1, m};
+      const std::vector<PassTimes> times = {{1, 1, 1}, {slow, slow, slow}};
+
+      const Simulation out = simulate(all_actions(gpipe, size), size, gpipe.placement, times);
+
+      const double whole = 1 + 3 * slow * m + 2;
+      EXPECT_DOUBLE_EQ(out.stages[0].end - out.stages[0].begin, whole);
+      EXPECT_DOUBLE_EQ(out.stages[1].end - out.stages[1].begin, 3 * slow * m);
+    }
+  }
+}
+
 TEST(PipelineCost, OfInterleavedIsTheClosedForm) {
   for_each_size("interleaved", [&](const PipelineSchedule& schedule, const PipelineSize& size) {
     const Simulation cost = priced(schedule, size);

@@ -267,21 +267,30 @@ Simulation simulate(const StageActions& stages,
                     const PipelineSize& size,
                     Placement placement,
                     const PassTimes& times) {
+  return simulate(stages, size, placement, {&times, 1});
+}
+
+Simulation simulate(const StageActions& stages,
+                    const PipelineSize& size,
+                    Placement placement,
+                    std::span<const PassTimes> times) {
+  TESSERA_ASSERT(times.size() == 1 || times.size() == stages.size());
   Simulation out;
   const auto p = static_cast<std::size_t>(size.stages);
   out.stages.resize(p);
   std::vector<double> now(p, 0.0);
   std::vector<int> kept(p, 0);
-  const auto cost = [&](Do kind) {
+  const auto cost = [&](std::size_t stage, Do kind) {
+    const PassTimes& time = times[times.size() == 1 ? 0 : stage];
     switch (kind) {
       case Do::Forward:
-        return times.forward;
+        return time.forward;
       case Do::Backward:
-        return times.inputs + times.weights;
+        return time.inputs + time.weights;
       case Do::BackwardInputs:
-        return times.inputs;
+        return time.inputs;
       case Do::BackwardWeights:
-        return times.weights;
+        return time.weights;
       default:
         return 0.0;
     }
@@ -293,8 +302,8 @@ Simulation simulate(const StageActions& stages,
     if (makes_gradients(action.kind)) --kept[s];
     now[s] = std::max(now[s], earliest);
     if (of.busy == 0) of.begin = now[s];
-    now[s] += cost(action.kind);
-    of.busy += cost(action.kind);
+    now[s] += cost(s, action.kind);
+    of.busy += cost(s, action.kind);
     of.end = now[s];
     return now[s];
   };

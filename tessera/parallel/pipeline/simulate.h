@@ -45,7 +45,11 @@ struct Simulation {
   /// share of the ideal time.
   [[nodiscard]] double bubble() const;
 };
-/// The lists must be without fault.
+/// The lists must be without fault. `times`: one for all stages, or one for each.
+Simulation simulate(const StageActions& stages,
+                    const PipelineSize& size,
+                    Placement placement,
+                    std::span<const PassTimes> times);
 Simulation simulate(const StageActions& stages,
                     const PipelineSize& size,
                     Placement placement,
