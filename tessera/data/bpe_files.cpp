@@ -70,21 +70,24 @@ json parse(const std::string& path) {
   }
 }
 
+std::int32_t id_of(const std::string& token, const json& id, const std::string& path) {
+  if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
+      id.get<std::int64_t>() > kLargestId) {
+    refuse(path,
+           fmt::format("token \"{}\" has the id {}, which is no integer from 0 to {}",
+                       token,
+                       id.dump(),
+                       kLargestId));
+  }
+  return id.get<std::int32_t>();
+}
+
 Vocabulary vocabulary_of(const json& object, const std::string& path) {
   if (!object.is_object()) refuse(path, "the vocabulary is not an object {token: id}");
   Vocabulary vocabulary;
   vocabulary.reserve(object.size());
-  for (const auto& [token, id] : object.items()) {
-    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
-        id.get<std::int64_t>() > kLargestId) {
-      refuse(path,
-             fmt::format("token \"{}\" has the id {}, which is no integer from 0 to {}",
-                         token,
-                         id.dump(),
-                         kLargestId));
-    }
-    vocabulary.emplace(token, id.get<std::int32_t>());
-  }
+  for (const auto& [token, id] : object.items())
+    vocabulary.emplace(token, id_of(token, id, path));
   return vocabulary;
 }
 
@@ -218,8 +221,8 @@ BpeModel read_bpe_json(const std::string& path) {
     const json& part = root["model"];
     Vocabulary vocabulary = vocabulary_of(part.value("vocab", json()), path);
     for (const json& token : root.value("added_tokens", json::array())) {
-      vocabulary.emplace(token.at("content").get<std::string>(),
-                         token.at("id").get<std::int32_t>());
+      const auto content = token.at("content").get<std::string>();
+      vocabulary.emplace(content, id_of(content, token.at("id"), path));
     }
     BpeModel model = model_of(vocabulary, path);
     require_all_bytes(vocabulary, path);

@@ -298,7 +298,7 @@ TEST(Hostile, ManifestsAreRefused) {
        {file, leads("rank-00000.safetensors/..")},
        {file, leads("manifest.json")},
        {"a version of the format that this program does not read",
-        forged("\"version\": 1", "\"version\": 2")},
+        forged("\"version\": 2", "\"version\": 3")},
        {"expected a whole number", forged("\"step\": 2", "\"step\": -2")},
        {"unknown dtype", forged("\"dtype\": \"F32\"", "\"dtype\": \"F99\"")},
        {"a shape that overflows", forged("[4, 4]", "[4294967296, 4294967296]")},

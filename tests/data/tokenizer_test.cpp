@@ -246,6 +246,23 @@ TEST(TokenizerFromFolder, RefusesFilesThatDoNotFitTogether) {
   refused([](auto& v) { v.vocab = json::array(); }, "not an object");
 }
 
+// In the vocabulary it may be missing: then the added token gives it its id.
+TEST(TokenizerFromFolder, RefusesIdsOfAddedTokensThatAreNone) {
+  for (const json& id : {json(-1), json(2147483647), json(1e300), json("x"), json(nullptr)}) {
+    const Folder folder;
+    SmallVocabulary vocabulary;
+    vocabulary.vocab.erase("<|endoftext|>");
+    json root = vocabulary.as_tokenizer_json();
+    root["added_tokens"][0]["id"] = id;
+    folder.write("tokenizer.json", root.dump());
+
+    const Error error = error_of([&] { tokenizer_from_folder(folder.path()); });
+
+    EXPECT_EQ(error.kind(), Error::Kind::Format);
+    EXPECT_TRUE(contains(error.what(), "the id " + id.dump()));
+  }
+}
+
 TEST(TokenizerFromFolder, SaysWhatAFolderWithoutTokenizerLacks) {
   const Folder folder;
 
