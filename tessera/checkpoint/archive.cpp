@@ -5,12 +5,14 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/json_cursor.h"
+#include "tessera/checkpoint/node_parts.h"
 #include "tessera/checkpoint/safetensors_header.h"
 #include "tessera/checkpoint/two_threads.h"
 
@@ -88,10 +90,7 @@ std::pair<std::int64_t, std::int64_t> shared_span(const mesh::Piece& part,
 
 Archive::Archive(const fs::path& folder, std::vector<fs::path> parts)
     : folder_(folder), parts_(std::move(parts)) {
-  for (const fs::path& part : parts_)
-    require_same_manifest(folder_ / kManifestName, part / kManifestName);
-  Manifest manifest = read_manifest(folder / kManifestName);
-  check_cover(manifest, Error::Kind::Format, (folder / kManifestName).string());
+  Manifest manifest = open_manifest();
   meta_ = std::move(manifest.meta);
   headers_ = std::move(manifest.headers);
   for (auto& tensor : manifest.tensors) {
@@ -103,6 +102,71 @@ Archive::Archive(const fs::path& folder, std::vector<fs::path> parts)
       mine.pieces.push_back({std::move(stored), std::move(verified)});
     }
   }
+}
+
+/// The checkpoint's own, or that of all parts of it that are here.
+Manifest Archive::open_manifest() {
+  std::error_code failed;
+  const fs::path path = folder_ / kManifestName;
+  if (!fs::exists(fs::symlink_status(path, failed)) && !node_parts_in(folder_).empty()) {
+    std::vector<fs::path> folders = {folder_};
+    folders.insert(folders.end(), parts_.begin(), parts_.end());
+    JoinedParts joined = join_node_parts(folders);
+    missing_ = std::move(joined.missing);
+    part_ = joined.manifest.part;
+    check_cover(joined.manifest, Error::Kind::Format, folder_.string(), !missing_.empty());
+    return std::move(joined.manifest);
+  }
+  for (const fs::path& part : parts_)
+    require_same_manifest(path, part / kManifestName);
+  Manifest manifest = read_manifest(path);
+  TESSERA_REQUIRE(!manifest.part,
+                  Format,
+                  fmt::format("{}: it is of a part under the name of the whole", path.string()),
+                  "");
+  check_cover(manifest, Error::Kind::Format, path.string());
+  return manifest;
+}
+
+std::string Archive::missing_parts() const {
+  if (missing_.empty()) return "";
+  std::vector<std::string> names;
+  constexpr std::size_t kShown = 8;
+  for (std::size_t i = 0; i < std::min(missing_.size(), kShown); ++i)
+    names.push_back(node_part_name(missing_[i]));
+  if (missing_.size() > kShown) names.emplace_back("...");
+  return fmt::format("{} of its {} parts, with their shards, are not here: {}",
+                     missing_.size(),
+                     part_->nodes,
+                     fmt::join(names, ", "));
+}
+
+void Archive::require_whole() const {
+  TESSERA_REQUIRE(missing_.empty(),
+                  Format,
+                  fmt::format("{}: {}", folder_.string(), missing_parts()),
+                  kJoinParts);
+}
+
+/// Pieces share no element, so that counting them is enough.
+void Archive::require_here(const std::string& name,
+                           const Tensor& tensor,
+                           const mesh::Piece& want) const {
+  std::int64_t here = 0;
+  for (const Piece& piece : tensor.pieces) {
+    SharedRuns runs(piece.stored.piece, want);
+    while (const auto run = runs.next())
+      here += run->count;
+  }
+  TESSERA_REQUIRE(here == want.end - want.begin,
+                  Format,
+                  fmt::format("{}: of tensor {} {} of {} elements that are wanted are here; {}",
+                              folder_.string(),
+                              JsonCursor::shown(name),
+                              here,
+                              want.end - want.begin,
+                              missing_parts()),
+                  kJoinParts);
 }
 
 fs::path Archive::find(const std::string& file) const {
@@ -233,6 +297,7 @@ void Archive::read(const std::string& name,
                    DType to,
                    std::byte* out) const {
   const Tensor& tensor = tensors_.find(name)->second;
+  if (!missing_.empty()) require_here(name, tensor, want);
   for (const Piece& piece : tensor.pieces) {
     if (touch(piece.stored.piece, want)) visit(name, tensor, piece, false, &want, to, out);
   }

@@ -20,9 +20,10 @@
 
 namespace tessera::checkpoint {
 
-/// Reads pieces of tensors out of a complete checkpoint. Errors are Error{Format} with file, tensor
-/// and place, without a remedy: whoever holds the folder knows which older one to offer. Memory:
-/// the headers, and a MiB for each thread that reads. Threads: const methods from any thread.
+/// Reads pieces of tensors out of a complete checkpoint, or out of the parts of one that are here.
+/// Errors are Error{Format} with file, tensor and place, without a remedy: whoever holds the folder
+/// knows which older one to offer. Memory: the headers, and a MiB for each thread that reads.
+/// Threads: const methods from any thread.
 class Archive {
  public:
   struct Piece {
@@ -35,14 +36,21 @@ class Archive {
     std::vector<Piece> pieces;
   };
 
-  /// `parts`: other folders that hold shards of the same checkpoint, as disks that no rank shares
-  /// do. Error{Format} if one of them has the manifest of another.
+  /// `parts`: other folders that hold shards of the same checkpoint, or nodes' parts of it.
+  /// Error{Format} if one of them is of another.
   explicit Archive(const std::filesystem::path& folder,
                    std::vector<std::filesystem::path> parts = {});
   [[nodiscard]] const Meta& meta() const { return meta_; }
   [[nodiscard]] const std::map<std::string, Tensor, std::less<>>& tensors() const {
     return tensors_;
   }
+
+  /// Of the save whose parts these are; 0 where the checkpoint is in one.
+  [[nodiscard]] std::uint64_t save_id() const { return part_ ? part_->save : 0; }
+  /// Which parts are not here, in words; empty where all are.
+  [[nodiscard]] std::string missing_parts() const;
+  /// Error{Format} where some are missing.
+  void require_whole() const;
 
   /// Fills `out` with the elements of `want` as dtype `to`. Every block that is touched is
   /// verified, once.
@@ -83,15 +91,24 @@ class Archive {
              std::byte* out) const;
 
   [[nodiscard]] std::filesystem::path find(const std::string& file) const;
+  Manifest open_manifest();
+  void require_here(const std::string& name, const Tensor& tensor, const mesh::Piece& want) const;
 
   std::filesystem::path folder_;
   std::vector<std::filesystem::path> parts_;
   Meta meta_;
+  std::optional<NodePart> part_;
+  std::vector<int> missing_;  ///< parts of nodes
   std::map<std::string, Tensor, std::less<>> tensors_;
   std::map<std::string, std::uint64_t, std::less<>> headers_;  ///< as in Manifest
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::unique_ptr<Shard>> shards_;
 };
+
+/// What to do where a part of a node is missing.
+inline constexpr const char* kJoinParts =
+    "go on with the hosts and the layout that saved it, put the files of all hosts' folders into "
+    "one, or join them: tessera checkpoint merge PART PART DST";
 
 /// The newest checkpoint beside `damaged` that is older than it and whose every checksum holds.
 /// Reads all of its bytes.

@@ -69,12 +69,16 @@ BackgroundSave::BackgroundSave(Storage& storage,
       memory_(std::move(memory)),
       ranks_(std::move(ranks)),
       then_(std::move(then)) {
-  together(
-      ranks_,
-      [&] {
-        if (ranks_.rank == 0) saver_.prepare();
-      },
-      [&] { saver_.discard(); });
+  const auto phase = [&](void (Saver::*work)()) {
+    together(
+        ranks_,
+        [&] {
+          if (ranks_.leads()) (saver_.*work)();
+        },
+        [&] { saver_.discard(); });
+  };
+  if (ranks_.nodes > 1) phase(&Saver::clear);
+  phase(&Saver::prepare);
   worker_.start([this] { saver_.write_shard(&stop_, &live_); });
 }
 
@@ -109,7 +113,9 @@ void BackgroundSave::advance(Standing anywhere) {
   if (anywhere.failed) {
     settled_ = true;  // the rest is to say so, which finish() does
   } else if (phase_ == Phase::Writing) {
-    publish();
+    publish(0);
+  } else if (publishing_ + 1 < saver_.phases()) {
+    publish(publishing_ + 1);
   } else {
     phase_ = Phase::Done;
     settled_ = true;
@@ -119,9 +125,13 @@ void BackgroundSave::advance(Standing anywhere) {
 BackgroundSave::Outcome BackgroundSave::finish() {
   if (phase_ == Phase::Writing) {
     join_phase();
-    publish();
+    publish(0);
   }
-  if (phase_ == Phase::Publishing) join_phase();
+  while (phase_ == Phase::Publishing) {
+    join_phase();
+    if (publishing_ + 1 == saver_.phases()) break;
+    publish(publishing_ + 1);
+  }
   phase_ = Phase::Done;
   settled_ = true;
   return {saver_.folder(), then_failed_};
@@ -142,14 +152,15 @@ void BackgroundSave::join_phase() {
       [&] { saver_.discard(); });
 }
 
-void BackgroundSave::publish() {
+void BackgroundSave::publish(int phase) {
   worker_.wait();
   let_go();
   phase_ = Phase::Publishing;
-  if (ranks_.rank != 0) return;
-  worker_.start([this] {
-    saver_.publish();
-    if (then_) then_failed_ = caught(then_);
+  publishing_ = phase;
+  if (!ranks_.leads()) return;
+  worker_.start([this, phase] {
+    saver_.publish(phase);
+    if (then_ && phase + 1 == saver_.phases()) then_failed_ = caught(then_);
   });
 }
 

@@ -33,8 +33,8 @@ class Worker {
 };
 
 /// One save under way on one rank. Writes the same bytes as save(), in phases that begin only once
-/// every rank is known to have ended the one before: all ranks write, then rank 0 publishes. To
-/// know it, each rank adds its standing() to a reduction that it makes anyhow (once a step, say)
+/// every rank is known to have ended the one before: all ranks write, then those that lead publish.
+/// To know it, each rank adds its standing() to a reduction that it makes anyhow (once a step, say)
 /// and gives the result to advance(). Until the publication nothing has a name that list() finds; a
 /// process that ends before it leaves only a temporary folder.
 ///
@@ -47,13 +47,13 @@ class BackgroundSave {
   };
   struct Outcome {
     std::filesystem::path folder;
-    std::optional<Error> then;  ///< what `then` threw; on rank 0
+    std::optional<Error> then;  ///< what `then` threw; on the ranks that lead
   };
 
   /// Collective. The pieces lie in `memory`, which is let go on the rank's thread once they are
-  /// written or copied; before they change say so to before_change(). `then` runs on rank 0's
-  /// worker after the publication (pruning, say). Every rank throws the same Error{Io} where the
-  /// temporary folder cannot be made.
+  /// written or copied; before they change say so to before_change(). `then` runs on the workers of
+  /// the ranks that lead, after the publication (pruning, say). Every rank throws the same
+  /// Error{Io} where the temporary folder cannot be made.
   BackgroundSave(Storage& storage,
                  const std::filesystem::path& root,
                  Meta meta,
@@ -85,7 +85,7 @@ class BackgroundSave {
   enum class Phase { Writing, Publishing, Done };
   void let_go();
   void join_phase();
-  void publish();
+  void publish(int phase);
 
   LiveBytes live_;
   Saver saver_;
@@ -94,6 +94,7 @@ class BackgroundSave {
   std::function<void()> then_;
   std::optional<Error> then_failed_;
   Phase phase_ = Phase::Writing;
+  int publishing_ = 0;  ///< which of the saver's phases
   bool settled_ = false;
   std::atomic<bool> stop_{false};
   Worker worker_;  ///< last: it reads the others

@@ -88,6 +88,14 @@ bool Checkpoint::has(std::string_view name) const {
   return by_name_.count(name) > 0;
 }
 
+void Checkpoint::require_whole() const {
+  if (stored_) stored_->require_whole();
+}
+
+std::uint64_t Checkpoint::save_id() const {
+  return stored_ ? stored_->save_id() : 0;
+}
+
 void Checkpoint::read(const std::string& name,
                       const mesh::Piece& want,
                       DType to,
@@ -99,6 +107,13 @@ void Checkpoint::read(const std::string& name,
 void Checkpoint::check(const PieceBytes& want) const {
   const auto at = by_name_.find(want.name);
   if (at == by_name_.end()) {
+    const std::string missing = stored_ ? stored_->missing_parts() : "";
+    TESSERA_REQUIRE(
+        missing.empty(),
+        Format,
+        fmt::format(
+            "{} has no tensor {}; {}", folder_.string(), JsonCursor::shown(want.name), missing),
+        kJoinParts);
     std::vector<std::string> names;
     for (const auto& tensor : tensors_)
       names.push_back(tensor.name);
@@ -161,6 +176,7 @@ void Checkpoint::verify() const {
 }
 
 std::vector<std::string> Checkpoint::digest() const {
+  require_whole();
   std::vector<std::string> lines;
   std::vector<std::byte> buffer;
   for (const auto& tensor : tensors_) {

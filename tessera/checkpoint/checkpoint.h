@@ -46,12 +46,19 @@ struct Ranks {
   std::function<void()> barrier = [] {};
   /// True if any rank says true; the same on all.
   std::function<bool(bool)> any = [](bool mine) { return mine; };
+  /// More than one node: hosts whose folders are not the same, so that each keeps a part of a
+  /// checkpoint. Ranks of one node share its folder; `local_rank` counts them.
+  int node = 0, nodes = 1, local_rank = 0;
+  /// Whether this rank makes, publishes and removes folders.
+  [[nodiscard]] bool leads() const { return nodes == 1 ? rank == 0 : local_rank == 0; }
 };
 
 /// Writes `root`/step-NNNNNNNN: every rank its own shard file under a temporary folder, synced;
 /// rank 0 then collects the ranks' manifests, syncs, renames and updates `latest`. Every piece is
 /// written once. On failure nothing of the previous checkpoints is touched, the temporary folder is
 /// removed and all ranks throw the same Error{Io}.
+/// Of several nodes each writes its part under its own `root`, and none is renamed before all are
+/// written.
 std::filesystem::path save(const std::filesystem::path& root,
                            const Meta& meta,
                            std::span<const PieceBytes> pieces,
@@ -92,6 +99,11 @@ class Checkpoint {
              std::shared_ptr<const Source> source);
   [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
   [[nodiscard]] bool has(std::string_view name) const;
+  /// Error{Format} naming the parts that are not here, if it is of nodes that share no disk. What
+  /// is here can be read without them.
+  void require_whole() const;
+  /// The same in all parts of one save; 0 where a checkpoint is no part.
+  [[nodiscard]] std::uint64_t save_id() const;
   /// Reads what `pieces` ask for, whatever layout wrote it; each byte read is covered by a verified
   /// checksum. Converts between float dtypes where they differ. Error{Format} names file and tensor
   /// for damage, or the tensor that is missing or of another shape.
@@ -125,6 +137,8 @@ std::string digest_line(std::string_view tensor,
                         const std::vector<std::int64_t>& shape,
                         std::uint64_t xxh3);
 
+/// Whether `folder` is a complete checkpoint of ours, or a node's part of one.
+bool is_checkpoint(const std::filesystem::path& folder);
 /// Complete checkpoints under `root` (a run's `checkpoints/`), oldest first. `latest` is only a
 /// hint and not consulted.
 std::vector<std::filesystem::path> list(const std::filesystem::path& root);

@@ -41,6 +41,15 @@ std::string broadcast(const Ranks& ranks, int root, const std::string& text) {
   return out;
 }
 
+std::uint64_t largest(const Ranks& ranks, std::optional<std::uint64_t> mine, int bits) {
+  std::uint64_t out = 0;
+  for (int bit = bits; bit-- > 0;) {
+    const bool as_large = mine && ((*mine ^ out) >> bit) == 1U;  // so far equal, and has this bit
+    if (ranks.any(as_large)) out |= std::uint64_t{1} << bit;
+  }
+  return out;
+}
+
 std::optional<Error> caught(const std::function<void()>& work) {
   try {
     work();

@@ -18,6 +18,9 @@ std::uint64_t broadcast(const Ranks& ranks, int root, std::uint64_t value, int b
 /// Rank `root`'s text, at most 1,000 bytes of it. Cost: one any() a bit; for failures only.
 std::string broadcast(const Ranks& ranks, int root, const std::string& text);
 
+/// The largest of the ranks' numbers of so many bits; 0 where none has one. Cost: one any() a bit.
+std::uint64_t largest(const Ranks& ranks, std::optional<std::uint64_t> mine, int bits);
+
 /// What `work` throws, as an Error.
 std::optional<Error> caught(const std::function<void()>& work);
 

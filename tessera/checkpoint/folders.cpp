@@ -17,6 +17,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/node_parts.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -71,11 +72,6 @@ bool alive(std::int64_t pid) {
          (::kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM) && !is_zombie(pid);
 }
 
-bool is_complete(const fs::path& folder) {
-  std::error_code failed;
-  return fs::exists(folder / kManifestName, failed);
-}
-
 }  // namespace
 
 std::string step_name(std::int64_t step) {
@@ -88,6 +84,9 @@ std::string temp_name(std::int64_t step, std::int64_t pid) {
   return fmt::format("{}{:08}-{}", kTemp, step, pid);
 }
 
+std::string node_temp_name(std::int64_t step, int node, std::int64_t pid) {
+  return fmt::format("{}{:08}-node-{:05}-{}", kTemp, step, node, pid);
+}
 std::string draft_name(const std::string& name, std::int64_t pid) {
   return fmt::format(".tmp-{}-{}", name, pid);
 }
@@ -100,11 +99,16 @@ std::optional<std::int64_t> step_of(const fs::path& folder) {
   return std::nullopt;
 }
 
+bool is_checkpoint(const fs::path& folder) {
+  std::error_code failed;
+  return fs::exists(folder / kManifestName, failed) || !node_parts_in(folder).empty();
+}
+
 std::vector<fs::path> list(const fs::path& root) {
   std::map<std::int64_t, fs::path> by_step;
   for (const fs::path& folder : entries(root)) {
     const auto step = step_of(folder);
-    if (!step || !is_complete(folder)) continue;
+    if (!step || !is_checkpoint(folder)) continue;
     const bool replaced = folder.filename().string().starts_with(kReplaced);
     if (!replaced || by_step.count(*step) == 0) by_step[*step] = folder;
   }
@@ -126,7 +130,7 @@ void tidy(Storage& storage, const fs::path& root) {
     const bool replaced = folder.filename().string().starts_with(kReplaced) && step_of(folder);
     if (!replaced) continue;
     const fs::path successor = root / step_name(*step_of(folder));
-    if (is_complete(successor)) {
+    if (is_checkpoint(successor)) {
       storage.remove(folder);
     } else if (!fs::exists(successor)) {
       storage.rename(folder, successor);

@@ -18,6 +18,8 @@ std::string replaced_name(std::int64_t step);
 /// ".tmp-step-00000120-4711": of a save or removal by process 4711.
 std::string temp_name(std::int64_t step, std::int64_t pid);
 
+/// ".tmp-step-00000120-node-00001-4711": of a node's part of a save whose rank 0 is process 4711.
+std::string node_temp_name(std::int64_t step, int node, std::int64_t pid);
 /// ".tmp-NAME-4711": of process 4711, which writes NAME.
 std::string draft_name(const std::string& name, std::int64_t pid);
 

@@ -119,6 +119,12 @@ std::int64_t product(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
+/// What repeated() says, and the boxes of the pieces if that is nothing.
+std::optional<std::string> disjoint(std::span<const Piece> pieces, std::vector<Box>& boxes) {
+  if (auto twice = as_boxes(pieces, boxes)) return twice;
+  return overlap(boxes);
+}
+
 }  // namespace
 
 std::string box_text(const Box& box) {
@@ -151,14 +157,18 @@ std::optional<std::string> misplaced(const Shape& shape, const Piece& piece) {
 
 std::optional<std::string> uncovered(const Shape& shape, std::span<const Piece> pieces) {
   std::vector<Box> boxes;
-  if (auto twice = as_boxes(pieces, boxes)) return twice;
-  if (auto shared = overlap(boxes)) return shared;
+  if (auto wrong = disjoint(pieces, boxes)) return wrong;
   // Disjoint boxes inside of the tensor: their sum cannot overflow.
   std::int64_t held = 0;
   for (const auto& box : boxes)
     held += box.numel();
   if (held == product(shape)) return std::nullopt;
   return fmt::format("its pieces hold {} of {} elements", held, product(shape));
+}
+
+std::optional<std::string> repeated(std::span<const Piece> pieces) {
+  std::vector<Box> boxes;
+  return disjoint(pieces, boxes);
 }
 
 std::int64_t first_index(const Shape& shape, const Piece& piece) {

@@ -28,6 +28,9 @@ std::optional<std::string> misplaced(const Shape& shape, const mesh::Piece& piec
 /// boxes that differ.
 std::optional<std::string> uncovered(const Shape& shape, std::span<const mesh::Piece> pieces);
 
+/// What is wrong if two of `pieces` (each in place) hold the same element.
+std::optional<std::string> repeated(std::span<const mesh::Piece> pieces);
+
 /// Row-major index, in the whole tensor, of a piece's first element.
 std::int64_t first_index(const Shape& shape, const mesh::Piece& piece);
 

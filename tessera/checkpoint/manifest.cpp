@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -70,6 +71,13 @@ std::string dump_tensor(const StoredTensor& tensor) {
                      fmt::join(pieces, ",\n  "));
 }
 
+std::string dump_part(const NodePart& part) {
+  return fmt::format("\"part\": {{\"node\": {}, \"nodes\": {}, \"save\": \"{}\"}},\n",
+                     part.node,
+                     part.nodes,
+                     files::hex64(part.save));
+}
+
 /// Reads a manifest member by member; every complaint names the file.
 class Reader {
  public:
@@ -102,6 +110,8 @@ class Reader {
       meta.config = tree();
     } else if (key == "extra") {
       meta.extra = tree();
+    } else if (key == "part" && version_ > kVersionWithoutHeaders) {
+      manifest_.part = part();
     } else if (key == "tensors") {
       has_tensors_ = true;
       json_.array([&] { manifest_.tensors.push_back(tensor()); });
@@ -119,6 +129,30 @@ class Reader {
   }
 
   json::Value tree() { return json::parse_strict(json_.raw(kMaxTreeBytes), json_.source()); }
+
+  NodePart part() {
+    constexpr std::int64_t kMostNodes = 99'999;
+    NodePart out;
+    std::int64_t node = -1, nodes = -1;
+    bool has_save = false;
+    json_.object([&](const std::string& key) {
+      if (key == "node") {
+        node = json_.count();
+      } else if (key == "nodes") {
+        nodes = json_.count();
+      } else if (key == "save") {
+        out.save = checksum();
+        has_save = true;
+      } else {
+        json_.fail("unknown key " + JsonCursor::shown(key));
+      }
+    });
+    if (!has_save || node < 0 || nodes < 2 || nodes > kMostNodes || node >= nodes)
+      json_.fail("a part that is none: expected node, nodes (2 or more) and save");
+    out.node = static_cast<int>(node);
+    out.nodes = static_cast<int>(nodes);
+    return out;
+  }
 
   StoredTensor tensor() {
     StoredTensor out;
@@ -292,7 +326,7 @@ std::string dump(const Manifest& manifest) {
   const std::string body = fmt::format(
       "{{\n\"format\": \"{}\",\n\"version\": {},\n\"step\": {},\n\"samples\": {},\n\"tokens\": "
       "{},\n"
-      "\"config\": {},\n\"extra\": {},\n\"tensors\": [\n{}\n],\n\"headers\": {{\n{}\n}},\n",
+      "\"config\": {},\n\"extra\": {},\n{}\"tensors\": [\n{}\n],\n\"headers\": {{\n{}\n}},\n",
       kFormat,
       kVersion,
       meta.step,
@@ -300,6 +334,7 @@ std::string dump(const Manifest& manifest) {
       meta.tokens,
       config,
       extra,
+      manifest.part ? dump_part(*manifest.part) : "",
       fmt::join(tensors, ",\n"),
       fmt::join(headers, ",\n"));
   return fmt::format("{}{}{}{}", body, kSealBegin, seal_of(body), kSealEnd);
@@ -323,12 +358,41 @@ Manifest read_manifest(const fs::path& path) {
   }
 }
 
-void check_cover(const Manifest& manifest, Error::Kind kind, const std::string& where) {
+void ManifestJoiner::add(Manifest part, Error::Kind kind, const std::string& where) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(kind, fmt::format("{}: {}", where, what));
+  };
+  for (const auto& [file, sum] : part.headers) {
+    if (!headers_.emplace(file, sum).second) refuse(file + " stands in another part too");
+  }
+  for (StoredTensor& tensor : part.tensors) {
+    const auto [at, fresh] = tensors_.try_emplace(tensor.name, tensor);
+    if (fresh) continue;
+    StoredTensor& known = at->second;
+    if (known.dtype != tensor.dtype || known.shape != tensor.shape)
+      refuse(fmt::format("tensor {} has another shape or dtype than in another part",
+                         JsonCursor::shown(tensor.name)));
+    std::move(tensor.pieces.begin(), tensor.pieces.end(), std::back_inserter(known.pieces));
+  }
+}
+
+void ManifestJoiner::finish(Manifest& out) {
+  out.tensors.clear();
+  for (auto& [name, tensor] : tensors_)
+    out.tensors.push_back(std::move(tensor));
+  tensors_.clear();
+  out.headers = std::exchange(headers_, {});
+}
+
+void check_cover(const Manifest& manifest,
+                 Error::Kind kind,
+                 const std::string& where,
+                 bool parts_missing) {
   for (const auto& tensor : manifest.tensors) {
     std::vector<mesh::Piece> pieces;
     for (const auto& stored : tensor.pieces)
       pieces.push_back(stored.piece);
-    if (const auto wrong = uncovered(tensor.shape, pieces)) {
+    if (const auto wrong = parts_missing ? repeated(pieces) : uncovered(tensor.shape, pieces)) {
       throw Error(kind,
                   fmt::format("{}: tensor {}: {}", where, JsonCursor::shown(tensor.name), *wrong));
     }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,13 +37,33 @@ struct StoredTensor {
   std::vector<StoredPiece> pieces;
 };
 
-/// Of a checkpoint, or (while it is being saved) of what one rank wrote.
+/// Of a checkpoint that lies in parts, on disks of nodes that do not share them.
+struct NodePart {
+  int node = 0, nodes = 2;
+  std::uint64_t save = 0;  ///< the same in all parts of one save, and in no other's
+};
+
+/// Of a checkpoint, of a node's part of it, or (while it is being saved) of what one rank wrote.
 struct Manifest {
   Meta meta;
   std::vector<StoredTensor> tensors;  ///< by name
   /// xxh3 of each shard's header (its length and its JSON), by file; the files of all pieces are
   /// among them. Empty where the manifest is of version 1, which had none.
   std::map<std::string, std::uint64_t, std::less<>> headers;
+  std::optional<NodePart> part;
+};
+
+/// Makes one manifest of several: the pieces of all of them, and their headers.
+class ManifestJoiner {
+ public:
+  /// Error{kind}, which begins with `where`, if `part` contradicts those before it.
+  void add(Manifest part, Error::Kind kind, const std::string& where);
+  /// Puts the tensors and headers into `out`, and forgets them.
+  void finish(Manifest& out);
+
+ private:
+  std::map<std::string, StoredTensor> tensors_;
+  std::map<std::string, std::uint64_t, std::less<>> headers_;
 };
 
 inline constexpr const char* kManifestName = "manifest.json";
@@ -57,7 +78,11 @@ std::string dump(const Manifest& manifest);
 /// shapes, pieces in place. Error{Format} with file and field. Costs memory in proportion to the
 /// file, which is at most 1 GiB.
 Manifest read_manifest(const std::filesystem::path& path);
-/// Error{kind} naming the tensor whose pieces do not hold each element exactly once.
-void check_cover(const Manifest& manifest, Error::Kind kind, const std::string& where);
+/// Error{kind} naming the tensor whose pieces do not hold each element exactly once; with `parts`
+/// missing, more than once.
+void check_cover(const Manifest& manifest,
+                 Error::Kind kind,
+                 const std::string& where,
+                 bool parts_missing = false);
 
 }  // namespace tessera::checkpoint

@@ -15,6 +15,7 @@ class Parts final : public Source {
  public:
   Parts(const std::filesystem::path& folder, std::vector<std::filesystem::path> others)
       : archive_(folder, std::move(others)) {
+    archive_.require_whole();
     archive_.check_files();
   }
   [[nodiscard]] const Archive& archive() const { return archive_; }

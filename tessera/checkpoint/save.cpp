@@ -13,17 +13,24 @@ fs::path save(Storage& storage,
               std::span<const PieceBytes> pieces,
               const Ranks& ranks) {
   Saver saver(storage, root, meta, {pieces.begin(), pieces.end()}, ranks);
-  const bool first = ranks.rank == 0;
+  const bool leads = ranks.leads();
   const auto phase = [&](const std::function<void()>& work) {
     together(ranks, work, [&] { saver.discard(); });
   };
+  if (ranks.nodes > 1) {
+    phase([&] {
+      if (leads) saver.clear();
+    });
+  }
   phase([&] {
-    if (first) saver.prepare();
+    if (leads) saver.prepare();
   });
   phase([&] { saver.write_shard(); });
-  phase([&] {
-    if (first) saver.publish();
-  });
+  for (int i = 0; i < saver.phases(); ++i) {
+    phase([&] {
+      if (leads) saver.publish(i);
+    });
+  }
   return saver.folder();
 }
 

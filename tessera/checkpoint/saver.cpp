@@ -2,6 +2,8 @@
 #include "tessera/checkpoint/saver.h"
 
 #include <algorithm>
+#include <chrono>
+#include <random>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/consensus.h"
 #include "tessera/checkpoint/folders.h"
+#include "tessera/checkpoint/node_parts.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -23,6 +26,16 @@ namespace fs = std::filesystem;
 /// Bytes that are hashed and written in one go: they stay in the cache in between.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr int kPidBits = 22;  // the kernel's PID_MAX_LIMIT
+constexpr int kIdBits = 64;
+
+/// No other save's, and larger than those of earlier ones: the time in ns, its last bits by chance.
+std::uint64_t new_id() {
+  constexpr std::uint64_t kChance = 0x3FF;
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  std::random_device device;
+  return (static_cast<std::uint64_t>(now.count()) & ~kChance) | (device() & kChance);
+}
 
 void check(const PieceBytes& bytes) {
   const auto refuse = [&](const std::string& what) {
@@ -86,9 +99,16 @@ Saver::Saver(
       pieces_(std::move(pieces)),
       rank_(ranks.rank),
       size_(ranks.size),
-      final_(root_ / step_name(meta_.step)) {
+      node_(ranks.node),
+      nodes_(ranks.nodes),
+      leads_(ranks.leads()),
+      final_(root_ / step_name(meta_.step)),
+      aside_(root_ / replaced_name(meta_.step)) {
   const auto pid = broadcast(ranks, 0, static_cast<std::uint64_t>(::getpid()), kPidBits);
-  temp_ = root_ / temp_name(meta_.step, static_cast<std::int64_t>(pid));
+  const auto owner = static_cast<std::int64_t>(pid);
+  temp_ = root_ /
+          (nodes_ == 1 ? temp_name(meta_.step, owner) : node_temp_name(meta_.step, node_, owner));
+  if (nodes_ > 1) save_ = broadcast(ranks, 0, new_id(), kIdBits);
 }
 
 std::vector<Saver::Entry> Saver::join_neighbours(const std::vector<PieceBytes>& pieces) {
@@ -118,10 +138,14 @@ std::vector<Saver::Entry> Saver::join_neighbours(const std::vector<PieceBytes>& 
   return entries;
 }
 
-void Saver::prepare() {
-  TESSERA_ASSERT(meta_.step >= 0 && meta_.samples >= 0 && meta_.tokens >= 0);
+void Saver::clear() {
   make_folders(root_);
   tidy(storage_, root_);
+}
+
+void Saver::prepare() {
+  TESSERA_ASSERT(meta_.step >= 0 && meta_.samples >= 0 && meta_.tokens >= 0);
+  if (nodes_ == 1) clear();
   storage_.make_folder(temp_);
 }
 
@@ -225,43 +249,97 @@ void Saver::write_text(const fs::path& path, const std::string& text) {
   output->sync();
 }
 
-/// All ranks' parts as one manifest, proven complete.
-Manifest Saver::collect() const {
-  std::map<std::string, StoredTensor> tensors;
-  Manifest manifest{meta_, {}, {}};
+/// The ranks whose shards lie in the temporary folder.
+std::vector<int> Saver::ranks_here() const {
+  std::vector<int> out;
   for (int rank = 0; rank < size_; ++rank) {
-    Manifest part = read_manifest(temp_ / part_name(rank));
-    manifest.headers.merge(part.headers);
-    for (auto& tensor : part.tensors) {
-      const auto [at, fresh] = tensors.try_emplace(tensor.name, tensor);
-      if (fresh) continue;
-      StoredTensor& known = at->second;
-      TESSERA_REQUIRE(
-          known.dtype == tensor.dtype && known.shape == tensor.shape,
-          Bug,
-          fmt::format("saving tensor \"{}\": ranks disagree about its shape or dtype", tensor.name),
-          "");
-      std::move(tensor.pieces.begin(), tensor.pieces.end(), std::back_inserter(known.pieces));
-    }
+    if (nodes_ == 1 || fs::exists(temp_ / part_name(rank))) out.push_back(rank);
   }
-  for (auto& [name, tensor] : tensors)
-    manifest.tensors.push_back(std::move(tensor));
-  check_cover(manifest, Error::Kind::Bug, "saving " + final_.string());
+  return out;
+}
+
+/// Their parts as one manifest, proven complete as far as one node can.
+Manifest Saver::collect() const {
+  ManifestJoiner joiner;
+  const std::string where = "saving " + final_.string();
+  for (const int rank : ranks_here())
+    joiner.add(read_manifest(temp_ / part_name(rank)), Error::Kind::Bug, where);
+  Manifest manifest;
+  manifest.meta = meta_;
+  if (nodes_ > 1) manifest.part = NodePart{.node = node_, .nodes = nodes_, .save = save_};
+  joiner.finish(manifest);
+  check_cover(manifest, Error::Kind::Bug, where, nodes_ > 1);
   return manifest;
 }
 
-void Saver::publish() {
-  write_text(temp_ / kManifestName, dump(collect()));
-  for (int rank = 0; rank < size_; ++rank)
+void Saver::publish(int phase) {
+  if (nodes_ == 1) {
+    write_manifest();
+    put_in_place();
+    storage_.sync_folder(root_);
+    return write_latest();
+  }
+  switch (phase) {
+    case 0:
+      return write_manifest();
+    case 1:
+      return put_part_in_place();
+    default:
+      return settle();
+  }
+}
+
+void Saver::write_manifest() {
+  write_text(temp_ / (nodes_ == 1 ? kManifestName : node_part_name(node_)), dump(collect()));
+  for (const int rank : ranks_here())
     storage_.remove(temp_ / part_name(rank));
   storage_.sync_folder(temp_);
-  put_in_place();
-  storage_.sync_folder(root_);
+}
+
+void Saver::write_latest() {
   try {
     storage_.write_atomic(root_ / "latest", final_.filename().string() + "\n");
   } catch (const Error& error) {
     log::warn(error.what());  // only a hint: the checkpoint itself stands
   }
+}
+
+/// An older part of this step stays until all nodes have the new one.
+void Saver::put_part_in_place() {
+  if (fs::exists(fs::symlink_status(final_))) {
+    refuse_shared_folder();
+    storage_.remove(aside_);
+    storage_.rename(final_, aside_);
+    moved_aside_ = true;
+  }
+  storage_.rename(temp_, final_);
+  in_place_ = true;
+  storage_.sync_folder(root_);
+}
+
+void Saver::refuse_shared_folder() const {
+  bool shared = false;
+  for (const fs::path& path : node_parts_in(final_)) {
+    try {
+      const auto part = read_manifest(path).part;
+      shared = shared || (part && part->save == save_);
+    } catch (const Error&) {
+      continue;  // damaged, and about to be replaced
+    }
+  }
+  TESSERA_REQUIRE(!shared,
+                  Io,
+                  fmt::format("another host has put its part into {}", final_.string()),
+                  "set checkpoint.use_node_local_storage to false where hosts share run.dir");
+}
+
+void Saver::settle() {
+  try {
+    if (moved_aside_) storage_.remove(aside_);
+  } catch (const Error& error) {
+    log::warn(error.what());  // the next save tries again
+  }
+  write_latest();
 }
 
 /// At every moment one complete checkpoint of this step has a name that list() finds.
@@ -272,18 +350,20 @@ void Saver::put_in_place() {
     storage_.sync_folder(root_);
     storage_.remove(temp_);
   } else {
-    const fs::path aside = root_ / replaced_name(meta_.step);
-    storage_.remove(aside);
-    storage_.rename(final_, aside);
+    storage_.remove(aside_);
+    storage_.rename(final_, aside_);
     storage_.rename(temp_, final_);
     storage_.sync_folder(root_);
-    storage_.remove(aside);
+    storage_.remove(aside_);
   }
 }
 
 void Saver::discard() const {
-  if (rank_ != 0) return;
+  if (!leads_) return;
   try {
+    if (in_place_) storage_.rename(final_, temp_);
+    if (moved_aside_) storage_.rename(aside_, final_);
+    if (in_place_ || moved_aside_) storage_.sync_folder(root_);
     storage_.remove(temp_);
   } catch (const Error& error) {
     log::warn(error.what());  // the failure that led here is the one to report

@@ -53,7 +53,9 @@ int verify(const fs::path& path, const Common& common) {
   for (const fs::path& folder : some_at(path)) {
     std::string verdict = "whole";
     try {
-      checkpoint::Checkpoint(folder).verify();
+      const checkpoint::Checkpoint opened(folder);
+      opened.verify();
+      opened.require_whole();
     } catch (const Error& error) {
       if (!first) first = error;
       verdict = error.what();
@@ -111,19 +113,18 @@ bool holds_shards(const fs::path& folder) {
 }
 
 /// A run's newest checkpoint, or one that lies in parts: of each its folder, the first with the
-/// manifest.
+/// manifest, or with that of a host's part.
 std::shared_ptr<const checkpoint::Checkpoint> open_parts(const std::vector<fs::path>& paths) {
-  if (paths.size() == 1 &&
-      (fs::exists(paths.front() / "manifest.json") || !holds_shards(paths.front())))
+  using checkpoint::is_checkpoint;
+  if (paths.size() == 1 && (is_checkpoint(paths.front()) || !holds_shards(paths.front())))
     return std::make_shared<const checkpoint::Checkpoint>(some_at(paths.front()).back());
   std::vector<fs::path> parts;
   for (const fs::path& path : paths) {
-    const bool whole = fs::exists(path / "manifest.json");
-    parts.push_back(whole || holds_shards(path) ? path : some_at(path).back());
-    if (fs::exists(parts.back() / "manifest.json") && !fs::exists(parts[0] / "manifest.json"))
+    parts.push_back(is_checkpoint(path) || holds_shards(path) ? path : some_at(path).back());
+    if (is_checkpoint(parts.back()) && !is_checkpoint(parts.front()))
       std::swap(parts.front(), parts.back());
   }
-  TESSERA_REQUIRE(fs::exists(parts.front() / "manifest.json"),
+  TESSERA_REQUIRE(is_checkpoint(parts.front()),
                   Format,
                   fmt::format("{}: no part has a manifest.json", parts.front().string()),
                   "name the folder of rank 0 too");
@@ -166,6 +167,7 @@ int merge(std::vector<fs::path> paths, const Common& common) {
                   "name another place");
   const auto opened = with_parts([&] {
     auto parts = open_parts(paths);
+    parts->require_whole();
     parts->check_files();
     return parts;
   });

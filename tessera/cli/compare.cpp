@@ -149,7 +149,7 @@ Difference compare_runs(const fs::path& a, const fs::path& b, Sides& sides) {
           "neither {} nor {} holds metrics or a complete checkpoint", a.string(), b.string()),
       "name two run folders or two checkpoints");
   // A checkpoint beside a run has no metrics, and that is no difference.
-  const bool runs = !fs::exists(a / "manifest.json") && !fs::exists(b / "manifest.json");
+  const bool runs = !checkpoint::is_checkpoint(a) && !checkpoint::is_checkpoint(b);
   if (has_a && has_b) {
     sides.metrics = true;
     if (auto differs = compare_metrics(metrics_a, metrics_b)) return differs;

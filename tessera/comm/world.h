@@ -39,6 +39,13 @@ class World {
   const Group& group(mesh::AxisSet axes);
   const Group& everyone() { return group(mesh::AxisSet::all()); }
 
+  /// Which of the job's hosts this rank is on, and which of the ranks there it is.
+  struct Host {
+    int index = 0, count = 1, local_rank = 0;
+  };
+  [[nodiscard]] const Host& host() const { return host_; }
+  void set_host(const Host& host) { host_ = host; }
+
   /// The step this rank works on, for reports.
   void set_step(std::int64_t step);
 
@@ -55,6 +62,7 @@ class World {
  private:
   int rank_;
   mesh::Mesh mesh_;
+  Host host_;
   std::shared_ptr<ControlPage> control_;  ///< outlives transport_
   std::unique_ptr<Transport> transport_;
   std::map<std::uint8_t, Group> groups_;

@@ -42,7 +42,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     section("checkpoint"),
     accepted("checkpoint.tag_validation", String, "Warn", kTogether),
     done("checkpoint.load_universal", Bool, "false"),
-    later("checkpoint.use_node_local_storage", Bool, "false", kFalse, "there is one host", kOff),
+    done("checkpoint.use_node_local_storage", Bool, "false"),
     section("checkpoint.parallel_write"),
     accepted("checkpoint.parallel_write.pipeline_stage", Bool, "false", kPieces),
     accepted("checkpoint.checkpoint_serialization", Bool, "true",

@@ -98,8 +98,8 @@ class Engine {
   /// Begins to write a checkpoint under `root` and returns: a thread writes this rank's pieces from
   /// where they lie, the next update copies what it is about to change and is not written yet, and
   /// the ranks agree about the end within the reductions of later steps, so that no step waits for
-  /// a disk. `then` runs on rank 0's thread behind the publication. Not while another one is under
-  /// way. Every rank throws the same Error{Io} when it could not be begun.
+  /// a disk. `then` runs on the threads of the ranks that lead, behind the publication. Not while
+  /// another one is under way. Every rank throws the same Error{Io} when it could not be begun.
   void save_in_background(const std::filesystem::path& root, std::function<void()> then = {});
   /// Whether a checkpoint is under way that finish_save() has not seen the end of.
   [[nodiscard]] bool saving() const { return background_ != nullptr; }
@@ -113,6 +113,9 @@ class Engine {
   /// Stands in every checkpoint from now on, and in load()ed engines; on every rank alike.
   void set_best(std::optional<BestEvaluation> best) { best_ = best; }
   [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
+  /// The ranks as a save knows them, with the hosts that checkpoint.use_node_local_storage tells
+  /// apart.
+  checkpoint::Ranks ranks();
   /// Weights, moments, step and position of a checkpoint, whatever layout wrote it.
   void load(const checkpoint::Checkpoint& checkpoint);
   /// Until nothing of this rank is under way any more; before ranks part.
@@ -123,7 +126,6 @@ class Engine {
 
  private:
   [[nodiscard]] checkpoint::Meta meta() const;
-  checkpoint::Ranks ranks();
   parallel::StepInput step_input(const data::GlobalBatch& batch, int micros, StepReport& report);
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
   /// What this rank does in a step of so many micro-batches.

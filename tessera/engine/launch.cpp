@@ -40,7 +40,10 @@ std::unique_ptr<comm::World> make_world(const launch::RankInfo& info, const mesh
   auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
                                        : comm::make_shm_transport(
                                              info.rank, info.arenas, info.arena_bytes, control);
-  return std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
+  auto world = std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
+  const int local = info.local_world_size;  // on every host
+  world->set_host({info.rank / local, info.world_size / local, info.local_rank});
+  return world;
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
   if (!fs::is_directory(path)) return std::nullopt;
-  if (fs::exists(path / "manifest.json")) return path;
+  if (checkpoint::is_checkpoint(path)) return path;
   if (auto found = checkpoint::newest(path / "checkpoints")) return found;
   return checkpoint::newest(path);
 }

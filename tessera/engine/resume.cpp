@@ -127,7 +127,7 @@ std::string text_of(const json::Value& object, std::string_view key) {
 }
 
 fs::path checkpoint_at(const fs::path& path) {
-  if (fs::exists(path / "manifest.json")) return path;
+  if (checkpoint::is_checkpoint(path)) return path;
   if (!fs::is_directory(path) && checkpoint::is_foreign(path)) return path;
   for (const fs::path& root : {path / "checkpoints", path}) {
     if (const auto found = checkpoint::newest(root)) return *found;

@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/node_parts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/profile.h"
@@ -70,6 +71,16 @@ void tell_notes(const planner::Plan& plan) {
     log::info("note: " + note);
 }
 
+/// Of hosts with disks of their own the newest checkpoint of one need not be that of all.
+std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
+                                                       const ResumePoint& resume,
+                                                       const RunFolder& folder,
+                                                       const TrainCommand& command) {
+  const checkpoint::Ranks ranks = engine.ranks();
+  if (ranks.nodes == 1 || command.resume != "auto") return resume.checkpoint;
+  return checkpoint::newest_common(folder.checkpoints(), ranks);
+}
+
 /// What every rank does once it is part of a world.
 int train_rank(planner::Plan plan,
                comm::World& world,
@@ -84,8 +95,8 @@ int train_rank(planner::Plan plan,
   for (const std::string& line : planner::build_lines(plan, world.rank()))
     log::info(line);
   if (world.rank() == 0) tell_notes(plan);
-  if (resume.checkpoint) {
-    engine.load(planner::open_training(*resume.checkpoint, plan));
+  if (const auto from = checkpoint_of_all(engine, resume, folder, command)) {
+    engine.load(planner::open_training(*from, plan));
   } else {
     engine.initialize_weights();
   }

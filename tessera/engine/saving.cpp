@@ -11,6 +11,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/consensus.h"
+#include "tessera/checkpoint/node_parts.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/engine/engine.h"
 
@@ -67,6 +68,11 @@ checkpoint::Ranks Engine::ranks() {
   checkpoint::Ranks ranks;
   ranks.rank = world_.rank();
   ranks.size = world_.size();
+  if (plan_.config.checkpoint.use_node_local_storage) {
+    ranks.node = world_.host().index;
+    ranks.nodes = world_.host().count;
+    ranks.local_rank = world_.host().local_rank;
+  }
   ranks.barrier = [this] {
     world_.transport().barrier(world_.everyone(), TESSERA_HERE("save"))->wait();
   };
@@ -111,6 +117,8 @@ checkpoint::BackgroundSave::Outcome Engine::finish_save() {
 }
 
 void Engine::load(const checkpoint::Checkpoint& checkpoint) {
+  if (const checkpoint::Ranks all = ranks(); all.nodes > 1)
+    checkpoint::require_one_save(checkpoint, all);
   optimizer_->wait_weights();
   optimizer_->load(checkpoint);
   optimizer_->wait_weights();

@@ -193,7 +193,7 @@ checkpoint::Checkpoint open_training(const fs::path& path, const Plan& plan) {
                     what),
         "start a new training from its weights: model.from");
   };
-  if (fs::exists(path / "manifest.json")) {
+  if (checkpoint::is_checkpoint(path)) {
     checkpoint::Checkpoint opened(path);
     const json::Value* imported = opened.meta().extra.find("imported");
     if (imported != nullptr && imported->is_string()) {

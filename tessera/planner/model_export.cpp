@@ -443,7 +443,7 @@ bool has_byte_tokenizer(const fs::path& folder) {
 }
 
 bool is_ours(const fs::path& path) {
-  return fs::exists(path / "manifest.json") || fs::is_directory(path / "checkpoints");
+  return checkpoint::is_checkpoint(path) || fs::is_directory(path / "checkpoints");
 }
 
 }  // namespace

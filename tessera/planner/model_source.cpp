@@ -134,7 +134,7 @@ void load_range(const checkpoint::Checkpoint& from,
 }  // namespace
 
 bool is_foreign_source(const fs::path& path) {
-  if (fs::exists(path / "manifest.json") || fs::is_directory(path / "checkpoints")) return false;
+  if (checkpoint::is_checkpoint(path) || fs::is_directory(path / "checkpoints")) return false;
   if (fs::is_directory(path) && !checkpoint::weight_files(path).empty()) return false;
   return checkpoint::is_foreign(path);
 }
@@ -145,7 +145,7 @@ ModelSource open_model_source(const fs::path& path) {
                   Config,
                   fmt::format("there is no folder {}", path.string()),
                   "name a Hugging Face folder, or a run or checkpoint of tessera");
-  if (fs::exists(path / "manifest.json")) return open_checkpoint(path);
+  if (checkpoint::is_checkpoint(path)) return open_checkpoint(path);
   if (fs::is_directory(path / "checkpoints")) {
     const auto newest = checkpoint::newest(path / "checkpoints");
     TESSERA_REQUIRE(newest.has_value(),

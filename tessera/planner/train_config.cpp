@@ -112,6 +112,12 @@ void CheckpointOptions::describe(config::Fields& f) {
           load_universal,
           {.text = "Of a folder of DeepSpeed that --resume names, take the universal checkpoint "
                    "(latest_universal), and refuse one without it."});
+  f.field(
+      "use_node_local_storage",
+      use_node_local_storage,
+      {.text = "Each host saves the pieces of its ranks under its own run.dir, as a part of the "
+               "checkpoint, for hosts that share no disk; tessera checkpoint merge joins the "
+               "parts. The part of a lone host is the whole."});
 }
 
 void RunOptions::describe(config::Fields& f) {

@@ -57,6 +57,7 @@ struct CheckpointOptions {
   bool save_on_signal = true;
   bool async = true;
   bool load_universal = false;
+  bool use_node_local_storage = false;
   /// Between two checkpoints by the clock; nothing where steps alone count.
   [[nodiscard]] std::optional<double> interval_s() const {
     const double minutes = every_minutes.value_or(every ? 0 : kDefaultMinutes);

@@ -2,11 +2,9 @@
 // labels: fast multiprocess
 #include <set>
 
+#include "checkpoint/killed.h"
 #include "checkpoint/support.h"
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/folders.h"
@@ -18,31 +16,6 @@ const std::vector<Spec> kModel = {{"wte", DType::F32, {13, 8}},
                                   {"optimizer.exp_avg.wte", DType::F32, {13, 8}}};
 constexpr std::uint64_t kOld = 1, kNew = 2;
 constexpr int kRanks = 2;
-
-/// Runs `work` in a child process whose disk kills it with SIGKILL ahead of its `n`-th change.
-/// Returns whether it died.
-bool killed_at(int n, bool can_exchange, const std::function<void(Storage&)>& work) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    int left = n;
-    WatchedStorage disk(
-        [&](const std::string&, const fs::path&) {
-          if (left-- == 0) ::kill(::getpid(), SIGKILL);
-        },
-        can_exchange);
-    int code = 0;
-    try {
-      work(disk);
-    } catch (...) {
-      code = 1;
-    }
-    ::_exit(code);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
-  return WIFSIGNALED(status);
-}
 
 std::string name_of(How how) {
   return how == How::Waiting      ? "Waiting"

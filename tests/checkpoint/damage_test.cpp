@@ -381,6 +381,20 @@ TEST(ForgedManifest, ChecksumsOfHeadersAreNeededAndGuarded) {
       << missing.text();
 }
 
+TEST(ForgedManifest, PartsThatAreNoneAreRefused) {
+  const std::string save = ", \"save\": \"18c2a3f09be72001\"";
+  for (const std::string& part :
+       {"\"node\": 0, \"nodes\": 2" + save,  // a part, but not by its name
+        "\"node\": 2, \"nodes\": 2" + save,
+        "\"node\": 0, \"nodes\": 1" + save,
+        "\"node\": 0, \"nodes\": 9223372036854775807" + save,
+        "\"node\": -1, \"nodes\": 2" + save,
+        "\"nodes\": 2" + save,
+        std::string("\"node\": 0, \"nodes\": 2"),
+        "\"node\": 0, \"nodes\": 2, \"x\": 1" + save})
+    forged("\"tensors\"", "\"part\": {" + part + "},\n\"tensors\"");
+}
+
 TEST(ForgedManifest, DepthAndSizeAreLimited) {
   forged("\"config\": {", "\"config\": " + std::string(200'000, '[') + "{");
   forged(

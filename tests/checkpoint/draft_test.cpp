@@ -15,7 +15,7 @@
 namespace tessera::checkpoint::test {
 namespace {
 
-std::vector<std::string> names_in(const fs::path& folder) {
+std::vector<std::string> entries_of(const fs::path& folder) {
   std::vector<std::string> out;
   for (const auto& entry : fs::directory_iterator(folder))
     out.push_back(entry.path().filename().string());
@@ -48,7 +48,7 @@ TEST(Drafts, OfAProcessThatWasKilledGoWithTheNextOfTheirTarget) {
     draft.publish();
   }
 
-  const auto left = names_in(dir.path());
+  const auto left = entries_of(dir.path());
   ASSERT_EQ(left.size(), 2U);
   EXPECT_TRUE(left[0].starts_with(".tmp-model-2-")) << left[0];
   EXPECT_EQ(left[1], "model");
@@ -64,7 +64,7 @@ TEST(Drafts, OfProcessesThatRunAndNamesOfOthersStay) {
 
   { const Draft draft(dir.path() / "model"); }
 
-  EXPECT_EQ(names_in(dir.path()).size(), others.size());
+  EXPECT_EQ(entries_of(dir.path()).size(), others.size());
 }
 
 TEST(Drafts, ReplaceWhatStandsThereAndLeaveNothing) {
@@ -80,8 +80,8 @@ TEST(Drafts, ReplaceWhatStandsThereAndLeaveNothing) {
     draft.publish();
   }
 
-  EXPECT_EQ(names_in(dir.path()), std::vector<std::string>{"model"});
-  EXPECT_EQ(names_in(target), std::vector<std::string>{"new"});
+  EXPECT_EQ(entries_of(dir.path()), std::vector<std::string>{"model"});
+  EXPECT_EQ(entries_of(target), std::vector<std::string>{"new"});
 }
 
 TEST(Drafts, ThatAreNotPublishedAreRemoved) {
@@ -92,7 +92,7 @@ TEST(Drafts, ThatAreNotPublishedAreRemoved) {
     spill(draft.path(), "half");
   }
 
-  EXPECT_TRUE(names_in(dir.path()).empty());
+  EXPECT_TRUE(entries_of(dir.path()).empty());
 }
 
 }  // namespace

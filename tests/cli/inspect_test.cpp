@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/nodes.h"
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -250,6 +251,25 @@ TEST_F(Commands, MergeJoinsWhatLiesOnSeveralDisks) {
   const Ran mixed = run("checkpoint", {"merge", made, other, path("mixed")});
   EXPECT_EQ(mixed.code, 4);
   EXPECT_NE(mixed.out.find("are of different checkpoints"), std::string::npos) << mixed.out;
+}
+
+TEST_F(Commands, VerifyNamesThePartOfAHostThatIsMissingAndMergeJoinsThem) {
+  const checkpoint::test::Nodes nodes;
+  nodes.save(2);
+  const fs::path first = nodes.part(0, 2), second = nodes.part(1, 2);
+
+  const Ran alone = run("checkpoint", {"verify", first});
+  const Ran lacking = run("checkpoint", {"merge", first, path("lacking")});
+  const Ran merged = run("checkpoint", {"merge", second, first, path("one")});
+
+  for (const Ran& ran : {alone, lacking}) {
+    EXPECT_EQ(ran.code, 4);
+    EXPECT_NE(ran.out.find("node-00001.json"), std::string::npos) << ran.out;
+    EXPECT_NE(ran.out.find("tessera checkpoint merge"), std::string::npos) << ran.out;
+  }
+  EXPECT_EQ(merged.code, 0) << merged.out;
+  EXPECT_EQ(run("checkpoint", {"verify", path("one")}).code, 0);
+  EXPECT_TRUE(checkpoint::test::loads_exactly(path("one")));
 }
 
 TEST_F(Commands, MergeOfADamagedCheckpointLeavesNothing) {

@@ -40,6 +40,8 @@ void CheckpointHook::before_train(Trainer& trainer) {
   bool here = false;
   for (const auto& folder : checkpoint::list(root_of(trainer)))
     here = here || checkpoint::step_of(folder) == engine.best()->step;
+  // Hosts with disks of their own go on alike.
+  if (const checkpoint::Ranks ranks = engine.ranks(); ranks.nodes > 1) here = !ranks.any(!here);
   if (!here) engine.set_best(std::nullopt);
 }
 
@@ -120,7 +122,7 @@ void CheckpointHook::save(Trainer& trainer, bool wait) {
     }
     const std::filesystem::path folder = engine.save(root);
     trainer.note_saved(step_);
-    if (engine.world().speaks()) tell_unpruned(trainer, checkpoint::caught(prune));
+    if (engine.ranks().leads()) tell_unpruned(trainer, checkpoint::caught(prune));
     if (Console* console = trainer.console()) {
       console->line(
           fmt::format("checkpoint {} written in {:.1f} s", folder.string(), now_s() - last_));
