@@ -166,6 +166,19 @@ const std::vector<parallel::Action>& Engine::actions(int micros) {
   return known = all[static_cast<std::size_t>(model_->stage())];
 }
 
+/// How many there are, which only the objective's stage can tell; all others hear of it once.
+std::size_t Engine::num_denominators(std::size_t mine) {
+  if (plan_.stages.stages == 1) return mine;
+  if (!num_denominators_) {
+    const std::vector<double> most = world_.all_reduce(world_.group({mesh::Axis::Pp}),
+                                                       {static_cast<double>(mine)},
+                                                       comm::Op::Max,
+                                                       TESSERA_HERE("denominators of the loss"));
+    num_denominators_ = static_cast<std::size_t>(most.front());
+  }
+  return *num_denominators_;
+}
+
 parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
                                        int micros,
                                        StepReport& report) {
@@ -183,9 +196,9 @@ parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
       for (std::size_t d = 0; d < sums.size(); ++d)
         sums[d] += mine[m][d];
     }
-    // Every stage loads the same samples; those of one count.
-    if (model_->stage() > 0) std::fill(sums.begin(), sums.end(), 0.0);
-    const std::size_t counts = sums.size();
+    // Every stage loads the same samples; the objective's counts.
+    const std::size_t counts = num_denominators(sums.size());
+    sums.resize(counts);
     // Ranks that share a micro-batch count its tokens once.
     if (world_.group(mesh::AxisSet::tp()).index > 0) std::fill(sums.begin(), sums.end(), 0.0);
     const checkpoint::BackgroundSave::Standing save =

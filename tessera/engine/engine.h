@@ -128,6 +128,7 @@ class Engine {
   [[nodiscard]] checkpoint::Meta meta() const;
   parallel::StepInput step_input(const data::GlobalBatch& batch, int micros, StepReport& report);
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
+  std::size_t num_denominators(std::size_t mine);
   /// What this rank does in a step of so many micro-batches.
   const std::vector<parallel::Action>& actions(int micros);
   [[nodiscard]] int micros_of(const data::GlobalBatch& batch) const;
@@ -162,6 +163,7 @@ class Engine {
                                       ///< ranks that share a micro-batch's tokens have one each
   /// Of the last step, where gradients are watched.
   std::optional<parallel::GradientFold::Culprit> culprit_;
+  std::optional<std::size_t> num_denominators_;  ///< of a pipeline's loss, from the first step on
   int hopeless_ = 0;    ///< overflows in a row that could not lower the scale any more
   double clock_ = 0.0;  ///< start of the step's time
   double paused_at_ = 0.0;

@@ -39,7 +39,7 @@ EvalReport evaluate(parallel::Executor& executor,
     world.transport().progress();
     if (out.terms.empty()) return;
     sums[static_cast<std::size_t>(i)] = out.terms.front().sum.item<double>();
-    counts[static_cast<std::size_t>(i)] = executor.model().objective().denominators(batch).at(0);
+    counts[static_cast<std::size_t>(i)] = executor.model().objective()->denominators(batch).at(0);
   };
   for (std::int64_t first = 0; first < batches; first += group.size()) {
     if (rounds.before) rounds.before();

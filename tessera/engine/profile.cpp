@@ -118,11 +118,9 @@ double bytes_a_parameter(const planner::Plan& plan, const std::vector<double>& e
 std::vector<double> elements_of(const nn::Model& model) {
   std::vector<double> out;
   for (const nn::BlockSpec& spec : model.blocks) {
-    nn::Params params(spec.name);
-    spec.make()->declare(params);
     double count = 0;
-    for (const auto& param : params.list())
-      count += static_cast<double>(param->info().numel());
+    for (const auto& info : nn::declared_by(spec))
+      count += static_cast<double>(info->numel());
     out.push_back(count);
   }
   return out;

@@ -62,11 +62,8 @@ Folder open_folder(const fs::path& folder) {
 std::map<std::string, HfTensor> expected_tensors(const nn::Model& model) {
   std::map<std::string, HfTensor> out;
   for (const nn::BlockSpec& block : model.blocks) {
-    nn::Params params(block.name);
-    const auto instance = block.make();
-    instance->declare(params);
-    for (const auto& param : params.list())
-      out.emplace(param->info().name, gpt2_hf_tensor(param->info()));
+    for (const auto& info : nn::declared_by(block))
+      out.emplace(info->name, gpt2_hf_tensor(*info));
   }
   return out;
 }

@@ -92,11 +92,8 @@ std::vector<std::shared_ptr<const ParamInfo>> parameters_of(const nn::Model& mod
   std::vector<std::shared_ptr<const ParamInfo>> out;
   std::set<std::string> names;
   for (const nn::BlockSpec& block : model.blocks) {
-    nn::Params params(block.name);
-    const auto instance = block.make();
-    instance->declare(params);
-    for (const auto& param : params.list()) {
-      if (names.insert(param->info().name).second) out.push_back(param->shared_info());
+    for (const auto& info : nn::declared_by(block)) {
+      if (names.insert(info->name).second) out.push_back(info);
     }
   }
   return out;

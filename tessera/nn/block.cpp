@@ -79,4 +79,20 @@ Param* Params::tied(std::string global_name,
   return list_.back().get();
 }
 
+ParamInfos declared_by(const BlockSpec& spec) {
+  if (spec.declared) return *spec.declared;
+  Params params(spec.name);
+  spec.make()->declare(params);
+  ParamInfos out;
+  for (const auto& param : params.list())
+    out.push_back(param->shared_info());
+  return out;
+}
+
+void declare_all(Model& model) {
+  for (BlockSpec& spec : model.blocks) {
+    if (!spec.declared) spec.declared = std::make_shared<const ParamInfos>(declared_by(spec));
+  }
+}
+
 }  // namespace tessera::nn

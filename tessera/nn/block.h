@@ -113,13 +113,23 @@ class Objective : public Block {
   [[nodiscard]] virtual std::int64_t samples_at_once(const Batch& /*batch*/) const { return 0; }
 };
 
+/// The parameters of a block, in the order of its declaration; names and shapes, no storage.
+using ParamInfos = std::vector<std::shared_ptr<const ParamInfo>>;
+
 struct BlockSpec {
   std::string name;  ///< "h.3": prefix of its parameters, name in reports
   std::function<std::unique_ptr<Block>()> make;
+  std::shared_ptr<const ParamInfos> declared = {};  ///< once declare_all() has looked
 };
 /// A model is a list of blocks, the last one an Objective.
 struct Model {
   std::vector<BlockSpec> blocks;
 };
+
+/// What a block declares. Where nobody has looked yet one is made for it, and let go.
+ParamInfos declared_by(const BlockSpec& spec);
+/// Looks once at what every block declares, one block at a time: who asks later makes none. Copies
+/// of the model keep it.
+void declare_all(Model& model);
 
 }  // namespace tessera::nn

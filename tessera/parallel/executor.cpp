@@ -110,7 +110,9 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
       slot->context.batch = &slot->batch;
       slot->context.tensor = model_.tensor_parallel();
       slot->context.context_parallel = model_.context_parallel();
-      denominators.push_back(model_.objective().denominators(slot->batch));
+      nn::Objective* const objective = model_.objective();
+      denominators.push_back(objective == nullptr ? std::vector<double>()
+                                                  : objective->denominators(slot->batch));
       if (static_cast<int>(denominators.size()) == input.num_micros) {
         output.denominators = input.global_denominators(denominators);
       }
@@ -278,7 +280,7 @@ void Executor::backward(const Action& action,
 std::vector<at::Tensor> Executor::run_objective(
     const BackwardOf& of, Saved& saved, Micro& micro, const BlockRun& run, StepOutput& output) {
   const std::int64_t samples = micro.batch.size();
-  std::int64_t step = model_.objective().samples_at_once(micro.batch);
+  std::int64_t step = model_.objective()->samples_at_once(micro.batch);
   // A grid's ranks have shares of the samples, but labels of all.
   if (step <= 0 || micro.context.on_grid()) step = samples;
   std::vector<at::Tensor> grads(saved.inputs.size());

@@ -30,7 +30,7 @@ struct StepInput {
   /// Makes micro-batch m; called by Load.
   std::function<nn::Batch(int micro)> load;
   /// Turns this rank's denominators [num_micros][denominator] into the global ones; called once
-  /// after the loads.
+  /// after the loads. Empty on stages without the objective, which need the global ones too.
   std::function<std::vector<double>(const std::vector<std::vector<double>>&)> global_denominators;
 };
 /// What came out, in fp64 and divided by the global denominators.

@@ -34,31 +34,39 @@ ModelInstance::ModelInstance(const nn::Model& model,
 }
 
 void ModelInstance::build(const nn::Model& model) {
-  for (const nn::BlockSpec& spec : model.blocks) {
-    Entry entry{spec.name, spec.make(), {}, {}};
-    nn::Params params(spec.name);
-    entry.block->declare(params);
-    entry.params = params.list();
+  const auto blocks = static_cast<int>(model.blocks.size());
+  TESSERA_REQUIRE(
+      layout_.bounds.empty() || (layout_.bounds.front() == 0 && layout_.bounds.back() == blocks),
+      Bug,
+      fmt::format("the stages hold blocks {} to {} of a model of {}",
+                  layout_.bounds.front(),
+                  layout_.bounds.back(),
+                  blocks),
+      "");
+  for (int b = 0; b < blocks; ++b) {
+    const nn::BlockSpec& spec = model.blocks[static_cast<std::size_t>(b)];
+    Entry entry{spec.name, nullptr, {}, {}};
+    if (layout_.stage_of_block(b) == stage_) {
+      entry.block = spec.make();
+      nn::Params params(spec.name);
+      entry.block->declare(params);
+      entry.params = params.list();
+    } else {
+      for (auto& info : nn::declared_by(spec))
+        entry.params.push_back(std::make_shared<Param>(std::move(info)));
+    }
     for (const auto& param : entry.params) {
       if (options_.frozen && options_.frozen(param->info().name)) param->freeze();
       if (tensor_) nn::place(*param, *tensor_);
     }
     blocks_.push_back(std::move(entry));
   }
+  if (blocks > 0 && layout_.stage_of_block(blocks - 1) != stage_) return;
   objective_ = blocks_.empty() ? nullptr : dynamic_cast<nn::Objective*>(blocks_.back().block.get());
   TESSERA_REQUIRE(objective_ != nullptr,
                   Shape,
                   "the last block of a model must be its objective",
                   "derive the last block from nn::Objective");
-  objective_params_ = blocks_.back().params;
-  TESSERA_REQUIRE(layout_.bounds.empty() ||
-                      (layout_.bounds.front() == 0 && layout_.bounds.back() == num_blocks()),
-                  Bug,
-                  fmt::format("the stages hold blocks {} to {} of a model of {}",
-                              layout_.bounds.front(),
-                              layout_.bounds.back(),
-                              num_blocks()),
-                  "");
 }
 
 void ModelInstance::group(comm::World& world) {
@@ -172,10 +180,7 @@ void ModelInstance::to_int8() {
 
 void ModelInstance::forget_other_stages() {
   for (int b = 0; b < num_blocks(); ++b) {
-    if (layout_.stage_of_block(b) == stage_) continue;
-    Entry& entry = blocks_[static_cast<std::size_t>(b)];
-    entry.params.clear();
-    if (b + 1 < num_blocks()) entry.block.reset();
+    if (layout_.stage_of_block(b) != stage_) blocks_[static_cast<std::size_t>(b)].params.clear();
   }
 }
 

@@ -73,13 +73,14 @@ struct WeightOptions {
   std::function<bool(const std::string&)> frozen = {};
 };
 
-/// Builds the blocks of this rank's stage, lays their parameters out and attaches the working
-/// tensors (zeros). Of the other stages' blocks it keeps what was declared; indices of blocks are
-/// those of the whole model. Threads: the rank's own.
+/// Builds the blocks of this rank's stage and no others, lays their parameters out and attaches the
+/// working tensors (zeros). Of the other stages' blocks it keeps what nn::declared_by() says;
+/// indices of blocks are those of the whole model. Threads: the rank's own.
 class ModelInstance {
  public:
   /// The world must outlive this. Errors: Error{Bug} for homes of a tied parameter that disagree,
-  /// Error{Shape} for a model without an objective, Error{Memory} from the transport.
+  /// Error{Shape}, on the last part's stage, for a model without an objective, Error{Memory} from
+  /// the transport.
   ModelInstance(const nn::Model& model,
                 WeightOptions options,
                 comm::World& world,
@@ -105,8 +106,8 @@ class ModelInstance {
   /// A model that is only read from now on, on one rank: matrices in eight bits with a scale a row,
   /// and the flat buffers given back. Blocks compute in bf16 around them.
   void to_int8();
-  /// On every stage, for its denominators.
-  [[nodiscard]] nn::Objective& objective() { return *objective_; }
+  /// Of the model's last block; nullptr where that stands on another stage.
+  [[nodiscard]] nn::Objective* objective() { return objective_; }
   [[nodiscard]] std::vector<FlatGroup>& groups() { return groups_; }
   /// Groups that the block uses, as indices of groups().
   [[nodiscard]] std::span<const int> groups_of(int block) const {
@@ -160,7 +161,6 @@ class ModelInstance {
   std::vector<std::pair<int, int>> order_;
   std::vector<ParamPlace> places_;
   nn::Objective* objective_ = nullptr;
-  std::vector<std::shared_ptr<Param>> objective_params_;  ///< that it points to on every stage
 };
 
 }  // namespace tessera::parallel

@@ -73,10 +73,8 @@ ModelSize model_size(const nn::Model& model) {
   std::set<std::string> shared;
   std::map<std::string, std::int64_t> layers;  // own parameters of each
   for (const nn::BlockSpec& spec : model.blocks) {
-    nn::Params params(spec.name);
-    spec.make()->declare(params);
-    for (const auto& param : params.list()) {
-      const ParamInfo& info = param->info();
+    for (const auto& declared : nn::declared_by(spec)) {
+      const ParamInfo& info = *declared;
       const bool first = !info.tied || shared.insert(info.name).second;
       if (!first) continue;
       out.total_params += info.numel();

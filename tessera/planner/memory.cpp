@@ -79,10 +79,8 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
   const bool sharding = plan.zero_stage == 3 && plan.shard_ranks > 1;
   std::int64_t persistent = 0;
   for (const nn::BlockSpec& spec : plan.model.model.blocks) {
-    nn::Params params(spec.name);
-    spec.make()->declare(params);
-    for (const auto& param : params.list()) {
-      const ParamInfo& info = param->info();
+    for (const auto& declared : nn::declared_by(spec)) {
+      const ParamInfo& info = *declared;
       const std::int64_t numel = held(info, plan, tensor_ranks);
       const bool frozen = !info.trainable || (weights.frozen && weights.frozen(info.name));
       const bool known = info.tied && by_name.contains(info.name);

@@ -368,10 +368,11 @@ class Planner {
     }
     models::Resolved out;
     out.model = model;
+    nn::declare_all(out.model);
     out.tokenizer_size = out.vocab_size = plan_.tokenizer->size();
     out.num_layers = static_cast<std::int64_t>(model.blocks.size());
     out.description = json::Value::object();
-    for (const auto& info : models::parameters_of(model)) {
+    for (const auto& info : models::parameters_of(out.model)) {
       out.num_parameters += info->numel();
       json::Value shape = json::Value::array({});
       for (const std::int64_t size : info->shape)
@@ -392,6 +393,7 @@ class Planner {
                                                  config.data.sequence_length,
                                                  problems_,
                                                  origins_);
+    nn::declare_all(plan_.model.model);
     resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
     plan_.sequence_length = config.data.sequence_length.value_or(
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);

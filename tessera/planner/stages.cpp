@@ -23,15 +23,6 @@ constexpr const char* kSchedule = "parallel.pipeline.schedule";
 constexpr const char* kPartition = "parallel.pipeline.partition";
 constexpr std::string_view kType = "type:", kProfile = "profile";
 
-std::vector<ParamInfo> declared_by(const nn::BlockSpec& spec) {
-  nn::Params params(spec.name);
-  spec.make()->declare(params);
-  std::vector<ParamInfo> out;
-  for (const auto& param : params.list())
-    out.push_back(param->info());
-  return out;
-}
-
 /// Finds the bounds, or says why there are none.
 class Partition {
  public:
@@ -112,8 +103,8 @@ class Partition {
     std::vector<double> out;
     for (const nn::BlockSpec& spec : model_.blocks) {
       double count = 0;
-      for (const ParamInfo& info : declared_by(spec))
-        count += info.trainable ? static_cast<double>(info.numel()) : 0.0;
+      for (const auto& info : nn::declared_by(spec))
+        count += info->trainable ? static_cast<double>(info->numel()) : 0.0;
       out.push_back(count);
     }
     return out;
@@ -229,12 +220,12 @@ std::vector<double> predicted_work(const nn::Model& model, std::int64_t sequence
     const bool objective = &spec == &model.blocks.back();
     double work = 0;
     std::int64_t attended = 0;
-    for (const ParamInfo& info : declared_by(spec)) {
-      const optim::ParamFacts facts = parallel::facts_of(info);
+    for (const auto& info : nn::declared_by(spec)) {
+      const optim::ParamFacts facts = parallel::facts_of(*info);
       if (!facts.matrix || (facts.embedding && !objective)) continue;
-      work += static_cast<double>(info.numel());
+      work += static_cast<double>(info->numel());
       const auto has = [&](const char* axis) {
-        return std::find(info.axes.begin(), info.axes.end(), axis) != info.axes.end();
+        return std::find(info->axes.begin(), info->axes.end(), axis) != info->axes.end();
       };
       if ((has("heads") || has("kv_heads")) && has("embed"))
         attended = std::min(facts.rows, facts.columns);
@@ -283,8 +274,8 @@ std::vector<std::string> stage_lines(const Plan& plan) {
     for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
       const auto blocks = plan.stages.blocks(stage, chunk, static_cast<int>(model.blocks.size()));
       for (int b = blocks.first; b < blocks.second; ++b) {
-        for (const ParamInfo& info : declared_by(model.blocks[static_cast<std::size_t>(b)]))
-          numel += info.numel();
+        for (const auto& info : nn::declared_by(model.blocks[static_cast<std::size_t>(b)]))
+          numel += info->numel();
       }
     }
     const std::string ranks =

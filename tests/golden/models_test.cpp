@@ -178,7 +178,7 @@ TEST(GoldenModels, GiveTheLogitsAndTheLoss) {
     const at::Tensor logits = out.outputs.at("logits").masked_fill(~counts, 0.0);
     EXPECT_LT(largest_difference(logits, one.expected["logits"].masked_fill(~counts, 0.0)),
               kLogits);
-    const double tokens = one.runner.instance().objective().denominators(batch).at(0);
+    const double tokens = one.runner.instance().objective()->denominators(batch).at(0);
     EXPECT_NEAR(
         out.terms.at(0).sum.item<double>() / tokens, one.expected["loss"].item<double>(), kLoss);
   });

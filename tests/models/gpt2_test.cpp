@@ -114,7 +114,7 @@ TEST(Gpt2, CountsLabelsThatAreNotIgnored) {
   at::Tensor labels = random_ids(2, 5, 61);
   labels[1].narrow(0, 2, 3).fill_(-100);
 
-  EXPECT_EQ(runner.instance().objective().denominators(make_batch(labels, labels)),
+  EXPECT_EQ(runner.instance().objective()->denominators(make_batch(labels, labels)),
             std::vector<double>{7.0});
 }
 

@@ -54,6 +54,25 @@ TEST(OwnModel, IsShardedAndRunTwiceAsTheConfigurationSays) {
   EXPECT_EQ(plan.resolved.find("model")->find("second.weight")->dump(), "[5,7]");
 }
 
+/// Whatever the plan asks of the blocks, and every rank that builds its stage of them.
+TEST(OwnModel, HasEachBlockMadeOnceToSeeWhatItDeclares) {
+  int made = 0;
+  const auto make = [&made] {
+    ++made;
+    return std::make_unique<OwnBlock>();
+  };
+  const json::Value source = source_of(R"({"data": {"train": "a.txt", "sequence_length": 8},
+      "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
+      "parallel": {"pipeline": {"size": 2, "partition": "parameters"}}})");
+
+  const Plan plan = make_plan(source, 2, "own.json", {{{"first", make}, {"second", make}}});
+
+  EXPECT_EQ(made, 2);
+  EXPECT_EQ(plan.stages.bounds, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(nn::declared_by(plan.model.model.blocks.back()).front()->name, "second.weight");
+  EXPECT_EQ(made, 2);
+}
+
 TEST(OwnModel, RefusesAModelSectionBesideIt) {
   const json::Value source = source_of(
       R"({"model": {"preset": "nano"}, "data": {"train": "a.txt"}, "train_batch_size": 4})");

@@ -160,49 +160,64 @@ const nn::Flow& StageLink::shape_of(int part,
   return flows.at(static_cast<std::size_t>(part));
 }
 
-/// What every part begins with. Blocks are pure and their flows follow from the batch, so any mode
-/// has the same shapes.
-std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch,
-                                             const nn::StepContext& of_run) {
-  const c10::NoGradGuard no_grad;
-  const auto last = static_cast<std::size_t>(layout_.bounds[layout_.bounds.size() - 2]);
-  while (probes_.size() < last) {
-    const nn::BlockSpec& spec = model_.blocks[probes_.size()];
-    Probe probe{spec.make(), {}};
-    nn::Params params(spec.name);
-    probe.block->declare(params);
-    probe.params = params.list();
-    for (const auto& param : probe.params) {
-      if (tensor_) nn::place(*param, *tensor_);
-      param->attach(at::empty(param->info().local_shape(),
-                              at::TensorOptions().dtype(to_torch(working_)).device(at::kMeta)));
-    }
-    probes_.push_back(std::move(probe));
-  }
-  nn::Batch meta;
-  meta.sample_ids = batch.sample_ids;
-  for (const auto& [name, tensor] : batch.tensors())
-    meta.set(name, meta_like(tensor));
+/// What a block hands on, by one that is made for it on the meta device and let go.
+nn::Flow StageLink::probe(const nn::BlockSpec& spec,
+                          nn::Flow flow,
+                          const nn::Batch& meta,
+                          const nn::StepContext& of_run) {
+  // One a block: what a block keeps in it is found by the address that the next one may have.
   nn::StepContext context(nn::Mode::Eval, 0);
   context.batch = &meta;
+  context.block_name = spec.name;
   if (tensor_) {
     tensor_->sequence = of_run.cuts_tokens();
     context.tensor = &*tensor_;
   }
   if (of_run.shares_tokens()) context.context_parallel = of_run.context_parallel;
+  const std::unique_ptr<nn::Block> block = spec.make();
+  nn::Params params(spec.name);
+  block->declare(params);
+  for (const auto& param : params.list()) {
+    if (tensor_) nn::place(*param, *tensor_);
+    param->attach(at::empty(param->info().local_shape(),
+                            at::TensorOptions().dtype(to_torch(working_)).device(at::kMeta)));
+  }
+  return block->forward(std::move(flow), meta, context).flow;
+}
+
+/// The last part of this stage whose flow comes from another one.
+int StageLink::last_received() const {
+  const int stage = world_.group(kColumn).index;
+  int part = layout_.parts() - 1;
+  while (part > 0 &&
+         (layout_.stage_of_part(part) != stage || layout_.stage_of_part(part - 1) == stage))
+    --part;
+  return part;
+}
+
+/// What every part begins with, up to the last one that asks. Blocks are pure and their flows
+/// follow from the batch, so any mode has the same shapes.
+std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch,
+                                             const nn::StepContext& of_run) {
+  const c10::NoGradGuard no_grad;
+  const auto last =
+      static_cast<std::size_t>(layout_.bounds[static_cast<std::size_t>(last_received())]);
+  nn::Batch meta;
+  meta.sample_ids = batch.sample_ids;
+  for (const auto& [name, tensor] : batch.tensors())
+    meta.set(name, meta_like(tensor));
   std::vector<nn::Flow> flows(1);
   nn::Flow flow;
   for (std::size_t b = 0; b < last; ++b) {
-    context.block_name = model_.blocks[b].name;
     try {
-      flow = probes_[b].block->forward(std::move(flow), meta, context).flow;
+      flow = probe(model_.blocks[b], std::move(flow), meta, of_run);
     } catch (const c10::Error& error) {
       throw Error(
           Error::Kind::Unsupported,
           fmt::format(
               "block {} cannot tell the shape of what it hands on: its forward does not run "
               "on the meta device: {}",
-              context.block_name,
+              model_.blocks[b].name,
               error.what_without_backtrace()),
           "use operations that have meta kernels, or train without a pipeline");
     }

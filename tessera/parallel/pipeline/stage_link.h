@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stages of a pipeline hand to each other. Shapes are known on both sides beforehand: they
-// come from running the blocks before on the meta device, once for every shape of a batch.
+// come from running the blocks before on the meta device, once for every shape of a batch. Those
+// blocks are made one at a time for it, without storage for their parameters, and let go.
 #pragma once
 
 #include <cstdint>
@@ -49,15 +50,16 @@ class StageLink {
   at::Tensor from_objective(const at::Tensor& mine, std::int64_t numel);
 
  private:
-  struct Probe {
-    std::unique_ptr<nn::Block> block;
-    std::vector<std::shared_ptr<Param>> params;
-  };
   const nn::Flow& shape_of(int part, const nn::Batch& batch, const nn::StepContext& context);
   std::vector<nn::Flow> run_on_meta(const nn::Batch& batch, const nn::StepContext& of_run);
+  nn::Flow probe(const nn::BlockSpec& spec,
+                 nn::Flow flow,
+                 const nn::Batch& meta,
+                 const nn::StepContext& of_run);
   void send(int rank, int channel, const at::Tensor& tensor, const std::string& what);
   at::Tensor receive(int rank, int channel, const at::Tensor& like, const std::string& what);
   [[nodiscard]] int rank_of_part(int part) const;
+  [[nodiscard]] int last_received() const;
   /// Into how many shares a tensor is cut on its way.
   [[nodiscard]] int shares_of(const at::Tensor& tensor) const;
 
@@ -67,7 +69,6 @@ class StageLink {
   DType working_;
   std::optional<nn::TensorParallel> tensor_;
   bool scatter_gather_;
-  std::vector<Probe> probes_;  ///< blocks on the meta device
   std::map<std::string, std::vector<nn::Flow>>
       known_;  ///< by the batch: what every part begins with
 };
