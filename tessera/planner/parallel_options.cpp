@@ -38,9 +38,10 @@ void PipelineOptions::describe(config::Fields& f) {
       "partition",
       partition,
       {.text =
-           "Which blocks a stage holds: uniform, parameters, balanced (by predicted work), profile "
-           "(by time and memory that the first rank measures at the start), type:REGEX over block "
-           "names, or a list of bounds.",
+           "Which blocks a stage holds: uniform (the first stages have one more where blocks are "
+           "left), uniform-last (the last ones of every chunk do), parameters, balanced (by "
+           "predicted work), profile (by time and memory that the first rank measures at the "
+           "start), type:REGEX over block names, or a list of bounds.",
        .default_text = "balanced"});
   f.field(
       "scatter_gather",

@@ -21,6 +21,7 @@ constexpr const char* kSize = "parallel.pipeline.size";
 constexpr const char* kChunks = "parallel.pipeline.chunks";
 constexpr const char* kSchedule = "parallel.pipeline.schedule";
 constexpr const char* kPartition = "parallel.pipeline.partition";
+constexpr const char* kUniformLast = "uniform-last";
 constexpr std::string_view kType = "type:", kProfile = "profile";
 
 /// Finds the bounds, or says why there are none.
@@ -58,6 +59,7 @@ class Partition {
                              : options_.partition.is_string() ? options_.partition.as_string()
                                                               : options_.partition.dump();
     if (word == "uniform") return parallel::uniform_bounds(blocks_, parts_);
+    if (word == kUniformLast) return uniform_last();
     if (word == "parameters") return parallel::balanced_bounds(parameters(), parts_);
     if (word == "balanced" || word == kProfile) {  // until the blocks are measured
       const std::vector<double> work = predicted_work(model_, sequence_length_);
@@ -65,7 +67,7 @@ class Partition {
     }
     if (word.starts_with(kType)) return by_name(word.substr(kType.size()));
     static const std::vector<std::string> kWords = {
-        "uniform", "parameters", "balanced", std::string(kProfile), "type:REGEX"};
+        "uniform", kUniformLast, "parameters", "balanced", std::string(kProfile), "type:REGEX"};
     refuse(
         kPartition, fmt::format("unknown partition \"{}\"", word), text::suggestion(word, kWords));
     return {};
@@ -74,6 +76,19 @@ class Partition {
  private:
   void refuse(const char* path, std::string what, std::string fix) {
     problems_.add(origins_.place(path), path, std::move(what), std::move(fix));
+  }
+
+  std::vector<int> uniform_last() {
+    const auto chunks = static_cast<int>(options_.chunks);
+    if (blocks_ % chunks == 0)
+      return parallel::uniform_last_bounds(blocks_, static_cast<int>(options_.size), chunks);
+    refuse(kPartition,
+           fmt::format("{} gives every chunk as many blocks, and {} chunks do not divide {}",
+                       kUniformLast,
+                       chunks,
+                       blocks_),
+           "use \"uniform\" or \"balanced\", or another number of chunks");
+    return {};
   }
 
   std::vector<int> given() {

@@ -57,6 +57,15 @@ TEST(UniformBounds, AreDeepSpeeds) {
   EXPECT_EQ(uniform_bounds(5, 1), (Bounds{0, 5}));
 }
 
+/// Each chunk has n / chunks; in it every stage has the floor, and the last ones have one more.
+TEST(UniformLastBounds, AreColossalAIs) {
+  EXPECT_EQ(uniform_last_bounds(8, 4), (Bounds{0, 2, 4, 6, 8}));
+  EXPECT_EQ(uniform_last_bounds(10, 4), (Bounds{0, 2, 4, 7, 10}));
+  EXPECT_EQ(uniform_last_bounds(5, 1), (Bounds{0, 5}));
+  EXPECT_EQ(uniform_last_bounds(12, 4, 3), (Bounds{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(uniform_last_bounds(14, 3, 2), (Bounds{0, 2, 4, 7, 9, 11, 14}));
+}
+
 TEST(BalancedBounds, MakeTheHeaviestPartAsLightAsAnyPartitionDoes) {
   const Philox random{11};
   for (std::uint64_t round = 0; round < 60; ++round) {

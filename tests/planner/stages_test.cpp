@@ -71,6 +71,16 @@ TEST(Stages, AreBalancedByTheWorkOfTheirBlocks) {
   EXPECT_EQ(plan.stages.bounds, (std::vector<int>{0, 3, 6}));
 }
 
+/// Six blocks on four stages: the odd ones go to the first stages, or to the last.
+TEST(Stages, HoldOddBlocksWhereThePartitionSays) {
+  EXPECT_EQ(plan_of(R"({"size": 4, "partition": "uniform"})", 4).stages.bounds,
+            (std::vector<int>{0, 2, 4, 5, 6}));
+  EXPECT_EQ(plan_of(R"({"size": 4, "partition": "uniform-last"})", 4).stages.bounds,
+            (std::vector<int>{0, 1, 2, 4, 6}));
+  EXPECT_EQ(plan_of(R"({"size": 2, "chunks": 2, "partition": "uniform-last"})", 2).stages.bounds,
+            (std::vector<int>{0, 1, 3, 4, 6}));
+}
+
 TEST(Stages, HoldSeveralChunksOfTheModelWhereTheScheduleAsks) {
   const Plan plan = plan_of(R"({"size": 2, "schedule": "zb-v", "partition": [0, 2, 3, 4, 6]})", 2);
 
@@ -177,6 +187,24 @@ TEST(Stages, OfAScheduleThatDoesNotFitAreRefused) {
               AllOf(HasSubstr("4 are no multiple of 3"),
                     HasSubstr("gradient_accumulation_steps to 3 or 6")));
   EXPECT_THAT(refusal(R"({"size": 2, "schedule": "1f2b"})", 2), HasSubstr("1f1b"));
+}
+
+TEST(Stages, OfChunksThatDoNotDivideTheBlocksAreRefusedWhereEachShouldHaveAsMany) {
+  try {
+    (void)make_plan(json::parse(R"({"model": {"num_layers": 5, "hidden_size": 64, "num_heads": 4},
+                        "data": {"train": "a.txt", "sequence_length": 32},
+                        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
+                        "parallel": {"pipeline": {"size": 2, "chunks": 2,
+                                                  "partition": "uniform-last"}}})",
+                                "c.json"),
+                    2,
+                    "c.json");
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(
+        error.text(),
+        AllOf(HasSubstr("parallel.pipeline.partition"), HasSubstr("2 chunks do not divide 7")));
+  }
 }
 
 TEST(Stages, OfAPartitionThatIsNoneAreRefused) {

@@ -69,6 +69,15 @@ std::vector<int> uniform_bounds(int n, int parts) {
   return bounds;
 }
 
+std::vector<int> uniform_last_bounds(int n, int stages, int chunks) {
+  TESSERA_ASSERT(n >= 0 && stages >= 1 && chunks >= 1 && n % chunks == 0);
+  const int each = n / chunks, first_longer = stages - each % stages;
+  std::vector<int> bounds = {0};
+  for (int part = 0; part < stages * chunks; ++part)
+    bounds.push_back(bounds.back() + each / stages + (part % stages >= first_longer ? 1 : 0));
+  return bounds;
+}
+
 std::vector<int> balanced_bounds(std::span<const double> weights, int parts) {
   return balanced_bounds(weights, parts, [](int, int, int) { return true; });
 }
