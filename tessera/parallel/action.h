@@ -27,6 +27,10 @@ enum class Do : std::uint8_t {
 constexpr bool is_backward(Do kind) {
   return kind == Do::Backward || kind == Do::BackwardInputs || kind == Do::BackwardWeights;
 }
+/// The blocks of a chunk run, there or back; all else is quick, or waits.
+constexpr bool is_pass(Do kind) {
+  return kind == Do::Forward || is_backward(kind);
+}
 /// The blocks of a chunk run and read their weights.
 constexpr bool reads_weights(Do kind) {
   return kind == Do::Forward || kind == Do::Backward || kind == Do::BackwardInputs;

@@ -88,16 +88,22 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
   output.block_losses.assign(
       static_cast<std::size_t>(input.num_micros) * static_cast<std::size_t>(model_.num_blocks()),
       0.0);
-  std::vector<std::optional<Micro>> micros(static_cast<std::size_t>(input.num_micros));
+  Micros micros(static_cast<std::size_t>(input.num_micros));
   std::vector<std::size_t> left(micros.size(), 0);  // actions of each
   for (const Action& action : actions)
     ++left[static_cast<std::size_t>(action.micro)];
   std::vector<std::vector<double>> denominators;
   for (Policy* policy : policies_)
     policy->begin(actions);
-  for (const Action& action : actions) {
+  std::size_t posted = 0;  // receives among the actions before it
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
     const auto m = static_cast<std::size_t>(action.micro);
     auto& slot = micros[m];
+    if (is_pass(action.kind)) {
+      const Timed timed(action.kind == Do::Forward ? times_.forward : times_.backward);
+      posted = post_ahead(actions, std::max(posted, i + 1), micros);
+    }
     if (action.kind == Do::Load) {
       const Timed timed(times_.data);
       nn::StepContext context(nn::Mode::Train, input.seed);
@@ -128,6 +134,35 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
   return output;
 }
 
+/// Posts what the next pass from `from` on receives, as far as its shape is known, in the order of
+/// the list: messages of a part come in that order. Returns the first action that it left.
+std::size_t Executor::post_ahead(const std::vector<Action>& actions,
+                                 std::size_t from,
+                                 Micros& micros) {
+  for (; from < actions.size(); ++from) {
+    const Action& action = actions[from];
+    const bool gradient = action.kind == Do::ReceiveGradient;
+    if (is_pass(action.kind) || action.kind == Do::Load) break;
+    if (!gradient && action.kind != Do::ReceiveFlow) continue;
+    auto& slot = micros[static_cast<std::size_t>(action.micro)];
+    if (!slot) break;
+    if (slot->batch.size() == 0) continue;
+    if (gradient && !slot->passes[static_cast<std::size_t>(action.chunk)].ran) break;
+    post(action, *slot);
+  }
+  return from;
+}
+
+void Executor::post(const Action& action, Micro& micro) {
+  Pass& pass = micro.passes[static_cast<std::size_t>(action.chunk)];
+  const int part = part_of(action);
+  if (action.kind == Do::ReceiveFlow) {
+    pass.flow_coming = link_->post_flow(part, micro.batch, micro.context);
+  } else {
+    pass.grads_coming = link_->post_gradient(part + 1, pass.like);
+  }
+}
+
 void Executor::act(const Action& action, Micro& micro, const StepInput& input, StepOutput& output) {
   const bool on_the_way_there =
       action.kind == Do::Forward || action.kind == Do::ReceiveFlow || action.kind == Do::SendFlow;
@@ -141,7 +176,9 @@ void Executor::act(const Action& action, Micro& micro, const StepInput& input, S
     case Do::Load:
       return;
     case Do::ReceiveFlow:
-      pass.flow = link_->receive_flow(part, micro.batch, micro.context);
+      if (!pass.flow_coming) post(action, micro);
+      pass.flow = link_->take_flow(std::move(*pass.flow_coming));
+      pass.flow_coming.reset();
       return;
     case Do::Forward:
       return forward(action, micro, input, output);
@@ -150,7 +187,9 @@ void Executor::act(const Action& action, Micro& micro, const StepInput& input, S
       pass.flow = {};
       return;
     case Do::ReceiveGradient:
-      pass.grads = link_->receive_gradient(part + 1, pass.like);
+      if (!pass.grads_coming) post(action, micro);
+      pass.grads = link_->take_gradient(std::move(*pass.grads_coming));
+      pass.grads_coming.reset();
       return;
     case Do::Backward:
     case Do::BackwardInputs:
@@ -180,7 +219,7 @@ Executor::Pass* Executor::neighbour(Micro& micro, int part) {
 /// A micro-batch that has no samples on this rank still takes part in what the policies do
 /// together.
 void Executor::skip(const Action& action, int num_micros) {
-  if (action.kind != Do::Forward && !is_backward(action.kind)) return;
+  if (!is_pass(action.kind)) return;
   const auto [first, last] = model_.blocks_of(action.chunk);
   for (int i = 0; i < last - first; ++i) {
     const int b = action.kind == Do::Forward ? first + i : last - 1 - i;
@@ -222,6 +261,7 @@ void Executor::forward(const Action& action,
       policy->after(action, run);
   }
   pass.like = shapes_only(flow.diff);
+  pass.ran = true;
   Pass* const next = neighbour(micro, part_of(action) + 1);
   (next != nullptr ? next->flow : pass.flow) = std::move(flow);
 }
@@ -415,13 +455,24 @@ nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
   const std::vector<Action> actions = infer_actions();
   for (Policy* policy : policies_)
     policy->begin(actions);
-  for (const Action& action : actions) {
+  std::optional<StageLink::Incoming> coming;
+  const auto ask = [&](const Action& receive) {
+    coming = link_->post_flow(part_of(receive), batch, context);
+  };
+  for (auto action_at = actions.begin(); action_at != actions.end(); ++action_at) {
+    const Action& action = *action_at;
     if (action.kind == Do::ReceiveFlow) {
-      flow = link_->receive_flow(part_of(action), batch, context);
+      if (!coming) ask(action);
+      flow = link_->take_flow(std::move(*coming));
+      coming.reset();
     } else if (action.kind == Do::SendFlow) {
       link_->send_flow(part_of(action) + 1, flow);
       flow = {};
     } else {
+      const auto next = std::find_if(action_at + 1, actions.end(), [](const Action& other) {
+        return other.kind != Do::SendFlow;
+      });
+      if (next != actions.end() && next->kind == Do::ReceiveFlow) ask(*next);
       infer_chunk(action, flow, out, batch, context);
     }
   }

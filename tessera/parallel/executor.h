@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,8 +59,9 @@ struct Recompute {
 };
 
 /// One stage's executor: runs what stands on it, and hands flows and gradients to and from the
-/// other stages. Threads: the rank's own. Errors of libtorch come out as Error{Bug} (or
-/// Memory) that name the block.
+/// other stages. What a pass needs of them is asked for before the pass in front of it runs, and
+/// comes while that runs; it costs the memory of one message. Threads: the rank's own. Errors of
+/// libtorch come out as Error{Bug} (or Memory) that name the block.
 class Executor {
  public:
   /// `link` outlives this; needed where the model has several stages.
@@ -107,8 +109,11 @@ class Executor {
   };
   /// One micro-batch in one chunk.
   struct Pass {
+    /// Posted, and not waited for.
+    std::optional<StageLink::Incoming> flow_coming, grads_coming;
     nn::Flow flow;                  ///< that it begins with, and after its forward ended with
     std::vector<Saved> saved;       ///< one a block
+    bool ran = false;               ///< its forward; `like` and `first` are known
     std::vector<at::Tensor> like;   ///< shapes of the gradient that it ends with
     std::vector<at::Tensor> grads;  ///< of what it ends with, and after its backward begins with
     std::vector<at::Tensor> first;  ///< shapes of those
@@ -119,6 +124,9 @@ class Executor {
     nn::StepContext context;
     std::vector<Pass> passes;  ///< one a chunk
   };
+  using Micros = std::vector<std::optional<Micro>>;
+  std::size_t post_ahead(const std::vector<Action>& actions, std::size_t from, Micros& micros);
+  void post(const Action& action, Micro& micro);
   void act(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
   void forward(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
   void backward(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);

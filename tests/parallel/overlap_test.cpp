@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/recording.h"
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -25,121 +26,9 @@
 namespace tessera::parallel {
 namespace {
 
-using Log = std::vector<std::string>;
-
-class RecordedWork final : public comm::Work {
- public:
-  RecordedWork(comm::WorkPtr work, std::string what, Log& log)
-      : work_(std::move(work)), what_(std::move(what)), log_(log) {}
-  bool done() override { return work_->done(); }
-  void wait() override {
-    log_.push_back("wait for " + what_);
-    work_->wait();
-  }
-  void wait_reusable() override { work_->wait_reusable(); }
-
- private:
-  comm::WorkPtr work_;
-  std::string what_;
-  Log& log_;
-};
-
-/// Writes down what is posted, waited for and moved.
-class RecordingTransport final : public comm::Transport {
- public:
-  RecordingTransport(std::unique_ptr<comm::Transport> transport, Log& log)
-      : transport_(std::move(transport)), log_(log) {}
-
-  [[nodiscard]] std::string_view name() const override { return transport_->name(); }
-  comm::RegionPtr allocate(std::size_t bytes, memory::Tag tag) override {
-    return transport_->allocate(bytes, tag);
-  }
-  comm::WorkPtr reduce_scatter(const comm::Group& group,
-                               comm::Span in,
-                               comm::Span out,
-                               comm::Op op,
-                               comm::Fold fold,
-                               comm::CallSite site) override {
-    const std::string what = site.what;
-    return record(transport_->reduce_scatter(group, in, out, op, fold, std::move(site)), what);
-  }
-  comm::WorkPtr all_gather(const comm::Group& group,
-                           comm::Span in,
-                           comm::Span out,
-                           comm::CallSite site) override {
-    const std::string what = site.what;
-    return record(transport_->all_gather(group, in, out, std::move(site)), what);
-  }
-  comm::WorkPtr all_reduce(const comm::Group& group,
-                           comm::Span data,
-                           comm::Op op,
-                           comm::CallSite site) override {
-    return transport_->all_reduce(group, data, op, std::move(site));
-  }
-  comm::WorkPtr broadcast(const comm::Group& group,
-                          comm::Span data,
-                          int root_index,
-                          comm::CallSite site) override {
-    return transport_->broadcast(group, data, root_index, std::move(site));
-  }
-  comm::WorkPtr all_to_all(const comm::Group& group,
-                           comm::Span in,
-                           comm::Span out,
-                           comm::CallSite site) override {
-    return transport_->all_to_all(group, in, out, std::move(site));
-  }
-  comm::WorkPtr barrier(const comm::Group& group, comm::CallSite site) override {
-    return transport_->barrier(group, std::move(site));
-  }
-  comm::WorkPtr send(int peer, int channel, comm::Span data, comm::CallSite site) override {
-    return transport_->send(peer, channel, data, std::move(site));
-  }
-  comm::WorkPtr recv(int peer, int channel, comm::Span data, comm::CallSite site) override {
-    return transport_->recv(peer, channel, data, std::move(site));
-  }
-  void progress() noexcept override {
-    log_.emplace_back("progress");
-    transport_->progress();
-  }
-  void abort(const Error& error) noexcept override { transport_->abort(error); }
-  double take_comm_seconds() noexcept override { return transport_->take_comm_seconds(); }
-  [[nodiscard]] comm::Traffic traffic() const noexcept override { return transport_->traffic(); }
-  [[nodiscard]] comm::Traffic traffic(const comm::Group& group) const override {
-    return transport_->traffic(group);
-  }
-  void set_stall_limit(double seconds) noexcept override { transport_->set_stall_limit(seconds); }
-
- private:
-  comm::WorkPtr record(comm::WorkPtr work, const std::string& what) {
-    log_.push_back("post " + what);
-    return std::make_unique<RecordedWork>(std::move(work), what, log_);
-  }
-
-  std::unique_ptr<comm::Transport> transport_;
-  Log& log_;
-};
-
-std::string text_of(const Action& action, const std::string& block) {
-  return (is_backward(action.kind) ? "backward " : "forward ") + block + " micro-batch " +
-         std::to_string(action.micro);
-}
-
-/// As the last policy it knows when a block begins, as the first one when it has ended.
-class RunRecorder final : public Policy {
- public:
-  RunRecorder(ModelInstance& model, bool last, Log& log) : model_(model), last_(last), log_(log) {}
-  void before(const Action& action, const BlockRun& run) override {
-    if (last_) log_.push_back("begin " + text_of(action, model_.name(run.block)));
-  }
-  void after(const Action& action, const BlockRun& run) override {
-    if (!last_) log_.push_back("end " + text_of(action, model_.name(run.block)));
-  }
-
- private:
-  ModelInstance& model_;
-  bool last_;
-  Log& log_;
-};
+using test::Log;
+using test::RecordingTransport;
+using test::RunRecorder;
 
 struct Setting {
   int micros = 1;

@@ -57,9 +57,9 @@ void pass_a_flow(bool scatter_gather, Moved expected) {
       nn::Flow flow;
       flow.diff = {there};
       link.send_flow(1, flow);
-      EXPECT_TRUE(at::equal(link.receive_gradient(1, {there}).at(0), back));
+      EXPECT_TRUE(at::equal(link.take_gradient(link.post_gradient(1, {there})).at(0), back));
     } else {
-      EXPECT_TRUE(at::equal(link.receive_flow(1, batch, context).diff.at(0), there));
+      EXPECT_TRUE(at::equal(link.take_flow(link.post_flow(1, batch, context)).diff.at(0), there));
       link.send_gradient(1, {back}, {there});
     }
 

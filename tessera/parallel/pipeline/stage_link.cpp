@@ -79,24 +79,46 @@ void StageLink::send(int rank, int channel, const at::Tensor& tensor, const std:
       ->wait();
 }
 
-at::Tensor StageLink::receive(int rank,
-                              int channel,
-                              const at::Tensor& like,
-                              const std::string& what) {
-  at::Tensor out = at::empty(like.sizes(), like.options().device(at::kCPU));
-  if (out.numel() == 0) return out;
-  const int shares = shares_of(out);
-  if (shares == 1) {
-    world_.transport().recv(rank, channel, span_of(out), TESSERA_HERE(what))->wait();
-    return out;
+/// Of tensors like those of the flow, which are meta tensors or others.
+void StageLink::post(Incoming& incoming, int rank, int channel) {
+  for (const auto* tensors : {&incoming.flow_.diff, &incoming.flow_.fixed}) {
+    for (const at::Tensor& like : *tensors) {
+      Incoming::Message message;
+      message.whole = at::empty(like.sizes(), like.options().device(at::kCPU));
+      const int shares = shares_of(message.whole);
+      if (shares > 1)
+        message.share = at::empty({message.whole.numel() / shares}, message.whole.options());
+      const at::Tensor& into = shares > 1 ? message.share : message.whole;
+      if (into.numel() > 0)
+        message.work =
+            world_.transport().recv(rank, channel, span_of(into), TESSERA_HERE(incoming.what_));
+      incoming.messages_.push_back(std::move(message));
+    }
   }
-  const at::Tensor share = at::empty({out.numel() / shares}, out.options());
-  world_.transport().recv(rank, channel, span_of(share), TESSERA_HERE(what))->wait();
-  const auto work = world_.transport().all_gather(
-      *tensor_->group, span_of(share), span_of(out), TESSERA_HERE(what));
-  work->wait();
-  work->wait_reusable();
-  return out;
+}
+
+nn::Flow StageLink::take_flow(Incoming incoming) {
+  auto message = incoming.messages_.begin();
+  for (auto* tensors : {&incoming.flow_.diff, &incoming.flow_.fixed}) {
+    for (at::Tensor& tensor : *tensors) {
+      if (message->work) message->work->wait();
+      if (message->share.defined()) {
+        const auto work = world_.transport().all_gather(*tensor_->group,
+                                                        span_of(message->share),
+                                                        span_of(message->whole),
+                                                        TESSERA_HERE(incoming.what_));
+        work->wait();
+        work->wait_reusable();
+      }
+      tensor = message->whole;
+      ++message;
+    }
+  }
+  return std::move(incoming.flow_);
+}
+
+std::vector<at::Tensor> StageLink::take_gradient(Incoming incoming) {
+  return take_flow(std::move(incoming)).diff;
 }
 
 void StageLink::send_flow(int part, const nn::Flow& flow) {
@@ -107,14 +129,14 @@ void StageLink::send_flow(int part, const nn::Flow& flow) {
   }
 }
 
-nn::Flow StageLink::receive_flow(int part, const nn::Batch& batch, const nn::StepContext& context) {
-  const std::string what = fmt::format("flow into part {}", part);
-  nn::Flow flow = shape_of(part, batch, context);
-  for (auto* tensors : {&flow.diff, &flow.fixed}) {
-    for (at::Tensor& tensor : *tensors)
-      tensor = receive(rank_of_part(part - 1), kFlow + part, tensor, what);
-  }
-  return flow;
+StageLink::Incoming StageLink::post_flow(int part,
+                                         const nn::Batch& batch,
+                                         const nn::StepContext& context) {
+  Incoming out;
+  out.what_ = fmt::format("flow into part {}", part);
+  out.flow_ = shape_of(part, batch, context);
+  post(out, rank_of_part(part - 1), kFlow + part);
+  return out;
 }
 
 void StageLink::send_gradient(int part,
@@ -130,11 +152,11 @@ void StageLink::send_gradient(int part,
   }
 }
 
-std::vector<at::Tensor> StageLink::receive_gradient(int part, const std::vector<at::Tensor>& like) {
-  const std::string what = fmt::format("gradient out of part {}", part);
-  std::vector<at::Tensor> out;
-  for (const at::Tensor& tensor : like)
-    out.push_back(receive(rank_of_part(part), kGradient + part, tensor, what));
+StageLink::Incoming StageLink::post_gradient(int part, const std::vector<at::Tensor>& like) {
+  Incoming out;
+  out.what_ = fmt::format("gradient out of part {}", part);
+  out.flow_.diff = like;
+  post(out, rank_of_part(part), kGradient + part);
   return out;
 }
 
