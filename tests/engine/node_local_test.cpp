@@ -40,10 +40,6 @@ class TwoHosts : public ::testing::TestWithParam<const char*> {
   TinyRun run;
   files::TempDir dir;
 };
-INSTANTIATE_TEST_SUITE_P(, TwoHosts, ::testing::Values("false", "true"), [](const auto& info) {
-  return std::string(info.param) == "true" ? "Beside" : "Waiting";
-});
-
 std::vector<double> losses_until(Engine& engine, std::int64_t end) {
   std::vector<double> out;
   while (engine.step() < end)
@@ -109,6 +105,10 @@ TEST_P(TwoHosts, KeepTheSameCheckpoints) {
     EXPECT_EQ(steps, (std::vector<std::int64_t>{6, 7})) << host;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Saves, TwoHosts, ::testing::Values("false", "true"), [](const auto& info) {
+  return std::string(info.param) == "true" ? "Beside" : "Waiting";
+});
 
 }  // namespace
 }  // namespace tessera::engine
