@@ -302,7 +302,7 @@ function(tessera_tests folder)
       if(line MATCHES "^(TEST|TEST_F)\\(([A-Za-z0-9_]+)")
         list(APPEND filter "${CMAKE_MATCH_2}.*")
       elseif(line MATCHES "^TEST_P\\(([A-Za-z0-9_]+)")
-        list(APPEND filter "*/${CMAKE_MATCH_1}.*")
+        list(APPEND filter "*/${CMAKE_MATCH_1}.*" "${CMAKE_MATCH_1}.*")  # with a prefix, or an empty one
       endif()
     endforeach()
     list(REMOVE_DUPLICATES filter)
