@@ -5,14 +5,12 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "checkpoint/foreign_support.h"
 #include "checkpoint/torch_bytes.h"
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
@@ -25,10 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace op = test::op;
-using test::bytes_of;
 using test::ForeignCheckpoints;
 using test::values_of;
-using ::testing::HasSubstr;
 using Shape = std::vector<std::int64_t>;
 using Value = std::function<float(std::int64_t index)>;
 
@@ -265,204 +261,6 @@ TEST_F(ForeignCheckpoints, WeightsOfLlmcThatLieAreRefused) {
   for (std::size_t i = 2; i < 8; ++i)
     std::memcpy(huge.data() + 4 * i, "\xff\xff\xff\x7f", 4);
   refused(file(huge), "contradict each other");
-}
-
-/// A state_dict's file, with args as Megatron has them.
-void write_megatron(
-    const fs::path& file,
-    const std::string& args,
-    const std::vector<std::pair<std::string, std::pair<Shape, std::vector<float>>>>& tensors) {
-  fs::create_directories(file.parent_path());
-  std::vector<std::pair<std::string, std::string>> members;
-  std::vector<std::string> storages;
-  for (const auto& [name, content] : tensors) {
-    const auto& [shape, values] = content;
-    members.emplace_back(name,
-                         op::tensor(op::storage("FloatStorage",
-                                                std::to_string(storages.size()),
-                                                static_cast<std::int64_t>(values.size())),
-                                    0,
-                                    shape,
-                                    row_major(shape)));
-    storages.push_back(bytes_of(values));
-  }
-  const std::string number("G\x40\x08\0\0\0\0\0\0", 9);  // 3.0
-  const std::string described = op::global("argparse", "Namespace") + ")\x81" + args + "b";
-  files::write_atomic(file,
-                      test::torch_zip(test::pickle_of(op::dict({{"args", described},
-                                                                {"checkpoint_version", number},
-                                                                {"iteration", op::integer(12)},
-                                                                {"model", op::dict(members)}})),
-                                      storages));
-}
-
-struct Sizes {
-  static constexpr std::int64_t kLayers = 2, kWidth = 8, kHeads = 4, kPositions = 6, kVocab = 12,
-                                kInner = 16;
-};
-
-std::string megatron_args() {
-  return op::dict({{"num_layers", op::integer(Sizes::kLayers)},
-                   {"hidden_size", op::integer(Sizes::kWidth)},
-                   {"num_attention_heads", op::integer(Sizes::kHeads)},
-                   {"max_position_embeddings", op::integer(Sizes::kPositions)},
-                   {"ffn_hidden_size", op::integer(Sizes::kInner)},
-                   {"bias_gelu_fusion", "\x88"},
-                   {"params_dtype", op::global("torch", "float32")}});
-}
-
-float code(std::int64_t layer, std::int64_t kind, std::int64_t row, std::int64_t column) {
-  return static_cast<float>(layer * 1000 + kind * 10000 + row * 20 + column);
-}
-
-/// Rows [begin, end) of a matrix whose element is code(layer, kind, row, column).
-std::vector<float> block(std::int64_t layer,
-                         std::int64_t kind,
-                         std::int64_t row_begin,
-                         std::int64_t row_end,
-                         std::int64_t column_begin,
-                         std::int64_t column_end) {
-  std::vector<float> out;
-  for (std::int64_t r = row_begin; r < row_end; ++r) {
-    for (std::int64_t c = column_begin; c < column_end; ++c)
-      out.push_back(code(layer, kind, r, c));
-  }
-  return out;
-}
-
-void write_megatron_ranks(const fs::path& folder, std::int64_t tensor, std::int64_t pipeline) {
-  using S = Sizes;
-  for (std::int64_t p = 0; p < pipeline; ++p) {
-    for (std::int64_t t = 0; t < tensor; ++t) {
-      std::vector<std::pair<std::string, std::pair<Shape, std::vector<float>>>> out;
-      const auto rows = [&](const std::string& name,
-                            std::int64_t layer,
-                            std::int64_t kind,
-                            std::int64_t all,
-                            std::int64_t columns) {
-        const std::int64_t n = all / tensor;
-        out.push_back(
-            {name,
-             {columns > 0 ? Shape{n, columns} : Shape{n},
-              block(layer, kind, t * n, t * n + n, 0, std::max<std::int64_t>(columns, 1))}});
-      };
-      const auto columns = [&](const std::string& name,
-                               std::int64_t layer,
-                               std::int64_t kind,
-                               std::int64_t all_rows,
-                               std::int64_t all) {
-        const std::int64_t n = all / tensor;
-        out.push_back({name, {{all_rows, n}, block(layer, kind, 0, all_rows, t * n, t * n + n)}});
-      };
-      const auto whole =
-          [&](const std::string& name, std::int64_t layer, std::int64_t kind, std::int64_t n) {
-            out.push_back({name, {{n}, block(layer, kind, 0, n, 0, 1)}});
-          };
-      if (p == 0) {
-        rows("embedding.word_embeddings.weight", 0, 1, S::kVocab, S::kWidth);
-        out.push_back({"embedding.position_embeddings.weight",
-                       {{S::kPositions, S::kWidth}, block(0, 2, 0, S::kPositions, 0, S::kWidth)}});
-      }
-      for (std::int64_t i = 0; i < S::kLayers / pipeline; ++i) {
-        const std::int64_t layer = p * (S::kLayers / pipeline) + i;
-        const std::string name = fmt::format("decoder.layers.{}.", i);
-        whole(name + "input_layernorm.weight", layer, 3, S::kWidth);
-        whole(name + "input_layernorm.bias", layer, 4, S::kWidth);
-        rows(name + "self_attention.linear_qkv.weight", layer, 5, 3 * S::kWidth, S::kWidth);
-        rows(name + "self_attention.linear_qkv.bias", layer, 6, 3 * S::kWidth, 0);
-        columns(name + "self_attention.linear_proj.weight", layer, 7, S::kWidth, S::kWidth);
-        whole(name + "self_attention.linear_proj.bias", layer, 8, S::kWidth);
-        whole(name + "pre_mlp_layernorm.weight", layer, 9, S::kWidth);
-        whole(name + "pre_mlp_layernorm.bias", layer, 10, S::kWidth);
-        rows(name + "mlp.linear_fc1.weight", layer, 11, S::kInner, S::kWidth);
-        rows(name + "mlp.linear_fc1.bias", layer, 12, S::kInner, 0);
-        columns(name + "mlp.linear_fc2.weight", layer, 13, S::kWidth, S::kInner);
-        whole(name + "mlp.linear_fc2.bias", layer, 14, S::kWidth);
-      }
-      if (p == pipeline - 1) {
-        whole("decoder.final_layernorm.weight", 0, 15, S::kWidth);
-        whole("decoder.final_layernorm.bias", 0, 16, S::kWidth);
-      }
-      const std::string rank =
-          pipeline > 1 ? fmt::format("mp_rank_{:02}_{:03}", t, p) : fmt::format("mp_rank_{:02}", t);
-      write_megatron(folder / "iter_0000012" / rank / "model_optim_rng.pt", megatron_args(), out);
-    }
-  }
-  files::write_atomic(folder / "latest_checkpointed_iteration.txt", "12");
-}
-
-TEST_F(ForeignCheckpoints, MegatronsRanksAreJoinedWhateverTheGridWas) {
-  using S = Sizes;
-  for (const auto& [tensor, pipeline] :
-       {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2), std::pair(4, 2)}) {
-    SCOPED_TRACE(fmt::format("{} x {}", tensor, pipeline));
-    const fs::path folder = path(fmt::format("meg{}{}", tensor, pipeline));
-    write_megatron_ranks(folder, tensor, pipeline);
-
-    const Foreign read = *open_foreign(folder);
-    const auto weights = by_name(read.weights);
-
-    EXPECT_EQ(read.step, 12);
-    EXPECT_EQ(read.weights.size(), 2U + S::kLayers * 12 + 2);
-    const auto at = [&](const std::string& name, std::int64_t index) {
-      return values_of(weights.at("transformer." + name))[static_cast<std::size_t>(index)];
-    };
-    for (std::int64_t r = 0; r < S::kVocab; ++r)
-      EXPECT_EQ(at("wte.weight", r * S::kWidth + 3), code(0, 1, r, 3));
-    for (std::int64_t layer = 0; layer < S::kLayers; ++layer) {
-      const std::string h = fmt::format("h.{}.", layer);
-      const auto fused = values_of(weights.at("transformer." + h + "attn.c_attn.weight"));
-      const auto bias = values_of(weights.at("transformer." + h + "attn.c_attn.bias"));
-      const std::int64_t dim = S::kWidth / S::kHeads;
-      for (std::int64_t head = 0; head < S::kHeads; ++head) {
-        for (std::int64_t which = 0; which < 3; ++which) {
-          for (std::int64_t d = 0; d < dim; ++d) {
-            // Megatron's row: [head, which, d]; Hugging Face's column: [which, head, d].
-            const std::int64_t row = (head * 3 + which) * dim + d,
-                               column = which * S::kWidth + head * dim + d;
-            EXPECT_EQ(bias[static_cast<std::size_t>(column)], code(layer, 6, row, 0));
-            for (std::int64_t in = 0; in < S::kWidth; ++in)
-              EXPECT_EQ(fused[static_cast<std::size_t>(in * 3 * S::kWidth + column)],
-                        code(layer, 5, row, in));
-          }
-        }
-      }
-      for (std::int64_t in = 0; in < S::kWidth; ++in)
-        EXPECT_EQ(at(h + "attn.c_proj.weight", in * S::kWidth + 1), code(layer, 7, 1, in));
-      EXPECT_EQ(at(h + "mlp.c_fc.weight", 2 * S::kInner + 9), code(layer, 11, 9, 2));
-      EXPECT_EQ(at(h + "mlp.c_proj.weight", 13 * S::kWidth + 5), code(layer, 13, 5, 13));
-      EXPECT_EQ(at(h + "ln_2.bias", 4), code(layer, 10, 4, 0));
-    }
-    EXPECT_EQ(at("ln_f.weight", 2), code(0, 15, 2, 0));
-    EXPECT_EQ(at_path(read.model_config, "activation_function")->as_string(), "gelu_fast");
-  }
-}
-
-TEST_F(ForeignCheckpoints, MegatronsMissingRankIsNamed) {
-  write_megatron_ranks(path("m"), 2, 2);
-  fs::remove_all(path("m/iter_0000012/mp_rank_01_000"));
-
-  refused(path("m"), "tensor-parallel rank 1, pipeline rank 0 is missing");
-}
-
-TEST_F(ForeignCheckpoints, ModelsThatAreNoGpt2AreRefusedByName) {
-  const auto with = [&](const std::string& key, const std::string& value) {
-    const std::string args = megatron_args();
-    // One more member before the end of the dict.
-    write_megatron(path("iter/mp_rank_00/model_optim_rng.pt"),
-                   args.substr(0, args.size() - 1) + op::text(key) + value + "u",
-                   {});
-    return path("iter");
-  };
-  refused(with("swiglu", "\x88"), "its MLP is gated");
-  refused(with("group_query_attention", "\x88"), "its attention is grouped");
-  refused(with("normalization", op::text("RMSNorm")), "its norm is another");
-  refused(with("position_embedding_type", op::text("rope")), "its positions are not learned");
-  refused(with("num_experts", op::integer(8)), "it has experts");
-  refused(with("add_bias_linear", "\x89"), "it has no biases");
-  refused(with("num_layers", op::integer(-1)), "have no num_layers");
-  refused(with("hidden_size", op::integer(std::int64_t{1} << 62)), "have no hidden_size");
-  refused(with("num_attention_heads", op::integer(3)), "do not divide its width");
 }
 
 TEST_F(ForeignCheckpoints, WhatATrainingStateAsksToCallIsRefused) {
