@@ -210,59 +210,6 @@ TEST_F(ForeignCheckpoints, ATrainingLoopsGroupIsThatOfItsOptimizer) {
   EXPECT_THROW(group_of(R"({"optimizer": {"type": "Lamb"}})", {"exp_avg", "exp_avg_sq"}), Error);
 }
 
-// llm.c: train_gpt2.py's write_model().
-std::string llmc_file(std::int32_t version, std::int32_t padded, std::int64_t floats_after) {
-  std::vector<std::int32_t> header(256, 0);
-  const std::vector<std::int32_t> head = {20240326, version, 4, 5, 2, 2, 6, padded};
-  std::copy(head.begin(), head.end(), header.begin());
-  std::string out(reinterpret_cast<const char*>(header.data()), 1024);
-  for (std::int64_t i = 0; i < floats_after; ++i) {
-    const auto value = static_cast<float>(i);
-    out.append(reinterpret_cast<const char*>(&value), 4);
-  }
-  return out;
-}
-// wte 8*6, wpe 4*6; of 2 layers: ln_1 6+6, qkv 18*6+18, proj 36+6, ln_2 6+6, fc 24*6+24, proj
-// 6*24+6; ln_f 6+6.
-constexpr std::int64_t kLlmcFloats = 48 + 24 + 2 * (12 + 126 + 42 + 12 + 168 + 150) + 12;
-
-TEST_F(ForeignCheckpoints, WeightsOfLlmcHaveHuggingFacesNamesAndLayout) {
-  files::write_atomic(path("gpt2.bin"), llmc_file(3, 8, kLlmcFloats));
-
-  const Foreign read = *open_foreign(path("gpt2.bin"));
-  const auto weights = by_name(read.weights);
-
-  EXPECT_EQ(read.weights.size(), 2U + 2 * 12 + 2);
-  EXPECT_EQ(weights.at("transformer.wte.weight").shape, (Shape{5, 6}));  // without the padding
-  EXPECT_EQ(values_of(weights.at("transformer.wte.weight")).back(), 29.0F);
-  EXPECT_EQ(values_of(weights.at("transformer.wpe.weight")).front(), 48.0F);
-  // The second layer's fused projection: after wte, wpe, ln_1 (2 x 12) and the first layer's 108.
-  const auto& fused = weights.at("transformer.h.1.attn.c_attn.weight");
-  EXPECT_EQ(fused.shape, (Shape{6, 18}));
-  EXPECT_EQ(values_of(fused)[0], 72.0F + 24 + 108);
-  EXPECT_EQ(values_of(fused)[1], 72.0F + 24 + 108 + 6);  // the next output of the same input
-  EXPECT_EQ(values_of(fused)[18], 72.0F + 24 + 108 + 1);
-  EXPECT_EQ(values_of(weights.at("transformer.ln_f.bias")).back(),
-            static_cast<float>(kLlmcFloats - 1));
-  EXPECT_EQ(integer_at(read.model_config, "n_layer", 0), 2);
-}
-
-TEST_F(ForeignCheckpoints, WeightsOfLlmcThatLieAreRefused) {
-  const auto file = [&](const std::string& content) {
-    files::write_atomic(path("x.bin"), content);
-    return path("x.bin");
-  };
-  refused(file(llmc_file(3, 8, kLlmcFloats - 1)), "ends before its last parameter");
-  refused(file(llmc_file(3, 8, kLlmcFloats + 1)), "4 bytes more than its parameters");
-  refused(file(llmc_file(4, 8, kLlmcFloats)), "is of version 4");
-  refused(file(llmc_file(3, 4, kLlmcFloats)), "contradict each other");
-  refused(file(llmc_file(3, 8, 0).substr(0, 100)), "shorter than its header");
-  std::string huge = llmc_file(3, 8, 0);
-  for (std::size_t i = 2; i < 8; ++i)
-    std::memcpy(huge.data() + 4 * i, "\xff\xff\xff\x7f", 4);
-  refused(file(huge), "contradict each other");
-}
-
 TEST_F(ForeignCheckpoints, WhatATrainingStateAsksToCallIsRefused) {
   const fs::path file = path("iter/mp_rank_00/model_optim_rng.pt");
   const std::string touch = op::tuple({op::text("touch " + path("owned").string())});

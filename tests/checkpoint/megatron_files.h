@@ -2,16 +2,15 @@
 // Checkpoints as Megatron-LM leaves them, cut by hand from a model in Hugging Face's layout.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "checkpoint/gpt_files.h"
 #include "checkpoint/torch_bytes.h"
 #include <fmt/format.h>
 
@@ -20,52 +19,24 @@
 
 namespace tessera::checkpoint::test::megatron {
 
-struct Tensor {
-  std::vector<std::int64_t> shape;
-  std::vector<float> values;
-};
-/// By Hugging Face's names, without "transformer.".
-using Model = std::map<std::string, Tensor>;
+using gpt::File;
+using gpt::kHeads;
+using gpt::kInner;
+using gpt::kLayers;
+using gpt::kPositions;
+using gpt::kVocab;
+using gpt::kWidth;
+using gpt::Members;
+using gpt::Model;
+using gpt::model_of;
+using gpt::number;
+using gpt::slice;
+using gpt::Tensor;
+using gpt::turned;
 using Named = std::vector<std::pair<std::string, Tensor>>;
-using Members = std::vector<std::pair<std::string, std::string>>;
 
-inline constexpr std::int64_t kLayers = 4, kWidth = 8, kHeads = 4, kPositions = 6, kInner = 16;
-inline constexpr std::int64_t kVocab = 10, kPadded = 12, kDivisor = 3, kDim = kWidth / kHeads;
+inline constexpr std::int64_t kPadded = 12, kDivisor = 3, kDim = kWidth / kHeads;
 inline constexpr float kPadding = -1.0F;
-
-/// One of several models whose elements are all different numbers, exact in fp32.
-inline Model model_of(int set) {
-  Model out;
-  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
-    std::int64_t count = 1;
-    for (const std::int64_t size : shape)
-      count *= size;
-    Tensor tensor{std::move(shape), {}};
-    const auto first = static_cast<std::int64_t>(set * 20'000 + out.size() * 256);
-    for (std::int64_t i = 0; i < count; ++i)
-      tensor.values.push_back(static_cast<float>(first + i));
-    out.emplace(name, std::move(tensor));
-  };
-  add("wte.weight", {kVocab, kWidth});
-  add("wpe.weight", {kPositions, kWidth});
-  add("lm_head.weight", {kVocab, kWidth});
-  for (std::int64_t i = 0; i < kLayers; ++i) {
-    const std::string h = fmt::format("h.{}.", i);
-    for (const char* norm : {"ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias"})
-      add(h + norm, {kWidth});
-    add(h + "attn.c_attn.weight", {kWidth, 3 * kWidth});
-    add(h + "attn.c_attn.bias", {3 * kWidth});
-    add(h + "attn.c_proj.weight", {kWidth, kWidth});
-    add(h + "attn.c_proj.bias", {kWidth});
-    add(h + "mlp.c_fc.weight", {kWidth, kInner});
-    add(h + "mlp.c_fc.bias", {kInner});
-    add(h + "mlp.c_proj.weight", {kInner, kWidth});
-    add(h + "mlp.c_proj.bias", {kWidth});
-  }
-  add("ln_f.weight", {kWidth});
-  add("ln_f.bias", {kWidth});
-  return out;
-}
 
 /// What a generation of Megatron calls them, in the order in which its modules declare them.
 struct Words {
@@ -132,32 +103,6 @@ struct Layout {
   std::function<void(Members& optimizer)> spoil;
 };
 
-inline std::string number(double value) {
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  std::string out = "G";
-  for (int shift = 56; shift >= 0; shift -= 8)
-    out += static_cast<char>((bits >> shift) & 0xFF);
-  return out;
-}
-
-/// Rows [row, row + rows) and columns [column, column + columns) of the transpose of Hugging Face's
-/// [in, out].
-inline Tensor turned(const Tensor& from,
-                     std::int64_t row,
-                     std::int64_t rows,
-                     std::int64_t column,
-                     std::int64_t columns) {
-  Tensor out{{rows, columns}, {}};
-  for (std::int64_t r = row; r < row + rows; ++r) {
-    for (std::int64_t c = column; c < column + columns; ++c)
-      out.values.push_back(from.values[static_cast<std::size_t>(c * from.shape[1] + r)]);
-  }
-  return out;
-}
-inline Tensor slice(const Tensor& from, std::int64_t begin, std::int64_t count) {
-  return {{count}, {from.values.begin() + begin, from.values.begin() + begin + count}};
-}
 /// Where Megatron's rows of a rank's queries, keys and values stand among Hugging Face's columns.
 inline std::vector<std::int64_t> qkv_rows(const Layout& layout, std::int64_t t) {
   const std::int64_t heads = kHeads / layout.tensor;
@@ -251,36 +196,6 @@ inline Named cut(
   }
   return out;
 }
-
-/// One file that is being put together.
-class File {
- public:
-  std::string tensor(const Tensor& tensor, bool half = false) {
-    std::string bytes;
-    for (const float value : tensor.values) {
-      const std::uint16_t narrow = to_bf16(value);
-      bytes.append(reinterpret_cast<const char*>(half ? static_cast<const void*>(&narrow) : &value),
-                   half ? 2 : 4);
-    }
-    std::vector<std::int64_t> strides(tensor.shape.size(), 1);
-    for (std::size_t d = strides.size(); d-- > 1;)
-      strides[d - 1] = strides[d] * tensor.shape[d];
-    storages_.push_back(bytes);
-    return op::tensor(op::storage(half ? "BFloat16Storage" : "FloatStorage",
-                                  std::to_string(storages_.size() - 1),
-                                  static_cast<std::int64_t>(tensor.values.size())),
-                      0,
-                      tensor.shape,
-                      strides);
-  }
-  void write(const std::filesystem::path& path, const Members& members) {
-    std::filesystem::create_directories(path.parent_path());
-    files::write_atomic(path, torch_zip(pickle_of(op::dict(members)), storages_));
-  }
-
- private:
-  std::vector<std::string> storages_;
-};
 
 inline std::string arguments(const Layout& layout) {
   Members args = {{"num_layers", op::integer(kLayers)},
@@ -394,7 +309,9 @@ inline void write(const std::filesystem::path& folder, const Layout& layout) {
       for (std::int64_t chunk = 0; chunk < layout.chunks; ++chunk) {
         Members members;
         for (const auto& [name, tensor] : cut(model, layout, t, p, chunk))
-          members.emplace_back(name, file.tensor(tensor, layout.optimizer == Optimizer::Mixed));
+          members.emplace_back(
+              name,
+              file.tensor(tensor, layout.optimizer == Optimizer::Mixed ? DType::BF16 : DType::F32));
         out.emplace_back(layout.chunks > 1 ? fmt::format("model{}", chunk) : "model",
                          nested(members));
       }
