@@ -32,7 +32,7 @@ inline constexpr std::int64_t kLayers = 4, kWidth = 8, kHeads = 4, kPositions = 
 inline constexpr std::int64_t kVocab = 10;
 
 /// One of several models whose elements are all different numbers, exact in fp32.
-inline Model model_of(int set) {
+inline Model model_of(int set, std::int64_t inner = kInner) {
   Model out;
   const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
     std::int64_t count = 1;
@@ -55,9 +55,9 @@ inline Model model_of(int set) {
     add(h + "attn.c_attn.bias", {3 * kWidth});
     add(h + "attn.c_proj.weight", {kWidth, kWidth});
     add(h + "attn.c_proj.bias", {kWidth});
-    add(h + "mlp.c_fc.weight", {kWidth, kInner});
-    add(h + "mlp.c_fc.bias", {kInner});
-    add(h + "mlp.c_proj.weight", {kInner, kWidth});
+    add(h + "mlp.c_fc.weight", {kWidth, inner});
+    add(h + "mlp.c_fc.bias", {inner});
+    add(h + "mlp.c_proj.weight", {inner, kWidth});
     add(h + "mlp.c_proj.bias", {kWidth});
   }
   add("ln_f.weight", {kWidth});
