@@ -53,7 +53,7 @@ constexpr Candidates kAttentionNorm = {
     "input_layernorm.", "self_attention.linear_qkv.layer_norm_", "input_norm."};
 constexpr Candidates kQkv = {
     "self_attention.linear_qkv.", "self_attention.query_key_value.", "attention.query_key_value."};
-constexpr Candidates kDense = {
+constexpr Candidates kProjection = {
     "self_attention.linear_proj.", "self_attention.dense.", "attention.dense."};
 constexpr Candidates kMlpNorm = {"pre_mlp_layernorm.",
                                  "mlp.linear_fc1.layer_norm_",
@@ -448,7 +448,7 @@ class Reader {
     const auto of = [&](Candidates names) { return named(weights(at), theirs, names, "weight"); };
     add_norm(at, of(kAttentionNorm), ours + "ln_1");
     add_attention_input(at, of(kQkv), ours + "attn.c_attn");
-    add_row_parallel(at, of(kDense), ours + "attn.c_proj", width_, width_);
+    add_row_parallel(at, of(kProjection), ours + "attn.c_proj", width_, width_);
     add_norm(at, of(kMlpNorm), ours + "ln_2");
     add_column_parallel(at, of(kFc1), ours + "mlp.c_fc", inner_, width_);
     add_row_parallel(at, of(kFc2), ours + "mlp.c_proj", width_, inner_);
