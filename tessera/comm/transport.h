@@ -85,6 +85,12 @@ struct Traffic {
   std::int64_t elements = 0;
   std::int64_t bytes = 0;
   std::int64_t calls = 0;  ///< collectives and messages sent
+
+  bool operator==(const Traffic&) const = default;
+  friend Traffic operator-(const Traffic& later, const Traffic& before) {
+    return {
+        later.elements - before.elements, later.bytes - before.bytes, later.calls - before.calls};
+  }
 };
 
 /// Collectives of one rank. Every member of a group must post the same operations on it in the same
@@ -125,6 +131,8 @@ class Transport {
   [[nodiscard]] virtual Traffic traffic() const noexcept = 0;
   /// The part of it that went through collectives of that group.
   [[nodiscard]] virtual Traffic traffic(const Group& group) const = 0;
+  /// The part of it that was messages to one rank.
+  [[nodiscard]] virtual Traffic messages() const noexcept = 0;
   /// A wait for ranks that show no sign of life (no new operation, no new step) for this long is
   /// Error{Comm} naming them, and breaks the world. Default kStallLimit.
   virtual void set_stall_limit(double seconds) noexcept = 0;

@@ -18,12 +18,13 @@
 
 namespace tessera::test {
 
-/// Of rank 0: the ledger after a step, and the traffic of the second step.
+/// Of rank 0: the ledger after a step. Of the second step: the traffic.
 struct Cost {
   memory::Usage first;  ///< of the first weights, before any step
   memory::Usage usage;
   comm::Traffic traffic;
-  std::int64_t in_groups = 0;  ///< elements of it inside of the groups that shard the weights
+  std::vector<comm::Traffic> of_rank, messages;  ///< all that a rank moved, and what were messages
+  std::int64_t in_groups = 0;  ///< elements of rank 0's inside of the groups that shard the weights
   std::int64_t peak = 0;
   /// Elements of the flat buffers with their padding: all, of the first block, of the last.
   double padded = 0, padded_first = 0, padded_last = 0;
@@ -38,6 +39,8 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
   const auto data = engine::open_data(plan, {});
   engine::finish_plan(plan, *data);
   Cost cost;
+  cost.of_rank.resize(static_cast<std::size_t>(layout.ranks));
+  cost.messages.resize(cost.of_rank.size());
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     memory::Ledger ledger;
@@ -47,11 +50,15 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
     if (world.speaks()) cost.first = ledger.usage();
     engine.train_step();
     engine.finish();
-    const comm::Traffic before = world.transport().traffic();
+    const comm::Traffic before = world.transport().traffic(),
+                        before_in_messages = world.transport().messages();
     const comm::Group& shards = world.group({mesh::Axis::DpShard});
     const comm::Traffic before_in_groups = world.transport().traffic(shards);
     engine.train_step();
     engine.finish();
+    const auto rank = static_cast<std::size_t>(world.rank());
+    cost.of_rank[rank] = world.transport().traffic() - before;
+    cost.messages[rank] = world.transport().messages() - before_in_messages;
     if (world.speaks()) {
       cost.usage = ledger.usage();
       cost.peak = cost.usage.total_peak;
@@ -74,9 +81,8 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
       cost.padded_last = padded_of(model.num_blocks() - 1);
       cost.sharded_first = padded_of(0, false);
       cost.sharded_last = padded_of(model.num_blocks() - 1, false);
-      cost.traffic.elements = world.transport().traffic().elements - before.elements;
+      cost.traffic = cost.of_rank[rank];
       cost.in_groups = world.transport().traffic(shards).elements - before_in_groups.elements;
-      cost.traffic.bytes = world.transport().traffic().bytes - before.bytes;
     }
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
   });

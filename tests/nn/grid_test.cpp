@@ -427,17 +427,11 @@ Moved moved(const Grid& grid,
     std::vector<at::Tensor> inputs = {in};
     for (const PlacedParam& param : params)
       inputs.push_back(static_cast<const Param&>(param).tensor());
-    const auto since = [&](const comm::Traffic& before) {
-      const comm::Traffic now = world.transport().traffic();
-      return comm::Traffic{
-          now.elements - before.elements, now.bytes - before.bytes, now.calls - before.calls};
-    };
     const comm::Traffic start = world.transport().traffic();
     const at::Tensor y = layers(in, params, context);
-    const comm::Traffic forward = since(start), middle = world.transport().traffic();
+    const comm::Traffic middle = world.transport().traffic();
     torch::autograd::grad({y}, inputs, {y.detach()}, std::nullopt, false, true);
-    const comm::Traffic backward = since(middle);
-    if (world.rank() == 0) out = {forward, backward};
+    if (world.rank() == 0) out = {middle - start, world.transport().traffic() - middle};
   });
   return out;
 }

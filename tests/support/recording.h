@@ -99,6 +99,7 @@ class RecordingTransport final : public comm::Transport {
   [[nodiscard]] comm::Traffic traffic(const comm::Group& group) const override {
     return transport_->traffic(group);
   }
+  [[nodiscard]] comm::Traffic messages() const noexcept override { return transport_->messages(); }
   void set_stall_limit(double seconds) noexcept override { transport_->set_stall_limit(seconds); }
 
  private:

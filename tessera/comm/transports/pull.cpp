@@ -206,7 +206,7 @@ WorkPtr PullTransport::send(int peer, int channel, Span data, CallSite site) {
   check_message(ground_->rank, ground_->arenas.ranks(), peer, data, site);
   Operation::Start begin =
       start(message_channel(ground_->rank, peer, channel), Kind::Message, data, site);
-  count(data);
+  count(sent_, data);
   claim_slot(begin);
   offer(begin, data, 1, false);
   return track(std::make_shared<Operation>(std::move(begin)));
@@ -237,18 +237,17 @@ void PullTransport::abort(const Error& error) noexcept {
   abort_world(ground_->control, ground_->rank, error);
 }
 
-void PullTransport::count(const Span& span, std::int64_t times) {
-  traffic_.elements += times * static_cast<std::int64_t>(span.count);
-  traffic_.bytes += times * static_cast<std::int64_t>(span.bytes());
-  ++traffic_.calls;
+/// In all traffic, and in `part` of it.
+void PullTransport::count(Traffic& part, const Span& span, std::int64_t times) {
+  for (Traffic* const traffic : {&traffic_, &part}) {
+    traffic->elements += times * static_cast<std::int64_t>(span.count);
+    traffic->bytes += times * static_cast<std::int64_t>(span.bytes());
+    ++traffic->calls;
+  }
 }
 
 void PullTransport::count(const Group& group, const Span& span, std::int64_t times) {
-  count(span, times);
-  Traffic& of_group = traffic_of_[group.id];
-  of_group.elements += times * static_cast<std::int64_t>(span.count);
-  of_group.bytes += times * static_cast<std::int64_t>(span.bytes());
-  ++of_group.calls;
+  count(traffic_of_[group.id], span, times);
 }
 
 Traffic PullTransport::traffic(const Group& group) const {

@@ -45,6 +45,7 @@ class PullTransport final : public Transport {
   double take_comm_seconds() noexcept override;
   [[nodiscard]] Traffic traffic() const noexcept override { return traffic_; }
   [[nodiscard]] Traffic traffic(const Group& group) const override;
+  [[nodiscard]] Traffic messages() const noexcept override { return sent_; }
   void set_stall_limit(double seconds) noexcept override { stall_limit_s_ = seconds; }
 
  private:
@@ -79,7 +80,7 @@ class PullTransport final : public Transport {
   void await(const Awaited& awaited);
   bool spin(const std::function<bool()>& ready);
   bool move_all();
-  void count(const Span& span, std::int64_t times = 1);
+  void count(Traffic& part, const Span& span, std::int64_t times = 1);
   void count(const Group& group, const Span& span, std::int64_t times = 1);
   void report_stall(const Awaited& awaited, const std::vector<int>& missing);
 
@@ -92,7 +93,8 @@ class PullTransport final : public Transport {
   double stall_limit_s_ = kStallLimit;
   double comm_s_ = 0;
   Traffic traffic_;
-  std::map<int, Traffic> traffic_of_;  ///< by the group's id
+  Traffic sent_;                       ///< of traffic_
+  std::map<int, Traffic> traffic_of_;  ///< of traffic_, by the group's id
   int timers_ = 0;
 };
 

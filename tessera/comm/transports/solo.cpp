@@ -106,6 +106,7 @@ class SoloTransport final : public Transport {
   double take_comm_seconds() noexcept override { return 0; }
   [[nodiscard]] Traffic traffic() const noexcept override { return {}; }
   [[nodiscard]] Traffic traffic(const Group&) const override { return {}; }
+  [[nodiscard]] Traffic messages() const noexcept override { return {}; }
   void set_stall_limit(double) noexcept override {}
 
  private:
