@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/parallel_options.h"
 
+#include <algorithm>
+#include <array>
 #include <numeric>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -253,14 +256,23 @@ std::int64_t ranks_per_model(const json::Value& source) {
   return problems.empty() ? options.ranks_per_model() : 1;
 }
 
-std::optional<int> data_parallel_ranks(const ParallelOptions& options,
-                                       int ranks,
-                                       config::Problems& problems,
-                                       const config::Origins& origins) {
-  if (problems.concern("parallel")) return std::nullopt;
+bool sizes_are_known(const config::Problems& problems) {
+  constexpr std::array kSizes = {
+      "parallel.pipeline.size", "parallel.tensor.size", "parallel.context.size"};
+  return std::none_of(
+      kSizes.begin(), kSizes.end(), [&](const char* path) { return problems.concern(path); });
+}
+
+void check_product(const ParallelOptions& options,
+                   int ranks,
+                   config::Problems& problems,
+                   const config::Origins& origins) {
   const std::int64_t unit = options.ranks_per_model();
-  if (ranks % unit == 0) return static_cast<int>(ranks / unit);
-  const std::int64_t below = ranks / unit * unit;
+  if (ranks % unit == 0) return;
+  std::vector<std::string> nearest;
+  for (const std::int64_t count : {ranks / unit * unit, (ranks / unit + 1) * unit}) {
+    if (count > 0 && count <= kMostRanks) nearest.push_back(fmt::format("-n {}", count));
+  }
   problems.add(origins.place("parallel"),
                "parallel",
                fmt::format("{} {} cannot be cut into pipeline {} x tensor {} x context {} = {}",
@@ -270,9 +282,8 @@ std::optional<int> data_parallel_ranks(const ParallelOptions& options,
                            options.tensor.size,
                            options.context.size,
                            unit),
-               below > 0 ? fmt::format("use -n {} or -n {}", below, below + unit)
-                         : fmt::format("use -n {}", unit));
-  return std::nullopt;
+               nearest.empty() ? fmt::format("lower them: there are at most {} ranks", kMostRanks)
+                               : "use " + text::join(nearest, " or "));
 }
 
 }  // namespace tessera::planner

@@ -70,11 +70,13 @@ std::string amp_type(std::string_view mode);
 /// it cannot be read.
 std::int64_t ranks_per_model(const json::Value& source);
 
-/// The number of data-parallel ranks, if the sizes divide `ranks`; else a problem with the whole
-/// product.
-std::optional<int> data_parallel_ranks(const ParallelOptions& options,
-                                       int ranks,
-                                       config::Problems& problems,
-                                       const config::Origins& origins);
+/// Whether none of the sizes that ranks_per_model() multiplies has been told to be wrong: what
+/// follows from the product means something.
+bool sizes_are_known(const config::Problems& problems);
+/// A problem with the whole product where the sizes do not divide `ranks`.
+void check_product(const ParallelOptions& options,
+                   int ranks,
+                   config::Problems& problems,
+                   const config::Origins& origins);
 
 }  // namespace tessera::planner

@@ -142,12 +142,15 @@ class Planner {
     const bool sane_ranks = plan_.ranks >= 1 && plan_.ranks <= kMostRanks;
     check_config(plan_.config, plan_.ranks, problems_, origins_);
     if (sane_ranks) {
-      plan_.data_ranks =
-          data_parallel_ranks(plan_.config.parallel, plan_.ranks, problems_, origins_).value_or(0);
+      const std::int64_t unit = plan_.config.parallel.ranks_per_model();
+      const bool sized = sizes_are_known(problems_);
+      const bool divide = sized && plan_.ranks % unit == 0;
+      plan_.data_ranks = divide ? static_cast<int>(plan_.ranks / unit) : 0;
       check_layout(plan_.config, problems_, origins_);
       complete_pipeline(plan_.config.parallel.pipeline, problems_, origins_);
+      wrong_product_ = sized && !divide;
     }
-    if (plan_.data_ranks > 0) fix_layout();
+    fix_layout();
     if (model) {
       attempt("model.from", [&] { open_source(); });
       attempt("tokenizer", [&] { open_tokenizer(); });
@@ -161,14 +164,12 @@ class Planner {
     });
     fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_.config, problems_, origins_); });
-    attempt("parallel.tensor", [&] {
-      if (plan_.model.model.blocks.empty()) return;
-      check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_);
-    });
-    attempt("parallel.context", [&] {
-      if (plan_.model.model.blocks.empty()) return;
-      check_context_parallel(plan_, own_ != nullptr, problems_, origins_);
-    });
+    attempt("parallel.tensor",
+            [&] { check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_); });
+    attempt("parallel.context",
+            [&] { check_context_parallel(plan_, own_ != nullptr, problems_, origins_); });
+    // Last: it is about the whole section, and the rules above ask what was told of their keys.
+    if (wrong_product_) check_product(plan_.config.parallel, plan_.ranks, problems_, origins_);
     attempt("scheduler", [&] { check_schedule(plan_, problems_, origins_); });
     check_auto(draft_.automatic, problems_);
     for (std::string& note : config_notes(plan_.config, origins_))
@@ -228,26 +229,35 @@ class Planner {
                   [](const auto& member) { return member.first == "max_grad_norm"; });
   }
 
-  void fix_layout() {
+  // Of as many data-parallel ranks as the product leaves; where it leaves none, a batch can only
+  // be missing.
+  void fix_batch() {
     TrainConfig& config = plan_.config;
     // check_auto() tells of a batch that nobody says.
     const bool said = config.train_batch_size || config.train_micro_batch_size_per_gpu ||
                       !has_auto_batch(draft_.automatic);
-    const auto sizes =
-        said ? solve_batch(config, plan_.data_ranks, problems_, origins_) : std::nullopt;
-    if (sizes) {
-      resolve_auto_batch(draft_.automatic);
-      plan_.global_batch = sizes->global;
-      plan_.micro_batch = sizes->micro;
-      plan_.accumulation = sizes->accumulation;
-      if (!config.rampup_batch_size.is_null()) {
-        plan_.batch_ramp = optim::read_batch_ramp(config.rampup_batch_size,
-                                                  "rampup_batch_size",
-                                                  sizes->global,
-                                                  sizes->micro * plan_.data_ranks,
-                                                  problems_);
-      }
+    if (!said) return;
+    if (plan_.data_ranks == 0) {
+      if (says_batch(config, problems_, origins_)) resolve_auto_batch(draft_.automatic);
+      return;
     }
+    const auto sizes = solve_batch(config, plan_.data_ranks, problems_, origins_);
+    if (!sizes) return;
+    resolve_auto_batch(draft_.automatic);
+    plan_.global_batch = sizes->global;
+    plan_.micro_batch = sizes->micro;
+    plan_.accumulation = sizes->accumulation;
+    if (config.rampup_batch_size.is_null()) return;
+    plan_.batch_ramp = optim::read_batch_ramp(config.rampup_batch_size,
+                                              "rampup_batch_size",
+                                              sizes->global,
+                                              sizes->micro * plan_.data_ranks,
+                                              problems_);
+  }
+
+  void fix_layout() {
+    TrainConfig& config = plan_.config;
+    fix_batch();
     // A block without a stage is DeepSpeed's: stage 0. Without a block, sharding the update costs
     // nothing.
     const bool block = origins_.given("zero_optimization");
@@ -258,21 +268,11 @@ class Planner {
     if (needs.compressed) config.gradient_reduction = "once";
     resolve_precision(plan_, problems_, origins_);
     fix_sharding();
-    if (pipeline_is_sound()) {
-      check_pipeline(plan_, problems_, origins_);
-      plan_.schedule = parallel::pipeline_schedules().get(config.parallel.pipeline.schedule);
-    }
+    check_pipeline(plan_, problems_, origins_);
+    plan_.schedule = parallel::pipeline_schedules().get(config.parallel.pipeline.schedule);
     plan_.threads = static_cast<int>(
         config.run.threads_per_rank.value_or(launch::threads_per_rank(plan_.ranks)));
     plan_.run_dir = run_dir_of(config, name_of_file_);
-  }
-
-  // Nothing has been said against the keys of the pipeline.
-  [[nodiscard]] bool pipeline_is_sound() const {
-    const auto& list = problems_.list();
-    return std::none_of(list.begin(), list.end(), [](const auto& problem) {
-      return problem.path == "parallel" || problem.path.starts_with("parallel.pipeline");
-    });
   }
 
   // What the policies between blocks are told.
@@ -400,7 +400,9 @@ class Planner {
     if (problems_.list().size() == before) {
       check_model(config, plan_.model, problems_, origins_);
     }
-    if (pipeline_is_sound()) {
+    if (own_ != nullptr ||
+        knows_size(
+            config.model, &models::ModelOptions::num_layers, "model.num_layers", problems_)) {
       plan_.stages = place_blocks(
           config.parallel.pipeline, plan_.model.model, plan_.sequence_length, problems_, origins_);
       if (measures_blocks(config.parallel.pipeline)) {
@@ -422,6 +424,7 @@ class Planner {
 
   std::string name_of_file_;
   const nn::Model* own_;
+  bool wrong_product_ = false;
   Draft draft_;
   Derived derived_;
   Plan& plan_ = draft_.plan;

@@ -38,34 +38,28 @@ class Partition {
         problems_(problems),
         origins_(origins),
         blocks_(static_cast<int>(model.blocks.size())),
-        parts_(static_cast<int>(options.size * options.chunks)) {}
+        chunks_(problems.concern(kChunks) ? 1 : options.chunks),
+        parts_(options.size * chunks_),
+        known_(!problems.concern(kChunks) && !problems.concern(kSchedule)) {}
 
+  /// Of bounds that are given only their number depends on how many parts there are, of words
+  /// nothing does.
   std::vector<int> bounds() {
-    if (parts_ > blocks_) {
-      const bool chunked = options_.chunks > 1;
-      const char* const key = chunked ? kChunks : kSize;
-      refuse(key,
-             fmt::format("{} stages{} need at least {} blocks, and the model has {}",
-                         options_.size,
-                         chunked ? fmt::format(" with {} chunks each", options_.chunks) : "",
-                         parts_,
-                         blocks_),
-             chunked ? "use fewer chunks or stages, or a model with more layers"
-                     : fmt::format("use at most {} stages, or a model with more layers", blocks_));
-      return {};
-    }
-    if (options_.partition.is_array()) return given();
+    const bool fits = fit();
+    if (options_.partition.is_array()) return given(fits);
     const std::string word = options_.partition.is_null()     ? "balanced"
                              : options_.partition.is_string() ? options_.partition.as_string()
                                                               : options_.partition.dump();
-    if (word == "uniform") return parallel::uniform_bounds(blocks_, parts_);
-    if (word == kUniformLast) return uniform_last();
-    if (word == "parameters") return parallel::balanced_bounds(parameters(), parts_);
+    const int parts = fits ? static_cast<int>(parts_) : 1;
+    if (word == "uniform") return parallel::uniform_bounds(blocks_, parts);
+    if (word == kUniformLast)
+      return fits ? uniform_last() : parallel::uniform_bounds(blocks_, parts);
+    if (word == "parameters") return parallel::balanced_bounds(parameters(), parts);
     if (word == "balanced" || word == kProfile) {  // until the blocks are measured
       const std::vector<double> work = predicted_work(model_, sequence_length_);
-      return parallel::balanced_bounds(work, parts_);
+      return parallel::balanced_bounds(work, parts);
     }
-    if (word.starts_with(kType)) return by_name(word.substr(kType.size()));
+    if (word.starts_with(kType)) return by_name(word.substr(kType.size()), parts);
     static const std::vector<std::string> kWords = {
         "uniform", kUniformLast, "parameters", "balanced", std::string(kProfile), "type:REGEX"};
     refuse(
@@ -79,7 +73,7 @@ class Partition {
   }
 
   std::vector<int> uniform_last() {
-    const auto chunks = static_cast<int>(options_.chunks);
+    const auto chunks = static_cast<int>(chunks_);
     if (blocks_ % chunks == 0)
       return parallel::uniform_last_bounds(blocks_, static_cast<int>(options_.size), chunks);
     refuse(kPartition,
@@ -91,7 +85,23 @@ class Partition {
     return {};
   }
 
-  std::vector<int> given() {
+  /// Whether there are blocks for all parts.
+  bool fit() {
+    if (parts_ <= blocks_) return true;
+    const bool chunked = chunks_ > 1;
+    const char* const key = chunked ? kChunks : kSize;
+    refuse(key,
+           fmt::format("{} stages{} need at least {} blocks, and the model has {}",
+                       options_.size,
+                       chunked ? fmt::format(" with {} chunks each", chunks_) : "",
+                       parts_,
+                       blocks_),
+           chunked ? "use fewer chunks or stages, or a model with more layers"
+                   : fmt::format("use at most {} stages, or a model with more layers", blocks_));
+    return false;
+  }
+
+  std::vector<int> given(bool fits) {
     std::vector<int> out;
     bool ascending = true;
     for (const json::Value& item : options_.partition.items()) {
@@ -101,9 +111,14 @@ class Partition {
       if (!ascending) break;
       out.push_back(static_cast<int>(bound));
     }
-    if (ascending && static_cast<int>(out.size()) == parts_ + 1 && out.front() == 0 &&
-        out.back() == blocks_)
-      return out;
+    const bool whole = ascending && !out.empty() && out.front() == 0 && out.back() == blocks_;
+    if (whole && (!fits || !known_ || std::ssize(out) == parts_ + 1)) return out;
+    if (!fits || !known_) {
+      refuse(kPartition,
+             fmt::format("{} does not cut {} blocks", options_.partition.dump(), blocks_),
+             fmt::format("give ascending bounds from 0 to {}", blocks_));
+      return {};
+    }
     refuse(kPartition,
            fmt::format("{} does not cut {} blocks into {} {}",
                        options_.partition.dump(),
@@ -125,7 +140,7 @@ class Partition {
     return out;
   }
 
-  std::vector<int> by_name(const std::string& pattern) {
+  std::vector<int> by_name(const std::string& pattern, int parts) {
     std::vector<double> weights;
     try {
       const std::regex regex(pattern, std::regex::ECMAScript | std::regex::icase);
@@ -138,7 +153,7 @@ class Partition {
       return {};
     }
     if (std::find(weights.begin(), weights.end(), 1.0) != weights.end())
-      return parallel::balanced_bounds(weights, parts_);
+      return parallel::balanced_bounds(weights, parts);
     refuse(
         kPartition,
         fmt::format("no block's name matches \"{}\"", pattern),
@@ -152,7 +167,9 @@ class Partition {
   std::int64_t sequence_length_;
   config::Problems& problems_;
   const config::Origins& origins_;
-  int blocks_, parts_;
+  int blocks_;
+  std::int64_t chunks_, parts_;
+  bool known_;  ///< nothing is wrong with what makes the parts
 };
 
 /// "h.0 to h.3", names of neighbouring blocks.
@@ -167,7 +184,8 @@ std::string names_of(const nn::Model& model, std::pair<int, int> blocks) {
 void complete_pipeline(PipelineOptions& options,
                        config::Problems& problems,
                        const config::Origins& origins) {
-  if (options.size <= 1 || !parallel::pipeline_schedules().has(options.schedule)) return;
+  // With a schedule or chunks that could not be read nothing is known of either.
+  if (options.size <= 1 || problems.concern(kSchedule) || problems.concern(kChunks)) return;
   if (options.chunks > 1 && !origins.given(kSchedule)) options.schedule = "interleaved";
   const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
   if (!origins.given(kChunks)) options.chunks = schedule.least_chunks;
@@ -194,9 +212,12 @@ bool measures_blocks(const PipelineOptions& options) {
 void check_pipeline(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
   const ParallelOptions& parallel = plan.config.parallel;
   const PipelineOptions& options = parallel.pipeline;
+  const auto single = [&](std::int64_t size, const char* key) {
+    return size <= 1 && !problems.concern(key);
+  };
   if (options.scatter_gather &&
-      (options.size <= 1 || parallel.tensor.size <= 1 || parallel.sequence ||
-       parallel.tensor.mode.value_or("1d") != "1d")) {
+      (single(options.size, kSize) || single(parallel.tensor.size, "parallel.tensor.size") ||
+       parallel.sequence || parallel.tensor.mode.value_or("1d") != "1d")) {
     problems.add(origins.place("parallel.pipeline.scatter_gather"),
                  "parallel.pipeline.scatter_gather",
                  "there is nothing to scatter: only with several stages, and tensor parallelism 1d "
@@ -205,15 +226,19 @@ void check_pipeline(const Plan& plan, config::Problems& problems, const config::
   }
   if (options.size <= 1) return;
   const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
-  if (schedule.whole_rounds && plan.accumulation > 0 && plan.accumulation % options.size != 0) {
-    const std::int64_t below = plan.accumulation / options.size * options.size;
+  // Of a batch that does not come out, what is said of it.
+  const std::int64_t micros = plan.accumulation > 0
+                                  ? plan.accumulation
+                                  : plan.config.gradient_accumulation_steps.value_or(0);
+  if (schedule.whole_rounds && micros % options.size != 0) {
+    const std::int64_t below = micros / options.size * options.size;
     problems.add(
         origins.place(kSchedule),
         kSchedule,
         fmt::format("the schedule {} takes micro-batches in rounds of as many as there are stages, "
                     "and {} are no multiple of {}",
                     options.schedule,
-                    plan.accumulation,
+                    micros,
                     options.size),
         below > 0 ? fmt::format(
                         "set gradient_accumulation_steps to {} or {}", below, below + options.size)

@@ -11,8 +11,6 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
-#include "tessera/models/weights_of.h"
-#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/planner/param_groups.h"
 #include "tessera/planner/recipe.h"
 
@@ -22,12 +20,6 @@ namespace {
 constexpr const char* kTrain = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
-
-// The one of the given keys that a message should point at.
-const char* given_batch_key(const TrainConfig& config) {
-  if (config.train_batch_size) return kTrain;
-  return config.train_micro_batch_size_per_gpu ? kMicro : kAccumulation;
-}
 
 BatchSizes complete(const TrainConfig& config, std::int64_t ranks) {
   const auto &train = config.train_batch_size, &micro = config.train_micro_batch_size_per_gpu,
@@ -136,24 +128,34 @@ void check_exchange(const TrainConfig& config,
 
 }  // namespace
 
+const char* given_batch_key(const TrainConfig& config) {
+  if (config.train_batch_size) return kTrain;
+  return config.train_micro_batch_size_per_gpu ? kMicro : kAccumulation;
+}
+
+bool says_batch(const TrainConfig& config,
+                config::Problems& problems,
+                const config::Origins& origins) {
+  // A key that could not be read is not a key that is missing.
+  for (const char* name : {kTrain, kMicro, kAccumulation}) {
+    if (problems.concern(name)) return false;
+  }
+  if (config.train_batch_size || config.train_micro_batch_size_per_gpu) return true;
+  problems.add(origins.place(given_batch_key(config)),
+               config.gradient_accumulation_steps ? kAccumulation : kTrain,
+               "the batch size is missing: neither train_batch_size nor "
+               "train_micro_batch_size_per_gpu is given",
+               "add \"train_batch_size\": 16, in sequences",
+               config::Problems::Kind::Missing);
+  return false;
+}
+
 std::optional<BatchSizes> solve_batch(const TrainConfig& config,
                                       int ranks,
                                       config::Problems& problems,
                                       const config::Origins& origins) {
-  // A key that could not be read is not a key that is missing.
-  for (const char* name : {kTrain, kMicro, kAccumulation}) {
-    if (problems.concern(name)) return std::nullopt;
-  }
+  if (!says_batch(config, problems, origins)) return std::nullopt;
   const std::string key = given_batch_key(config);
-  if (!config.train_batch_size && !config.train_micro_batch_size_per_gpu) {
-    problems.add(origins.place(key),
-                 config.gradient_accumulation_steps ? kAccumulation : kTrain,
-                 "the batch size is missing: neither train_batch_size nor "
-                 "train_micro_batch_size_per_gpu is given",
-                 "add \"train_batch_size\": 16, in sequences",
-                 config::Problems::Kind::Missing);
-    return std::nullopt;
-  }
   if (config.train_batch_size && *config.train_batch_size < ranks) {
     problems.add(origins.place(kTrain),
                  kTrain,
@@ -193,7 +195,7 @@ void check_config(const TrainConfig& config,
         {"-n"}, "", fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks), "use -n 2");
   }
   const std::int64_t unit = config.parallel.ranks_per_model();
-  if (ranks % unit == 0)
+  if (sizes_are_known(problems) && ranks % unit == 0)
     check_shard_group(config, static_cast<int>(ranks / unit), problems, origins);
   const std::string sums = type_of_sums(config);
   if (config.communication_data_type != "fp32" && sums != "fp32" &&
@@ -235,270 +237,6 @@ void check_config(const TrainConfig& config,
         "remove it, or set data.pack to true");
   }
   check_exchange(config, problems, origins);
-}
-
-namespace {
-
-// Modes other than 1d arrange their ranks in squares.
-void check_grid(const TensorOptions& tensor,
-                config::Problems& problems,
-                const config::Origins& origins) {
-  const std::string mode = tensor.mode.value_or("1d");
-  const auto add = [&](const char* path, std::string what, std::string fix) {
-    problems.add(origins.place(path), path, std::move(what), std::move(fix));
-  };
-  if (tensor.depth.value_or(1) != 1 && mode != "2.5d") {
-    add("parallel.tensor.depth",
-        fmt::format("mode {} has no depth", mode),
-        "remove it, or set parallel.tensor.mode to \"2.5d\"");
-  }
-  if (mode == "1d" || problems.concern("parallel.tensor")) return;
-  const std::int64_t depth = mode == "2.5d" ? tensor.depth.value_or(1) : 1;
-  std::int64_t below = 0, above = 0;
-  for (std::int64_t side = 1; above == 0; ++side) {
-    const std::int64_t size = depth * side * side * (mode == "3d" ? side : 1);
-    if (size == tensor.size) return;
-    (size < tensor.size ? below : above) = size;
-  }
-  add("parallel.tensor.size",
-      fmt::format("{} ranks are no {}",
-                  tensor.size,
-                  mode == "2d"   ? "square"
-                  : mode == "3d" ? "cube"
-                                 : fmt::format("{} squares of one size", depth)),
-      below > 0 ? fmt::format("set it to {} or {}", below, above)
-                : fmt::format("set it to {}", above));
-}
-
-// What is cut of a model, by the words of its options.
-struct CutAxis {
-  const char* axis;
-  const char* path;
-  const char* name;
-};
-constexpr std::array kCutAxes = {
-    CutAxis{"heads", "model.num_heads", "heads"},
-    CutAxis{"kv_heads", "model.num_kv_heads", "heads of keys and values"},
-    CutAxis{"ffn", "model.ffn_hidden_size", "features of the MLP"},
-    CutAxis{"vocab", "model.vocab_size", "tokens of the vocabulary"},
-    CutAxis{"embed", "model.hidden_size", "channels"},
-    CutAxis{"", "model.max_positions", "positions"}};
-
-mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
-  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
-  return mesh::Mesh({1, 1, 1, 1, of(grid.depth), of(grid.row), of(grid.col)});
-}
-
-// Into how many parts a dim is cut.
-std::int64_t parts_of(const ParamInfo& info,
-                      std::size_t dim,
-                      nn::TensorMode mode,
-                      const mesh::Mesh& mesh) {
-  std::int64_t parts = 1;
-  for (const mesh::Split& split : nn::spec_of(info, mode).splits) {
-    if (split.dim == static_cast<int>(dim)) parts *= mesh.size(split.axes);
-  }
-  return parts;
-}
-
-// The largest size of the mode, not above that of `tensor`, whose grid has at most `most` parts
-// along what was cut into `parts`.
-std::int64_t nearest_grid(const TensorOptions& tensor, std::int64_t parts, std::int64_t most) {
-  const TensorOptions::Grid grid = tensor.grid();
-  if (tensor_mode(tensor) == nn::TensorMode::OneD) return most;
-  std::int64_t side = grid.row;
-  // In 3d channels are cut twice.
-  const auto parts_at = [&](std::int64_t s) { return parts > grid.row ? s * s : s; };
-  while (side > 1 && parts_at(side) > most)
-    --side;
-  return side * side * (tensor.mode == "3d" ? side : grid.depth);
-}
-
-// Every rank of a grid has samples and an equal part of the channels.
-void check_micro_batch(const Plan& plan,
-                       config::Problems& problems,
-                       const config::Origins& origins) {
-  const TensorOptions& tensor = plan.config.parallel.tensor;
-  const TensorOptions::Grid grid = tensor.grid();
-  const std::int64_t samples = grid.size() / grid.row;
-  if (plan.micro_batch > 0 && plan.micro_batch < samples) {
-    const std::string key = given_batch_key(plan.config);
-    problems.add(
-        origins.place(key),
-        key,
-        fmt::format("a micro-batch of {} sequences cannot be shared by {} ranks (parallel.tensor, "
-                    "mode {}): each needs at least one",
-                    plan.micro_batch,
-                    samples,
-                    *tensor.mode),
-        fmt::format("set {} to {}, or parallel.tensor.mode to \"1d\"", kMicro, samples));
-  }
-  const std::int64_t C = plan.model.hidden_size;
-  if (C % grid.row == 0) return;
-  // Heads divide them too.
-  const std::int64_t unit = std::lcm(grid.row, std::max<std::int64_t>(plan.model.num_heads, 1));
-  const std::int64_t below = C / unit * unit;
-  problems.add(
-      origins.place("model.hidden_size"),
-      "model.hidden_size",
-      fmt::format("{} channels cannot be cut into {} equal parts (parallel.tensor, mode {})",
-                  C,
-                  grid.row,
-                  *tensor.mode),
-      below > 0 ? fmt::format("set it to {} or {}", below, below + unit)
-                : fmt::format("set it to {}", below + unit));
-}
-
-}  // namespace
-
-nn::TensorMode tensor_mode(const TensorOptions& tensor) {
-  const std::string mode = tensor.mode.value_or("1d");
-  if (mode == "1d") return nn::TensorMode::OneD;
-  return mode == "3d" ? nn::TensorMode::ThreeD : nn::TensorMode::TwoD;
-}
-
-void check_tensor_parallel(const Plan& plan,
-                           bool own_model,
-                           config::Problems& problems,
-                           const config::Origins& origins) {
-  const TensorOptions& tensor = plan.config.parallel.tensor;
-  const std::int64_t size = tensor.size;
-  if (size <= 1) return;
-  const TensorOptions::Grid grid = tensor.grid();
-  if (grid.size() != size) return;  // check_layout() has told
-  constexpr const char* kSize = "parallel.tensor.size";
-  const nn::TensorMode mode = tensor_mode(tensor);
-  const bool on_grid = mode != nn::TensorMode::OneD;
-  if (on_grid && own_model) {
-    problems.add(origins.place("parallel.tensor.mode"),
-                 "parallel.tensor.mode",
-                 fmt::format("mode {} cuts samples and channels between layers, and the program's "
-                             "own model may need all of them",
-                             *tensor.mode),
-                 "set it to \"1d\"");
-    return;
-  }
-  const mesh::Mesh mesh = mesh_of(grid);
-  const auto parameters = models::parameters_of(plan.model.model);
-  for (const CutAxis& cut : kCutAxes) {
-    std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
-    for (const auto& info : parameters) {
-      for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
-        if (info->axes[dim] != cut.axis) continue;
-        const std::int64_t here = parts_of(*info, dim, mode, mesh);
-        if (here == 1) continue;
-        // Channels between layers are not bound to heads.
-        const std::int64_t unit = info->axes[dim] == "embed" ? 1 : info->unit;
-        parts = std::max(parts, here);
-        least = std::min(least, info->shape[dim] / unit);
-      }
-    }
-    if (least >= parts) continue;
-    problems.add(
-        origins.place(kSize),
-        kSize,
-        fmt::format("{} ranks cannot share {} {}: each needs at least one", parts, least, cut.name),
-        fmt::format(
-            "set it to at most {}, or raise {}", nearest_grid(tensor, parts, least), cut.path));
-  }
-  if (on_grid) check_micro_batch(plan, problems, origins);
-  if (plan.config.parallel.sequence && on_grid) {
-    problems.add(
-        origins.place("parallel.sequence"),
-        "parallel.sequence",
-        fmt::format("mode {} cuts samples and channels between layers, not tokens", *tensor.mode),
-        "set it to false, or parallel.tensor.mode to \"1d\"");
-    return;
-  }
-  if (plan.config.parallel.sequence && own_model) {
-    problems.add(origins.place("parallel.sequence"),
-                 "parallel.sequence",
-                 "the program's own model may need all tokens between its layers",
-                 "set it to false");
-  } else if (plan.config.parallel.sequence && plan.sequence_length % size != 0) {
-    problems.add(origins.place("data.sequence_length"),
-                 "data.sequence_length",
-                 fmt::format("{} tokens cannot be shared evenly by {} ranks (parallel.sequence)",
-                             plan.sequence_length,
-                             size),
-                 fmt::format("set it to {}, or parallel.sequence to false",
-                             std::max(size, plan.sequence_length / size * size)));
-  }
-  if (problems.concern("optimizer")) return;
-  if (!exchange_needs(plan.config.optimizer).compressed) return;
-  problems.add(origins.place("optimizer.type"),
-               "optimizer.type",
-               fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
-                           "them (parallel.tensor)",
-                           plan.config.optimizer.type),
-               "use AdamW, or set parallel.tensor.size to 1");
-}
-
-void check_layout(const TrainConfig& config,
-                  config::Problems& problems,
-                  const config::Origins& origins) {
-  const ParallelOptions& parallel = config.parallel;
-  check_grid(parallel.tensor, problems, origins);
-  if (parallel.context.size <= 1 || parallel.tensor.size <= 1 ||
-      tensor_mode(parallel.tensor) == nn::TensorMode::OneD)
-    return;
-  problems.add(
-      origins.place("parallel.context"),
-      "parallel.context",
-      fmt::format("not built yet: sharing tokens of sequences while parallel.tensor.mode {} cuts "
-                  "samples and channels",
-                  *parallel.tensor.mode),
-      "set parallel.context.size to 1, or parallel.tensor.mode to \"1d\"");
-}
-
-void check_context_parallel(const Plan& plan,
-                            bool own_model,
-                            config::Problems& problems,
-                            const config::Origins& origins) {
-  const ParallelOptions& parallel = plan.config.parallel;
-  const ContextOptions& context = parallel.context;
-  if (context.size <= 1) return;
-  const auto add = [&](const char* path, std::string what, std::string fix) {
-    problems.add(origins.place(path), path, std::move(what), std::move(fix));
-  };
-  if (own_model) {
-    add("parallel.context.size",
-        "the program's own model may need all tokens of a sequence",
-        "set it to 1");
-    return;
-  }
-  const std::int64_t unit = parallel.token_unit(), length = plan.sequence_length;
-  if (length % unit != 0) {
-    const std::string cut = context.mode == "ring"
-                                ? fmt::format("{} chunks, two a rank", 2 * context.size)
-                                : fmt::format("{} chunks", context.size);
-    const bool shared = parallel.sequence && parallel.tensor.size > 1;
-    add("data.sequence_length",
-        fmt::format("{} tokens cannot be cut into {} (parallel.context){}",
-                    length,
-                    cut,
-                    shared ? fmt::format(" and shared by {} ranks once more (parallel.sequence)",
-                                         parallel.tensor.size)
-                           : ""),
-        fmt::format("set it to {}", std::max(unit, length / unit * unit)));
-  }
-  const std::int64_t shares = parallel.tensor.size * context.size;
-  if (context.mode == "ulysses" && plan.model.num_heads % shares != 0) {
-    add("parallel.context.mode",
-        fmt::format("{} heads cannot be shared evenly by tensor {} x context {} = {} ranks",
-                    plan.model.num_heads,
-                    parallel.tensor.size,
-                    context.size,
-                    shares),
-        fmt::format("set it to \"ring\", or model.num_heads to a multiple of {}", shares));
-  }
-  if (problems.concern("optimizer")) return;
-  if (!exchange_needs(plan.config.optimizer).compressed) return;
-  add("optimizer.type",
-      fmt::format("{} compresses the gradients of whole samples, and context-parallel ranks have "
-                  "shares of them (parallel.context)",
-                  plan.config.optimizer.type),
-      "use AdamW, or set parallel.context.size to 1");
 }
 
 namespace {

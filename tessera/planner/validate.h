@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/config/fields.h"
@@ -18,6 +19,12 @@ namespace tessera::planner {
 struct BatchSizes {
   std::int64_t global = 0, micro = 0, accumulation = 0;
 };
+/// The one of the keys of the batch that a message should point at.
+const char* given_batch_key(const TrainConfig& config);
+/// Whether the configuration says how large a batch is; a problem where it does not.
+bool says_batch(const TrainConfig& config,
+                config::Problems& problems,
+                const config::Origins& origins);
 /// Completes the three keys of the batch for `ranks` data-parallel ranks and checks that the
 /// equation closes; where it does not, it is printed with its numbers and nothing is returned.
 /// Source: DeepSpeed's batch configuration.
@@ -40,6 +47,12 @@ void check_config(const TrainConfig& config,
 void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
+
+/// Whether a size of the model is what the user meant: given, or of a preset that there is.
+bool knows_size(const models::ModelOptions& options,
+                std::optional<std::int64_t> models::ModelOptions::*size,
+                std::string_view path,
+                const config::Problems& problems);
 
 /// How layers are cut by that mode.
 nn::TensorMode tensor_mode(const TensorOptions& tensor);

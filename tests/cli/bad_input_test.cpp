@@ -249,6 +249,35 @@ TEST_F(BadInput, SequencesThatRanksCannotShare) {
                  {"data.sequence_length", "6 chunks, two a rank", "fix: set it to"});
 }
 
+// 4 layers between embedding and head, 4 heads, 32 tokens.
+TEST_F(BadInput, AllThatIsWrongWithALayout) {
+  expect_refused(2,
+                 {config(R"("train_micro_batch_size_per_gpu": 1,
+                            "parallel": {"pipeline": {"size": 9, "schedule": "1f2b"},
+                                         "tensor": {"size": 300}, "context": {"size": 20}})"),
+                  "-n",
+                  "7"},
+                 {"6 problems",
+                  "pipeline 9 x tensor 300 x context 20 = 54000",
+                  "parallel.pipeline.schedule: unknown value",
+                  "9 stages need at least 9 blocks, and the model has 6",
+                  "300 ranks cannot share 4 heads",
+                  "300 ranks cannot share 256 tokens of the vocabulary",
+                  "32 tokens cannot be cut into 40 chunks"});
+  expect_refused(2,
+                 {config(R"("train_micro_batch_size_per_gpu": 1,
+                            "parallel": {"pipeline": {"size": 2, "chunks": 4},
+                                         "tensor": {"mode": "2d", "size": 5},
+                                         "context": {"size": 3, "mode": "rin"}})"),
+                  "-n",
+                  "7"},
+                 {"pipeline 2 x tensor 5 x context 3 = 30",
+                  "2 stages with 4 chunks each need at least 8 blocks",
+                  "5 ranks are no square",
+                  "parallel.context.mode: unknown value",
+                  "32 tokens cannot be cut into 3 chunks"});
+}
+
 // ---- data ----
 
 TEST_F(BadInput, MissingDataComesWithTheNearest) {

@@ -14,6 +14,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string problems_of(const std::string& parallel, int ranks) {
   try {
@@ -208,6 +209,87 @@ TEST(ParallelOptions, SizesThatDoNotDivideTheRanksAreToldWithTheWholeProduct) {
               AllOf(HasSubstr("6 ranks"),
                     HasSubstr("pipeline 2 x tensor 2 x context 1 = 4"),
                     HasSubstr("-n 4 or -n 8")));
+}
+
+TEST(ParallelOptions, OfAProductAboveAllRanksNoNumberFits) {
+  EXPECT_THAT(problems_of(R"({"pipeline": 40, "tensor": {"size": 50}})", 8),
+              AllOf(HasSubstr("pipeline 40 x tensor 50 x context 1 = 2000"),
+                    HasSubstr("at most 1024 ranks"),
+                    Not(HasSubstr("-n 2000"))));
+}
+
+/// Of a model of 4 layers with 4 heads; `parallel` stands in a file of its own lines.
+std::string all_problems_of(const std::string& parallel, int ranks, const std::string& more = "") {
+  try {
+    plan_with(more + ", \"parallel\": " + parallel, ranks);
+  } catch (const Error& error) {
+    return error.text();
+  }
+  return "";
+}
+
+// None of them hides another.
+TEST(ParallelOptions, AllMistakesOfALayoutAreToldTogether) {
+  EXPECT_THAT(
+      all_problems_of(R"({"pipeline": {"size": 9, "schedule": "1f2b", "partition": "unifrom"},
+                          "tensor": {"size": 5}, "context": 20, "sequence": true})",
+                      7,
+                      R"(, "optimizer": {"type": "OneBitLamb"})"),
+      AllOf(HasSubstr("7 ranks cannot be cut into pipeline 9 x tensor 5 x context 20 = 900"),
+            HasSubstr("-n 900"),
+            HasSubstr("did you mean \"1f1b\""),
+            HasSubstr("unknown partition \"unifrom\""),
+            HasSubstr("9 stages need at least 9 blocks, and the model has 6"),
+            HasSubstr("5 ranks cannot share 4 heads"),
+            HasSubstr("16 tokens cannot be cut into 40 chunks"),
+            HasSubstr("a stage has only its own"),
+            HasSubstr("tensor-parallel ranks hold parts")));
+  EXPECT_THAT(
+      all_problems_of(R"({"pipeline": {"size": 2, "schedule": "interleaved", "chunks": 4,
+                                       "scatter_gather": true},
+                          "tensor": {"mode": "2d", "size": 5}, "sequence": true,
+                          "context": {"size": 3, "mode": "rin"}})",
+                      7,
+                      R"(, "gradient_accumulation_steps": 3)"),
+      AllOf(HasSubstr("pipeline 2 x tensor 5 x context 3 = 30"),
+            HasSubstr("2 stages with 4 chunks each need at least 8 blocks, and the model has 6"),
+            HasSubstr("3 are no multiple of 2"),
+            HasSubstr("there is nothing to scatter"),
+            HasSubstr("5 ranks are no square"),
+            HasSubstr("mode 2d cuts samples and channels between layers, not tokens"),
+            HasSubstr("did you mean \"ring\""),
+            HasSubstr("16 tokens cannot be cut into 3 chunks")));
+}
+
+TEST(ParallelOptions, WhatFollowsFromAMistakeIsNotTold) {
+  // The batch of no number of data-parallel ranks, the heads of no grid, chunks of no schedule.
+  EXPECT_THAT(all_problems_of(R"({"pipeline": {"size": 2, "schedule": "1f2b", "chunks": 2},
+                                  "tensor": {"mode": "2dd", "size": 5, "depth": 3}})",
+                              7),
+              AllOf(HasSubstr("3 problems"),
+                    HasSubstr("= 10"),
+                    HasSubstr("\"1f1b\""),
+                    HasSubstr("parallel.tensor.mode: unknown value")));
+  // Sizes that could not be read multiply to nothing.
+  EXPECT_THAT(
+      all_problems_of(
+          R"({"pipeline": {"size": "two", "scatter_gather": true}, "tensor": 2, "context": 2})", 7),
+      AllOf(HasSubstr("parallel.pipeline.size: expected an integer"),
+            Not(HasSubstr("problems in")),
+            Not(HasSubstr("cannot be cut"))));
+  // Nor does a model that nobody knows have layers and heads.
+  EXPECT_THAT(problems_of(R"({"pipeline": 40, "tensor": 5}, "model": {"preset": "nanno"})", 200),
+              AllOf(HasSubstr("model.preset: unknown value"), Not(HasSubstr("problems in"))));
+  // With a wrong product a batch can still be missing.
+  try {
+    make_plan(json::parse(R"({"data": {"train": "a.txt"}, "parallel": {"tensor": 2}})", "c.json"),
+              3,
+              "c.json");
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(),
+                AllOf(HasSubstr("the batch size is missing"), HasSubstr("3 ranks cannot be cut")));
+  }
 }
 
 TEST(ParallelOptions, AnUnknownScheduleOrModeIsToldWithTheNearestName) {

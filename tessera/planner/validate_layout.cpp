@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules of the section `parallel`: what layers and tokens that ranks share ask for.
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+#include "tessera/models/gpt2.h"
+#include "tessera/models/weights_of.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/validate.h"
+
+namespace tessera::planner {
+namespace {
+
+// Modes other than 1d arrange their ranks in squares.
+void check_grid(const TensorOptions& tensor,
+                config::Problems& problems,
+                const config::Origins& origins) {
+  if (problems.concern("parallel.tensor.mode")) return;  // nobody knows what it asks for
+  const std::string mode = tensor.mode.value_or("1d");
+  const auto add = [&](const char* path, std::string what, std::string fix) {
+    problems.add(origins.place(path), path, std::move(what), std::move(fix));
+  };
+  if (tensor.depth.value_or(1) != 1 && mode != "2.5d") {
+    add("parallel.tensor.depth",
+        fmt::format("mode {} has no depth", mode),
+        "remove it, or set parallel.tensor.mode to \"2.5d\"");
+  }
+  if (mode == "1d" || problems.concern("parallel.tensor.size") ||
+      problems.concern("parallel.tensor.depth"))
+    return;
+  const std::int64_t depth = mode == "2.5d" ? tensor.depth.value_or(1) : 1;
+  std::int64_t below = 0, above = 0;
+  for (std::int64_t side = 1; above == 0; ++side) {
+    const std::int64_t size = depth * side * side * (mode == "3d" ? side : 1);
+    if (size == tensor.size) return;
+    (size < tensor.size ? below : above) = size;
+  }
+  add("parallel.tensor.size",
+      fmt::format("{} ranks are no {}",
+                  tensor.size,
+                  mode == "2d"   ? "square"
+                  : mode == "3d" ? "cube"
+                                 : fmt::format("{} squares of one size", depth)),
+      below > 0 ? fmt::format("set it to {} or {}", below, above)
+                : fmt::format("set it to {}", above));
+}
+
+// What is cut of a model, by the words of its options.
+using Sizes = models::ModelOptions;
+struct CutAxis {
+  const char* axis;
+  const char* path;
+  std::optional<std::int64_t> Sizes::*size;
+  const char* name;
+};
+constexpr std::array kCutAxes = {
+    CutAxis{"heads", "model.num_heads", &Sizes::num_heads, "heads"},
+    CutAxis{"kv_heads", "model.num_kv_heads", &Sizes::num_kv_heads, "heads of keys and values"},
+    CutAxis{"ffn", "model.ffn_hidden_size", &Sizes::ffn_hidden_size, "features of the MLP"},
+    CutAxis{"vocab", "model.vocab_size", &Sizes::vocab_size, "tokens of the vocabulary"},
+    CutAxis{"embed", "model.hidden_size", &Sizes::hidden_size, "channels"},
+    CutAxis{"", "model.max_positions", &Sizes::max_positions, "positions"}};
+
+mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
+  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
+  return mesh::Mesh({1, 1, 1, 1, of(grid.depth), of(grid.row), of(grid.col)});
+}
+
+// Into how many parts a dim is cut.
+std::int64_t parts_of(const ParamInfo& info,
+                      std::size_t dim,
+                      nn::TensorMode mode,
+                      const mesh::Mesh& mesh) {
+  std::int64_t parts = 1;
+  for (const mesh::Split& split : nn::spec_of(info, mode).splits) {
+    if (split.dim == static_cast<int>(dim)) parts *= mesh.size(split.axes);
+  }
+  return parts;
+}
+
+// The largest size of the mode, not above that of `tensor`, whose grid has at most `most` parts
+// along what was cut into `parts`.
+std::int64_t nearest_grid(const TensorOptions& tensor, std::int64_t parts, std::int64_t most) {
+  const TensorOptions::Grid grid = tensor.grid();
+  if (tensor_mode(tensor) == nn::TensorMode::OneD) return most;
+  std::int64_t side = grid.row;
+  // In 3d channels are cut twice.
+  const auto parts_at = [&](std::int64_t s) { return parts > grid.row ? s * s : s; };
+  while (side > 1 && parts_at(side) > most)
+    --side;
+  return side * side * (tensor.mode == "3d" ? side : grid.depth);
+}
+
+// Every rank of a grid has samples and an equal part of the channels.
+void check_micro_batch(const Plan& plan,
+                       config::Problems& problems,
+                       const config::Origins& origins) {
+  const TensorOptions& tensor = plan.config.parallel.tensor;
+  const TensorOptions::Grid grid = tensor.grid();
+  const std::int64_t samples = grid.size() / grid.row;
+  // Of a batch that does not come out, what is said of it.
+  const std::int64_t micro = plan.micro_batch > 0
+                                 ? plan.micro_batch
+                                 : plan.config.train_micro_batch_size_per_gpu.value_or(samples);
+  if (micro < samples) {
+    const std::string key = given_batch_key(plan.config);
+    problems.add(
+        origins.place(key),
+        key,
+        fmt::format("a micro-batch of {} sequences cannot be shared by {} ranks (parallel.tensor, "
+                    "mode {}): each needs at least one",
+                    micro,
+                    samples,
+                    *tensor.mode),
+        fmt::format("set train_micro_batch_size_per_gpu to {}, or parallel.tensor.mode to \"1d\"",
+                    samples));
+  }
+  const std::int64_t C = plan.model.hidden_size;
+  if (C % grid.row == 0 ||
+      !knows_size(plan.config.model, &Sizes::hidden_size, "model.hidden_size", problems))
+    return;
+  // Heads divide them too.
+  const std::int64_t unit = std::lcm(grid.row, std::max<std::int64_t>(plan.model.num_heads, 1));
+  const std::int64_t below = C / unit * unit;
+  problems.add(
+      origins.place("model.hidden_size"),
+      "model.hidden_size",
+      fmt::format("{} channels cannot be cut into {} equal parts (parallel.tensor, mode {})",
+                  C,
+                  grid.row,
+                  *tensor.mode),
+      below > 0 ? fmt::format("set it to {} or {}", below, below + unit)
+                : fmt::format("set it to {}", below + unit));
+}
+
+}  // namespace
+
+bool knows_size(const models::ModelOptions& options,
+                std::optional<std::int64_t> models::ModelOptions::*size,
+                std::string_view path,
+                const config::Problems& problems) {
+  if (options.*size) return true;
+  // Others follow from the preset and from the hidden size.
+  return !problems.concern(path) && !problems.concern("model.preset") &&
+         !problems.concern("model.hidden_size");
+}
+
+nn::TensorMode tensor_mode(const TensorOptions& tensor) {
+  const std::string mode = tensor.mode.value_or("1d");
+  if (mode == "1d") return nn::TensorMode::OneD;
+  return mode == "3d" ? nn::TensorMode::ThreeD : nn::TensorMode::TwoD;
+}
+
+namespace {
+
+// Every rank has an equal number of heads, features, ... or at least one of them.
+void check_cuts(const Plan& plan,
+                bool own_model,
+                config::Problems& problems,
+                const config::Origins& origins) {
+  constexpr const char* kSize = "parallel.tensor.size";
+  const TensorOptions& tensor = plan.config.parallel.tensor;
+  const nn::TensorMode mode = tensor_mode(tensor);
+  const mesh::Mesh mesh = mesh_of(tensor.grid());
+  const auto parameters = models::parameters_of(plan.model.model);
+  for (const CutAxis& cut : kCutAxes) {
+    if (!own_model && !knows_size(plan.config.model, cut.size, cut.path, problems)) continue;
+    std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
+    for (const auto& info : parameters) {
+      for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
+        if (info->axes[dim] != cut.axis) continue;
+        const std::int64_t here = parts_of(*info, dim, mode, mesh);
+        if (here == 1) continue;
+        // Channels between layers are not bound to heads.
+        const std::int64_t unit = info->axes[dim] == "embed" ? 1 : info->unit;
+        parts = std::max(parts, here);
+        least = std::min(least, info->shape[dim] / unit);
+      }
+    }
+    if (least >= parts) continue;
+    problems.add(
+        origins.place(kSize),
+        kSize,
+        fmt::format("{} ranks cannot share {} {}: each needs at least one", parts, least, cut.name),
+        fmt::format(
+            "set it to at most {}, or raise {}", nearest_grid(tensor, parts, least), cut.path));
+  }
+  if (mode != nn::TensorMode::OneD) check_micro_batch(plan, problems, origins);
+}
+
+// Tokens of a sample are known: said, or as many as the model has positions.
+bool knows_length(const TrainConfig& config, const config::Problems& problems) {
+  return config.data.sequence_length ||
+         (!problems.concern("data.sequence_length") &&
+          knows_size(config.model, &Sizes::max_positions, "model.max_positions", problems));
+}
+
+// Whether it is known how layers are cut: what is wrong with it has been told.
+bool knows_cut(const TensorOptions& tensor, const config::Problems& problems) {
+  return tensor.grid().size() == tensor.size && !problems.concern("parallel.tensor.mode") &&
+         !problems.concern("parallel.tensor.size") && !problems.concern("parallel.tensor.depth");
+}
+
+}  // namespace
+
+void check_tensor_parallel(const Plan& plan,
+                           bool own_model,
+                           config::Problems& problems,
+                           const config::Origins& origins) {
+  const ParallelOptions& parallel = plan.config.parallel;
+  const TensorOptions& tensor = parallel.tensor;
+  if (tensor.size <= 1) return;
+  const auto add = [&](const char* path, std::string what, std::string fix) {
+    problems.add(origins.place(path), path, std::move(what), std::move(fix));
+  };
+  const bool on_grid = tensor_mode(tensor) != nn::TensorMode::OneD;
+  const bool modelled = !plan.model.model.blocks.empty();
+  const bool known = knows_cut(tensor, problems);
+  if (on_grid && own_model) {
+    add("parallel.tensor.mode",
+        fmt::format("mode {} cuts samples and channels between layers, and the program's "
+                    "own model may need all of them",
+                    *tensor.mode),
+        "set it to \"1d\"");
+  } else if (known && modelled) {
+    check_cuts(plan, own_model, problems, origins);
+  }
+  if (parallel.sequence && on_grid) {
+    add("parallel.sequence",
+        fmt::format("mode {} cuts samples and channels between layers, not tokens", *tensor.mode),
+        "set it to false, or parallel.tensor.mode to \"1d\"");
+  } else if (parallel.sequence && own_model) {
+    add("parallel.sequence",
+        "the program's own model may need all tokens between its layers",
+        "set it to false");
+  } else if (parallel.sequence && known && modelled && knows_length(plan.config, problems) &&
+             // check_context_parallel() tells of both.
+             parallel.context.size <= 1 && plan.sequence_length % tensor.size != 0) {
+    add("data.sequence_length",
+        fmt::format("{} tokens cannot be shared evenly by {} ranks (parallel.sequence)",
+                    plan.sequence_length,
+                    tensor.size),
+        fmt::format("set it to {}, or parallel.sequence to false",
+                    std::max(tensor.size, plan.sequence_length / tensor.size * tensor.size)));
+  }
+  if (problems.concern("optimizer")) return;
+  if (!exchange_needs(plan.config.optimizer).compressed) return;
+  add("optimizer.type",
+      fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
+                  "them (parallel.tensor)",
+                  plan.config.optimizer.type),
+      "use AdamW, or set parallel.tensor.size to 1");
+}
+
+void check_layout(const TrainConfig& config,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
+  const ParallelOptions& parallel = config.parallel;
+  check_grid(parallel.tensor, problems, origins);
+  if (parallel.context.size <= 1 || parallel.tensor.size <= 1 ||
+      tensor_mode(parallel.tensor) == nn::TensorMode::OneD)
+    return;
+  problems.add(
+      origins.place("parallel.context"),
+      "parallel.context",
+      fmt::format("not built yet: sharing tokens of sequences while parallel.tensor.mode {} cuts "
+                  "samples and channels",
+                  *parallel.tensor.mode),
+      "set parallel.context.size to 1, or parallel.tensor.mode to \"1d\"");
+}
+
+namespace {
+
+void check_length(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
+  // What is told of already asks for nothing.
+  ParallelOptions parallel = plan.config.parallel;
+  parallel.sequence = parallel.sequence && knows_cut(parallel.tensor, problems) &&
+                      tensor_mode(parallel.tensor) == nn::TensorMode::OneD;
+  const ContextOptions& context = parallel.context;
+  const bool mode = !problems.concern("parallel.context.mode");
+  // Whatever the mode is, a rank has a chunk.
+  if (!mode) parallel.context.mode = "ulysses";
+  const std::int64_t unit = parallel.token_unit(), length = plan.sequence_length;
+  if (length % unit == 0) return;
+  const std::string cut = context.mode == "ring"
+                              ? fmt::format("{} chunks, two a rank", 2 * context.size)
+                              : fmt::format("{} chunks", context.size);
+  const bool shared = parallel.sequence && parallel.tensor.size > 1;
+  problems.add(
+      origins.place("data.sequence_length"),
+      "data.sequence_length",
+      fmt::format("{} tokens cannot be cut into {} (parallel.context){}",
+                  length,
+                  cut,
+                  shared ? fmt::format(" and shared by {} ranks once more (parallel.sequence)",
+                                       parallel.tensor.size)
+                         : ""),
+      fmt::format("set it to {}", std::max(unit, length / unit * unit)));
+}
+
+// Ranks that exchange tokens for heads have as many of them each.
+void check_heads(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
+  const ParallelOptions& parallel = plan.config.parallel;
+  if (problems.concern("parallel.context.mode") || parallel.context.mode != "ulysses" ||
+      !knows_size(plan.config.model, &Sizes::num_heads, "model.num_heads", problems))
+    return;
+  const std::int64_t tensor = knows_cut(parallel.tensor, problems) ? parallel.tensor.size : 1;
+  const std::int64_t shares = tensor * parallel.context.size;
+  if (plan.model.num_heads % shares == 0) return;
+  problems.add(origins.place("parallel.context.mode"),
+               "parallel.context.mode",
+               fmt::format("{} heads cannot be shared evenly by tensor {} x context {} = {} ranks",
+                           plan.model.num_heads,
+                           tensor,
+                           parallel.context.size,
+                           shares),
+               fmt::format("set it to \"ring\", or model.num_heads to a multiple of {}", shares));
+}
+
+}  // namespace
+
+void check_context_parallel(const Plan& plan,
+                            bool own_model,
+                            config::Problems& problems,
+                            const config::Origins& origins) {
+  const ContextOptions& context = plan.config.parallel.context;
+  if (context.size <= 1) return;
+  const auto add = [&](const char* path, std::string what, std::string fix) {
+    problems.add(origins.place(path), path, std::move(what), std::move(fix));
+  };
+  if (own_model) {
+    add("parallel.context.size",
+        "the program's own model may need all tokens of a sequence",
+        "set it to 1");
+  } else if (!plan.model.model.blocks.empty()) {
+    if (knows_length(plan.config, problems)) check_length(plan, problems, origins);
+    check_heads(plan, problems, origins);
+  }
+  if (problems.concern("optimizer")) return;
+  if (!exchange_needs(plan.config.optimizer).compressed) return;
+  add("optimizer.type",
+      fmt::format("{} compresses the gradients of whole samples, and context-parallel ranks have "
+                  "shares of them (parallel.context)",
+                  plan.config.optimizer.type),
+      "use AdamW, or set parallel.context.size to 1");
+}
+
+}  // namespace tessera::planner
