@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera inspect: what a run, a checkpoint, a file of tensors or of tokens holds.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -67,19 +71,23 @@ json::Value integer(std::uint64_t value) {
 
 void count_tensors(Findings& found) {
   std::uint64_t parameters = 0, size = 0;
+  std::set<std::string_view> types;
   for (const Row& row : found.rows) {
     size += bytes(row);
+    types.insert(name(row.dtype));
     if (!is_state(row)) parameters += numel(row);
   }
   found.facts.emplace_back("tensors", integer(found.rows.size()));
   found.facts.emplace_back("parameters", integer(parameters));
   found.facts.emplace_back("bytes", integer(size));
+  found.facts.emplace_back("types", json::Value::string(fmt::format("{}", fmt::join(types, ", "))));
 }
 
 Findings of_checkpoint(const fs::path& folder, bool digest) {
   const checkpoint::Checkpoint opened(folder);
   Findings found;
   found.facts = {{"checkpoint", json::Value::string(folder.string())},
+                 {"format", json::Value::string("a checkpoint of tessera")},
                  {"step", json::Value::integer(opened.meta().step)},
                  {"samples", json::Value::integer(opened.meta().samples)},
                  {"tokens", json::Value::integer(opened.meta().tokens)}};
@@ -141,13 +149,23 @@ Findings of_foreign(const fs::path& path, bool digest) {
   return found;
 }
 
+/// Of a file of tensors, by its first bytes where names do not tell.
+std::string format_of(const fs::path& file) {
+  if (file.extension() == ".safetensors") return "safetensors";
+  std::array<char, 2> begin{};
+  std::ifstream(file, std::ios::binary).read(begin.data(), begin.size());
+  return begin == std::array{'P', 'K'} ? "torch.save (zip)" : "torch.save (before torch 1.6)";
+}
+
 Findings of_files(const std::string& what,
                   const fs::path& path,
+                  const std::string& format,
                   std::size_t files,
                   const std::vector<checkpoint::Weight>& weights,
                   bool digest) {
   Findings found;
   found.facts.emplace_back(what, json::Value::string(path.string()));
+  found.facts.emplace_back("format", json::Value::string(format));
   found.facts.emplace_back("files", integer(files));
   for (const checkpoint::Weight& weight : weights)
     add_row(found, checkpoint::stream(weight, weight.name), weight.name, digest);
@@ -167,6 +185,7 @@ Findings of_tokens(const fs::path& path) {
   const fs::path bin = with_extension(path, ".bin"), idx = with_extension(path, ".idx");
   Findings found;
   found.facts = {{"tokens of", json::Value::string(bin.string())},
+                 {"format", json::Value::string("Megatron's .bin/.idx")},
                  {"tokens", json::Value::integer(tokens->tokens())},
                  {"sequences", json::Value::integer(tokens->sequences())},
                  {"bytes", integer(fs::file_size(bin) + fs::file_size(idx))}};
@@ -176,6 +195,7 @@ Findings of_tokens(const fs::path& path) {
 Findings of_llmc_tokens(const fs::path& path) {
   Findings found;
   found.facts = {{"tokens of", json::Value::string(path.string())},
+                 {"format", json::Value::string("llm.c's tokens")},
                  {"tokens", json::Value::integer(data::open_llmc_tokens(path)->tokens())},
                  {"bytes", integer(fs::file_size(path))}};
   return found;
@@ -196,8 +216,14 @@ Findings findings(const fs::path& path, bool digest) {
   if (!checkpoints.empty()) return of_checkpoint(checkpoints.back(), digest);
   if (fs::is_directory(path)) {
     const auto files = checkpoint::weight_files(path);
-    if (!files.empty())
-      return of_files("folder", path, files.size(), checkpoint::open_weights(path), digest);
+    if (!files.empty()) {
+      return of_files("folder",
+                      path,
+                      "a Hugging Face folder of " + format_of(files.front()),
+                      files.size(),
+                      checkpoint::open_weights(path),
+                      digest);
+    }
   }
   if (checkpoint::is_foreign(path)) return of_foreign(path, digest);
   if (is_weight_file(path)) {
@@ -206,6 +232,7 @@ Findings findings(const fs::path& path, bool digest) {
     return of_files(
         "file",
         path,
+        format_of(path),
         1,
         torch ? checkpoint::read_torch_file(path).tensors : checkpoint::open_weight_file(path),
         digest);
