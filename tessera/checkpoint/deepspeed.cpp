@@ -349,17 +349,30 @@ json::Value scaler_of(const File& file) {
 }
 
 /// Updates that the optimizer counted; nothing if it does not say.
-std::optional<std::int64_t> updates_of(const File& file, bool sharded) {
-  const std::string root = sharded ? "optimizer_state_dict.optimizer_state_dict.state.0.step"
-                                   : "optimizer_state_dict.base_optimizer_state.state.0.step";
-  if (const Weight* tensor = file.tensors.find(root); tensor != nullptr && tensor->numel() == 1) {
-    float value = 0;
-    if (tensor->dtype != DType::F32) return std::nullopt;
-    tensor->copy(0, 1, reinterpret_cast<std::byte*>(&value));
-    return static_cast<std::int64_t>(value);
+std::optional<std::int64_t> updates_of(const File& file) {
+  for (const std::string path : {"optimizer_state_dict.optimizer_state_dict.state.0.step",
+                                 "optimizer_state_dict.base_optimizer_state.state.0.step",
+                                 "optimizer_state_dict.base_optimizer_state.0.step",
+                                 "optimizer.state.0.step"}) {
+    const Weight* tensor = file.tensors.find(path);
+    if (tensor != nullptr && tensor->numel() == 1 && tensor->dtype == DType::F32) {
+      float value = 0;
+      tensor->copy(0, 1, reinterpret_cast<std::byte*>(&value));
+      if (value >= 0 && value < 0x1p53F) return static_cast<std::int64_t>(value);
+    }
+    if (const std::int64_t count = integer_at(file.values, path, -1); count >= 0) return count;
   }
-  const std::int64_t count = integer_at(file.values, root, -1);
-  return count < 0 ? std::nullopt : std::optional(count);
+  return std::nullopt;
+}
+
+/// The rate of the next update, likewise.
+std::optional<double> rate_of(const File& file) {
+  for (const char* path : {"optimizer_state_dict.optimizer_state_dict.param_groups.0.lr",
+                           "optimizer_state_dict.base_optimizer_state.param_groups.0.lr",
+                           "optimizer.param_groups.0.lr"}) {
+    if (const auto rate = number_at(file.values, path)) return rate;
+  }
+  return std::nullopt;
 }
 
 /// Parameters that do not train stand whole (stages 1 and 2) or cut (stage 3) beside the model.
@@ -442,39 +455,36 @@ void add_module(Foreign& out, const File& model) {
   }
 }
 
-/// Stage 0 in fp32: torch's own optimizer, its state numbered in the order of the parameters.
-void add_plain_optimizer(Foreign& out, const File& model) {
+/// Stage 0 in fp32: torch's optimizer, numbered as the parameters stand. Why not, if it is not
+/// read.
+std::string add_plain_optimizer(Foreign& out, const File& model) {
+  const json::Value* groups = at_path(model.values, "optimizer.param_groups");
+  if (groups == nullptr || !groups->is_array()) return "none of torch's is there";
+  if (groups->items().size() != 1)
+    return fmt::format("its {} groups keep no names of their parameters", groups->items().size());
   const std::string root = "optimizer.state.";
-  std::vector<std::size_t> parameters;
+  std::vector<const StreamedTensor*> parameters;
   const json::Value* buffers = model.values.find("buffer_names");
-  for (std::size_t i = 0; i < out.weights.size(); ++i) {
-    bool buffer = false;
-    for (std::size_t b = 0;
-         buffers != nullptr && buffers->is_array() && b < buffers->items().size();
-         ++b)
-      buffer = buffer || buffers->items()[b] == json::Value::string(out.weights[i].name);
-    if (!buffer) parameters.push_back(i);
+  for (const StreamedTensor& tensor : out.weights) {
+    const json::Value name = json::Value::string(tensor.name);
+    if (buffers == nullptr || !buffers->is_array() ||
+        std::find(buffers->items().begin(), buffers->items().end(), name) == buffers->items().end())
+      parameters.push_back(&tensor);
   }
   for (const Weight& weight : model.tensors.all()) {
     if (!weight.name.starts_with(root)) continue;
     const auto words = text::split(weight.name.substr(root.size()), '.');
     if (words.size() != 2 || words[1] == "step") continue;
-    const std::int64_t index = words[0].size() <= 9 && !words[0].empty() &&
-                                       words[0].find_first_not_of("0123456789") == std::string::npos
-                                   ? std::stoll(words[0])
-                                   : -1;
-    const bool fits =
-        index >= 0 && index < static_cast<std::int64_t>(parameters.size()) &&
-        out.weights[parameters[static_cast<std::size_t>(index)]].shape == weight.shape;
-    TESSERA_REQUIRE(fits,
-                    Unsupported,
-                    fmt::format("{}: {} belongs to no parameter by its number and shape",
-                                model.path.string(),
-                                weight.name),
-                    "read the weights alone: model.from");
-    out.state[words[1]].push_back(
-        stream(weight, out.weights[parameters[static_cast<std::size_t>(index)]].name));
+    const bool numbered = !words[0].empty() && words[0].size() <= 9 &&
+                          words[0].find_first_not_of("0123456789") == std::string::npos;
+    const std::size_t index = numbered ? std::stoul(words[0]) : parameters.size();
+    if (index >= parameters.size() || parameters[index]->shape != weight.shape) {
+      out.state.clear();
+      return "it is of other parameters than the model";
+    }
+    out.state[words[1]].push_back(stream(weight, parameters[index]->name));
   }
+  return out.state.empty() ? "it keeps nothing of its parameters" : "";
 }
 
 void add_optimizer(Foreign& out, const std::vector<File>& ranks, const File& model, bool sharded) {
@@ -529,9 +539,10 @@ Foreign open(const fs::path& path) {
                   kCopy);
   out.path = path;
   out.files = models.size() + ranks.size();
+  std::string without;
   if (ranks.empty()) {
     add_module(out, model);
-    add_plain_optimizer(out, model);
+    without = add_plain_optimizer(out, model);
   } else {
     for (const File& file : ranks) {
       const json::Value& count = file.need("optimizer_state_dict.partition_count");
@@ -552,17 +563,15 @@ Foreign open(const fs::path& path) {
     if (!sharded) add_untrained(out, model);
     add_aliases(out, model);
     out.loss_scaler = scaler_of(ranks.front());
-    out.lr = number_at(ranks.front().values,
-                       sharded ? "optimizer_state_dict.optimizer_state_dict.param_groups.0.lr"
-                               : "optimizer_state_dict.base_optimizer_state.param_groups.0.lr");
   }
+  if (without.empty()) out.lr = rate_of(ranks.empty() ? model : ranks.front());
   out.step = integer_at(model.values, "global_steps", 0);
   out.skipped = integer_at(model.values, "skipped_steps", 0);
-  const std::int64_t samples = integer_at(model.values, "global_samples", -1);
-  if (samples >= 0) out.samples = samples;
-  if (!ranks.empty()) {
-    if (const auto updates = updates_of(ranks.front(), sharded); updates && *updates <= out.step)
-      out.skipped = out.step - *updates;
+  if (const auto samples = integer_at(model.values, "global_samples", -1); samples >= 0)
+    out.samples = samples;
+  if (without.empty()) {
+    const auto updates = updates_of(ranks.empty() ? model : ranks.front());
+    if (updates && *updates <= out.step) out.skipped = out.step - *updates;
   }
   TESSERA_REQUIRE(out.step >= 0 && out.skipped >= 0 && out.skipped <= out.step,
                   Format,
@@ -580,6 +589,8 @@ Foreign open(const fs::path& path) {
                              ? std::to_string(integer_at(out.config, "zero_optimization.stage", 0))
                              : stage,
                          std::max<std::size_t>(ranks.size(), 1));
+  if (!without.empty())
+    out.what += fmt::format(", its weights alone: of its optimizer's state {}", without);
   return out;
 }
 
