@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times training steps of a GPT-2-shaped model on random tokens: the tessera side of run_step.sh,
-// run_save.sh and run_layouts.sh.
+// run_save.sh, run_layouts.sh and run_traffic.sh.
 //
 //   step_bench [--preset gpt2-small] [--ranks 1] [--threads 2] [--batch 4] [--length 512]
 //     [--dtype bf16] [--stage 1] [--steps 5] [--warmup 2] [--micros 1] [--vocab 50304]
-//     [--pipeline 1] [--schedule 1f1b] [--tensor 1]
+//     [--pipeline 1] [--schedule 1f1b] [--tensor 1] [--set KEY=VALUE]...
 //     [--save-every 0] [--save beside|waiting] [--save-dir FOLDER]
 //
-// --batch is the global batch, --micros the micro-batches in which a rank takes its share;
-// --save-every: a checkpoint every so many steps, the first half-way to there. Prints one JSON
-// line: tokens_per_s (median step), step_ms of every step, peak_mb (resident memory of the largest
-// rank at its peak, MiB), wall_ms of all counted steps, saving included; with --save-every also
-// stall_ms of each save (what the steps waited for it) and drain_ms (the wait for the last one at
-// the end); with --pipeline bubble, the first stage's waits as a share of what it computed, and
-// bubble_simulated, what the schedule itself costs there, with stages that are as fast as each
-// other and
-// (_as_measured) with what each took.
+// --batch is the global batch, --micros the micro-batches in which a rank takes its share; --set
+// overrides any key of the configuration, as the program's does; --save-every: a checkpoint every
+// so many steps, the first half-way to there. Prints one JSON line: tokens_per_s (median step),
+// step_ms of every step, peak_mb (resident memory of the largest rank at its peak, MiB), wall_ms of
+// all counted steps, saving included, calls and bytes: what each rank put into collectives and
+// messages in a step (comm::Traffic); with --save-every also stall_ms of each save (what the steps
+// waited for it) and drain_ms (the wait for the last one at the end); with --pipeline bubble, the
+// first stage's waits as a share of what it computed, and bubble_simulated, what the schedule
+// itself costs there, with stages that are as fast as each other and (_as_measured) with what each
+// took.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -37,9 +38,11 @@
 #include "tessera/engine/metrics.h"
 #include "tessera/engine/random_tokens.h"
 #include "tessera/parallel/pipeline/simulate.h"
+#include "tessera/planner/overrides.h"
 
 namespace {
 
+using tessera::comm::Traffic;
 using tessera::engine::StepReport;
 
 std::string option(std::map<std::string, std::string>& given,
@@ -192,8 +195,11 @@ int run(std::map<std::string, std::string> given) {
                      warmup = std::stoll(option(given, "warmup", "2"));
   const std::string text = config_of(given, ranks, length, batch, steps + warmup);
   const Saves saves_of_all(given);
-  tessera::planner::Plan plan =
-      tessera::planner::make_plan(tessera::json::parse(text, "step_bench"), ranks, "step_bench");
+  tessera::json::Value source = tessera::json::parse(text, "step_bench");
+  for (const std::string& assignment : tessera::text::split(option(given, "set", ""), '\n')) {
+    if (!assignment.empty()) tessera::planner::apply_override(source, assignment);
+  }
+  tessera::planner::Plan plan = tessera::planner::make_plan(source, ranks, "step_bench");
   auto data = std::make_shared<tessera::data::Datasets>();
   data->train = std::make_unique<tessera::engine::RandomTokens>(
       length, std::min<std::int64_t>(50257, plan.model.vocab_size));
@@ -209,7 +215,9 @@ int run(std::map<std::string, std::string> given) {
     std::vector<double> ms;
     StepReport last;
     double wall_s = 0.0;
+    Traffic before;
     for (std::int64_t s = 0; s < steps + warmup; ++s) {
+      if (s == warmup) before = world.transport().traffic();
       const double start = tessera::now_s();
       last = engine->train_step();
       saves.after(*engine, last, s - warmup, tessera::now_s());
@@ -218,7 +226,14 @@ int run(std::map<std::string, std::string> given) {
       bubble.after(last);
       wall_s += tessera::now_s() - start;
     }
+    const Traffic moved = world.transport().traffic() - before;
     saves.drain(*engine);
+    const auto of_ranks = [&](std::int64_t count) {
+      return world.all_gather(world.everyone(),
+                              {static_cast<double>(count) / static_cast<double>(steps)},
+                              TESSERA_HERE("traffic of all ranks"));
+    };
+    const std::vector<double> calls = of_ranks(moved.calls), bytes = of_ranks(moved.bytes);
     const std::vector<double> peaks_mb = world.all_gather(
         world.everyone(), {resident_peak_mb()}, TESSERA_HERE("peaks of all ranks"));
     const std::string waits = bubble.text(world);
@@ -228,7 +243,7 @@ int run(std::map<std::string, std::string> given) {
       const double median = sorted[sorted.size() / 2];
       fmt::print(
           R"({{"what": "tessera_step", "dtype": "{}", "stage": {}, "ranks": {}, "threads": {}, "B": {}, "T": {}, "tokens_per_s": {:.1f}, )"
-          R"("step_ms": [{:.1f}], "peak_mb": {:.0f}, "loss_last": {:.4f}, "wall_ms": {:.1f}{}{}}})"
+          R"("step_ms": [{:.1f}], "peak_mb": {:.0f}, "loss_last": {:.4f}, "wall_ms": {:.1f}, "calls": [{:.1f}], "bytes": [{:.0f}]{}{}}})"
           "\n",
           option(given, "dtype", "bf16"),
           plan.zero_stage,
@@ -241,6 +256,8 @@ int run(std::map<std::string, std::string> given) {
           *std::max_element(peaks_mb.begin(), peaks_mb.end()),
           last.loss,
           1e3 * wall_s,
+          fmt::join(calls, ", "),
+          fmt::join(bytes, ", "),
           saves.text(),
           waits);
       fmt::print(stderr, "{}\n", tessera::engine::breakdown_line(last));
@@ -255,8 +272,11 @@ int run(std::map<std::string, std::string> given) {
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> given;
-  for (int i = 1; i + 1 < argc; i += 2)
-    given[argv[i]] = argv[i + 1];
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    std::string& value = given[name];
+    value = (name == "--set" ? value : "") + argv[i + 1] + (name == "--set" ? "\n" : "");
+  }
   try {
     return run(std::move(given));
   } catch (const tessera::Error& error) {
