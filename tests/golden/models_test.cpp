@@ -203,41 +203,55 @@ TEST(GoldenModels, GiveEveryGradient) {
   });
 }
 
+/// Their tensor in our shape.
+at::Tensor in_our_layout(const models::HfTensor& theirs,
+                         const ParamInfo& info,
+                         const at::Tensor& tensor) {
+  return (theirs.transposed ? tensor.t() : tensor).reshape(info.shape);
+}
+
+/// The recorded AdamW steps: losses, and of what this rank holds the parameters after them. How
+/// many of these were compared.
+std::size_t expect_adamw_steps(Case& one) {
+  const json::Value record = golden::read_json(one.folder / "case.json");
+  const json::Value* adamw = record.find("adamw");
+  if (adamw == nullptr) return 0;
+  const auto number = [&](const char* key) { return adamw->find(key)->as_double(); };
+  const auto betas = golden::numbers(*adamw->find("betas")),
+             losses = golden::numbers(*adamw->find("losses"));
+  const nn::Batch batch = batch_of(one);
+  const auto steps = *adamw->find("steps")->as_integer();
+  EXPECT_EQ(static_cast<std::int64_t>(losses.size()), steps + 1);
+
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    EXPECT_NEAR(one.runner.train(batch), losses.at(static_cast<std::size_t>(step - 1)), kLoss)
+        << "before step " << step;
+    one.runner.update({.lr = number("lr"),
+                       .beta1 = betas.at(0),
+                       .beta2 = betas.at(1),
+                       .eps = number("eps"),
+                       .weight_decay = number("weight_decay"),
+                       .step = step});
+  }
+
+  EXPECT_NEAR(one.runner.train(batch), losses.back(), kLoss) << "after the last step";
+  std::size_t compared = 0;
+  for (const auto& [name, info] : one.runner.infos) {
+    const models::HfTensor theirs = one.family.hf_tensor(*info);
+    if (!one.expected.has("after." + theirs.name)) continue;
+    const at::Tensor whole = in_our_layout(theirs, *info, one.expected["after." + theirs.name]);
+    EXPECT_LT(largest_difference(ModelRunner::held(*info, one.runner.weights.at(name)),
+                                 ModelRunner::held(*info, whole)),
+              kAfterAdamW)
+        << theirs.name;
+    ++compared;
+  }
+  return compared;
+}
+
 TEST(GoldenModels, TakeThreeAdamWSteps) {
-  for_each_case([](Case& one) {
-    const json::Value record = golden::read_json(one.folder / "case.json");
-    const json::Value* adamw = record.find("adamw");
-    if (adamw == nullptr) return;
-    const auto number = [&](const char* key) { return adamw->find(key)->as_double(); };
-    const auto betas = golden::numbers(*adamw->find("betas")),
-               losses = golden::numbers(*adamw->find("losses"));
-    const nn::Batch batch = batch_of(one);
-    const auto steps = *adamw->find("steps")->as_integer();
-    ASSERT_EQ(static_cast<std::int64_t>(losses.size()), steps + 1);
-
-    for (std::int64_t step = 1; step <= steps; ++step) {
-      EXPECT_NEAR(one.runner.train(batch), losses[static_cast<std::size_t>(step - 1)], kLoss)
-          << "before step " << step;
-      one.runner.update({.lr = number("lr"),
-                         .beta1 = betas.at(0),
-                         .beta2 = betas.at(1),
-                         .eps = number("eps"),
-                         .weight_decay = number("weight_decay"),
-                         .step = step});
-    }
-
-    EXPECT_NEAR(one.runner.train(batch), losses.back(), kLoss) << "after the last step";
-    std::size_t compared = 0;
-    for (const auto& [name, info] : one.runner.infos) {
-      const models::HfTensor theirs = one.family.hf_tensor(*info);
-      if (!one.expected.has("after." + theirs.name)) continue;
-      const at::Tensor weight = in_their_layout(theirs, *info, one.runner.weights.at(name));
-      EXPECT_LT(largest_difference(weight, one.expected["after." + theirs.name]), kAfterAdamW)
-          << theirs.name;
-      ++compared;
-    }
-    EXPECT_EQ(compared, one.expected.names("after.").size());
-  });
+  for_each_case(
+      [](Case& one) { EXPECT_EQ(expect_adamw_steps(one), one.expected.names("after.").size()); });
 }
 
 std::vector<std::int64_t> ids(const json::Value& list) {
@@ -247,35 +261,31 @@ std::vector<std::int64_t> ids(const json::Value& list) {
   return out;
 }
 
-TEST(GoldenModels, ContinuePromptsGreedily) {
-  for_each_case([](Case& one) {
-    if (!fs::exists(one.folder / "generation.json")) return;
-    const json::Value record = golden::read_json(one.folder / "generation.json");
-    const std::int64_t count = *record.find("new_tokens")->as_integer(),
-                       vocab = one.resolved.vocab_size;
+/// Every recorded prompt with and without a cache, and the one that an end token stops.
+void expect_continuations(Case& one) {
+  if (!fs::exists(one.folder / "generation.json")) return;
+  const json::Value record = golden::read_json(one.folder / "generation.json");
+  const std::int64_t count = *record.find("new_tokens")->as_integer(),
+                     vocab = one.resolved.vocab_size;
 
-    for (const json::Value& text : record.find("cases")->items()) {
-      const auto prompt = ids(*text.find("prompt")), expected = ids(*text.find("greedy"));
-      EXPECT_EQ(one.runner.greedy(prompt, count, /*cached=*/true, vocab), expected);
-      EXPECT_EQ(one.runner.greedy(prompt, count, /*cached=*/false, vocab), expected);
-    }
-    if (const json::Value* stop = record.find("stop")) {
-      const std::int64_t end = *stop->find("eos_token_id")->as_integer();
-      EXPECT_EQ(one.runner.greedy(ids(*stop->find("prompt")), count, true, vocab, end),
-                ids(*stop->find("greedy")));
-    }
-  });
+  for (const json::Value& text : record.find("cases")->items()) {
+    const auto prompt = ids(*text.find("prompt")), expected = ids(*text.find("greedy"));
+    EXPECT_EQ(one.runner.greedy(prompt, count, /*cached=*/true, vocab), expected);
+    EXPECT_EQ(one.runner.greedy(prompt, count, /*cached=*/false, vocab), expected);
+  }
+  if (const json::Value* stop = record.find("stop")) {
+    const std::int64_t end = *stop->find("eos_token_id")->as_integer();
+    EXPECT_EQ(one.runner.greedy(ids(*stop->find("prompt")), count, true, vocab, end),
+              ids(*stop->find("greedy")));
+  }
 }
 
-/// Their tensor in our shape.
-at::Tensor in_our_layout(const models::HfTensor& theirs,
-                         const ParamInfo& info,
-                         const at::Tensor& tensor) {
-  return (theirs.transposed ? tensor.t() : tensor).reshape(info.shape);
+TEST(GoldenModels, ContinuePromptsGreedily) {
+  for_each_case(expect_continuations);
 }
 
 /// Everything recorded of a case, on ranks that hold the model between them.
-void expect_recorded(Case& one) {
+void expect_recorded(Case& one, comm::World& world) {
   const nn::Batch batch = batch_of(one);
   nn::StepContext context(nn::Mode::Eval, 1);
   context.want_logits = true;
@@ -298,20 +308,20 @@ void expect_recorded(Case& one) {
               kGradients)
         << theirs.name;
   }
-  if (!fs::exists(one.folder / "generation.json")) return;
-  const json::Value record = golden::read_json(one.folder / "generation.json");
-  const json::Value& text = record.find("cases")->items().front();
-  EXPECT_EQ(one.runner.greedy(ids(*text.find("prompt")),
-                              *record.find("new_tokens")->as_integer(),
-                              /*cached=*/true,
-                              one.resolved.vocab_size),
-            ids(*text.find("greedy")));
+  expect_continuations(one);
+  // Of all stages; a tensor that two of them use counts twice.
+  const std::vector<double> compared =
+      world.all_reduce(world.group({mesh::Axis::Pp}),
+                       {static_cast<double>(expect_adamw_steps(one))},
+                       comm::Op::Sum,
+                       TESSERA_HERE("compared parameters"));
+  EXPECT_GE(compared.front(), static_cast<double>(one.expected.names("after.").size()));
 }
 
 TEST(GoldenModels, GiveTheSameOnTwoTensorParallelRanks) {
   comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}), [](comm::World& world) {
-    const auto check = [](Case& one) {
-      expect_recorded(one);
+    const auto check = [&](Case& one) {
+      expect_recorded(one, world);
       EXPECT_TRUE(std::ranges::any_of(one.runner.infos,
                                       [](const auto& named) { return named.second->cut(); }));
     };
@@ -321,8 +331,8 @@ TEST(GoldenModels, GiveTheSameOnTwoTensorParallelRanks) {
 
 TEST(GoldenModels, GiveTheSameOnTwoStages) {
   comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 1}), [](comm::World& world) {
-    const auto check = [](Case& one) {
-      expect_recorded(one);
+    const auto check = [&](Case& one) {
+      expect_recorded(one, world);
       EXPECT_LT(one.runner.infos.size(), one.runner.instance().places().size());
     };
     for_each_case(check, &world);
@@ -330,8 +340,9 @@ TEST(GoldenModels, GiveTheSameOnTwoStages) {
 }
 
 TEST(GoldenModels, GiveTheSameOnTwoStagesOfTwoTensorParallelRanks) {
-  comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 2}),
-                    [](comm::World& world) { for_each_case(expect_recorded, &world); });
+  comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 2}), [](comm::World& world) {
+    for_each_case([&](Case& one) { expect_recorded(one, world); }, &world);
+  });
 }
 
 }  // namespace

@@ -108,21 +108,23 @@ class ModelRunner {
     return parallel::Executor(instance_, {}, {}, link_.get()).infer(batch, context);
   }
 
-  /// One AdamW step on the gradients of the last train().
+  /// One AdamW step of what this rank holds, on the gradients of the last train().
   void update(ops::AdamWScalars scalars) {
     const double decay = scalars.weight_decay;
     for (auto& [name, weight] : weights) {
+      const at::Tensor place = held(*infos.at(name), weight), part = place.contiguous();
       auto& state = state_[name];
-      if (state.empty()) state = {at::zeros_like(weight), at::zeros_like(weight)};
+      if (state.empty()) state = {at::zeros_like(part), at::zeros_like(part)};
       scalars.weight_decay = decays(*infos.at(name)) ? decay : 0.0;
-      ops::adamw(weight.data_ptr<float>(),
+      ops::adamw(part.data_ptr<float>(),
                  state[0].data_ptr<float>(),
                  state[1].data_ptr<float>(),
                  grads.at(name).data_ptr<float>(),
                  nullptr,
                  DType::F32,
-                 weight.numel(),
+                 part.numel(),
                  scalars);
+      if (!part.is_same(place)) place.copy_(part);
     }
     write_working();
   }
@@ -157,7 +159,7 @@ class ModelRunner {
 
   parallel::ModelInstance& instance() { return instance_; }
   std::map<std::string, std::shared_ptr<const ParamInfo>> infos;
-  Tensors weights;  ///< whole
+  Tensors weights;  ///< whole; update() moves what this rank holds
   Tensors grads;    ///< of what this rank holds
 
  private:
