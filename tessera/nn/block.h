@@ -27,8 +27,9 @@ struct Flow {
   mesh::ShardSpec spec;
 };
 
-/// A loss term: a sum over tokens in fp64, and which of the objective's denominators it is divided
-/// by. Any block may emit one.
+/// A loss term: a sum over the tokens of the batch in fp64, and which of the objective's
+/// denominators it is divided by. Any block may emit one; sums of what runs between layers are made
+/// by nn::flow_sum().
 struct Term {
   std::string name;
   at::Tensor sum;  ///< 0-d, differentiable (fp64 or fp32)
@@ -104,7 +105,8 @@ class Block {
 /// The last block: it knows what the loss is divided by before anything runs.
 class Objective : public Block {
  public:
-  /// This micro-batch's share of each denominator (labels that count). Pure.
+  /// This micro-batch's share of each denominator (labels that count). Pure. Counts of tokens:
+  /// ranks that share a context each count their own.
   [[nodiscard]] virtual std::vector<double> denominators(const Batch& batch) const = 0;
   /// In training it runs together with its backward, for at most so many samples of `batch` at a
   /// time, so that what it makes of a whole vocabulary exists for these alone; 0: all of them. Say

@@ -83,6 +83,12 @@ at::Tensor gated(const at::Tensor& x, ops::Activation activation);
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
 
+/// The sum of all elements in fp64, 0-d, for a term of the loss. `x` is what runs between layers,
+/// or made of it element by element: where tensor-parallel ranks have shares of that, it is over
+/// the shares of all, and each passes the gradient of its own back. Ranks that share a context each
+/// have the sum over their own tokens, as terms are.
+at::Tensor flow_sum(const at::Tensor& x, StepContext& context);
+
 struct VocabLoss {
   at::Tensor sum;     ///< 0-d fp64, differentiable through x and weight
   at::Tensor logits;  ///< fp32 [B, T, V] if the context wants them

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a program's own list of blocks in any layout.
+// Trains a program's own list of blocks, or any plan, in any layout.
 #pragma once
 
 #include <filesystem>
@@ -17,6 +17,34 @@
 
 namespace tessera::test {
 
+/// Trains what was planned, saves into `folder`, and evaluates nothing.
+inline Trace train_plan(planner::Plan plan,
+                        std::int64_t steps,
+                        const std::filesystem::path& folder) {
+  engine::prepare_process(1);
+  const auto data = engine::open_data(plan, {});
+  engine::finish_plan(plan, *data);
+  Trace trace;
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+    at::set_num_threads(1);
+    engine::Engine engine(plan, world, data);
+    engine.initialize_weights();
+    Trace mine;
+    while (engine.step() < steps) {
+      const engine::StepReport report = engine.train_step();
+      mine.losses.push_back(report.loss);
+      mine.grad_norms.push_back(report.grad_norm);
+    }
+    const std::filesystem::path saved = engine.save(folder);
+    if (world.speaks()) {
+      mine.digest = checkpoint::Checkpoint(saved).digest();
+      trace = std::move(mine);
+    }
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
+  });
+  return trace;
+}
+
 /// Three steps of `model` on the text of `run`.
 inline Trace train_own(const nn::Model& model, const TinyRun& run, const Layout& layout) {
   engine::prepare_process(1);
@@ -31,29 +59,8 @@ inline Trace train_own(const nn::Model& model, const TinyRun& run, const Layout&
   if (!layout.pipeline.empty())
     source["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
   if (layout.tensor > 1) source["parallel"]["tensor"]["size"] = json::Value::integer(layout.tensor);
-  planner::Plan plan = planner::make_plan(source, layout.ranks, "own.json", model);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
   const files::TempDir folder;
-  Trace trace;
-  comm::run_threads(plan.mesh(), [&](comm::World& world) {
-    at::set_num_threads(1);
-    engine::Engine engine(plan, world, data);
-    engine.initialize_weights();
-    Trace mine;
-    while (engine.step() < engine.max_steps()) {
-      const engine::StepReport report = engine.train_step();
-      mine.losses.push_back(report.loss);
-      mine.grad_norms.push_back(report.grad_norm);
-    }
-    const std::filesystem::path saved = engine.save(folder.path());
-    if (world.speaks()) {
-      mine.digest = checkpoint::Checkpoint(saved).digest();
-      trace = std::move(mine);
-    }
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
-  });
-  return trace;
+  return train_plan(planner::make_plan(source, layout.ranks, "own.json", model), 3, folder.path());
 }
 
 }  // namespace tessera::test

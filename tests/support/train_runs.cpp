@@ -182,13 +182,9 @@ std::string TinyRun::sample(const Layout& layout) const {
   return text;
 }
 
-std::vector<std::pair<std::string, std::vector<float>>> TinyRun::first_gradient(
-    const Layout& layout) const {
-  // AdamW's first moment after one update without clipping is (1 - beta1) times the gradient,
-  // tensor by tensor.
-  const files::TempDir own;
-  const Trace trace = train(layout, 1, own.path());
-  const checkpoint::Checkpoint opened(*checkpoint::newest(own.path()));
+std::vector<std::pair<std::string, std::vector<float>>> first_moments(
+    const std::filesystem::path& root) {
+  const checkpoint::Checkpoint opened(*checkpoint::newest(root));
   std::vector<std::pair<std::string, std::vector<float>>> out;
   for (const auto& tensor : opened.tensors()) {
     if (!tensor.name.starts_with("optimizer.exp_avg.")) continue;
@@ -206,6 +202,13 @@ std::vector<std::pair<std::string, std::vector<float>>> TinyRun::first_gradient(
     out.emplace_back(tensor.name.substr(std::strlen("optimizer.exp_avg.")), std::move(values));
   }
   return out;
+}
+
+std::vector<std::pair<std::string, std::vector<float>>> TinyRun::first_gradient(
+    const Layout& layout) const {
+  const files::TempDir own;
+  const Trace trace = train(layout, 1, own.path());
+  return first_moments(own.path());
 }
 
 }  // namespace tessera::test

@@ -29,6 +29,11 @@ struct Trace {
 /// alike.
 void expect_same_bits(const Trace& a, const Trace& b);
 
+/// AdamW's first moments by parameter name, in the newest checkpoint of `root`. After one update
+/// without clipping they are (1 - beta1) times the gradient.
+std::vector<std::pair<std::string, std::vector<float>>> first_moments(
+    const std::filesystem::path& root);
+
 /// How the same training is spread.
 struct Layout {
   int ranks = 1;
