@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels: fast
+// labels: slow
 // How often ranks meet in a step: collectives and messages of every way to share a model, as forms
 // in layers, ranks and micro-batches.
 #include <string>

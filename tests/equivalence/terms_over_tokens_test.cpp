@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels: fast
+// labels: slow
 // Several terms of the loss, each divided by a count of its own, where ranks share the tokens of a
 // sample: the same loss and the same gradients as on one rank.
 #include <cmath>
