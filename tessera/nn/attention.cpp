@@ -104,7 +104,8 @@ at::Tensor attention(const at::Tensor& q,
                      const Block& block,
                      StepContext& context) {
   if (context.on_grid()) grid::cut_attention(args, context);
-  if (context.shares_tokens()) {
+  // A rank of a grid may have no sample, and then none of those that share its tokens has.
+  if (context.shares_tokens() && q.size(0) > 0) {
     return context.context_parallel->mode == ContextMode::Ring
                ? in_region(ring_attention, {q, k, v}, std::move(args), context)
                : attend_exchanged(q, k, v, std::move(args), context);

@@ -125,11 +125,11 @@ std::int64_t attention_bytes(const Plan& plan, std::int64_t batch) {
 std::int64_t exchange_room(const Plan& plan, std::int64_t batch) {
   if (plan.config.parallel.context.size == 1) return 0;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  const std::int64_t length = own_length(plan);
-  const std::int64_t values = batch * length * share(plan, plan.model.hidden_size),
-                     keys = batch * length * share(plan, key_channels(plan));
+  const std::int64_t length = own_length(plan), samples = own_samples(plan, batch);
+  const std::int64_t values = samples * length * share(plan, plan.model.hidden_size),
+                     keys = samples * length * share(plan, key_channels(plan));
   if (!in_a_ring(plan)) return 3 * (values + 2 * keys) * value;
-  const std::int64_t weights = batch * share(plan, plan.model.num_heads) * length * length;
+  const std::int64_t weights = samples * share(plan, plan.model.num_heads) * length * length;
   return 3 * 2 * keys * (value + 4) + 4 * values +
          (makes_attention_weights(plan) ? 3 * 4 * weights : 0);
 }

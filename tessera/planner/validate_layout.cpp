@@ -262,18 +262,7 @@ void check_tensor_parallel(const Plan& plan,
 void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins) {
-  const ParallelOptions& parallel = config.parallel;
-  check_grid(parallel.tensor, problems, origins);
-  if (parallel.context.size <= 1 || parallel.tensor.size <= 1 ||
-      tensor_mode(parallel.tensor) == nn::TensorMode::OneD)
-    return;
-  problems.add(
-      origins.place("parallel.context"),
-      "parallel.context",
-      fmt::format("not built yet: sharing tokens of sequences while parallel.tensor.mode {} cuts "
-                  "samples and channels",
-                  *parallel.tensor.mode),
-      "set parallel.context.size to 1, or parallel.tensor.mode to \"1d\"");
+  check_grid(config.parallel.tensor, problems, origins);
 }
 
 namespace {
@@ -311,17 +300,22 @@ void check_heads(const Plan& plan, config::Problems& problems, const config::Ori
   if (problems.concern("parallel.context.mode") || parallel.context.mode != "ulysses" ||
       !knows_size(plan.config.model, &Sizes::num_heads, "model.num_heads", problems))
     return;
-  const std::int64_t tensor = knows_cut(parallel.tensor, problems) ? parallel.tensor.size : 1;
-  const std::int64_t shares = tensor * parallel.context.size;
+  // One side of a grid has parts of the heads, the others have samples.
+  const TensorOptions& tensor = parallel.tensor;
+  const std::int64_t parts = knows_cut(tensor, problems) ? tensor.grid().col : 1;
+  const std::int64_t shares = parts * parallel.context.size;
   if (plan.model.num_heads % shares == 0) return;
-  problems.add(origins.place("parallel.context.mode"),
-               "parallel.context.mode",
-               fmt::format("{} heads cannot be shared evenly by tensor {} x context {} = {} ranks",
-                           plan.model.num_heads,
-                           tensor,
-                           parallel.context.size,
-                           shares),
-               fmt::format("set it to \"ring\", or model.num_heads to a multiple of {}", shares));
+  problems.add(
+      origins.place("parallel.context.mode"),
+      "parallel.context.mode",
+      fmt::format(
+          "{} heads cannot be shared evenly by tensor {}{} x context {} = {} ranks",
+          plan.model.num_heads,
+          parts,
+          parts > 1 && tensor_mode(tensor) != nn::TensorMode::OneD ? " (a side of the grid)" : "",
+          parallel.context.size,
+          shares),
+      fmt::format("set it to \"ring\", or model.num_heads to a multiple of {}", shares));
 }
 
 }  // namespace

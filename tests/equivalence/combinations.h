@@ -36,6 +36,7 @@ struct Combination {
     int ranks;
     const char* mode;
     int depth;
+    int heads;  ///< ranks that have different ones
   };
   /// Ranks that share the tokens of a sample.
   struct Context {
@@ -44,13 +45,13 @@ struct Combination {
     const char* mode;
   };
   static constexpr std::array kStages = {1, 2, 4};
-  static constexpr std::array kTensor = {Tensor{"1", 1, "1d", 1},
-                                         Tensor{"2", 2, "1d", 1},
-                                         Tensor{"4", 4, "1d", 1},
-                                         Tensor{"2d 4", 4, "2d", 1},
-                                         Tensor{"2.5d 2", 2, "2.5d", 2},
-                                         Tensor{"2.5d 8", 8, "2.5d", 2},
-                                         Tensor{"3d 8", 8, "3d", 1}};
+  static constexpr std::array kTensor = {Tensor{"1", 1, "1d", 1, 1},
+                                         Tensor{"2", 2, "1d", 1, 2},
+                                         Tensor{"4", 4, "1d", 1, 4},
+                                         Tensor{"2d 4", 4, "2d", 1, 2},
+                                         Tensor{"2.5d 2", 2, "2.5d", 2, 1},
+                                         Tensor{"2.5d 8", 8, "2.5d", 2, 2},
+                                         Tensor{"3d 8", 8, "3d", 1, 2}};
   static constexpr std::array kContext = {
       Context{"1", 1, "ring"}, Context{"2 ring", 2, "ring"}, Context{"2 ulysses", 2, "ulysses"}};
   static constexpr std::array kData = {1, 2};
@@ -118,10 +119,9 @@ struct Combination {
       out.emplace_back("parallel.pipeline.schedule");
     // A grid cuts samples and channels, not tokens.
     if (on_grid() && sequence()) out.emplace_back("parallel.sequence");
-    if (on_grid() && context().ranks > 1) out.emplace_back("parallel.context");
     // All-to-all trades tokens for whole heads.
     if (context().mode == std::string("ulysses") &&
-        heads() % (tensor().ranks * context().ranks) != 0)
+        heads() % (tensor().heads * context().ranks) != 0)
       out.emplace_back("parallel.context.mode");
     return out;
   }

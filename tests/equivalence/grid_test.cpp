@@ -43,6 +43,69 @@ TEST(GridTraining, TimesDataParallelInEveryStageIsThatOfOneRank) {
   }
 }
 
+/// In both modes of context parallelism.
+std::vector<Layout> sharing_tokens(const std::vector<Layout>& layouts) {
+  std::vector<Layout> out;
+  for (Layout layout : layouts) {
+    for (const char* mode : {"ring", "ulysses"}) {
+      layout.context = 2;
+      layout.context_mode = mode;
+      out.push_back(layout);
+    }
+  }
+  return out;
+}
+const Layout kSharedTwo = {.ranks = 8, .tensor = 4, .mode = "2d"},
+             kSharedHalf = {.ranks = 4, .tensor = 2, .mode = "2.5d", .depth = 2};
+
+// With dropout its masks are cut over samples, tokens and channels; without it attention is the
+// fused kernel's.
+TEST(GridTraining, TimesContextParallelIsThatOfOneRank) {
+  for (const char* dropout : {"0.1", "0"}) {
+    TinyRun run;
+    run.set("model.dropout", dropout);
+    expect_same(run, sharing_tokens({kSharedTwo, kSharedHalf}));
+  }
+  expect_same(TinyRun(),
+              sharing_tokens({{.ranks = 16, .micro_batch = 4, .tensor = 8, .mode = "3d"}}));
+}
+
+// 5 heads are 3 and 2, three samples 2 and 1.
+TEST(GridTraining, TimesARingSpreadsWhatDoesNotDivide) {
+  TinyRun run;
+  run.set("model.hidden_size", "40")
+      .set("model.num_heads", "5")
+      .set("model.ffn_hidden_size", "83")
+      .set("model.vocab_size", "259");
+  Layout two = kSharedTwo;
+  two.context = 2;
+  two.micro_batch = 3;
+
+  expect_same(run, {two});
+}
+
+// The last micro-batch is short: some ranks have no sample whose tokens they could share.
+TEST(GridTraining, TimesContextParallelWeighsPaddedDocumentsByTheirTokens) {
+  for (const char* dropout : {"0.1", "0"}) {
+    TinyRun run;
+    run.use_padded_documents().set("model.dropout", dropout);
+
+    expect_same(run, sharing_tokens({kSharedTwo, kSharedHalf}));
+  }
+}
+
+TEST(GridTraining, TimesContextDataAndPipelineIsThatOfOneRank) {
+  TinyRun run;
+  run.set("zero_optimization.stage3_param_persistence_threshold", "0");
+  Layout sharded = kSharedHalf, staged = kSharedHalf;
+  sharded.ranks = staged.ranks = 8;
+  sharded.stage = 3;
+  staged.accumulation = 3;
+  staged.pipeline = "2";
+
+  expect_same(run, sharing_tokens({sharded, staged}));
+}
+
 TEST(GridTraining, TimesPipelineIsThatOfOneRank) {
   for (const char* tied : {"true", "false"}) {
     TinyRun run;

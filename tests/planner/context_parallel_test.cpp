@@ -73,20 +73,28 @@ TEST(ContextParallelOptions, TensorParallelRanksTakeTheirShareOfBoth) {
             HasSubstr("set it to 124")));
 }
 
-TEST(ContextParallelOptions, OnAGridTokensStayTogether) {
-  const auto problems = [](const std::string& tensor, int ranks) {
-    return problems_of(nano(128) + R"("parallel": {"context": 2, "tensor": )" + tensor + "}",
-                       ranks);
+// Heads lie over one side of it.
+TEST(ContextParallelOptions, OnAGridHeadsAreDividedByItsSide) {
+  const auto problems = [](const std::string& context, const std::string& tensor, int ranks) {
+    return problems_of(
+        nano(128) + R"("parallel": {"context": )" + context + R"(, "tensor": )" + tensor + "}",
+        ranks);
   };
-  EXPECT_THAT(problems(R"({"mode": "2d", "size": 4})", 8),
-              AllOf(HasSubstr("parallel.context"),
-                    HasSubstr("not built yet"),
-                    HasSubstr("parallel.tensor.mode 2d cuts samples and channels"),
-                    HasSubstr("set parallel.context.size to 1")));
-  EXPECT_THAT(problems(R"({"mode": "2.5d", "size": 8, "depth": 2})", 16),
-              HasSubstr("parallel.tensor.mode 2.5d cuts samples and channels"));
-  EXPECT_THAT(problems(R"({"mode": "3d", "size": 8})", 16),
-              HasSubstr("parallel.tensor.mode 3d cuts samples and channels"));
+  const std::string two = R"({"mode": "ulysses", "size": 2})",
+                    four = R"({"mode": "ulysses", "size": 4})";
+  const std::string square = R"({"mode": "2d", "size": 4})",
+                    squares = R"({"mode": "2.5d", "size": 2, "depth": 2})",
+                    cube = R"({"mode": "3d", "size": 8})";
+
+  for (const std::string& tensor : {square, cube}) {
+    const int ranks = tensor == cube ? 8 : 4;
+    EXPECT_EQ(problems("4", tensor, 4 * ranks), "");
+    EXPECT_EQ(problems(two, tensor, 2 * ranks), "");
+    EXPECT_THAT(problems(four, tensor, 4 * ranks),
+                AllOf(HasSubstr("4 heads cannot be shared evenly by tensor 2"),
+                      HasSubstr("x context 4 = 8 ranks")));
+  }
+  EXPECT_EQ(problems(four, squares, 8), "");
 }
 
 TEST(ContextParallelOptions, RulesThatCompressGradientsAreRefused) {
