@@ -40,6 +40,8 @@ class GatedResidual final : public nn::Block {
     out.flow.diff[0] = y_BTC;
     return out;
   }
+  /// Ranks may share the tokens.
+  [[nodiscard]] bool works_by_token() const override { return true; }
 
  private:
   std::int64_t width_;

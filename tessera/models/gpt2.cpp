@@ -66,6 +66,8 @@ class Embedding final : public nn::Block {
                             kGlobalName);
   }
 
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
   Outcome forward(Flow /*in*/, const Batch& batch, StepContext& context) override {
     const at::Tensor& ids_BT = batch.tensor("input_ids");
     const at::Tensor positions_BT =
@@ -123,6 +125,8 @@ class Layer final : public nn::Block {
     out_weight_ = params.add("mlp.c_proj.weight", {C, F}, {"embed", "ffn"}, residual);
     out_bias_ = params.add("mlp.c_proj.bias", {C}, {"embed"}, Init::zeros());
   }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
 
   Outcome forward(Flow in, const Batch& batch, StepContext& context) override {
     at::Tensor x_BTC = in.diff.at(0);
@@ -187,6 +191,8 @@ class Head final : public nn::Objective {
                                                  Init::normal(shape_.init_std),
                                                  kGlobalName);
   }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
 
   Outcome forward(Flow in, const Batch& batch, StepContext& context) override {
     at::Tensor x_BTC = in.diff.at(0);

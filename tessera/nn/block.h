@@ -100,6 +100,12 @@ class Block {
   virtual ~Block() = default;
   virtual void declare(Params& params) = 0;
   virtual Outcome forward(Flow in, const Batch& batch, StepContext& context) = 0;
+  /// Whether it may get a share of the tokens, parallel.context's or parallel.sequence's. Say so
+  /// where layers of functional.h alone read the batch and see several tokens at a time (attention,
+  /// positions, vocab_loss), whatever is between them works on every token by itself, and no term
+  /// of the loss is another's than vocab_loss(). Others get all tokens, and such layouts are
+  /// refused.
+  [[nodiscard]] virtual bool works_by_token() const { return false; }
 };
 
 /// The last block: it knows what the loss is divided by before anything runs.

@@ -58,7 +58,7 @@ bool knows_size(const models::ModelOptions& options,
 nn::TensorMode tensor_mode(const TensorOptions& tensor);
 
 /// What tensor parallelism needs of the model, the micro-batch, the sequence length and the
-/// optimizer. `own_model`: the program's, whose blocks are unknown.
+/// optimizer. `own_model`: the program's, which the section `model` says nothing of.
 void check_tensor_parallel(const Plan& plan,
                            bool own_model,
                            config::Problems& problems,

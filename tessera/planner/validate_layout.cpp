@@ -4,6 +4,8 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/models/gpt2.h"
 #include "tessera/models/weights_of.h"
+#include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/validate.h"
@@ -208,6 +211,31 @@ bool knows_cut(const TensorOptions& tensor, const config::Problems& problems) {
          !problems.concern("parallel.tensor.size") && !problems.concern("parallel.tensor.depth");
 }
 
+// The first block that may need all tokens of a sample between its layers.
+const nn::BlockSpec* block_of_all_tokens(const nn::Model& model) {
+  const auto found =
+      std::find_if(model.blocks.begin(), model.blocks.end(), [](const nn::BlockSpec& spec) {
+        return !spec.make()->works_by_token();
+      });
+  return found == model.blocks.end() ? nullptr : &*found;
+}
+std::string needs_all_tokens(const nn::BlockSpec& block) {
+  return fmt::format("block {} may need all tokens of a sample between its layers", block.name);
+}
+constexpr const char* kSayByToken =
+    ", or override nn::Block::works_by_token() where each token is worked on by itself";
+
+// Heads of the layers, where they have any.
+std::set<std::int64_t> heads_of(const nn::Model& model) {
+  std::set<std::int64_t> out;
+  for (const auto& info : models::parameters_of(model)) {
+    for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
+      if (info->axes[dim] == "heads") out.insert(info->shape[dim] / info->unit);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 void check_tensor_parallel(const Plan& plan,
@@ -236,10 +264,11 @@ void check_tensor_parallel(const Plan& plan,
     add("parallel.sequence",
         fmt::format("mode {} cuts samples and channels between layers, not tokens", *tensor.mode),
         "set it to false, or parallel.tensor.mode to \"1d\"");
-  } else if (parallel.sequence && own_model) {
+  } else if (const auto* const block = block_of_all_tokens(plan.model.model);
+             parallel.sequence && block != nullptr) {
     add("parallel.sequence",
-        "the program's own model may need all tokens between its layers",
-        "set it to false");
+        needs_all_tokens(*block),
+        std::string("set it to false") + kSayByToken);
   } else if (parallel.sequence && known && modelled && knows_length(plan.config, problems) &&
              // check_context_parallel() tells of both.
              parallel.context.size <= 1 && plan.sequence_length % tensor.size != 0) {
@@ -295,27 +324,37 @@ void check_length(const Plan& plan, config::Problems& problems, const config::Or
 }
 
 // Ranks that exchange tokens for heads have as many of them each.
-void check_heads(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
+void check_heads(const Plan& plan,
+                 bool own_model,
+                 config::Problems& problems,
+                 const config::Origins& origins) {
   const ParallelOptions& parallel = plan.config.parallel;
   if (problems.concern("parallel.context.mode") || parallel.context.mode != "ulysses" ||
-      !knows_size(plan.config.model, &Sizes::num_heads, "model.num_heads", problems))
+      (!own_model &&
+       !knows_size(plan.config.model, &Sizes::num_heads, "model.num_heads", problems)))
     return;
   // One side of a grid has parts of the heads, the others have samples.
   const TensorOptions& tensor = parallel.tensor;
   const std::int64_t parts = knows_cut(tensor, problems) ? tensor.grid().col : 1;
   const std::int64_t shares = parts * parallel.context.size;
-  if (plan.model.num_heads % shares == 0) return;
+  const std::set<std::int64_t> heads =
+      own_model ? heads_of(plan.model.model) : std::set<std::int64_t>{plan.model.num_heads};
+  const auto uneven = std::find_if(
+      heads.begin(), heads.end(), [&](std::int64_t count) { return count % shares != 0; });
+  if (uneven == heads.end()) return;
   problems.add(
       origins.place("parallel.context.mode"),
       "parallel.context.mode",
       fmt::format(
           "{} heads cannot be shared evenly by tensor {}{} x context {} = {} ranks",
-          plan.model.num_heads,
+          *uneven,
           parts,
           parts > 1 && tensor_mode(tensor) != nn::TensorMode::OneD ? " (a side of the grid)" : "",
           parallel.context.size,
           shares),
-      fmt::format("set it to \"ring\", or model.num_heads to a multiple of {}", shares));
+      fmt::format("set it to \"ring\", or {} to a multiple of {}",
+                  own_model ? "the heads" : "model.num_heads",
+                  shares));
 }
 
 }  // namespace
@@ -329,13 +368,13 @@ void check_context_parallel(const Plan& plan,
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  if (own_model) {
+  if (const auto* const block = block_of_all_tokens(plan.model.model)) {
     add("parallel.context.size",
-        "the program's own model may need all tokens of a sequence",
-        "set it to 1");
+        needs_all_tokens(*block),
+        std::string("set it to 1") + kSayByToken);
   } else if (!plan.model.model.blocks.empty()) {
     if (knows_length(plan.config, problems)) check_length(plan, problems, origins);
-    check_heads(plan, problems, origins);
+    check_heads(plan, own_model, problems, origins);
   }
   if (problems.concern("optimizer")) return;
   if (!exchange_needs(plan.config.optimizer).compressed) return;

@@ -2,6 +2,7 @@
 // Trains a program's own list of blocks, or any plan, in any layout.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <utility>
 
@@ -45,22 +46,36 @@ inline Trace train_plan(planner::Plan plan,
   return trace;
 }
 
-/// Three steps of `model` on the text of `run`.
-inline Trace train_own(const nn::Model& model, const TinyRun& run, const Layout& layout) {
+/// `steps` steps of `model` on the text of `run`; saves into `save` after them.
+inline Trace train_own(const nn::Model& model,
+                       const TinyRun& run,
+                       const Layout& layout,
+                       std::int64_t steps = 3,
+                       const std::filesystem::path& save = {}) {
   engine::prepare_process(1);
   json::Value source = json::parse(R"({"data": {"sequence_length": 16},
       "zero_optimization": {"stage3_param_persistence_threshold": 0},
-      "trainer": {"max_steps": 3, "seed": 5}, "run": {"threads_per_rank": 1}})",
+      "trainer": {"seed": 5}, "run": {"threads_per_rank": 1}})",
                                    "own.json");
+  source["trainer"]["max_steps"] = json::Value::integer(steps);
   source["data"]["train"] = json::Value::string((run.folder() / "text.txt").string());
   source["train_micro_batch_size_per_gpu"] = json::Value::integer(layout.micro_batch);
   source["gradient_accumulation_steps"] = json::Value::integer(layout.accumulation);
   source["zero_optimization"]["stage"] = json::Value::integer(layout.stage);
   if (!layout.pipeline.empty())
     source["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
-  if (layout.tensor > 1) source["parallel"]["tensor"]["size"] = json::Value::integer(layout.tensor);
-  const files::TempDir folder;
-  return train_plan(planner::make_plan(source, layout.ranks, "own.json", model), 3, folder.path());
+  if (layout.tensor > 1) {
+    source["parallel"]["tensor"]["size"] = json::Value::integer(layout.tensor);
+    source["parallel"]["sequence"] = json::Value::boolean(layout.sequence);
+  }
+  if (layout.context > 1) {
+    source["parallel"]["context"]["size"] = json::Value::integer(layout.context);
+    source["parallel"]["context"]["mode"] = json::Value::string(layout.context_mode);
+  }
+  const files::TempDir own;
+  return train_plan(planner::make_plan(source, layout.ranks, "own.json", model),
+                    steps,
+                    save.empty() ? own.path() : save);
 }
 
 }  // namespace tessera::test

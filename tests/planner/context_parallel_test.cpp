@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What context parallelism asks of a configuration, and what it saves.
+#include <memory>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -104,12 +106,58 @@ TEST(ContextParallelOptions, RulesThatCompressGradientsAreRefused) {
       AllOf(HasSubstr("optimizer.type"), HasSubstr("OneBitAdam compresses")));
 }
 
-TEST(ContextParallelOptions, OfTheProgramsOwnModelAreRefused) {
-  EXPECT_THROW(make_plan(json::parse("{" + nano(128) + R"("parallel": {"context": 2}})", "c.json"),
-                         2,
-                         "c.json",
-                         models::gpt2({})),
-               Error);
+/// Sees all tokens at a time, and says nothing of them.
+class Mean final : public nn::Block {
+ public:
+  void declare(nn::Params& params) override {
+    params.add("weight", {4, 4}, {"", "embed"}, Init::zeros());
+  }
+  nn::Outcome forward(nn::Flow in,
+                      const nn::Batch& /*batch*/,
+                      nn::StepContext& /*context*/) override {
+    return {.flow = std::move(in)};
+  }
+};
+
+std::string problems_of_own(const std::string& parallel, const nn::Model& model) {
+  try {
+    make_plan(json::parse(R"({"train_batch_size": 8, "data": {"train": "a.txt",
+                              "sequence_length": 128}, "parallel": )" +
+                              parallel + "}",
+                          "c.json"),
+              4,
+              "c.json",
+              model);
+  } catch (const Error& error) {
+    return error.text();
+  }
+  return "";
+}
+
+TEST(ContextParallelOptions, OfTheProgramsOwnModelNeedBlocksThatWorkByToken) {
+  const nn::Model known = models::gpt2({});
+  nn::Model mixed = known;
+  mixed.blocks[1] = {"mean", [] { return std::make_unique<Mean>(); }};
+  const std::string tokens = R"({"tensor": 2, "sequence": true})";
+
+  EXPECT_EQ(problems_of_own(R"({"context": 4})", known), "");
+  EXPECT_EQ(problems_of_own(tokens, known), "");
+  EXPECT_THAT(problems_of_own(R"({"context": 4})", mixed),
+              AllOf(HasSubstr("parallel.context.size: block mean may need all tokens"),
+                    HasSubstr("nn::Block::works_by_token()")));
+  EXPECT_THAT(problems_of_own(tokens, mixed),
+              AllOf(HasSubstr("parallel.sequence: block mean may need all tokens"),
+                    HasSubstr("set it to false")));
+}
+
+TEST(ContextParallelOptions, UlyssesDividesTheHeadsOfTheProgramsOwnModel) {
+  models::Gpt2Shape shape;
+  shape.hidden_size = 48;
+  shape.num_heads = 6;
+
+  EXPECT_THAT(
+      problems_of_own(R"({"context": {"size": 4, "mode": "ulysses"}})", models::gpt2(shape)),
+      HasSubstr("6 heads cannot be shared evenly by tensor 1 x context 4 = 4 ranks"));
 }
 
 TEST(ContextParallelPlan, TellsItsLayoutAndTheBatchOfWhatIsLeft) {

@@ -155,7 +155,7 @@ TEST(TensorParallelOptions, RulesThatCompressWholeGradientsAreRefused) {
       AllOf(HasSubstr("optimizer.type"), HasSubstr("compresses whole gradients")));
 }
 
-TEST(TensorParallelOptions, OfTheProgramsOwnModelDoNotCutItsTokens) {
+TEST(TensorParallelOptions, OfTheProgramsOwnModelCutTokensOfBlocksThatWorkByToken) {
   const auto plan = [](const std::string& parallel) {
     return make_plan(json::parse(R"({"data": {"train": "a.txt", "sequence_length": 128},
                                      "train_batch_size": 8, "parallel": )" +
@@ -167,7 +167,7 @@ TEST(TensorParallelOptions, OfTheProgramsOwnModelDoNotCutItsTokens) {
   };
 
   EXPECT_EQ(plan(R"({"tensor": 2})").data_ranks, 1);
-  EXPECT_THROW(plan(R"({"tensor": 2, "sequence": true})"), Error);
+  EXPECT_TRUE(plan(R"({"tensor": 2, "sequence": true})").weight_layout.sequence);
 }
 
 TEST(TensorParallelOptions, SequenceAloneIsNoted) {
