@@ -166,12 +166,12 @@ class Bubble {
     for (const double busy : busy_s)
       measured.push_back({busy, busy, busy});
     const auto waits = [&](std::span<const tessera::parallel::PassTimes> times) {
-      const auto& first =
+      const auto simulated =
           tessera::parallel::simulate(tessera::parallel::all_actions(plan_.schedule, size),
                                       size,
                                       plan_.stages.placement,
-                                      times)
-              .stages.front();
+                                      times);
+      const auto& first = simulated.stages.front();
       return (first.end - first.begin) / first.busy - 1;
     };
     const std::vector<tessera::parallel::PassTimes> alike(1);
