@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -12,6 +14,10 @@
 
 namespace tessera::ops {
 
+struct AttentionPlace {
+  std::int64_t tokens = 0;  ///< of the whole text
+  std::vector<Run> queries, keys;
+};
 struct AttentionArgs {
   bool causal = true;
   /// Position of query 0 among the keys: with a KV cache S = query_offset + T.
@@ -23,14 +29,17 @@ struct AttentionArgs {
                          ///< which it sees nothing; causal, with S = T and no offset
   DropoutKey dropout;    ///< on the probabilities; element = (head * T + query) * S + key
   std::int64_t first_head = 0;  ///< of H, among all heads of the layer: `head` above counts from it
+  /// Where queries and keys stand in a text that is longer than both: T and S of `element` above.
+  std::optional<AttentionPlace> place = {};
 };
 struct AttentionOut {
   at::Tensor y_BHTK;  ///< q's dtype
-  at::Tensor
-      saved;  ///< for the backward: log-sum-exp, or probabilities where there is a mask or dropout
+  at::Tensor saved;   ///< for the backward: log-sum-exp of the scores, fp32 [B, H, T]
 };
-/// softmax(q k^T * scale + masks) v with fp32 scores and softmax. Flash where there is neither mask
-/// nor dropout; documents of a sample one after the other (packed_attention.h). Works on meta.
+/// softmax(q k^T * scale + masks) v with fp32 scores and softmax. Scores and probabilities never
+/// exist whole, with masks and dropout neither: memory is O(T + S) (flash attention, Dao et al.
+/// 2022; cpu/attention_blocks.h). Documents of a sample come one after the other
+/// (packed_attention.h). Bits do not depend on the number of threads. Works on meta.
 AttentionOut attention(const at::Tensor& q_BHTK,
                        const at::Tensor& k_BGSK,
                        const at::Tensor& v_BGSK,

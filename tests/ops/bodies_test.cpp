@@ -65,7 +65,7 @@ TEST_P(BodyDtypes, SoftmaxOverTwoBlocksOfKeysAgreesWithFloat64) {
       const at::Tensor p_a = room(), p_b = room(), shrink = at::empty({kRows});
       const at::Tensor top = at::full({kRows}, -std::numeric_limits<float>::infinity()),
                        total = at::zeros({kRows});
-      cpu::AttendRows rows{.scores = first.const_data_ptr<float>(),
+      cpu::AttendRows rows{.scores = first.data_ptr<float>(),
                            .probabilities = p_a.data_ptr(),
                            .max = top.data_ptr<float>(),
                            .sum = total.data_ptr<float>(),
@@ -76,7 +76,7 @@ TEST_P(BodyDtypes, SoftmaxOverTwoBlocksOfKeysAgreesWithFloat64) {
 
       k.attend[index](rows, 0, kRows);
       expect_close(p_a, doubles(at::exp(a - max_a.unsqueeze(1))), tolerance());
-      rows.scores = second.const_data_ptr<float>();
+      rows.scores = second.data_ptr<float>();
       rows.probabilities = p_b.data_ptr();
       rows.first_visible = in_second;
       k.attend[index](rows, 0, 2);  // rows may come in any number of calls
@@ -105,7 +105,7 @@ TEST_P(BodyDtypes, SoftmaxGradientsOfABlockOfKeysAgreeWithFloat64) {
     on_every_body([&](const cpu::Kernels& k, cpu::Float index) {
       const at::Tensor probabilities = room(), dscores = room();
 
-      k.attend_grad[index]({.scores = scores.const_data_ptr<float>(),
+      k.attend_grad[index]({.scores = scores.data_ptr<float>(),
                             .dprobabilities = dp.const_data_ptr<float>(),
                             .probabilities = probabilities.data_ptr(),
                             .dscores = dscores.data_ptr(),
@@ -121,6 +121,78 @@ TEST_P(BodyDtypes, SoftmaxGradientsOfABlockOfKeysAgreeWithFloat64) {
       expect_close(dscores, doubles(ds), 2 * tolerance());
     });
   }
+}
+
+/// What dropout multiplies by: most of it 1.25, some 0.
+at::Tensor kept_factors() {
+  return at::where(random({kRows, kKeys}, 9).gt(-0.6), at::scalar_tensor(1.25F), 0.0F)
+      .to(at::kFloat)
+      .contiguous();
+}
+
+TEST_P(BodyDtypes, SoftmaxWithABiasAndDropoutAgreesWithFloat64) {
+  constexpr float kScale = 0.3F;
+  const at::Tensor scores = random({kRows, kKeys}, 1) * 30, bias = random({kKeys}, 2) * 5,
+                   kept = kept_factors(), dp = random({kRows, kKeys}, 3), mean = random({kRows}, 4);
+  const at::Tensor biased =
+      scores.to(at::kDouble) * static_cast<double>(kScale) + bias.to(at::kDouble);
+  for (const std::int64_t first_visible : {kKeys, std::int64_t{16}}) {
+    const at::Tensor seen = seen_scores(biased, first_visible, 1.0), max = std::get<0>(seen.max(1));
+    const at::Tensor e = at::exp(seen - max.unsqueeze(1)),
+                     log_sum = at::logsumexp(seen, 1).to(at::kFloat),
+                     p = at::exp(seen - log_sum.to(at::kDouble).unsqueeze(1));
+    const at::Tensor ds = p * (dp.to(at::kDouble) * kept - mean.to(at::kDouble).unsqueeze(1)) *
+                          static_cast<double>(kScale);
+    on_every_body([&](const cpu::Kernels& k, cpu::Float index) {
+      // The kernels overwrite biased scores; of fp32 the results may take their place.
+      at::Tensor mine = scores.clone(), into = GetParam() == at::kFloat ? mine : room();
+      const at::Tensor shrink = at::empty({kRows}), total = at::zeros({kRows}),
+                       top = at::full({kRows}, -std::numeric_limits<float>::infinity());
+      k.attend[index]({.scores = mine.data_ptr<float>(),
+                       .probabilities = into.data_ptr(),
+                       .max = top.data_ptr<float>(),
+                       .sum = total.data_ptr<float>(),
+                       .shrink = shrink.data_ptr<float>(),
+                       .keys = kKeys,
+                       .first_visible = first_visible,
+                       .scale = kScale,
+                       .bias = bias.const_data_ptr<float>(),
+                       .kept = kept.const_data_ptr<float>()},
+                      0,
+                      kRows);
+      expect_close(into, doubles(e * kept), tolerance());
+      expect_close(total, doubles(e.sum(1)), kExponential + kSums);
+
+      mine = scores.clone();
+      into = GetParam() == at::kFloat ? mine : room();
+      const at::Tensor of_probabilities = dp.clone();
+      const at::Tensor slopes = GetParam() == at::kFloat ? of_probabilities : room();
+      k.attend_grad[index]({.scores = mine.data_ptr<float>(),
+                            .dprobabilities = of_probabilities.const_data_ptr<float>(),
+                            .probabilities = into.data_ptr(),
+                            .dscores = slopes.data_ptr(),
+                            .log_sum = log_sum.const_data_ptr<float>(),
+                            .mean = mean.const_data_ptr<float>(),
+                            .keys = kKeys,
+                            .first_visible = first_visible,
+                            .scale = kScale,
+                            .bias = bias.const_data_ptr<float>(),
+                            .kept = kept.const_data_ptr<float>()},
+                           0,
+                           kRows);
+      expect_close(into, doubles(p * kept), tolerance());
+      expect_close(slopes, doubles(ds), 2 * tolerance());
+    });
+  }
+}
+
+TEST_P(BodyDtypes, WidenedRowsAreTheSameNumbers) {
+  const at::Tensor x = random({kRows, kKeys + 3}, 1, GetParam());
+  on_every_body([&](const cpu::Kernels& k, cpu::Float index) {
+    const at::Tensor y = at::empty({kRows, kKeys});
+    k.widen_rows[index]({x.data_ptr(), kKeys + 3}, kKeys, y.data_ptr<float>(), kRows);
+    EXPECT_TRUE(at::equal(y, x.narrow(1, 0, kKeys).to(at::kFloat)));
+  });
 }
 
 TEST_P(BodyDtypes, ProductsOfRowsAgreeWithFloat64) {

@@ -241,10 +241,10 @@ TEST(Kernels, ProductsOfEightBitsAgreeAcrossInstructionSets) {
 TEST(Kernels, CrossEntropyAndSoftmaxAgreeAcrossInstructionSets) {
   const at::Tensor logits = random({kRows, kColumns}, 1) * 20,
                    labels = int64s({3, 82, -100, 0, 40});
-  const at::Tensor mask = random({1, kColumns}, 5).abs();
+  const at::Tensor mask = random({kColumns}, 5), kept = random({kRows, kColumns}, 6).abs();
   expect_same_bits([&](const cpu::Kernels& k) {
     const at::Tensor x = logits.clone(), p = logits.clone(), d = logits.clone(),
-                     losses = at::empty({kRows}, at::kDouble);
+                     s = at::empty_like(logits), losses = at::empty({kRows}, at::kDouble);
     k.cross_entropy[cpu::kF32]({x.data_ptr<float>(),
                                 labels.data_ptr<std::int64_t>(),
                                 losses.data_ptr<double>(),
@@ -265,11 +265,35 @@ TEST(Kernels, CrossEntropyAndSoftmaxAgreeAcrossInstructionSets) {
                                 0,
                                 kRows);
     EXPECT_TRUE(same_bits(x.to(at::kBFloat16), narrow));
-    k.softmax({p.data_ptr<float>(), mask.data_ptr<float>(), 1, kRows, kColumns, 60, true, 0.3F},
-              0,
-              kRows);
-    k.softmax_grad(p.data_ptr<float>(), d.data_ptr<float>(), kColumns, 0.3F, 0, kRows);
-    return at::cat({x.view({-1}).to(at::kDouble), p.view({-1}), d.view({-1}), losses});
+    const at::Tensor max = at::full({kRows}, -std::numeric_limits<float>::infinity()),
+                     sum = at::zeros({kRows}), shrink = at::empty({kRows});
+    k.attend[cpu::kF32]({.scores = p.data_ptr<float>(),
+                         .probabilities = p.data_ptr(),
+                         .max = max.data_ptr<float>(),
+                         .sum = sum.data_ptr<float>(),
+                         .shrink = shrink.data_ptr<float>(),
+                         .keys = kColumns,
+                         .first_visible = 60,
+                         .scale = 0.3F,
+                         .bias = mask.const_data_ptr<float>(),
+                         .kept = kept.const_data_ptr<float>()},
+                        0,
+                        kRows);
+    k.attend_grad[cpu::kF32]({.scores = d.data_ptr<float>(),
+                              .dprobabilities = kept.const_data_ptr<float>(),
+                              .probabilities = s.data_ptr(),
+                              .dscores = d.data_ptr(),
+                              .log_sum = max.const_data_ptr<float>(),
+                              .mean = sum.const_data_ptr<float>(),
+                              .keys = kColumns,
+                              .first_visible = 60,
+                              .scale = 0.3F,
+                              .bias = mask.const_data_ptr<float>(),
+                              .kept = kept.const_data_ptr<float>()},
+                             0,
+                             kRows);
+    return at::cat(
+        {x.view({-1}).to(at::kDouble), p.view({-1}), d.view({-1}), s.view({-1}), sum, losses});
   });
 }
 

@@ -2,11 +2,13 @@
 #include "tessera/ops/cpu/attention_blocks.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "tessera/ops/cpu/attention_parts.h"
 #include "tessera/ops/cpu/attention_tiles.h"
+#include "tessera/ops/cpu/dropout_rows.h"
 #include "tessera/ops/cpu/gemm.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tensors.h"
@@ -29,17 +31,27 @@ struct Block {
   std::int64_t query, queries, key, keys, first_visible;
 };
 
+/// Whether MKL multiplies these 16-bit numbers faster than fp32.
+bool narrow_products(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 && native_bf16_to_fp32() && has_gemm_to_fp32(dtype);
+}
+
+constexpr std::int64_t kScores = kQueries * kKeys;
+
 /// What all blocks share.
-struct Problem {
+class Problem {
+ public:
   Problem(const at::Tensor& q, const at::Tensor& k, const AttentionBlocks& options)
-      : dtype(q.scalar_type()),
-        type(float_of(q)),
+      : how(options),
+        batch_heads(q.size(1)),
         heads(q.size(0) * q.size(1)),
         group(q.size(1) / k.size(1)),
         T(q.size(2)),
         S(k.size(2)),
         K(q.size(3)),
-        how(options) {}
+        given(float_of(q)),
+        product(narrow_products(q.scalar_type()) ? given : kF32),
+        dtype_(product == kF32 ? at::kFloat : q.scalar_type()) {}
   [[nodiscard]] std::int64_t query_blocks() const { return (T + kQueries - 1) / kQueries; }
   [[nodiscard]] std::int64_t key_blocks() const { return (S + kKeys - 1) / kKeys; }
   /// Without keys that none of its queries sees; keys <= 0: nothing to do.
@@ -57,69 +69,107 @@ struct Problem {
                 const GemmOperand& b,
                 float* c,
                 bool accumulate) const {
-    gemm_to_fp32(dtype, m, n, inner, a, b, c, n, accumulate);
+    gemm_to_fp32(dtype_, m, n, inner, a, b, c, n, accumulate);
   }
 
-  at::ScalarType dtype;
-  Float type;
-  std::int64_t heads, group, T, S, K;  ///< `group` heads share keys and values
-  AttentionBlocks how;
-};
+  /// Floats that `rows` rows of channels take where they are widened.
+  [[nodiscard]] std::int64_t room(std::int64_t rows) const {
+    return product == given ? 0 : rows * K;
+  }
+  /// The rows as the products read them, in `room` where they are widened.
+  [[nodiscard]] StridedRows ready(const StridedRows& x, std::int64_t rows, float* room) const {
+    if (product == given) return x;
+    kernels().widen_rows[given](x, K, room, rows);
+    return {room, K};
+  }
+  /// Floats of what a block of scores becomes: fp32 stays where it is.
+  [[nodiscard]] std::int64_t narrow() const { return product == kF32 ? 0 : kScores / 2; }
+  [[nodiscard]] std::int64_t dropped() const { return how.dropout == nullptr ? 0 : kScores; }
 
-constexpr std::int64_t kScores = kQueries * kKeys;
-/// The floats of memory that a block's scores take in the inputs' type.
-std::int64_t narrow_scores(const Problem& p) {
-  return p.type == kF32 ? kScores : kScores / 2;
-}
+  [[nodiscard]] const float* bias(std::int64_t head, const Block& b) const {
+    if (!how.bias_BS.defined()) return nullptr;
+    return how.bias_BS.data_ptr<float>() + head / batch_heads * S + b.key;
+  }
+  /// Fills what dropout multiplies the block's probabilities by, as far as they are seen.
+  [[nodiscard]] const float* kept(std::int64_t head, const Block& b, float* factors) const {
+    if (how.dropout == nullptr) return nullptr;
+    static const auto kOnes = [] {
+      std::array<float, kKeys> ones{};
+      ones.fill(1.0F);
+      return ones;
+    }();
+    for (std::int64_t row = 0; row < b.queries; ++row) {
+      const std::int64_t seen = std::min(b.keys, b.first_visible + (how.causal ? row : 0));
+      if (seen <= 0) continue;
+      how.dropout->draw(kF32,
+                        kOnes.data(),
+                        factors + row * b.keys,
+                        seen,
+                        {.sample = head / batch_heads,
+                         .matrix = head % batch_heads,
+                         .row = b.query + row,
+                         .column = b.key});
+    }
+    return factors;
+  }
+
+  AttentionBlocks how;
+  std::int64_t batch_heads;            ///< of one sample
+  std::int64_t heads, group, T, S, K;  ///< `group` heads share keys and values
+  Float given, product;                ///< types of the tensors, and of what is multiplied
+
+ private:
+  at::ScalarType dtype_;
+};
 
 class Forward {
  public:
   Forward(const Problem& p, Heads q, Heads k, Heads v, Heads y, float* log_sum)
       : p_(p), q_(q), k_(k), v_(v), y_(y), log_sum_(log_sum) {}
   static std::int64_t floats(const Problem& p) {
-    return kScores + narrow_scores(p) + kQueries * p.K + 3 * kQueries;
+    return kScores + p.narrow() + p.dropped() + Scratch::on_lines(p.room(kQueries)) +
+           2 * Scratch::on_lines(p.room(kKeys)) + kQueries * p.K + 3 * kQueries;
   }
 
   void run(std::int64_t head, std::int64_t i, Scratch::Mine scratch) const {
     float* scores = scratch.take(kScores);
-    void* probabilities = scratch.take(narrow_scores(p_));
+    void* probabilities = p_.narrow() == 0 ? scores : scratch.take(p_.narrow());
+    float *factors = scratch.take(p_.dropped()), *q_room = scratch.take(p_.room(kQueries)),
+          *k_room = scratch.take(p_.room(kKeys)), *v_room = scratch.take(p_.room(kKeys));
     float* sums = scratch.take(kQueries * p_.K);
     float *max = scratch.take(kQueries), *sum = scratch.take(kQueries),
           *shrink = scratch.take(kQueries);
     std::fill_n(max, kQueries, -std::numeric_limits<float>::infinity());
     std::fill_n(sum, kQueries, 0.0F);
     const Kernels& kernel = kernels();
-    Block b{};
-    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
-      b = p_.block(i, j);
-      if (b.keys <= 0) break;
-      const StridedRows q = q_.rows(head, b.query), k = k_.rows(head / p_.group, b.key);
-      p_.multiply(b.queries, b.keys, p_.K, matrix(q), matrix(k, true), scores, false);
-      kernel.attend[p_.type]({.scores = scores,
-                              .probabilities = probabilities,
-                              .max = max,
-                              .sum = sum,
-                              .shrink = shrink,
-                              .keys = b.keys,
-                              .first_visible = b.first_visible,
-                              .scale = p_.how.scale},
-                             0,
-                             b.queries);
-      if (j > 0) kernel.scale_rows(sums, shrink, p_.K, b.queries);
-      p_.multiply(b.queries,
-                  p_.K,
-                  b.keys,
-                  dense(probabilities, b.keys),
-                  matrix(v_.rows(head / p_.group, b.key)),
-                  sums,
-                  j > 0);
-    }
     const std::int64_t first = i * kQueries, queries = std::min(kQueries, p_.T - first);
+    const StridedRows q = p_.ready(q_.rows(head, first), queries, q_room);
+    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
+      const Block b = p_.block(i, j);
+      if (b.keys <= 0) break;
+      const StridedRows k = p_.ready(k_.rows(head / p_.group, b.key), b.keys, k_room),
+                        v = p_.ready(v_.rows(head / p_.group, b.key), b.keys, v_room);
+      p_.multiply(queries, b.keys, p_.K, matrix(q), matrix(k, true), scores, false);
+      kernel.attend[p_.product]({.scores = scores,
+                                 .probabilities = probabilities,
+                                 .max = max,
+                                 .sum = sum,
+                                 .shrink = shrink,
+                                 .keys = b.keys,
+                                 .first_visible = b.first_visible,
+                                 .scale = p_.how.scale,
+                                 .bias = p_.bias(head, b),
+                                 .kept = p_.kept(head, b, factors)},
+                                0,
+                                queries);
+      if (j > 0) kernel.scale_rows(sums, shrink, p_.K, queries);
+      p_.multiply(queries, p_.K, b.keys, dense(probabilities, b.keys), matrix(v), sums, j > 0);
+    }
     for (std::int64_t row = 0; row < queries; ++row) {
       log_sum_[head * p_.T + first + row] = max[row] + std::log(sum[row]);
       shrink[row] = 1.0F / sum[row];
     }
-    kernel.round_rows[p_.type](sums, shrink, p_.K, y_.rows(head, first), queries);
+    kernel.round_rows[p_.given](sums, shrink, p_.K, y_.rows(head, first), queries);
   }
 
  private:
@@ -136,65 +186,99 @@ class Backward {
   };
   Backward(const Problem& p, const Tensors& tensors) : p_(p), x_(tensors) {}
   static std::int64_t floats(const Problem& p) {
-    return 2 * kScores + 2 * narrow_scores(p) + Scratch::on_lines(p.T * p.K) +
+    return 2 * kScores + 2 * p.narrow() + p.dropped() + 2 * Scratch::on_lines(p.room(kQueries)) +
+           2 * Scratch::on_lines(p.room(kKeys)) + Scratch::on_lines(p.T * p.K) +
            2 * kept_blocks(p) * kKeys * p.K + Scratch::on_lines(p.T);
   }
 
   /// The heads that share keys and values, one after the other.
   void run(std::int64_t shared, Scratch::Mine scratch) const {
-    float *scores = scratch.take(kScores), *dprobabilities = scratch.take(kScores);
-    void *probabilities = scratch.take(narrow_scores(p_)),
-         *dscores = scratch.take(narrow_scores(p_));
     const std::int64_t K = p_.K, sums = kept_blocks(p_) * kKeys * K;
-    float *dq = scratch.take(p_.T * K), *all_dk = scratch.take(sums), *all_dv = scratch.take(sums),
-          *mean = scratch.take(p_.T);
+    const Room room = {.scores = scratch.take(kScores),
+                       .dprobabilities = scratch.take(kScores),
+                       .probabilities = scratch.take(p_.narrow()),
+                       .dscores = scratch.take(p_.narrow()),
+                       .factors = scratch.take(p_.dropped()),
+                       .q = scratch.take(p_.room(kQueries)),
+                       .dy = scratch.take(p_.room(kQueries)),
+                       .dq = scratch.take(p_.T * K),
+                       .mean = scratch.take(p_.T)};
+    float *k_room = scratch.take(p_.room(kKeys)), *v_room = scratch.take(p_.room(kKeys)),
+          *all_dk = scratch.take(sums), *all_dv = scratch.take(sums);
     const Kernels& kernel = kernels();
     for (std::int64_t head = shared * p_.group; head < (shared + 1) * p_.group; ++head) {
       const bool first = head == shared * p_.group, last = head + 1 == (shared + 1) * p_.group;
-      kernel.row_dots[p_.type](x_.dy.rows(head, 0), x_.y.rows(head, 0), K, mean, p_.T);
+      kernel.row_dots[p_.given](x_.dy.rows(head, 0), x_.y.rows(head, 0), K, room.mean, p_.T);
       // Blocks of keys one after the other: their gradients stay in the cache.
       for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
         const std::int64_t key = j * kKeys, keys = std::min(kKeys, p_.S - key);
         const std::int64_t place = p_.group == 1 ? 0 : key * K;
-        float *dk = all_dk + place, *dv = all_dv + place;
+        const Keys block = {.k = p_.ready(x_.k.rows(shared, key), keys, k_room),
+                            .v = p_.ready(x_.v.rows(shared, key), keys, v_room),
+                            .dk = all_dk + place,
+                            .dv = all_dv + place};
         if (first) {
-          std::fill_n(dk, keys * K, 0.0F);
-          std::fill_n(dv, keys * K, 0.0F);
+          std::fill_n(block.dk, keys * K, 0.0F);
+          std::fill_n(block.dv, keys * K, 0.0F);
         }
-        const StridedRows k = x_.k.rows(shared, key), v = x_.v.rows(shared, key);
         for (std::int64_t i = 0; i < p_.query_blocks(); ++i) {
-          const Block b = p_.block(i, j);
-          if (b.keys <= 0) continue;
-          const StridedRows q = x_.q.rows(head, b.query), dy = x_.dy.rows(head, b.query);
-          p_.multiply(b.queries, b.keys, K, matrix(q), matrix(k, true), scores, false);
-          p_.multiply(b.queries, b.keys, K, matrix(dy), matrix(v, true), dprobabilities, false);
-          kernel.attend_grad[p_.type]({.scores = scores,
-                                       .dprobabilities = dprobabilities,
-                                       .probabilities = probabilities,
-                                       .dscores = dscores,
-                                       .log_sum = x_.log_sum + head * p_.T + b.query,
-                                       .mean = mean + b.query,
-                                       .keys = b.keys,
-                                       .first_visible = b.first_visible,
-                                       .scale = p_.how.scale},
-                                      0,
-                                      b.queries);
-          p_.multiply(
-              b.keys, K, b.queries, dense(probabilities, b.keys, true), matrix(dy), dv, true);
-          p_.multiply(b.keys, K, b.queries, dense(dscores, b.keys, true), matrix(q), dk, true);
-          p_.multiply(
-              b.queries, K, b.keys, dense(dscores, b.keys), matrix(k), dq + b.query * K, j > 0);
+          if (const Block b = p_.block(i, j); b.keys > 0) add(head, b, block, room);
         }
         if (last) {
-          kernel.round_rows[p_.type](dk, nullptr, K, x_.dk.rows(shared, key), keys);
-          kernel.round_rows[p_.type](dv, nullptr, K, x_.dv.rows(shared, key), keys);
+          kernel.round_rows[p_.given](block.dk, nullptr, K, x_.dk.rows(shared, key), keys);
+          kernel.round_rows[p_.given](block.dv, nullptr, K, x_.dv.rows(shared, key), keys);
         }
       }
-      kernel.round_rows[p_.type](dq, nullptr, K, x_.dq.rows(head, 0), p_.T);
+      kernel.round_rows[p_.given](room.dq, nullptr, K, x_.dq.rows(head, 0), p_.T);
     }
   }
 
  private:
+  /// A thread's own memory.
+  struct Room {
+    float *scores, *dprobabilities, *probabilities, *dscores, *factors, *q, *dy, *dq, *mean;
+  };
+  /// A block of keys and values, and the sums of their gradients.
+  struct Keys {
+    StridedRows k, v;
+    float *dk, *dv;
+  };
+
+  /// What the block of queries adds to the gradients.
+  void add(std::int64_t head, const Block& b, const Keys& block, const Room& room) const {
+    const std::int64_t K = p_.K;
+    const StridedRows q = p_.ready(x_.q.rows(head, b.query), b.queries, room.q),
+                      dy = p_.ready(x_.dy.rows(head, b.query), b.queries, room.dy);
+    void* const probabilities = p_.narrow() == 0 ? room.scores : room.probabilities;
+    void* const dscores = p_.narrow() == 0 ? room.dprobabilities : room.dscores;
+    p_.multiply(b.queries, b.keys, K, matrix(q), matrix(block.k, true), room.scores, false);
+    p_.multiply(
+        b.queries, b.keys, K, matrix(dy), matrix(block.v, true), room.dprobabilities, false);
+    kernels().attend_grad[p_.product]({.scores = room.scores,
+                                       .dprobabilities = room.dprobabilities,
+                                       .probabilities = probabilities,
+                                       .dscores = dscores,
+                                       .log_sum = x_.log_sum + head * p_.T + b.query,
+                                       .mean = room.mean + b.query,
+                                       .keys = b.keys,
+                                       .first_visible = b.first_visible,
+                                       .scale = p_.how.scale,
+                                       .bias = p_.bias(head, b),
+                                       .kept = p_.kept(head, b, room.factors)},
+                                      0,
+                                      b.queries);
+    p_.multiply(
+        b.keys, K, b.queries, dense(probabilities, b.keys, true), matrix(dy), block.dv, true);
+    p_.multiply(b.keys, K, b.queries, dense(dscores, b.keys, true), matrix(q), block.dk, true);
+    p_.multiply(b.queries,
+                K,
+                b.keys,
+                dense(dscores, b.keys),
+                matrix(block.k),
+                room.dq + b.query * K,
+                b.key > 0);
+  }
+
   /// Blocks of keys whose gradients are summed at a time: all of them, until the last head that
   /// shares them was here.
   static std::int64_t kept_blocks(const Problem& p) { return p.group == 1 ? 1 : p.key_blocks(); }
@@ -203,24 +287,16 @@ class Backward {
   Tensors x_;
 };
 
-bool has_products(at::ScalarType dtype) {
-  if (dtype == at::kFloat) return isa() >= Isa::Avx512 && has_gemm_to_fp32(dtype);
-  return dtype == at::kBFloat16 && native_bf16_to_fp32() && has_gemm_to_fp32(dtype);
-}
-
 /// Too few queries to put the keys into the order of tiles for.
 constexpr std::int64_t kFewQueries = 16;
 
-bool in_tiles(const at::Tensor& q_BHTK) {
-  return isa() == Isa::Amx && q_BHTK.scalar_type() == at::kBFloat16 &&
-         (q_BHTK.size(2) >= kFewQueries || !has_products(q_BHTK.scalar_type()));
+bool in_tiles(const at::Tensor& q_BHTK, const AttentionBlocks& how) {
+  return isa() == Isa::Amx && q_BHTK.scalar_type() == at::kBFloat16 && !how.bias_BS.defined() &&
+         how.dropout == nullptr &&
+         (q_BHTK.size(2) >= kFewQueries || !narrow_products(q_BHTK.scalar_type()));
 }
 
 }  // namespace
-
-bool attention_blocks_fit(at::ScalarType dtype) {
-  return has_products(dtype) || (dtype == at::kBFloat16 && isa() == Isa::Amx);
-}
 
 void attention_blocks(const at::Tensor& q_BHTK,
                       const at::Tensor& k_BGSK,
@@ -228,7 +304,7 @@ void attention_blocks(const at::Tensor& q_BHTK,
                       const AttentionBlocks& how,
                       const at::Tensor& y_BHTK,
                       const at::Tensor& log_sum_BHT) {
-  if (in_tiles(q_BHTK)) {
+  if (in_tiles(q_BHTK, how)) {
     attention_tiles(q_BHTK, k_BGSK, v_BGSK, how, y_BHTK, log_sum_BHT);
     return;
   }
@@ -253,7 +329,7 @@ void attention_blocks_backward(const at::Tensor& dy_BHTK,
                                const at::Tensor& dq_BHTK,
                                const at::Tensor& dk_BGSK,
                                const at::Tensor& dv_BGSK) {
-  if (in_tiles(q_BHTK)) {
+  if (in_tiles(q_BHTK, how)) {
     attention_tiles_backward(
         dy_BHTK, q_BHTK, k_BGSK, v_BGSK, y_BHTK, log_sum_BHT, how, dq_BHTK, dk_BGSK, dv_BGSK);
     return;

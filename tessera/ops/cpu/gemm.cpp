@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/cpu/gemm.h"
 
+#include <ATen/ATen.h>
+
 #include "tessera/base/error.h"
 
 // libtorch exports the MKL it was linked with, without its header. Weak: another libtorch may not.
@@ -47,6 +49,26 @@ MklGemm* gemm_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? cblas_gemm_f16f16f32 : nullptr;
 }
 
+at::Tensor matrix_of(const GemmOperand& x, std::int64_t rows, std::int64_t columns) {
+  auto* data = const_cast<void*>(x.data);
+  if (x.transposed) return at::from_blob(data, {rows, columns}, {1, x.stride}, at::kFloat);
+  return at::from_blob(data, {rows, columns}, {x.stride, 1}, at::kFloat);
+}
+
+/// By whatever this libtorch was linked with.
+void gemm_of_aten(std::int64_t m,
+                  std::int64_t n,
+                  std::int64_t k,
+                  const GemmOperand& a,
+                  const GemmOperand& b,
+                  float* c,
+                  std::int64_t c_stride,
+                  bool accumulate,
+                  float scale) {
+  matrix_of({c, c_stride}, m, n)
+      .addmm_(matrix_of(a, m, k), matrix_of(b, k, n), accumulate ? 1.0 : 0.0, scale);
+}
+
 /// In rows c = a b is, in columns, c = b a.
 void gemm_of_fp32(std::int64_t m,
                   std::int64_t n,
@@ -57,7 +79,7 @@ void gemm_of_fp32(std::int64_t m,
                   std::int64_t c_stride,
                   bool accumulate,
                   float scale) {
-  TESSERA_ASSERT(sgemm_ != nullptr);
+  if (sgemm_ == nullptr) return gemm_of_aten(m, n, k, a, b, c, c_stride, accumulate, scale);
   const int rows = static_cast<int>(m), columns = static_cast<int>(n), inner = static_cast<int>(k);
   const int a_stride = static_cast<int>(a.stride), b_stride = static_cast<int>(b.stride),
             stride = static_cast<int>(c_stride);
@@ -80,7 +102,7 @@ void gemm_of_fp32(std::int64_t m,
 }  // namespace
 
 bool has_gemm_to_fp32(at::ScalarType dtype) {
-  return dtype == at::kFloat ? sgemm_ != nullptr : gemm_of(dtype) != nullptr;
+  return dtype == at::kFloat || gemm_of(dtype) != nullptr;
 }
 
 void gemm_to_fp32(const at::Tensor& a,

@@ -15,7 +15,7 @@ struct GemmOperand {
   std::int64_t stride;  ///< elements from one row to the next
   bool transposed = false;
 };
-/// False for other dtypes, and where libtorch came without MKL.
+/// False for other dtypes, and for 16 bits where libtorch came without MKL.
 bool has_gemm_to_fp32(at::ScalarType dtype);
 /// c_MN = scale * op(a) op(b) + (accumulate ? c_MN : 0). op transposes where asked. a, b:
 /// row-major, of one dtype; c: row-major fp32. Requires has_gemm_to_fp32() of that dtype.

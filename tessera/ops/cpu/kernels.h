@@ -58,29 +58,27 @@ struct EntropyRows {
   double smoothing;
   void* dlogits;  // in rows as the logits, may be they; or nullptr
 };
-/// Scores of (batch, head, query) rows, fp32, in place.
-struct SoftmaxRows {
-  float* scores;
-  const float* mask_BS;  // or nullptr
-  std::int64_t heads, queries, keys, query_offset;
-  bool causal;
-  float scale;
-};
 /// Rows of a block of attention: scores [rows, keys] of queries with keys; row r sees the first
 /// first_visible + r keys of the block.
 struct AttendRows {
-  const float* scores;
-  void* probabilities;        // [rows, keys]: e^(scale * score - max), 0 for keys that are not seen
+  float* scores;        // overwritten where there is a bias
+  void* probabilities;  // [rows, keys]: e^(scale * score - max), 0 for keys that are not seen;
+                        // of fp32, may be the scores
   float *max, *sum, *shrink;  // one a row: of all blocks so far; what earlier sums shrink by
   std::int64_t keys, first_visible;
   float scale;
+  const float* bias = nullptr;  // [keys], added to each row of scaled scores
+  const float* kept = nullptr;  // [rows, keys]: what dropout multiplies probabilities by
 };
 struct AttendGradRows {
-  const float *scores, *dprobabilities;
-  void *probabilities, *dscores;
-  const float *log_sum, *mean;  // one a row; mean: sum of dprobabilities * probabilities
+  float* scores;  // overwritten where there is a bias
+  const float* dprobabilities;
+  void *probabilities, *dscores;  // of fp32, may be the scores and dprobabilities
+  const float *log_sum, *mean;    // one a row; mean: sum of dprobabilities * probabilities
   std::int64_t keys, first_visible;
   float scale;
+  const float* bias = nullptr;  // as above
+  const float* kept = nullptr;
 };
 /// Rows of eight-bit numbers as they are multiplied: to[r][c] = rows[r][c] * scales[r].
 struct Int8Widening {
@@ -192,14 +190,6 @@ struct Kernels {
                    double* sums,
                    std::int64_t begin,
                    std::int64_t end);
-  void (*softmax)(const SoftmaxRows&, std::int64_t begin, std::int64_t end);
-  /// dscores = probabilities * (dscores - sum of both) * scale, in place.
-  void (*softmax_grad)(const float* probabilities,
-                       float* dscores,
-                       std::int64_t keys,
-                       float scale,
-                       std::int64_t begin,
-                       std::int64_t end);
   void (*attend[kFloats])(const AttendRows&, std::int64_t begin, std::int64_t end);
   void (*attend_grad[kFloats])(const AttendGradRows&, std::int64_t begin, std::int64_t end);
   /// dots[r] = sum of x[r] * y[r].
@@ -213,6 +203,11 @@ struct Kernels {
                               const float* factors,
                               std::int64_t columns,
                               const StridedRows& y,
+                              std::int64_t rows);
+  /// y[r] = x[r] in fp32, rows side by side.
+  void (*widen_rows[kFloats])(const StridedRows& x,
+                              std::int64_t columns,
+                              float* y,
                               std::int64_t rows);
   void (*scale_rows)(float* x, const float* factors, std::int64_t columns, std::int64_t rows);
   void (*adamw)(const AdamWRange&, std::int64_t begin, std::int64_t end);

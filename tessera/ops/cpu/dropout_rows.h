@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dropout piece by piece, for kernels that never hold the whole tensor. Included by .cpp files
+// only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/ops/cpu/kernels.h"
+#include "tessera/ops/dropout.h"
+
+namespace tessera::ops::cpu {
+
+/// Draws for neighbouring elements of a sample. Keeps a reference to `key`.
+class DropoutDraw {
+ public:
+  explicit DropoutDraw(const DropoutKey& key);
+  /// to[i] = mask[i] * from[i] / (1 - p) for `count` elements, of which the first is element
+  /// `first` of sample_ids[sample]; `to` may be `from`.
+  void operator()(Float type,
+                  const void* from,
+                  void* to,
+                  std::int64_t count,
+                  std::int64_t sample,
+                  std::int64_t first) const;
+
+ private:
+  const DropoutKey& key_;
+  std::uint32_t limit_;
+  float scale_;
+};
+
+/// Draws for pieces of the rows of a window. Keeps a reference to `key`.
+class DropoutRows {
+ public:
+  /// Where a piece begins; all but the sample count within the window.
+  struct Place {
+    std::int64_t sample, matrix, row, column;
+  };
+  DropoutRows(const DropoutKey& key, const DropoutWindow& window);
+  /// The same draw as dropout(x, key, window) makes for `count` columns of a row.
+  void draw(Float type, const void* from, void* to, std::int64_t count, const Place& place) const;
+  [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(row_numbers_.size()); }
+  [[nodiscard]] std::int64_t columns() const { return columns_; }
+
+ private:
+  DropoutDraw draw_;
+  DropoutWindow window_;
+  std::vector<std::int64_t> row_numbers_;  ///< of the window's rows, in the whole matrix
+  std::int64_t columns_ = 0;               ///< of the window
+};
+
+}  // namespace tessera::ops::cpu
