@@ -17,7 +17,7 @@ namespace tessera::ops::cpu {
 namespace {
 
 /// Scores of one block, their probabilities and a head's sums stay within a core's cache.
-constexpr std::int64_t kQueries = 128, kKeys = 512;
+constexpr std::int64_t kQueries = 64, kKeys = 512;
 
 GemmOperand matrix(const StridedRows& rows, bool transposed = false) {
   return {rows.data, rows.stride, transposed};
