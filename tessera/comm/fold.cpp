@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/copy.h"
 
 namespace tessera::comm {
 namespace {
@@ -184,6 +185,26 @@ Kernel pick(Op op, DType dtype) {
   }
 }
 
+/// The fold of `count` elements written past the caches, block by block.
+void fold_past_caches(Kernel kernel,
+                      std::byte* out,
+                      std::span<const void* const> inputs,
+                      std::size_t count,
+                      std::size_t size) {
+  alignas(64) std::byte block[kBlock * sizeof(double)];
+  std::vector<const void*> in(inputs.size());
+  // The first block ends where a cache line does.
+  const std::size_t before = (64 - reinterpret_cast<std::uintptr_t>(out) % 64) % 64 / size;
+  for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
+    end = std::min(count, begin + (begin == 0 && before != 0 ? before : kBlock));
+    for (std::size_t k = 0; k < in.size(); ++k)
+      in[k] = static_cast<const std::byte*>(inputs[k]) + begin * size;
+    kernel(block, in.data(), in.size(), end - begin);
+    copy_past_caches(out + begin * size, block, (end - begin) * size);
+  }
+  finish_past_caches();
+}
+
 Kernel require_kernel(Op op, DType dtype) {
   const Kernel kernel = pick(op, dtype);
   TESSERA_REQUIRE(kernel != nullptr,
@@ -203,8 +224,14 @@ void fold(Op op, DType dtype, void* out, std::span<const void* const> inputs, st
   TESSERA_ASSERT(!inputs.empty());
   const Kernel kernel = require_kernel(op, dtype);
   if (count == 0) return;
-  if (inputs.size() > 1) return kernel(out, inputs.data(), inputs.size(), count);
-  if (out != inputs[0]) std::memcpy(out, inputs[0], count * size_of(dtype));
+  const std::size_t size = size_of(dtype);
+  if (inputs.size() == 1) {
+    if (out != inputs[0]) copy_bytes(out, inputs[0], count * size);
+  } else if (count * size < kPastCaches || std::ranges::find(inputs, out) != inputs.end()) {
+    kernel(out, inputs.data(), inputs.size(), count);
+  } else {
+    fold_past_caches(kernel, static_cast<std::byte*>(out), inputs, count, size);
+  }
 }
 
 void fold_in_place(Op op, DType dtype, std::span<void* const> buffers, std::size_t count) {

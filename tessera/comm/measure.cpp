@@ -102,10 +102,11 @@ constexpr Case kCases[] = {{"all-reduce", all_reduce, Share::Twice},
                            {"send/recv", send_recv, Share::All}};
 
 double median_seconds(World& world, Call call, const Buffers& buffers, int repetitions) {
-  constexpr std::size_t kManyBytes = std::size_t{64} << 20;
+  constexpr std::size_t kFewBytes = std::size_t{4} << 20, kManyBytes = std::size_t{64} << 20;
   Transport& transport = world.transport();
   const Group& group = world.everyone();
-  const int calls = buffers.in().bytes() > kManyBytes ? 1 : 20;
+  const std::size_t bytes = buffers.in().bytes();
+  const int calls = bytes > kManyBytes ? 1 : (bytes > kFewBytes ? 20 : 200);
   std::vector<double> seconds;
   for (int i = 0; i <= repetitions; ++i) {  // the first one warms up
     transport.barrier(group, TESSERA_HERE("measure"))->wait();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/comm/fold.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/copy.h"
 
 namespace tessera::comm {
 namespace {
@@ -51,6 +53,34 @@ TEST(Fold, AddsFromTheLeftToTheBit) {
       EXPECT_EQ(out, expected) << inputs << " inputs of " << count;
     }
   }
+}
+
+TEST(Fold, OfWhatGoesPastTheCachesHasTheSameBits) {
+  const std::size_t count = kPastCaches / sizeof(float) + 1001;
+  for (const std::size_t inputs : {2U, 3U, 5U}) {
+    const auto in = uneven_inputs(inputs, count);
+    std::vector<float> expected = in[0];
+    for (std::size_t k = 1; k < inputs; ++k)
+      for (std::size_t i = 0; i < count; ++i)
+        expected[i] = expected[i] + in[k][i];
+
+    std::vector<float> out(count + 8, -1.0F);
+    fold(Op::Sum, DType::F32, out.data() + 3, pointers(in), count);
+
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), out.begin() + 3)) << inputs;
+    EXPECT_EQ(out[2], -1.0F);
+    EXPECT_EQ(out[count + 3], -1.0F);
+    // Where one of the inputs is.
+    auto mine = in;
+    fold(Op::Sum, DType::F32, mine[1].data(), pointers(mine), count);
+    EXPECT_TRUE(mine[1] == expected) << inputs << " in place";
+  }
+  // 16-bit elements at an odd place.
+  const std::vector<std::uint16_t> one(kPastCaches, 0x3f80);  // 1.0
+  std::vector<std::uint16_t> out(kPastCaches + 1);
+  const void* const both[] = {one.data(), one.data()};
+  fold(Op::Sum, DType::BF16, out.data() + 1, both, kPastCaches);
+  EXPECT_EQ(std::count(out.begin() + 1, out.end(), 0x4000), std::ssize(one));  // 2.0
 }
 
 TEST(Fold, TheOrderShowsInTheBits) {

@@ -3,10 +3,12 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "tessera/comm/copy.h"
 #include "tessera/comm/fold.h"
 #include "tessera/comm/watchdog.h"
 
@@ -129,7 +131,15 @@ void reduce_scatter_alone(const Span& in, const Span& out, Op op, Fold mode) {
 }
 
 void copy_alone(const Span& in, const Span& out) {
-  if (in.data != out.data && in.count != 0) std::memmove(out.data, in.data, in.bytes());
+  if (in.data == out.data || in.count == 0) return;
+  const auto* from = static_cast<const std::byte*>(in.data);
+  const auto* to = static_cast<const std::byte*>(out.data);
+  const std::less_equal<> ends_before;
+  if (ends_before(from + in.bytes(), to) || ends_before(to + in.bytes(), from)) {
+    copy_bytes(out.data, in.data, in.bytes());
+  } else {
+    std::memmove(out.data, in.data, in.bytes());
+  }
 }
 
 WorkPtr completed_work(ControlPage& control) {

@@ -2,9 +2,9 @@
 #include "tessera/comm/transports/operation.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "tessera/comm/copy.h"
 #include "tessera/comm/fold.h"
 
 namespace tessera::comm {
@@ -66,7 +66,7 @@ bool PullParts::advance() {
     if (slot == nullptr) return false;
     const int rank = channel().rank_of(part.member);
     if (part.bytes != 0)
-      std::memcpy(part.out, ground_.address(rank, slot->offset) + part.offset, part.bytes);
+      copy_bytes(part.out, ground_.address(rank, slot->offset) + part.offset, part.bytes);
     channel().acknowledge(part.member, *slot);
     return true;
   };
@@ -167,7 +167,7 @@ void ReduceInPlace::reduce_chunk(std::uint64_t chunk) {
 void ReduceInPlace::finish() {
   if (copy_to_ != nullptr) {
     const auto self = static_cast<std::size_t>(channel().index());
-    std::memcpy(copy_to_, buffers_[self], signature().count * size_of(signature().dtype));
+    copy_bytes(copy_to_, buffers_[self], signature().count * size_of(signature().dtype));
   }
   acknowledge_all();
   release();  // every chunk is written: peers touch this memory no more

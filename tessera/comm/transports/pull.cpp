@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/clock.h"
+#include "tessera/comm/copy.h"
 #include "tessera/comm/doorbell.h"
 #include "tessera/comm/transports/local.h"
 #include "tessera/comm/watchdog.h"
@@ -357,8 +358,8 @@ RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
           ? in.bytes()
           : static_cast<std::size_t>(static_cast<const std::byte*>(unread.data) - from);
   const std::size_t rest = std::min(first + unread.bytes(), in.bytes());
-  std::memcpy(to, from, first);
-  if (rest < in.bytes()) std::memcpy(to + rest, from + rest, in.bytes() - rest);
+  copy_bytes(to, from, first);
+  if (rest < in.bytes()) copy_bytes(to + rest, from + rest, in.bytes() - rest);
   return *found;
 }
 
