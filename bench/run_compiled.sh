@@ -3,13 +3,17 @@
 # The 124M GPT-2 step on two threads, ours and torch.compile's by turns, beside its matrix products alone: bf16 and fp32 with
 # B=4 T=512, bf16 with B=2 T=1024.
 #
-# usage: bench/run_compiled.sh [ROUNDS]        PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
+# usage: bench/run_compiled.sh [ROUNDS [TYPE...]]   TYPE: bf16, fp32 (default: both)
+#                                                     PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
 #
+# On a CPU without instructions for bf16 PyTorch's products of it take minutes each: measure fp32 alone there.
 # A case of torch.compile takes a minute or two before its first step. PyTorch runs with the allocator settings that suit it
 # best; bench/peers/quiet_run.py says on standard error how much of the machine other processes took.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-1}
+types=${*:2}
+types=" ${types:-bf16 fp32} "
 source bench/by_turns.sh
 needs step_bench
 
@@ -21,7 +25,8 @@ both() {
 }
 # products: tokens a second if the step were its matrix products alone, as libtorch makes them.
 products() {
-  OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/gemm_floor.py | sed -nE \
+  # shellcheck disable=SC2086  # one word a type
+  OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/gemm_floor.py $types | sed -nE \
     's/^torch\.(bfloat16|float32) sum .* tok\/s ([0-9]+)$/\1 {"tokens_per_s": \2}/p' | while read -r type line; do
     printf 'products %s\t%s\n' "${type/bfloat16/bf16}" "$line" | sed 's/float32/fp32/' | tee -a "$results"
   done
@@ -29,9 +34,9 @@ products() {
 
 for ((round = 1; round <= rounds; ++round)); do
   products
-  both bf16 4 512 bf16 autocast
-  both fp32 4 512 fp32 fp32
-  both "bf16 T=1024" 2 1024 bf16 autocast
+  if [[ $types == *" bf16 "* ]]; then both bf16 4 512 bf16 autocast; fi
+  if [[ $types == *" fp32 "* ]]; then both fp32 4 512 fp32 fp32; fi
+  if [[ $types == *" bf16 "* ]]; then both "bf16 T=1024" 2 1024 bf16 autocast; fi
 done
 
 python3 - "$results" <<'SUMMARY'
@@ -45,6 +50,8 @@ for row in open(sys.argv[1]):
 median = {name: statistics.median(values) for name, values in rates.items()}
 print("\n| step | tokens/s | torch.compile | ratio | of the products alone | theirs | MB | theirs | ratio |\n|---|---|---|---|---|---|---|---|---|")
 for case in ("bf16", "fp32", "bf16 T=1024"):
+    if "ours " + case not in median:
+        continue
     ours, theirs = median["ours " + case], median["torch " + case]
     floor = median["products " + case.split()[0]]
     mine, their = (statistics.median(peaks[who + case]) for who in ("ours ", "torch "))

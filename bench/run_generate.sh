@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # Greedy text of a 124M GPT-2 with random weights, prompt of 64 tokens, 128 new ones: ours and PyTorch's by turns.
 #
-# usage: bench/run_generate.sh [ROUNDS]        PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
+# usage: bench/run_generate.sh [ROUNDS [BATCH...]]   BATCH: texts in bf16 (default: 1 4)
+#                                                      PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
 #
 # PyTorch keeps weights, activations and a preallocated KV cache in bf16; its script is bench/peers/pytorch_generate.py.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-2}
+batches=(1 4)
+if (($# > 1)); then batches=("${@:2}"); fi
 source bench/by_turns.sh
 needs generate_bench
 
 for ((round = 1; round <= rounds; ++round)); do
-  for batch in 1 4; do
+  for batch in "${batches[@]}"; do
     case_of "ours bf16 x $batch" "$bench" --threads 2 --weights bf16 --batch "$batch"
     case_of "torch bf16 x $batch" env OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/pytorch_generate.py --dtype bf16 --threads 2 --batch "$batch"
   done
@@ -35,6 +38,6 @@ for name in found:
     share = median(name, "of_read")
     print(f"| {name} | {median(name, 'tokens_per_s'):.1f} | {median(name, 'prefill_ms'):.0f} |"
           f" {median(name, 'weight_gbs'):.1f} | {'' if share is None else f'{share:.2f}'} |")
-for kind in ("bf16 x 1", "bf16 x 4", "fp32 x 1"):
+for kind in [name.removeprefix("torch ") for name in found if name.startswith("torch ")]:
     print(f"ours / PyTorch, {kind}: {median('ours ' + kind, 'tokens_per_s') / median('torch ' + kind, 'tokens_per_s'):.2f}")
 SUMMARY

@@ -130,8 +130,8 @@ class Layer final : public nn::Block {
 
   Outcome forward(Flow in, const Batch& batch, StepContext& context) override {
     at::Tensor x_BTC = in.diff.at(0);
-    x_BTC = x_BTC + drop(attention(x_BTC, batch, context), "attention_output", context);
-    x_BTC = x_BTC + drop(mlp(x_BTC, context), "mlp_output", context);
+    x_BTC = add(x_BTC, attention(x_BTC, batch, context), "attention_output", context);
+    x_BTC = add(x_BTC, mlp(x_BTC, context), "mlp_output", context);
     return {.flow = {.diff = {x_BTC}}};
   }
 
@@ -159,10 +159,11 @@ class Layer final : public nn::Block {
     return nn::linear(f_BTF, *out_weight_, out_bias_, context);
   }
 
-  [[nodiscard]] at::Tensor drop(const at::Tensor& x,
-                                std::string_view site,
-                                StepContext& context) const {
-    return nn::dropout(x, context.dropout(site, shape_.residual_dropout));
+  [[nodiscard]] at::Tensor add(const at::Tensor& x,
+                               const at::Tensor& branch,
+                               std::string_view site,
+                               StepContext& context) const {
+    return nn::add_dropout(x, branch, context.dropout(site, shape_.residual_dropout));
   }
 
   Gpt2Shape shape_;

@@ -82,6 +82,8 @@ at::Tensor gated(const at::Tensor& x, ops::Activation activation);
 /// Queries or keys, turned by the places of their tokens.
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
+/// x + dropout(branch) in one pass: how a residual stream takes up a branch.
+at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const ops::DropoutKey& key);
 
 /// The sum of all elements in fp64, 0-d, for a term of the loss. `x` is what runs between layers,
 /// or made of it element by element: where tensor-parallel ranks have shares of that, it is over

@@ -68,6 +68,19 @@ struct DropoutNode : torch::autograd::Function<DropoutNode> {
   }
 };
 
+struct AddDropoutNode : torch::autograd::Function<AddDropoutNode> {
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& x,
+                            const at::Tensor& branch,
+                            const ops::DropoutKey& key) {
+    keep(node, key);
+    return ops::add_dropout(x, branch, key);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    return {grads[0], ops::dropout(grads[0].contiguous(), kept<ops::DropoutKey>(node)), {}};
+  }
+};
+
 struct SplitHeadsNode : torch::autograd::Function<SplitHeadsNode> {
   static variable_list forward(AutogradContext* node,
                                const at::Tensor& x_BTO,
@@ -174,6 +187,10 @@ at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table) {
 
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key) {
   return key.active() ? DropoutNode::apply(x, key) : x;
+}
+
+at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const ops::DropoutKey& key) {
+  return key.active() ? AddDropoutNode::apply(x, branch, key) : x + branch;
 }
 
 std::vector<at::Tensor> split_heads(const at::Tensor& x_BTO,

@@ -27,21 +27,19 @@ std::int64_t check(const at::Tensor& x, const DropoutKey& key) {
   return samples;
 }
 
-OpWork work_of(const at::Tensor& x) {
-  return {.bytes = 2.0 * static_cast<double>(x.nbytes()), .shape = cpu::shape(x)};
+OpWork work_of(const at::Tensor& x, double passes) {
+  return {.bytes = passes * static_cast<double>(x.nbytes()), .shape = cpu::shape(x)};
 }
 
-}  // namespace
-
-at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
-  if (!key.active()) return x;
+/// plus + dropout(x); `plus` undefined: 0.
+at::Tensor drawn(const at::Tensor& x, const at::Tensor& plus, const DropoutKey& key) {
   at::Tensor y = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
   if (x.is_meta()) return y;
-  const OpScope scope("dropout", [&] { return work_of(x); });
+  const OpScope scope("dropout", [&] { return work_of(x, plus.defined() ? 3.0 : 2.0); });
   const std::int64_t samples = check(x, key);
   if (x.numel() == 0) return y;
   const auto parts = static_cast<std::int64_t>(key.parts.size());
-  const at::Tensor from = x.contiguous();
+  const at::Tensor from = x.contiguous(), onto = plus.defined() ? plus.contiguous() : at::Tensor();
   const std::int64_t each = x.numel() / samples, length = parts == 0 ? each : each / parts;
   // Elements that follow each other in the sample.
   const std::int64_t run = key.columns > 1 ? x.size(-1) : length;
@@ -52,28 +50,49 @@ at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
   const cpu::DropoutDraw draw(key);
   const cpu::Float type = cpu::float_of(from);
   const auto* in = static_cast<const std::byte*>(from.data_ptr());
+  const auto* add = onto.defined() ? static_cast<const std::byte*>(onto.data_ptr()) : nullptr;
   auto* out = static_cast<std::byte*>(y.data_ptr());
   const auto width = static_cast<std::int64_t>(from.element_size());
   cpu::parallel(x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     while (begin < end) {
       const std::int64_t in_part = begin % each % length, first = in_part % run;
-      const std::int64_t here = std::min(end - begin, run - first);
+      const std::int64_t here = std::min(end - begin, run - first), at = begin * width;
       const std::int64_t before =
           parts == 0 ? 0 : key.parts[static_cast<std::size_t>(begin % each / length)] * length;
       // Of each run before it the sample has `columns`.
       const std::int64_t runs = (before + in_part) / run * key.columns + key.column;
-      draw(type, in + begin * width, out + begin * width, here, begin / each, runs * run + first);
+      draw(type,
+           in + at,
+           add == nullptr ? nullptr : add + at,
+           out + at,
+           here,
+           begin / each,
+           runs * run + first);
       begin += here;
     }
   });
   return y;
 }
 
+}  // namespace
+
+at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
+  return key.active() ? drawn(x, {}, key) : x;
+}
+
+at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const DropoutKey& key) {
+  TESSERA_REQUIRE(x.sizes() == branch.sizes() && x.scalar_type() == branch.scalar_type(),
+                  Shape,
+                  "add_dropout of " + cpu::shape(x) + " and " + cpu::shape(branch),
+                  "give both one shape and dtype");
+  return key.active() ? drawn(branch, x, key) : x + branch;
+}
+
 at::Tensor dropout(const at::Tensor& x_BMRC, const DropoutKey& key, const DropoutWindow& window) {
   if (!key.active()) return x_BMRC;
   at::Tensor y = at::empty_like(x_BMRC, x_BMRC.options(), at::MemoryFormat::Contiguous);
   if (x_BMRC.is_meta()) return y;
-  const OpScope scope("dropout", [&] { return work_of(x_BMRC); });
+  const OpScope scope("dropout", [&] { return work_of(x_BMRC, 2.0); });
   check(x_BMRC, key);
   const cpu::DropoutRows rows(key, window);
   TESSERA_REQUIRE(

@@ -30,6 +30,10 @@ struct DropoutKey {
 /// s). The same call on the gradient is the backward. Works on meta.
 at::Tensor dropout(const at::Tensor& x, const DropoutKey& key);
 
+/// x + dropout(branch), of equal shapes and dtype, in one pass and rounded once: what a residual
+/// stream takes up. Its backward is the gradient itself and dropout() of it. Works on meta.
+at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const DropoutKey& key);
+
 /// Neighbours [begin, end).
 struct Run {
   std::int64_t begin = 0, end = 0;

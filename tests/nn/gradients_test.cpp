@@ -317,6 +317,19 @@ TEST(Dropout, PassesGradientsWhereItPassedValues) {
   EXPECT_TRUE((y == 0).any().item<bool>());
 }
 
+TEST(Dropout, AddedToAStreamPassesGradientsToBoth) {
+  const ops::DropoutKey key{.p = 0.3, .key = 5, .sample_ids = {4, 9}};
+  const at::Tensor x = leaf(random({2, 50, 8}, 1)), branch = leaf(random({2, 50, 8}, 2)),
+                   dy = random({2, 50, 8}, 3);
+
+  const at::Tensor y = nn::add_dropout(x, branch, key);
+  const auto grads = gradients(y, {x, branch}, dy);
+
+  EXPECT_TRUE(at::equal(grads[0], dy));
+  EXPECT_TRUE(at::equal(grads[1], ops::dropout(dy, key)));
+  EXPECT_LT(relative_error(y, exact(x) + ops::dropout(branch.detach(), key)), kTolerance);
+}
+
 TEST(Heads, SplitAndMergeAreInverse) {
   const at::Tensor x = leaf(random({2, 5, 3 * 4 * 8}, 1)), dy = random({2, 5, 32}, 2);
 

@@ -260,6 +260,8 @@ TEST_P(AttentionDtypes, PaddingAndDropoutOfManyBlocksAgreeWithFloat64) {
   p.args.mask_BS[1].slice(0, 100, 140).zero_();
   p.args.dropout = {.p = 0.3, .key = 99, .sample_ids = {4, 9, 11}};
   expect_agreement(p);
+  // What is kept for the backward does not grow with queries times keys.
+  EXPECT_EQ(attention(p.q, p.k, p.v, p.args).saved.sizes(), (std::vector<std::int64_t>{3, 2, 600}));
   Problem open = problem(1, 2, 130, 1030, 8, GetParam());
   open.args.causal = false;
   open.args.dropout = {.p = 0.1, .key = 98, .sample_ids = {5}};

@@ -30,6 +30,37 @@ TEST(Dropout, FollowsThePhiloxWordsOfItsDefinition) {
   }
 }
 
+TEST(Dropout, CountsOnWhereTheLowerHalfOfACounterEnds) {
+  const at::Tensor x = at::ones({1, 200});
+  const DropoutKey key = key_of(0.5, {7}, (std::int64_t{1} << 34) - 61);
+
+  const std::vector<double> y = doubles(dropout(x, key));
+
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const std::uint64_t element = i + static_cast<std::uint64_t>(key.element_offset);
+    const std::uint32_t word = Philox{key.key}(element / 4, 7)[element % 4];
+    ASSERT_EQ(y[i], uniform_float(word) < 0.5 ? 0.0 : 2.0) << "element " << i;
+  }
+}
+
+TEST(Dropout, AddedToAStreamIsRoundedOnce) {
+  const DropoutKey key = key_of(0.3, {5, 6});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = random({2, 3, 37}, 1, dtype), branch = random({2, 3, 37}, 2, dtype);
+
+    const at::Tensor y = add_dropout(x, branch, key);
+
+    const at::Tensor expected =
+        x.to(at::kDouble) + dropout(branch.to(at::kFloat), key).to(at::kDouble);
+    EXPECT_EQ(y.scalar_type(), dtype);
+    expect_close(y, doubles(expected), epsilon(dtype));
+  }
+  const at::Tensor x = random({2, 3}, 1);
+  EXPECT_TRUE(same_bits(add_dropout(x, x, {}), x + x));
+  EXPECT_THROW(add_dropout(x, random({2, 4}, 1), key), Error);
+  EXPECT_THROW(add_dropout(x, x.to(at::kBFloat16), key), Error);
+}
+
 TEST(Dropout, KeepsItsShareOfElementsAndTheMean) {
   constexpr std::int64_t kElements = 1 << 18;
   for (const double p : {0.1, 0.5, 0.9}) {

@@ -140,13 +140,20 @@ TEST_P(KernelDtypes, Activations) {
 }
 
 TEST_P(KernelDtypes, Dropout) {
-  const at::Tensor x = this->x();
-  expect_same_bits([&](const cpu::Kernels& k) {
-    const at::Tensor y = at::empty_like(x);
-    k.dropout[index()](
-        x.data_ptr(), y.data_ptr(), kAll, 77, 1ULL << 40, (1ULL << 35) + 3, 1U << 22, 1.25F);
-    return y;
-  });
+  const at::Tensor x = this->x(), plus = this->dy();
+  // The second of these begins three counters before their lower half overflows.
+  for (const std::uint64_t first : {(1ULL << 35) + 3, (1ULL << 34) - 11}) {
+    expect_same_bits([&](const cpu::Kernels& k) {
+      const at::Tensor y = at::empty_like(x), sum = at::empty_like(x);
+      const auto draw = [&](const void* onto, const at::Tensor& to) {
+        k.dropout[index()](
+            x.data_ptr(), onto, to.data_ptr(), kAll, 77, 1ULL << 40, first, 1U << 22, 1.25F);
+      };
+      draw(nullptr, y);
+      draw(plus.data_ptr(), sum);
+      return at::cat({y, sum});
+    });
+  }
 }
 
 TEST_P(KernelDtypes, EmbeddingGradients) {
@@ -382,7 +389,8 @@ TEST(Kernels, WidenFp16AsTheDefinitionDoes) {
   for (const auto& [name, k] : bodies()) {
     std::vector<float> sums(kHalves);
     k->column_sums[cpu::kF16](halves.data(), kHalves, sums.data(), 0, 1);
-    k->dropout[cpu::kF16](halves.data(), back.data(), kHalves, 1, 2, 0, 0, 1.0F);  // drops nothing
+    // Drops nothing.
+    k->dropout[cpu::kF16](halves.data(), nullptr, back.data(), kHalves, 1, 2, 0, 0, 1.0F);
 
     EXPECT_EQ(std::memcmp(sums.data(), expected.data(), sums.size() * sizeof(float)), 0) << name;
     EXPECT_TRUE(back == expected_back) << name;

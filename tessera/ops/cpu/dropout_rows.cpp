@@ -26,12 +26,14 @@ DropoutDraw::DropoutDraw(const DropoutKey& key)
 
 void DropoutDraw::operator()(Float type,
                              const void* from,
+                             const void* plus,
                              void* to,
                              std::int64_t count,
                              std::int64_t sample,
                              std::int64_t first) const {
   kernels().dropout[type](
       from,
+      plus,
       to,
       count,
       key_.key,
@@ -68,7 +70,7 @@ void DropoutRows::draw(
     }
     if (count == 0) return;
     const std::int64_t here = std::min(count, length - skip);
-    draw_(type, in, out, here, place.sample, of_row + run.begin + skip);
+    draw_(type, in, nullptr, out, here, place.sample, of_row + run.begin + skip);
     in += here * width(type);
     out += here * width(type);
     count -= here;

@@ -15,10 +15,11 @@ namespace tessera::ops::cpu {
 class DropoutDraw {
  public:
   explicit DropoutDraw(const DropoutKey& key);
-  /// to[i] = mask[i] * from[i] / (1 - p) for `count` elements, of which the first is element
-  /// `first` of sample_ids[sample]; `to` may be `from`.
+  /// to[i] = plus[i] + mask[i] * from[i] / (1 - p) for `count` elements, of which the first is
+  /// element `first` of sample_ids[sample]. `plus`: nullptr for 0; `to` may be one of the others.
   void operator()(Float type,
                   const void* from,
+                  const void* plus,
                   void* to,
                   std::int64_t count,
                   std::int64_t sample,
