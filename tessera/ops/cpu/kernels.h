@@ -164,8 +164,8 @@ struct Kernels {
                               std::int64_t end);
   /// Of tokens [begin, end) of all batches, one batch after the other.
   void (*rotary[kFloats])(const RotaryRows&, std::int64_t begin, std::int64_t end);
-  /// y = (plus ? plus : 0) + (kept ? x * scale : 0), rounded once; element i of the range is element
-  /// `first + i` of the sample. y may be x or plus.
+  /// y = (plus ? plus : 0) + (kept ? x * scale : 0), rounded once; element i of the range is
+  /// element `first + i` of the sample. y may be x or plus.
   void (*dropout[kFloats])(const void* x,
                            const void* plus,
                            void* y,
