@@ -23,6 +23,7 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 #ifdef __x86_64__
 
 void copy_past_caches(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
   constexpr std::size_t kLine = 64, kAhead = 8 * kLine;
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);
@@ -52,7 +53,7 @@ void finish_past_caches() {
 #else
 
 void copy_past_caches(void* to, const void* from, std::size_t bytes) {
-  std::memcpy(to, from, bytes);
+  if (bytes != 0) std::memcpy(to, from, bytes);
 }
 void finish_past_caches() {}
 
