@@ -32,6 +32,37 @@ TEST_P(GemmToFp32, AgreesWithAFloatProductInEveryTransposition) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, GemmToFp32, testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
+TEST(GemmToFp32, ByAtenAgreesWithFloat64OnPartsOfMatrices) {
+  for (const bool transpose_a : {false, true}) {
+    for (const bool transpose_b : {false, true}) {
+      // Every operand is the upper left corner of a larger matrix.
+      const at::Tensor a = random({40, 40}, 1), b = random({40, 40}, 2);
+      const auto corner = [](const at::Tensor& x, bool transposed, std::int64_t m, std::int64_t n) {
+        const at::Tensor wide = x.to(at::kDouble);
+        return (transposed ? wide.t() : wide).slice(0, 0, m).slice(1, 0, n);
+      };
+      const at::Tensor product = corner(a, transpose_a, 33, 19).mm(corner(b, transpose_b, 19, 30));
+      for (const bool accumulate : {false, true}) {
+        at::Tensor c = at::full({40, 40}, 9.0, at::kFloat);
+        at::Tensor expected = c.to(at::kDouble);
+        expected.slice(0, 0, 33).slice(1, 0, 30).mul_(accumulate ? 1.0 : 0.0).add_(product, 0.5);
+
+        cpu::gemm_by_aten({.m = 33,
+                           .n = 30,
+                           .k = 19,
+                           .a = {a.data_ptr(), 40, transpose_a},
+                           .b = {b.data_ptr(), 40, transpose_b},
+                           .c = c.data_ptr<float>(),
+                           .c_stride = 40,
+                           .accumulate = accumulate,
+                           .scale = 0.5F});
+
+        expect_close(c, doubles(expected), 1e-6);
+      }
+    }
+  }
+}
+
 TEST(GemmToFp32, KnowsNoOtherDtype) {
   EXPECT_FALSE(cpu::has_gemm_to_fp32(at::kDouble));
 }

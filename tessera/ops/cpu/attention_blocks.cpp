@@ -69,7 +69,7 @@ class Problem {
                 const GemmOperand& b,
                 float* c,
                 bool accumulate) const {
-    gemm_to_fp32(dtype_, m, n, inner, a, b, c, n, accumulate);
+    gemm_to_fp32(dtype_, {m, n, inner, a, b, c, n, accumulate});
   }
 
   /// Floats that `rows` rows of channels take where they are widened.

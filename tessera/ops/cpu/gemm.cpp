@@ -55,47 +55,24 @@ at::Tensor matrix_of(const GemmOperand& x, std::int64_t rows, std::int64_t colum
   return at::from_blob(data, {rows, columns}, {x.stride, 1}, at::kFloat);
 }
 
-/// By whatever this libtorch was linked with.
-void gemm_of_aten(std::int64_t m,
-                  std::int64_t n,
-                  std::int64_t k,
-                  const GemmOperand& a,
-                  const GemmOperand& b,
-                  float* c,
-                  std::int64_t c_stride,
-                  bool accumulate,
-                  float scale) {
-  matrix_of({c, c_stride}, m, n)
-      .addmm_(matrix_of(a, m, k), matrix_of(b, k, n), accumulate ? 1.0 : 0.0, scale);
-}
-
 /// In rows c = a b is, in columns, c = b a.
-void gemm_of_fp32(std::int64_t m,
-                  std::int64_t n,
-                  std::int64_t k,
-                  const GemmOperand& a,
-                  const GemmOperand& b,
-                  float* c,
-                  std::int64_t c_stride,
-                  bool accumulate,
-                  float scale) {
-  if (sgemm_ == nullptr) return gemm_of_aten(m, n, k, a, b, c, c_stride, accumulate, scale);
-  const int rows = static_cast<int>(m), columns = static_cast<int>(n), inner = static_cast<int>(k);
-  const int a_stride = static_cast<int>(a.stride), b_stride = static_cast<int>(b.stride),
-            stride = static_cast<int>(c_stride);
-  const float old = accumulate ? 1.0F : 0.0F;
-  sgemm_(b.transposed ? "T" : "N",
-         a.transposed ? "T" : "N",
+void gemm_by_blas(const Gemm& gemm) {
+  const int rows = static_cast<int>(gemm.m), columns = static_cast<int>(gemm.n);
+  const int inner = static_cast<int>(gemm.k), stride = static_cast<int>(gemm.c_stride);
+  const int a_stride = static_cast<int>(gemm.a.stride), b_stride = static_cast<int>(gemm.b.stride);
+  const float old = gemm.accumulate ? 1.0F : 0.0F;
+  sgemm_(gemm.b.transposed ? "T" : "N",
+         gemm.a.transposed ? "T" : "N",
          &columns,
          &rows,
          &inner,
-         &scale,
-         static_cast<const float*>(b.data),
+         &gemm.scale,
+         static_cast<const float*>(gemm.b.data),
          &b_stride,
-         static_cast<const float*>(a.data),
+         static_cast<const float*>(gemm.a.data),
          &a_stride,
          &old,
-         c,
+         gemm.c,
          &stride);
 }
 
@@ -103,6 +80,34 @@ void gemm_of_fp32(std::int64_t m,
 
 bool has_gemm_to_fp32(at::ScalarType dtype) {
   return dtype == at::kFloat || gemm_of(dtype) != nullptr;
+}
+
+void gemm_to_fp32(at::ScalarType dtype, const Gemm& gemm) {
+  if (dtype == at::kFloat) return sgemm_ == nullptr ? gemm_by_aten(gemm) : gemm_by_blas(gemm);
+  MklGemm* mkl = gemm_of(dtype);
+  TESSERA_ASSERT(mkl != nullptr);
+  mkl(kRowMajor,
+      gemm.a.transposed ? kTransposed : kPlain,
+      gemm.b.transposed ? kTransposed : kPlain,
+      static_cast<int>(gemm.m),
+      static_cast<int>(gemm.n),
+      static_cast<int>(gemm.k),
+      gemm.scale,
+      static_cast<const std::uint16_t*>(gemm.a.data),
+      static_cast<int>(gemm.a.stride),
+      static_cast<const std::uint16_t*>(gemm.b.data),
+      static_cast<int>(gemm.b.stride),
+      gemm.accumulate ? 1.0F : 0.0F,
+      gemm.c,
+      static_cast<int>(gemm.c_stride));
+}
+
+void gemm_by_aten(const Gemm& gemm) {
+  matrix_of({gemm.c, gemm.c_stride}, gemm.m, gemm.n)
+      .addmm_(matrix_of(gemm.a, gemm.m, gemm.k),
+              matrix_of(gemm.b, gemm.k, gemm.n),
+              gemm.accumulate ? 1.0 : 0.0,
+              gemm.scale);
 }
 
 void gemm_to_fp32(const at::Tensor& a,
@@ -115,44 +120,15 @@ void gemm_to_fp32(const at::Tensor& a,
   TESSERA_ASSERT(a.is_contiguous() && b.is_contiguous() && c_MN.is_contiguous());
   TESSERA_ASSERT(a.scalar_type() == b.scalar_type() && c_MN.scalar_type() == at::kFloat);
   gemm_to_fp32(a.scalar_type(),
-               c_MN.size(0),
-               c_MN.size(1),
-               a.size(transpose_a ? 0 : 1),
-               {a.data_ptr(), a.size(1), transpose_a},
-               {b.data_ptr(), b.size(1), transpose_b},
-               c_MN.data_ptr<float>(),
-               c_MN.size(1),
-               accumulate,
-               scale);
-}
-
-void gemm_to_fp32(at::ScalarType dtype,
-                  std::int64_t m,
-                  std::int64_t n,
-                  std::int64_t k,
-                  const GemmOperand& a,
-                  const GemmOperand& b,
-                  float* c,
-                  std::int64_t c_stride,
-                  bool accumulate,
-                  float scale) {
-  if (dtype == at::kFloat) return gemm_of_fp32(m, n, k, a, b, c, c_stride, accumulate, scale);
-  MklGemm* gemm = gemm_of(dtype);
-  TESSERA_ASSERT(gemm != nullptr);
-  gemm(kRowMajor,
-       a.transposed ? kTransposed : kPlain,
-       b.transposed ? kTransposed : kPlain,
-       static_cast<int>(m),
-       static_cast<int>(n),
-       static_cast<int>(k),
-       scale,
-       static_cast<const std::uint16_t*>(a.data),
-       static_cast<int>(a.stride),
-       static_cast<const std::uint16_t*>(b.data),
-       static_cast<int>(b.stride),
-       accumulate ? 1.0F : 0.0F,
-       c,
-       static_cast<int>(c_stride));
+               {.m = c_MN.size(0),
+                .n = c_MN.size(1),
+                .k = a.size(transpose_a ? 0 : 1),
+                .a = {a.data_ptr(), a.size(1), transpose_a},
+                .b = {b.data_ptr(), b.size(1), transpose_b},
+                .c = c_MN.data_ptr<float>(),
+                .c_stride = c_MN.size(1),
+                .accumulate = accumulate,
+                .scale = scale});
 }
 
 }  // namespace tessera::ops::cpu

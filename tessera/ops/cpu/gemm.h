@@ -15,8 +15,27 @@ struct GemmOperand {
   std::int64_t stride;  ///< elements from one row to the next
   bool transposed = false;
 };
+
+/// c = scale * a b + (accumulate ? c : 0), where a [m, k] and b [k, n] have one dtype and c [m, n]
+/// is fp32 in rows of c_stride.
+struct Gemm {
+  std::int64_t m, n, k;
+  GemmOperand a, b;
+  float* c;
+  std::int64_t c_stride;
+  bool accumulate = false;
+  float scale = 1.0F;
+};
+
 /// False for other dtypes, and for 16 bits where libtorch came without MKL.
 bool has_gemm_to_fp32(at::ScalarType dtype);
+
+/// On one thread inside of a parallel region. Requires has_gemm_to_fp32(dtype).
+void gemm_to_fp32(at::ScalarType dtype, const Gemm& gemm);
+
+/// The same of fp32 by ATen, where libtorch shows no BLAS.
+void gemm_by_aten(const Gemm& gemm);
+
 /// c_MN = scale * op(a) op(b) + (accumulate ? c_MN : 0). op transposes where asked. a, b:
 /// row-major, of one dtype; c: row-major fp32. Requires has_gemm_to_fp32() of that dtype.
 void gemm_to_fp32(const at::Tensor& a,
@@ -24,19 +43,6 @@ void gemm_to_fp32(const at::Tensor& a,
                   const at::Tensor& b,
                   bool transpose_b,
                   const at::Tensor& c_MN,
-                  bool accumulate,
-                  float scale = 1.0F);
-
-/// c = scale * a b + (accumulate ? c : 0) with a [m, k], b [k, n] of `dtype`, c [m, n] fp32 in rows
-/// of `c_stride`. On one thread inside of a parallel region.
-void gemm_to_fp32(at::ScalarType dtype,
-                  std::int64_t m,
-                  std::int64_t n,
-                  std::int64_t k,
-                  const GemmOperand& a,
-                  const GemmOperand& b,
-                  float* c,
-                  std::int64_t c_stride,
                   bool accumulate,
                   float scale = 1.0F);
 

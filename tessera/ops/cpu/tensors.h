@@ -37,13 +37,6 @@ inline at::Tensor plain_float(const at::Tensor& x) {
   return x.to(at::kFloat).contiguous();
 }
 
-/// x [B, H, T, N] as [B, heads, H / heads * T, N], so that one product meets the keys that
-/// consecutive heads share.
-inline at::Tensor by_shared_heads(const at::Tensor& x, std::int64_t heads) {
-  if (x.size(1) == heads) return x;
-  return x.reshape({x.size(0), heads, x.size(1) / heads * x.size(2), x.size(3)});
-}
-
 /// A destination that the kernels write: fp32, row-major, of `numel` elements.
 inline float* destination(const at::Tensor& to, std::int64_t numel, const char* name) {
   TESSERA_REQUIRE(to.scalar_type() == at::kFloat && to.is_contiguous() && to.numel() == numel,
