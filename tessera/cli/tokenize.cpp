@@ -44,8 +44,9 @@ bool parse(TokenizeWords& words, const std::vector<std::string>& line) {
       "SOURCES", &words.sources, "A .txt, a .jsonl, a folder of them, or several of these");
   arguments.option("--out", &words.out, "Prefix of the two files");
   arguments.option("--tokenizer", &words.tokenizer.type, "byte or gpt2 [byte]");
-  arguments.option("--vocab", &words.tokenizer.vocab, "vocab.json, with --merges");
-  arguments.option("--merges", &words.tokenizer.merges, "merges.txt, with --vocab");
+  arguments.option(
+      "--vocab", &words.tokenizer.vocab, "vocab.json with --merges, or a tokenizer.json");
+  arguments.option("--merges", &words.tokenizer.merges, "merges.txt, with a vocab.json");
   arguments.option("--folder", &words.folder, "Hugging Face folder whose tokenizer is used");
   arguments.option("--text-field,--text_field",
                    &words.how.text_field,

@@ -19,6 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What Hugging Face calls the files of a tokenizer.
+constexpr const char *kVocab = "vocab.json", *kMerges = "merges.txt", *kWhole = "tokenizer.json";
+
 /// ids 0..255 are the bytes. End of text is byte 0, which no text file holds.
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -114,16 +117,23 @@ fs::path folder_of_library() {
 }
 
 TokenizerPtr make_gpt2(const TokenizerOptions& options) {
-  TESSERA_REQUIRE(options.vocab.empty() == options.merges.empty(),
+  const std::string &vocab = options.vocab, &merges = options.merges;
+  TESSERA_REQUIRE(merges.empty() || !vocab.empty(),
                   Config,
-                  options.vocab.empty() ? "tokenizer.merges is given without tokenizer.vocab"
-                                        : "tokenizer.vocab is given without tokenizer.merges",
+                  "tokenizer.merges is given without tokenizer.vocab",
                   "give both files of one tokenizer, or neither for the shipped ones");
-  const bool shipped = options.vocab.empty();
-  const fs::path folder = shipped ? share_dir() / "gpt2" : fs::path();
-  return std::make_shared<Gpt2Tokenizer>(
-      read_bpe(shipped ? (folder / "vocab.json").string() : options.vocab,
-               shipped ? (folder / "merges.txt").string() : options.merges));
+  if (vocab.empty()) {
+    const fs::path shipped = share_dir() / "gpt2";
+    return std::make_shared<Gpt2Tokenizer>(
+        read_bpe((shipped / kVocab).string(), (shipped / kMerges).string()));
+  }
+  if (!merges.empty()) return std::make_shared<Gpt2Tokenizer>(read_bpe(vocab, merges));
+  TESSERA_REQUIRE(text::lower(vocab).ends_with(kWhole),
+                  Config,
+                  "tokenizer.vocab is given without tokenizer.merges",
+                  "give both files of one tokenizer, its tokenizer.json as tokenizer.vocab, or "
+                  "neither for the shipped ones");
+  return std::make_shared<Gpt2Tokenizer>(read_bpe_json(vocab));
 }
 
 }  // namespace
@@ -137,7 +147,8 @@ void TokenizerOptions::describe(config::Fields& fields) {
                 .choices = {"byte", "gpt2"}});
   fields.field("vocab",
                vocab,
-               {.text = "vocab.json of a gpt2 tokenizer; goes with merges.",
+               {.text = "vocab.json of a gpt2 tokenizer, which goes with merges, or its "
+                        "tokenizer.json alone.",
                 .default_text = "the shipped GPT-2 vocabulary"});
   fields.field("merges",
                merges,
@@ -197,22 +208,29 @@ std::string byte_tokenizer_json() {
   return out.dump(2) + "\n";
 }
 
-TokenizerPtr tokenizer_from_folder(const fs::path& folder) {
-  const fs::path vocab = folder / "vocab.json", merges = folder / "merges.txt";
+std::optional<TokenizerOptions> find_bpe(const fs::path& folder) {
+  const fs::path vocab = folder / kVocab, merges = folder / kMerges, whole = folder / kWhole;
+  if (fs::exists(vocab) && fs::exists(merges)) return {{"gpt2", vocab.string(), merges.string()}};
+  if (fs::exists(whole)) return {{"gpt2", whole.string(), ""}};
+  return std::nullopt;
+}
+
+TokenizerOptions tokenizer_options_of(const fs::path& folder) {
   refuse_added_tokens(folder);
-  if (fs::exists(vocab) && fs::exists(merges)) {
-    return std::make_shared<Gpt2Tokenizer>(read_bpe(vocab.string(), merges.string()));
-  }
-  const fs::path single = folder / "tokenizer.json";
+  const auto found = find_bpe(folder);
   TESSERA_REQUIRE(
-      fs::exists(single),
+      found.has_value(),
       Format,
       fmt::format("{} has no tokenizer: neither vocab.json with merges.txt nor tokenizer.json",
                   folder.string()),
       "copy the tokenizer's files beside the weights, or name them with tokenizer.vocab and "
       "tokenizer.merges");
-  if (is_byte_tokenizer(single)) return std::make_shared<ByteTokenizer>();
-  return std::make_shared<Gpt2Tokenizer>(read_bpe_json(single.string()));
+  if (found->merges.empty() && is_byte_tokenizer(found->vocab)) return {};
+  return *found;
+}
+
+TokenizerPtr tokenizer_from_folder(const fs::path& folder) {
+  return make_tokenizer(tokenizer_options_of(folder));
 }
 
 fs::path share_dir() {

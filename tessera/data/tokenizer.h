@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,8 +17,8 @@ namespace tessera::data {
 /// `tokenizer` of the configuration.
 struct TokenizerOptions {
   std::string type = "byte";
-  std::string vocab;  ///< empty: the shipped one
-  std::string merges;
+  std::string vocab;   ///< empty: the shipped one
+  std::string merges;  ///< empty with a vocab: that is a tokenizer.json
   void describe(config::Fields& fields);
 };
 
@@ -50,9 +51,14 @@ using TokenizerPtr = std::shared_ptr<const Tokenizer>;
 /// By options.type; the files of `gpt2` default to the shipped ones. Error{Config} for unknown
 /// types, Error{Format} for bad files.
 TokenizerPtr make_tokenizer(const TokenizerOptions& options);
-/// vocab.json and merges.txt of a Hugging Face folder, or its tokenizer.json where that does what
-/// GPT-2's or the byte tokenizer's does (else Error{Unsupported}). Added tokens beside
-/// "<|endoftext|>" are refused.
+/// The files of a byte-level BPE in the folder, none of which is read: vocab.json with merges.txt,
+/// or tokenizer.json alone.
+std::optional<TokenizerOptions> find_bpe(const std::filesystem::path& folder);
+/// What names a Hugging Face folder's tokenizer. Error{Format} where it has none. Added tokens
+/// beside "<|endoftext|>" are refused.
+TokenizerOptions tokenizer_options_of(const std::filesystem::path& folder);
+/// By tokenizer_options_of(). Error{Unsupported} for a tokenizer.json that does not do what GPT-2's
+/// or the byte tokenizer's does.
 TokenizerPtr tokenizer_from_folder(const std::filesystem::path& folder);
 /// The byte tokenizer as a tokenizer.json: byte-level BPE without merges, each byte its own id.
 std::string byte_tokenizer_json();

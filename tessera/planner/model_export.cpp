@@ -113,13 +113,25 @@ json::Value tokenizer_config(const char* type, std::int64_t max_positions) {
                               {"clean_up_tokenization_spaces", json::Value::boolean(false)}});
 }
 
+json::Value gpt2_tokenizer_config(const char* type, std::int64_t max_positions) {
+  json::Value config = tokenizer_config(type, max_positions);
+  config["add_prefix_space"] = json::Value::boolean(false);
+  for (const char* token : {"bos_token", "eos_token", "unk_token"})
+    config[token] = json::Value::string("<|endoftext|>");
+  return config;
+}
+
 // The byte tokenizer has no special token: byte 0 ends a text, and generation_config.json says so.
 void add_tokenizer(ModelExport& out, const ModelSource& source, std::int64_t max_positions) {
   const data::TokenizerOptions& options = source.tokenizer;
+  constexpr const char* kFromTokenizerJson = "PreTrainedTokenizerFast";
   json::Value config;
   if (options.type == "byte") {
-    config = tokenizer_config("PreTrainedTokenizerFast", max_positions);
+    config = tokenizer_config(kFromTokenizerJson, max_positions);
     out.files.emplace_back("tokenizer.json", data::byte_tokenizer_json());
+  } else if (!options.vocab.empty() && options.merges.empty()) {
+    config = gpt2_tokenizer_config(kFromTokenizerJson, max_positions);
+    out.files.emplace_back("tokenizer.json", files::read(options.vocab));
   } else {
     const fs::path shipped = data::share_dir() / "gpt2";
     const bool own = !options.vocab.empty();
@@ -128,10 +140,7 @@ void add_tokenizer(ModelExport& out, const ModelSource& source, std::int64_t max
     out.files.emplace_back("vocab.json", vocab);
     out.files.emplace_back("merges.txt", merges);
     out.files.emplace_back("tokenizer.json", data::gpt2_tokenizer_json(vocab, merges));
-    config = tokenizer_config("GPT2Tokenizer", max_positions);
-    config["add_prefix_space"] = json::Value::boolean(false);
-    for (const char* token : {"bos_token", "eos_token", "unk_token"})
-      config[token] = json::Value::string("<|endoftext|>");
+    config = gpt2_tokenizer_config("GPT2Tokenizer", max_positions);
   }
   out.files.emplace_back("tokenizer_config.json", config.dump(2) + "\n");
 }
@@ -185,17 +194,6 @@ constexpr std::array<const char*, 9> kBesideWeights = {"generation_config.json",
                                                        "tokenizer.model",
                                                        "special_tokens_map.json",
                                                        "added_tokens.json"};
-
-using Files = std::vector<std::pair<std::string, std::string>>;
-Files files_beside(const fs::path& folder) {
-  Files out;
-  for (const char* name : kBesideWeights) {
-    std::error_code failed;  // a name that leads to itself is no file
-    if (fs::is_regular_file(folder / name, failed))
-      out.emplace_back(name, files::read(folder / name));
-  }
-  return out;
-}
 
 /// What a folder's config.json says of its tokenizer, for which a checkpoint of ours has no word.
 json::Value said_of_tokens(const fs::path& folder) {
@@ -432,13 +430,14 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
   return out;
 }
 
-/// Of a tokenizer that is none of ours the files go along unread.
-bool has_byte_tokenizer(const fs::path& folder) {
+/// None where there is none, and where it is none of ours: its files go along unread.
+std::optional<data::TokenizerOptions> tokenizer_of(const fs::path& folder) {
   try {
-    return fs::exists(folder / "tokenizer.json") &&
-           data::tokenizer_from_folder(folder)->name() == "byte";
+    const data::TokenizerOptions options = data::tokenizer_options_of(fs::absolute(folder));
+    (void)data::make_tokenizer(options);
+    return options;
   } catch (const Error&) {
-    return false;
+    return std::nullopt;
   }
 }
 
@@ -447,6 +446,16 @@ bool is_ours(const fs::path& path) {
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> files_beside(const fs::path& folder) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const char* name : kBesideWeights) {
+    std::error_code failed;  // a name that leads to itself is no file
+    if (fs::is_regular_file(folder / name, failed))
+      out.emplace_back(name, files::read(folder / name));
+  }
+  return out;
+}
 
 ModelExport open_model_export(const fs::path& source, std::optional<DType> dtype) {
   if (is_foreign_source(source)) return of_foreign(source, dtype);
@@ -498,17 +507,9 @@ NativeExport open_native_export(const fs::path& path) {
     out.meta.extra["imported"] = json::Value::string("a Hugging Face folder");
   }
   out.meta.config["model"] = resolved.description;
-  data::TokenizerOptions tokenizer;
-  const bool bpe =
-      fs::exists(source.folder / "vocab.json") && fs::exists(source.folder / "merges.txt");
-  if (bpe) {
-    tokenizer = {.type = "gpt2",
-                 .vocab = fs::absolute(source.folder / "vocab.json").string(),
-                 .merges = fs::absolute(source.folder / "merges.txt").string()};
-  }
   // Without one the checkpoint says nothing of it, and whoever reads text with it is asked.
-  const bool bytes = !bpe && has_byte_tokenizer(source.folder);
-  if (bpe || bytes) out.meta.config["tokenizer"] = config::write(tokenizer);
+  if (auto tokenizer = tokenizer_of(source.folder))
+    out.meta.config["tokenizer"] = config::write(*tokenizer);
   out.files = files_beside(source.folder);
   if (json::Value ids = said_of_tokens(source.folder); !ids.members().empty())
     out.meta.extra["hugging_face"] = json::Value::object({{"token_ids", std::move(ids)}});

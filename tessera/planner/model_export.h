@@ -22,6 +22,9 @@ namespace tessera::planner {
 /// Tensor -> finite numbers of it that became infinite in a narrower type.
 using Overflows = std::map<std::string, std::int64_t>;
 
+/// What of a tokenizer's files and generation_config.json lies beside weights: name and content.
+std::vector<std::pair<std::string, std::string>> files_beside(const std::filesystem::path& folder);
+
 struct ModelExport {
   std::vector<checkpoint::StreamedTensor> tensors;
   /// config.json and what else lies beside the weights: name and content.

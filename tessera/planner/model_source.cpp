@@ -81,10 +81,8 @@ ModelSource open_checkpoint(const fs::path& folder) {
                        opened.meta().config.find("tokenizer") != nullptr;
   if (out.says_tokenizer) read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);
   // A converted checkpoint brings its tokenizer along; what it was made of may be gone.
-  if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) {
-    out.tokenizer.vocab = (folder / "vocab.json").string();
-    out.tokenizer.merges = (folder / "merges.txt").string();
-  }
+  const auto brought = data::find_bpe(folder);
+  if (brought && out.tokenizer.type == "gpt2") out.tokenizer = *brought;
   out.model.from.reset();
   out.bf16 = is_on(opened.meta().config, "bf16");
   return out;

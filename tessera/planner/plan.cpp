@@ -345,17 +345,13 @@ class Planner {
     if (plan_.config.model.from && !source_) return;
     const bool own = source_ && !origins_.given("tokenizer");
     if (own && !source_->hugging_face) plan_.config.tokenizer = source_->tokenizer;
-    if (own && source_->hugging_face) name_files(plan_.config.tokenizer, source_->folder);
+    // The resolved configuration names the files of a folder's own tokenizer, so that it stands
+    // without the folder's rules.
+    if (own && source_->hugging_face)
+      plan_.config.tokenizer =
+          data::tokenizer_options_of(std::filesystem::absolute(source_->folder));
     plan_.tokenizer =
         own ? source_tokenizer(*source_) : data::make_tokenizer(plan_.config.tokenizer);
-  }
-
-  // The resolved configuration names the files of a folder's own tokenizer, so that it stands
-  // without the folder's rules.
-  static void name_files(data::TokenizerOptions& options, const std::filesystem::path& folder) {
-    const auto vocab = folder / "vocab.json", merges = folder / "merges.txt";
-    if (!std::filesystem::exists(vocab) || !std::filesystem::exists(merges)) return;
-    options = {.type = "gpt2", .vocab = vocab.string(), .merges = merges.string()};
   }
 
   // The program's own model, as far as it can be described.

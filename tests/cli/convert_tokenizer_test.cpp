@@ -15,6 +15,8 @@
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/planner/model_export.h"
+#include "tessera/planner/model_source.h"
 
 namespace tessera::cli {
 namespace {
@@ -131,6 +133,54 @@ TEST_F(ConvertedGpt2, HasATokenizerJsonOfTheSameVocabularyAndMerges) {
   fs::remove(path("hf/vocab.json"));
   fs::remove(path("hf/merges.txt"));
   expect_golden_ids(*data::tokenizer_from_folder(path("hf")));
+}
+
+/// A folder as newer programs write it: without vocab.json and merges.txt.
+class ConvertedTokenizerJson : public ConvertedGpt2 {
+ protected:
+  ConvertedTokenizerJson() {
+    EXPECT_EQ(convert({run_folder(), path("hf")}).code, 0);
+    fs::remove(path("hf/vocab.json"));
+    fs::remove(path("hf/merges.txt"));
+  }
+};
+
+TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfTheCheckpoint) {
+  const Outcome there = convert({path("hf"), path("ours"), "--to", "tessera"});
+  fs::remove_all(path("hf"));
+
+  ASSERT_EQ(there.code, 0) << there.err;
+  expect_golden_ids(*planner::source_tokenizer(planner::open_model_source(path("ours"))));
+}
+
+TEST_F(ConvertedTokenizerJson, GoesAlongWhenTheCheckpointIsMerged) {
+  ASSERT_EQ(convert({path("hf"), path("ours"), "--to", "tessera"}).code, 0);
+  const auto beside = planner::files_beside(path("hf"));
+
+  ASSERT_EQ(run_program({"checkpoint", "merge", path("ours"), path("one")}).code, 0);
+  fs::remove_all(path("hf"));
+  fs::remove_all(path("ours"));
+
+  EXPECT_FALSE(beside.empty());
+  EXPECT_EQ(planner::files_beside(path("one")), beside);
+  expect_golden_ids(*planner::source_tokenizer(planner::open_model_source(path("one"))));
+}
+
+TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfARunThatGoesOnFromIt) {
+  files::write_atomic(path("text.txt"), std::string(4000, 'x'));
+  files::write_atomic(path("c.json"),
+                      R"({"model": {"from": ")" + path("hf") + R"("}, "data": {"train": ")" +
+                          path("text.txt") + R"(", "sequence_length": 8},
+                          "train_batch_size": 2, "trainer": {"max_steps": 1}, "run": {"dir": ")" +
+                          path("tuned") + R"("}})");
+  const Outcome trained = run_program({"train", path("c.json")});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+
+  expect_golden_ids(*planner::source_tokenizer(planner::open_model_source(path("tuned"))));
+  const Outcome back = convert({path("tuned"), path("again")});
+  ASSERT_EQ(back.code, 0) << back.err;
+  EXPECT_FALSE(fs::exists(path("again/vocab.json")));
+  expect_golden_ids(*data::tokenizer_from_folder(path("again")));
 }
 
 TEST_F(ConvertedGpt2, GoesThroughOursAndBackAsItIs) {

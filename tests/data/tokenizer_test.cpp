@@ -197,6 +197,25 @@ TEST(TokenizerFromFolder, ReadsTokenizerJsonToTheSameTokenizer) {
   EXPECT_EQ(ids_of(*b, "ababab<|endoftext|>"), (Ids{257, 256, 258}));
 }
 
+TEST(TokenizerFromFolder, HasOptionsThatNameItsFiles) {
+  const Folder pair, single, bytes;
+  SmallVocabulary().write(pair);
+  single.write("tokenizer.json", SmallVocabulary().as_tokenizer_json().dump());
+  bytes.write("tokenizer.json", byte_tokenizer_json());
+
+  const TokenizerOptions of_pair = tokenizer_options_of(pair.path()),
+                         of_single = tokenizer_options_of(single.path());
+
+  EXPECT_EQ(of_pair.merges, (pair.path() / "merges.txt").string());
+  EXPECT_EQ(of_single.vocab, (single.path() / "tokenizer.json").string());
+  EXPECT_EQ(of_single.merges, "");
+  for (const TokenizerOptions& options : {of_pair, of_single}) {
+    EXPECT_EQ(options.type, "gpt2");
+    EXPECT_EQ(ids_of(*make_tokenizer(options), "ababab"), (Ids{257, 256}));
+  }
+  EXPECT_EQ(tokenizer_options_of(bytes.path()).type, "byte");
+}
+
 TEST(TokenizerFromFolder, RefusesPartsThatItWouldReadWrongly) {
   const std::vector<std::pair<std::string, json>> parts = {
       {"/normalizer", {{"type", "NFC"}}},
