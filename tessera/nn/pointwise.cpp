@@ -190,7 +190,9 @@ at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key) {
 }
 
 at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const ops::DropoutKey& key) {
-  return key.active() ? AddDropoutNode::apply(x, branch, key) : x + branch;
+  if (key.active()) return AddDropoutNode::apply(x, branch, key);
+  ops::check_residual(x, branch);
+  return x + branch;
 }
 
 std::vector<at::Tensor> split_heads(const at::Tensor& x_BTO,

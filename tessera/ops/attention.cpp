@@ -49,11 +49,22 @@ void check(const at::Tensor& q,
       Shape,
       "attention mask of " + cpu::shape(args.mask_BS) + " for keys " + cpu::shape(k),
       "expected [batch, keys]");
+  TESSERA_REQUIRE(k.size(2) > 0 || q.size(2) == 0,
+                  Shape,
+                  "attention of q " + cpu::shape(q) + " to no keys",
+                  "give it at least one");
+  TESSERA_REQUIRE(
+      args.query_offset >= 0 && args.scale >= 0.0,
+      Config,
+      fmt::format("attention with query_offset {} and scale {}", args.query_offset, args.scale),
+      "neither may be negative");
+  if (args.dropout.active()) check_dropout(q, args.dropout);
 }
 
-/// The channels of a head side by side, as the kernels want them.
+/// The channels of a head side by side and its rows apart, as the kernels want them.
 at::Tensor in_rows(const at::Tensor& x) {
-  return x.stride(-1) == 1 ? x : x.contiguous();
+  const bool apart = x.size(2) <= 1 || x.stride(2) >= x.size(3);
+  return x.stride(3) == 1 && apart ? x : x.contiguous();
 }
 
 /// The arguments as the kernels want them.
@@ -69,6 +80,14 @@ class Blocks {
     if (!key_.active()) return;
     key_.parts.clear();  // those of the tokens between layers
     rows_.emplace(key_, window_of(args, q.size(2), k.size(2)));
+    TESSERA_REQUIRE(rows_->rows() == q.size(2) && rows_->columns() == k.size(2),
+                    Shape,
+                    fmt::format("attention of q {} and k {} whose place has {} queries and {} keys",
+                                cpu::shape(q),
+                                cpu::shape(k),
+                                rows_->rows(),
+                                rows_->columns()),
+                    "give the place of these very tokens");
     how_.dropout = &*rows_;
   }
   Blocks(const Blocks&) = delete;

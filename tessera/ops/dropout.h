@@ -26,9 +26,15 @@ struct DropoutKey {
   std::int64_t column = 0, columns = 1;
   [[nodiscard]] bool active() const { return p > 0.0; }
 };
+/// Error{Shape} unless `key` has one sample for each x[b], Error{Config} for p above 1.
+void check_dropout(const at::Tensor& x, const DropoutKey& key);
+
 /// mask * x / (1 - p), x of [B, ...]; element e of sample s uses word e % 4 of Philox(key)(e / 4,
 /// s). The same call on the gradient is the backward. Works on meta.
 at::Tensor dropout(const at::Tensor& x, const DropoutKey& key);
+
+/// Error{Shape} unless shapes and dtypes are equal.
+void check_residual(const at::Tensor& x, const at::Tensor& branch);
 
 /// x + dropout(branch), of equal shapes and dtype, in one pass and rounded once: what a residual
 /// stream takes up. Its backward is the gradient itself and dropout() of it. Works on meta.
@@ -39,14 +45,11 @@ struct Run {
   std::int64_t begin = 0, end = 0;
   bool operator==(const Run&) const = default;
 };
-/// What a tensor [B, M, R, C] holds of each sample's matrices.
+/// What a tensor [B, M, R, C] holds of each sample's matrices. Kernels that make it piece by piece
+/// draw its part of dropout() of the whole (cpu/dropout_rows.h).
 struct DropoutWindow {
   std::int64_t first_matrix = 0;       ///< of M
   std::int64_t rows = 0, columns = 0;  ///< of a whole matrix
   std::vector<Run> row_runs, column_runs;
 };
-/// The window's part of dropout() of the whole [B, all matrices, rows, columns]. `key` is that of
-/// the whole, its `parts` are empty. Works on meta.
-at::Tensor dropout(const at::Tensor& x_BMRC, const DropoutKey& key, const DropoutWindow& window);
-
 }  // namespace tessera::ops

@@ -29,7 +29,7 @@ struct Bad {
 };
 
 // What code that is read for the first time (10 MB where the program was not in the kernel's cache)
-// and the reader's own tables take; what the files claim is gigabytes.
+// and the reader's own tables take; the largest claims are of 100 MB to exabytes.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
 #else

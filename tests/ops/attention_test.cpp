@@ -144,9 +144,9 @@ Reference reference(const Problem& p) {
   return out;
 }
 
-void expect_agreement(const Problem& p) {
+void expect_agreement(const Problem& p, double least_bound = 0.0) {
   const Reference expected = reference(p);
-  const double bound = tolerance(p.q.scalar_type());
+  const double bound = std::max(tolerance(p.q.scalar_type()), least_bound);
 
   const AttentionOut out = attention(p.q, p.k, p.v, p.args);
   const AttentionGrads grads = attention_backward(p.dy, p.q, p.k, p.v, out, p.args);
@@ -209,8 +209,8 @@ TEST_P(AttentionDtypes, OneQueryBehindALongCacheAgreesWithFloat64) {
 }
 
 TEST_P(AttentionDtypes, MoreTokensThanABlockHoldsAgreeWithFloat64) {
-  // Blocks are of 128 queries and 512 keys: whole ones, cut ones, and queries that see no key of a
-  // block.
+  // Blocks are of 64 queries (of 128 in tiles) and 512 keys: whole ones, cut ones, and queries that
+  // see no key of a block.
   expect_agreement(problem(1, 2, 300, 300, 8, GetParam()));
   for (const auto& [T, S, offset] : {std::array<std::int64_t, 3>{200, 700, 500}, {600, 600, 0}}) {
     SCOPED_TRACE(T);
@@ -232,14 +232,26 @@ TEST_P(AttentionDtypes, HeadsOfAnyWidthAgreeWithFloat64) {
 }
 
 TEST_P(AttentionDtypes, GiveTheSameBitsOnAnyNumberOfThreads) {
-  const Problem p = problem(2, 3, 150, 150, 16, GetParam());
-  const auto all = with_threads([&] {
-    const AttentionOut out = attention(p.q, p.k, p.v, p.args);
-    const AttentionGrads d = attention_backward(p.dy, p.q, p.k, p.v, out, p.args);
-    return at::cat({out.y_BHTK, d.dq_BHTK, d.dk_BGSK, d.dv_BGSK});
-  });
-  for (const at::Tensor& one : all)
-    EXPECT_TRUE(same_bits(all[0], one));
+  Problem masked = problem(2, 3, 150, 150, 16, GetParam());
+  masked.args.mask_BS = at::ones({2, 150});
+  masked.args.mask_BS[1].slice(0, 100).zero_();
+  masked.args.dropout = {.p = 0.3, .key = 99, .sample_ids = {4, 9}};
+  // The last ones have one piece of work, forward and backward, and backward alone.
+  for (const Problem& p : {problem(2, 3, 150, 150, 16, GetParam()),
+                           masked,
+                           problem(1, 1, 60, 60, 64, GetParam()),
+                           grouped(problem(1, 4, 600, 600, 64, GetParam()), 1)}) {
+    const auto all = with_threads([&] {
+      const AttentionOut out = attention(p.q, p.k, p.v, p.args);
+      const AttentionGrads d = attention_backward(p.dy, p.q, p.k, p.v, out, p.args);
+      return at::cat({out.y_BHTK.reshape({-1}),
+                      d.dq_BHTK.reshape({-1}),
+                      d.dk_BGSK.reshape({-1}),
+                      d.dv_BGSK.reshape({-1})});
+    });
+    for (const at::Tensor& one : all)
+      EXPECT_TRUE(same_bits(all[0], one)) << p.q.sizes();
+  }
 }
 
 TEST_P(AttentionDtypes, PaddingAndDropoutAgreeWithFloat64) {
@@ -250,6 +262,15 @@ TEST_P(AttentionDtypes, PaddingAndDropoutAgreeWithFloat64) {
 
   p.args.dropout = {.p = 0.3, .key = 99, .sample_ids = {4, 9}};
   expect_agreement(p);
+}
+
+TEST_P(AttentionDtypes, ASampleOfPaddingAloneAgreesWithFloat64) {
+  Problem p = problem(2, 2, 20, 20, 8, GetParam());
+  p.args.mask_BS = at::ones({2, 20});
+  p.args.mask_BS[1].zero_();
+
+  // Its scores are near -10000, where fp32 has steps of 1/1024.
+  expect_agreement(p, 0x1p-10);
 }
 
 TEST_P(AttentionDtypes, PaddingAndDropoutOfManyBlocksAgreeWithFloat64) {
@@ -388,6 +409,38 @@ TEST(Attention, RefusesShapesThatDoNotFit) {
   AttentionArgs masked;
   masked.mask_BS = at::ones({1, 5});
   EXPECT_THROW(attention(p.q, p.k, p.v, masked), Error);
+  EXPECT_THROW(attention(p.q, p.k.slice(2, 0, 0), p.v.slice(2, 0, 0), {}), Error);
+  AttentionArgs before, inverted;
+  before.query_offset = -1;
+  inverted.scale = -1.0;
+  EXPECT_THROW(attention(p.q, p.k, p.v, before), Error);
+  EXPECT_THROW(attention(p.q, p.k, p.v, inverted), Error);
+}
+
+TEST(Attention, RefusesDropoutThatDoesNotFit) {
+  const Problem p = problem(2, 2, 4, 4, 8, at::kFloat);
+  const auto with = [&](double probability, std::vector<std::int64_t> samples) {
+    AttentionArgs args;
+    args.dropout = {.p = probability, .key = 1, .sample_ids = std::move(samples)};
+    return args;
+  };
+  EXPECT_THROW(attention(p.q, p.k, p.v, with(0.1, {5})), Error);
+  EXPECT_THROW(attention(p.q, p.k, p.v, with(0.1, {5, 6, 7})), Error);
+  EXPECT_THROW(attention(p.q, p.k, p.v, with(1.5, {5, 6})), Error);
+  // The place of other tokens than these.
+  for (const std::int64_t keys : {3, 5}) {
+    AttentionArgs args = with(0.1, {5, 6});
+    args.place = {.tokens = 8, .queries = {{0, 4}}, .keys = {{0, keys}}};
+    EXPECT_THROW(attention(p.q, p.k, p.v, args), Error);
+  }
+}
+
+TEST(Attention, TakesRowsThatAreOneAndTheSame) {
+  Problem p = problem(1, 2, 70, 70, 8, at::kFloat);
+  p.q = p.q.slice(2, 0, 1).expand({1, 2, 70, 8});
+  p.dy = p.dy.slice(2, 0, 1).expand({1, 2, 70, 8});
+
+  expect_agreement(p);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that an operation runs on some CPUs alone, with every body that this one has, against
-// float64: where attention is made by libtorch, nothing else calls them.
+// Kernels with every body that this CPU has against float64: operations run the best one alone.
 #include "ops/bodies.h"
 
 #include "ops/support.h"

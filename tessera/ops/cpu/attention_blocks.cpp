@@ -314,6 +314,7 @@ void attention_blocks(const at::Tensor& q_BHTK,
   const Scratch scratch(Forward::floats(p), q_BHTK);
   const std::int64_t blocks = p.query_blocks();
   parallel(p.heads * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    const GemmsOnThisThread alone;  // a lone block runs outside of a parallel region
     for (std::int64_t unit = begin; unit < end; ++unit)
       forward.run(unit / blocks, unit % blocks, scratch.mine());
   });
@@ -347,6 +348,7 @@ void attention_blocks_backward(const at::Tensor& dy_BHTK,
                            .log_sum = log_sum_BHT.data_ptr<float>()});
   const Scratch scratch(Backward::floats(p), q_BHTK);
   parallel(p.heads / p.group, 1, [&](std::int64_t begin, std::int64_t end) {
+    const GemmsOnThisThread alone;
     for (std::int64_t shared = begin; shared < end; ++shared)
       backward.run(shared, scratch.mine());
   });

@@ -39,7 +39,8 @@ class DropoutRows {
     std::int64_t sample, matrix, row, column;
   };
   DropoutRows(const DropoutKey& key, const DropoutWindow& window);
-  /// The same draw as dropout(x, key, window) makes for `count` columns of a row.
+  /// What dropout() of all matrices with all their rows and columns makes of `count` columns of a
+  /// row. `key` is that of the whole, its `parts` are empty.
   void draw(Float type, const void* from, void* to, std::int64_t count, const Place& place) const;
   [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(row_numbers_.size()); }
   [[nodiscard]] std::int64_t columns() const { return columns_; }

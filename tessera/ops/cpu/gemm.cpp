@@ -23,6 +23,8 @@ using MklGemm = void(int layout,
 extern "C" {
 __attribute__((weak)) MklGemm cblas_gemm_bf16bf16f32;
 __attribute__((weak)) MklGemm cblas_gemm_f16f16f32;
+// Of the calling thread; 0: as for all. Returns what it was.
+__attribute__((weak)) int MKL_Set_Num_Threads_Local(int threads);
 // BLAS's own: matrices in columns.
 __attribute__((weak)) void sgemm_(const char* transpose_a,
                                   const char* transpose_b,
@@ -100,6 +102,13 @@ void gemm_to_fp32(at::ScalarType dtype, const Gemm& gemm) {
       gemm.accumulate ? 1.0F : 0.0F,
       gemm.c,
       static_cast<int>(gemm.c_stride));
+}
+
+GemmsOnThisThread::GemmsOnThisThread()
+    : before_(MKL_Set_Num_Threads_Local == nullptr ? 0 : MKL_Set_Num_Threads_Local(1)) {}
+
+GemmsOnThisThread::~GemmsOnThisThread() {
+  if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(before_);
 }
 
 void gemm_by_aten(const Gemm& gemm) {

@@ -33,6 +33,19 @@ bool has_gemm_to_fp32(at::ScalarType dtype);
 /// On one thread inside of a parallel region. Requires has_gemm_to_fp32(dtype).
 void gemm_to_fp32(at::ScalarType dtype, const Gemm& gemm);
 
+/// While it lives, products of this thread are made on it alone, so that their bits are those of a
+/// parallel region.
+class GemmsOnThisThread {
+ public:
+  GemmsOnThisThread();
+  ~GemmsOnThisThread();
+  GemmsOnThisThread(const GemmsOnThisThread&) = delete;
+  GemmsOnThisThread& operator=(const GemmsOnThisThread&) = delete;
+
+ private:
+  int before_;
+};
+
 /// The same of fp32 by ATen, where libtorch shows no BLAS.
 void gemm_by_aten(const Gemm& gemm);
 
