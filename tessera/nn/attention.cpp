@@ -59,7 +59,7 @@ at::Tensor attend_here(const at::Tensor& q,
                        const at::Tensor& v,
                        const ops::AttentionArgs& args,
                        StepContext& /*context*/) {
-  return AttentionNode::apply(q, k, v, args);
+  return detail::apply<AttentionNode>(q, k, v, args);
 }
 
 at::Tensor in_region(Attend attend,

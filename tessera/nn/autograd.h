@@ -16,6 +16,15 @@ namespace tessera::nn::detail {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+/// What N::apply(arguments...) gives. Where nobody asks for gradients it is N::forward() alone:
+/// libtorch makes and drops a node there too, which takes longer than the work on one token.
+template <class N, class... Arguments>
+auto apply(Arguments&&... arguments) {
+  if (at::GradMode::is_enabled()) return N::apply(std::forward<Arguments>(arguments)...);
+  AutogradContext unused;
+  return N::forward(&unused, std::forward<Arguments>(arguments)...);
+}
+
 /// Any value in a node's saved data.
 template <class T>
 struct Kept : torch::CustomClassHolder {

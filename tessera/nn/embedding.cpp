@@ -94,14 +94,15 @@ at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& 
   if (context.on_grid()) return grid::embedding(ids_BT, table, context);
   if (one_d::cut_of(table.info()) != one_d::Cut::None) {
     return one_d::leave(
-        RowsNode::apply(ids_BT, table.tensor(), RowsNode::Use{&table, &context, {}}), context);
+        detail::apply<RowsNode>(ids_BT, table.tensor(), RowsNode::Use{&table, &context, {}}),
+        context);
   }
   // A table that every rank has: for its own tokens.
   if (context.cuts_tokens()) {
-    return EmbeddingNode::apply(
+    return detail::apply<EmbeddingNode>(
         one_d::own_tokens(ids_BT, context), table.tensor(), EmbeddingNode::Use{&table, &context});
   }
-  return EmbeddingNode::apply(ids_BT, table.tensor(), EmbeddingNode::Use{&table, &context});
+  return detail::apply<EmbeddingNode>(ids_BT, table.tensor(), EmbeddingNode::Use{&table, &context});
 }
 
 }  // namespace tessera::nn

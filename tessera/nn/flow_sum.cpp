@@ -38,7 +38,7 @@ struct FlowSumNode : torch::autograd::Function<FlowSumNode> {
 }  // namespace
 
 at::Tensor flow_sum(const at::Tensor& x, StepContext& context) {
-  return FlowSumNode::apply(x, &context);
+  return detail::apply<FlowSumNode>(x, &context);
 }
 
 }  // namespace tessera::nn

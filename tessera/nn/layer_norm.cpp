@@ -92,7 +92,7 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       double eps,
                       StepContext& context) {
   if (context.on_grid()) return grid::layer_norm(x_BTC, weight, bias, eps, context);
-  return LayerNormNode::apply(
+  return detail::apply<LayerNormNode>(
       x_BTC, weight.tensor(), bias.tensor(), LayerNormNode::Use{&weight, &bias, &context, eps});
 }
 

@@ -98,11 +98,11 @@ at::Tensor local_linear(const at::Tensor& x,
                         std::optional<at::ScalarType> out_dtype,
                         StepContext& context,
                         Again again = {}) {
-  return LinearNode::apply(x,
-                           weight.tensor(),
-                           bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
-                           out_dtype,
-                           LinearNode::Use{&weight, bias, &context, std::move(again)});
+  return detail::apply<LinearNode>(x,
+                                   weight.tensor(),
+                                   bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
+                                   out_dtype,
+                                   LinearNode::Use{&weight, bias, &context, std::move(again)});
 }
 
 }  // namespace

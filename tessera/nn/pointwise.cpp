@@ -174,23 +174,23 @@ detail::Again detail::activation_again(const at::Tensor& x) {
 }
 
 at::Tensor activate(const at::Tensor& x, ops::Activation activation) {
-  return ActivateNode::apply(x, activation);
+  return detail::apply<ActivateNode>(x, activation);
 }
 
 at::Tensor gated(const at::Tensor& x, ops::Activation activation) {
-  return GatedNode::apply(x, activation);
+  return detail::apply<GatedNode>(x, activation);
 }
 
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table) {
-  return RotaryNode::apply(x_BHTK, table);
+  return detail::apply<RotaryNode>(x_BHTK, table);
 }
 
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key) {
-  return key.active() ? DropoutNode::apply(x, key) : x;
+  return key.active() ? detail::apply<DropoutNode>(x, key) : x;
 }
 
 at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const ops::DropoutKey& key) {
-  if (key.active()) return AddDropoutNode::apply(x, branch, key);
+  if (key.active()) return detail::apply<AddDropoutNode>(x, branch, key);
   ops::check_residual(x, branch);
   return x + branch;
 }
@@ -198,7 +198,7 @@ at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const ops:
 std::vector<at::Tensor> split_heads(const at::Tensor& x_BTO,
                                     std::int64_t parts,
                                     std::int64_t num_heads) {
-  return SplitHeadsNode::apply(x_BTO, parts, num_heads);
+  return detail::apply<SplitHeadsNode>(x_BTO, parts, num_heads);
 }
 
 HeadRange heads_of(const Param& weight) {
@@ -215,7 +215,7 @@ Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight) {
   }
   const mesh::Box box = info.held();
   const SplitGroupsNode::Groups groups{box.end.front() - box.begin.front(), info.shape.at(1) - 2};
-  variable_list qkv = SplitGroupsNode::apply(x_BTO, groups);
+  variable_list qkv = detail::apply<SplitGroupsNode>(x_BTO, groups);
   return {
       std::move(qkv[0]), std::move(qkv[1]), std::move(qkv[2]), box.begin.front() * groups.queries};
 }

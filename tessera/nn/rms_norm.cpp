@@ -71,7 +71,8 @@ at::Tensor rms_norm(const at::Tensor& x_BTC,
                     double eps,
                     StepContext& context) {
   if (context.on_grid()) return grid::rms_norm(x_BTC, weight, eps, context);
-  return RmsNormNode::apply(x_BTC, weight.tensor(), RmsNormNode::Use{&weight, &context, eps});
+  return detail::apply<RmsNormNode>(
+      x_BTC, weight.tensor(), RmsNormNode::Use{&weight, &context, eps});
 }
 
 detail::Again detail::rms_norm_again(const at::Tensor& x) {

@@ -75,7 +75,7 @@ at::Tensor StepContext::region(std::string_view /*name*/,
                                const RegionFn& fn,
                                const std::vector<at::Tensor>& inputs) {
   if (!recompute_regions_ || !training() || !at::GradMode::is_enabled()) return fn(inputs);
-  return RegionNode::apply(at::TensorList(inputs), fn);
+  return detail::apply<RegionNode>(at::TensorList(inputs), fn);
 }
 
 void StepContext::run_deferred() {

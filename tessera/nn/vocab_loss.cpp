@@ -93,11 +93,12 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
   if (context.on_grid())
     return grid::vocab_loss(x_BTC, weight_VC, labels_BT, label_smoothing, context);
   const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
-  const variable_list out = VocabLossNode::apply(cut ? one_d::enter(x_BTC, context) : x_BTC,
-                                                 weight_VC.tensor(),
-                                                 labels_BT,
-                                                 label_smoothing,
-                                                 VocabLossNode::Use{&weight_VC, &context, {}});
+  const variable_list out =
+      detail::apply<VocabLossNode>(cut ? one_d::enter(x_BTC, context) : x_BTC,
+                                   weight_VC.tensor(),
+                                   labels_BT,
+                                   label_smoothing,
+                                   VocabLossNode::Use{&weight_VC, &context, {}});
   return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
 }
 

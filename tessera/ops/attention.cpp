@@ -171,7 +171,7 @@ AttentionOut one_query(const at::Tensor& q_BHTK,
               .log_sum = log_sum.data_ptr<float>() + head});
     }
   });
-  return {y.to(q_BHTK.scalar_type()), log_sum};
+  return {cpu::rounded(y, q_BHTK.scalar_type()), log_sum};
 }
 
 AttentionGrads blocks_backward(const at::Tensor& dy,

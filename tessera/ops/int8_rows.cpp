@@ -81,11 +81,8 @@ at::Tensor linear_int8(const at::Tensor& x_NI,
   });
   if (!cpu::few_rows_fit(x_NI, matrix.rows_OI))
     return ops::linear(x_NI, from_int8(matrix, x_NI.scalar_type()), bias_O, out_dtype);
-  std::vector<std::int64_t> sizes = x_NI.sizes().vec();
-  sizes.back() = O;
-  return cpu::few_rows_linear(x_NI.reshape({-1, I}), matrix.rows_OI, matrix.scales_O, bias_O)
-      .to(out_dtype.value_or(x_NI.scalar_type()))
-      .view(sizes);
+  return cpu::few_rows_linear(
+      x_NI, matrix.rows_OI, matrix.scales_O, bias_O, out_dtype.value_or(x_NI.scalar_type()));
 }
 
 at::Tensor embedding_int8(const Int8Rows& table, const at::Tensor& ids_N, at::ScalarType dtype) {

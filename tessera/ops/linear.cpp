@@ -125,9 +125,8 @@ at::Tensor linear(const at::Tensor& x_NI,
     const auto width = static_cast<double>(c10::elementSize(out));
     return work_of(N, I, O, x_NI, weight_OI, static_cast<double>(N * O) * width);
   });
-  if (cpu::few_rows_fit(x_NI, weight_OI)) {
-    return cpu::few_rows_linear(rows_of(x_NI), weight_OI, {}, bias_O).to(out).view(sizes);
-  }
+  if (cpu::few_rows_fit(x_NI, weight_OI))
+    return cpu::few_rows_linear(x_NI, weight_OI, {}, bias_O, out);
   const Way how = way(in, out);
   if (how == Way::Aten) {
     const at::Tensor bias = bias_O.defined() ? bias_O.to(in) : at::Tensor();

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -447,6 +448,7 @@ void Executor::infer_nothing() {
 
 nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
   const at::AutoGradMode grad(false);
+  const at::AutoDispatchBelowADInplaceOrView views_without_history;
   context.batch = &batch;
   context.tensor = model_.tensor_parallel();
   context.context_parallel = model_.context_parallel();

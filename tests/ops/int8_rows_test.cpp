@@ -34,10 +34,14 @@ TEST_P(FewRows, AgreeWithFloat64) {
       const at::Tensor bias = random({O}, 3, dtype()), scales = random({O}, 4);
       const at::Tensor sums = at::mm(wide(x), wide(weight).t());
 
-      expect_close(cpu::few_rows_linear(x, weight, {}, {}), doubles(sums), kFloatSums);
-      expect_close(cpu::few_rows_linear(x, weight, scales, bias),
+      expect_close(cpu::few_rows_linear(x, weight, {}, {}, at::kFloat), doubles(sums), kFloatSums);
+      expect_close(cpu::few_rows_linear(x, weight, scales, bias, at::kFloat),
                    doubles(sums * wide(scales) + wide(bias)),
                    kFloatSums);
+      for (const at::ScalarType out : {at::kBFloat16, at::kHalf}) {
+        EXPECT_TRUE(same_bits(cpu::few_rows_linear(x, weight, {}, bias, out),
+                              cpu::few_rows_linear(x, weight, {}, bias, at::kFloat).to(out)));
+      }
     }
   }
 }
@@ -45,12 +49,13 @@ TEST_P(FewRows, AgreeWithFloat64) {
 TEST_P(FewRows, HaveTheSameBitsAloneAndTogetherAndForAnyNumberOfThreads) {
   const at::Tensor x = random({N(), 133}, 1, dtype()), weight = random({1031, 133}, 2, dtype());
 
-  const auto results = with_threads([&] { return cpu::few_rows_linear(x, weight, {}, {}); });
+  const auto results =
+      with_threads([&] { return cpu::few_rows_linear(x, weight, {}, {}, at::kFloat); });
 
   EXPECT_TRUE(same_bits(results[0], results[1]));
   EXPECT_TRUE(same_bits(results[0], results[2]));
   for (std::int64_t row = 0; row < N(); ++row) {
-    const at::Tensor alone = cpu::few_rows_linear(x.narrow(0, row, 1), weight, {}, {});
+    const at::Tensor alone = cpu::few_rows_linear(x.narrow(0, row, 1), weight, {}, {}, at::kFloat);
     EXPECT_TRUE(same_bits(alone, results[0].narrow(0, row, 1)));
   }
 }

@@ -276,7 +276,7 @@ at::Tensor ring_attention(const at::Tensor& q_BHTK,
                           const at::Tensor& v_BGTK,
                           const ops::AttentionArgs& args,
                           StepContext& context) {
-  return RingNode::apply(q_BHTK, k_BGTK, v_BGTK, RingNode::Use{args, &context});
+  return detail::apply<RingNode>(q_BHTK, k_BGTK, v_BGTK, RingNode::Use{args, &context});
 }
 
 }  // namespace tessera::nn

@@ -74,11 +74,11 @@ struct ToTokensNode : torch::autograd::Function<ToTokensNode> {
 }  // namespace
 
 at::Tensor tokens_to_heads(const at::Tensor& x_NHTK, StepContext& context) {
-  return ToHeadsNode::apply(x_NHTK, &context);
+  return detail::apply<ToHeadsNode>(x_NHTK, &context);
 }
 
 at::Tensor heads_to_tokens(const at::Tensor& x_NHTK, StepContext& context) {
-  return ToTokensNode::apply(x_NHTK, &context);
+  return detail::apply<ToTokensNode>(x_NHTK, &context);
 }
 
 }  // namespace tessera::nn

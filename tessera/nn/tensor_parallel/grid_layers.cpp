@@ -351,11 +351,11 @@ at::Tensor linear(const at::Tensor& x,
                   const Param* bias,
                   std::optional<at::ScalarType> out,
                   StepContext& context) {
-  return LinearNode::apply(x,
-                           weight.tensor(),
-                           bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
-                           out,
-                           LinearNode::Use{&weight, bias, &context});
+  return detail::apply<LinearNode>(x,
+                                   weight.tensor(),
+                                   bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
+                                   out,
+                                   LinearNode::Use{&weight, bias, &context});
 }
 
 at::Tensor layer_norm(const at::Tensor& x_BTC,
@@ -363,7 +363,7 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       const Param& bias,
                       double eps,
                       StepContext& context) {
-  return LayerNormNode::apply(
+  return detail::apply<LayerNormNode>(
       x_BTC, weight.tensor(), bias.tensor(), eps, LayerNormNode::Use{&weight, &bias, &context});
 }
 
@@ -371,17 +371,19 @@ at::Tensor rms_norm(const at::Tensor& x_BTC,
                     const Param& weight,
                     double eps,
                     StepContext& context) {
-  return RmsNormNode::apply(x_BTC, weight.tensor(), eps, RmsNormNode::Use{&weight, &context});
+  return detail::apply<RmsNormNode>(
+      x_BTC, weight.tensor(), eps, RmsNormNode::Use{&weight, &context});
 }
 
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context) {
-  return TableNode::apply(
+  return detail::apply<TableNode>(
       ids_BT, table.tensor(), TableNode::Use{&table, &context, {}, ids_BT.size(0)});
 }
 
 at::Tensor all_logits(const at::Tensor& x, const Param& weight_VC, StepContext& context) {
   TESSERA_ASSERT(context.batch != nullptr);
-  return AllLogitsNode::apply(x, AllLogitsNode::Use{&weight_VC, &context, context.batch->size()});
+  return detail::apply<AllLogitsNode>(
+      x, AllLogitsNode::Use{&weight_VC, &context, context.batch->size()});
 }
 
 }  // namespace tessera::nn::grid

@@ -116,11 +116,12 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
                      StepContext& context) {
-  const variable_list out = VocabLossNode::apply(x_BTC,
-                                                 weight_VC.tensor(),
-                                                 labels_BT,
-                                                 label_smoothing,
-                                                 VocabLossNode::Use{&weight_VC, &context, {}});
+  const variable_list out =
+      detail::apply<VocabLossNode>(x_BTC,
+                                   weight_VC.tensor(),
+                                   labels_BT,
+                                   label_smoothing,
+                                   VocabLossNode::Use{&weight_VC, &context, {}});
   return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
 }
 

@@ -161,16 +161,16 @@ Cut cut_of(const ParamInfo& weight) {
 
 at::Tensor enter(const at::Tensor& x_BTC, StepContext& context) {
   TESSERA_ASSERT(context.tensor != nullptr);
-  return EnterNode::apply(x_BTC, &context);
+  return detail::apply<EnterNode>(x_BTC, &context);
 }
 
 at::Tensor leave(const at::Tensor& partial_BTC, StepContext& context) {
   TESSERA_ASSERT(context.tensor != nullptr);
-  return LeaveNode::apply(partial_BTC, &context);
+  return detail::apply<LeaveNode>(partial_BTC, &context);
 }
 
 at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context) {
-  return AddBiasNode::apply(y, bias.tensor(), AddBiasNode::Use{&bias, &context});
+  return detail::apply<AddBiasNode>(y, bias.tensor(), AddBiasNode::Use{&bias, &context});
 }
 
 at::Tensor own_tokens(const at::Tensor& ids_BT, StepContext& context) {
@@ -179,7 +179,7 @@ at::Tensor own_tokens(const at::Tensor& ids_BT, StepContext& context) {
 }
 
 at::Tensor gather_vocab(const at::Tensor& x, const Param& weight, StepContext& context) {
-  return GatherVocabNode::apply(x, GatherVocabNode::Use{&weight, &context});
+  return detail::apply<GatherVocabNode>(x, GatherVocabNode::Use{&weight, &context});
 }
 
 at::Tensor all_of(const at::Tensor& mine,

@@ -2,6 +2,7 @@
 #include "tessera/ops/cpu/few_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -20,6 +21,31 @@ bool is_float(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
+/// fp32 copies of what is narrower, in one piece of memory: calls of libtorch's take longer.
+class Room {
+ public:
+  explicit Room(std::int64_t floats)
+      : memory_(floats > 0 ? at::empty({floats}, at::kFloat) : at::Tensor()),
+        next_(floats > 0 ? memory_.data_ptr<float>() : nullptr) {}
+  float* take(std::int64_t floats) { return std::exchange(next_, next_ + floats); }
+  /// A contiguous tensor's elements; nullptr for an undefined one.
+  const float* wide(const at::Tensor& x) {
+    if (!x.defined()) return nullptr;
+    if (x.scalar_type() == at::kFloat) return x.data_ptr<float>();
+    float* const to = take(x.numel());
+    kernels().widen_rows[float_of(x)]({x.data_ptr(), 0}, x.numel(), to, 1);
+    return to;
+  }
+
+ private:
+  at::Tensor memory_;
+  float* next_;
+};
+
+std::int64_t room_of(const at::Tensor& x) {
+  return x.defined() && x.scalar_type() != at::kFloat ? x.numel() : 0;
+}
+
 }  // namespace
 
 bool few_rows_fit(const at::Tensor& x, const at::Tensor& weight_OI) {
@@ -29,35 +55,40 @@ bool few_rows_fit(const at::Tensor& x, const at::Tensor& weight_OI) {
          (is_float(weight_OI.scalar_type()) || weight_OI.scalar_type() == at::kChar);
 }
 
-at::Tensor few_rows_linear(const at::Tensor& x_NI,
+at::Tensor few_rows_linear(const at::Tensor& x,
                            const at::Tensor& weight_OI,
                            const at::Tensor& scales_O,
-                           const at::Tensor& bias_O) {
-  const std::int64_t N = x_NI.size(0), I = x_NI.size(1), O = weight_OI.size(0);
-  TESSERA_REQUIRE(weight_OI.is_contiguous() && weight_OI.size(1) == I &&
-                      (!scales_O.defined() || scales_O.numel() == O) &&
-                      (!bias_O.defined() || bias_O.numel() == O),
-                  Shape,
-                  "the product of " + shape(x_NI) + " and " + shape(weight_OI),
-                  "expected a row-major matrix with one scale and one bias a row");
-  const at::Tensor x = plain_float(x_NI);
-  at::Tensor y = at::empty({N, O}, x.options());
-  const at::Tensor scales = scales_O.defined() ? plain_float(scales_O) : at::Tensor();
-  const at::Tensor bias = bias_O.defined() ? plain_float(bias_O) : at::Tensor();
-  const RowProducts rows{.x = x.data_ptr<float>(),
-                         .vectors = N,
+                           const at::Tensor& bias_O,
+                           at::ScalarType out_dtype) {
+  const std::int64_t I = weight_OI.size(1), O = weight_OI.size(0);
+  TESSERA_REQUIRE(
+      weight_OI.is_contiguous() && x.size(-1) == I &&
+          (!scales_O.defined() || (scales_O.numel() == O && scales_O.is_contiguous())) &&
+          (!bias_O.defined() || (bias_O.numel() == O && bias_O.is_contiguous())),
+      Shape,
+      "the product of " + shape(x) + " and " + shape(weight_OI),
+      "expected a row-major matrix with one scale and one bias a row");
+  const at::Tensor from = x.contiguous();
+  c10::SmallVector<std::int64_t, 4> sizes(x.sizes().begin(), x.sizes().end());
+  sizes.back() = O;
+  at::Tensor y = at::empty(sizes, x.options().dtype(out_dtype));
+  const bool narrow = out_dtype != at::kFloat;
+  Room room(room_of(from) + room_of(scales_O) + room_of(bias_O) + (narrow ? y.numel() : 0));
+  const RowProducts rows{.x = room.wide(from),
+                         .vectors = x.numel() / I,
                          .inputs = I,
                          .outputs = O,
                          .weight = weight_OI.data_ptr(),
-                         .scales = scales.defined() ? scales.data_ptr<float>() : nullptr,
-                         .bias = bias.defined() ? bias.data_ptr<float>() : nullptr,
-                         .y = y.data_ptr<float>()};
+                         .scales = room.wide(scales_O),
+                         .bias = room.wide(bias_O),
+                         .y = narrow ? room.take(y.numel()) : y.data_ptr<float>()};
   const auto kernel = weight_OI.scalar_type() == at::kChar
                           ? kernels().row_products_int8
                           : kernels().row_products[float_of(weight_OI)];
   parallel(O,
            std::max<std::int64_t>(1, kGrainElements / I),
            [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
+  if (narrow) kernels().round_rows[float_of(y)](rows.y, nullptr, y.numel(), {y.data_ptr(), 0}, 1);
   return y;
 }
 

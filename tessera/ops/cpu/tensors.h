@@ -32,9 +32,27 @@ inline std::string shape(const at::Tensor& x) {
   return out + "]";
 }
 
+/// Up to so many elements a call of libtorch's takes longer than the work.
+constexpr std::int64_t kFewElements = 16384;
+
 /// The tensor as fp32 in row-major order; no copy where it is so already.
 inline at::Tensor plain_float(const at::Tensor& x) {
-  return x.to(at::kFloat).contiguous();
+  const bool few = x.is_contiguous() && x.numel() <= kFewElements && !x.is_meta() &&
+                   (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
+  if (!few) return x.to(at::kFloat).contiguous();
+  at::Tensor y = at::empty(x.sizes(), x.options().dtype(at::kFloat));
+  kernels().widen_rows[float_of(x)]({x.data_ptr(), 0}, x.numel(), y.data_ptr<float>(), 1);
+  return y;
+}
+
+/// Contiguous fp32 rounded to `dtype` once, ties to even.
+inline at::Tensor rounded(const at::Tensor& x, at::ScalarType dtype) {
+  const bool few = x.numel() <= kFewElements && (dtype == at::kBFloat16 || dtype == at::kHalf);
+  if (!few) return x.to(dtype);
+  at::Tensor y = at::empty(x.sizes(), x.options().dtype(dtype));
+  const StridedRows row{y.data_ptr(), 0};
+  kernels().round_rows[float_of(y)](x.data_ptr<float>(), nullptr, x.numel(), row, 1);
+  return y;
 }
 
 /// A destination that the kernels write: fp32, row-major, of `numel` elements.
