@@ -24,12 +24,12 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
                             const ops::AttentionArgs& args) {
     // A rank of a grid may have no sample.
     if (q.size(0) == 0) {
-      node->save_for_backward({q, k, v, q, q});
+      save(node, {q, k, v, q, q});
       keep(node, args);
       return at::empty_like(q);
     }
     const ops::AttentionOut out = ops::attention(q, k, v, args);
-    node->save_for_backward({q, k, v, out.y_BHTK, out.saved});
+    save(node, {q, k, v, out.y_BHTK, out.saved});
     keep(node, args);
     return out.y_BHTK;
   }

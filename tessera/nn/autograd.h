@@ -16,13 +16,18 @@ namespace tessera::nn::detail {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What N::apply(arguments...) gives. Where nobody asks for gradients it is N::forward() alone:
-/// libtorch makes and drops a node there too, which takes longer than the work on one token.
+/// What N::apply(arguments...) gives. Where nobody asks for gradients it is N::forward() alone,
+/// with nullptr for its node: libtorch makes and drops one there too, which takes longer than the
+/// work on one token.
 template <class N, class... Arguments>
 auto apply(Arguments&&... arguments) {
   if (at::GradMode::is_enabled()) return N::apply(std::forward<Arguments>(arguments)...);
-  AutogradContext unused;
-  return N::forward(&unused, std::forward<Arguments>(arguments)...);
+  return N::forward(nullptr, std::forward<Arguments>(arguments)...);
+}
+
+/// For the node's backward, if there is one.
+inline void save(AutogradContext* node, variable_list tensors) {
+  if (node != nullptr) node->save_for_backward(std::move(tensors));
 }
 
 /// Any value in a node's saved data.
@@ -33,6 +38,7 @@ struct Kept : torch::CustomClassHolder {
 };
 template <class T>
 void keep(AutogradContext* node, T value) {
+  if (node == nullptr) return;
   node->saved_data["kept"] =
       at::IValue::make_capsule(c10::make_intrusive<Kept<T>>(std::move(value)));
 }

@@ -24,7 +24,7 @@ struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
                             const at::Tensor& table,
                             Use use) {
     const at::Tensor flat = ids.reshape({-1}).contiguous();
-    node->save_for_backward({flat});
+    save(node, {flat});
     keep(node, use);
     auto sizes = ids.sizes().vec();
     sizes.push_back(table.size(1));

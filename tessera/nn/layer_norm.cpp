@@ -23,7 +23,7 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
                             const at::Tensor& bias,
                             Use use) {
     const ops::LayerNormOut out = ops::layer_norm(rows(x), weight, bias, use.eps);
-    node->save_for_backward({x, weight, out.mean_N, out.rstd_N, bias});
+    save(node, {x, weight, out.mean_N, out.rstd_N, bias});
     keep(node, use);
     return out.y_NC.view(x.sizes());
   }

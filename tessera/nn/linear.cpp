@@ -34,7 +34,7 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     use.dtype = x.scalar_type();
     // Only the weight's gradient needs x.
     const bool saves = weight.requires_grad() && !use.again;
-    node->save_for_backward({weight, saves ? x : at::Tensor()});
+    save(node, {weight, saves ? x : at::Tensor()});
     keep(node, std::move(use));
     const at::Tensor y =
         ops::linear(rows(x), matrix(weight), bias ? bias->view({-1}) : at::Tensor(), out_dtype);

@@ -14,7 +14,7 @@ struct ActivateNode : torch::autograd::Function<ActivateNode> {
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x,
                             ops::Activation activation) {
-    node->save_for_backward({x});
+    save(node, {x});
     keep(node, activation);
     return ops::activate(x, activation);
   }
@@ -31,7 +31,7 @@ struct GatedNode : torch::autograd::Function<GatedNode> {
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x,
                             ops::Activation activation) {
-    node->save_for_backward({x});
+    save(node, {x});
     keep(node, activation);
     return ops::gated(x, activation);
   }

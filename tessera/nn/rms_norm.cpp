@@ -21,7 +21,7 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
                             const at::Tensor& weight,
                             Use use) {
     const ops::RmsNormOut out = ops::rms_norm(rows(x), weight, use.eps);
-    node->save_for_backward({x, weight, out.rstd_N});
+    save(node, {x, weight, out.rstd_N});
     keep(node, use);
     return out.y_NC.view(x.sizes());
   }

@@ -44,11 +44,11 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
             : ops::linear_cross_entropy(
                   rows(x), matrix(weight), targets, label_smoothing, want_grad);
     use.dlogits = out.dlogits_NV;
-    node->save_for_backward({x, weight});
+    save(node, {x, weight});
     keep(node, std::move(use));
     const at::Tensor sum = at::full({}, out.loss_sum, x.options().dtype(at::kDouble));
     if (!kept_logits.defined()) return {sum};
-    node->mark_non_differentiable({kept_logits});
+    if (node != nullptr) node->mark_non_differentiable({kept_logits});
     return {sum, kept_logits};
   }
 

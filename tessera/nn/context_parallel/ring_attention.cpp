@@ -252,7 +252,7 @@ struct RingNode : torch::autograd::Function<RingNode> {
     const ops::AttentionOut out = q.is_meta()
                                       ? ops::attention_block(q, k, v, {})
                                       : forward_around(q, k, v, Ring(use.args, *use.context, q));
-    node->save_for_backward({q, k, v, out.y_BHTK, out.saved});
+    save(node, {q, k, v, out.y_BHTK, out.saved});
     keep(node, use);
     return out.y_BHTK;
   }

@@ -39,7 +39,7 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
                             const std::optional<at::Tensor>& bias,
                             std::optional<at::ScalarType> out,
                             Use use) {
-    node->save_for_backward({x, weight});
+    save(node, {x, weight});
     keep(node, use);
     const at::Tensor y = multiply(
         by_samples(x), weight, use.weight->info(), out.value_or(x.scalar_type()), *use.context);
@@ -94,7 +94,7 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
                             Use use) {
     if (x.is_meta()) {
       const at::Tensor none = at::empty({rows(x).size(0), 1}, x.options().dtype(at::kFloat));
-      node->save_for_backward({x, weight, none, none});
+      save(node, {x, weight, none, none});
       keep(node, use);
       return at::empty_like(x);
     }
@@ -114,7 +114,7 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
     const double channels = static_cast<double>(C) * ranks.size();
     const at::Tensor rstd = (square / channels + eps).rsqrt().to(at::kFloat);
     const at::Tensor center = mean.to(at::kFloat);
-    node->save_for_backward({x, weight, center, rstd});
+    save(node, {x, weight, center, rstd});
     keep(node, use);
     const at::Tensor y = (wide - center).mul_(rstd).mul_(weight).add_(bias);
     return y.to(x.scalar_type()).view(x.sizes());
@@ -172,8 +172,7 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
   static at::Tensor forward(
       AutogradContext* node, const at::Tensor& x, const at::Tensor& weight, double eps, Use use) {
     if (x.is_meta()) {
-      node->save_for_backward(
-          {x, weight, at::empty({rows(x).size(0), 1}, x.options().dtype(at::kFloat))});
+      save(node, {x, weight, at::empty({rows(x).size(0), 1}, x.options().dtype(at::kFloat))});
       keep(node, use);
       return at::empty_like(x);
     }
@@ -183,7 +182,7 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
     const at::Tensor squares = wide.square().sum(1, /*keepdim=*/true, at::kDouble);
     const at::Tensor rstd =
         (mean_of_rows(squares, wide.size(1), "squares of rows", use) + eps).rsqrt().to(at::kFloat);
-    node->save_for_backward({x, weight, rstd});
+    save(node, {x, weight, rstd});
     keep(node, use);
     return (wide * rstd).mul_(weight).to(x.scalar_type()).view(x.sizes());
   }

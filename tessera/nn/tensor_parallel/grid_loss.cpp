@@ -37,11 +37,11 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     if (context.training()) {
       use.dlogits = x.scalar_type() == at::kBFloat16 ? logits.to(at::kBFloat16) : logits;
     }
-    node->save_for_backward({x, weight});
+    save(node, {x, weight});
     keep(node, std::move(use));
     const at::Tensor sum = at::full({}, loss, x.options().dtype(at::kDouble));
     if (!kept_logits.defined()) return {sum};
-    node->mark_non_differentiable({kept_logits});
+    if (node != nullptr) node->mark_non_differentiable({kept_logits});
     return {sum, kept_logits};
   }
 
