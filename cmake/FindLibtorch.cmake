@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds the parts of the PyPI wheels that tools/setup.sh unpacked: libc10, libtorch_cpu and the headers, and oneDNN.
 # The wheel's own CMake files demand CUDA, so they are not used.
 #

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # One floor, one call: tessera_floor(NAME USES lower floors... [TORCH] [LINK libraries...])
 #
 # Every source beside the floor's CMakeLists.txt (and one folder below) becomes part of an object library, so that a

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A folder may include itself and any folder on a lower floor; siblings never include each other.
 cd "$(dirname "$0")/.." || exit 2
 floors=("base" "config mesh launch" "memory" "comm" "tensor" "ops" "nn optim data checkpoint"

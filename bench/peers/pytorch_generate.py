@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Text generation baseline: GPT-2-shaped random weights, KV cache, greedy, PyTorch eager on CPU.
 
 How to run:  OMP_NUM_THREADS=2 /usr/bin/python3 pytorch_generate.py --dtype fp32 --threads 2 --prompt 64 --new 128 --reps 3
