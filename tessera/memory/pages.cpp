@@ -27,14 +27,6 @@ std::byte* map_pages(std::size_t bytes) noexcept {
   return begin + before;
 }
 
-std::byte* map_sparse(std::size_t bytes) noexcept {
-  void* const raw =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (raw == MAP_FAILED) return nullptr;
-  madvise(raw, bytes, MADV_NOHUGEPAGE);
-  return static_cast<std::byte*>(raw);
-}
-
 void unmap_pages(std::byte* data, std::size_t bytes) noexcept {
   allow(data, bytes);
   munmap(data, bytes);

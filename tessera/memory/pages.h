@@ -17,8 +17,6 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
 /// Zeroed private memory, a multiple of 2 MiB and aligned to it, asking for huge pages; null when
 /// refused.
 std::byte* map_pages(std::size_t bytes) noexcept;
-/// The same in small pages, of any size: what is never touched takes no memory.
-std::byte* map_sparse(std::size_t bytes) noexcept;
 void unmap_pages(std::byte* data, std::size_t bytes) noexcept;
 /// Gives the pages that lie wholly inside back; the addresses stay, and read as zero.
 void discard_pages(std::byte* data, std::size_t bytes) noexcept;

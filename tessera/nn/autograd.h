@@ -81,4 +81,8 @@ inline void weight_gradient(StepContext& context, std::function<void()> make) {
   }
 }
 
+/// Adds the gradient of looked-up rows, in the order of the tokens, to a table's: dy [N, C] to rows
+/// [N] (int64) of what this rank holds.
+void write_rows(const at::Tensor& dy_NC, const at::Tensor& rows_N, GradSink& sink);
+
 }  // namespace tessera::nn::detail

@@ -7,6 +7,7 @@
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/tensor_parallel/own_rows.h"
 #include "tessera/ops/int8_rows.h"
+#include "tessera/tensor/row_sum.h"
 
 namespace tessera::nn {
 
@@ -36,9 +37,7 @@ struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
     const Use use = kept<Use>(node);
     const at::Tensor ids = node->get_saved_variables()[0];
     weight_gradient(*use.context, [dy = rows(grads[0]), ids, table = use.table] {
-      GradSink& sink = table->grad();
-      ops::embedding_grad(dy, ids, sink.out(), sink.accumulate());
-      sink.written_rows(ids);
+      write_rows(dy, ids, table->grad());
     });
     return {{}, {}, {}};
   }
@@ -74,15 +73,23 @@ struct RowsNode : torch::autograd::Function<RowsNode> {
     const Use& use = kept<Use>(node);
     const auto [dy, ids] = gradients_of(use.own, rows(grads[0]));
     weight_gradient(*use.context, [dy = dy, ids = ids, table = use.table] {
-      GradSink& sink = table->grad();
-      ops::embedding_grad(dy, ids, sink.out(), sink.accumulate());
-      sink.written_rows(ids);
+      write_rows(dy, ids, table->grad());
     });
     return {{}, {}, {}};
   }
 };
 
 }  // namespace
+
+void detail::write_rows(const at::Tensor& dy_NC, const at::Tensor& rows_N, GradSink& sink) {
+  if (RowSum* const rows = sink.rows()) {
+    const at::Tensor places_N = rows->places(rows_N);
+    ops::embedding_grad(dy_NC, places_N, rows->values(), /*accumulate=*/true);
+  } else {
+    ops::embedding_grad(dy_NC, rows_N, sink.out(), sink.accumulate());
+  }
+  sink.written();
+}
 
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context) {
   if (table.scales().defined()) {

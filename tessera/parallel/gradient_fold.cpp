@@ -10,7 +10,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
-#include "tessera/memory/pages.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/span.h"
 
@@ -33,44 +32,6 @@ const Home& home_of(const FlatGroup& group, int block, std::size_t* index) {
   throw Error(Error::Kind::Bug, "a block has no home in a group of its own", "");
 }
 
-/// A table over the vocabulary: a micro-batch touches few of its rows.
-bool is_table(const ParamInfo& info) {
-  return info.shape.size() == 2 && !info.axes.empty() && info.axes.front() == "vocab";
-}
-
-bool has_table(const FlatGroup& group) {
-  const auto segments = group.layout.segments();
-  return std::any_of(segments.begin(), segments.end(), [](const Segment& segment) {
-    return is_table(*segment.info);
-  });
-}
-
-/// What of the home's gradient may differ from zero; nothing if that is a whole table.
-std::optional<std::vector<Touched>> touched_by(const FlatGroup& group, const Home& home) {
-  std::vector<Touched> out;
-  for (std::size_t i = 0; i < home.params.size(); ++i) {
-    const GradSink& sink = home.params[i]->grad();
-    const Segment& segment = group.layout.segments()[i];
-    if (!sink.was_written()) continue;
-    if (sink.rows() == nullptr) {
-      if (is_table(*segment.info)) return std::nullopt;
-      out.push_back({segment.begin, segment.end()});
-      continue;
-    }
-    std::vector<std::int64_t> rows;
-    for (const at::Tensor& ids : *sink.rows())
-      rows.insert(rows.end(),
-                  ids.const_data_ptr<std::int64_t>(),
-                  ids.const_data_ptr<std::int64_t>() + ids.numel());
-    std::sort(rows.begin(), rows.end());
-    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-    const std::int64_t width = segment.numel / segment.info->local_shape().front();
-    for (const std::int64_t row : rows)
-      out.push_back({segment.begin + row * width, segment.begin + (row + 1) * width});
-  }
-  return out;
-}
-
 /// Buffers serve several groups: what another one left between and behind the segments must not
 /// count.
 void zero_gaps(const at::Tensor& flat, const FlatLayout& layout) {
@@ -85,26 +46,14 @@ void zero_gaps(const at::Tensor& flat, const FlatLayout& layout) {
   zero(flat.numel());
 }
 
-/// fp32 zeros, of which only what is touched takes memory; counted whole.
-at::Tensor sparse_zeros(std::int64_t numel) {
-  const auto bytes = static_cast<std::size_t>(numel) * sizeof(float);
-  std::byte* const data = memory::map_sparse(bytes);
-  if (data == nullptr) return at::zeros({numel}, at::kFloat);
-  auto charge = memory::Charge::open(static_cast<std::int64_t>(bytes), memory::Tag::Gradients);
-  return at::from_blob(
-      data,
-      {numel},
-      [bytes, charge](void* pages) mutable {
-        charge.release();
-        memory::unmap_pages(static_cast<std::byte*>(pages), bytes);
-      },
-      at::kFloat);
-}
-
 }  // namespace
 
 GradientFold::GradientFold(comm::World& world, ModelInstance& model, FoldOptions options)
-    : world_(world), model_(model), options_(options), group_(world.group(mesh::AxisSet::dp())) {
+    : world_(world),
+      model_(model),
+      options_(options),
+      group_(world.group(mesh::AxisSet::dp())),
+      rows_(world, group_) {
   const memory::ScopedTag tag(memory::Tag::Gradients);
   allocate();
   sums_region_ = world_.transport().allocate(
@@ -117,7 +66,6 @@ GradientFold::~GradientFold() = default;
 void GradientFold::allocate() {
   std::map<PoolKey, int> homes_of_pool;
   std::map<std::pair<std::int64_t, int>, int> of_block;  // homes of a size so far
-  std::int64_t largest_table = 0;
   const at::ScalarType type = to_torch(options_.accumulate);
   for (const FlatGroup& group : model_.groups()) {
     Slot slot;
@@ -132,9 +80,7 @@ void GradientFold::allocate() {
       if (group.trainable) {
         const PoolKey key = {numel, of_block[{numel, group.homes[h].block}]++};
         home.pool = &pools_[key];
-        home.rows = options_.sparse_rows && group_.size() > 1 &&
-                    options_.accumulate == DType::F32 && !narrow() && has_table(group);
-        if (home.rows) largest_table = std::max(largest_table, numel);
+        home.rows = may_have_rows(group, h);
         ++homes_of_pool[key];
       }
       slot.homes.push_back(std::move(home));
@@ -143,7 +89,6 @@ void GradientFold::allocate() {
     slots_.push_back(std::move(slot));
   }
   const memory::ScopedTag tag(memory::Tag::GradientsInFlight);
-  if (largest_table > 0) rows_ = std::make_unique<RowExchange>(world_, group_, largest_table);
   const bool several = group_.size() > 1;
   const bool transients =
       locally() ? narrow() && several : several || options_.max_micros > 1 || !direct(0);
@@ -235,45 +180,44 @@ at::Tensor GradientFold::target(HomeSlot& home, int micro) {
   return home.buffer->flat;
 }
 
-/// Room for the sum of a home that has none. Whether it is known to be zero.
-bool GradientFold::take(const FlatGroup& group, HomeSlot& home) {
+/// Room for the sum of a home that has none.
+void GradientFold::take(const FlatGroup& group, HomeSlot& home) {
   const memory::ScopedTag tag(memory::Tag::Gradients);
-  if (home.few_rows) {
-    home.accumulator = sparse_zeros(group.layout.numel());
-    return true;
-  }
   home.accumulator = at::empty({group.layout.shard_numel()},
                                at::TensorOptions().dtype(to_torch(options_.accumulate)));
   // A sum that gradients are written into has gaps that nobody writes.
   if (direct(0)) zero_gaps(home.accumulator, group.layout);
-  return false;
 }
 
 void GradientFold::open(const BlockRun& run) {
   for (const int g : model_.groups_of(run.block)) {
-    FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
+    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
     if (!group.trainable) continue;
     std::size_t h = 0;
     const Home& home = home_of(group, run.block, &h);
     HomeSlot& slot = slots_[static_cast<std::size_t>(g)].homes[h];
-    const bool zeroed = !slot.accumulator.defined() && take(group, slot) && direct(run.micro);
-    // The accumulator takes one micro-batch after the other.
-    settle(slot);
-    if (slot.local && slot.local->work) {
-      slot.local->work->wait_reusable();
-      slot.local->work.reset();
-    }
-    if (!slot.local && !direct(run.micro)) slot.buffer = &acquire(*slot.pool);
-    const at::Tensor flat = target(slot, run.micro);
-    if (!direct(run.micro)) zero_gaps(flat, group.layout);
+    if (open_rows(group, home, slot, run)) continue;
+    const at::Tensor flat = open_dense(group, slot, run);
     const bool holds = run.micro > 0 && locally() && !slot.pool->staging.defined();
-    for (std::size_t i = 0; i < home.params.size(); ++i) {
-      const at::Tensor out = view_of(flat, group.layout.segments()[i]);
-      GradSink& sink = home.params[i]->grad();
-      sink.open(out, holds);
-      if (zeroed) sink.open(out, true);  // a sum of nothing, to which it adds
-    }
+    for (std::size_t i = 0; i < home.params.size(); ++i)
+      home.params[i]->grad().open(view_of(flat, group.layout.segments()[i]), holds);
   }
+}
+
+/// Where all of the micro-batch's gradient goes.
+at::Tensor GradientFold::open_dense(const FlatGroup& group, HomeSlot& slot, const BlockRun& run) {
+  make_dense(group, slot);
+  if (!slot.accumulator.defined()) take(group, slot);
+  // The accumulator takes one micro-batch after the other.
+  settle(slot);
+  if (slot.local && slot.local->work) {
+    slot.local->work->wait_reusable();
+    slot.local->work.reset();
+  }
+  if (!slot.local && !direct(run.micro)) slot.buffer = &acquire(*slot.pool);
+  const at::Tensor flat = target(slot, run.micro);
+  if (!direct(run.micro)) zero_gaps(flat, group.layout);
+  return flat;
 }
 
 void GradientFold::post(const BlockRun& run) {
@@ -287,6 +231,9 @@ void GradientFold::post(const BlockRun& run) {
 }
 
 void GradientFold::reduce(int g, const Home& home, HomeSlot& slot, const BlockRun& run) {
+  if (takes_rows(slot, run) &&
+      reduce_rows(model_.groups()[static_cast<std::size_t>(g)], home, slot, run))
+    return;
   const at::Tensor& staging = slot.pool->staging;
   if (slot.local || (locally() && staging.defined())) {
     const at::Tensor& sum = slot.local ? slot.local->flat : slot.accumulator;
@@ -309,7 +256,6 @@ void GradientFold::reduce(int g, const Home& home, HomeSlot& slot, const BlockRu
                               ? comm::Fold::Accumulate
                               : comm::Fold::Store;
   const at::Tensor& out = add ? buffer.reduced : slot.accumulator;
-  if (slot.rows && fold_rows(g, home, slot, buffer.flat, out, fold)) return settle(slot);
   exchange(buffer,
            out,
            fold,
@@ -346,59 +292,22 @@ void GradientFold::fold_received(Buffer& buffer) const {
   }
 }
 
-/// A home whose gradient is dense, as the head's of a tied table is, is not asked again.
-bool GradientFold::fold_rows(int g,
-                             const Home& home,
-                             HomeSlot& slot,
-                             const at::Tensor& flat,
-                             const at::Tensor& out,
-                             comm::Fold fold) {
-  const FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
-  const RowExchange::Outcome outcome =
-      rows_->fold(flat, touched_by(group, home), out, fold, group.layout.name());
-  slot.rows = outcome != RowExchange::Outcome::Dense;
-  return outcome == RowExchange::Outcome::Done;
-}
-
 void GradientFold::finish() {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     Slot& slot = slots_[g];
     for (HomeSlot& home : slot.homes)
       settle(home);
-    if (model_.groups()[g].across_stages()) {
+    const FlatGroup& group = model_.groups()[g];
+    if (group.across_stages()) {
+      for (HomeSlot& home : slot.homes)
+        make_dense(group, home);
       add_over_stages(g);
-      continue;
-    }
-    for (std::size_t h = 1; h < slot.homes.size(); ++h) {
-      if (slot.homes[h].accumulator.defined()) add_home(g, h);
+    } else {
+      add_homes(group, slot);
     }
   }
   if (model_.tensor_parallel() != nullptr && model_.tensor_parallel()->sequence) add_shares();
   if (model_.context_parallel() != nullptr) add_over_context();
-}
-
-/// Onto the first home's sum. Where that is known to differ from zero in a few rows alone, as the
-/// embedding's of a tied table, these are added to the other home's, which takes its place.
-void GradientFold::add_home(std::size_t g, std::size_t h) {
-  Slot& slot = slots_[g];
-  HomeSlot &first = slot.homes[0], &other = slot.homes[h];
-  const bool knows_rows = slot.homes.size() == 2 && group_.size() == 1 &&
-                          options_.accumulate == DType::F32 && !narrow() &&
-                          (locally() || options_.max_micros == 1);
-  const FlatGroup& group = model_.groups()[g];
-  const auto touched = knows_rows ? touched_by(group, group.homes[0]) : std::nullopt;
-  first.few_rows = touched.has_value();
-  if (!touched) {
-    sum_of(first).add_(sum_of(other));
-    return;
-  }
-  const float* const from = first.accumulator.const_data_ptr<float>();
-  auto* const to = other.accumulator.data_ptr<float>();
-  for (const Touched& range : *touched) {
-    for (std::int64_t i = range.begin; i < range.end; ++i)
-      to[i] += from[i];
-  }
-  first.accumulator = std::exchange(other.accumulator, at::Tensor());
 }
 
 /// Tensor-parallel ranks used what they all have whole on their own tokens alone.

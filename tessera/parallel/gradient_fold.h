@@ -26,6 +26,7 @@
 #include "tessera/parallel/action.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/row_exchange.h"
+#include "tessera/tensor/row_sum.h"
 
 namespace tessera::parallel {
 
@@ -40,15 +41,16 @@ struct FoldOptions {
   DType travel = DType::F32;
   /// Elements: a second buffer for blocks of a size is made where two fit into this.
   std::int64_t bucket = std::numeric_limits<std::int64_t>::max();
-  /// Gradients of tables over the vocabulary travel as rows where that is less.
+  /// Gradients of tables over the vocabulary travel as rows where that is less. Those of a tied
+  /// table's first use always do.
   bool sparse_rows = false;
   int max_micros = 1;  ///< most micro-batches a step will have on this rank
 };
 
 /// Memory, with b bytes of `accumulate`: b / n a parameter and home for the accumulators (Once in
 /// stages 0 and 1: b), Tag::Gradients; and, Tag::GradientsInFlight, buffers for the gradients of
-/// one or two blocks of each size, or fewer; with sparse_rows half of the largest table more; with
-/// a narrow `travel` each of them 4 bytes and 4 or 8 for what is sent and received.
+/// one or two blocks of each size, or fewer; with a narrow `travel` each of them 4 bytes and 4 or 8
+/// for what is sent and received. What is kept as rows needs memory for these alone.
 ///
 /// A reduction is posted behind its block's backward, and waited for where its buffer or its
 /// accumulator is used again: with two buffers behind the backward of the block before.
@@ -141,8 +143,9 @@ class GradientFold final : public Policy {
     Buffer* buffer = nullptr;       ///< of the last micro-batch, or that `local` travels in
     std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: the sum of this rank
     bool add_reduced = false;       ///< buffer->reduced waits to be added
-    bool rows = false;              ///< may travel as rows
-    bool few_rows = false;          ///< of a table: all others stayed zero in the last step
+    bool rows = false;              ///< may be few rows of a table
+    std::optional<RowSum> own;      ///< then of this rank, of the micro-batches that it sums itself
+    std::optional<RowSum> sum;      ///< and of all ranks, instead of the accumulator
   };
   struct Slot {
     std::vector<HomeSlot> homes;
@@ -153,18 +156,20 @@ class GradientFold final : public Policy {
   void exchange(Buffer& buffer, const at::Tensor& out, comm::Fold fold, comm::CallSite site);
   void fold_received(Buffer& buffer) const;
   void settle(HomeSlot& home);
-  bool take(const FlatGroup& group, HomeSlot& home);
+  void take(const FlatGroup& group, HomeSlot& home);
   void open(const BlockRun& run);
+  at::Tensor open_dense(const FlatGroup& group, HomeSlot& slot, const BlockRun& run);
   [[nodiscard]] std::vector<GradSink*> sinks_of(const BlockRun& run) const;
   void post(const BlockRun& run);
   void inspect(const BlockRun& run);
   void reduce(int group, const Home& home, HomeSlot& slot, const BlockRun& run);
-  bool fold_rows(int group,
-                 const Home& home,
-                 HomeSlot& slot,
-                 const at::Tensor& flat,
-                 const at::Tensor& out,
-                 comm::Fold fold);
+  // Of few rows, in gradient_rows.cpp.
+  [[nodiscard]] bool may_have_rows(const FlatGroup& group, std::size_t home) const;
+  [[nodiscard]] bool takes_rows(const HomeSlot& slot, const BlockRun& run) const;
+  bool open_rows(const FlatGroup& group, const Home& home, HomeSlot& slot, const BlockRun& run);
+  bool reduce_rows(const FlatGroup& group, const Home& home, HomeSlot& slot, const BlockRun& run);
+  RowExchange::Outcome fold_rows(const FlatGroup& group, HomeSlot& slot, bool first);
+  void make_dense(const FlatGroup& group, HomeSlot& slot);
   [[nodiscard]] bool locally() const {
     return options_.reduction == Reduction::Once && options_.stage < 2;
   }
@@ -181,7 +186,7 @@ class GradientFold final : public Policy {
     return keeps_own_ && home.local ? home.local->flat : home.accumulator;
   }
   std::vector<double> own_sums();
-  void add_home(std::size_t group, std::size_t home);
+  void add_homes(const FlatGroup& group, Slot& slot);
   void add_over_stages(std::size_t group);
   std::vector<double> over_stages(std::vector<double> mine);
   void add_shares();
@@ -194,7 +199,7 @@ class GradientFold final : public Policy {
   const comm::Group& group_;
   std::vector<Slot> slots_;
   std::map<PoolKey, Pool> pools_;
-  std::unique_ptr<RowExchange> rows_;
+  RowExchange rows_;
   comm::RegionPtr sums_region_;
   std::int64_t chunks_per_rank_ = 0;
   bool diagnosing_ = false, watching_ = false, keeps_own_ = false;

@@ -178,6 +178,8 @@ void GradientFold::begin(std::span<const Action> actions) {
   for (Slot& slot : slots_) {
     for (HomeSlot& home : slot.homes) {
       if (!home.local) home.accumulator.reset();
+      home.own.reset();
+      home.sum.reset();
     }
   }
 }
@@ -192,7 +194,8 @@ void GradientFold::inspect(const BlockRun& run) {
   const auto params = model_.params(run.block);
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (!params[i]->info().trainable) continue;
-    const at::Tensor& grad = params[i]->grad().out();
+    GradSink& sink = params[i]->grad();
+    const at::Tensor grad = sink.rows() != nullptr ? sink.rows()->values() : sink.out();
     const bool later =
         found_ && std::pair(found_->micro, -found_->block) <= std::pair(run.micro, -run.block);
     if (later || ops::first_nonfinite(grad.const_data_ptr<float>(), grad.numel()) < 0) continue;

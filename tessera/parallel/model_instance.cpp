@@ -87,8 +87,9 @@ void ModelInstance::group(comm::World& world) {
         residency = Residency::Whole;
         persistent += info.room_numel();
       }
-      std::string key = info.tied ? info.name : entry.name + (info.trainable ? "" : " (frozen)");
-      if (!info.tied && sharded && residency == Residency::Whole) key += " (persistent)";
+      const bool alone = info.tied || (options_.tables_apart && is_vocabulary_table(info));
+      std::string key = alone ? info.name : entry.name + (info.trainable ? "" : " (frozen)");
+      if (!alone && sharded && residency == Residency::Whole) key += " (persistent)";
       const auto [it, fresh] = by_name.emplace(key, static_cast<int>(drafts.size()));
       if (fresh) drafts.push_back({key, info.trainable, residency, {}, {}});
       Draft& draft = drafts[static_cast<std::size_t>(it->second)];

@@ -34,7 +34,7 @@ struct Home {
 };
 
 /// Parameters that lie in one buffer: those of one block, or one tied parameter (then with several
-/// homes).
+/// homes), or a table by itself.
 struct FlatGroup {
   FlatLayout layout;
   bool trainable = true;
@@ -69,6 +69,8 @@ struct WeightOptions {
   bool sequence = false;
   /// Where several ranks share the tokens of every sample: how.
   nn::ContextMode context = nn::ContextMode::Ring;
+  /// Tables over the vocabulary have buffers of their own, so that gradients may travel as rows.
+  bool tables_apart = false;
   /// Whether a parameter of that name stays as it is.
   std::function<bool(const std::string&)> frozen = {};
 };

@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <utility>
-
-#include <fmt/format.h>
 
 #include <ATen/ATen.h>
+
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 namespace {
@@ -21,124 +19,87 @@ struct Head {
 constexpr std::int64_t kHeadWords = sizeof(Head) / sizeof(float);
 constexpr std::int64_t kCountWords = sizeof(std::int64_t) / sizeof(float);
 
-/// Calls fn(owner, begin, end) for the part of the range in every shard that it reaches into.
+/// Calls fn(owner, values, head) for the part of every row in every shard that it reaches into.
 template <class Fn>
-void for_each_owner(const Touched& range, std::int64_t shard, Fn fn) {
-  for (std::int64_t owner = range.begin / shard; owner * shard < range.end; ++owner)
-    fn(owner, std::max(range.begin, owner * shard), std::min(range.end, (owner + 1) * shard));
-}
-
-std::size_t room(std::int64_t numel) {
-  return static_cast<std::size_t>(numel / RowExchange::kShare) * sizeof(float);
+void for_each_range(const RowSum& sum, const TablePlace& table, Fn fn) {
+  const at::Tensor values = sum.values();
+  const auto* from = values.const_data_ptr<float>();
+  for (const std::int64_t row : sum.rows()) {
+    const std::int64_t first = table.begin + row * table.width, last = first + table.width;
+    for (std::int64_t owner = first / table.shard; owner * table.shard < last; ++owner) {
+      const std::int64_t begin = std::max(first, owner * table.shard),
+                         end = std::min(last, (owner + 1) * table.shard);
+      fn(static_cast<std::size_t>(owner),
+         from + (begin - first),
+         Head{begin - owner * table.shard, end - begin});
+    }
+    from += table.width;
+  }
 }
 
 }  // namespace
 
-RowExchange::RowExchange(comm::World& world, const comm::Group& group, std::int64_t numel)
-    : world_(world),
-      group_(group),
-      send_(world.transport().allocate(room(numel), memory::Tag::GradientsInFlight)),
-      receive_(world.transport().allocate(room(numel), memory::Tag::GradientsInFlight)) {}
-
-RowExchange::~RowExchange() = default;
-
-RowExchange::Outcome RowExchange::fold(const at::Tensor& flat,
-                                       const std::optional<std::vector<Touched>>& touched,
-                                       const at::Tensor& out,
-                                       comm::Fold fold,
+RowExchange::Outcome RowExchange::fold(const RowSum* own,
+                                       const TablePlace& table,
+                                       RowSum& sum,
                                        const std::string& what) {
-  const std::int64_t n = group_.size(), shard = out.numel();
-  std::vector<double> words(static_cast<std::size_t>(n), touched ? kCountWords : -1.0);
-  if (touched) {
-    for (const Touched& range : *touched) {
-      for_each_owner(range, shard, [&](std::int64_t owner, std::int64_t begin, std::int64_t end) {
-        words[static_cast<std::size_t>(owner)] += static_cast<double>(kHeadWords + end - begin);
-      });
-    }
+  const auto n = static_cast<std::size_t>(group_.size());
+  std::vector<double> words(n, own != nullptr ? kCountWords : -1.0);
+  if (own != nullptr) {
+    for_each_range(*own, table, [&](std::size_t owner, const float*, const Head& head) {
+      words[owner] += static_cast<double>(kHeadWords + head.count);
+    });
   }
   const std::vector<double> all = world_.all_gather(group_, words, TESSERA_HERE("rows of " + what));
   const auto [least, most] = std::minmax_element(all.begin(), all.end());
   if (*least < 0) return Outcome::Dense;
-  const auto part = static_cast<std::int64_t>(*most);
-  const std::size_t bytes = static_cast<std::size_t>(part * n) * sizeof(float);
-  if (bytes > std::min(send_->bytes(), room(flat.numel()))) return Outcome::TooMany;
+  const auto count = static_cast<std::int64_t>(*most) * group_.size();
+  if (!table.pays(count)) return Outcome::TooMany;
 
-  if (work_) work_->wait_reusable();
-  pack(flat, *touched, shard, part);
-  const auto count = static_cast<std::size_t>(part * n);
-  work_ = world_.transport().all_to_all(group_,
-                                        {send_->data(), count, DType::F32, {}},
-                                        {receive_->data(), count, DType::F32, {}},
-                                        TESSERA_HERE("fold rows of " + what));
-  work_->wait();
-  unpack(part, out, fold);
+  const at::Tensor sent = at::empty({count}, at::kFloat), received = at::empty_like(sent);
+  pack(*own, table, {sent.data_ptr<float>(), static_cast<std::size_t>(count)});
+  const comm::WorkPtr work = world_.transport().all_to_all(
+      group_, span_of(sent), span_of(received), TESSERA_HERE("fold rows of " + what));
+  work->wait();
+  unpack({received.const_data_ptr<float>(), static_cast<std::size_t>(count)}, table, sum);
+  work->wait_reusable();
   return Outcome::Done;
 }
 
-void RowExchange::pack(const at::Tensor& flat,
-                       std::span<const Touched> touched,
-                       std::int64_t shard,
-                       std::int64_t part) {
-  auto* const base = static_cast<float*>(send_->data());
+void RowExchange::pack(const RowSum& own, const TablePlace& table, std::span<float> to) const {
   const auto n = static_cast<std::size_t>(group_.size());
   std::vector<std::int64_t> ranges(n, 0);
   std::vector<float*> at(n);
   for (std::size_t owner = 0; owner < n; ++owner)
-    at[owner] = base + static_cast<std::int64_t>(owner) * part + kCountWords;
-  const float* const values = flat.const_data_ptr<float>();
-  for (const Touched& range : touched) {
-    for_each_owner(range, shard, [&](std::int64_t owner, std::int64_t begin, std::int64_t end) {
-      float*& to = at[static_cast<std::size_t>(owner)];
-      const Head head{begin - owner * shard, end - begin};
-      std::memcpy(to, &head, sizeof(head));
-      std::copy(values + begin, values + end, to + kHeadWords);
-      to += kHeadWords + head.count;
-      ++ranges[static_cast<std::size_t>(owner)];
-    });
-  }
+    at[owner] = to.data() + owner * (to.size() / n) + kCountWords;
+  for_each_range(own, table, [&](std::size_t owner, const float* values, const Head& head) {
+    float*& next = at[owner];
+    std::memcpy(next, &head, sizeof(head));
+    next = std::copy_n(values, head.count, next + kHeadWords);
+    ++ranges[owner];
+  });
   for (std::size_t owner = 0; owner < n; ++owner)
-    std::memcpy(base + static_cast<std::int64_t>(owner) * part, &ranges[owner], sizeof(ranges[0]));
+    std::memcpy(to.data() + owner * (to.size() / n), &ranges[owner], sizeof(ranges[owner]));
 }
 
-/// The dense fold adds +0 where a rank touched nothing: that makes +0 of -0 and changes nothing
-/// else. So every element gets it once, but those that all ranks touched.
-void RowExchange::unpack(std::int64_t part, const at::Tensor& out, comm::Fold fold) const {
-  float* const sums = out.data_ptr<float>();
-  const std::int64_t numel = out.numel();
-  if (fold == comm::Fold::Store) std::fill(sums, sums + numel, 0.0F);
-  std::map<std::int64_t, std::pair<std::int64_t, int>> touched;  // begin: count, ranks
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const auto* from = static_cast<const float*>(receive_->data()) + rank * part;
+void RowExchange::unpack(std::span<const float> from, const TablePlace& table, RowSum& sum) const {
+  const auto n = static_cast<std::size_t>(group_.size());
+  for (std::size_t rank = 0; rank < n; ++rank) {
+    const float* next = from.data() + rank * (from.size() / n);
     std::int64_t ranges = 0;
-    std::memcpy(&ranges, from, sizeof(ranges));
-    from += kCountWords;
+    std::memcpy(&ranges, next, sizeof(ranges));
+    next += kCountWords;
     for (std::int64_t i = 0; i < ranges; ++i) {
       Head head{};
-      std::memcpy(&head, from, sizeof(head));
-      from += kHeadWords;
-      float* const to = sums + head.begin;
-      if (rank == 0 && fold == comm::Fold::Store) {
-        std::copy(from, from + head.count, to);
-      } else {
-        for (std::int64_t k = 0; k < head.count; ++k)
-          to[k] += from[k];
-      }
-      from += head.count;
-      auto& seen = touched[head.begin];
-      seen = {head.count, seen.second + 1};
+      std::memcpy(&head, next, sizeof(head));
+      next += kHeadWords;
+      const std::int64_t element = group_.index * table.shard + head.begin - table.begin;
+      float* const to = sum.row(element / table.width) + element % table.width;
+      for (std::int64_t k = 0; k < head.count; ++k)
+        to[k] += next[k];
+      next += head.count;
     }
   }
-  std::int64_t at = 0;
-  const auto add_zero = [&](std::int64_t end) {
-    for (; at < end; ++at)
-      sums[at] += 0.0F;
-  };
-  for (const auto& [begin, seen] : touched) {
-    if (seen.second < group_.size()) continue;
-    add_zero(begin);
-    at = begin + seen.first;
-  }
-  add_zero(numel);
 }
 
 }  // namespace tessera::parallel

@@ -4,55 +4,44 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "tessera/comm/world.h"
+#include "tessera/tensor/row_sum.h"
 
 namespace tessera::parallel {
 
-/// Elements [begin, end) of a flat buffer.
-struct Touched {
-  std::int64_t begin = 0, end = 0;
+/// A table in a flat buffer that is cut evenly over the ranks of a group.
+struct TablePlace {
+  std::int64_t begin = 0;  ///< its first element in the buffer
+  std::int64_t width = 0;  ///< elements of a row
+  std::int64_t shard = 0;  ///< elements of the buffer that a rank owns; they may cut a row
+  int ranks = 1;
+  /// Rows pay where no more than one in so many elements of the buffer are kept or travel.
+  static constexpr std::int64_t kShare = 4;
+  [[nodiscard]] bool pays(std::int64_t numel) const { return numel * kShare <= shard * ranks; }
 };
 
-/// Memory: kShare of the largest buffer, to send and to receive. Threads: the rank's own. fold() is
-/// collective.
+/// Memory: what is sent and received, while it is. Threads: the rank's own. fold() is collective.
 class RowExchange {
  public:
-  /// It pays where no more than one in so many elements would travel.
-  static constexpr std::int64_t kShare = 4;
-
-  /// For buffers of up to `numel` elements.
-  RowExchange(comm::World& world, const comm::Group& group, std::int64_t numel);
-  ~RowExchange();
+  RowExchange(comm::World& world, const comm::Group& group) : world_(world), group_(group) {}
 
   enum class Outcome : std::uint8_t { Done, TooMany, Dense };
-  /// What Transport::reduce_scatter(flat, out, Sum, fold) leaves in `out`, to the bit. `touched`:
-  /// what may differ from zero in this rank's `flat`; nothing if that is all of it. Without
-  /// Outcome::Done nothing was done: too many rows for it to pay, or some rank's gradient is dense.
-  /// The outcome is the same on every rank.
-  Outcome fold(const at::Tensor& flat,
-               const std::optional<std::vector<Touched>>& touched,
-               const at::Tensor& out,
-               comm::Fold fold,
-               const std::string& what);
+  /// sum += what every rank has in the part of the table that this rank owns, in rank order: there
+  /// the bits of Transport::reduce_scatter() of dense buffers. `own`: this rank's; nullptr where it
+  /// has more than rows. Without Outcome::Done nothing was done: too many rows for it to pay, or
+  /// some rank's gradient is dense. The outcome is the same on every rank.
+  Outcome fold(const RowSum* own, const TablePlace& table, RowSum& sum, const std::string& what);
 
  private:
-  void pack(const at::Tensor& flat,
-            std::span<const Touched> touched,
-            std::int64_t shard,
-            std::int64_t part);
-  void unpack(std::int64_t part, const at::Tensor& out, comm::Fold fold) const;
+  void pack(const RowSum& own, const TablePlace& table, std::span<float> to) const;
+  void unpack(std::span<const float> from, const TablePlace& table, RowSum& sum) const;
 
   comm::World& world_;
   const comm::Group& group_;
-  comm::RegionPtr send_, receive_;
-  comm::WorkPtr work_;
 };
 
 }  // namespace tessera::parallel

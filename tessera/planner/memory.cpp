@@ -30,7 +30,7 @@ struct Buffer {
   std::int64_t numel = 0, homes = 0, state_bytes = 0;  // state_bytes: of all its elements
   std::int64_t largest = 0;                            // elements of a parameter
   bool trained = true, sharded = false;
-  bool table = false;  // over the vocabulary
+  std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as a rank holds it
 };
 
 // Elements of a parameter on the rank that holds most of it.
@@ -88,14 +88,18 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
           numel < weights.persistence_threshold && persistent + numel <= weights.persistent;
       const bool sharded = known ? by_name.at(info.name).sharded : sharding && !small;
       if (sharding && !sharded && !known) persistent += numel;
+      const bool table = is_vocabulary_table(info);
       const std::string name =
-          info.tied ? info.name
-                    : fmt::format("{} {}{}", spec.name, frozen ? "f" : "", sharded ? "s" : "");
+          info.tied || (table && weights.tables_apart)
+              ? info.name
+              : fmt::format("{} {}{}", spec.name, frozen ? "f" : "", sharded ? "s" : "");
       Buffer& buffer = by_name[name];
       buffer.trained = !frozen;
       buffer.sharded = sharded;
-      buffer.table = buffer.table ||
-                     (info.shape.size() == 2 && !info.axes.empty() && info.axes.front() == "vocab");
+      if (info.tied && table) {
+        buffer.rows = info.shape.front();
+        buffer.width = numel / buffer.rows;
+      }
       buffer.homes = info.tied ? buffer.homes + 1 : 1;
       if (known) continue;
       buffer.numel += numel;
@@ -107,6 +111,19 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
   for (auto& [name, buffer] : by_name)
     out.push_back(buffer);
   return out;
+}
+
+// Of the gradient of a tied table's first use, an embedding, the rows that a rank has room for; 0
+// where it has all of it.
+std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
+  const parallel::FoldOptions& fold = plan.fold;
+  const std::int64_t n = plan.data_ranks, tokens = plan.micro_batch * plan.sequence_length;
+  const bool whole = fold.reduction == parallel::Reduction::Once && fold.stage < 2 && n > 1;
+  const bool wide = fold.accumulate == DType::F32 && fold.travel == DType::F32;
+  if (buffer.homes < 2 || buffer.rows == 0 || whole || !wide) return 0;
+  // One rank may own all that travel.
+  if (n * tokens * parallel::TablePlace::kShare > buffer.rows) return 0;
+  return 4 * tokens;  // its own and all ranks', each with room to grow
 }
 
 std::int64_t tensor_ranks(const Plan& plan) {
@@ -341,8 +358,8 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   const bool narrow_masters = plan.kept.masters != DType::F32;
   const bool masters = value < 4 && !narrow_masters;
   const bool narrow_states = plan.kept.states != DType::F32;
-  std::int64_t largest = 0, second = 0, widest = 0, saved = 0, table = 0;
-  std::int64_t sums = 0, largest_sum = 0;  // of gradients
+  std::int64_t largest = 0, second = 0, widest = 0, saved = 0;
+  std::int64_t sums = 0, in_rows = 0, largest_sum = 0;  // of gradients
   const bool lends = plan.accumulation == 1 && !(local && n > 1);
   for (const Buffer& buffer : buffers_of(plan, plan.kept.states, tensor_ranks(plan))) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
@@ -356,24 +373,20 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     if (!buffer.trained) continue;
     widest = std::max(widest, std::min(buffer.largest, buffer.numel / shards));
     out.optimizer += static_cast<std::int64_t>(exchange * static_cast<double>(buffer.numel));
-    // Of two homes of a table the embedding's needs its few rows alone.
-    const std::int64_t homes =
-        lends && n == 1 && !transient && buffer.homes == 2 ? 1 : buffer.homes;
+    // Of a tied table's homes the embedding's needs its few rows alone.
+    const std::int64_t rows = rows_kept(plan, buffer);
     const std::int64_t bytes = buffer.numel * sum / (local ? 1 : n);
-    sums += homes * bytes;
+    sums += (rows > 0 ? buffer.homes - 1 : buffer.homes) * bytes;
+    in_rows += rows * buffer.width * sum;
     largest_sum = std::max(largest_sum, bytes);
     homes_of_size[buffer.numel] += buffer.homes;
-    if (buffer.table) table = std::max(table, buffer.numel);
   }
-  out.gradients = sums;
+  out.gradients = sums + in_rows;
   for (const auto& [numel, homes] : homes_of_size) {
     if (transient)
       out.gradients += numel * room * (homes >= 3 && numel <= plan.fold.bucket / 2 ? 2 : 1);
     if (plan.fold.accumulate != DType::F32 || (narrow && !local)) out.gradients += numel * 4;
   }
-  // Rows of the largest table, to send and to receive.
-  if (plan.fold.sparse_rows && n > 1 && plan.fold.accumulate == DType::F32 && !narrow)
-    out.gradients += 2 * 4 * (table / parallel::RowExchange::kShare);
   // What is kept in 16 bits is updated in fp32, one parameter after the other.
   if (narrow_masters) out.optimizer += 4 * widest;
   if (narrow_states) out.optimizer += 8 * widest;

@@ -308,7 +308,7 @@ class Planner {
     plan_.fold.travel = config.communication_data_type == "bf16"   ? DType::BF16
                         : config.communication_data_type == "fp16" ? DType::F16
                                                                    : DType::F32;
-    plan_.fold.sparse_rows = config.sparse_gradients;
+    plan_.fold.sparse_rows = weights.tables_apart = config.sparse_gradients;
     plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
     plan_.save_in_background = config.checkpoint.async;
   }
@@ -414,7 +414,7 @@ class Planner {
         tied->as_bool()) {
       plan_.notes.emplace_back(
           "sparse_gradients does not pay for the tied table's use by the head, whose gradient is "
-          "dense: only the embedding's travels as rows");
+          "dense; the embedding's travels as rows without it, unless pipeline stages part the two");
     }
   }
 

@@ -383,7 +383,8 @@ void TrainConfig::describe(config::Fields& f) {
   f.field("sparse_gradients",
           sparse_gradients,
           {.text = "Between ranks the gradient of the token embedding travels as the rows that a "
-                   "micro-batch touched, where they are at most a quarter of it; the same bits."});
+                   "micro-batch touched, where they are at most a quarter of it; the same bits. Of "
+                   "a table that the head shares, on one stage, it does so by itself."});
   f.section("trainer", trainer, "How long, from which seed.");
   f.field("steps_per_print",
           steps_per_print,

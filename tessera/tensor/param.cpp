@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
 #include "tessera/base/error.h"
+#include "tessera/tensor/row_sum.h"
 
 namespace tessera {
 
@@ -35,14 +37,46 @@ bool decays(const ParamInfo& info) {
   return info.matrix_shape.size() >= 2;
 }
 
+bool is_vocabulary_table(const ParamInfo& info) {
+  return info.shape.size() == 2 && !info.axes.empty() && info.axes.front() == "vocab";
+}
+
+void GradSink::open(at::Tensor out, bool holds) {
+  release();
+  out_ = std::move(out);
+  written_ = holds;
+}
+
+void GradSink::open_rows(RowSum& rows, std::function<at::Tensor()> make_dense, bool holds) {
+  release();
+  rows_ = &rows;
+  make_dense_ = std::move(make_dense);
+  written_ = holds;
+}
+
+void GradSink::release() {
+  out_.reset();
+  rows_ = nullptr;
+  make_dense_ = nullptr;
+}
+
+const at::Tensor& GradSink::out() {
+  if (const RowSum* const rows = std::exchange(rows_, nullptr)) {
+    out_ = std::exchange(make_dense_, nullptr)();
+    if (written_) rows->add_to(out_.zero_(), 0);
+  }
+  return out_;
+}
+
 void GradSink::write(const at::Tensor& grad) {
-  TESSERA_ASSERT(out_.defined());
-  TESSERA_ASSERT(grad.sizes() == out_.sizes());
+  const at::Tensor& to = out();
+  TESSERA_ASSERT(to.defined());
+  TESSERA_ASSERT(grad.sizes() == to.sizes());
   const c10::NoGradGuard no_grad;
   if (accumulate()) {
-    out_.add_(grad);
+    to.add_(grad);
   } else {
-    out_.copy_(grad);
+    to.copy_(grad);
   }
   written();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "tessera/mesh/shard_spec.h"
 
 namespace tessera {
+
+class RowSum;
 
 using Shape = std::vector<std::int64_t>;
 
@@ -50,6 +53,8 @@ struct ParamInfo {
 };
 /// Whether weight decay applies by the rule "two or more dimensions" (of the matrix shape).
 bool decays(const ParamInfo& info);
+/// A table with a row a token, of which a micro-batch may touch few.
+bool is_vocabulary_table(const ParamInfo& info);
 
 /// Where the gradient of one micro-batch goes: fp32, in the shape of what this rank holds of the
 /// parameter.
@@ -57,42 +62,33 @@ class GradSink {
  public:
   /// The destination of this micro-batch. Write it whole, or add to it if accumulate(); then call
   /// written().
-  [[nodiscard]] const at::Tensor& out() const { return out_; }
+  [[nodiscard]] const at::Tensor& out();
   [[nodiscard]] bool accumulate() const { return written_; }
-  void written() { written_ = dense_ = true; }
-  /// As written(), by somebody who wrote or added to the rows `ids` (int64, in any order) of the
-  /// first dim alone: all others are zero.
-  void written_rows(at::Tensor ids) {
-    written_ = true;
-    rows_.push_back(std::move(ids));
-  }
+  void written() { written_ = true; }
+  /// Who touches rows of the first dim alone adds to these where they are, instead of writing
+  /// out(), and calls written(); nullptr where there is out() alone.
+  [[nodiscard]] RowSum* rows() const { return rows_; }
   [[nodiscard]] bool was_written() const { return written_; }
-  /// What written_rows() was told, if nobody wrote more than rows.
-  [[nodiscard]] const std::vector<at::Tensor>* rows() const {
-    return written_ && !dense_ ? &rows_ : nullptr;
-  }
   /// Writes or adds `grad` (any float dtype, the parameter's shape) as accumulate() says, and marks
   /// it written.
   void write(const at::Tensor& grad);
 
   /// By the owner of the buffer, before a micro-batch. `holds`: `out` holds a sum already, to which
   /// this micro-batch is added.
-  void open(at::Tensor out, bool holds = false) {
-    out_ = std::move(out);
-    written_ = holds;
-    if (holds) return;
-    dense_ = false;
-    rows_.clear();
-  }
+  void open(at::Tensor out, bool holds = false);
+  /// The same with a sum of rows. Whoever asks for out() all the same gets what `make_dense` gives
+  /// with the rows so far in it, and rows() is no more.
+  void open_rows(RowSum& rows, std::function<at::Tensor()> make_dense, bool holds = false);
   /// Zeroes what nobody wrote; by the owner, after a micro-batch.
   void close();
-  /// Forgets out(), whose memory is its owner's again, but not what was written.
-  void release() { out_.reset(); }
+  /// Forgets out() and rows(), whose memory is their owner's again.
+  void release();
 
  private:
   at::Tensor out_;
-  bool written_ = false, dense_ = false;
-  std::vector<at::Tensor> rows_;
+  RowSum* rows_ = nullptr;
+  std::function<at::Tensor()> make_dense_;
+  bool written_ = false;
 };
 
 /// One use of a parameter by one block (a "home"). Tied parameters have one Param a home; they

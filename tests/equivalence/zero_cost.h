@@ -101,7 +101,6 @@ inline std::int64_t all_gradient_bytes(const Cost& cost) {
 inline constexpr double kC = 768, kV = 50304, kT = 64;
 inline constexpr double kLayer = 12 * kC * kC + 13 * kC;
 inline constexpr double kParameters = 12 * kLayer + kV * kC + kT * kC + 2 * kC;
-inline constexpr double kTied = kV * kC;  // its gradient has two homes
 // Below the default persistence threshold of 100,000: norms, biases and the table of positions.
 inline constexpr double kPersistent = 12 * 13 * kC + kT * kC + 2 * kC;
 
@@ -140,9 +139,8 @@ inline void expect_stages_keep_what_they_promise(int n) {
     const double transient = n == 1 ? 0 : 2 * kLayer + kV * kC + kT * kC + 2 * kC;
     expect_bytes(2 * weights, bytes(cost, memory::Tag::Parameters), "working weights");
     expect_bytes(12 * kParameters / shards, bytes(cost, memory::Tag::Optimizer), "optimizer");
-    // On one rank the embedding's few rows are added to the head's sum.
-    const double sums = n == 1 ? kParameters : (kParameters + kTied) / n;
-    expect_bytes(4 * sums, bytes(cost, memory::Tag::Gradients), "sums of gradients");
+    // The embedding's few rows are added to the head's sum.
+    expect_bytes(4 * kParameters / n, bytes(cost, memory::Tag::Gradients), "sums of gradients");
     expect_bytes(4 * transient, bytes(cost, memory::Tag::GradientsInFlight), "gradients in flight");
     // The table of docs/performance.md.
     const auto mib = [](std::int64_t count) { return static_cast<double>(count) / (1 << 20); };

@@ -42,8 +42,27 @@ TEST(MemoryEstimates, OfOneRankInFp32) {
 
   EXPECT_EQ(need.parameters, 4 * kNano);
   EXPECT_EQ(need.optimizer, 8 * kNano);
-  EXPECT_EQ(need.gradients, 4 * kNano);  // the embedding's few rows are added to the head's sum
+  EXPECT_EQ(need.gradients, 4 * (kNano + kTied));
   EXPECT_GT(need.shared, 0);
+}
+
+TEST(MemoryEstimates, OfATiedTableCountOnceWhereABatchHasFewOfItsRows) {
+  const auto gradients = [](const std::string& members, int ranks) {
+    const std::string tokenizer = R"("tokenizer": {"type": "gpt2"}, )";
+    return estimate_memory(plan_of("gpt2-small", tokenizer + members, ranks)).gradients;
+  };
+  constexpr std::int64_t kTable = 4LL * 50304 * 768, kRows = 4LL * 4 * 128 * 768;  // fp32
+
+  for (const int ranks : {1, 2}) {
+    const std::string batch = fmt::format(R"("train_batch_size": {})", ranks);
+    const std::int64_t few = gradients(batch, ranks),
+                       whole = gradients(batch + R"(, "gradient_reduction": "once",
+                           "zero_optimization": {"stage": 2})",
+                                         ranks);
+    EXPECT_EQ(few, whole) << "either way of the reduction";
+    const std::int64_t many = gradients(R"("train_micro_batch_size_per_gpu": 128)", ranks);
+    EXPECT_EQ(many - few, kTable / ranks - kRows);
+  }
 }
 
 TEST(MemoryEstimates, AccumulationNeedsRoomForSomeBlocks) {

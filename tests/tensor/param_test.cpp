@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/row_sum.h"
 
 namespace tessera {
 namespace {
@@ -52,6 +53,67 @@ TEST(GradSink, KeepsWhatWasWrittenWhenItCloses) {
   sink.close();
 
   EXPECT_TRUE(at::equal(sink.out(), at::full({4}, 2.0F)));
+}
+
+/// A sink open for rows of a table [4, 2] whose dense form holds garbage.
+struct RowsSink {
+  RowSum rows{2};
+  GradSink sink;
+  int asked = 0;
+  explicit RowsSink(bool holds = false) {
+    const auto make_dense = [this] {
+      ++asked;
+      return at::full({4, 2}, 7.0F);
+    };
+    sink.open_rows(rows, make_dense, holds);
+  }
+};
+
+TEST(GradSink, TakesRowsUntilSomebodyWritesMore) {
+  RowsSink table;
+  GradSink& sink = table.sink;
+  ASSERT_EQ(sink.rows(), &table.rows);
+  table.rows.row(2)[1] += 3.0F;
+  sink.written();
+  EXPECT_EQ(table.asked, 0);
+
+  sink.write(at::ones({4, 2}));
+
+  EXPECT_EQ(sink.rows(), nullptr);
+  const at::Tensor expected = at::ones({4, 2});
+  expected[2][1] += 3.0F;
+  EXPECT_TRUE(at::equal(sink.out(), expected));
+  EXPECT_EQ(table.asked, 1);
+}
+
+TEST(GradSink, OverwritesWhereNoRowCameBefore) {
+  RowsSink table;
+
+  table.sink.write(at::ones({4, 2}));
+
+  EXPECT_TRUE(at::equal(table.sink.out(), at::ones({4, 2})));
+}
+
+TEST(GradSink, AddsToRowsOfEarlierMicroBatches) {
+  RowsSink table(/*holds=*/true);
+  table.rows.row(0)[0] += 3.0F;
+
+  table.sink.write(at::ones({4, 2}));
+
+  const at::Tensor expected = at::ones({4, 2});
+  expected[0][0] += 3.0F;
+  EXPECT_TRUE(at::equal(table.sink.out(), expected));
+}
+
+TEST(GradSink, LeavesRowsAloneWhenItCloses) {
+  RowsSink table;
+
+  table.sink.close();
+  table.sink.release();
+
+  EXPECT_EQ(table.asked, 0);
+  EXPECT_EQ(table.sink.rows(), nullptr);
+  EXPECT_FALSE(table.sink.out().defined());
 }
 
 TEST(ParamInfo, DecaysWithTwoOrMoreMatrixDimensions) {

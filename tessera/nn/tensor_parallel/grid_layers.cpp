@@ -284,17 +284,13 @@ struct TableNode : torch::autograd::Function<TableNode> {
     if (dy_BRC.is_meta()) return;
     RowGradients here;
     if (dy_BRC.numel() > 0) here = gradients_of(own, rows(dy_BRC));
-    GradSink& sink = table.grad();
     const Spread spread = stream(context.tensor->mode);
     if (along({spread.major}, context).size() == 1 && dy_BRC.numel() > 0) {
-      ops::embedding_grad(here.dy_NC, here.rows_N, sink.out(), sink.accumulate());
-      sink.written_rows(here.rows_N);
-      return;
+      return write_rows(here.dy_NC, here.rows_N, table.grad());
     }
-    const at::Tensor part =
-        at::zeros({table.info().local_shape().front(), dy_BRC.size(2)}, sink.out().options());
+    const at::Tensor part = at::zeros({table.info().local_shape().front(), dy_BRC.size(2)});
     if (dy_BRC.numel() > 0) ops::embedding_grad(here.dy_NC, here.rows_N, part, /*accumulate=*/true);
-    sink.write(sum_over_major(part, table.info(), context, "gradients of the table"));
+    table.grad().write(sum_over_major(part, table.info(), context, "gradients of the table"));
   }
 };
 

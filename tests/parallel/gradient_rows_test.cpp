@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: fast
+// Sums of gradients of a table whose blocks add to few of its rows, to many, write all of it, or
+// first the one and then the other: on some ranks, in some micro-batches.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/philox.h"
+#include "tessera/comm/world.h"
+#include "tessera/models/gpt2.h"
+#include "tessera/parallel/gradient_fold.h"
+#include "tessera/tensor/row_sum.h"
+
+namespace tessera::parallel {
+namespace {
+
+constexpr std::int64_t kRows = 64, kWidth = 32;
+constexpr int kSteps = 4;
+
+models::Gpt2Shape tiny(bool tied) {
+  models::Gpt2Shape shape;
+  shape.num_layers = 1;
+  shape.hidden_size = kWidth;
+  shape.num_heads = 4;
+  shape.ffn_hidden_size = 64;
+  shape.vocab_size = kRows;
+  shape.max_positions = 8;
+  shape.tie_embeddings = tied;
+  return shape;
+}
+
+/// What a block does with the table in one micro-batch. Values are small whole numbers, whose sums
+/// are exact in any order.
+class Use {
+ public:
+  enum class Kind { Few, Many, All, FewThenAll, AllThenFew, Nothing };
+  static constexpr int kKinds = 6;
+
+  Use(Kind kind, std::uint64_t key) : kind_(kind), random_{key} {}
+
+  /// Into the sink, and as a whole table.
+  at::Tensor write(GradSink& sink) {
+    at::Tensor whole = at::zeros({kRows, kWidth});
+    if (kind_ == Kind::All || kind_ == Kind::AllThenFew) write_all(sink, whole);
+    if (kind_ == Kind::Many) add_rows(sink, whole, 40);
+    if (kind_ == Kind::Few || kind_ == Kind::FewThenAll || kind_ == Kind::AllThenFew)
+      add_rows(sink, whole, 3);
+    if (kind_ == Kind::FewThenAll) write_all(sink, whole);
+    return whole;
+  }
+
+ private:
+  float number() { return static_cast<float>(random_(next_++)[0] % 7) - 3.0F; }
+
+  void write_all(GradSink& sink, const at::Tensor& whole) {
+    const at::Tensor grad = at::full({kRows, kWidth}, number());
+    sink.write(grad);
+    whole.add_(grad);
+  }
+  void add_rows(GradSink& sink, const at::Tensor& whole, int count) {
+    for (int i = 0; i < count; ++i) {
+      const auto row = static_cast<std::int64_t>(random_(next_++)[1] % kRows);
+      const float value = number();
+      whole[row].add_(value);
+      if (RowSum* const rows = sink.rows()) {
+        at::from_blob(rows->row(row), {kWidth}).add_(value);
+        sink.written();
+      } else {
+        const at::Tensor grad = at::zeros({kRows, kWidth});
+        grad[row].add_(value);
+        sink.write(grad);
+      }
+    }
+  }
+
+  Kind kind_;
+  Philox random_;
+  std::uint64_t next_ = 0;
+};
+
+struct Case {
+  int ranks, micros;
+  bool tied;
+  FoldOptions fold;
+  /// What the embedding does; else anything.
+  std::vector<Use::Kind> kinds = {};
+};
+
+/// Steps in which every rank, micro-batch and block uses the table in some way, against sums of
+/// whole tables.
+void expect_sums(const Case& c) {
+  comm::run_threads(c.ranks, [&](comm::World& world) {
+    WeightOptions weights;
+    weights.tables_apart = c.fold.sparse_rows;
+    ModelInstance model(models::gpt2(tiny(c.tied)), weights, world);
+    FoldOptions options = c.fold;
+    options.max_micros = c.micros;
+    GradientFold fold(world, model, options);
+    const auto kind_of = [&](std::uint64_t key, int block) {
+      const std::uint32_t drawn = Philox{99}(key)[2];
+      if (block == 0 && !c.kinds.empty()) return c.kinds[drawn % c.kinds.size()];
+      return static_cast<Use::Kind>(drawn % Use::kKinds);
+    };
+    for (int step = 0; step < kSteps; ++step) {
+      // Every rank knows what all of them do.
+      at::Tensor expected = at::zeros({kRows, kWidth});
+      const std::vector<Action> actions = accumulation_schedule(c.micros);
+      fold.begin(actions);
+      for (const Action& action : actions) {
+        if (action.kind != Do::Backward) continue;
+        for (int b = model.num_blocks() - 1; b >= 0; --b) {
+          const BlockRun run{b, action.micro, c.micros};
+          fold.before(action, run);
+          for (const auto& param : model.params(b)) {
+            const bool table = param->info().name == "wte.weight";
+            for (int rank = 0; table && rank < c.ranks; ++rank) {
+              const auto key =
+                  static_cast<std::uint64_t>(((step * 8 + action.micro) * 8 + rank) * 8 + b);
+              Use use(kind_of(key, b), key);
+              GradSink elsewhere;
+              elsewhere.open(at::empty({kRows, kWidth}));
+              expected += use.write(rank == world.rank() ? param->grad() : elsewhere);
+            }
+          }
+          fold.after(action, run);
+        }
+      }
+      fold.finish();
+      for (std::size_t g = 0; g < model.groups().size(); ++g) {
+        const FlatGroup& group = model.groups()[g];
+        const Segment& segment = group.layout.segments().front();
+        if (segment.info->name != "wte.weight") continue;
+        const std::int64_t begin = group.layout.shard_begin(world.rank()),
+                           numel = segment.within(begin, begin + group.layout.shard_numel()).numel;
+        EXPECT_TRUE(at::equal(fold.shard(static_cast<int>(g)).narrow(0, 0, numel),
+                              expected.flatten().narrow(0, begin, numel)))
+            << "rank " << world.rank() << " step " << step;
+      }
+    }
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
+  });
+}
+
+void expect_all_sums(const std::vector<Use::Kind>& kinds) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const int micros : {1, 3}) {
+      for (const int stage : {1, 2}) {
+        for (const Reduction reduction : {Reduction::Each, Reduction::Once}) {
+          for (const bool tied : {true, false}) {
+            for (const bool sparse : {true, false}) {
+              SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(micros) +
+                           " micro-batches, stage " + std::to_string(stage) +
+                           (reduction == Reduction::Once ? ", once" : ", each") +
+                           (tied ? ", tied" : "") + (sparse ? ", sparse" : ""));
+              expect_sums({ranks,
+                           micros,
+                           tied,
+                           {.stage = stage, .reduction = reduction, .sparse_rows = sparse},
+                           kinds});
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GradientRows, OfAnEmbeddingAreAddedToTheWholeSum) {
+  expect_all_sums({Use::Kind::Few});
+}
+
+TEST(GradientRows, BecomeAWholeTableWhereTheyAreMany) {
+  expect_all_sums({Use::Kind::Few, Use::Kind::Many, Use::Kind::Nothing});
+}
+
+TEST(GradientRows, BecomeAWholeTableWhereABlockWritesAllOfIt) {
+  expect_all_sums({});
+}
+
+TEST(GradientRows, TakeNoWholeTable) {
+  comm::run_threads(1, [](comm::World& world) {
+    ModelInstance model(models::gpt2(tiny(true)), {}, world);
+    GradientFold fold(world, model, {});
+    const std::vector<Action> actions = accumulation_schedule(1);
+    fold.begin(actions);
+    const BlockRun run{0, 0, 1};
+
+    fold.before(actions.back(), run);
+
+    for (const auto& param : model.params(0))
+      EXPECT_EQ(param->grad().rows() != nullptr, param->info().tied) << param->info().name;
+  });
+}
+
+}  // namespace
+}  // namespace tessera::parallel
