@@ -46,6 +46,14 @@ struct Norm {
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x, double eps, StepContext& context) const {
     return nn::layer_norm(x, *weight, *bias, eps, context);
   }
+  /// Of x with a branch added, if there is one.
+  [[nodiscard]] nn::Normed of_stream(const at::Tensor& x,
+                                     double eps,
+                                     StepContext& context,
+                                     const at::Tensor& branch = {},
+                                     const ops::DropoutKey& key = {}) const {
+    return nn::residual_layer_norm(x, branch, key, *weight, *bias, eps, context);
+  }
 };
 
 /// Where documents begin, if they are kept apart.
@@ -129,17 +137,20 @@ class Layer final : public nn::Block {
   [[nodiscard]] bool works_by_token() const override { return true; }
 
   Outcome forward(Flow in, const Batch& batch, StepContext& context) override {
-    at::Tensor x_BTC = in.diff.at(0);
-    x_BTC = add(x_BTC, attention(x_BTC, batch, context), "attention_output", context);
-    x_BTC = add(x_BTC, mlp(x_BTC, context), "mlp_output", context);
-    return {.flow = {.diff = {x_BTC}}};
+    const double eps = shape_.layer_norm_eps, p = shape_.residual_dropout;
+    const nn::Normed begin = ln_1_.of_stream(in.diff.at(0), eps, context);
+    const at::Tensor y_BTC = attention(begin.normed_BTC, batch, context);
+    const nn::Normed middle =
+        ln_2_.of_stream(begin.x_BTC, eps, context, y_BTC, context.dropout("attention_output", p));
+    const at::Tensor z_BTC = mlp(middle.normed_BTC, context);
+    return {
+        .flow = {.diff = {nn::add_dropout(middle.x_BTC, z_BTC, context.dropout("mlp_output", p))}}};
   }
 
  private:
-  [[nodiscard]] at::Tensor attention(const at::Tensor& x_BTC,
+  [[nodiscard]] at::Tensor attention(const at::Tensor& h_BTC,
                                      const Batch& batch,
                                      StepContext& context) const {
-    const at::Tensor h_BTC = ln_1_(x_BTC, shape_.layer_norm_eps, context);
     const nn::Qkv qkv =
         nn::split_qkv(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), *qkv_weight_);
     ops::AttentionArgs args;
@@ -152,18 +163,10 @@ class Layer final : public nn::Block {
     return nn::linear(nn::merge_heads(y_BHTK), *proj_weight_, proj_bias_, context);
   }
 
-  [[nodiscard]] at::Tensor mlp(const at::Tensor& x_BTC, StepContext& context) const {
-    const at::Tensor h_BTC = ln_2_(x_BTC, shape_.layer_norm_eps, context);
+  [[nodiscard]] at::Tensor mlp(const at::Tensor& h_BTC, StepContext& context) const {
     const at::Tensor f_BTF =
         nn::activate(nn::linear(h_BTC, *fc_weight_, fc_bias_, context), activation_);
     return nn::linear(f_BTF, *out_weight_, out_bias_, context);
-  }
-
-  [[nodiscard]] at::Tensor add(const at::Tensor& x,
-                               const at::Tensor& branch,
-                               std::string_view site,
-                               StepContext& context) const {
-    return nn::add_dropout(x, branch, context.dropout(site, shape_.residual_dropout));
   }
 
   Gpt2Shape shape_;

@@ -68,8 +68,7 @@ Again again_by(const at::Tensor& x) {
   return [node = std::move(node)] { return N::again(&node->ctx_); };
 }
 Again activation_again(const at::Tensor& x);
-Again layer_norm_again(const at::Tensor& x);
-Again rms_norm_again(const at::Tensor& x);
+Again norm_again(const at::Tensor& x);
 
 /// Makes a weight gradient now, or later when the schedule defers them. `make` calls
 /// GradSink::written() itself.

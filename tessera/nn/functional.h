@@ -35,6 +35,27 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       double eps,
                       StepContext& context);
 at::Tensor rms_norm(const at::Tensor& x_BTC, const Param& weight, double eps, StepContext& context);
+/// A residual stream, and its norm, with which a branch of it begins.
+struct Normed {
+  at::Tensor x_BTC, normed_BTC;
+};
+/// The stream takes up a branch, x + dropout(branch), and the next one begins. One pass over memory
+/// for both (two with dropout), and one for what comes back along the stream and through the norm,
+/// so that a block should go on with the result's x_BTC. `branch_BTC`: undefined where the first
+/// one of a block begins.
+Normed residual_layer_norm(const at::Tensor& x_BTC,
+                           const at::Tensor& branch_BTC,
+                           const ops::DropoutKey& key,
+                           const Param& weight,
+                           const Param& bias,
+                           double eps,
+                           StepContext& context);
+Normed residual_rms_norm(const at::Tensor& x_BTC,
+                         const at::Tensor& branch_BTC,
+                         const ops::DropoutKey& key,
+                         const Param& weight,
+                         double eps,
+                         StepContext& context);
 /// ids [B, T] -> [B, T, C].
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
 /// Where the tokens stand in their texts: ids [B, T] -> [B, T]. With `starts`, of all tokens, where

@@ -85,10 +85,8 @@ at::Tensor int8_linear(const at::Tensor& x,
 }
 
 Again again_of(const at::Tensor& x) {
-  for (const auto maker : {activation_again, layer_norm_again, rms_norm_again}) {
-    if (Again again = maker(x)) return again;
-  }
-  return {};
+  Again again = activation_again(x);
+  return again ? again : norm_again(x);
 }
 
 /// With the part of the weight that this rank holds. `again` makes x; empty: x is kept.

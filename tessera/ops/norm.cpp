@@ -44,25 +44,44 @@ void check_channels(const Norm& norm,
                   "weight and bias need one value for each of the input's last dimension");
 }
 
+const void* data_or_null(const at::Tensor& x) {
+  return x.defined() ? x.const_data_ptr() : nullptr;
+}
+
 float* floats_or_null(const at::Tensor& x) {
   return x.defined() ? x.data_ptr<float>() : nullptr;
+}
+
+/// What is added to x, or to its gradient, or nothing.
+void check_addend(const Norm& norm, const at::Tensor& x, const at::Tensor& plus) {
+  TESSERA_REQUIRE(!plus.defined() || plus.sizes() == x.sizes(),
+                  Shape,
+                  norm.name + (" of " + cpu::shape(x)) + " plus " + cpu::shape(plus),
+                  "give both one shape");
 }
 
 LayerNormOut forward(const Norm& norm,
                      const at::Tensor& x_NC,
                      const at::Tensor& weight_C,
                      const at::Tensor& bias_C,
-                     double eps) {
+                     double eps,
+                     const at::Tensor& branch_NC) {
   check_channels(norm, x_NC, weight_C, bias_C);
+  check_addend(norm, x_NC, branch_NC);
   const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
   const at::TensorOptions floats = x_NC.options().dtype(at::kFloat);
   LayerNormOut out{at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous),
                    norm.has_mean ? at::empty({N}, floats) : at::Tensor(),
-                   at::empty({N}, floats)};
+                   at::empty({N}, floats),
+                   x_NC};
+  if (branch_NC.defined()) out.x_NC = at::empty_like(out.y_NC);
   if (x_NC.is_meta()) return out;
   const OpScope scope(norm.name, [&] {
-    return OpWork{.bytes = 2.0 * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
+    const double passes = branch_NC.defined() ? 4.0 : 2.0;
+    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
   });
+  const at::Tensor branch =
+      branch_NC.defined() ? branch_NC.to(x_NC.scalar_type()).contiguous() : at::Tensor();
   const at::Tensor x = x_NC.contiguous(), weight = cpu::plain_float(weight_C);
   const at::Tensor bias = bias_C.defined() ? cpu::plain_float(bias_C) : at::Tensor();
   const cpu::NormRows rows{.x = x.data_ptr(),
@@ -72,7 +91,9 @@ LayerNormOut forward(const Norm& norm,
                            .mean = floats_or_null(out.mean_N),
                            .rstd = out.rstd_N.data_ptr<float>(),
                            .channels = C,
-                           .eps = eps};
+                           .eps = eps,
+                           .plus = data_or_null(branch),
+                           .sum = branch.defined() ? out.x_NC.data_ptr() : nullptr};
   const auto kernel = (cpu::kernels().*norm.forward)[cpu::float_of(x)];
   cpu::parallel(N, rows_per_thread(C), [&](std::int64_t begin, std::int64_t end) {
     kernel(rows, begin, end);
@@ -89,15 +110,20 @@ at::Tensor backward(const Norm& norm,
                     const at::Tensor& dweight_C,
                     bool accumulate_weight,
                     const at::Tensor& dbias_C,
-                    bool accumulate_bias) {
+                    bool accumulate_bias,
+                    const at::Tensor& plus_NC) {
   check_channels(norm, x_NC, weight_C, {});
+  check_addend(norm, x_NC, plus_NC);
   at::Tensor dx = at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous);
   if (x_NC.is_meta()) return dx;
   const OpScope scope(norm.backward_name, [&] {
-    return OpWork{.bytes = 3.0 * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
+    const double passes = plus_NC.defined() ? 4.0 : 3.0;
+    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
   });
   const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
   const at::Tensor dy = dy_NC.to(x_NC.scalar_type()).contiguous(), x = x_NC.contiguous();
+  const at::Tensor plus =
+      plus_NC.defined() ? plus_NC.to(x_NC.scalar_type()).contiguous() : at::Tensor();
   const at::Tensor weight = cpu::plain_float(weight_C);
   const cpu::NormGradRows rows{.dy = dy.data_ptr(),
                                .x = x.data_ptr(),
@@ -105,7 +131,8 @@ at::Tensor backward(const Norm& norm,
                                .rstd = rstd_N.data_ptr<float>(),
                                .weight = weight.data_ptr<float>(),
                                .dx = dx.data_ptr(),
-                               .channels = C};
+                               .channels = C,
+                               .plus = data_or_null(plus)};
   const cpu::RowBlocks blocks{N};
   const at::Tensor partial = at::zeros({blocks.count(), 2, C}, rstd_N.options());
   float* sums = partial.data_ptr<float>();
@@ -133,8 +160,9 @@ at::Tensor backward(const Norm& norm,
 LayerNormOut layer_norm(const at::Tensor& x_NC,
                         const at::Tensor& weight_C,
                         const at::Tensor& bias_C,
-                        double eps) {
-  return forward(kLayerNorm, x_NC, weight_C, bias_C, eps);
+                        double eps,
+                        const at::Tensor& branch_NC) {
+  return forward(kLayerNorm, x_NC, weight_C, bias_C, eps, branch_NC);
 }
 
 at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
@@ -145,7 +173,8 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
                                const at::Tensor& dweight_C,
                                bool accumulate_weight,
                                const at::Tensor& dbias_C,
-                               bool accumulate_bias) {
+                               bool accumulate_bias,
+                               const at::Tensor& plus_NC) {
   return backward(kLayerNorm,
                   dy_NC,
                   x_NC,
@@ -155,12 +184,16 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
                   dweight_C,
                   accumulate_weight,
                   dbias_C,
-                  accumulate_bias);
+                  accumulate_bias,
+                  plus_NC);
 }
 
-RmsNormOut rms_norm(const at::Tensor& x_NC, const at::Tensor& weight_C, double eps) {
-  const LayerNormOut out = forward(kRmsNorm, x_NC, weight_C, {}, eps);
-  return {out.y_NC, out.rstd_N};
+RmsNormOut rms_norm(const at::Tensor& x_NC,
+                    const at::Tensor& weight_C,
+                    double eps,
+                    const at::Tensor& branch_NC) {
+  const LayerNormOut out = forward(kRmsNorm, x_NC, weight_C, {}, eps, branch_NC);
+  return {out.y_NC, out.rstd_N, out.x_NC};
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy_NC,
@@ -168,9 +201,19 @@ at::Tensor rms_norm_backward(const at::Tensor& dy_NC,
                              const at::Tensor& rstd_N,
                              const at::Tensor& weight_C,
                              const at::Tensor& dweight_C,
-                             bool accumulate_weight) {
-  return backward(
-      kRmsNorm, dy_NC, x_NC, {}, rstd_N, weight_C, dweight_C, accumulate_weight, {}, false);
+                             bool accumulate_weight,
+                             const at::Tensor& plus_NC) {
+  return backward(kRmsNorm,
+                  dy_NC,
+                  x_NC,
+                  {},
+                  rstd_N,
+                  weight_C,
+                  dweight_C,
+                  accumulate_weight,
+                  {},
+                  false,
+                  plus_NC);
 }
 
 }  // namespace tessera::ops

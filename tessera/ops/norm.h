@@ -11,15 +11,18 @@ struct LayerNormOut {
   at::Tensor y_NC;    ///< x's dtype
   at::Tensor mean_N;  ///< fp32
   at::Tensor rstd_N;  ///< fp32
+  at::Tensor x_NC;    ///< what was normalised: x, or x + branch
 };
-/// y = (x - mean) * rstd * weight + bias; x, weight, bias in fp32, bf16 or fp16. Works on meta.
+/// y = (x - mean) * rstd * weight + bias; x, weight, bias in fp32, bf16 or fp16. With a `branch`
+/// (x's dtype) of x + branch, which is rounded to x's dtype, in the same pass. Works on meta.
 LayerNormOut layer_norm(const at::Tensor& x_NC,
                         const at::Tensor& weight_C,
                         const at::Tensor& bias_C,
-                        double eps);
-/// dx in x's dtype. dweight_C and dbias_C are fp32 destinations, written or added to; sums run in
-/// row order, in blocks that do not depend on the number of threads. An undefined destination is
-/// skipped.
+                        double eps,
+                        const at::Tensor& branch_NC = {});
+/// dx in x's dtype, of what was normalised; `plus_NC` is added to it before it is rounded.
+/// dweight_C and dbias_C are fp32 destinations, written or added to; sums run in row order, in
+/// blocks that do not depend on the number of threads. An undefined destination is skipped.
 at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
                                const at::Tensor& x_NC,
                                const at::Tensor& mean_N,
@@ -28,21 +31,27 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
                                const at::Tensor& dweight_C,
                                bool accumulate_weight,
                                const at::Tensor& dbias_C,
-                               bool accumulate_bias);
+                               bool accumulate_bias,
+                               const at::Tensor& plus_NC = {});
 
 struct RmsNormOut {
   at::Tensor y_NC;    ///< x's dtype
   at::Tensor rstd_N;  ///< fp32
+  at::Tensor x_NC;    ///< as above
 };
 /// y = x * rstd * weight, rstd = 1 / sqrt(mean of x^2 + eps), rounded once; dtypes as above. Works
 /// on meta. Source: Zhang and Sennrich 2019, "Root mean square layer normalization".
-RmsNormOut rms_norm(const at::Tensor& x_NC, const at::Tensor& weight_C, double eps);
+RmsNormOut rms_norm(const at::Tensor& x_NC,
+                    const at::Tensor& weight_C,
+                    double eps,
+                    const at::Tensor& branch_NC = {});
 /// As layer_norm_backward().
 at::Tensor rms_norm_backward(const at::Tensor& dy_NC,
                              const at::Tensor& x_NC,
                              const at::Tensor& rstd_N,
                              const at::Tensor& weight_C,
                              const at::Tensor& dweight_C,
-                             bool accumulate_weight);
+                             bool accumulate_weight,
+                             const at::Tensor& plus_NC = {});
 
 }  // namespace tessera::ops

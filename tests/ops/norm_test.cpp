@@ -176,6 +176,55 @@ TEST(LayerNorm, RefusesAWeightOfAnotherSize) {
   EXPECT_THROW(layer_norm(random({2, 3}, 1), random({4}, 2), random({4}, 2), kEps), Error);
 }
 
+TEST(LayerNorm, OfASumHasTheBitsOfTheSumsNorm) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const std::int64_t C : {1, 7, 96, 130}) {
+      const at::Tensor x = random({33, C}, 1, dtype), branch = random({33, C}, 2, dtype),
+                       weight = random({C}, 3, dtype);
+
+      const LayerNormOut out = layer_norm(x, weight, weight, kEps, branch);
+
+      EXPECT_TRUE(same_bits(out.x_NC, x + branch)) << dtype << " " << C;
+      EXPECT_TRUE(same_bits(out.y_NC, layer_norm(x + branch, weight, weight, kEps).y_NC));
+      const RmsNormOut rms = rms_norm(x, weight, kEps, branch);
+      EXPECT_TRUE(same_bits(rms.x_NC, x + branch));
+      EXPECT_TRUE(same_bits(rms.y_NC, rms_norm(x + branch, weight, kEps).y_NC));
+    }
+  }
+}
+
+TEST(LayerNorm, AddsToItsInputsGradientBeforeItIsRounded) {
+  const at::Tensor x = random({33, 50}, 1), dy = random({33, 50}, 2), plus = random({33, 50}, 3),
+                   weight = random({50}, 4);
+  const auto dx_of = [&](at::ScalarType dtype, const at::Tensor& with) {
+    const at::Tensor narrow = x.to(dtype);
+    const LayerNormOut out = layer_norm(narrow, weight, weight, kEps);
+    return layer_norm_backward(
+        dy.to(dtype), narrow, out.mean_N, out.rstd_N, weight, {}, false, {}, false, with);
+  };
+
+  EXPECT_TRUE(same_bits(dx_of(at::kFloat, plus), dx_of(at::kFloat, {}) + plus));
+  const at::Tensor narrow = x.to(at::kBFloat16), addend = plus.to(at::kBFloat16);
+  const LayerNormOut wide = layer_norm(narrow.to(at::kFloat), weight, weight, kEps);
+  const at::Tensor once = layer_norm_backward(dy.to(at::kBFloat16).to(at::kFloat),
+                                              narrow.to(at::kFloat),
+                                              wide.mean_N,
+                                              wide.rstd_N,
+                                              weight,
+                                              {},
+                                              false,
+                                              {},
+                                              false,
+                                              addend.to(at::kFloat));
+  EXPECT_TRUE(same_bits(dx_of(at::kBFloat16, addend), once.to(at::kBFloat16)));
+}
+
+TEST(LayerNorm, RefusesASumOfTwoShapes) {
+  const at::Tensor x = random({2, 3}, 1), weight = random({3}, 2);
+  EXPECT_THROW(layer_norm(x, weight, weight, kEps, random({3, 2}, 3)), Error);
+  EXPECT_THROW(rms_norm(x, weight, kEps, random({2}, 3)), Error);
+}
+
 struct RmsReference {
   std::vector<double> y, dx, dweight;
 };

@@ -25,6 +25,8 @@ struct NormRows {
   float* rstd;
   std::int64_t channels;
   double eps;
+  const void* plus = nullptr;  // or what is added to x first
+  void* sum = nullptr;         // then: x + plus, rounded, whose norm it is
 };
 struct NormGradRows {
   const void* dy;
@@ -34,6 +36,7 @@ struct NormGradRows {
   const float* weight;
   void* dx;
   std::int64_t channels;
+  const void* plus = nullptr;  // or what is added to dx
 };
 /// Heads of tokens whose channels turn: channel c < pairs together with channel pairs + c, by the
 /// angle in row `batch * table_tokens + token` of the table. Channels beyond these pairs stay.

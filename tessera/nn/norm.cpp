@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/norm.h"
+
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/ops/dropout.h"
+
+namespace tessera::nn {
+
+namespace {
+
+using namespace detail;
+
+/// Of a layer, or of the root mean square where there is no bias.
+ops::LayerNormOut normalise(const at::Tensor& x_NC,
+                            const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias,
+                            double eps,
+                            const at::Tensor& branch_NC = {}) {
+  if (bias) return ops::layer_norm(x_NC, weight, *bias, eps, branch_NC);
+  const ops::RmsNormOut out = ops::rms_norm(x_NC, weight, eps, branch_NC);
+  return {out.y_NC, {}, out.rstd_N, out.x_NC};
+}
+
+/// The norm of x + dropout(branch), and that itself: what comes back along it is added in the pass
+/// that makes the norm's gradient.
+struct NormNode : torch::autograd::Function<NormNode> {
+  struct Use {
+    const Param* weight;
+    const Param* bias;  // or nullptr
+    StepContext* context;
+    double eps;
+    ops::DropoutKey key = {};
+    bool has_branch = false;
+  };
+  static variable_list forward(AutogradContext* node,
+                               const at::Tensor& x,
+                               const at::Tensor& weight,
+                               const std::optional<at::Tensor>& bias,
+                               const std::optional<at::Tensor>& branch,
+                               Use use) {
+    at::Tensor sum = x, added;
+    if (branch) ops::check_residual(x, *branch);
+    if (branch && use.key.active()) sum = ops::add_dropout(x, *branch, use.key);
+    if (branch && !use.key.active()) added = rows(*branch);
+    const ops::LayerNormOut out = normalise(rows(sum), weight, bias, use.eps, added);
+    if (added.defined()) sum = out.x_NC.view(x.sizes());
+    if (node != nullptr) node->set_materialize_grads(false);
+    save(node, {sum, weight, out.mean_N, out.rstd_N, bias ? *bias : at::Tensor()});
+    use.has_branch = branch.has_value();
+    keep(node, std::move(use));
+    return {out.y_NC.view(x.sizes()), sum};
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor &x = saved[0], &along = grads[1];
+    const Use& use = kept<Use>(node);
+    at::Tensor dx = along;
+    if (grads[0].defined()) {
+      dx = through_norm(node, saved, rows(grads[0]), along.defined() ? rows(along) : along)
+               .view(x.sizes());
+    }
+    at::Tensor dbranch;
+    if (use.has_branch && dx.defined()) dbranch = ops::dropout(dx.contiguous(), use.key);
+    return {dx, {}, {}, dbranch, {}};
+  }
+
+  // The sums over rows come with dx in one pass over memory; deferred they take one of their own.
+  static at::Tensor through_norm(AutogradContext* node,
+                                 const variable_list& saved,
+                                 const at::Tensor& dy,
+                                 const at::Tensor& along) {
+    const Use& use = kept<Use>(node);
+    const at::Tensor x = rows(saved[0]), &weight = saved[1];
+    GradSink* const dw = node->needs_input_grad(1) ? &use.weight->grad() : nullptr;
+    GradSink* const db =
+        use.bias != nullptr && node->needs_input_grad(2) ? &use.bias->grad() : nullptr;
+    const Statistics of_x{saved[2], saved[3]};
+    if (!use.context->deferring() || (dw == nullptr && db == nullptr))
+      return gradient(dy, x, of_x, weight, dw, db, along);
+    use.context->defer([=, options = weight.options()] {
+      // The weight itself counts for dx alone, and may not be there any more.
+      gradient(dy, x, of_x, at::zeros({x.size(-1)}, options), dw, db, {});
+    });
+    return gradient(dy, x, of_x, weight, nullptr, nullptr, along);
+  }
+
+  struct Statistics {
+    at::Tensor mean_N, rstd_N;  // mean_N: undefined for the root mean square
+  };
+  static at::Tensor gradient(const at::Tensor& dy,
+                             const at::Tensor& x,
+                             const Statistics& of_x,
+                             const at::Tensor& weight,
+                             GradSink* dw,
+                             GradSink* db,
+                             const at::Tensor& along) {
+    const at::Tensor to_weight = dw != nullptr ? dw->out() : at::Tensor(),
+                     to_bias = db != nullptr ? db->out() : at::Tensor();
+    const bool add_weight = dw != nullptr && dw->accumulate(),
+               add_bias = db != nullptr && db->accumulate();
+    const at::Tensor dx =
+        of_x.mean_N.defined()
+            ? ops::layer_norm_backward(dy,
+                                       x,
+                                       of_x.mean_N,
+                                       of_x.rstd_N,
+                                       weight,
+                                       to_weight,
+                                       add_weight,
+                                       to_bias,
+                                       add_bias,
+                                       along)
+            : ops::rms_norm_backward(dy, x, of_x.rstd_N, weight, to_weight, add_weight, along);
+    if (dw != nullptr) dw->written();
+    if (db != nullptr) db->written();
+    return dx;
+  }
+
+  static at::Tensor again(AutogradContext* node) {
+    const auto saved = node->get_saved_variables();
+    const std::optional<at::Tensor> bias =
+        saved[4].defined() ? std::optional(saved[4]) : std::nullopt;
+    return normalise(rows(saved[0]), saved[1], bias, kept<Use>(node).eps)
+        .y_NC.view(saved[0].sizes());
+  }
+};
+
+Normed norm_of(const at::Tensor& x,
+               const at::Tensor& branch,
+               const Param& weight,
+               const Param* bias,
+               NormNode::Use use) {
+  const auto given = [](const at::Tensor& tensor) {
+    return tensor.defined() ? std::optional(tensor) : std::nullopt;
+  };
+  variable_list out = detail::apply<NormNode>(x,
+                                              weight.tensor(),
+                                              given(bias ? bias->tensor() : at::Tensor()),
+                                              given(branch),
+                                              std::move(use));
+  return {std::move(out[1]), std::move(out[0])};
+}
+
+/// What a grid of ranks needs two steps for.
+at::Tensor added(const at::Tensor& x, const at::Tensor& branch, const ops::DropoutKey& key) {
+  return branch.defined() ? nn::add_dropout(x, branch, key) : x;
+}
+
+}  // namespace
+
+at::Tensor layer_norm(const at::Tensor& x_BTC,
+                      const Param& weight,
+                      const Param& bias,
+                      double eps,
+                      StepContext& context) {
+  return residual_layer_norm(x_BTC, {}, {}, weight, bias, eps, context).normed_BTC;
+}
+
+at::Tensor rms_norm(const at::Tensor& x_BTC,
+                    const Param& weight,
+                    double eps,
+                    StepContext& context) {
+  return residual_rms_norm(x_BTC, {}, {}, weight, eps, context).normed_BTC;
+}
+
+Normed residual_layer_norm(const at::Tensor& x_BTC,
+                           const at::Tensor& branch_BTC,
+                           const ops::DropoutKey& key,
+                           const Param& weight,
+                           const Param& bias,
+                           double eps,
+                           StepContext& context) {
+  if (context.on_grid()) {
+    const at::Tensor sum = added(x_BTC, branch_BTC, key);
+    return {sum, grid::layer_norm(sum, weight, bias, eps, context)};
+  }
+  return norm_of(x_BTC, branch_BTC, weight, &bias, {&weight, &bias, &context, eps, key});
+}
+
+Normed residual_rms_norm(const at::Tensor& x_BTC,
+                         const at::Tensor& branch_BTC,
+                         const ops::DropoutKey& key,
+                         const Param& weight,
+                         double eps,
+                         StepContext& context) {
+  if (context.on_grid()) {
+    const at::Tensor sum = added(x_BTC, branch_BTC, key);
+    return {sum, grid::rms_norm(sum, weight, eps, context)};
+  }
+  return norm_of(x_BTC, branch_BTC, weight, nullptr, {&weight, nullptr, &context, eps, key});
+}
+
+detail::Again detail::norm_again(const at::Tensor& x) {
+  return x.output_nr() == 0 ? again_by<NormNode>(x) : Again();
+}
+
+}  // namespace tessera::nn
