@@ -206,7 +206,6 @@ void GradientFold::open(const BlockRun& run) {
 
 /// Where all of the micro-batch's gradient goes.
 at::Tensor GradientFold::open_dense(const FlatGroup& group, HomeSlot& slot, const BlockRun& run) {
-  make_dense(group, slot);
   if (!slot.accumulator.defined()) take(group, slot);
   // The accumulator takes one micro-batch after the other.
   settle(slot);
@@ -231,9 +230,9 @@ void GradientFold::post(const BlockRun& run) {
 }
 
 void GradientFold::reduce(int g, const Home& home, HomeSlot& slot, const BlockRun& run) {
-  if (takes_rows(slot, run) &&
-      reduce_rows(model_.groups()[static_cast<std::size_t>(g)], home, slot, run))
-    return;
+  const FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
+  if (takes_rows(slot, run) && reduce_rows(group, home, slot, run)) return;
+  make_dense(group, slot);
   const at::Tensor& staging = slot.pool->staging;
   if (slot.local || (locally() && staging.defined())) {
     const at::Tensor& sum = slot.local ? slot.local->flat : slot.accumulator;
@@ -259,9 +258,8 @@ void GradientFold::reduce(int g, const Home& home, HomeSlot& slot, const BlockRu
   exchange(buffer,
            out,
            fold,
-           TESSERA_HERE(fmt::format("fold gradients of {} micro-batch {}",
-                                    model_.groups()[static_cast<std::size_t>(g)].layout.name(),
-                                    run.micro)));
+           TESSERA_HERE(
+               fmt::format("fold gradients of {} micro-batch {}", group.layout.name(), run.micro)));
 }
 
 /// Every owner gets its part of every rank's gradient, folded in rank order into `out`.

@@ -89,6 +89,8 @@ struct Case {
   FoldOptions fold;
   /// What the embedding does; else anything.
   std::vector<Use::Kind> kinds = {};
+  bool begins_with_rows = false;  ///< in the first micro-batch of a step, on every rank
+  std::uint64_t seed = 99;
 };
 
 /// Steps in which every rank, micro-batch and block uses the table in some way, against sums of
@@ -101,8 +103,9 @@ void expect_sums(const Case& c) {
     FoldOptions options = c.fold;
     options.max_micros = c.micros;
     GradientFold fold(world, model, options);
-    const auto kind_of = [&](std::uint64_t key, int block) {
-      const std::uint32_t drawn = Philox{99}(key)[2];
+    const auto kind_of = [&](std::uint64_t key, int block, int micro) {
+      const std::uint32_t drawn = Philox{c.seed}(key)[2];
+      if (block == 0 && micro == 0 && c.begins_with_rows) return Use::Kind::Few;
       if (block == 0 && !c.kinds.empty()) return c.kinds[drawn % c.kinds.size()];
       return static_cast<Use::Kind>(drawn % Use::kKinds);
     };
@@ -121,7 +124,7 @@ void expect_sums(const Case& c) {
             for (int rank = 0; table && rank < c.ranks; ++rank) {
               const auto key =
                   static_cast<std::uint64_t>(((step * 8 + action.micro) * 8 + rank) * 8 + b);
-              Use use(kind_of(key, b), key);
+              Use use(kind_of(key, b, action.micro), key);
               GradSink elsewhere;
               elsewhere.open(at::empty({kRows, kWidth}));
               expected += use.write(rank == world.rank() ? param->grad() : elsewhere);
@@ -180,6 +183,28 @@ TEST(GradientRows, BecomeAWholeTableWhereTheyAreMany) {
 
 TEST(GradientRows, BecomeAWholeTableWhereABlockWritesAllOfIt) {
   expect_all_sums({});
+}
+
+// What one rank wrote more, the others learn where they fold.
+TEST(GradientRows, BecomeAWholeTableBehindRowsOfAnEarlierMicroBatch) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const Reduction reduction : {Reduction::Each, Reduction::Once}) {
+      for (const int stage : {1, 2}) {
+        for (std::uint64_t seed = 0; seed < 8; ++seed) {
+          SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage) +
+                       (reduction == Reduction::Once ? ", once" : ", each") + ", seed " +
+                       std::to_string(seed));
+          expect_sums({ranks,
+                       3,
+                       /*tied=*/true,
+                       {.stage = stage, .reduction = reduction},
+                       {},
+                       /*begins_with_rows=*/true,
+                       seed});
+        }
+      }
+    }
+  }
 }
 
 TEST(GradientRows, TakeNoWholeTable) {
