@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/nn/tensor_parallel/loss_gradient.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
-#include "tessera/nn/tensor_parallel/scaled.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/linear.h"
 
@@ -58,22 +58,15 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     auto& use = kept<Use>(node);
     TESSERA_REQUIRE(
         use.dlogits.defined(), Bug, "a second backward through one loss", "run the forward again");
-    at::Tensor dy = std::move(use.dlogits);
-    use.dlogits.reset();
-    // bf16 keeps as many bits of any size: the small results of the products are scaled instead.
-    float factor = 1.0F;
-    if (dy.scalar_type() == at::kFloat) {
-      dy = scaled(dy, grads[0], x.scalar_type());
-    } else {
-      factor = static_cast<float>(grads[0].item<double>());
-    }
+    const auto [dy, factor] =
+        loss_gradient(std::exchange(use.dlogits, {}), grads[0], x.scalar_type());
     at::Tensor dx;
     if (node->needs_input_grad(0)) {
       dx = ops::linear_input_grad(dy, matrix(weight)).view(saved[0].sizes());
       if (factor != 1.0F) dx.mul_(factor);
     }
     if (node->needs_input_grad(1)) {
-      weight_gradient(*use.context, [dy, x, factor, w = use.weight] {
+      weight_gradient(*use.context, [dy = dy, x, factor = factor, w = use.weight] {
         GradSink& sink = w->grad();
         ops::linear_weight_grad(dy, x, matrix(sink.out()), sink.accumulate(), factor);
         sink.written();

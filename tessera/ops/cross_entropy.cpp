@@ -13,21 +13,6 @@
 namespace tessera::ops {
 namespace {
 
-std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab) {
-  const std::int64_t* label = labels.data_ptr<std::int64_t>();
-  std::int64_t count = 0;
-  for (std::int64_t row = 0; row < labels.numel(); ++row) {
-    if (label[row] == kIgnoreLabel) continue;
-    TESSERA_REQUIRE(label[row] >= 0 && label[row] < vocab,
-                    Data,
-                    "label " + std::to_string(label[row]) + " of row " + std::to_string(row) +
-                        " is outside the vocabulary of " + std::to_string(vocab),
-                    "use the tokenizer that the model's vocabulary belongs to");
-    ++count;
-  }
-  return count;
-}
-
 /// Loss of these rows, and their gradient into `dlogits_NV` if it is defined.
 double entropy_of(const at::Tensor& logits_NV,
                   const at::Tensor& labels_N,
@@ -59,6 +44,21 @@ double entropy_of(const at::Tensor& logits_NV,
 }
 
 }  // namespace
+
+std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab) {
+  const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row < labels.numel(); ++row) {
+    if (label[row] == kIgnoreLabel) continue;
+    TESSERA_REQUIRE(label[row] >= 0 && label[row] < vocab,
+                    Data,
+                    "label " + std::to_string(label[row]) + " of row " + std::to_string(row) +
+                        " is outside the vocabulary of " + std::to_string(vocab),
+                    "use the tokenizer that the model's vocabulary belongs to");
+    ++count;
+  }
+  return count;
+}
 
 CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
                                const at::Tensor& labels_N,

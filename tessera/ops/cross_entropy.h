@@ -11,6 +11,10 @@ namespace tessera::ops {
 
 inline constexpr std::int64_t kIgnoreLabel = -100;
 
+/// How many of contiguous int64 `labels` are not -100. Error{Data} for another one outside of [0,
+/// vocab).
+std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab);
+
 struct CrossEntropyOut {
   double loss_sum = 0.0;   ///< fp64, over rows whose label is not -100, in row order
   std::int64_t count = 0;  ///< such rows
@@ -37,7 +41,8 @@ std::int64_t logits_rows_at_once(at::ScalarType dtype,
 /// Samples of `tokens` each whose gradients of logits should exist at a time.
 std::int64_t samples_of_logits(std::int64_t tokens, std::int64_t vocab);
 /// The same of logits = x_NC weight_VC^T, which are fp32 and, where that is cheap, exist for some
-/// rows at a time. dlogits in bf16 where x is bf16, so that they need no second pass; else fp32.
+/// rows at a time. dlogits in bf16 where x is bf16, so that they need no second pass; else fp32, as
+/// for no rows and on meta.
 CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                      const at::Tensor& weight_VC,
                                      const at::Tensor& labels_N,

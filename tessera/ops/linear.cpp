@@ -202,11 +202,8 @@ void linear_weight_grad(const at::Tensor& dy_NO,
     cpu::gemm_to_fp32(dy.contiguous(), true, x.contiguous(), false, dw, accumulate, scale);
   } else if (how == Way::Widened) {
     cpu::widened_weight_grad(dy, x, dw, accumulate, scale);
-  } else if (accumulate) {
-    dw.addmm_(dy.t(), x, 1.0, scale);
   } else {
-    at::mm_out(dw, dy.t(), x);
-    if (scale != 1.0F) dw.mul_(scale);
+    dw.addmm_(dy.t(), x, accumulate ? 1.0 : 0.0, scale);
   }
 }
 

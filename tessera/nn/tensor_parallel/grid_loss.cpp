@@ -8,8 +8,8 @@
 #include "tessera/mesh/shard_spec.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/nn/tensor_parallel/loss_gradient.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
-#include "tessera/nn/tensor_parallel/scaled.h"
 
 namespace tessera::nn::grid {
 namespace {
@@ -55,7 +55,7 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const ParamInfo& info = use.weight->info();
     const std::int64_t V = info.shape.front();
     const Spread spread = inner(tensor.mode);
-    one_d::count_labels(all_labels.contiguous(), V);
+    ops::count_labels(all_labels.contiguous(), V);
     const Range samples = own_samples(all_labels.size(0), spread, tensor);
     const at::Tensor labels =
         all_labels.narrow(0, samples.begin, samples.count).reshape({-1}).contiguous();
@@ -83,15 +83,8 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     auto& use = kept<Use>(node);
     TESSERA_REQUIRE(
         use.dlogits.defined(), Bug, "a second backward through one loss", "run the forward again");
-    at::Tensor dy = std::move(use.dlogits);
-    use.dlogits.reset();
-    // bf16 keeps as many bits of any size: the small results of the products are scaled instead.
-    float factor = 1.0F;
-    if (dy.scalar_type() == at::kFloat) {
-      dy = scaled(dy, grads[0], x.scalar_type());
-    } else if (!dy.is_meta()) {
-      factor = static_cast<float>(grads[0].item<double>());
-    }
+    const auto [dy, factor] =
+        loss_gradient(std::exchange(use.dlogits, {}), grads[0], x.scalar_type());
     const ParamInfo& info = use.weight->info();
     StepContext& context = *use.context;
     const at::Tensor all = gathered(dy, info, context);
@@ -101,7 +94,7 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
       if (factor != 1.0F) dx.mul_(factor);
     }
     if (node->needs_input_grad(1)) {
-      weight_gradient(context, [all, x, factor, w = use.weight, &context] {
+      weight_gradient(context, [all, x, factor = factor, w = use.weight, &context] {
         weight_grad(all, by_samples(x), *w, factor, context);
       });
     }

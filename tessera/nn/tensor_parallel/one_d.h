@@ -56,8 +56,6 @@ double cross_entropy_(const at::Tensor& logits_NV,
                       bool want_grad,
                       const comm::Group& group,
                       StepContext& context);
-/// How many labels count. Error{Data} for one outside of the vocabulary.
-std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab);
 
 /// What every rank of the group gives, in rank order: [ranks, ...].
 at::Tensor all_of(const at::Tensor& mine,

@@ -93,21 +93,6 @@ class Share {
 
 }  // namespace
 
-std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab) {
-  const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
-  std::int64_t count = 0;
-  for (std::int64_t row = 0; row < labels.numel(); ++row) {
-    if (label[row] == ops::kIgnoreLabel) continue;
-    TESSERA_REQUIRE(label[row] >= 0 && label[row] < vocab,
-                    Data,
-                    "label " + std::to_string(label[row]) + " of row " + std::to_string(row) +
-                        " is outside the vocabulary of " + std::to_string(vocab),
-                    "use the tokenizer that the model's vocabulary belongs to");
-    ++count;
-  }
-  return count;
-}
-
 double cross_entropy_(const at::Tensor& logits_NV,
                       const std::int64_t* labels_N,
                       std::int64_t first,
@@ -139,7 +124,7 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
       ops::logits_rows_at_once(x_NC.scalar_type(), N, info.room_numel() / x_NC.size(1), want_grad);
   const at::Tensor labels = labels_N.contiguous();
   ops::CrossEntropyOut out;
-  out.count = count_labels(labels, V);
+  out.count = ops::count_labels(labels, V);
   if (want_grad && narrow) out.dlogits_NV = at::empty({N, weight.size(0)}, x_NC.options());
   for (std::int64_t row = 0; row < N; row += step) {
     const std::int64_t rows = std::min(step, N - row);
