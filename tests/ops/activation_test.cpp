@@ -105,6 +105,24 @@ TEST(ActivationKernel, NanStaysNanAndInfinityIsHandled) {
   }
 }
 
+// Far from zero a gate is open or shut, however large the number is whose square or cube that says.
+TEST(ActivationKernel, IsItselfOrNothingFarFromZero) {
+  const at::Tensor far = at::tensor({1e3, 1e8, 1e13, 2e13, 1e25, 3e38}, at::kFloat);
+  const at::Tensor ones = at::ones_like(far), none = at::zeros_like(far);
+
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor right = far.to(dtype), left = -right, dy = ones.to(dtype);
+    for (const Case& c : kCases) {
+      const Activation activation = activation_from_name(c.name);
+      EXPECT_TRUE(at::equal(activate(right, activation), right)) << c.name;
+      EXPECT_TRUE(at::equal(activate(left, activation), none.to(dtype))) << c.name;
+      EXPECT_TRUE(at::equal(activate_backward(dy, right, activation), dy)) << c.name;
+      EXPECT_LT(activate_backward(dy, left, activation).abs().max().item<double>(), 1e-30)
+          << c.name;
+    }
+  }
+}
+
 TEST(ActivationKernel, WhatDoesNotFitIntoFp16IsInfinite) {
   const at::Tensor ten = at::full({1, 37}, 10.0, at::kHalf);
   const at::Tensor largest = at::full({1, 37}, 65504.0, at::kHalf);
