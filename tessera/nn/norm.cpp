@@ -40,12 +40,12 @@ struct NormNode : torch::autograd::Function<NormNode> {
                                const std::optional<at::Tensor>& bias,
                                const std::optional<at::Tensor>& branch,
                                Use use) {
-    at::Tensor sum = x, added;
+    at::Tensor sum = x, to_add;
     if (branch) ops::check_residual(x, *branch);
     if (branch && use.key.active()) sum = ops::add_dropout(x, *branch, use.key);
-    if (branch && !use.key.active()) added = rows(*branch);
-    const ops::LayerNormOut out = normalise(rows(sum), weight, bias, use.eps, added);
-    if (added.defined()) sum = out.x_NC.view(x.sizes());
+    if (branch && !use.key.active()) to_add = rows(*branch);
+    const ops::LayerNormOut out = normalise(rows(sum), weight, bias, use.eps, to_add);
+    if (to_add.defined()) sum = out.x_NC.view(x.sizes());
     if (node != nullptr) node->set_materialize_grads(false);
     save(node, {sum, weight, out.mean_N, out.rstd_N, bias ? *bias : at::Tensor()});
     use.has_branch = branch.has_value();
@@ -80,10 +80,8 @@ struct NormNode : torch::autograd::Function<NormNode> {
     const Statistics of_x{saved[2], saved[3]};
     if (!use.context->deferring() || (dw == nullptr && db == nullptr))
       return gradient(dy, x, of_x, weight, dw, db, along);
-    use.context->defer([=, options = weight.options()] {
-      // The weight itself counts for dx alone, and may not be there any more.
-      gradient(dy, x, of_x, at::zeros({x.size(-1)}, options), dw, db, {});
-    });
+    // The weight itself counts for dx alone, and may not be there any more.
+    use.context->defer([=] { gradient(dy, x, of_x, {}, dw, db, {}); });
     return gradient(dy, x, of_x, weight, nullptr, nullptr, along);
   }
 

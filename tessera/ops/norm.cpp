@@ -38,9 +38,13 @@ void check_channels(const Norm& norm,
                     const at::Tensor& weight,
                     const at::Tensor& bias) {
   const std::int64_t C = x.dim() > 0 ? x.size(-1) : 0;
-  TESSERA_REQUIRE(C > 0 && weight.numel() == C && (!bias.defined() || bias.numel() == C),
+  const auto fits = [C](const at::Tensor& one_each) {
+    return !one_each.defined() || one_each.numel() == C;
+  };
+  TESSERA_REQUIRE(C > 0 && fits(weight) && fits(bias),
                   Shape,
-                  norm.name + (" of " + cpu::shape(x)) + " with a weight of " + cpu::shape(weight),
+                  norm.name + (" of " + cpu::shape(x)) + " with a weight of " +
+                      (weight.defined() ? cpu::shape(weight) : "none"),
                   "weight and bias need one value for each of the input's last dimension");
 }
 
@@ -114,23 +118,24 @@ at::Tensor backward(const Norm& norm,
                     const at::Tensor& plus_NC) {
   check_channels(norm, x_NC, weight_C, {});
   check_addend(norm, x_NC, plus_NC);
-  at::Tensor dx = at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous);
+  at::Tensor dx;
+  if (weight_C.defined()) dx = at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous);
   if (x_NC.is_meta()) return dx;
   const OpScope scope(norm.backward_name, [&] {
-    const double passes = plus_NC.defined() ? 4.0 : 3.0;
+    const double passes = 2.0 + (dx.defined() ? 1.0 : 0.0) + (plus_NC.defined() ? 1.0 : 0.0);
     return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
   });
   const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
   const at::Tensor dy = dy_NC.to(x_NC.scalar_type()).contiguous(), x = x_NC.contiguous();
   const at::Tensor plus =
       plus_NC.defined() ? plus_NC.to(x_NC.scalar_type()).contiguous() : at::Tensor();
-  const at::Tensor weight = cpu::plain_float(weight_C);
+  const at::Tensor weight = dx.defined() ? cpu::plain_float(weight_C) : at::Tensor();
   const cpu::NormGradRows rows{.dy = dy.data_ptr(),
                                .x = x.data_ptr(),
                                .mean = floats_or_null(mean_N),
                                .rstd = rstd_N.data_ptr<float>(),
-                               .weight = weight.data_ptr<float>(),
-                               .dx = dx.data_ptr(),
+                               .weight = floats_or_null(weight),
+                               .dx = dx.defined() ? dx.data_ptr() : nullptr,
                                .channels = C,
                                .plus = data_or_null(plus)};
   const cpu::RowBlocks blocks{N};

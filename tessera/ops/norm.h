@@ -13,8 +13,8 @@ struct LayerNormOut {
   at::Tensor rstd_N;  ///< fp32
   at::Tensor x_NC;    ///< what was normalised: x, or x + branch
 };
-/// y = (x - mean) * rstd * weight + bias; x, weight, bias in fp32, bf16 or fp16. With a `branch`
-/// (x's dtype) of x + branch, which is rounded to x's dtype, in the same pass. Works on meta.
+/// y = (x - mean) * rstd * weight + bias; x, weight, bias in fp32, bf16 or fp16. With a `branch`,
+/// of x's shape, of x + branch, which is rounded to x's dtype, in the same pass. Works on meta.
 LayerNormOut layer_norm(const at::Tensor& x_NC,
                         const at::Tensor& weight_C,
                         const at::Tensor& bias_C,
@@ -22,7 +22,8 @@ LayerNormOut layer_norm(const at::Tensor& x_NC,
                         const at::Tensor& branch_NC = {});
 /// dx in x's dtype, of what was normalised; `plus_NC` is added to it before it is rounded.
 /// dweight_C and dbias_C are fp32 destinations, written or added to; sums run in row order, in
-/// blocks that do not depend on the number of threads. An undefined destination is skipped.
+/// blocks that do not depend on the number of threads. An undefined destination is skipped, and
+/// without a weight, which they do not need, dx: it is returned undefined.
 at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
                                const at::Tensor& x_NC,
                                const at::Tensor& mean_N,

@@ -23,7 +23,7 @@ constexpr double kTolerance = 2e-6, kEps = 1e-5;
 at::Tensor random(std::uint64_t seed) {
   return at::randn({3, 7, 48}, at::make_generator<at::CPUGeneratorImpl>(seed), at::kFloat);
 }
-/// The same in every dtype.
+/// The same in fp32 and in bf16.
 at::Tensor narrow(std::uint64_t seed) {
   return random(seed).to(at::kBFloat16);
 }
@@ -65,6 +65,7 @@ Passes pass(Kind kind,
                                            std::nullopt,
                                            false,
                                            /*allow_unused=*/true);
+  EXPECT_EQ(weight.sink().was_written(), !deferring);
   context.run_deferred();
   return {out.x_BTC,
           out.normed_BTC,
@@ -151,6 +152,99 @@ TEST(ResidualNorm, PassesOnWhatComesAlongTheStreamWhereItsNormIsNotUsed) {
   EXPECT_TRUE(at::equal(grads[0], dy));
   EXPECT_TRUE(at::equal(grads[1], dy));
   EXPECT_FALSE(weight.sink().was_written());
+}
+
+TEST(ResidualNorm, PassesNothingAlongTheStreamWhereItIsNotUsed) {
+  for (const auto& key : {kNoDropout, kDropout}) {
+    const TestParam weight(random(1)[0][0]), bias(random(2)[0][0]);
+    const at::Tensor x = leaf(random(3)), branch = leaf(random(4)), dy = random(5);
+    StepContext context(Mode::Train, 1);
+
+    const Normed out = residual_layer_norm(x, branch, key, weight, bias, kEps, context);
+    const auto grads = torch::autograd::grad({out.normed_BTC}, {x, branch}, {dy});
+
+    const at::Tensor sum = leaf(ops::add_dropout(random(3), random(4), key));
+    const at::Tensor expected = torch::autograd::grad(
+        {at::layer_norm(sum, {48}, weight.tensor(), bias.tensor(), kEps)}, {sum}, {dy})[0];
+    EXPECT_LT(relative_error(grads[0], expected), kTolerance);
+    EXPECT_LT(relative_error(grads[1], ops::dropout(expected, key)), kTolerance);
+  }
+}
+
+TEST(ResidualNorm, LeavesWhicheverOfItsParametersIsFrozen) {
+  for (const bool frozen_weight : {false, true}) {
+    const TestParam weight(random(1)[0][0], !frozen_weight), bias(random(2)[0][0], frozen_weight);
+    const at::Tensor x = leaf(random(3)), branch = leaf(random(4)), dy = random(5);
+    StepContext context(Mode::Train, 1);
+
+    const Normed out = residual_layer_norm(x, branch, {}, weight, bias, kEps, context);
+    torch::autograd::grad({out.normed_BTC},
+                          {x, branch, frozen_weight ? bias.tensor() : weight.tensor()},
+                          {dy},
+                          std::nullopt,
+                          false,
+                          true);
+
+    EXPECT_EQ(weight.sink().was_written(), !frozen_weight);
+    EXPECT_EQ(bias.sink().was_written(), frozen_weight);
+    if (frozen_weight) {
+      EXPECT_LT(relative_error(bias.grad(), dy.sum(at::IntArrayRef{0, 1})), kTolerance);
+    }
+  }
+}
+
+TEST(ResidualNorm, TakesWhatDoesNotLieInRows) {
+  const auto turned = [](std::uint64_t seed) {
+    return random(seed).transpose(0, 1).contiguous().transpose(0, 1);
+  };
+  const TestParam weight(random(1)[0][0]), bias(random(2)[0][0]);
+  const at::Tensor x = turned(3).set_requires_grad(true),
+                   branch = turned(4).set_requires_grad(true);
+  StepContext context(Mode::Train, 1);
+
+  const Normed out = residual_layer_norm(x, branch, {}, weight, bias, kEps, context);
+  // One row of gradients for all of the stream.
+  const auto grads = torch::autograd::grad({out.x_BTC, out.normed_BTC},
+                                           {x, branch, weight.tensor(), bias.tensor()},
+                                           {random(5)[0][0].expand({3, 7, 48}), turned(6)},
+                                           std::nullopt,
+                                           false,
+                                           true);
+
+  const TestParam same_weight(random(1)[0][0]), same_bias(random(2)[0][0]);
+  const at::Tensor plain = leaf(random(3)), other = leaf(random(4));
+  const Normed expected =
+      residual_layer_norm(plain, other, {}, same_weight, same_bias, kEps, context);
+  const auto wanted =
+      torch::autograd::grad({expected.x_BTC, expected.normed_BTC},
+                            {plain, other, same_weight.tensor(), same_bias.tensor()},
+                            {random(5)[0][0].expand({3, 7, 48}).contiguous(), random(6)},
+                            std::nullopt,
+                            false,
+                            true);
+  EXPECT_TRUE(at::equal(out.x_BTC, expected.x_BTC));
+  EXPECT_TRUE(at::equal(out.normed_BTC, expected.normed_BTC));
+  EXPECT_TRUE(at::equal(grads[0], wanted[0]));
+  EXPECT_TRUE(at::equal(grads[1], wanted[1]));
+  EXPECT_TRUE(at::equal(weight.grad(), same_weight.grad()));
+  EXPECT_TRUE(at::equal(bias.grad(), same_bias.grad()));
+}
+
+TEST(ResidualNorm, IsMadeAgainForTheProductThatFollowsABranch) {
+  for (const auto& key : {kNoDropout, kDropout}) {
+    const TestParam weight(random(1)[0][0]), bias(random(2)[0][0]),
+        matrix(at::randn({5, 48}, at::make_generator<at::CPUGeneratorImpl>(9), at::kFloat));
+    const at::Tensor x = leaf(random(3)), branch = leaf(random(4)), dy = at::ones({3, 7, 5});
+    StepContext context(Mode::Train, 1);
+
+    const Normed out = residual_layer_norm(x, branch, key, weight, bias, kEps, context);
+    const at::Tensor normed = out.normed_BTC.detach().clone();
+    const at::Tensor y = linear(out.normed_BTC, matrix, nullptr, context);
+    torch::autograd::grad({y}, {x, matrix.tensor()}, {dy}, std::nullopt, false, true);
+
+    const at::Tensor expected = dy.view({21, 5}).t().mm(normed.view({21, 48}));
+    EXPECT_LT(relative_error(matrix.grad(), expected), kTolerance);
+  }
 }
 
 // The norm is made again for a product's weight gradient; the stream beside it is not the norm.

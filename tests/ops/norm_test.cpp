@@ -121,6 +121,21 @@ TEST(LayerNorm, AddsToItsDestinationsOrSkipsThem) {
   EXPECT_TRUE(same_bits(dweight, once.dweight * 2));
 }
 
+TEST(LayerNorm, MakesItsWeightsGradientsAloneWithoutAWeight) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = random({37, 19}, 1, dtype), dy = random({37, 19}, 2, dtype);
+    const LayerNormOut out = layer_norm(x, random({19}, 3), random({19}, 4), kEps);
+    const auto sums = [&](const at::Tensor& weight) {
+      const at::Tensor both = at::full({2, 19}, 5.0, at::kFloat);
+      const at::Tensor dx =
+          layer_norm_backward(dy, x, out.mean_N, out.rstd_N, weight, both[0], true, both[1], true);
+      EXPECT_EQ(dx.defined(), weight.defined());
+      return both;
+    };
+    EXPECT_TRUE(same_bits(sums(random({19}, 3)), sums({})));
+  }
+}
+
 TEST(LayerNorm, RowsDoNotDependOnTheirNeighbours) {
   const at::Tensor x = random({9, 50}, 1), weight = random({50}, 2);
 

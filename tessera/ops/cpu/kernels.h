@@ -33,8 +33,8 @@ struct NormGradRows {
   const void* x;
   const float* mean;  // of layer_norm alone
   const float* rstd;
-  const float* weight;
-  void* dx;
+  const float* weight;  // of dx alone
+  void* dx;             // or nullptr
   std::int64_t channels;
   const void* plus = nullptr;  // or what is added to dx
 };
