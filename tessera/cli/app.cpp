@@ -34,6 +34,19 @@ namespace {
 
 constexpr const char* kVersion = "0.1.0";
 
+/// What the environment may say.
+struct Variable {
+  const char* name;
+  const char* help;  ///< empty: for tests and set-up
+};
+constexpr Variable kVariables[] = {
+    {"TESSERA_CACHE", "folder of tokens and of what set-up fetched [~/.cache/tessera]"},
+    {"TESSERA_ISA", "portable, avx2, avx512 or amx, instead of the best that the CPU has"},
+    {"TESSERA_LOG", "debug, info, warn or error: how much is told"},
+    {"NO_COLOR", "anything: no colours"},
+    {"TESSERA_GOLDEN", ""},
+    {"TESSERA_LIBTORCH", ""}};
+
 std::string overview() {
   std::string out =
       "tessera trains language models on one machine's cores.\n\nusage: tessera COMMAND "
@@ -47,14 +60,19 @@ std::string overview() {
       "Start here:\n"
       "  tessera init nano --data my.txt > my.json\n"
       "  tessera train my.json -n 2\n"
-      "  tessera generate runs/my --prompt \"Once\"\n";
+      "  tessera generate runs/my --prompt \"Once\"\n"
+      "Environment:\n";
+  for (const auto& [name, help] : kVariables) {
+    if (*help != '\0') out += fmt::format("  {:<14} {}\n", name, help);
+  }
   return out;
 }
 
 // A misspelt variable would silently do nothing.
 void check_environment() {
-  static const std::vector<std::string> known = {
-      "TESSERA_CACHE", "TESSERA_GOLDEN", "TESSERA_ISA", "TESSERA_LOG", "TESSERA_LIBTORCH"};
+  std::vector<std::string> known;
+  for (const Variable& variable : kVariables)
+    known.emplace_back(variable.name);
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     if (text.substr(0, 8) != "TESSERA_") continue;

@@ -33,7 +33,12 @@ TEST(Program, HelpIsNoError) {
   const Outcome o = run_program({"--help"});
 
   EXPECT_EQ(o.code, 0);
-  EXPECT_THAT(o.out, HasSubstr("usage: tessera"));
+  EXPECT_THAT(o.out,
+              AllOf(HasSubstr("usage: tessera"),
+                    HasSubstr("TESSERA_ISA"),
+                    HasSubstr("TESSERA_LOG"),
+                    HasSubstr("TESSERA_CACHE"),
+                    Not(HasSubstr("TESSERA_GOLDEN"))));
   EXPECT_EQ(o.err, "");
 }
 
