@@ -6,15 +6,20 @@ tuned=(env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
-# needs PROGRAM: $bench becomes that program of ours, $peers the Python that has PyTorch; ends the script where one is missing.
-needs() {
-  local script
-  script=$(basename "$0" .sh)
+# ours PROGRAM: $bench becomes that program of ours; ends the script where it is missing.
+ours() {
   bench=build/release/bin/$1
+  [[ -x $bench ]] || { echo "$(basename "$0" .sh): $bench is not built; fix: tools/build.sh release $1" >&2; exit 8; }
+}
+
+# theirs PACKAGE...: $peers becomes the Python that has them; ends the script where one is missing.
+theirs() {
+  local fix
   peers=${PEERS:-$HOME/peers/bin/python}
-  [[ -x $bench ]] || { echo "$script: $bench is not built; fix: tools/build.sh release $1" >&2; exit 8; }
-  [[ -x $peers ]] || {
-    echo "$script: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2
+  fix="python3 -m venv ~/peers && ~/peers/bin/pip install $*"
+  [[ -x $peers ]] || { echo "$(basename "$0" .sh): no $peers; fix: ${fix/torch/torch==2.11.0}" >&2; exit 8; }
+  "$peers" -c 'import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))' "$@" || {
+    echo "$(basename "$0" .sh): $peers lacks one of: $*; fix: ${fix/torch/torch==2.11.0}" >&2
     exit 8
   }
 }

@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-3}
 source bench/by_turns.sh
-needs adamw_bench
+ours adamw_bench
+theirs torch numpy
 stream=$(mktemp)
 trap 'rm -f "$results" "$stream"' EXIT
 gcc -O3 -march=native -ffast-math -mprefer-vector-width=512 -fopenmp bench/peers/stream.c -o "$stream" -lm

@@ -8,21 +8,19 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-3}
-peers=${PEERS:-$HOME/peers/bin/python}
-bench=build/release/bin/checkpoint_bench
-[[ -x $bench ]] || { echo "run_checkpoint: $bench is not built; fix: tools/build.sh release checkpoint_bench" >&2; exit 8; }
-"$peers" -c 'import torch, safetensors' 2>/dev/null ||
-  { echo "run_checkpoint: $peers has no safetensors; fix: ~/peers/bin/pip install torch==2.11.0 safetensors" >&2; exit 8; }
+source bench/by_turns.sh
+ours checkpoint_bench
+theirs torch safetensors
 work=$(mktemp -d "${2:-${TMPDIR:-/tmp}}/tessera-io-XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$results" "$work"' EXIT
 for ((round = 1; round <= rounds; ++round)); do
   sync
-  python3 bench/peers/quiet_run.py -- "$bench" "$work/model" | tee -a "$work/results"
+  python3 bench/peers/quiet_run.py -- "$bench" "$work/model" | tee -a "$results"
   python3 bench/peers/quiet_run.py -- "$peers" bench/peers/safetensors_io.py \
-    "$work/model/checkpoints/step-00000001/rank-00000.safetensors" | tee -a "$work/results"
+    "$work/model/checkpoints/step-00000001/rank-00000.safetensors" | tee -a "$results"
   rm -rf "$work/model"
 done
-python3 - "$work/results" <<'SUMMARY'
+python3 - "$results" <<'SUMMARY'
 import json, statistics, sys
 rates = {}
 for line in open(sys.argv[1]):

@@ -7,11 +7,9 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-2}
-peers=${PEERS:-$HOME/peers/bin/python}
-bench=build/release/bin/comm_bench
-[[ -x $bench ]] || { echo "run_comm: $bench is not built; fix: tools/build.sh release comm_bench" >&2; exit 8; }
-[[ -x $peers ]] || { echo "run_comm: no $peers; fix: python3 -m venv ~/peers && ~/peers/bin/pip install torch==2.11.0 numpy" >&2; exit 8; }
-results=$(mktemp)
+source bench/by_turns.sh
+ours comm_bench
+theirs torch numpy
 limit=$(mktemp)
 trap 'rm -f "$results" "$limit"' EXIT
 gcc -O3 -march=native bench/peers/shm_limit.c -o "$limit" -lpthread

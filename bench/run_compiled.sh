@@ -15,7 +15,8 @@ rounds=${1:-1}
 types=${*:2}
 types=" ${types:-bf16 fp32} "
 source bench/by_turns.sh
-needs step_bench
+ours step_bench
+theirs torch numpy
 
 # both NAME BATCH LENGTH OUR_TYPE THEIR_TYPE
 both() {

@@ -12,7 +12,8 @@ rounds=${1:-2}
 batches=(1 4)
 if (($# > 1)); then batches=("${@:2}"); fi
 source bench/by_turns.sh
-needs generate_bench
+ours generate_bench
+theirs torch numpy
 
 for ((round = 1; round <= rounds; ++round)); do
   for batch in "${batches[@]}"; do

@@ -7,9 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-1}
-bench=build/release/bin/step_bench
-[[ -x $bench ]] || { echo "run_layouts: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
 source bench/by_turns.sh
+ours step_bench
 shape=(--preset gpt2-small --vocab 256 --batch 16 --micros 16 --length 512 --dtype bf16 --steps 3 --warmup 1)
 
 for ((round = 1; round <= rounds; ++round)); do

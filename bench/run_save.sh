@@ -10,12 +10,12 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-1}
-bench=build/release/bin/step_bench
-[[ -x $bench ]] || { echo "run_save: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
+source bench/by_turns.sh
+ours step_bench
 work=$(mktemp -d "${2:-${TMPDIR:-/tmp}}/tessera-save-XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$results" "$work"' EXIT
 
-# case_of NAME OPTIONS...: runs it and keeps its JSON line under the name.
+# case_of NAME OPTIONS...: as that of by_turns.sh, of our step with a folder to save into.
 case_of() {
   local name=$1 line
   shift
@@ -24,7 +24,7 @@ case_of() {
     --save-dir "$work/checkpoints" "$@" | grep '^{' | tail -n 1)
   rm -rf "$work/checkpoints"
   printf '%-12s %s\n' "$name" "$line"
-  printf '%s\t%s\n' "$name" "$line" >>"$work/results"
+  printf '%s\t%s\n' "$name" "$line" >>"$results"
 }
 
 for ((round = 1; round <= rounds; ++round)); do
@@ -36,7 +36,7 @@ for ((round = 1; round <= rounds; ++round)); do
   done
 done
 
-python3 - "$work/results" <<'SUMMARY'
+python3 - "$results" <<'SUMMARY'
 import json, statistics, sys
 stalls, steps, lost = {}, {}, {}
 for row in open(sys.argv[1]):

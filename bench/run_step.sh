@@ -10,7 +10,8 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-3}
 source bench/by_turns.sh
-needs step_bench
+ours step_bench
+theirs torch numpy
 theirs=(bench/peers/pytorch_gpt2_train.py --dtype autocast --attn sdpa --optim adamw_fused -B 4 -T 512 --steps 5)
 
 for ((round = 1; round <= rounds; ++round)); do

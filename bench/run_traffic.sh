@@ -6,9 +6,8 @@
 # A GPT-2 of 4 layers of 128 channels: counts do not depend on speed, so up to 8 ranks share whatever cores there are.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
-bench=build/release/bin/step_bench
-[[ -x $bench ]] || { echo "run_traffic: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
 source bench/by_turns.sh
+ours step_bench
 
 # spread NAME RANKS OPTION...: a step of 4 micro-batches of 4 samples, of which --batch 32 makes two replicas' share.
 spread() {

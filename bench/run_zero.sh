@@ -6,12 +6,9 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-1}
-peers=${PEERS:-$HOME/peers/bin/python}
-bench=build/release/bin/step_bench
-[[ -x $bench ]] || { echo "run_zero: $bench is not built; fix: tools/build.sh release step_bench" >&2; exit 8; }
-"$peers" -c 'import deepspeed' 2>/dev/null ||
-  { echo "run_zero: $peers has no deepspeed; fix: ~/peers/bin/pip install torch==2.11.0 numpy deepspeed" >&2; exit 8; }
 source bench/by_turns.sh
+ours step_bench
+theirs torch numpy deepspeed
 
 for ((round = 1; round <= rounds; ++round)); do
   for stage in 0 1 2 3; do
