@@ -39,7 +39,7 @@ struct RegionNode : torch::autograd::Function<RegionNode> {
                             at::TensorList inputs,
                             const RegionFn& fn) {
     const std::vector<at::Tensor> in = inputs.vec();
-    save(node, in);
+    detail::save(node, in);
     detail::keep(node, fn);
     return fn(in);  // an autograd function's forward builds no graph
   }
