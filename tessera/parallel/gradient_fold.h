@@ -42,7 +42,7 @@ struct FoldOptions {
   /// Elements: a second buffer for blocks of a size is made where two fit into this.
   std::int64_t bucket = std::numeric_limits<std::int64_t>::max();
   /// Gradients of tables over the vocabulary travel as rows where that is less. Those of a tied
-  /// table's first use always do.
+  /// table's first use do anyway, where both uses lie on one stage and sums are in fp32.
   bool sparse_rows = false;
   int max_micros = 1;  ///< most micro-batches a step will have on this rank
 };
@@ -50,7 +50,8 @@ struct FoldOptions {
 /// Memory, with b bytes of `accumulate`: b / n a parameter and home for the accumulators (Once in
 /// stages 0 and 1: b), Tag::Gradients; and, Tag::GradientsInFlight, buffers for the gradients of
 /// one or two blocks of each size, or fewer; with a narrow `travel` each of them 4 bytes and 4 or 8
-/// for what is sent and received. What is kept as rows needs memory for these alone.
+/// for what is sent and received. Where a home's gradients are rows its accumulator is made when
+/// they are more than a quarter of it; `local` sums and buffers of a size are made all the same.
 ///
 /// A reduction is posted behind its block's backward, and waited for where its buffer or its
 /// accumulator is used again: with two buffers behind the backward of the block before.
@@ -144,8 +145,9 @@ class GradientFold final : public Policy {
     std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: the sum of this rank
     bool add_reduced = false;       ///< buffer->reduced waits to be added
     bool rows = false;              ///< may be few rows of a table
+    bool only_rows = false;         ///< all that was folded in this step, on every rank
     std::optional<RowSum> own;      ///< then of this rank, of the micro-batches that it sums itself
-    std::optional<RowSum> sum;      ///< and of all ranks, instead of the accumulator
+    std::optional<RowSum> sum;      ///< and of all ranks, while that is less than the accumulator
   };
   struct Slot {
     std::vector<HomeSlot> homes;
@@ -168,6 +170,7 @@ class GradientFold final : public Policy {
   [[nodiscard]] bool takes_rows(const HomeSlot& slot, const BlockRun& run) const;
   bool open_rows(const FlatGroup& group, const Home& home, HomeSlot& slot, const BlockRun& run);
   bool reduce_rows(const FlatGroup& group, const Home& home, HomeSlot& slot, const BlockRun& run);
+  void make_own_dense(const FlatGroup& group, HomeSlot& slot, const BlockRun& run);
   RowExchange::Outcome fold_rows(const FlatGroup& group, HomeSlot& slot, bool first);
   void make_dense(const FlatGroup& group, HomeSlot& slot);
   [[nodiscard]] bool locally() const {

@@ -178,6 +178,7 @@ void GradientFold::begin(std::span<const Action> actions) {
   for (Slot& slot : slots_) {
     for (HomeSlot& home : slot.homes) {
       if (!home.local) home.accumulator.reset();
+      home.only_rows = false;
       home.own.reset();
       home.sum.reset();
     }

@@ -6,7 +6,6 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/memory/ledger.h"
 #include "tessera/parallel/gradient_fold.h"
 
 namespace tessera::parallel {
@@ -36,10 +35,11 @@ bool GradientFold::may_have_rows(const FlatGroup& group, std::size_t home) const
   return added || (options_.sparse_rows && group_.size() > 1);
 }
 
-/// Not where ranks keep whole gradients, and not behind a micro-batch of this step that had more.
+/// Not where ranks keep whole gradients, and not behind a micro-batch of this step that had more on
+/// some rank. All ranks say the same, as they fold together.
 bool GradientFold::takes_rows(const HomeSlot& slot, const BlockRun& run) const {
   if (!slot.rows || (keeps_own_ && group_.size() > 1)) return false;
-  return run.micro == 0 || locally() || slot.sum;
+  return run.micro == 0 || locally() || slot.only_rows;
 }
 
 /// Whether the home's gradient begins as rows. On this rank alone: another one may have written
@@ -50,7 +50,6 @@ bool GradientFold::open_rows(const FlatGroup& group,
                              const BlockRun& run) {
   const bool holds = locally() && run.micro > 0;
   if (!takes_rows(slot, run) || (holds && !slot.own)) return false;
-  const memory::ScopedTag tag(memory::Tag::Gradients);
   if (!holds) slot.own.emplace(place_of(group).width);
   const auto all_of_it = [this, &group, &slot, run] {
     return view_of(open_dense(group, slot, run), group.layout.segments().front());
@@ -59,56 +58,76 @@ bool GradientFold::open_rows(const FlatGroup& group,
   return true;
 }
 
-/// Folds what every rank added to rows. Whether that was all: else this rank's whole gradient is
-/// where dense ones are, and is still to be folded.
+/// Whether this rank's rows are folded, or kept for the step's last micro-batch: else its whole
+/// gradient is where dense ones are, and still to be folded if they are.
 bool GradientFold::reduce_rows(const FlatGroup& group,
                                const Home& home,
                                HomeSlot& slot,
                                const BlockRun& run) {
   if (home.params.front()->grad().rows() == nullptr) slot.own.reset();
-  if (locally() && run.micro + 1 < run.num_micros) return slot.own.has_value();
-  const memory::ScopedTag tag(memory::Tag::Gradients);
-  const bool first = run.micro == 0 || locally();
+  if (locally() && run.micro + 1 < run.num_micros) {
+    // The others learn of it as of any whole gradient.
+    if (slot.own && !place_of(group).pays(slot.own->values().numel()))
+      make_own_dense(group, slot, run);
+    return slot.own.has_value();
+  }
   using Outcome = RowExchange::Outcome;
-  const Outcome outcome = fold_rows(group, slot, first);
-  if (outcome == Outcome::Done) {
+  const Outcome outcome = fold_rows(group, slot, run.micro == 0 || locally());
+  slot.only_rows = outcome == Outcome::Done;
+  if (slot.only_rows) {
     slot.own.reset();
     return true;
   }
   // A dense gradient, as the head's of a tied table is, is not asked for rows again; neither are
   // too many, unless somebody wished for it.
   slot.rows = outcome == Outcome::TooMany && options_.sparse_rows;
-  if (first) slot.sum.reset();
-  if (slot.own) {
-    const at::Tensor flat = open_dense(group, slot, run);
-    const at::Tensor view = view_of(flat, group.layout.segments().front());
-    slot.own->add_to(view.zero_(), 0);
-    slot.own.reset();
-  }
+  if (slot.own) make_own_dense(group, slot, run);
   return false;
 }
 
-/// Of all ranks: into the sum, where it is not the step's first, or as it.
+/// This rank's rows, where dense gradients are.
+void GradientFold::make_own_dense(const FlatGroup& group, HomeSlot& slot, const BlockRun& run) {
+  const at::Tensor view = view_of(open_dense(group, slot, run), group.layout.segments().front());
+  slot.own->add_to(view.zero_(), 0);
+  slot.own.reset();
+}
+
+/// Of all ranks: into the sum, where it is not the step's first, or as it. The sum of many
+/// micro-batches may become too many rows; then it lies in the accumulator, on this rank alone.
 RowExchange::Outcome GradientFold::fold_rows(const FlatGroup& group, HomeSlot& slot, bool first) {
+  using Outcome = RowExchange::Outcome;
   const TablePlace table = place_of(group);
+  const std::int64_t here = group_.index * table.shard - table.begin;
+  const auto add_rows = [&](const RowSum& rows) {
+    slot.sum ? slot.sum->add(rows) : rows.add_to(slot.accumulator, here);
+  };
   if (group_.size() == 1) {
-    if (!slot.own) return RowExchange::Outcome::Dense;
-    if (!table.pays(slot.own->values().numel())) return RowExchange::Outcome::TooMany;
+    if (!slot.own) return Outcome::Dense;
+    if (!table.pays(slot.own->values().numel())) return Outcome::TooMany;
     if (first) {
       slot.sum = std::exchange(slot.own, std::nullopt);
     } else {
-      slot.sum->add(*slot.own);
+      add_rows(*slot.own);
     }
-    return RowExchange::Outcome::Done;
+  } else {
+    // All micro-batches in one fold, or each one's own and then its sum.
+    const bool apart = options_.reduction == Reduction::Once && !first;
+    RowSum fresh(table.width);
+    RowSum* const rows = first || apart ? &fresh : slot.sum ? &*slot.sum : nullptr;
+    float* const dense = rows == nullptr ? slot.accumulator.data_ptr<float>() : nullptr;
+    const Outcome outcome = rows_.fold(
+        slot.own ? &*slot.own : nullptr,
+        table,
+        [&](std::int64_t element) {
+          return rows != nullptr ? rows->at(element) : dense + (element - here);
+        },
+        group.layout.name());
+    if (outcome != Outcome::Done) return outcome;
+    if (first) slot.sum = std::move(fresh);
+    if (apart) add_rows(fresh);
   }
-  // All micro-batches in one fold, or each one's own and then its sum.
-  const bool apart = options_.reduction == Reduction::Once && !first;
-  RowSum of_micro(table.width);
-  if (first) slot.sum.emplace(table.width);
-  const RowExchange::Outcome outcome = rows_.fold(
-      slot.own ? &*slot.own : nullptr, table, apart ? of_micro : *slot.sum, group.layout.name());
-  if (apart) slot.sum->add(of_micro);
-  return outcome;
+  if (slot.sum && !table.pays_owner(slot.sum->values().numel())) make_dense(group, slot);
+  return Outcome::Done;
 }
 
 /// The sum of the home in its accumulator.

@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/memory/ledger.h"
+#include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
@@ -41,7 +43,7 @@ void for_each_range(const RowSum& sum, const TablePlace& table, Fn fn) {
 
 RowExchange::Outcome RowExchange::fold(const RowSum* own,
                                        const TablePlace& table,
-                                       RowSum& sum,
+                                       const Sum& sum,
                                        const std::string& what) {
   const auto n = static_cast<std::size_t>(group_.size());
   std::vector<double> words(n, own != nullptr ? kCountWords : -1.0);
@@ -56,7 +58,8 @@ RowExchange::Outcome RowExchange::fold(const RowSum* own,
   const auto count = static_cast<std::int64_t>(*most) * group_.size();
   if (!table.pays(count)) return Outcome::TooMany;
 
-  const at::Tensor sent = at::empty({count}, at::kFloat), received = at::empty_like(sent);
+  const memory::ScopedTag tag(memory::Tag::GradientsInFlight);
+  const at::Tensor sent = room_to_send(count), received = at::empty({count}, at::kFloat);
   pack(*own, table, {sent.data_ptr<float>(), static_cast<std::size_t>(count)});
   const comm::WorkPtr work = world_.transport().all_to_all(
       group_, span_of(sent), span_of(received), TESSERA_HERE("fold rows of " + what));
@@ -64,6 +67,16 @@ RowExchange::Outcome RowExchange::fold(const RowSum* own,
   unpack({received.const_data_ptr<float>(), static_cast<std::size_t>(count)}, table, sum);
   work->wait_reusable();
   return Outcome::Done;
+}
+
+/// Peers read it where it lies.
+at::Tensor RowExchange::room_to_send(std::int64_t count) {
+  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+  if (!region_ || region_->bytes() < bytes) {
+    region_.reset();
+    region_ = world_.transport().allocate(bytes, memory::current_tag());
+  }
+  return tensor_over(region_, count, DType::F32);
 }
 
 void RowExchange::pack(const RowSum& own, const TablePlace& table, std::span<float> to) const {
@@ -82,7 +95,9 @@ void RowExchange::pack(const RowSum& own, const TablePlace& table, std::span<flo
     std::memcpy(to.data() + owner * (to.size() / n), &ranges[owner], sizeof(ranges[owner]));
 }
 
-void RowExchange::unpack(std::span<const float> from, const TablePlace& table, RowSum& sum) const {
+void RowExchange::unpack(std::span<const float> from,
+                         const TablePlace& table,
+                         const Sum& sum) const {
   const auto n = static_cast<std::size_t>(group_.size());
   for (std::size_t rank = 0; rank < n; ++rank) {
     const float* next = from.data() + rank * (from.size() / n);
@@ -93,8 +108,7 @@ void RowExchange::unpack(std::span<const float> from, const TablePlace& table, R
       Head head{};
       std::memcpy(&head, next, sizeof(head));
       next += kHeadWords;
-      const std::int64_t element = group_.index * table.shard + head.begin - table.begin;
-      float* const to = sum.row(element / table.width) + element % table.width;
+      float* const to = sum(group_.index * table.shard + head.begin - table.begin);
       for (std::int64_t k = 0; k < head.count; ++k)
         to[k] += next[k];
       next += head.count;

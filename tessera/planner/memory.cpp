@@ -96,7 +96,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
       Buffer& buffer = by_name[name];
       buffer.trained = !frozen;
       buffer.sharded = sharded;
-      if (info.tied && table) {
+      if (table && (info.tied || weights.tables_apart)) {
         buffer.rows = info.shape.front();
         buffer.width = numel / buffer.rows;
       }
@@ -113,17 +113,24 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
   return out;
 }
 
-// Of the gradient of a tied table's first use, an embedding, the rows that a rank has room for; 0
-// where it has all of it.
+// Whether ranks sum whole gradients of their own.
+bool sums_apart(const Plan& plan) {
+  return plan.fold.reduction == parallel::Reduction::Once && plan.fold.stage < 2;
+}
+
+// Rows that a rank has room for where a table's gradient is rows: its own, which may all be
+// different ones, the sums of all ranks', which one rank may own all of, and what travels. 0 where
+// there are too many for it. Rows that are added to have room for twice as many.
 std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
-  const parallel::FoldOptions& fold = plan.fold;
+  constexpr std::int64_t kShare = parallel::TablePlace::kShare;
   const std::int64_t n = plan.data_ranks, tokens = plan.micro_batch * plan.sequence_length;
-  const bool whole = fold.reduction == parallel::Reduction::Once && fold.stage < 2 && n > 1;
-  const bool wide = fold.accumulate == DType::F32 && fold.travel == DType::F32;
-  if (buffer.homes < 2 || buffer.rows == 0 || whole || !wide) return 0;
-  // One rank may own all that travel.
-  if (n * tokens * parallel::TablePlace::kShare > buffer.rows) return 0;
-  return 4 * tokens;  // its own and all ranks', each with room to grow
+  const bool wide = plan.fold.accumulate == DType::F32 && plan.fold.travel == DType::F32;
+  const bool asked = buffer.homes > 1 || (plan.fold.sparse_rows && n > 1);
+  const std::int64_t own = sums_apart(plan) ? plan.accumulation * tokens : tokens;
+  if (buffer.rows == 0 || !wide || !asked || n * own * kShare > buffer.rows) return 0;
+  const std::int64_t owned = buffer.rows / n, sums = n * plan.accumulation * tokens;
+  const std::int64_t in_sums = sums * kShare > owned ? owned : 2 * sums;
+  return 2 * own + in_sums + (n > 1 ? 2 * n * own : 0);
 }
 
 std::int64_t tensor_ranks(const Plan& plan) {
@@ -343,8 +350,7 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const auto sum = static_cast<std::int64_t>(size_of(plan.fold.accumulate));
-  const bool once = plan.fold.reduction == parallel::Reduction::Once;
-  const bool local = once && plan.zero_stage < 2;
+  const bool local = sums_apart(plan);
   // A micro-batch's own gradient exists only where it is not the sum itself.
   const bool narrow = plan.fold.travel != DType::F32 && plan.fold.accumulate == DType::F32;
   const bool transient =
@@ -375,8 +381,9 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     out.optimizer += static_cast<std::int64_t>(exchange * static_cast<double>(buffer.numel));
     // Of a tied table's homes the embedding's needs its few rows alone.
     const std::int64_t rows = rows_kept(plan, buffer);
+    const bool instead = rows > 0 && buffer.homes > 1 && !(local && n > 1);
     const std::int64_t bytes = buffer.numel * sum / (local ? 1 : n);
-    sums += (rows > 0 ? buffer.homes - 1 : buffer.homes) * bytes;
+    sums += (instead ? buffer.homes - 1 : buffer.homes) * bytes;
     in_rows += rows * buffer.width * sum;
     largest_sum = std::max(largest_sum, bytes);
     homes_of_size[buffer.numel] += buffer.homes;

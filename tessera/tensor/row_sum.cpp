@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/error.h"
+#include "tessera/memory/ledger.h"
 
 namespace tessera {
 namespace {
@@ -32,6 +33,7 @@ std::int64_t RowSum::place(std::int64_t row) {
   rows_.push_back(row);
   const std::int64_t room = values_.defined() ? values_.size(0) : 0;
   if (std::ssize(rows_) > room) {
+    const memory::ScopedTag tag(memory::Tag::Gradients);
     at::Tensor more = at::zeros({std::max<std::int64_t>(kGrain, 2 * room), width_}, at::kFloat);
     if (room > 0) more.narrow(0, 0, room).copy_(values_);
     values_ = std::move(more);

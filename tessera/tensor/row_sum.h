@@ -11,8 +11,8 @@
 namespace tessera {
 
 /// Holds the rows that something was added to, in the order of their first time, in fp32. An
-/// element has the bits of a dense sum that began with zeros. Memory: of these rows, up to twice.
-/// Threads: one at a time.
+/// element has the bits of a dense sum that began with zeros. Memory: of these rows up to twice,
+/// three times while they grow; Tag::Gradients. Threads: one at a time.
 class RowSum {
  public:
   /// Of a table with rows of `width` elements.
@@ -24,6 +24,8 @@ class RowSum {
 
   /// The values of a row; one that is new has zeros.
   [[nodiscard]] float* row(std::int64_t row) { return values_of(place(row)); }
+  /// An element of the table, with those behind it in its row.
+  [[nodiscard]] float* at(std::int64_t element) { return row(element / width_) + element % width_; }
   /// Where `rows_N` (int64) stand in values(), [N]. Cost: O(N), and a copy where values() grow.
   [[nodiscard]] at::Tensor places(const at::Tensor& rows_N);
 

@@ -298,7 +298,10 @@ TEST(SparseTraffic, OfTheEmbeddingIsTheRowsThatWereTouched) {
   const auto saved = static_cast<double>(dense.traffic.elements - sparse.traffic.elements);
   EXPECT_LT(saved, 3 * kRows * kWidth);
   EXPECT_GT(saved, 3 * (kRows * kWidth - 2 * kMostOfARank) - 3 * 2 * 2 * 2);
-  EXPECT_EQ(all_gradient_bytes(sparse), all_gradient_bytes(dense));
+  // The room for what is sent stays.
+  const auto room = static_cast<double>(all_gradient_bytes(sparse) - all_gradient_bytes(dense));
+  EXPECT_GT(room, 0);
+  EXPECT_LE(room, 4 * 2 * kMostOfARank);
   const auto need = planner::estimate_memory(run.plan(layout)).gradients;
   EXPECT_NEAR(static_cast<double>(need),
               static_cast<double>(all_gradient_bytes(sparse)),

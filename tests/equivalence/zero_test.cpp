@@ -196,8 +196,9 @@ TEST(SparseGradients, GiveTheSameBitsAsDenseOnes) {
 
 TEST(SparseGradients, FallBackToDenseOnesWhereRowsAreMany) {
   TinyRun run = sharded_run();
-  run.set("model.vocab_size", "256");
-  const Layout layout{.ranks = 4, .accumulation = 1, .micro_batch = 8, .stage = 1};
+  // A dozen letters of 256, which each of 8 ranks may send to one of them.
+  run.set("model.vocab_size", "256").set("model.tie_embeddings", "false");
+  const Layout layout{.ranks = 8, .accumulation = 1, .micro_batch = 4, .stage = 1};
   const Trace dense = run.train(layout, 2);
 
   run.set("sparse_gradients", "true");

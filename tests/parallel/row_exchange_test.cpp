@@ -46,6 +46,10 @@ at::Tensor dense(const RowSum& sum) {
   return flat;
 }
 
+RowExchange::Sum into(RowSum& sum) {
+  return [&sum](std::int64_t element) { return sum.at(element); };
+}
+
 void expect_same_bits(const at::Tensor& a, const at::Tensor& b) {
   ASSERT_EQ(a.numel(), b.numel());
   EXPECT_EQ(std::memcmp(a.data_ptr(), b.data_ptr(), static_cast<std::size_t>(a.numel()) * 4), 0);
@@ -73,7 +77,7 @@ TEST(RowExchange, LeavesTheBitsOfTheDenseFold) {
                                                                     comm::Fold::Accumulate,
                                                                     TESSERA_HERE("dense"));
         work->wait();
-        EXPECT_EQ(rows.fold(&gradient, table, sum, "test"), RowExchange::Outcome::Done);
+        EXPECT_EQ(rows.fold(&gradient, table, into(sum), "test"), RowExchange::Outcome::Done);
         expect_same_bits(dense(sum).narrow(0, world.rank() * table.shard, table.shard), folded);
         work->wait_reusable();
       }
@@ -93,9 +97,9 @@ TEST(RowExchange, IsRefusedByAllRanksWhereOneIsDenseOrHasTooMuch) {
       *all.row(row) += 1.0F;
     const bool mine = world.rank() == 1;
 
-    EXPECT_EQ(rows.fold(mine ? nullptr : &gradient, table_of(2), sum, "test"),
+    EXPECT_EQ(rows.fold(mine ? nullptr : &gradient, table_of(2), into(sum), "test"),
               RowExchange::Outcome::Dense);
-    EXPECT_EQ(rows.fold(mine ? &all : &gradient, table_of(2), sum, "test"),
+    EXPECT_EQ(rows.fold(mine ? &all : &gradient, table_of(2), into(sum), "test"),
               RowExchange::Outcome::TooMany);
     EXPECT_TRUE(sum.rows().empty()) << "nothing was done";
     world.transport().barrier(group, TESSERA_HERE("end"))->wait();

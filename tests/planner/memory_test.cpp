@@ -51,7 +51,7 @@ TEST(MemoryEstimates, OfATiedTableCountOnceWhereABatchHasFewOfItsRows) {
     const std::string tokenizer = R"("tokenizer": {"type": "gpt2"}, )";
     return estimate_memory(plan_of("gpt2-small", tokenizer + members, ranks)).gradients;
   };
-  constexpr std::int64_t kTable = 4LL * 50304 * 768, kRows = 4LL * 4 * 128 * 768;  // fp32
+  constexpr std::int64_t kTable = 4LL * 50304 * 768, kRow = 4LL * 768, kTokens = 128;  // fp32
 
   for (const int ranks : {1, 2}) {
     const std::string batch = fmt::format(R"("train_batch_size": {})", ranks);
@@ -61,8 +61,27 @@ TEST(MemoryEstimates, OfATiedTableCountOnceWhereABatchHasFewOfItsRows) {
                                          ranks);
     EXPECT_EQ(few, whole) << "either way of the reduction";
     const std::int64_t many = gradients(R"("train_micro_batch_size_per_gpu": 128)", ranks);
-    EXPECT_EQ(many - few, kTable / ranks - kRows);
+    // A rank's own and what it owns of all ranks', each with room to grow, and what travels.
+    const std::int64_t kept = ranks == 1 ? 2 + 2 : 2 + 2 * 2 + 2 * 2;
+    EXPECT_EQ(many - few, kTable / ranks - kept * kTokens * kRow);
   }
+}
+
+TEST(MemoryEstimates, OfRowsGrowWithTheMicroBatchesUntilTheyAreTheTable) {
+  const auto gradients = [](int accumulation, int micro_batch) {
+    return estimate_memory(plan_of("gpt2-small",
+                                   fmt::format(R"("tokenizer": {{"type": "gpt2"}},
+                           "gradient_accumulation_steps": {},
+                           "train_micro_batch_size_per_gpu": {})",
+                                               accumulation,
+                                               micro_batch)))
+        .gradients;
+  };
+  constexpr std::int64_t kTable = 4LL * 50304 * 768, kRow = 4LL * 768, kTokens = 128;  // fp32
+
+  // Beside a table, the rows of 4 micro-batches with room to grow, or those of many in a table.
+  EXPECT_EQ(gradients(4, 128) - gradients(4, 1), kTable - (2 + 2 * 4) * kTokens * kRow);
+  EXPECT_EQ(gradients(512, 128) - gradients(512, 1), -2 * kTokens * kRow);
 }
 
 TEST(MemoryEstimates, AccumulationNeedsRoomForSomeBlocks) {
