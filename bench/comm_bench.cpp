@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   const int repetitions = argc > 1 ? std::max(1, std::atoi(argv[1])) : 7;
   tessera::launch::Options options;
   options.ranks = kRanks;
-  options.report = [](const std::vector<std::string>& lines) {
+  options.report = [](const std::vector<std::string>& lines, int) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };

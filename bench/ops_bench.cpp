@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -221,10 +222,16 @@ void updates(const Bench& bench) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 1);
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   const std::string type = argc > 2 ? argv[2] : "float";
-  const at::ScalarType dtype =
-      type == "bfloat16" ? at::kBFloat16 : (type == "half" ? at::kHalf : at::kFloat);
+  const std::map<std::string, at::ScalarType> types{
+      {"float", at::kFloat}, {"bfloat16", at::kBFloat16}, {"half", at::kHalf}};
+  if (threads < 1 || !types.contains(type)) {
+    std::fputs("usage: ops_bench [threads [float|bfloat16|half [name part]]]\n", stderr);
+    return 2;
+  }
+  at::set_num_threads(threads);
+  const at::ScalarType dtype = types.at(type);
   const Bench bench{argc > 3 ? argv[3] : ""};
   std::printf("%d threads, %s, %s kernels\n",
               at::get_num_threads(),

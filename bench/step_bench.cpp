@@ -204,7 +204,7 @@ int run(std::map<std::string, std::string> given) {
   data->train = std::make_unique<tessera::engine::RandomTokens>(
       length, std::min<std::int64_t>(50257, plan.model.vocab_size));
   tessera::engine::finish_plan(plan, *data);
-  const auto report = [](const std::vector<std::string>& lines) {
+  const auto report = [](const std::vector<std::string>& lines, int) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };

@@ -279,7 +279,7 @@ int train(const Options& options) {
   pictures->train = std::make_unique<Pictures>(plan.global_batch * 10, options.side);
   engine::finish_plan(plan, *pictures);
 
-  const auto report = [](const std::vector<std::string>& lines) {
+  const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };

@@ -72,7 +72,7 @@ int train(int ranks, int steps) {
   blocks.insert(blocks.end() - 1,
                 {"gated", [width] { return std::make_unique<GatedResidual>(width); }});
 
-  const auto report = [](const std::vector<std::string>& lines) {
+  const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };

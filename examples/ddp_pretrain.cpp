@@ -212,7 +212,7 @@ int run(int argc, char** argv) {
   std::printf("checkpoints: %s/step-NNNNNNNN (safetensors; tessera convert makes .pth files)\n",
               options.checkpoint_dir.c_str());
   std::filesystem::create_directories(options.checkpoint_dir);
-  const auto report = [](const std::vector<std::string>& lines) {
+  const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };

@@ -114,7 +114,7 @@ int train(int ranks, int steps) {
   const planner::Plan plan =
       planner::make_plan(json::parse(text, "own_model"), ranks, "own_model", own_model());
 
-  const auto report = [](const std::vector<std::string>& lines) {
+  const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };

@@ -36,7 +36,7 @@ class BestLoss final : public engine::Hook {
 int train(const std::string& path, int ranks) {
   // 1. The configuration: checked whole, before any rank starts.
   const planner::Plan plan = planner::make_plan(json::parse(files::read(path), path), ranks, path);
-  const auto report = [](const std::vector<std::string>& lines) {
+  const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };

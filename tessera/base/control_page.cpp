@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tessera/base/text.h"
+
 namespace tessera {
 namespace {
 
@@ -38,9 +40,13 @@ ControlPage* ControlPage::format(void* memory, int ranks) {
 bool ControlPage::abort(int rank, std::uint32_t kind, std::string_view text) noexcept {
   std::uint32_t unclaimed = 0;
   if (!abort_claim.compare_exchange_strong(unclaimed, 1)) return false;
-  const std::size_t length = std::min(text.size(), sizeof(message) - 1);
-  std::memcpy(message, text.data(), length);
-  message[length] = '\0';
+  constexpr std::string_view kCut = " ...";
+  const bool fits = text.size() < sizeof(message);
+  std::string_view head = text.substr(0, fits ? text.size() : sizeof(message) - 1 - kCut.size());
+  if (!fits) head.remove_suffix(text::incomplete_utf8_tail(head));
+  std::memcpy(message, head.data(), head.size());
+  if (!fits) std::memcpy(message + head.size(), kCut.data(), kCut.size());
+  message[head.size() + (fits ? 0 : kCut.size())] = '\0';
   abort_rank.store(static_cast<std::uint32_t>(rank), std::memory_order_relaxed);
   aborted.store(kind + 1, std::memory_order_release);
   ring_all();

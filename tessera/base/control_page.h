@@ -25,7 +25,8 @@ struct alignas(64) RankLine {
   std::atomic<std::uint64_t> last_seq{0};     ///< of the last collective it posted
   std::atomic<std::uint32_t> doorbell{0};     ///< futex word: raised to wake this rank
   std::atomic<std::uint32_t> waiting_for{0};  ///< 1 + rank it waits for, 0 none
-  char where[96]{};                           ///< call site of the last collective, NUL-terminated
+  std::atomic<std::uint64_t> life{0};         ///< raised between pieces of work that post nothing
+  char where[88]{};                           ///< call site of the last collective, NUL-terminated
 };
 
 /// The page: a header and one RankLine a rank.
@@ -40,7 +41,7 @@ struct alignas(64) ControlPage {
   std::atomic<std::uint32_t> abort_rank{0};
   std::atomic<std::uint32_t> stop_requested{
       0};                ///< 0, or the signal that asked all ranks to stop after this step
-  char message[1024]{};  ///< the first failure in words
+  char message[8192]{};  ///< the first failure in words
 
   [[nodiscard]] RankLine* lines() { return reinterpret_cast<RankLine*>(this + 1); }
   [[nodiscard]] RankLine& line(int rank) { return lines()[rank]; }
@@ -48,9 +49,9 @@ struct alignas(64) ControlPage {
 
   /// Formats zeroed memory of bytes(ranks).
   static ControlPage* format(void* memory, int ranks);
-  /// Breaks the world with the first caller's message (later callers are ignored) and wakes every
-  /// rank. Async-signal-safe apart from the copy of the message. Returns whether this call was the
-  /// first.
+  /// Breaks the world with the first caller's message (later callers are ignored; what there is no
+  /// room for is cut off between two characters) and wakes every rank. Async-signal-safe apart from
+  /// the copy of the message. Returns whether this call was the first.
   bool abort(int rank, std::uint32_t kind, std::string_view text) noexcept;
   [[nodiscard]] std::string abort_message() const;
   void ring(int rank) noexcept;  ///< wakes one rank

@@ -167,6 +167,12 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
   return out;
 }
 
+std::string join_some(std::span<const std::string> parts, std::string_view separator) {
+  constexpr std::size_t kMost = 8;
+  if (parts.size() <= kMost) return join(parts, separator);
+  return join(parts.first(kMost), separator) + fmt::format(" and {} more", parts.size() - kMost);
+}
+
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> out;
   for (std::size_t begin = 0;;) {

@@ -24,6 +24,8 @@ std::string number(double value);        ///< shortest decimals that read back t
 std::string with_commas(std::int64_t value);  ///< "1,115,394"
 
 std::string join(std::span<const std::string> parts, std::string_view separator);
+/// The first few of many parts: "a, b, c and 253 more".
+std::string join_some(std::span<const std::string> parts, std::string_view separator);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 std::string lower(std::string_view text);

@@ -173,15 +173,13 @@ int bench_comm(const std::vector<std::string>& line) {
     comm::run_threads(ranks, [&](comm::World& world) { measure(world, options, words.common); });
     return kExitOk;
   }
-  const engine::Report report = [](const std::vector<std::string>& lines) {
-    for (const std::string& text : lines)
-      log::error(text);
-  };
-  return engine::run_ranks(
-      mesh::Mesh::data_parallel(ranks), /*threads=*/1, report, [&](comm::World& world) {
-        measure(world, options, words.common);
-        return kExitOk;
-      });
+  return engine::run_ranks(mesh::Mesh::data_parallel(ranks),
+                           /*threads=*/1,
+                           engine::log_failure,
+                           [&](comm::World& world) {
+                             measure(world, options, words.common);
+                             return kExitOk;
+                           });
 }
 
 }  // namespace tessera::cli

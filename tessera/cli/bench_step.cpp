@@ -20,6 +20,7 @@
 #include "tessera/engine/launch.h"
 #include "tessera/engine/random_tokens.h"
 #include "tessera/engine/step_profile.h"
+#include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/overrides.h"
@@ -118,22 +119,23 @@ int bench_step(const std::vector<std::string>& line) {
                   Config,
                   fmt::format("a training of {} steps is too short to be measured", plan.max_steps),
                   fmt::format("--set trainer.max_steps={}", words.steps + kWarmup));
-  const engine::Report report = [](const std::vector<std::string>& lines) {
-    for (const std::string& text : lines)
-      log::error(text);
-  };
-  return engine::run_ranks(plan, report, [&](comm::World& world) {
+  return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
     const auto engine = engine::initialize(plan, world, data);
-    const engine::StepProfile profile =
+    const std::optional<engine::StepProfile> profile =
         engine::profile_steps(*engine, kWarmup, std::min(words.steps, plan.max_steps - kWarmup));
     engine->finish();
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();
+    if (!profile) {
+      const auto signal = static_cast<int>(world.control().stop_requested.load());
+      if (world.speaks()) log::warn("stopped before all steps were measured");
+      return launch::unsaved_exit_code(signal);
+    }
     if (world.speaks() && words.common.json) {
-      std::printf("%s\n", profile_json(profile).dump().c_str());
+      std::printf("%s\n", profile_json(*profile).dump().c_str());
     } else if (world.speaks() && !words.common.quiet) {
-      std::fputs(engine::roofline_page(profile, plan, words.common.verbose).c_str(), stdout);
+      std::fputs(engine::roofline_page(*profile, plan, words.common.verbose).c_str(), stdout);
     }
     std::fflush(stdout);
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();
     return kExitOk;
   });
 }

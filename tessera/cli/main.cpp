@@ -9,6 +9,8 @@
 #include <vector>
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace {
 
@@ -114,9 +116,18 @@ void* load(const fs::path& library, std::string& message) {
   return handle;
 }
 
+/// What is opened next would take the number of a standard stream that whoever started us closed,
+/// and be written to as if it were one.
+void open_closed_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDWR));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_closed_streams();
   for (const fs::path& library : library_places()) {
     if (!is_there(library)) continue;
     std::string message;

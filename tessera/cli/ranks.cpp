@@ -61,12 +61,8 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
     fn(*model, true);
     return kExitOk;
   }
-  const engine::Report report = [](const std::vector<std::string>& lines) {
-    for (const std::string& text : lines)
-      log::error(text);
-  };
   return engine::run_ranks(
-      mesh::Mesh::data_parallel(ranks), threads, report, [&](comm::World& world) {
+      mesh::Mesh::data_parallel(ranks), threads, engine::log_failure, [&](comm::World& world) {
         const std::unique_ptr<engine::OpenModel> mine = std::move(model);  // ends before its world
         engine::load_model(*mine, world, as);
         fn(*mine, world.speaks());

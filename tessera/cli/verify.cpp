@@ -303,17 +303,13 @@ class Trainings {
   int run(Terminal* shown,
           const std::shared_ptr<const data::Datasets>& data,
           const launch::EarlyStop& early) {
-    const engine::Report report = [](const std::vector<std::string>& lines) {
-      for (const std::string& line : lines)
-        log::error(line);
-    };
     for (const auto& [side, trace, name] : {std::tuple(&single_, &single_trace_, "single"),
                                             std::tuple(&layout_, &trace_, "layout")}) {
       early.check();
       if (shown != nullptr)
         shown->live(fmt::format("training {} steps: {}", steps_, layout_text(side->plan)));
       *trace = engine::trace_layout(
-          side->plan, side->gradient, data, steps_, folder_.path() / name, report);
+          side->plan, side->gradient, data, steps_, folder_.path() / name, engine::log_failure);
       if (shown != nullptr) shown->live("");
       if (trace->code != kExitOk) return trace->code;
     }

@@ -133,8 +133,9 @@ class Transport {
   [[nodiscard]] virtual Traffic traffic(const Group& group) const = 0;
   /// The part of it that was messages to one rank.
   [[nodiscard]] virtual Traffic messages() const noexcept = 0;
-  /// A wait for ranks that show no sign of life (no new operation, no new step) for this long is
-  /// Error{Comm} naming them, and breaks the world. Default kStallLimit.
+  /// A wait for ranks that show no sign of life (no new operation or step, no World::show_life())
+  /// for this long is Error{Comm} naming them, and breaks the world. Time in which the waiting
+  /// process was itself stopped does not count. Default kStallLimit.
   virtual void set_stall_limit(double seconds) noexcept = 0;
 };
 

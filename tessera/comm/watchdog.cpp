@@ -12,6 +12,7 @@
 namespace tessera::comm {
 namespace {
 
+constexpr double kMostBetweenLooks = 1.0;  // seconds
 constexpr std::string_view kFixMark = "\n  fix: ";
 
 // RankLine::where is read by others while its owner writes it: in words, atomically, so that the
@@ -69,14 +70,18 @@ bool Watchdog::stalled(std::span<const int> missing) {
   for (const int rank : missing) {
     const RankLine& line = control_.line(rank);
     signs += line.last_seq.load(std::memory_order_relaxed) +
+             line.life.load(std::memory_order_relaxed) +
              static_cast<std::uint64_t>(line.step.load(std::memory_order_relaxed));
   }
   const double now = now_s();
-  if (since_ < 0 || signs != signs_) {
-    since_ = now;
+  if (last_look_ < 0 || signs != signs_) {
+    waited_s_ = 0;
     signs_ = signs;
+  } else {
+    waited_s_ += std::min(now - last_look_, kMostBetweenLooks);
   }
-  return now - since_ > limit_s_;
+  last_look_ = now;
+  return waited_s_ > limit_s_;
 }
 
 }  // namespace tessera::comm

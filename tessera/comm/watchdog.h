@@ -27,14 +27,15 @@ std::string describe(ControlPage& control, int rank);
 class Watchdog {
  public:
   Watchdog(ControlPage& control, double limit_s) : control_(control), limit_s_(limit_s) {}
-  /// Whether none of `missing` has posted anything or begun a step for the limit. To be asked again
-  /// and again during one wait.
+  /// Whether none of `missing` has posted anything, begun a step or shown life for the limit. To be
+  /// asked again and again during one wait: between two questions at most a second counts, as more
+  /// of it passed for this process stopped, and its peers perhaps with it.
   bool stalled(std::span<const int> missing);
 
  private:
   ControlPage& control_;
   double limit_s_;
-  double since_ = -1;
+  double last_look_ = -1, waited_s_ = 0;
   std::uint64_t signs_ = 0;
 };
 

@@ -53,6 +53,10 @@ void World::set_step(std::int64_t step) {
   control_->line(rank_).step.store(step, std::memory_order_relaxed);
 }
 
+void World::show_life() noexcept {
+  control_->line(rank_).life.fetch_add(1, std::memory_order_relaxed);
+}
+
 std::vector<double> World::all_reduce(const Group& group,
                                       std::vector<double> values,
                                       Op op,

@@ -48,6 +48,8 @@ class World {
 
   /// The step this rank works on, for reports.
   void set_step(std::int64_t step);
+  /// Tells peers that wait for this rank that it goes on, between pieces of work that post nothing.
+  void show_life() noexcept;
 
   /// Small reductions by value, complete on return. BitOr takes whole numbers.
   std::vector<double> all_reduce(const Group& group,

@@ -203,7 +203,6 @@ parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
     if (world_.group(mesh::AxisSet::tp()).index > 0) std::fill(sums.begin(), sums.end(), 0.0);
     const checkpoint::BackgroundSave::Standing save =
         saving() ? background_->standing() : checkpoint::BackgroundSave::Standing();
-    sums.push_back(static_cast<double>(world_.control().stop_requested.load()));
     sums.push_back(save_proposed_ ? 1.0 : 0.0);
     sums.push_back(save.busy ? 1.0 : 0.0);
     sums.push_back(save.failed ? 1.0 : 0.0);
@@ -211,10 +210,8 @@ parallel::StepInput Engine::step_input(const data::GlobalBatch& batch,
                              std::move(sums),
                              comm::Op::Sum,
                              TESSERA_HERE("token counts of the step"));
-    report.stop_requested = sums[counts] > 0;
-    report.stop_signal = static_cast<int>(world_.control().stop_requested.load());
-    report.save_proposed = sums[counts + 1] > 0;
-    if (saving()) background_->advance({sums[counts + 2] > 0, sums[counts + 3] > 0});
+    report.save_proposed = sums[counts] > 0;
+    if (saving()) background_->advance({sums[counts + 1] > 0, sums[counts + 2] > 0});
     sums.resize(counts);
     return sums;
   };
@@ -351,8 +348,10 @@ void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& repor
         column, std::move(out.block_losses), comm::Op::Sum, TESSERA_HERE("losses of the stages"));
   }
   const std::vector<double> mine = out.losses(micros);
+  // What else the ranks have to know of each other at a step's end rides along.
   std::vector<double> values = mine;
   values.push_back(static_cast<double>(memory().total_peak));
+  values.push_back(static_cast<double>(world_.control().stop_requested.load()));
   const parallel::GradientFold::Finding finding = gradients_->finding();
   values.insert(values.end(), finding.begin(), finding.end());
   const std::vector<int>& group = world_.group(kTokens).ranks;
@@ -370,9 +369,11 @@ void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& repor
   for (int r = 0; r < world_.size(); ++r) {
     const std::size_t at = static_cast<std::size_t>(r) * width + mine.size();
     report.mem_peak_bytes = std::max(report.mem_peak_bytes, static_cast<std::int64_t>(all[at]));
-    for (std::size_t i = 1; i <= finding.size(); ++i)
-      findings.push_back(all[at + i]);
+    report.stop_signal = std::max(report.stop_signal, static_cast<int>(all[at + 1]));
+    for (std::size_t i = 0; i < finding.size(); ++i)
+      findings.push_back(all[at + 2 + i]);
   }
+  report.stop_requested = report.stop_signal != 0;
   culprit_ = gradients_->culprit(findings);
 }
 

@@ -36,6 +36,7 @@ EvalReport evaluate(parallel::Executor& executor,
     nn::Batch batch = make_batch(dataset, indices, indices);
     if (shared != nullptr) batch = nn::own_tokens(batch, *shared);
     const nn::Outcome out = executor.infer(batch, context);
+    world.show_life();
     world.transport().progress();
     if (out.terms.empty()) return;
     sums[static_cast<std::size_t>(i)] = out.terms.front().sum.item<double>();

@@ -13,7 +13,6 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/transports/shm.h"
 #include "tessera/comm/transports/solo.h"
-#include "tessera/launch/launch.h"
 #include "tessera/memory/caching_allocator.h"
 
 namespace tessera::engine {
@@ -53,6 +52,11 @@ void prepare_process(int threads) {
   std::signal(SIGXFSZ, SIG_IGN);
   memory::install_caching_allocator();
   at::set_num_threads(threads);
+}
+
+void log_failure(const std::vector<std::string>& lines, int /*exit_code*/) {
+  for (const std::string& line : lines)
+    log::error(line);
 }
 
 int run_ranks(const planner::Plan& plan,

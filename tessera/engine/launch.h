@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "tessera/comm/world.h"
+#include "tessera/launch/launch.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
 
-/// Receives the report of a failure, first line first.
-using Report = std::function<void(const std::vector<std::string>&)>;
+using launch::Report;
+/// A report whose lines become errors of the log.
+void log_failure(const std::vector<std::string>& lines, int exit_code);
 
 /// Runs `fn` on every rank of the plan and returns the job's exit code. Without launcher variables
 /// this process becomes the supervisor of plan.ranks children; under torchrun, srun or mpirun it is

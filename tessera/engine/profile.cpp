@@ -128,7 +128,9 @@ std::vector<double> elements_of(const nn::Model& model) {
 
 }  // namespace
 
-std::vector<BlockCost> measure_blocks(const planner::Plan& plan, const data::Dataset& data) {
+std::vector<BlockCost> measure_blocks(const planner::Plan& plan,
+                                      const data::Dataset& data,
+                                      const std::function<void()>& after_each) {
   constexpr int kRuns = 3;
   std::vector<std::int64_t> samples;
   for (std::int64_t i = 0; i < std::min(plan.micro_batch, data.size()); ++i)
@@ -148,6 +150,7 @@ std::vector<BlockCost> measure_blocks(const planner::Plan& plan, const data::Dat
       const BlockCost cost = run_once(alone, flow, batch, context, next);
       best.seconds = std::min(best.seconds, cost.seconds);
       best.bytes = cost.bytes;  // the first run also fills caches
+      after_each();
     }
     out.push_back(best);
     flow = std::move(next);
@@ -195,7 +198,7 @@ void place_measured_blocks(planner::Plan& plan,
   const std::size_t blocks = plan.model.model.blocks.size();
   std::vector<double> shared(2 * blocks + 1, 0.0);
   if (world.rank() == 0) {
-    const std::vector<BlockCost> measured = measure_blocks(plan, data);
+    const std::vector<BlockCost> measured = measure_blocks(plan, data, [&] { world.show_life(); });
     for (std::size_t b = 0; b < blocks; ++b) {
       shared[b] = measured[b].seconds;
       shared[blocks + b] = static_cast<double>(measured[b].bytes);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "tessera/comm/world.h"
@@ -18,8 +19,12 @@ struct BlockCost {
 
 /// Runs every block alone, one after the other on what the one before it gave, in the working type
 /// and with the first samples of `data`: the fastest of three runs. Holds the weights of one block
-/// at a time. Cost: three passes through the model. Errors: what a block throws.
-std::vector<BlockCost> measure_blocks(const planner::Plan& plan, const data::Dataset& data);
+/// at a time. Cost: three passes through the model. Errors: what a block throws. `after_each` is
+/// called after each run of a block.
+std::vector<BlockCost> measure_blocks(
+    const planner::Plan& plan,
+    const data::Dataset& data,
+    const std::function<void()>& after_each = [] {});
 
 /// The bounds of the plan's parts whose slowest is as fast as it can be, among those that fit into
 /// 95 % of `available` bytes of this host; `costs` has one entry a block. Empty where none fits.

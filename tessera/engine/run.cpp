@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/run.h"
 
+#include <csignal>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -157,6 +160,8 @@ planner::TableFacts table_facts(const planner::Plan& plan,
 }  // namespace
 
 int run_training(planner::Plan plan, const TrainCommand& command) {
+  // Training does not end because nobody reads what it says: the run folder has it all.
+  std::signal(SIGPIPE, SIG_IGN);
   static_cast<void>(ops::isa());  // a TESSERA_ISA that means nothing is told before a rank starts
   const std::optional<launch::Launcher> launcher = launch::detect_launcher();
   const bool speaks = !launcher || launcher->rank == 0;
@@ -202,22 +207,25 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
     folder.write_status("running", resume.step, 0, "");
   }
   if (launcher) early.reset();  // a rank of a launcher hears its signals itself
-  const Report report = [&](const std::vector<std::string>& lines) {
-    for (const std::string& line : lines)
-      log::error(line);
-    if (speaks && !lines.empty())
+  // The code that the job earned stands, whatever the disk says now.
+  const auto try_to_note = [](const std::function<void()>& note) {
+    try {
+      note();
+    } catch (const std::exception& error) {
+      log::warn(error.what());
+    }
+  };
+  const Report report = [&](const std::vector<std::string>& lines, int exit_code) {
+    log_failure(lines, exit_code);
+    try_to_note([&] {
       folder.write_status(
-          "failed", folder.last_metric_step(), 0, text::split(lines.front(), '\n').front());
+          "failed", folder.last_metric_step(), exit_code, text::split(lines.front(), '\n').front());
+    });
   };
   const int code = run_ranks(plan, report, [&](comm::World& world) {
     return train_rank(plan, world, data, folder, resume, mine);
   });
-  try {
-    if (speaks) folder.finish_status(code);
-  } catch (const Error& error) {
-    // The code that the job earned stands, whatever the disk says now.
-    log::warn(error.text());
-  }
+  if (speaks) try_to_note([&] { folder.finish_status(code); });
   return code;
 }
 

@@ -149,17 +149,19 @@ double StepProfile::least_seconds() const {
   return sum;
 }
 
-StepProfile profile_steps(Engine& engine, std::int64_t warmup, std::int64_t steps) {
+std::optional<StepProfile> profile_steps(Engine& engine, std::int64_t warmup, std::int64_t steps) {
   TESSERA_ASSERT(warmup >= 0 && steps > 0);
   StepProfile out{.steps = steps, .roof = measure_roof(engine.plan().working)};
-  for (std::int64_t step = 0; step < warmup; ++step)
-    engine.train_step();
+  for (std::int64_t step = 0; step < warmup; ++step) {
+    if (engine.train_step().stop_requested) return std::nullopt;
+  }
   // The clock of a step begins at the end of the one before: measuring is not part of it.
   engine.pause_clock();
   const ops::OpLog log;
   engine.resume_clock();
   for (std::int64_t step = 0; step < steps; ++step) {
     const StepReport report = engine.train_step();
+    if (report.stop_requested) return std::nullopt;
     out.seconds += report.seconds;
     out.collectives += report.comm_s;
     out.tokens += report.batch_tokens;

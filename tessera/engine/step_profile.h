@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,9 @@ struct StepProfile {
   [[nodiscard]] double least_seconds() const;
 };
 
-/// Trains `warmup` steps, then `steps` with a log of this rank's operations. Collective.
-StepProfile profile_steps(Engine& engine, std::int64_t warmup, std::int64_t steps);
+/// Trains `warmup` steps, then `steps` with a log of this rank's operations; nothing where a signal
+/// stopped the ranks meanwhile (ControlPage::stop_requested). Collective.
+std::optional<StepProfile> profile_steps(Engine& engine, std::int64_t warmup, std::int64_t steps);
 
 /// A page of at most 120 columns. Operations under a thousandth of the step are one line, unless
 /// `all`.

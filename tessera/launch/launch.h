@@ -31,14 +31,18 @@ struct RankInfo {
   std::vector<int> cores;  ///< this rank's processors; empty: not pinned
 };
 
+/// Receives the report of a failure, first entry first ("rank 3 was lost: signal 9 ..."; one of an
+/// error has its remedy on a second line), then a line for each other rank; and the job's exit
+/// code.
+using Report = std::function<void(const std::vector<std::string>& lines, int exit_code)>;
+
 struct Options {
   int ranks = 1;
   std::size_t arena_bytes = std::size_t{1} << 40;
   int threads_per_rank = 0;  ///< 0: cores / local ranks, at least 1
-  /// Called in the supervisor (under a launcher: on the first rank that is not lost) with the
-  /// report of a failure, first entry first ("rank 3 was lost: signal 9 ..."; one of
-  /// an error has its remedy on a second line), then a line for each other rank.
-  std::function<void(const std::vector<std::string>&)> report;
+  /// Called in the supervisor; under a launcher on the first rank that is not lost, from another
+  /// thread where the rank's own does not leave the broken world in time.
+  Report report;
   /// Called in the supervisor when the job was asked to stop and goes on to the end of its step.
   std::function<void(const std::string&)> notice;
   double grace_s = 1.5;          ///< between abort of a broken world and SIGKILL of what is left
@@ -47,7 +51,8 @@ struct Options {
 
 /// Forks `options.ranks` children that run `fn` and end with its value as their exit code, and
 /// returns the job's exit code in the supervisor: 0 if all ended with 0, otherwise the code of the
-/// first rank that failed (6 for one killed by a signal, 5 if the kernel killed it for memory).
+/// first rank that failed (6 for one killed by a signal, 5 if the kernel killed it for memory; 141,
+/// without a report, for one whose output nobody reads any more).
 /// Nothing returns twice: the children never come back from here. The caller must not have started
 /// a thread, OpenMP or an ATen operation. Errors: Error{Environment} if a descriptor or process
 /// cannot be had; nothing is left behind.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <exception>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -18,8 +19,10 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/launch/machine.h"
 #include "tessera/launch/rank_end.h"
+#include "tessera/launch/run_rank.h"
 #include "tessera/launch/shared_files.h"
 
 namespace tessera::launch {
@@ -46,7 +49,7 @@ bool has_ended(pid_t pid) {
 class PeerWatch {
  public:
   PeerWatch(ControlPage& control, int rank, double grace_s)
-      : control_(control), grace_s_(grace_s), oom_kills_before_(oom_kills()) {
+      : control_(control), rank_(rank), grace_s_(grace_s), oom_kills_before_(oom_kills()) {
     for (int other = 0; other < static_cast<int>(control.ranks); ++other) {
       if (other == rank) continue;
       const auto pid = static_cast<pid_t>(control.line(other).pid.load());
@@ -61,11 +64,21 @@ class PeerWatch {
       check_peers();
       if (control_.aborted.load(std::memory_order_acquire) == 0) continue;
       if (broken_at < 0.0) broken_at = now_s();
-      if (now_s() > broken_at + grace_s_) _exit(exit_code(abort_kind(control_)));
+      if (now_s() > broken_at + grace_s_) end();
     }
   }
 
  private:
+  /// Of a rank that does not leave by itself, because it computes for long or hangs.
+  [[noreturn]] void end() {
+    try {
+      report_failure(control_, rank_);
+    } catch (const std::exception& error) {
+      log::error(error.what());
+    }
+    _exit(exit_code(abort_kind(control_)));
+  }
+
   void wait_for_a_death() const {
     std::vector<pollfd> waited;
     for (const Peer& peer : peers_) {
@@ -98,6 +111,7 @@ class PeerWatch {
   }
 
   ControlPage& control_;
+  int rank_;
   double grace_s_;
   std::uint64_t oom_kills_before_;
   std::vector<Peer> peers_;

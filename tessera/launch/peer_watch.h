@@ -8,8 +8,9 @@ namespace tessera::launch {
 
 /// Starts a thread that, until the process ends, waits for the other local ranks' processes (their
 /// numbers stand on the page). One that ends without having said how breaks the world. Once the
-/// world is broken this process has `grace_s` to leave; then the thread ends it with the error's
-/// exit code, so that nothing of a broken job stays.
+/// world is broken this process has `grace_s` to leave; then the thread reports, if nobody else
+/// does (run_rank.h), and ends it with the error's exit code, so that nothing of a broken job
+/// stays.
 void watch_peers(ControlPage& control, int rank, double grace_s);
 
 }  // namespace tessera::launch

@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/launch/run_rank.h"
 
+#include <atomic>
+#include <chrono>
 #include <exception>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/launch/rank_end.h"
 
 namespace tessera::launch {
 namespace {
 
+constexpr double kOthersReportS = 1.0;  // whoever came first may be at it, with a disk that hangs
+
 Report own_report;
+std::atomic<bool> reporting = false, reported = false;
 
 /// The first rank that still can.
 bool speaks(ControlPage& control, int rank) {
@@ -76,6 +83,18 @@ void report_from_ranks(Report report) {
   own_report = std::move(report);
 }
 
+void report_failure(ControlPage& control, int local_rank) {
+  if (!own_report || control.aborted == 0 || !speaks(control, local_rank)) return;
+  if (reporting.exchange(true)) {
+    const double until = now_s() + kOthersReportS;
+    while (!reported && now_s() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return;
+  }
+  own_report(report_of(control), exit_code(abort_kind(control)));
+  reported = true;
+}
+
 int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn) {
   ControlPage* const control =
       rank.control >= 0 ? map_control(rank.control, rank.local_world_size) : nullptr;
@@ -94,9 +113,7 @@ int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn
            fmt::format("it ended with exit code {} and without a message", code));
     control->line(rank.rank).state =
         static_cast<std::uint32_t>(orderly ? RankState::Finished : RankState::Failed);
-    if (own_report && control->aborted != 0 && speaks(*control, rank.local_rank)) {
-      own_report(report_of(*control));
-    }
+    report_failure(*control, rank.local_rank);
   }
   return code;
 }

@@ -2,18 +2,14 @@
 // What a rank of a launcher does for itself because no supervisor does it.
 #pragma once
 
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "tessera/launch/launch.h"
 
 namespace tessera::launch {
 
-using Report = std::function<void(const std::vector<std::string>&)>;
-
-/// From now on run_rank() calls `report` when the world broke, on the first rank that is not lost.
-/// Once a process.
+/// From now on report_failure() and run_rank() call `report`. Once a process.
 void report_from_ranks(Report report);
+/// If the world broke and this rank is the first that is not lost: reports, once a process.
+/// Threads: any.
+void report_failure(ControlPage& control, int local_rank);
 
 }  // namespace tessera::launch

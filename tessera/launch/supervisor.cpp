@@ -62,8 +62,9 @@ Supervisor::Supervisor(const Options& options, const BlockedSignals& signals, Co
 
 Supervisor::~Supervisor() {
   kill_rest();
-  for (Child& child : children_) {
-    if (!child.ended) waitpid(child.pid, nullptr, 0);
+  while (any_alive() && now_s() < give_up_at_) {
+    reap();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -73,7 +74,6 @@ void Supervisor::add(pid_t child) {
 }
 
 int Supervisor::watch() {
-  double give_up_at = 0.0;
   while (any_alive()) {
     double wait = kTickS;
     if (broken_at_ >= 0.0)
@@ -81,11 +81,10 @@ int Supervisor::watch() {
     if (const int signal = signals_.wait(wait); signal != 0) on_signal(signal);
     reap();
     check_deadline();
-    if (killing_ && give_up_at == 0.0) give_up_at = now_s() + kReapS;
-    if (killing_ && now_s() > give_up_at) break;
+    if (killing_ && now_s() > give_up_at_) break;
   }
   const int code = exit_code();
-  if (code != kExitOk) report();
+  if (code != kExitOk) report(code);
   return code;
 }
 
@@ -127,6 +126,12 @@ void Supervisor::on_end(int rank) {
   const bool orderly = WIFEXITED(child.status) && is_orderly(WEXITSTATUS(child.status));
   if (WIFSIGNALED(child.status)) line.state = static_cast<std::uint32_t>(RankState::Lost);
   if (orderly || child.killed || killing_) return;
+  // A command whose reader has left, as in `... | head`: no failure to tell of.
+  if (WIFSIGNALED(child.status) && WTERMSIG(child.status) == SIGPIPE) {
+    unheard_ = true;
+    kill_rest();
+    return;
+  }
   const bool of_memory = oom_kills() > oom_kills_before_;
   break_world(rank, describe_loss(rank, child.status, line.step.load(), of_memory));
 }
@@ -167,6 +172,7 @@ void Supervisor::check_deadline() {
 }
 
 void Supervisor::kill_rest() noexcept {
+  if (!killing_) give_up_at_ = now_s() + kReapS;
   killing_ = true;
   for (Child& child : children_) {
     if (child.ended) continue;
@@ -187,6 +193,7 @@ bool Supervisor::any_began() const {
 }
 
 int Supervisor::exit_code() const {
+  if (unheard_) return 128 + SIGPIPE;
   if (stopped_at_once_ != 0) return unsaved_exit_code(stopped_at_once_);
   if (loss_ && loss_->kind != Error::Kind::Bug) return tessera::exit_code(loss_->kind);
   if (failed_rank_ >= 0) {
@@ -201,13 +208,13 @@ int Supervisor::exit_code() const {
   return kExitOk;
 }
 
-void Supervisor::report() const {
-  if (!options_.report || (failed_rank_ < 0 && stopped_at_once_ == 0)) return;
+void Supervisor::report(int code) const {
+  if (!options_.report || unheard_ || (failed_rank_ < 0 && stopped_at_once_ == 0)) return;
   std::vector<std::string> lines = {first_entry()};
   for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
     if (rank != failed_rank_ || stopped_at_once_ != 0) lines.push_back(rank_line(rank));
   }
-  options_.report(lines);
+  options_.report(lines, code);
 }
 
 std::string Supervisor::first_entry() const {

@@ -39,7 +39,7 @@ class BlockedSignals {
 class Supervisor {
  public:
   Supervisor(const Options& options, const BlockedSignals& signals, ControlPage& control);
-  /// Kills and reaps what still runs.
+  /// Kills and reaps what still runs, as far as the kernel ends it.
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -68,7 +68,7 @@ class Supervisor {
   [[nodiscard]] bool any_alive() const;
   [[nodiscard]] bool any_began() const;
   [[nodiscard]] int exit_code() const;
-  void report() const;
+  void report(int code) const;
   [[nodiscard]] std::string first_entry() const;
   [[nodiscard]] std::string rank_line(int rank) const;
 
@@ -82,7 +82,9 @@ class Supervisor {
   double broken_at_ = -1.0;   // when we learned of it; negative: whole
   double stop_asked_at_ = -1.0;
   int stopped_at_once_ = 0;  // by this signal
+  bool unheard_ = false;     // a rank's reader has left
   bool killing_ = false;
+  double give_up_at_ = 0.0;  // waiting for the killed
 };
 
 }  // namespace tessera::launch

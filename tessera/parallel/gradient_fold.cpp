@@ -154,6 +154,7 @@ void GradientFold::after(const Action& action, const BlockRun& run) {
     for (GradSink* sink : sinks_of(run))
       sink->release();
   }
+  world_.show_life();
   // A forward pass goes on with what the micro-batch before it left under way: peers wait for their
   // buffers. In the first one only gathers of weights are, and no copy of them is better made
   // early: wait() makes it just before the block reads it.

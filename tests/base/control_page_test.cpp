@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tessera/base/text.h"
+
 namespace tessera {
 namespace {
 
@@ -54,10 +56,27 @@ TEST_F(ControlPages, TheFirstAbortWinsAndRingsEveryone) {
     EXPECT_EQ(page_->line(rank).doorbell.load(), 1U);
 }
 
-TEST_F(ControlPages, LongMessagesAreCut) {
-  page_->abort(0, 0, std::string(5000, 'x'));
+TEST_F(ControlPages, LongMessagesAreCutBetweenTwoCharacters) {
+  for (const std::string begin : {"", "x"}) {
+    SetUp();
+    std::string text = begin;
+    for (int i = 0; i < 50000; ++i)
+      text += "\u00e9";
+    page_->abort(0, 0, text);
 
-  EXPECT_EQ(page_->abort_message().size(), sizeof(page_->message) - 1);
+    const std::string message = page_->abort_message();
+    EXPECT_GT(message.size(), sizeof(page_->message) - 4);
+    EXPECT_LT(message.size(), sizeof(page_->message));
+    EXPECT_FALSE(text::find_invalid_utf8(message));
+    EXPECT_TRUE(message.ends_with("\u00e9 ..."));
+  }
+}
+
+TEST_F(ControlPages, MessagesThatFitAreWhole) {
+  const std::string text(sizeof(page_->message) - 1, 'x');
+  page_->abort(0, 0, text);
+
+  EXPECT_EQ(page_->abort_message(), text);
 }
 
 TEST_F(ControlPages, OneOfManyConcurrentAbortsWins) {

@@ -51,6 +51,19 @@ assert abs(linear - expected) < 1e-6 * expected, (linear, expected)
 CHECK
 }
 
+a_signal_ends_it() {
+  configure
+  timeout 120 "$tessera" bench step "$box/tiny.json" -n 2 --steps 100000 --set trainer.max_steps=1000000 \
+    >"$box/out" 2>"$box/err" &
+  local job=$!
+  sleep 4
+  kill -s TERM "$(pgrep -P "$job" -x tessera)"
+  wait "$job"
+  local code=$?
+  expect "exit code 143, not $code: $(cat "$box/err")" test "$code" = 143
+  expect "no page" test ! -s "$box/out"
+}
+
 collectives_between_processes() {
   timeout 120 "$tessera" bench comm -n 2 --sizes 0.25 --repetitions 1 >"$box/out" 2>"$box/err"
   local code=$?
@@ -62,5 +75,6 @@ collectives_between_processes() {
 claim "a step's operations stand on a page" the_page_of_a_step 1
 claim "and those of the first of two ranks" the_page_of_a_step 2
 claim "times, shares and arithmetic add up" the_json_of_a_step_adds_up
+claim "a signal ends it" a_signal_ends_it
 claim "collectives are measured over shared memory" collectives_between_processes
 claims_done

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/comm/transports/ring.h"
+#include "tessera/comm/watchdog.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::comm {
@@ -421,16 +423,35 @@ TEST(Stall, NamesWhoIsMissingAndItsLastCall) {
 }
 
 TEST(Stall, IsNotASlowRankThatShowsLife) {
-  run_threads(2, [](World& world) {
-    world.transport().set_stall_limit(1.0);
-    if (world.rank() == 1) {
-      for (int step = 0; step < 7; ++step) {
-        world.set_step(step);
-        nap(200000);
+  for (const bool steps : {true, false}) {
+    run_threads(2, [steps](World& world) {
+      world.transport().set_stall_limit(1.0);
+      if (world.rank() == 1) {
+        for (int step = 0; step < 7; ++step) {
+          steps ? world.set_step(step) : world.show_life();
+          nap(200000);
+        }
       }
-    }
-    EXPECT_NO_THROW(world.transport().barrier(world.everyone(), TESSERA_HERE("end"))->wait());
-  });
+      EXPECT_NO_THROW(world.transport().barrier(world.everyone(), TESSERA_HERE("end"))->wait());
+    });
+  }
+}
+
+// As of a whole job that somebody stopped and lets go on.
+TEST(Stall, IsNoTimeInWhichTheWaitingRankWasStopped) {
+  std::vector<char> memory(ControlPage::bytes(2) + alignof(ControlPage));
+  void* place = memory.data();
+  std::size_t room = memory.size();
+  std::align(alignof(ControlPage), ControlPage::bytes(2), place, room);
+  ControlPage* const control = ControlPage::format(place, 2);
+  Watchdog watchdog(*control, 1.1);
+  const std::vector<int> missing{1};
+
+  EXPECT_FALSE(watchdog.stalled(missing));
+  nap(1300000);
+  EXPECT_FALSE(watchdog.stalled(missing)) << "one long gap";
+  nap(300000);
+  EXPECT_TRUE(watchdog.stalled(missing)) << "and time of its own";
 }
 
 }  // namespace

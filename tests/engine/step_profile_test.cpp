@@ -33,7 +33,7 @@ Profiled profile(const TinyRun& run, const Layout& layout) {
   comm::run_threads(out.plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     const auto engine = engine::initialize(out.plan, world, data);
-    const engine::StepProfile mine = engine::profile_steps(*engine, 1, kSteps);
+    const engine::StepProfile mine = engine::profile_steps(*engine, 1, kSteps).value();
     engine->finish();
     if (world.speaks()) out.profile = mine;
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();

@@ -3,6 +3,7 @@
 // tessera make of them.
 #include "tessera/engine/trainer.h"
 
+#include <csignal>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -149,6 +150,43 @@ TEST(Hooks, ComeWithTheirOwnPriorities) {
   EXPECT_EQ(MetricByEpochHook().priority(), 10);
   EXPECT_EQ(ThroughputHook().priority(), 10);
   EXPECT_EQ(CheckpointHook({}).priority(), 10);
+}
+
+/// A block in whose first forward of the second step a signal comes.
+class Interrupted final : public nn::Block {
+ public:
+  Interrupted(std::unique_ptr<nn::Block> block, ControlPage*& control)
+      : block_(std::move(block)), control_(control) {}
+  void declare(nn::Params& params) override { block_->declare(params); }
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    if (control_ != nullptr && control_->line(0).step == 2) control_->stop_requested = SIGTERM;
+    return block_->forward(std::move(in), batch, context);
+  }
+
+ private:
+  std::unique_ptr<nn::Block> block_;
+  ControlPage*& control_;
+};
+
+TEST(Trainers, StopAfterTheStepInWhichASignalCame) {
+  prepare_process(1);
+  TinyRun run;
+  planner::Plan plan = run.set("trainer.max_steps", "6").plan({.ranks = 1});
+  ControlPage* control = nullptr;
+  nn::BlockSpec& first = plan.model.model.blocks.front();
+  first.make = [make = first.make, &control] {
+    return std::make_unique<Interrupted>(make(), control);
+  };
+  const auto data = open_data(plan, {});
+  finish_plan(plan, *data);
+  comm::run_threads(1, [&](comm::World& world) {
+    control = &world.control();
+    Engine engine(plan, world, data);
+    engine.initialize_weights();
+    Trainer trainer(engine);
+    EXPECT_EQ(trainer.fit(), kExitTerminated);
+    EXPECT_EQ(engine.step(), 2);
+  });
 }
 
 TEST(LossHook, IsTheMeanSinceItsReset) {

@@ -69,7 +69,7 @@ TEST(EarlyStop, LeavesToLaunchWhatNobodyCheckedFor) {
   std::vector<std::string> lines;
   Options options;
   options.ranks = 2;
-  options.report = [&](const auto& report) { lines = report; };
+  options.report = [&](const auto& report, int) { lines = report; };
 
   const int code = launch(options, [](const RankInfo&) {
     pause();

@@ -36,12 +36,13 @@ Options quick() {
 /// Keeps the number of lines, the first one's length and who spoke on the board.
 Options reporting(Board& board, int rank) {
   Options options = quick();
-  options.report = [&board, rank](const std::vector<std::string>& lines) {
+  options.report = [&board, rank](const std::vector<std::string>& lines, int exit_code) {
     board.numbers[0] = static_cast<int>(lines.size());
     board.numbers[1] = lines[0].find("rank 1 failed at step 7: no data") == 0 ? 1 : 0;
     board.numbers[2] = lines[0].find("rank 0 was lost: ") == 0 ? 1 : 0;
     board.numbers[3] = rank;
     ++board.numbers[4];
+    board.numbers[5] = exit_code;
   };
   return options;
 }
@@ -119,6 +120,34 @@ TEST(JoinLauncher, EndsRanksThatDoNotLeaveABrokenWorld) {
 
   EXPECT_EQ(wait_for(children[1]), 6);
   wait_for(children[0]);
+}
+
+TEST(JoinLauncher, ReportsForARankThatDoesNotLeave) {
+  for (const bool killed : {true, false}) {
+    Board& board = Board::make();
+    const auto children = start(
+        2,
+        killed ? "busy" : "busy2",
+        [&](const RankInfo& info) -> int {
+          board.pids[static_cast<std::size_t>(info.rank)] = getpid();
+          while (info.rank == 0 || killed)
+            pause();
+          map_control(info.control, 2)->line(1).step = 7;
+          throw Error(Error::Kind::Data, "no data", "bring some");
+        },
+        &board);
+    ASSERT_TRUE(eventually([&] { return board.pids[0] != 0 && board.pids[1] != 0; }));
+
+    if (killed) kill(children[1], SIGKILL);
+
+    EXPECT_EQ(wait_for(children[0]), killed ? 6 : 3);
+    wait_for(children[1]);
+    EXPECT_EQ(board.numbers[0], 2) << "what happened, and a line for the other rank";
+    EXPECT_EQ(board.numbers[1], killed ? 0 : 1);
+    EXPECT_EQ(board.numbers[3], 0) << "by the first rank that is left";
+    EXPECT_EQ(board.numbers[4], 1) << "once";
+    EXPECT_EQ(board.numbers[5], killed ? 6 : 3) << "with the job's exit code";
+  }
 }
 
 TEST(JoinLauncher, LetsRanksFinishAtTheirOwnTime) {

@@ -22,7 +22,7 @@ using testing::StartsWith;
 Options options_of(int ranks, std::vector<std::string>* lines = nullptr) {
   Options options;
   options.ranks = ranks;
-  if (lines != nullptr) options.report = [lines](const auto& report) { *lines = report; };
+  if (lines != nullptr) options.report = [lines](const auto& report, int) { *lines = report; };
   return options;
 }
 
@@ -202,7 +202,7 @@ TEST(LaunchLossCause, IsToldForOtherSignalsToo) {
 pid_t supervise(Board& board, int ranks, const std::function<int(const RankInfo&)>& fn) {
   return in_child([&board, ranks, fn] {
     Options options = options_of(ranks);
-    options.report = [&board](const auto& lines) {
+    options.report = [&board](const auto& lines, int) {
       board.numbers[7] = static_cast<int>(lines.size());
     };
     options.notice = [&board](const std::string&) { ++board.numbers[6]; };

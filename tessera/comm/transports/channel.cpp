@@ -10,6 +10,7 @@
 #include <sched.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/comm/doorbell.h"
 #include "tessera/comm/watchdog.h"
 #include "tessera/launch/launch.h"
@@ -179,12 +180,15 @@ void Channel::mismatch(int member,
                        std::uint64_t sequence,
                        const std::string& mine,
                        const std::string& theirs) {
+  std::vector<std::string> ranks;
+  for (const int rank : ranks_)
+    ranks.push_back(std::to_string(rank));
   ground_.fail(
       Error(Error::Kind::Comm,
             fmt::format("ranks disagree about operation {} of ranks {}: rank {} posted {}, "
                         "rank {} {}",
                         sequence,
-                        fmt::join(ranks_, ","),
+                        text::join_some(ranks, ","),
                         ground_.rank,
                         mine,
                         rank_of(member),

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/clock.h"
+#include "tessera/base/text.h"
 #include "tessera/comm/copy.h"
 #include "tessera/comm/doorbell.h"
 #include "tessera/comm/transports/local.h"
@@ -464,7 +465,7 @@ void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>&
                                   ground_->rank,
                                   stall_limit_s_,
                                   awaited.what,
-                                  fmt::join(ranks, " and ")),
+                                  text::join_some(ranks, " and ")),
                       "look at what the missing ranks do; the reason is usually in their log"));
 }
 

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow multiprocess
+# timeout: 300
+# What goes on around a training: its standard streams end or were never there, its folder goes, the ranks of a launcher
+# are lost.   usage: outside_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+tessera=${1:?usage: outside_test.sh PROGRAM}
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
+mkdir -p "$TESSERA_CACHE"
+
+# configure STEPS
+configure() {
+  cat >"$box/tiny.json" <<EOF2
+{
+  "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 4},
+  "data": {"train": "examples/data/shakespeare.txt", "sequence_length": 16},
+  "train_batch_size": 4, "trainer": {"max_steps": $1}, "steps_per_print": 1,
+  "run": {"dir": "$box/run", "threads_per_rank": 1}, "checkpoint": {"every": 0}
+}
+EOF2
+}
+train() { timeout 60 "$tessera" train "$box/tiny.json" -n 2; }
+steps() { wc -l 2>/dev/null <"$box/run/metrics.jsonl" || echo 0; }
+stepped() { (($(steps) > 2)); }
+until_true() {
+  local i
+  for ((i = 0; i < 2000; ++i)); do
+    "$@" && return 0
+    sleep 0.01
+  done
+  return 1
+}
+finished() {
+  expect "exit code 0, not $1" test "$1" = 0
+  expect "all steps" test "$(steps)" = 30
+  expect "the state" says '"state": "finished"' "$box/run/status.json"
+  expect "one line in the lock: $(cat "$box/run/lock")" test "$(wc -l <"$box/run/lock")" -le 1
+}
+
+closed_streams_are_no_files() {
+  configure 30
+  train <&- >&-
+  finished $?
+  rm -r "$box/run"
+  train <&- >&- 2>&-
+  finished $?
+}
+a_reader_may_leave() {
+  configure 30
+  train | head -1 >"$box/out"
+  finished "${PIPESTATUS[0]}"
+}
+
+a_command_ends_with_its_reader() {
+  "$tessera" bench comm -n 2 --sizes 0.25 --repetitions 1 2>"$box/err" | true
+  local code=${PIPESTATUS[0]}
+  expect "exit code 141, not $code" test "$code" = 141
+  expect "no word: $(cat "$box/err")" test ! -s "$box/err"
+}
+
+# status WORD...: of the run folder.
+status() {
+  local word
+  for word in "$@"; do expect "$word" says "$word" "$box/run/status.json"; done
+}
+the_code_stands_where_the_folder_is_gone() {
+  configure 1000000
+  "$tessera" train "$box/tiny.json" -n 2 >"$box/out" 2>"$box/err" &
+  local job=$!
+  expect "it trains: $(cat "$box/err")" until_true stepped
+  rm -r "$box/run"
+  pkill -9 -n -P "$job"
+  wait "$job"
+  local code=$?
+  expect "exit code 6, not $code: $(cat "$box/err")" test "$code" = 6
+  expect "who was lost" says "rank 1 was lost: signal 9 (SIGKILL)" "$box/err"
+}
+# a_launcher_loses RANK: the other one says so, and the run folder knows.
+a_launcher_loses() {
+  configure 1000000
+  local rank pids=() other=$((1 - $1))
+  for rank in 0 1; do
+    RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 9999)) \
+      TORCHELASTIC_RUN_ID=$$-$1 "$tessera" train "$box/tiny.json" >"$box/out$rank" 2>"$box/err$rank" &
+    pids+=($!)
+  done
+  expect "it trains: $(cat "$box"/err?)" until_true stepped
+  kill -9 "${pids[$1]}"
+  wait "${pids[$other]}"
+  local code=$?
+  wait
+  expect "exit code 6, not $code: $(cat "$box/err$other")" test "$code" = 6
+  expect "who was lost" says "rank $1 was lost" "$box/err$other"
+  status '"state": "failed"' '"exit_code": 6' "rank $1 was lost"
+}
+
+claim "standard streams that are closed become no files of the run" closed_streams_are_no_files
+claim "training goes on where nobody reads what it says" a_reader_may_leave
+claim "another command ends with its reader" a_command_ends_with_its_reader
+claim "the exit code stands where the run folder is gone" the_code_stands_where_the_folder_is_gone
+claim "a launcher's first rank is lost, and the run folder knows" a_launcher_loses 0
+claim "a launcher's last rank is lost, and the run folder knows" a_launcher_loses 1
+claims_done
