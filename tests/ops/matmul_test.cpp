@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/cpu/matmul.h"
 
+#include <tuple>
+
 #include "ops/support.h"
 
 #include "tessera/ops/cpu/isa.h"
@@ -42,19 +44,26 @@ TEST_P(Matmul, AgreesWithFloat64WithBiasScaleAndAccumulation) {
   expect_close(c, doubles(before + product * 0.25), tolerance());
 }
 
-// So many rows that b is brought into another order first.
-TEST_P(Matmul, OfManyRowsAgreesWithFloat64) {
-  const at::Tensor a = operand(2050, 67, GetParam().transpose_a, 1);
-  const at::Tensor b = operand(67, 50, GetParam().transpose_b, 2);
-  const at::Tensor bias = random({50}, 3, at::kFloat);
-  const at::Tensor product = at::mm(a.to(at::kDouble), b.to(at::kDouble));
-  const at::Tensor c = at::full({2050, 50}, 9.0, GetParam().out);
+// So many rows, or with `a` in columns terms too, that b is brought into another order first; so
+// many terms that the sums are made in parts.
+TEST_P(Matmul, OfManyRowsOrTermsAgreesWithFloat64) {
+  for (const auto& [rows, terms, columns] :
+       {std::tuple<std::int64_t, std::int64_t, std::int64_t>{2050, 67, 50},
+        {800, 790, 20},
+        {3, 40000, 5}}) {
+    SCOPED_TRACE(testing::Message() << rows << " " << terms);
+    const at::Tensor a = operand(rows, terms, GetParam().transpose_a, 1);
+    const at::Tensor b = operand(terms, columns, GetParam().transpose_b, 2);
+    const at::Tensor bias = random({columns}, 3, at::kFloat);
+    const at::Tensor product = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+    const at::Tensor c = at::full({rows, columns}, 9.0, GetParam().out);
 
-  cpu::matmul(a, b, c, {.bias_N = bias});
-  expect_close(c, doubles(product + bias), tolerance());
-  const at::Tensor before = c.to(at::kDouble);
-  cpu::matmul(a, b, c, {.accumulate = true, .scale = 0.25F});
-  expect_close(c, doubles(before + product * 0.25), tolerance());
+    cpu::matmul(a, b, c, {.bias_N = bias});
+    expect_close(c, doubles(product + bias), tolerance());
+    const at::Tensor before = c.to(at::kDouble);
+    cpu::matmul(a, b, c, {.accumulate = true, .scale = 0.25F});
+    expect_close(c, doubles(before + product * 0.25), tolerance());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/cpu/matmul.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <optional>
@@ -68,12 +69,14 @@ Key key_of(const at::Tensor& a,
 }
 
 /// Whether it pays to bring `b` into the library's own order first: every block of rows of `a`
-/// would copy it there again. `a` in columns is copied as well, which costs more than all that, and
-/// what is as large as the table of a vocabulary is not worth a second copy of it.
+/// would copy it there again. `a` in columns is copied as well, which costs more than all that
+/// where sums are short, and what is as large as the table of a vocabulary is not worth a second
+/// copy of it.
 bool packs(const at::Tensor& a, const at::Tensor& b) {
-  constexpr std::int64_t kRows = 1024, kRowsOfColumns = 2048, kMost = 1 << 24;
-  return a.stride(1) == 1 && b.numel() <= kMost &&
-         a.size(0) >= (b.stride(1) == 1 ? kRows : kRowsOfColumns);
+  constexpr std::int64_t kRows = 1024, kRowsOfColumns = 2048, kMost = 1 << 24, kFromColumns = 768;
+  if (b.numel() > kMost) return false;
+  if (a.stride(1) != 1) return a.size(0) >= kFromColumns && a.size(1) >= kFromColumns;
+  return a.size(0) >= (b.stride(1) == 1 ? kRows : kRowsOfColumns);
 }
 
 struct Primitive {
@@ -174,6 +177,28 @@ void run(const at::Tensor& a,
   library.stream().wait();
 }
 
+/// Sums of more terms, with `b` in rows, are made in parts: the library does not keep parts of so
+/// long a product in the cache.
+constexpr std::int64_t kMostTerms = 1 << 15;
+
+void run_in_parts(const at::Tensor& a,
+                  const at::Tensor& b,
+                  const at::Tensor& c,
+                  const MatmulOptions& options) {
+  const std::int64_t terms = a.size(1);
+  const bool wide = c.scalar_type() == at::kFloat;
+  const at::Tensor sums = wide ? c : at::empty(c.sizes(), c.options().dtype(at::kFloat));
+  if (!wide && options.accumulate) sums.copy_(c);
+  MatmulOptions part = options;
+  for (std::int64_t begin = 0; begin < terms; begin += kMostTerms) {
+    const std::int64_t count = std::min(kMostTerms, terms - begin);
+    run(a.narrow(1, begin, count), b.narrow(0, begin, count), sums, part);
+    part.accumulate = true;
+    part.bias_N = at::Tensor();
+  }
+  if (!wide) c.copy_(sums);
+}
+
 }  // namespace
 
 void matmul(const at::Tensor& a_MK,
@@ -189,8 +214,9 @@ void matmul(const at::Tensor& a_MK,
     if (options.bias_N.defined()) c_MN.add_(options.bias_N);
     return;
   }
+  const bool long_sums = a_MK.size(1) > kMostTerms && b_KN.stride(1) == 1;
   try {
-    run(a_MK, b_KN, c_MN, options);
+    (long_sums ? run_in_parts : run)(a_MK, b_KN, c_MN, options);
   } catch (const dnnl::error& error) {
     throw Error(Error::Kind::Bug,
                 fmt::format("oneDNN refuses a product [{}, {}] x [{}, {}]: {}",
