@@ -336,7 +336,7 @@ function(tessera_body_tests folder name)
   if(NOT BODY_TIMEOUT)
     set(BODY_TIMEOUT 600)
   endif()
-  foreach(body portable avx2 avx512 amx)
+  foreach(body portable avx2 avx512 avx512_bf16 amx)
     set(entry bodies.${body}.${name})
     add_test(NAME ${entry}
              COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/support/with_body.sh ${body} $<TARGET_FILE:tessera_program>

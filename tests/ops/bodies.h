@@ -22,7 +22,7 @@ inline std::vector<Body> bodies() {
   for (const auto& [isa, kernels] : {std::pair{Isa::Portable, &cpu::portable_kernels},
                                      std::pair{Isa::Avx2, &cpu::avx2_kernels},
                                      std::pair{Isa::Avx512, &cpu::avx512_kernels},
-                                     std::pair{Isa::Amx, &cpu::amx_kernels}}) {
+                                     std::pair{Isa::Avx512Bf16, &cpu::avx512_bf16_kernels}}) {
     if (runs_here(isa)) out.push_back({std::string(name(isa)), &kernels()});
   }
   return out;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by the CPU's matrix tiles and the orders of their operands.
+// Products by the CPU's matrix tiles and dot products, and the orders of their operands.
 #include "tessera/ops/cpu/tiles.h"
 
 #include <tuple>
+#include <vector>
 
 #include "ops/support.h"
 
@@ -14,9 +15,16 @@ namespace {
 class Tiles : public testing::Test {
  protected:
   void SetUp() override {
-    if (!runs_here(Isa::Amx)) GTEST_SKIP() << "this CPU has no matrix tiles of bf16";
+    if (!runs_here(Isa::Avx512Bf16)) GTEST_SKIP() << "this CPU has no products of bf16";
   }
 };
+
+/// The ways to multiply that this CPU has: by matrix tiles where those are what isa() says.
+std::vector<void (*)(const TileProduct&)> ways() {
+  std::vector<void (*)(const TileProduct&)> out{multiply_by_dots};
+  if (isa() == Isa::Amx) out.push_back(multiply_by_amx);
+  return out;
+}
 
 PackedRows packed(const at::Tensor& x) {
   return {{x.data_ptr(), x.stride(0)}, x.size(0), x.size(1)};
@@ -38,7 +46,8 @@ TEST_F(Tiles, ProductsOfAllOrdersAgreeWithFloat64) {
                                 {5, 16, 32},
                                 {33, 47, 8},
                                 {64, 70, 40},
-                                {20, 130, 100}}) {
+                                {20, 130, 100},
+                                {40, 50, 600}}) {
     SCOPED_TRACE(testing::Message() << M << " " << N << " " << K);
     // Rows further apart than they are wide.
     const at::Tensor a = rows_of(at::empty({M, K}), 3, 1), b = rows_of(at::empty({K, N}), 5, 2);
@@ -51,26 +60,30 @@ TEST_F(Tiles, ProductsOfAllOrdersAgreeWithFloat64) {
     pack_columns(packed(a_transposed), values(from_columns));
     pack_pairs(packed(b), values(right));
     pack_pairs_transposed(packed(b_transposed), values(from_transposed));
-    const std::vector<double> expected =
-        doubles(at::matmul(a.to(at::kDouble), b.to(at::kDouble)) + 1.0);
+    const at::Tensor product = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
 
     for (const at::Tensor& rows : {left, from_columns}) {
       for (const at::Tensor& tiles : {right, from_transposed}) {
-        const std::int64_t stride = n + kTileRows;
-        const at::Tensor c = at::ones({m, stride});
-        multiply_tiles({.m = whole_tiles(M, kTileRows),
-                        .n = whole_tiles(N, kTileRows),
-                        .k = k,
-                        .a = values(rows),
-                        .a_stride = k,
-                        .b = {values(tiles), k / kTileInner},
-                        .b_inner = 0,
-                        .b_column = 0,
-                        .c = c.data_ptr<float>(),
-                        .c_stride = stride,
-                        .accumulate = true});
-        // At most 100 products, each below 1.
-        expect_close(c.slice(0, 0, M).slice(1, 0, N), expected, 1e-5);
+        for (const auto multiply : ways()) {
+          for (const bool accumulate : {true, false}) {
+            const std::int64_t stride = n + kTileRows;
+            const at::Tensor c = at::full({m, stride}, accumulate ? 1.0F : std::nanf(""));
+            multiply({.m = whole_tiles(M, kTileRows),
+                      .n = whole_tiles(N, kTileRows),
+                      .k = k,
+                      .a = values(rows),
+                      .a_stride = k,
+                      .b = {values(tiles), k / kTileInner},
+                      .b_inner = 0,
+                      .b_column = 0,
+                      .c = c.data_ptr<float>(),
+                      .c_stride = stride,
+                      .accumulate = accumulate});
+            // At most 600 products, each below 1.
+            expect_close(
+                c.slice(0, 0, M).slice(1, 0, N), doubles(product + (accumulate ? 1.0 : 0.0)), 1e-4);
+          }
+        }
       }
     }
   }
@@ -82,20 +95,21 @@ TEST_F(Tiles, ProductsBeginAnywhereInTheRightOperand) {
   const at::Tensor right = room(96 * 64), c = at::empty({16, 16});
   pack_pairs(packed(b), values(right));
 
-  multiply_tiles({.m = 16,
-                  .n = 16,
-                  .k = 32,
-                  .a = values(a),
-                  .a_stride = 32,
-                  .b = {values(right), 3},
-                  .b_inner = 64,
-                  .b_column = 48,
-                  .c = c.data_ptr<float>(),
-                  .c_stride = 16,
-                  .accumulate = false});
-
-  const at::Tensor part = b.narrow(0, 64, 32).narrow(1, 48, 16);
-  expect_close(c, doubles(at::matmul(a.to(at::kDouble), part.to(at::kDouble))), 1e-5);
+  for (const auto multiply : ways()) {
+    multiply({.m = 16,
+              .n = 16,
+              .k = 32,
+              .a = values(a),
+              .a_stride = 32,
+              .b = {values(right), 3},
+              .b_inner = 64,
+              .b_column = 48,
+              .c = c.data_ptr<float>(),
+              .c_stride = 16,
+              .accumulate = false});
+    const at::Tensor part = b.narrow(0, 64, 32).narrow(1, 48, 16);
+    expect_close(c, doubles(at::matmul(a.to(at::kDouble), part.to(at::kDouble))), 1e-5);
+  }
 }
 
 TEST_F(Tiles, SumsAreRoundedAndTransposed) {

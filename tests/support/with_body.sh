@@ -7,7 +7,7 @@ body=${1:?usage: with_body.sh BODY TESSERA PROGRAM} tessera=${2:?which tessera?}
 shift 2
 
 # What `tessera report` says is used, with TESSERA_ISA=$1; empty: what is chosen without a wish.
-used() { TESSERA_ISA=$1 "$tessera" report --json 2>&1 | sed -nE 's/^ *"kernels": "([a-z0-9]+)".*/\1/p'; }
+used() { TESSERA_ISA=$1 "$tessera" report --json 2>&1 | sed -nE 's/^ *"kernels": "([a-z0-9_]+)".*/\1/p'; }
 
 chosen=$(used "")
 [[ -n $chosen ]] || { echo "tessera report names no kernels" >&2; exit 1; }

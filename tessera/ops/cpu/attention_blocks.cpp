@@ -291,8 +291,8 @@ class Backward {
 constexpr std::int64_t kFewQueries = 16;
 
 bool in_tiles(const at::Tensor& q_BHTK, const AttentionBlocks& how) {
-  return isa() == Isa::Amx && q_BHTK.scalar_type() == at::kBFloat16 && !how.bias_BS.defined() &&
-         how.dropout == nullptr &&
+  return isa() >= Isa::Avx512Bf16 && q_BHTK.scalar_type() == at::kBFloat16 &&
+         !how.bias_BS.defined() && how.dropout == nullptr &&
          (q_BHTK.size(2) >= kFewQueries || !narrow_products(q_BHTK.scalar_type()));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blockwise attention by the CPU's matrix tiles. Arguments as in attention_blocks.h; requires
-// runs_here(Isa::Amx).
+// Blockwise attention by the CPU's products of bf16 (tiles.h). Arguments as in attention_blocks.h;
+// requires runs_here(Isa::Avx512Bf16).
 //
 // Strips of 32 queries are multiplied with the keys that they see and no others. Keys and values of
 // a head are put into the order of tiles once (64 KB each for 512 keys of 64 channels) and stay in

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For CPUs with matrix tiles, whose vector unit rounds to bf16 by itself: numbers below 2^-126
-// become zero, all others the bits that the other kernels give.
+// For CPUs whose vector unit rounds to bf16 by itself, with or without matrix tiles: numbers below
+// 2^-126 become zero, all others the bits that the other kernels give.
 // Headers stand before the pragma: their inline functions must stay runnable on every CPU.
 #include <cstdint>
 
@@ -10,7 +10,7 @@
 #include "tessera/ops/cpu/kernels.h"
 
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,prefer-vector-width=512")
-#define TESSERA_KERNELS amx_kernels
+#define TESSERA_KERNELS avx512_bf16_kernels
 #define TESSERA_LANES 16
 #define TESSERA_ROUNDS_TO_BF16
 #include "tessera/ops/cpu/bodies.inc"

@@ -39,17 +39,18 @@ bool granted_tiles() {
 }
 
 Isa best() {
-  if (runs_here(Isa::Amx)) return Isa::Amx;
-  if (runs_here(Isa::Avx512)) return Isa::Avx512;
-  return runs_here(Isa::Avx2) ? Isa::Avx2 : Isa::Portable;
+  for (const Isa isa : {Isa::Amx, Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2}) {
+    if (runs_here(isa)) return isa;
+  }
+  return Isa::Portable;
 }
 
 Isa choose() {
   __builtin_cpu_init();
   const char* asked = std::getenv("TESSERA_ISA");
   if (asked == nullptr || *asked == '\0') return best();
-  const std::vector<std::string> names = {"portable", "avx2", "avx512", "amx"};
-  for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Amx}) {
+  const std::vector<std::string> names = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
+  for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx}) {
     if (name(isa) != asked) continue;
     TESSERA_REQUIRE(runs_here(isa),
                     Unsupported,
@@ -73,9 +74,11 @@ bool runs_here(Isa isa) {
     case Isa::Avx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    case Isa::Avx512Bf16:
+      return runs_here(Isa::Avx512) && __builtin_cpu_supports("avx512bf16");
     case Isa::Amx:
-      return runs_here(Isa::Avx512) && __builtin_cpu_supports("avx512bf16") &&
-             features().amx_tile && features().amx_bf16 && granted_tiles();
+      return runs_here(Isa::Avx512Bf16) && features().amx_tile && features().amx_bf16 &&
+             granted_tiles();
   }
   return false;
 }
@@ -93,6 +96,8 @@ std::string_view name(Isa isa) {
       return "avx2";
     case Isa::Avx512:
       return "avx512";
+    case Isa::Avx512Bf16:
+      return "avx512_bf16";
     case Isa::Amx:
       return "amx";
   }
@@ -100,9 +105,7 @@ std::string_view name(Isa isa) {
 }
 
 bool native_bf16() {
-  static const bool native =
-      isa() >= Isa::Avx512 && (__builtin_cpu_supports("avx512bf16") || features().amx_bf16);
-  return native;
+  return isa() >= Isa::Avx512Bf16;
 }
 
 bool native_bf16_to_fp32() {

@@ -7,12 +7,14 @@
 
 namespace tessera::ops {
 
-/// Each has what stands before it. Amx: AVX-512, and attention in the CPU's matrix tiles.
-enum class Isa { Portable, Avx2, Avx512, Amx };
+/// Each has what stands before it. Avx512Bf16: AVX-512 with rounding to bf16 and dot products of
+/// it, of which attention of bf16 is made; Amx: matrix tiles, of which it is made there.
+enum class Isa { Portable, Avx2, Avx512, Avx512Bf16, Amx };
 
-/// The best body that the CPU has, or TESSERA_ISA = portable | avx2 | avx512 | amx (read once).
-/// Error{Config} for another word, Error{Unsupported} for a body that this CPU cannot run. Another
-/// body is another order of no sum: results agree to the bit, but for Amx's attention.
+/// The best body that the CPU has, or TESSERA_ISA = portable | avx2 | avx512 | avx512_bf16 | amx
+/// (read once). Error{Config} for another word, Error{Unsupported} for a body that this CPU cannot
+/// run. Another body is another order of no sum: kernels agree to the bit, but for attention of
+/// bf16 by the last two and matrix products, which are the libraries'.
 Isa isa();
 std::string_view name(Isa isa);
 /// Whether this CPU can run the body. Of Amx: also whether the kernel, which is asked for it, lets
@@ -20,7 +22,7 @@ std::string_view name(Isa isa);
 bool runs_here(Isa isa);
 
 /// True where matrix products of bf16 operands are done in hardware (AVX512-BF16 or AMX). False
-/// whenever TESSERA_ISA asks for less than avx512.
+/// whenever TESSERA_ISA asks for less than avx512_bf16.
 bool native_bf16();
 /// True where a bf16 product can be added to an fp32 matrix at hardware speed (Intel: MKL's
 /// bf16bf16f32).

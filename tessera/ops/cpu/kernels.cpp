@@ -8,7 +8,8 @@ namespace tessera::ops::cpu {
 const Kernels& kernels() {
   switch (isa()) {
     case Isa::Amx:
-      return amx_kernels();
+    case Isa::Avx512Bf16:
+      return avx512_bf16_kernels();
     case Isa::Avx512:
       return avx512_kernels();
     case Isa::Avx2:

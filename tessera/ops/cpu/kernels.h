@@ -306,6 +306,6 @@ const Kernels& kernels();
 const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
-const Kernels& amx_kernels();
+const Kernels& avx512_bf16_kernels();
 
 }  // namespace tessera::ops::cpu

@@ -4,10 +4,12 @@
 
 #include <immintrin.h>
 
+#include "tessera/ops/cpu/isa.h"
+
 // clang, which is there for clang-tidy alone, has no target pragma.
 #if !defined(__clang__)
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
-#pragma GCC target("amx-tile,amx-bf16,prefer-vector-width=512")
+#pragma GCC target("prefer-vector-width=512")
 #define TESSERA_LANES 16
 #pragma GCC diagnostic ignored "-Wpsabi"  // vectors never cross a call that is not inlined
 
@@ -16,60 +18,50 @@ namespace {
 
 #include "tessera/ops/cpu/vec.inc"
 
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-/// One or two tiles of sums in each direction: registers 0 to 3, a in 4 and 5, b in 6 and 7.
-template <int kTall, int kWide>
-INLINE void multiply_block(const TileProduct& p, i64 row, i64 column) {
-  const long c_bytes = 4 * p.c_stride, a_bytes = 2 * p.a_stride;
-  float* c = p.c + row * p.c_stride + column;
-  float* below = c + kTileRows * p.c_stride;
-  if (p.accumulate) {
-    _tile_loadd(0, c, c_bytes);
-    if constexpr (kWide == 2) _tile_loadd(1, c + kTileRows, c_bytes);
-    if constexpr (kTall == 2) _tile_loadd(2, below, c_bytes);
-    if constexpr (kTall == 2 && kWide == 2) _tile_loadd(3, below + kTileRows, c_bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+/// Sums of kRows rows and kTiles * 16 columns, in registers, over a part of the inner size.
+template <int kRows, int kTiles>
+INLINE void add_dots(const TileProduct& p, i64 row, i64 column, i64 inner, i64 depth) {
+  float* const c = p.c + row * p.c_stride + column;
+  const std::uint16_t* const a = p.a + row * p.a_stride + inner;
+  const std::uint16_t* const b = p.b.at(p.b_inner + inner, p.b_column + column);
+  const i64 beside = p.b.inner_tiles * kTileValues;
+  const bool begins = inner == 0 && !p.accumulate;
+  F sums[kRows][kTiles];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int t = 0; t < kTiles; ++t)
+      sums[i][t] = begins ? F{} : load(c + i * p.c_stride + t * kTileRows, Whole{});
   }
-  const std::uint16_t* a = p.a + row * p.a_stride;
-  const std::uint16_t* b = p.b.at(p.b_inner, p.b_column + column);
-  const std::uint16_t* beside = b + p.b.inner_tiles * kTileValues;
-  for (i64 inner = 0; inner < p.k; inner += kTileInner) {
-    _tile_loadd(4, a + inner, a_bytes);
-    _tile_loadd(6, b, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (kWide == 2) {
-      _tile_loadd(7, beside, 64);
-      _tile_dpbf16ps(1, 4, 7);
+  for (i64 pair = 0; pair < depth / 2; ++pair) {
+    __m512bh right[kTiles];
+#pragma GCC unroll 4
+    for (int t = 0; t < kTiles; ++t)
+      right[t] = (__m512bh)read<U>(b + t * beside + pair * kTileInner, Whole{});
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      std::uint32_t two;
+      __builtin_memcpy(&two, a + i * p.a_stride + 2 * pair, sizeof(two));
+      const auto left = (__m512bh)(U{} + two);
+#pragma GCC unroll 4
+      for (int t = 0; t < kTiles; ++t)
+        sums[i][t] = (F)_mm512_dpbf16_ps((__m512)sums[i][t], left, right[t]);
     }
-    if constexpr (kTall == 2) {
-      _tile_loadd(5, a + kTileRows * p.a_stride + inner, a_bytes);
-      _tile_dpbf16ps(2, 5, 6);
-    }
-    if constexpr (kTall == 2 && kWide == 2) _tile_dpbf16ps(3, 5, 7);
-    b += kTileValues;
-    beside += kTileValues;
   }
-  _tile_stored(0, c, c_bytes);
-  if constexpr (kWide == 2) _tile_stored(1, c + kTileRows, c_bytes);
-  if constexpr (kTall == 2) _tile_stored(2, below, c_bytes);
-  if constexpr (kTall == 2 && kWide == 2) _tile_stored(3, below + kTileRows, c_bytes);
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int t = 0; t < kTiles; ++t)
+      store(c + i * p.c_stride + t * kTileRows, sums[i][t], Whole{});
+  }
 }
 
-template <int kTall>
-INLINE void multiply_rows(const TileProduct& p, i64 row) {
-  i64 column = 0;
-  for (; column + 2 * kTileRows <= p.n; column += 2 * kTileRows)
-    multiply_block<kTall, 2>(p, row, column);
-  if (column < p.n) multiply_block<kTall, 1>(p, row, column);
+/// All rows, with a part of the right operand that stays in the first cache.
+template <int kTiles>
+INLINE void add_columns(const TileProduct& p, i64 column, i64 inner, i64 depth) {
+  constexpr int kRows = 8;
+  for (i64 row = 0; row < p.m; row += kRows)
+    add_dots<kRows, kTiles>(p, row, column, inner, depth);
 }
 
 /// 16 vectors of 16 words each.
@@ -141,20 +133,20 @@ INLINE U widened(H value) {
 
 }  // namespace
 
-TileRegisters::TileRegisters() {
-  const TileShapes shapes;
-  asm volatile("ldtilecfg %0" ::"m"(shapes));
-}
-TileRegisters::~TileRegisters() {
-  asm volatile("tilerelease");
+void multiply_tiles(const TileProduct& p) {
+  static const bool amx = isa() == Isa::Amx;
+  return amx ? multiply_by_amx(p) : multiply_by_dots(p);
 }
 
-void multiply_tiles(const TileProduct& p) {
-  asm volatile("" ::: "memory");  // the intrinsics do not say that they read memory
-  i64 row = 0;
-  for (; row + 2 * kTileRows <= p.m; row += 2 * kTileRows)
-    multiply_rows<2>(p, row);
-  if (row < p.m) multiply_rows<1>(p, row);
+void multiply_by_dots(const TileProduct& p) {
+  constexpr i64 kDepth = 256;
+  for (i64 inner = 0; inner < p.k; inner += kDepth) {
+    const i64 depth = std::min(kDepth, p.k - inner);
+    i64 column = 0;
+    for (; column + 2 * kTileRows <= p.n; column += 2 * kTileRows)
+      add_columns<2>(p, column, inner, depth);
+    if (column < p.n) add_columns<1>(p, column, inner, depth);
+  }
 }
 
 void pack_rows(const PackedRows& from, std::uint16_t* to) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bf16 matrices by the CPU's matrix tiles (AMX), for blocks that stay in a core's
-// cache, and what brings operands into the order in which tiles are read. A tile holds 16 rows of
-// 64 bytes: 32 bf16 values or 16 sums. All sizes are padded to whole tiles. Requires
-// runs_here(Isa::Amx).
+// Products of bf16 matrices for blocks that stay in a core's cache, by the CPU's matrix tiles (AMX)
+// or, where it has none, by its dot products (AVX512-BF16), and what brings operands into the order
+// that both read. A tile holds 16 rows of 64 bytes: 32 bf16 values or 16 sums. All sizes are padded
+// to whole tiles. Requires runs_here(Isa::Avx512Bf16).
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr std::int64_t whole_tiles(std::int64_t size, std::int64_t tile) {
   return (size + tile - 1) / tile * tile;
 }
 
-/// While it lives, this thread may multiply tiles.
+/// While it lives, this thread may multiply. Nothing without matrix tiles.
 class TileRegisters {
  public:
   TileRegisters();
@@ -55,7 +55,11 @@ struct TileProduct {
   std::int64_t c_stride;
   bool accumulate;
 };
+/// Of isa().
 void multiply_tiles(const TileProduct& p);
+/// Requires runs_here(Isa::Amx), and TileRegisters of a process whose isa() it is.
+void multiply_by_amx(const TileProduct& p);
+void multiply_by_dots(const TileProduct& p);
 
 /// x: `count` rows of `width` bf16 values. What is padding becomes zero.
 struct PackedRows {
