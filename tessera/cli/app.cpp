@@ -41,7 +41,8 @@ struct Variable {
 };
 constexpr Variable kVariables[] = {
     {"TESSERA_CACHE", "folder of tokens and of what set-up fetched [~/.cache/tessera]"},
-    {"TESSERA_ISA", "portable, avx2, avx512, avx512_bf16 or amx, instead of the best that the CPU has"},
+    {"TESSERA_ISA",
+     "portable, avx2, avx512, avx512_bf16 or amx, instead of the best that the CPU has"},
     {"TESSERA_LOG", "debug, info, warn or error: how much is told"},
     {"NO_COLOR", "anything: no colours"},
     {"TESSERA_GOLDEN", ""},
