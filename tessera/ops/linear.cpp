@@ -34,12 +34,12 @@ at::Tensor rows_of(const at::Tensor& x) {
 /// How a product of these operands is made on this CPU.
 enum class Way {
   Aten,     ///< in the operands' dtype
-  OneDnn,   ///< bf16 operands, bf16 or fp32 result; some shapes by MKL
+  OneDnn,   ///< bf16 or fp32 operands, bf16 or fp32 result; of bf16 some shapes by MKL
   Mkl,      ///< fp16 operands, fp32 result
   Widened,  ///< operands widened to fp32
 };
 Way way(at::ScalarType in, at::ScalarType out) {
-  if (in == at::kFloat) return Way::Aten;
+  if (in == at::kFloat) return onednn_fp32() && out == in ? Way::OneDnn : Way::Aten;
   if (in == at::kBFloat16) return native_bf16() ? Way::OneDnn : Way::Widened;
   if (out == at::kFloat && native_fp16_to_fp32() && cpu::has_gemm_to_fp32(in)) return Way::Mkl;
   return out == in && native_fp16() ? Way::Aten : Way::Widened;
@@ -55,8 +55,9 @@ at::Tensor dense(const at::Tensor& x) {
 // bf16 takes one more pass, which sums of many terms are worth.
 constexpr std::int64_t kMklRows = 768, kMklTerms = 3072;
 
-bool suits_mkl(std::int64_t rows) {
-  return rows >= kMklRows && native_bf16_to_fp32() && cpu::has_gemm_to_fp32(at::kBFloat16);
+bool suits_mkl(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 && x.size(0) >= kMklRows && native_bf16_to_fp32() &&
+         cpu::has_gemm_to_fp32(at::kBFloat16);
 }
 
 /// y_MN = a_MK op(b) + bias_N of bf16, y bf16 or fp32; op transposes where asked.
@@ -77,13 +78,13 @@ void product_by_mkl(const at::Tensor& a_MK,
   if (!wide) y_MN.copy_(sums);
 }
 
-/// dw_OI = scale * dy_NO^T x_NI + (accumulate ? dw_OI : 0), of bf16.
-void weight_grad_of_bf16(const at::Tensor& dy_NO,
-                         const at::Tensor& x_NI,
-                         at::Tensor& dw_OI,
-                         bool accumulate,
-                         float scale) {
-  if (!suits_mkl(dy_NO.size(0))) {
+/// dw_OI = scale * dy_NO^T x_NI + (accumulate ? dw_OI : 0).
+void weight_grad(const at::Tensor& dy_NO,
+                 const at::Tensor& x_NI,
+                 at::Tensor& dw_OI,
+                 bool accumulate,
+                 float scale) {
+  if (!suits_mkl(dy_NO)) {
     cpu::matmul(dense(dy_NO).t(), dense(x_NI), dw_OI, {.accumulate = accumulate, .scale = scale});
     return;
   }
@@ -134,7 +135,7 @@ at::Tensor linear(const at::Tensor& x_NI,
   }
   const at::Tensor x = rows_of(x_NI);
   const at::Tensor y = at::empty({x.size(0), weight_OI.size(0)}, x.options().dtype(out));
-  if (how == Way::OneDnn && x.size(1) >= kMklTerms && suits_mkl(x.size(0))) {
+  if (how == Way::OneDnn && x.size(1) >= kMklTerms && suits_mkl(x)) {
     product_by_mkl(x, weight_OI, true, bias_O, y);
   } else if (how == Way::OneDnn) {
     cpu::matmul(dense(x), dense(weight_OI).t(), y, {.bias_N = bias_O});
@@ -166,7 +167,7 @@ at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_O
   if (how == Way::OneDnn) {
     const at::Tensor dy = rows_of(dy_NO);
     const at::Tensor dx = at::empty({dy.size(0), weight_OI.size(1)}, dy.options());
-    if (dy.size(1) >= kMklTerms && suits_mkl(dy.size(0))) {
+    if (dy.size(1) >= kMklTerms && suits_mkl(dy)) {
       product_by_mkl(dy, weight_OI, false, {}, dx);
     } else {
       cpu::matmul(dense(dy), dense(weight_OI), dx);
@@ -197,7 +198,7 @@ void linear_weight_grad(const at::Tensor& dy_NO,
   at::Tensor dw = dw_OI.view({dy.size(1), x.size(1)});
   const Way how = way(x.scalar_type(), at::kFloat);
   if (how == Way::OneDnn) {
-    weight_grad_of_bf16(dy, x, dw, accumulate, scale);
+    weight_grad(dy, x, dw, accumulate, scale);
   } else if (how == Way::Mkl) {
     cpu::gemm_to_fp32(dy.contiguous(), true, x.contiguous(), false, dw, accumulate, scale);
   } else if (how == Way::Widened) {

@@ -13,16 +13,18 @@ namespace {
 struct MatmulCase {
   bool transpose_a, transpose_b;
   at::ScalarType out;
+  at::ScalarType in = at::kBFloat16;
 };
 
 class Matmul : public testing::TestWithParam<MatmulCase> {
  protected:
   void SetUp() override {
-    if (!native_bf16()) GTEST_SKIP() << "this CPU has no products of bf16";
+    if (GetParam().in == at::kBFloat16 && !native_bf16())
+      GTEST_SKIP() << "this CPU has no products of bf16";
   }
   static at::Tensor operand(std::int64_t rows, std::int64_t columns, bool transpose, int seed) {
-    return transpose ? random({columns, rows}, seed, at::kBFloat16).t()
-                     : random({rows, columns}, seed, at::kBFloat16);
+    return transpose ? random({columns, rows}, seed, GetParam().in).t()
+                     : random({rows, columns}, seed, GetParam().in);
   }
   // fp32: some hundred products added in fp32. bf16: rounded once.
   static double tolerance() { return GetParam().out == at::kFloat ? 1e-5 : 5e-3; }
@@ -72,6 +74,10 @@ INSTANTIATE_TEST_SUITE_P(Layouts,
                                          MatmulCase{true, false, at::kFloat},
                                          MatmulCase{false, true, at::kFloat},
                                          MatmulCase{true, true, at::kFloat},
+                                         MatmulCase{false, false, at::kFloat, at::kFloat},
+                                         MatmulCase{true, false, at::kFloat, at::kFloat},
+                                         MatmulCase{false, true, at::kFloat, at::kFloat},
+                                         MatmulCase{true, true, at::kFloat, at::kFloat},
                                          MatmulCase{false, true, at::kBFloat16},
                                          MatmulCase{true, false, at::kBFloat16}));
 

@@ -112,6 +112,10 @@ bool native_bf16_to_fp32() {
   return native_bf16() && __builtin_cpu_is("intel");
 }
 
+bool onednn_fp32() {
+  return isa() >= Isa::Avx512 && !__builtin_cpu_is("intel");
+}
+
 bool native_fp16() {
   static const bool native = isa() >= Isa::Avx512 && features().avx512_fp16;
   return native;

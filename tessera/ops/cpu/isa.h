@@ -27,8 +27,11 @@ bool native_bf16();
 /// True where a bf16 product can be added to an fp32 matrix at hardware speed (Intel: MKL's
 /// bf16bf16f32).
 bool native_bf16_to_fp32();
-/// The same for fp16 (AVX512-FP16; its products are added up in fp32 there, by oneDNN and by MKL's
-/// f16f16f32).
+/// True where oneDNN's products of fp32 are faster than MKL's, which use AVX-512 on Intel's CPUs
+/// alone.
+bool onednn_fp32();
+/// As native_bf16() for fp16 (AVX512-FP16; its products are added up in fp32 there, by oneDNN and
+/// by MKL's f16f16f32).
 bool native_fp16();
 bool native_fp16_to_fp32();
 

@@ -35,7 +35,7 @@ memory::desc desc_of(const at::Tensor& x) {
 
 /// What a primitive is made for.
 struct Key {
-  std::array<std::int64_t, 14> words;
+  std::array<std::int64_t, 15> words;
   bool operator==(const Key&) const = default;
 };
 struct KeyHash {
@@ -60,6 +60,7 @@ Key key_of(const at::Tensor& a,
            b.stride(0),
            b.stride(1),
            c.stride(0),
+           static_cast<std::int64_t>(a.scalar_type()),
            static_cast<std::int64_t>(c.scalar_type()),
            bias,
            options.accumulate ? 1 : 0,
@@ -205,7 +206,8 @@ void matmul(const at::Tensor& a_MK,
             const at::Tensor& b_KN,
             const at::Tensor& c_MN,
             const MatmulOptions& options) {
-  TESSERA_ASSERT(a_MK.scalar_type() == at::kBFloat16 && b_KN.scalar_type() == at::kBFloat16);
+  TESSERA_ASSERT(a_MK.scalar_type() == b_KN.scalar_type() &&
+                 (a_MK.scalar_type() == at::kBFloat16 || c_MN.scalar_type() == at::kFloat));
   TESSERA_ASSERT(a_MK.size(1) == b_KN.size(0) && c_MN.size(0) == a_MK.size(0) &&
                  c_MN.size(1) == b_KN.size(1) && c_MN.stride(1) == 1);
   if (c_MN.numel() == 0) return;

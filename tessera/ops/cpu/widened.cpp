@@ -5,6 +5,9 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/ops/cpu/isa.h"
+#include "tessera/ops/cpu/matmul.h"
+
 namespace tessera::ops::cpu {
 namespace {
 
@@ -29,6 +32,17 @@ at::Tensor widened(const at::Tensor& x) {
   return at::empty(x.sizes(), x.options().dtype(at::kFloat)).copy_(x);
 }
 
+/// c = a b + (accumulate ? c : 0), of fp32.
+void multiply(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate) {
+  if (onednn_fp32()) {
+    matmul(a, b, c, {.accumulate = accumulate});
+  } else if (accumulate) {
+    c.addmm_(a, b);
+  } else {
+    at::mm_out(c, a, b);
+  }
+}
+
 }  // namespace
 
 void widened_linear(const at::Tensor& x_NI,
@@ -39,26 +53,21 @@ void widened_linear(const at::Tensor& x_NI,
   for_panels(weight_OI.size(0), [&](std::int64_t begin, std::int64_t end) {
     const at::Tensor weight = widened(weight_OI.slice(0, begin, end)).t();
     at::Tensor y = y_NO.slice(1, begin, end);
-    if (bias_O.defined()) {
-      y.copy_(at::addmm(bias_O.slice(0, begin, end).to(at::kFloat), x, weight));
-    } else if (y.scalar_type() == at::kFloat) {
-      at::mm_out(y, x, weight);
-    } else {
-      y.copy_(at::mm(x, weight));
-    }
+    const bool wide = y.scalar_type() == at::kFloat;
+    const at::Tensor sums = wide ? y : at::empty(y.sizes(), x.options());
+    if (bias_O.defined()) sums.copy_(bias_O.slice(0, begin, end).expand_as(sums));
+    multiply(x, weight, sums, bias_O.defined());
+    if (!wide) y.copy_(sums);
   });
 }
 
 at::Tensor widened_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
-  at::Tensor dx = at::empty({dy_NO.size(0), weight_OI.size(1)}, dy_NO.options().dtype(at::kFloat));
+  const at::Tensor dx =
+      at::empty({dy_NO.size(0), weight_OI.size(1)}, dy_NO.options().dtype(at::kFloat));
   for_panels(weight_OI.size(0), [&](std::int64_t begin, std::int64_t end) {
     const at::Tensor dy = widened(dy_NO.slice(1, begin, end));
     const at::Tensor weight = widened(weight_OI.slice(0, begin, end));
-    if (begin == 0) {
-      at::mm_out(dx, dy, weight);
-    } else {
-      dx.addmm_(dy, weight);
-    }
+    multiply(dy, weight, dx, begin > 0);
   });
   return dx;
 }
@@ -71,12 +80,7 @@ void widened_weight_grad(const at::Tensor& dy_NO,
   const at::Tensor x = scale == 1.0F ? widened(x_NI) : widened(x_NI).mul_(scale);
   for_panels(dy_NO.size(1), [&](std::int64_t begin, std::int64_t end) {
     const at::Tensor dy = widened(dy_NO.slice(1, begin, end)).t();
-    at::Tensor dw = dw_OI.slice(0, begin, end);
-    if (accumulate) {
-      dw.addmm_(dy, x);
-    } else {
-      at::mm_out(dw, dy, x);
-    }
+    multiply(dy, x, dw_OI.slice(0, begin, end), accumulate);
   });
 }
 
