@@ -2,13 +2,11 @@
 #include "tessera/ops/cpu/attention_blocks.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
 #include "tessera/ops/cpu/attention_parts.h"
 #include "tessera/ops/cpu/attention_tiles.h"
-#include "tessera/ops/cpu/dropout_rows.h"
 #include "tessera/ops/cpu/gemm.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tensors.h"
@@ -17,7 +15,7 @@ namespace tessera::ops::cpu {
 namespace {
 
 /// Scores of one block, their probabilities and a head's sums stay within a core's cache.
-constexpr std::int64_t kQueries = 64, kKeys = 512;
+constexpr std::int64_t kQueries = 64;
 
 GemmOperand matrix(const StridedRows& rows, bool transposed = false) {
   return {rows.data, rows.stride, transposed};
@@ -93,22 +91,16 @@ class Problem {
   /// Fills what dropout multiplies the block's probabilities by, as far as they are seen.
   [[nodiscard]] const float* kept(std::int64_t head, const Block& b, float* factors) const {
     if (how.dropout == nullptr) return nullptr;
-    static const auto kOnes = [] {
-      std::array<float, kKeys> ones{};
-      ones.fill(1.0F);
-      return ones;
-    }();
     for (std::int64_t row = 0; row < b.queries; ++row) {
       const std::int64_t seen = std::min(b.keys, b.first_visible + (how.causal ? row : 0));
       if (seen <= 0) continue;
-      how.dropout->draw(kF32,
-                        kOnes.data(),
-                        factors + row * b.keys,
-                        seen,
-                        {.sample = head / batch_heads,
-                         .matrix = head % batch_heads,
-                         .row = b.query + row,
-                         .column = b.key});
+      draw_kept(*how.dropout,
+                {.sample = head / batch_heads,
+                 .matrix = head % batch_heads,
+                 .row = b.query + row,
+                 .column = b.key},
+                seen,
+                factors + row * b.keys);
     }
     return factors;
   }
@@ -290,9 +282,8 @@ class Backward {
 /// Too few queries to put the keys into the order of tiles for.
 constexpr std::int64_t kFewQueries = 16;
 
-bool in_tiles(const at::Tensor& q_BHTK, const AttentionBlocks& how) {
+bool in_tiles(const at::Tensor& q_BHTK) {
   return isa() >= Isa::Avx512Bf16 && q_BHTK.scalar_type() == at::kBFloat16 &&
-         !how.bias_BS.defined() && how.dropout == nullptr &&
          (q_BHTK.size(2) >= kFewQueries || !narrow_products(q_BHTK.scalar_type()));
 }
 
@@ -304,7 +295,7 @@ void attention_blocks(const at::Tensor& q_BHTK,
                       const AttentionBlocks& how,
                       const at::Tensor& y_BHTK,
                       const at::Tensor& log_sum_BHT) {
-  if (in_tiles(q_BHTK, how)) {
+  if (in_tiles(q_BHTK)) {
     attention_tiles(q_BHTK, k_BGSK, v_BGSK, how, y_BHTK, log_sum_BHT);
     return;
   }
@@ -330,7 +321,7 @@ void attention_blocks_backward(const at::Tensor& dy_BHTK,
                                const at::Tensor& dq_BHTK,
                                const at::Tensor& dk_BGSK,
                                const at::Tensor& dv_BGSK) {
-  if (in_tiles(q_BHTK, how)) {
+  if (in_tiles(q_BHTK)) {
     attention_tiles_backward(
         dy_BHTK, q_BHTK, k_BGSK, v_BGSK, y_BHTK, log_sum_BHT, how, dq_BHTK, dk_BGSK, dv_BGSK);
     return;

@@ -3,7 +3,7 @@
 // version): blocks of queries meet blocks of keys, scores live in the cache and are made again in
 // the backward, as are the random bits of dropout. A block that no query of it may see is skipped.
 // Products have fp32 sums: of bf16 our own where the CPU multiplies it (attention_tiles.h), or
-// MKL's with padding and dropout; all other 16-bit numbers are widened, block by block. Legend: B
+// MKL's for few queries; all other 16-bit numbers are widened, block by block. Legend: B
 // batch, H heads, G heads of keys and values (G divides H), T queries, S keys, K channels of a
 // head.
 #pragma once

@@ -2,9 +2,11 @@
 // What both ways of blockwise attention share. Included by .cpp files only.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
+#include "tessera/ops/cpu/dropout_rows.h"
 #include "tessera/ops/cpu/tensors.h"
 
 namespace tessera::ops::cpu {
@@ -30,6 +32,22 @@ class Heads {
   std::byte* data_;
   std::int64_t batch_, head_, row_, heads_, width_;
 };
+
+/// Keys that are multiplied together: their scores stay within a core's cache.
+inline constexpr std::int64_t kKeys = 512;
+
+/// What dropout multiplies `count` probabilities by, at most kKeys of a row.
+inline void draw_kept(const DropoutRows& dropout,
+                      const DropoutRows::Place& place,
+                      std::int64_t count,
+                      float* to) {
+  static const auto kOnes = [] {
+    std::array<float, kKeys> ones{};
+    ones.fill(1.0F);
+    return ones;
+  }();
+  dropout.draw(kF32, kOnes.data(), to, count, place);
+}
 
 /// Each thread's own memory, in floats.
 class Scratch {

@@ -14,7 +14,7 @@ namespace {
 
 /// Queries that are multiplied together: two tiles.
 constexpr std::int64_t kStrip = 32;
-constexpr std::int64_t kQueries = 128, kKeys = 512;
+constexpr std::int64_t kQueries = 128;
 /// From one row of scores to the next: rows that lie a power of two apart share lines of the cache.
 constexpr std::int64_t kStride = kKeys + kTileRows;
 
@@ -25,7 +25,8 @@ std::int64_t strips(std::int64_t size) {
 /// What all blocks share.
 struct Problem {
   Problem(const at::Tensor& q, const at::Tensor& k, const AttentionBlocks& options)
-      : heads(q.size(0) * q.size(1)),
+      : batch_heads(q.size(1)),
+        heads(q.size(0) * q.size(1)),
         group(q.size(1) / k.size(1)),
         T(q.size(2)),
         S(k.size(2)),
@@ -35,10 +36,15 @@ struct Problem {
         how(options) {}
   [[nodiscard]] std::int64_t query_blocks() const { return (T + kQueries - 1) / kQueries; }
   [[nodiscard]] std::int64_t key_blocks() const { return (S + kKeys - 1) / kKeys; }
+  /// Floats of what dropout multiplies a strip's probabilities by.
+  [[nodiscard]] std::int64_t dropped() const {
+    return how.dropout == nullptr ? 0 : kStrip * kStride;
+  }
   [[nodiscard]] PackedRows rows(const Heads& x, std::int64_t head, std::int64_t count) const {
     return {x.rows(head, 0), count, K};
   }
 
+  std::int64_t batch_heads;            ///< of one sample
   std::int64_t heads, group, T, S, K;  ///< `group` heads share keys and values
   std::int64_t inner, columns;         ///< K as the inner size of a product, and as its columns
   AttentionBlocks how;
@@ -57,14 +63,31 @@ struct Block {
     const std::int64_t last = std::min(row + kStrip, queries) - 1;
     return strips(std::max<std::int64_t>(0, std::min(keys, first_visible + last)));
   }
-  /// The strip of queries from `row` on.
-  [[nodiscard]] TileStrip strip(std::int64_t row, float scale) const {
-    return {.rows = std::min(kStrip, queries - row),
-            .columns = width(row),
-            .keys = keys,
-            .first_visible = first_visible + row,
-            .stride = kStride,
-            .scale = scale};
+  /// The head's strip of queries from `row` on; `factors`: room for what dropout multiplies by.
+  [[nodiscard]] TileStrip strip(const Problem& p,
+                                std::int64_t head,
+                                std::int64_t row,
+                                float* factors) const {
+    TileStrip out{.rows = std::min(kStrip, queries - row),
+                  .columns = width(row),
+                  .keys = keys,
+                  .first_visible = first_visible + row,
+                  .stride = kStride,
+                  .scale = p.how.scale};
+    const std::int64_t sample = head / p.batch_heads;
+    if (p.how.bias_BS.defined()) out.bias = p.how.bias_BS.data_ptr<float>() + sample * p.S + key;
+    if (p.how.dropout == nullptr) return out;
+    out.kept = factors;
+    for (std::int64_t r = 0; r < out.rows; ++r) {
+      const std::int64_t seen = out.seen(r);
+      if (seen == 0) continue;
+      draw_kept(
+          *p.how.dropout,
+          {.sample = sample, .matrix = head % p.batch_heads, .row = query + row + r, .column = key},
+          seen,
+          factors + r * kStride);
+    }
+    return out;
   }
   [[nodiscard]] bool empty() const { return width(strips(queries) - kStrip) == 0; }
 
@@ -115,11 +138,13 @@ class Forward {
         sums_(scratch.take(kQueries * p.columns)),
         max_(scratch.take(kQueries)),
         sum_(scratch.take(kQueries)),
-        shrink_(scratch.take(kQueries)) {}
+        shrink_(scratch.take(kQueries)),
+        factors_(scratch.take(p.dropped())) {}
   static std::int64_t floats(const Problem& p) {
     const auto of = [](std::int64_t values) { return Scratch::on_lines(halves(values)); };
     return of(kQueries * p.inner) + of(strips(p.S) * p.inner) + of(strips(p.S) * p.columns) +
-           kStrip * kStride + of(kStrip * kStride) + kQueries * p.columns + 3 * kQueries;
+           kStrip * kStride + of(kStrip * kStride) + kQueries * p.columns + 3 * kQueries +
+           p.dropped();
   }
 
   void run(std::int64_t head, std::int64_t i) {
@@ -136,7 +161,7 @@ class Forward {
       const Block b(p_, i, j);
       if (b.empty()) break;
       for (std::int64_t row = 0; row < b.queries; row += kStrip)
-        run_strip(b, row);
+        run_strip(head, b, row);
     }
     float* const log_sum = x_.log_sum + head * p_.T + first.query;
     for (std::int64_t row = 0; row < first.queries; ++row) {
@@ -147,9 +172,9 @@ class Forward {
   }
 
  private:
-  void run_strip(const Block& b, std::int64_t row) const {
-    const TileStrip strip = b.strip(row, p_.how.scale);
-    if (strip.columns == 0) return;
+  void run_strip(std::int64_t head, const Block& b, std::int64_t row) const {
+    if (b.width(row) == 0) return;
+    const TileStrip strip = b.strip(p_, head, row, factors_);
     multiply_tiles({.m = kStrip,
                     .n = strip.columns,
                     .k = p_.inner,
@@ -188,7 +213,7 @@ class Forward {
   PairTiles keys_, values_;
   float* scores_;
   std::uint16_t* probabilities_;
-  float *sums_, *max_, *sum_, *shrink_;
+  float *sums_, *max_, *sum_, *shrink_, *factors_;
   std::int64_t packed_ = -1;
 };
 
@@ -218,13 +243,14 @@ class Backward {
         dq_(scratch.take(strips(p.T) * p.columns)),
         dk_(scratch.take(kept_blocks(p) * p.columns * kStride)),
         dv_(scratch.take(kept_blocks(p) * p.columns * kStride)),
-        mean_(scratch.take(p.T)) {}
+        mean_(scratch.take(p.T)),
+        factors_(scratch.take(p.dropped())) {}
   static std::int64_t floats(const Problem& p) {
     const auto of = [](std::int64_t values) { return Scratch::on_lines(halves(values)); };
     return 2 * of(strips(p.T) * p.inner) + 2 * of(strips(p.T) * p.columns) +
            2 * of(strips(p.S) * p.inner) + of(strips(p.S) * p.columns) + 2 * of(kQueries * kKeys) +
            of(kStrip * kStride) + 2 * kStrip * kStride + strips(p.T) * p.columns +
-           2 * kept_blocks(p) * p.columns * kStride + Scratch::on_lines(p.T);
+           2 * kept_blocks(p) * p.columns * kStride + Scratch::on_lines(p.T) + p.dropped();
   }
 
   /// The heads that share keys and values, one after the other.
@@ -278,9 +304,9 @@ class Backward {
 
   /// Scores and their gradients of 32 queries, and the gradient of the queries.
   void run_strip(std::int64_t head, const Block& b, std::int64_t row) const {
-    const TileStrip strip = b.strip(row, p_.how.scale);
+    if (b.width(row) == 0) return;
+    const TileStrip strip = b.strip(p_, head, row, factors_);
     const std::int64_t query = b.query + row;
-    if (strip.columns == 0) return;
     const auto multiply = [&](const std::uint16_t* a, const PairTiles& right, float* to) {
       multiply_tiles({.m = kStrip,
                       .n = strip.columns,
@@ -348,7 +374,7 @@ class Backward {
   std::uint16_t *q_, *dy_, *q_columns_, *dy_columns_;
   PairTiles k_transposed_, v_transposed_, k_, probabilities_, dscores_pairs_;
   std::uint16_t* dscores_;
-  float *scores_, *dprobabilities_, *dq_, *dk_, *dv_, *mean_;
+  float *scores_, *dprobabilities_, *dq_, *dk_, *dv_, *mean_, *factors_;
 };
 
 }  // namespace

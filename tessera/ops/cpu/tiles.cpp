@@ -131,6 +131,24 @@ INLINE U widened(H value) {
   return (U)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)value);
 }
 
+/// Of a row: scores become scaled ones with their bias, where there is one. Returns what they are
+/// still to be multiplied by.
+INLINE float with_bias(const TileStrip& strip, float* scores, i64 seen) {
+  if (strip.bias == nullptr) return strip.scale;
+  for (i64 at = 0; at < seen; at += kTileRows) {
+    const auto lanes = static_cast<__mmask16>(first(seen - at));
+    const F bias = (F)_mm512_maskz_loadu_ps(lanes, strip.bias + at);
+    store(scores + at, fused(load(scores + at, Whole{}), strip.scale, bias), Whole{});
+  }
+  return 1.0F;
+}
+/// What is not seen becomes zero, whatever dropout's factors hold there.
+INLINE F dropped(const TileStrip& strip, i64 at, __mmask16 lanes, F probabilities) {
+  if (strip.kept == nullptr) return probabilities;
+  return (F)_mm512_maskz_mul_ps(
+      lanes, (__m512)probabilities, (__m512)load(strip.kept + at, Whole{}));
+}
+
 }  // namespace
 
 void multiply_tiles(const TileProduct& p) {
@@ -212,26 +230,27 @@ void round_transposed(const float* x, i64 stride, i64 rows, i64 columns, Strided
 void attend_tiles(const TileAttend& a) {
   const TileStrip& strip = a.strip;
   for (i64 row = 0; row < strip.rows; ++row) {
-    const float* s = a.scores + row * strip.stride;
+    float* s = a.scores + row * strip.stride;
     std::uint16_t* p = a.probabilities + row * strip.stride;
     const i64 seen = strip.seen(row), covered = whole_tiles(seen, kTileRows);
     std::fill(p + covered, p + strip.columns, std::uint16_t{0});
     a.shrink[row] = 1.0F;
     if (seen == 0) continue;
+    const float scale = with_bias(strip, s, seen);
     F top = splat(-__builtin_inff());
     for (i64 at = 0; at < covered; at += kTileRows) {
       const auto lanes = static_cast<__mmask16>(first(seen - at));
       const F score = load(s + at, Whole{});
       top = (F)_mm512_mask_max_ps((__m512)top, lanes, (__m512)score, (__m512)top);
     }
-    const float here = across(top, larger) * strip.scale, before = a.max[row];
+    const float here = across(top, larger) * scale, before = a.max[row];
     const float max = here > before ? here : before;
     F sum = {};
     for (i64 at = 0; at < covered; at += kTileRows) {
       const auto lanes = static_cast<__mmask16>(first(seen - at));
-      const F e = exponential(fused(load(s + at, Whole{}), strip.scale, splat(-max)));
+      const F e = exponential(fused(load(s + at, Whole{}), scale, splat(-max)));
       const F kept = (F)_mm512_maskz_mov_ps(lanes, (__m512)e);
-      write(p + at, narrowed(kept), Whole{});
+      write(p + at, narrowed(dropped(strip, row * strip.stride + at, lanes, kept)), Whole{});
       sum += kept;
     }
     if (before != max) a.shrink[row] = exponential(splat(before - max))[0];
@@ -245,10 +264,12 @@ void attend_grad_tiles(const TileAttendGrad& a) {
   const TileStrip& strip = a.strip;
   for (i64 row = 0; row < kTileInner; row += 2) {
     i64 seen[2];
+    float scale[2];
     F log_sum[2], mean[2];
     for (int i = 0; i < 2; ++i) {
       const bool there = row + i < strip.rows;
       seen[i] = there ? strip.seen(row + i) : 0;
+      scale[i] = with_bias(strip, a.scores + (row + i) * strip.stride, seen[i]);
       log_sum[i] = splat(there ? -a.log_sum[row + i] : 0.0F);
       mean[i] = splat(there ? a.mean[row + i] : 0.0F);
     }
@@ -260,11 +281,12 @@ void attend_grad_tiles(const TileAttendGrad& a) {
         const i64 at = (row + i) * strip.stride + column;
         const auto lanes = static_cast<__mmask16>(first(seen[i] - column));
         const F score = load(a.scores + at, Whole{});
-        const F e = (F)_mm512_maskz_mov_ps(
-            lanes, (__m512)exponential(fused(score, strip.scale, log_sum[i])));
-        p[i] = narrowed(e);
+        const F e =
+            (F)_mm512_maskz_mov_ps(lanes, (__m512)exponential(fused(score, scale[i], log_sum[i])));
+        p[i] = narrowed(dropped(strip, at, lanes, e));
         // What is not seen may hold anything.
-        const F slope = (load(a.dprobabilities + at, Whole{}) - mean[i]) * strip.scale;
+        const F share = dropped(strip, at, lanes, load(a.dprobabilities + at, Whole{}));
+        const F slope = (share - mean[i]) * strip.scale;
         d[i] = narrowed((F)_mm512_maskz_mul_ps(lanes, (__m512)e, (__m512)slope));
         write(a.dscores + at, d[i], Whole{});
       }

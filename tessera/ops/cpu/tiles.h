@@ -84,6 +84,8 @@ void round_transposed(
 struct TileStrip {
   std::int64_t rows, columns, keys, first_visible, stride;
   float scale;
+  const float* bias = nullptr;  ///< [keys], added to each row of scaled scores
+  const float* kept = nullptr;  ///< in rows of `stride`: what dropout multiplies probabilities by
   [[nodiscard]] std::int64_t seen(std::int64_t row) const {
     return std::clamp<std::int64_t>(first_visible + row, 0, keys);
   }
@@ -92,7 +94,7 @@ struct TileStrip {
 /// for what is not seen.
 struct TileAttend {
   TileStrip strip;
-  const float* scores;
+  float* scores;  ///< overwritten where there is a bias
   std::uint16_t* probabilities;
   float *max, *sum, *shrink;  ///< one a row: of all blocks so far; what earlier sums shrink by
 };
@@ -100,7 +102,8 @@ void attend_tiles(const TileAttend& a);
 /// Its gradient.
 struct TileAttendGrad {
   TileStrip strip;
-  const float *scores, *dprobabilities;
+  float* scores;  ///< overwritten where there is a bias
+  const float* dprobabilities;
   const float *log_sum, *mean;  ///< one a row; mean: sum of dprobabilities * probabilities
   PairTiles probabilities, dscores_pairs;  ///< right operands [queries, keys]
   std::int64_t query;                      ///< of row 0, in these
