@@ -87,8 +87,9 @@ class Convolution final : public nn::Block {
   /// Bytes as numbers between -1 and 1, in the type of the weights.
   [[nodiscard]] at::Tensor picture(const nn::Batch& batch) const {
     const at::Tensor& bytes = batch.tensor("input_ids");
-    const auto side = static_cast<std::int64_t>(
-        std::lround(std::sqrt(static_cast<double>(bytes.size(1) / kColours))));
+    const std::int64_t pixels = bytes.size(1) / kColours;
+    const auto side =
+        static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
     const at::Tensor x = bytes.to(weight_->tensor().scalar_type()) / 127.5 - 1.0;
     return x.view({bytes.size(0), side, side, kColours});
   }
@@ -214,10 +215,10 @@ struct Options {
 };
 
 Options read_options(int argc, char** argv) {
-  static const std::map<std::string, std::string> kKeys = {{"-p", "parallel.pipeline.size"},
-                                                           {"--threads", "run.threads_per_rank"},
-                                                           {"--steps", "trainer.max_steps"},
-                                                           {"--batch", "train_batch_size"}};
+  static const std::map<std::string, std::string> keys = {{"-p", "parallel.pipeline.size"},
+                                                          {"--threads", "run.threads_per_rank"},
+                                                          {"--steps", "trainer.max_steps"},
+                                                          {"--batch", "train_batch_size"}};
   Options out;
   const std::map<std::string, std::int64_t*> numbers = {{"--ranks", &out.ranks},
                                                         {"--side", &out.side}};
@@ -225,10 +226,10 @@ Options read_options(int argc, char** argv) {
     const std::string typed = argv[i];
     const std::size_t equals = typed.find('=');
     const std::string name = typed.substr(0, equals);
-    const auto key = kKeys.find(name);
+    const auto key = keys.find(name);
     const auto number = numbers.find(name);
     const bool config = name == "--deepspeed_config";
-    const bool known = config || key != kKeys.end() || number != numbers.end();
+    const bool known = config || key != keys.end() || number != numbers.end();
     TESSERA_REQUIRE(known && (equals != std::string::npos || i + 1 < argc),
                     Config,
                     "unknown or unfinished option " + typed,
@@ -236,7 +237,7 @@ Options read_options(int argc, char** argv) {
     const std::string value = equals == std::string::npos ? argv[++i] : typed.substr(equals + 1);
     if (config) {
       out.config = value;
-    } else if (key != kKeys.end()) {
+    } else if (key != keys.end()) {
       out.keys[key->second] = std::atoll(value.c_str());
     } else {
       *number->second = std::atoll(value.c_str());

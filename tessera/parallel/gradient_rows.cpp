@@ -123,8 +123,11 @@ RowExchange::Outcome GradientFold::fold_rows(const FlatGroup& group, HomeSlot& s
         },
         group.layout.name());
     if (outcome != Outcome::Done) return outcome;
-    if (first) slot.sum = std::move(fresh);
-    if (apart) add_rows(fresh);
+    if (first) {
+      slot.sum = std::move(fresh);
+    } else if (apart) {
+      add_rows(fresh);
+    }
   }
   if (slot.sum && !table.pays_owner(slot.sum->values().numel())) make_dense(group, slot);
   return Outcome::Done;

@@ -41,12 +41,12 @@ inline void draw_kept(const DropoutRows& dropout,
                       const DropoutRows::Place& place,
                       std::int64_t count,
                       float* to) {
-  static const auto kOnes = [] {
-    std::array<float, kKeys> ones{};
-    ones.fill(1.0F);
-    return ones;
+  static const auto ones = [] {
+    std::array<float, kKeys> out{};
+    out.fill(1.0F);
+    return out;
   }();
-  dropout.draw(kF32, kOnes.data(), to, count, place);
+  dropout.draw(kF32, ones.data(), to, count, place);
 }
 
 /// Each thread's own memory, in floats.

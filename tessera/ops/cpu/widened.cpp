@@ -62,8 +62,7 @@ void widened_linear(const at::Tensor& x_NI,
 }
 
 at::Tensor widened_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
-  const at::Tensor dx =
-      at::empty({dy_NO.size(0), weight_OI.size(1)}, dy_NO.options().dtype(at::kFloat));
+  at::Tensor dx = at::empty({dy_NO.size(0), weight_OI.size(1)}, dy_NO.options().dtype(at::kFloat));
   for_panels(weight_OI.size(0), [&](std::int64_t begin, std::int64_t end) {
     const at::Tensor dy = widened(dy_NO.slice(1, begin, end));
     const at::Tensor weight = widened(weight_OI.slice(0, begin, end));
