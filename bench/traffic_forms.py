@@ -49,8 +49,8 @@ def padded(block, ranks=1):
 
 
 def any_step(ranks):
-    """Five counts are added, and everybody hears a loss of each micro-batch and four facts of everybody."""
-    return Traffic(2, 2 * 5 * DOUBLE + ranks * (m + 4) * DOUBLE)
+    """Four counts are added, and everybody hears a loss of each micro-batch and five facts of everybody."""
+    return Traffic(2, 2 * 4 * DOUBLE + ranks * (m + 5) * DOUBLE)
 
 
 def norm_of(cut):
