@@ -33,14 +33,6 @@ has_ranks() { (($(pgrep -c -P "$job") == $1)); }
 none_left() { ! pgrep -f "train $box/tiny.json" >/dev/null; }
 saving() { compgen -G "$box/run/checkpoints/.tmp-*" >/dev/null || ! kill -0 "$job" 2>/dev/null; }
 newest() { find "$box/run/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | sort | tail -1; }
-until_true() {
-  local i
-  for ((i = 0; i < 1000; ++i)); do
-    "$@" && return 0
-    sleep 0.01
-  done
-  return 1
-}
 # 9 MB of checkpoint, so that writing it takes a while beside quick steps.
 configure_larger() {
   configure

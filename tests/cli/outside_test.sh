@@ -23,14 +23,6 @@ EOF2
 train() { timeout 60 "$tessera" train "$box/tiny.json" -n 2; }
 steps() { wc -l 2>/dev/null <"$box/run/metrics.jsonl" || echo 0; }
 stepped() { (($(steps) > 2)); }
-until_true() {
-  local i
-  for ((i = 0; i < 2000; ++i)); do
-    "$@" && return 0
-    sleep 0.01
-  done
-  return 1
-}
 finished() {
   expect "exit code 0, not $1" test "$1" = 0
   expect "all steps" test "$(steps)" = 30

@@ -20,14 +20,6 @@ start() {
   job=$!
 }
 half_made() { compgen -G "$box/cache/tokens/*.tmp-*" >/dev/null; }
-until_true() {
-  local i
-  for ((i = 0; i < 200; ++i)); do
-    "$@" && return 0
-    sleep 0.05
-  done
-  return 1
-}
 # stop SIGNAL: and waits; the code goes to $code, the milliseconds to $took.
 stop() {
   local begin=${EPOCHREALTIME/./}

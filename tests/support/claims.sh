@@ -26,6 +26,16 @@ expect() {
 
 says() { grep -qF -- "$1" "$2" || { printf 'this does not say "%s":\n' "$1"; cat "$2"; return 1; }; }
 
+# until_true CONDITION...: tries again and again, for 20 s or somewhat more.
+until_true() {
+  local i
+  for ((i = 0; i < 2000; ++i)); do
+    "$@" && return 0
+    sleep 0.01
+  done
+  return 1
+}
+
 # shim FOLDER NAME [BODY]: a program that stands in for a real one and records its call in FOLDER/calls.
 shim() {
   mkdir -p "$1"
