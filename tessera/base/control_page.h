@@ -39,6 +39,7 @@ struct alignas(64) ControlPage {
   std::atomic<std::uint32_t> aborted{0};
   std::atomic<std::uint32_t> abort_claim{0};  ///< who may write the message
   std::atomic<std::uint32_t> abort_rank{0};
+  std::atomic<std::uint32_t> reporter{0};  ///< 1 + the rank that reports it, where ranks do
   std::atomic<std::uint32_t> stop_requested{
       0};                ///< 0, or the signal that asked all ranks to stop after this step
   char message[8192]{};  ///< the first failure in words

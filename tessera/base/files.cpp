@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -19,6 +21,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/process.h"
 #include "tessera/base/text.h"
 
 namespace tessera::files {
@@ -120,6 +123,52 @@ fs::path folder_of(const fs::path& path) {
   return folder.empty() ? fs::path(".") : folder;
 }
 
+/// What lies in `folder` under a name that is `start`, the number of a process that is gone, and
+/// anything after it that `rest` accepts.
+std::vector<fs::path> left_by_the_dead(const fs::path& folder,
+                                       const std::string& start,
+                                       bool (*rest)(std::string_view)) {
+  std::vector<fs::path> found;
+  std::error_code failed;
+  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(start)) continue;
+    std::int64_t owner = 0;
+    const auto [stop, error] =
+        std::from_chars(name.data() + start.size(), name.data() + name.size(), owner);
+    if (error != std::errc() || !rest(std::string_view(stop, name.data() + name.size()))) continue;
+    if (owner > 0 && !is_running(owner)) found.push_back(at->path());
+  }
+  return found;
+}
+
+/// Says that a file or folder is in use, to whoever cannot see this process: on another host or in
+/// another container. Best effort: not every file system has locks.
+void mark_in_use(int fd) {
+  static_cast<void>(::flock(fd, LOCK_EX | LOCK_NB));
+}
+
+bool in_use(const fs::path& path, int flags) {
+  const Fd fd(path, flags | O_NOFOLLOW | O_NONBLOCK);
+  return !fd.ok() || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+constexpr const char* kDraft = ".tmp-";
+constexpr const char* kTempDir = "tessera-";
+
+void remove_stale_folders(const fs::path& base) {
+  const auto six_letters = [](std::string_view rest) {
+    return rest.size() == 7 && rest.front() == '-';
+  };
+  for (const fs::path& folder : left_by_the_dead(base, kTempDir, six_letters)) {
+    struct stat status {};
+    if (::lstat(folder.c_str(), &status) != 0 || status.st_uid != ::geteuid()) continue;
+    if (in_use(folder, O_RDONLY | O_DIRECTORY)) continue;
+    std::error_code ignored;  // it is in nobody's way
+    fs::remove_all(folder, ignored);
+  }
+}
+
 }  // namespace
 
 std::string read(const fs::path& path) {
@@ -129,12 +178,22 @@ std::string read(const fs::path& path) {
   return read_all(fd.get(), path);
 }
 
+void remove_stale_drafts(const fs::path& path) {
+  const auto nothing = [](std::string_view rest) { return rest.empty(); };
+  const std::string start = path.filename().string() + kDraft;
+  for (const fs::path& draft : left_by_the_dead(folder_of(path), start, nothing)) {
+    if (!in_use(draft, O_RDWR)) ::unlink(draft.c_str());
+  }
+}
+
 void write_atomic(const fs::path& path, std::string_view content) {
+  remove_stale_drafts(path);
   // The process number keeps two writers of the same path apart.
-  const fs::path temporary = path.string() + ".tmp-" + std::to_string(::getpid());
+  const fs::path temporary = path.string() + kDraft + std::to_string(::getpid());
   try {
     const Fd fd(temporary, O_WRONLY | O_CREAT | O_TRUNC);
     if (!fd.ok()) fail("create", temporary, errno);
+    mark_in_use(fd.get());
     write_all(fd.get(), content, temporary);
     if (::fsync(fd.get()) != 0) fail("sync", temporary, errno);
     if (::rename(temporary.c_str(), path.c_str()) != 0)
@@ -170,12 +229,16 @@ TempDir::TempDir() {
   std::error_code reason;
   fs::path base = fs::temp_directory_path(reason);
   if (reason) base = "/tmp";
-  std::string pattern = (base / "tessera-XXXXXX").string();
+  remove_stale_folders(base);
+  std::string pattern = (base / (kTempDir + std::to_string(::getpid()) + "-XXXXXX")).string();
   if (::mkdtemp(pattern.data()) == nullptr) fail("create a temporary folder in", base, errno);
   path_ = pattern;
+  in_use_ = Fd(path_, O_RDONLY | O_DIRECTORY).release();
+  mark_in_use(in_use_);
 }
 
 TempDir::~TempDir() {
+  if (in_use_ >= 0) ::close(in_use_);
   std::error_code ignored;  // a destructor has nobody to tell
   fs::remove_all(path_, ignored);
 }

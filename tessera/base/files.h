@@ -18,13 +18,18 @@ namespace tessera::files {
 namespace fs = std::filesystem;
 
 std::string read(const fs::path& path);
-/// Writes a temporary file beside `path`, syncs it, renames it over `path` and syncs the folder.
+/// Writes a draft beside `path` (`<path>.tmp-<process>`), syncs it, renames it over `path` and
+/// syncs the folder. Drafts that killed writers of `path` left go first.
 void write_atomic(const fs::path& path, std::string_view content);
+/// Removes the drafts of `path` that write_atomic() left in processes that are gone; those that
+/// somebody still writes stay, also where that is another host or container.
+void remove_stale_drafts(const fs::path& path);
 /// fsync of a file or folder.
 void sync(const fs::path& path);
 std::uint64_t free_bytes(const fs::path& path);
-/// A fresh empty folder under the system's temporary folder; removed with everything in it by the
-/// destructor.
+/// A fresh empty folder under the system's temporary folder, `tessera-<process>-...`; removed with
+/// everything in it by the destructor. What killed processes of this user left goes when the next
+/// one is made.
 class TempDir {
  public:
   TempDir();
@@ -35,6 +40,7 @@ class TempDir {
 
  private:
   fs::path path_;
+  int in_use_ = -1;  // locked while anybody of this process or its children lives
 };
 
 /// A file mapped read-only. Empty files have no bytes.

@@ -2,20 +2,17 @@
 #include "tessera/checkpoint/folders.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/base/process.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/node_parts.h"
 
@@ -58,18 +55,9 @@ std::optional<std::int64_t> owner_of(const fs::path& path) {
   return number(std::string_view(name).substr(dash + 1));
 }
 
-/// Ended, but nobody has asked how: a job that was killed with its supervisor can leave such
-/// processes for long.
-bool is_zombie(std::int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string stat{std::istreambuf_iterator<char>(file), {}};
-  const auto name_end = stat.rfind(") ");  // the name may hold anything
-  return name_end != std::string::npos && name_end + 2 < stat.size() && stat[name_end + 2] == 'Z';
-}
-
-bool alive(std::int64_t pid) {
-  return pid > 0 && pid != ::getpid() &&
-         (::kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM) && !is_zombie(pid);
+/// Whether another process may still be at work on what bears its number.
+bool belongs_to_another(std::int64_t pid) {
+  return pid != ::getpid() && is_running(pid);
 }
 
 }  // namespace
@@ -126,7 +114,7 @@ std::optional<fs::path> newest(const fs::path& root) {
 void tidy(Storage& storage, const fs::path& root) {
   for (const fs::path& folder : entries(root)) {
     const auto owner = owner_of(folder);
-    if (owner && !alive(*owner)) storage.remove(folder);
+    if (owner && !belongs_to_another(*owner)) storage.remove(folder);
     const bool replaced = folder.filename().string().starts_with(kReplaced) && step_of(folder);
     if (!replaced) continue;
     const fs::path successor = root / step_name(*step_of(folder));
@@ -146,7 +134,7 @@ void tidy_drafts(Storage& storage, const fs::path& target) {
       const std::string name = path.filename().string();
       if (!name.starts_with(prefix)) continue;
       const auto owner = number(std::string_view(name).substr(prefix.size()));
-      if (owner && !alive(*owner)) storage.remove(path);
+      if (owner && !belongs_to_another(*owner)) storage.remove(path);
     }
   } catch (const Error& error) {
     log::warn(error.text());  // it is in nobody's way

@@ -119,7 +119,7 @@ int bench_step(const std::vector<std::string>& line) {
                   Config,
                   fmt::format("a training of {} steps is too short to be measured", plan.max_steps),
                   fmt::format("--set trainer.max_steps={}", words.steps + kWarmup));
-  return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
+  const auto measured = [&](comm::World& world) -> int {
     const auto engine = engine::initialize(plan, world, data);
     const std::optional<engine::StepProfile> profile =
         engine::profile_steps(*engine, kWarmup, std::min(words.steps, plan.max_steps - kWarmup));
@@ -137,7 +137,8 @@ int bench_step(const std::vector<std::string>& line) {
     }
     std::fflush(stdout);
     return kExitOk;
-  });
+  };
+  return engine::run_ranks(plan, engine::log_failure, measured, launch::Words());
 }
 
 }  // namespace tessera::cli

@@ -4,12 +4,17 @@
 #include <csignal>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/transports/shm.h"
 #include "tessera/comm/transports/solo.h"
@@ -45,6 +50,33 @@ std::unique_ptr<comm::World> make_world(const launch::RankInfo& info, const mesh
   return world;
 }
 
+launch::Options options_of(const mesh::Mesh& mesh, int threads, const Report& report) {
+  launch::Options options;
+  options.ranks = mesh.size();
+  options.threads_per_rank = threads;
+  options.report = report;
+  options.notice = [](const std::string& text) { log::warn(text); };
+  return options;
+}
+
+int run(const launch::Options& options,
+        const mesh::Mesh& mesh,
+        const std::function<int(comm::World&)>& fn) {
+  const auto body = [&](const launch::RankInfo& info) {
+    try {
+      prepare_process(info.threads);
+      const std::unique_ptr<comm::World> world = make_world(info, mesh);
+      return fn(*world);
+    } catch (...) {
+      rethrow_as_error();
+    }
+  };
+  if (const auto launcher = launch::detect_launcher()) {
+    return launch::run_rank(launch::join_launcher(*launcher, options), body);
+  }
+  return launch::launch(options, body);
+}
+
 }  // namespace
 
 void prepare_process(int threads) {
@@ -59,34 +91,45 @@ void log_failure(const std::vector<std::string>& lines, int /*exit_code*/) {
     log::error(line);
 }
 
+launch::Words training_words() {
+  launch::Words words;
+  words.again = "start it again: it goes on from the newest complete checkpoint";
+  words.less_memory =
+      "use a smaller train_micro_batch_size_per_gpu with more gradient_accumulation_steps, fewer "
+      "ranks (-n), or a higher memory limit";
+  words.stopping = "stopping after this step, then saving; once more stops at once without saving";
+  words.unsaved = "the steps since the newest complete checkpoint are not saved";
+  return words;
+}
+
+std::uint64_t asked_of(const planner::Plan& plan) {
+  json::Value asked = plan.resolved;
+  // A launcher may give its ranks different numbers of processors.
+  if (json::Value* const run = asked.find("run")) {
+    std::erase_if(run->members(), [](const json::Value::Member& member) {
+      return member.first == "threads_per_rank" || member.first == "derived";
+    });
+  }
+  const std::string text = fmt::format("{} steps {}", plan.max_steps, asked.dump());
+  return files::xxh3(std::as_bytes(std::span(text)));
+}
+
 int run_ranks(const planner::Plan& plan,
               const Report& report,
-              const std::function<int(comm::World&)>& fn) {
-  return run_ranks(plan.mesh(), plan.threads, report, fn);
+              const std::function<int(comm::World&)>& fn,
+              const launch::Words& words) {
+  const mesh::Mesh mesh = plan.mesh();
+  launch::Options options = options_of(mesh, plan.threads, report);
+  options.asked = asked_of(plan);
+  options.words = words;
+  return run(options, mesh, fn);
 }
 
 int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
               const std::function<int(comm::World&)>& fn) {
-  launch::Options options;
-  options.ranks = mesh.size();
-  options.threads_per_rank = threads;
-  options.report = report;
-  options.notice = [](const std::string& text) { log::warn(text); };
-  const auto body = [&](const launch::RankInfo& info) {
-    try {
-      prepare_process(info.threads);
-      const std::unique_ptr<comm::World> world = make_world(info, mesh);
-      return fn(*world);
-    } catch (...) {
-      rethrow_as_error();
-    }
-  };
-  if (const auto launcher = launch::detect_launcher()) {
-    return launch::run_rank(launch::join_launcher(*launcher, options), body);
-  }
-  return launch::launch(options, body);
+  return run(options_of(mesh, threads, report), mesh, fn);
 }
 
 }  // namespace tessera::engine

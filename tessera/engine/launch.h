@@ -2,6 +2,7 @@
 // Joins launch/ to comm/: ranks that start as processes and go on as a World.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -13,17 +14,24 @@
 namespace tessera::engine {
 
 using launch::Report;
+/// What is said of a job that trains: it saves, and goes on from there.
+launch::Words training_words();
 /// A report whose lines become errors of the log.
 void log_failure(const std::vector<std::string>& lines, int exit_code);
 
 /// Runs `fn` on every rank of the plan and returns the job's exit code. Without launcher variables
 /// this process becomes the supervisor of plan.ranks children; under torchrun, srun or mpirun it is
-/// one of the ranks. An Error that leaves fn breaks the world with its message, so that the other
-/// ranks stop with it; its code is the rank's exit code. The caller must not have run an ATen
+/// one of the ranks, and all of them must have been given the same plan, but for their threads:
+/// Error{Config} if not. An Error that leaves fn breaks the world with its message, so that the
+/// other ranks stop with it; its code is the rank's exit code. The caller must not have run an ATen
 /// operation.
 int run_ranks(const planner::Plan& plan,
               const Report& report,
-              const std::function<int(comm::World&)>& fn);
+              const std::function<int(comm::World&)>& fn,
+              const launch::Words& words = training_words());
+
+/// A hash of everything in the plan that its ranks must agree about.
+std::uint64_t asked_of(const planner::Plan& plan);
 
 /// The same for ranks without a plan, on that grid; `threads` of each rank's kernels, 0: cores /
 /// local ranks.

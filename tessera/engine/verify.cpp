@@ -222,13 +222,15 @@ LayoutTrace trace_layout(const planner::Plan& plan,
                          const fs::path& folder,
                          const Report& report) {
   LayoutTrace out;
-  out.code = run_ranks(gradient_plan, report, [&](comm::World& world) {
+  const auto gradient = [&](comm::World& world) {
     return keep_first_gradient(world, gradient_plan, data, folder);
-  });
-  if (out.code != kExitOk) return out;
-  out.code = run_ranks(plan, report, [&](comm::World& world) {
+  };
+  const auto training = [&](comm::World& world) {
     return train_traced(world, plan, data, steps, folder);
-  });
+  };
+  const launch::Words words;  // nothing of it is resumed
+  out.code = run_ranks(gradient_plan, report, gradient, words);
+  if (out.code == kExitOk) out.code = run_ranks(plan, report, training, words);
   return out.code == kExitOk ? read_trace(folder) : out;
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launchers that already started the ranks, told by their environment variables.
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -11,13 +14,15 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/process.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::launch {
 namespace {
 
 /// Names of one launcher's variables; nullptr where it has none. `needed` must be set besides rank
-/// and size.
+/// and size. The value of one of `job` belongs to one job of this launcher at a time; a port only
+/// where the launcher itself listens on it.
 struct Names {
   const char* launcher;
   const char* rank;
@@ -26,7 +31,10 @@ struct Names {
   const char* local_size;
   const char* needed;
   const char* nodes;  // number of hosts
+  std::array<const char*, 2> job;
 };
+
+constexpr const char* kSlurmStep = "SLURM_STEP_ID";
 
 // In order of precedence. Slurm's variables stand in every shell of an allocation; only with a step
 // they speak of this process.
@@ -37,30 +45,43 @@ constexpr Names kLaunchers[] = {
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
      nullptr,
-     "GROUP_WORLD_SIZE"},
-    {"deepspeed", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", nullptr, "CROSS_SIZE"},
+     "GROUP_WORLD_SIZE",
+     {"MASTER_PORT", "TORCHELASTIC_RUN_ID"}},
+    {"deepspeed", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", nullptr, "CROSS_SIZE", {}},
     {"mpirun",
      "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
      nullptr,
-     nullptr},
+     nullptr,
+     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+    // Of the step itself; SLURM_NTASKS may be the allocation's.
+    {"srun",
+     "SLURM_PROCID",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_LOCALID",
+     nullptr,
+     kSlurmStep,
+     "SLURM_STEP_NUM_NODES",
+     {kSlurmStep}},
     {"srun",
      "SLURM_PROCID",
      "SLURM_NTASKS",
      "SLURM_LOCALID",
      nullptr,
-     "SLURM_STEP_ID",
-     "SLURM_STEP_NUM_NODES"},
-    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr, nullptr},
+     kSlurmStep,
+     "SLURM_STEP_NUM_NODES",
+     {kSlurmStep}},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr, nullptr, {}},
     {"mpirun_rsh",
      "MV2_COMM_WORLD_RANK",
      "MV2_COMM_WORLD_SIZE",
      "MV2_COMM_WORLD_LOCAL_RANK",
      "MV2_COMM_WORLD_LOCAL_SIZE",
      nullptr,
-     nullptr},
+     nullptr,
+     {}},
 };
 
 const char* variable(const char* name) {
@@ -80,12 +101,22 @@ int number(const char* name) {
   return value;
 }
 
+// From this number on steps are Slurm's own: the batch script, the shell of an interactive
+// allocation.
+constexpr std::uint64_t kSlurmOwnSteps = 0xfffffff0;
+
+bool is_slurms_own_step(const char* step) {
+  std::uint64_t number = 0;
+  const auto [stop, error] = std::from_chars(step, step + std::strlen(step), number);
+  return error == std::errc() && *stop == '\0' && number >= kSlurmOwnSteps;
+}
+
 bool speaks(const Names& names) {
   for (const char* name :
        {names.rank, names.size, names.local_rank, names.local_size, names.needed}) {
     if (name != nullptr && variable(name) == nullptr) return false;
   }
-  return true;
+  return names.needed != kSlurmStep || !is_slurms_own_step(variable(kSlurmStep));
 }
 
 void require_below(const char* rank_name, int rank, const char* size_name, int size) {
@@ -115,25 +146,28 @@ void require_one_host(const Names& names, const Launcher& found) {
       "start all ranks on one host");
 }
 
-/// What tells this job from others of the same user on this host: identifiers, or the process that
-/// started us.
+bool names_its_job(const Names& names) {
+  return std::any_of(names.job.begin(), names.job.end(), [](const char* name) {
+    return variable(name) != nullptr;
+  });
+}
+
+/// What tells this job from others of the same user on this host: identifiers, and where they do
+/// not, the launcher's process, whatever shells stand between it and this one.
 std::string job_of(const Names& names) {
   std::string job = names.launcher;
-  bool known = false;
   for (const char* name : {"MASTER_ADDR",
                            "MASTER_PORT",
                            "TORCHELASTIC_RUN_ID",
                            "TORCHELASTIC_RESTART_COUNT",
                            "SLURM_JOB_ID",
-                           "SLURM_STEP_ID",
+                           kSlurmStep,
                            "PMIX_NAMESPACE",
                            "OMPI_MCA_ess_base_jobid"}) {
-    if (const char* const value = variable(name)) {
-      job += fmt::format(" {}={}", name, value);
-      known = known || std::strcmp(name, "MASTER_ADDR") != 0;
-    }
+    if (const char* const value = variable(name)) job += fmt::format(" {}={}", name, value);
   }
-  return known ? job : fmt::format("{} parent={}", job, getppid());
+  if (names_its_job(names)) return job;
+  return fmt::format("{} parent={}", job, ancestor_without(names.local_rank, getpid()));
 }
 
 Launcher read(const Names& names) {

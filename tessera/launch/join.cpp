@@ -23,8 +23,6 @@
 namespace tessera::launch {
 namespace {
 
-constexpr std::uint32_t kMagic = ControlPage::kMagic ^ 1;  // of this protocol
-
 /// The memory of the world as this rank got it.
 struct Shared {
   int control = -1;
@@ -33,12 +31,13 @@ struct Shared {
   bool same_mask = true;
 };
 
-Hello hello_of(const Launcher& launcher) {
+Hello hello_of(const Launcher& launcher, const Options& options) {
   const std::vector<int> cores = affinity_cores();
-  return {kMagic,
+  return {kMeeting,
           launcher.local_rank,
           launcher.local_world_size,
-          files::xxh3(std::as_bytes(std::span(cores)))};
+          files::xxh3(std::as_bytes(std::span(cores))),
+          options.asked};
 }
 
 [[noreturn]] void did_not_come(const Launcher& launcher, const std::string& who, double timeout_s) {
@@ -52,6 +51,14 @@ Hello hello_of(const Launcher& launcher) {
       "start all of them, in the same network namespace and as the same user");
 }
 
+/// A connection to rank 0, and whose it is as soon as it has said so.
+struct Guest {
+  Connection connection;
+  pid_t pid = 0;
+  int rank = -1;
+  bool stranger = false;
+};
+
 /// Rank 0's side: whoever arrives is kept until all are there.
 class Host {
  public:
@@ -61,29 +68,51 @@ class Host {
         deadline_(now_s() + options.join_timeout_s),
         files_(launcher.local_world_size, options.arena_bytes),
         listener_(socket_name(launcher.job), launcher.local_world_size, deadline_),
-        own_(hello_of(launcher)) {}
+        own_(hello_of(launcher, options)) {}
 
   Shared meet() {
     files_.control().line(0).pid = static_cast<std::uint32_t>(getpid());
-    std::vector<Connection> guests;
-    while (static_cast<int>(guests.size()) < launcher_.local_world_size - 1) {
-      Connection guest(listener_.accept(deadline_));
-      if (now_s() >= deadline_) did_not_come(launcher_, missing(), timeout_s_);
-      if (admit(guest)) guests.push_back(std::move(guest));
+    try {
+      while (arrived_ < launcher_.local_world_size - 1)
+        hear();
+      for (Guest& guest : guests_)
+        welcome(guest);
+    } catch (const Error& error) {
+      tell_all(error);
+      throw;
     }
-    for (Connection& guest : guests)
-      welcome(guest);
     files_.keep();
     return {files_.control_fd(), files_.arenas(), files_.arena_bytes(), same_mask_};
   }
 
  private:
-  bool admit(Connection& guest) {
-    const pid_t pid = guest.peer();
+  /// One round of news: of those who are there, and then who comes.
+  void hear() {
+    std::vector<pollfd> waited = {{listener_.fd(), POLLIN, 0}};
+    for (const Guest& guest : guests_)
+      waited.push_back({guest.connection.fd(), POLLIN, 0});
+    if (!any_news(waited, deadline_)) did_not_come(launcher_, missing(), timeout_s_);
+    for (std::size_t i = 0; i < guests_.size(); ++i) {
+      if (waited[i + 1].revents != 0) hear(guests_[i]);
+    }
+    std::erase_if(guests_, [](const Guest& guest) { return guest.stranger; });
+    if (waited[0].revents == 0) return;
+    Guest guest{Connection(listener_.accept(deadline_))};
+    guest.pid = guest.connection.peer();
+    if (guest.pid != 0) guests_.push_back(std::move(guest));
+  }
+
+  void hear(Guest& guest) {
+    // It has nothing more to say.
+    if (guest.rank >= 0) throw ended(guest);
     Hello hello;
-    // Strangers and those who do not speak the protocol are not answered.
-    if (pid == 0 || !guest.receive(&hello, sizeof(hello), deadline_) || hello.magic != kMagic)
-      return false;
+    // Those who do not speak the protocol are not answered.
+    guest.stranger =
+        !guest.connection.receive(&hello, sizeof(hello), deadline_) || hello.magic != kMeeting;
+    if (!guest.stranger) admit(guest, hello);
+  }
+
+  void admit(Guest& guest, const Hello& hello) {
     TESSERA_REQUIRE(
         hello.world_size == own_.world_size && hello.rank > 0 && hello.rank < own_.world_size,
         Config,
@@ -98,23 +127,54 @@ class Host {
                     fmt::format("two processes say that they are local rank {}: {} and {}",
                                 hello.rank,
                                 line.pid.load(),
-                                pid),
+                                guest.pid),
                     "start all ranks of a job with one call of the launcher");
-    line.pid = static_cast<std::uint32_t>(pid);
+    TESSERA_REQUIRE(
+        hello.asked == own_.asked,
+        Config,
+        fmt::format("rank {} was started with another configuration than rank 0", hello.rank),
+        "give every rank the same file and flags");
+    line.pid = static_cast<std::uint32_t>(guest.pid);
+    guest.rank = hello.rank;
+    ++arrived_;
     same_mask_ = same_mask_ && hello.mask_hash == own_.mask_hash;
-    return true;
   }
 
-  void welcome(Connection& guest) {
+  static Error ended(const Guest& guest) {
+    return {
+        Error::Kind::Comm,
+        fmt::format("local rank {} (process {}) ended while the ranks met", guest.rank, guest.pid),
+        "see its message"};
+  }
+
+  void welcome(Guest& guest) {
     std::vector<int> descriptors = {files_.control_fd()};
     for (const int arena : files_.arenas())
       descriptors.push_back(arena);
-    const Welcome words{kMagic,
-                        static_cast<std::int32_t>(descriptors.size()),
-                        files_.arena_bytes(),
-                        same_mask_ ? 1 : 0};
-    guest.send(&words, sizeof(words));
-    guest.send_descriptors(descriptors);
+    Welcome words{kMeeting, static_cast<std::int32_t>(descriptors.size()), files_.arena_bytes()};
+    words.same_mask = same_mask_ ? 1 : 0;
+    try {
+      guest.connection.send(&words, sizeof(words));
+      guest.connection.send_descriptors(descriptors);
+    } catch (const Error&) {
+      throw ended(guest);
+    }
+  }
+
+  /// Why there will be no world.
+  void tell_all(const Error& error) noexcept {
+    const std::string what = error.what(), text = what + error.fix();
+    Welcome words{kMeeting};
+    words.refused = static_cast<std::uint32_t>(error.kind()) + 1;
+    words.what_bytes = static_cast<std::uint32_t>(what.size());
+    words.fix_bytes = static_cast<std::uint32_t>(error.fix().size());
+    for (Guest& guest : guests_) {
+      try {
+        guest.connection.send(&words, sizeof(words));
+        guest.connection.send(text.data(), text.size());
+      } catch (const Error&) {  // it is the one that ended
+      }
+    }
   }
 
   std::string missing() const {
@@ -130,8 +190,20 @@ class Host {
   SharedFiles files_;
   Listener listener_;
   Hello own_;
+  std::vector<Guest> guests_;
+  int arrived_ = 0;
   bool same_mask_ = true;
 };
+
+/// Throws what rank 0 says of the meeting, if it says so.
+void throw_refusal(Connection& host, const Welcome& words, double deadline) {
+  if (words.magic != kMeeting || words.refused == 0) return;
+  std::string text(std::size_t{words.what_bytes} + words.fix_bytes, '\0');
+  if (!host.receive(text.data(), text.size(), deadline)) return;
+  throw Error(static_cast<Error::Kind>(words.refused - 1),
+              text.substr(0, words.what_bytes),
+              text.substr(words.what_bytes));
+}
 
 Shared visit(const Launcher& launcher, const Options& options) {
   const double deadline = now_s() + options.join_timeout_s;
@@ -141,12 +213,14 @@ Shared visit(const Launcher& launcher, const Options& options) {
                   Comm,
                   "another user, or another container, answers for local rank 0 of this job",
                   "");
-  const Hello hello = hello_of(launcher);
+  const Hello hello = hello_of(launcher, options);
   host.send(&hello, sizeof(hello));
   Welcome words;
   std::vector<Fd> descriptors;
+  const bool answered = host.receive(&words, sizeof(words), deadline) && words.magic == kMeeting;
+  if (answered) throw_refusal(host, words, deadline);
   const bool welcome =
-      host.receive(&words, sizeof(words), deadline) && words.magic == kMagic &&
+      answered &&
       host.receive_descriptors(
           static_cast<std::size_t>(words.num_descriptors), deadline, descriptors) &&
       !descriptors.empty();
@@ -176,8 +250,8 @@ RankInfo join_launcher(const Launcher& launcher, const Options& options) {
   info.control = shared.control;
   ControlPage& control = *map_control(shared.control, launcher.local_world_size);
   stop_on_signals(control, {SIGINT, SIGTERM, SIGUSR1}, SecondSignal::End);
-  report_from_ranks(options.report);
-  watch_peers(control, launcher.local_rank, options.grace_s);
+  report_from_ranks(options);
+  watch_peers(control, launcher.local_rank, options);
   if (shared.same_mask) {
     share_cores(info, options);
     pin(info.cores);

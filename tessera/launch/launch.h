@@ -36,12 +36,25 @@ struct RankInfo {
 /// code.
 using Report = std::function<void(const std::vector<std::string>& lines, int exit_code)>;
 
+/// What reports say that depends on what the job does.
+struct Words {
+  std::string again = "start it again";  ///< remedy where a rank was lost
+  std::string less_memory = "use fewer ranks (-n), or a higher memory limit";
+  std::string stopping = "stopping; once more stops at once";  ///< when it was asked to stop
+  std::string unsaved;  ///< what a stop at once loses; empty: nothing that is worth a word
+};
+
 struct Options {
   int ranks = 1;
   std::size_t arena_bytes = std::size_t{1} << 40;
   int threads_per_rank = 0;  ///< 0: cores / local ranks, at least 1
-  /// Called in the supervisor; under a launcher on the first rank that is not lost, from another
-  /// thread where the rank's own does not leave the broken world in time.
+  /// Of everything that must be the same on all ranks. Those of a launcher tell each other when
+  /// they meet: another number is another job, or another configuration.
+  std::uint64_t asked = 0;
+  Words words;
+  /// Called in the supervisor; under a launcher on one rank: the first that is not lost, from
+  /// another thread where the rank's own does not leave the broken world in time, or another one
+  /// where that one does not react.
   Report report;
   /// Called in the supervisor when the job was asked to stop and goes on to the end of its step.
   std::function<void(const std::string&)> notice;
@@ -76,8 +89,9 @@ std::optional<Launcher> detect_launcher();
 /// Meets the other local ranks of a launcher's job over an abstract unix socket named by a hash of
 /// uid and job (SO_PEERCRED checked), exchanges the memfds, and watches the peers by pidfd.
 /// From then on SIGINT, SIGTERM and SIGUSR1 set `stop_requested`; a second one ends this process.
-/// Errors: Error{Comm} naming the ranks that did not come in time; Error{Config} for two processes
-/// with the same rank; Error{Environment}.
+/// Errors, on every rank that is there: Error{Comm} naming the ranks that did not come in time, or
+/// one that ended while the others waited; Error{Config} for two processes with the same rank, and
+/// for a rank that was asked something else than rank 0; Error{Environment}.
 RankInfo join_launcher(const Launcher& launcher, const Options& options);
 
 /// Runs `fn` as one rank and returns its exit code: keeps this rank's line of the control page,

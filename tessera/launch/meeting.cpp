@@ -5,10 +5,8 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <span>
 
 #include <fmt/core.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -39,16 +37,21 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
 }
 
 bool readable(int fd, double deadline) {
+  pollfd waited{fd, POLLIN, 0};
+  return any_news({&waited, 1}, deadline);
+}
+
+}  // namespace
+
+bool any_news(std::span<pollfd> waited, double deadline) {
   for (;;) {
     const double left = deadline - now_s();
-    pollfd waited{fd, POLLIN, 0};
-    const int ready = poll(&waited, 1, static_cast<int>(std::ceil(std::max(0.0, left) * 1e3)));
+    const auto most_ms = static_cast<int>(std::ceil(std::max(0.0, left) * 1e3));
+    const int ready = poll(waited.data(), waited.size(), most_ms);
     if (ready > 0) return true;
     if (ready == 0 || errno != EINTR) return false;
   }
 }
-
-}  // namespace
 
 std::string socket_name(const std::string& job) {
   const std::string whose = fmt::format("{} {}", getuid(), job);

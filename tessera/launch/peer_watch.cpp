@@ -5,13 +5,11 @@
 #include <cmath>
 #include <csignal>
 #include <exception>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <fmt/core.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -20,6 +18,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/base/process.h"
 #include "tessera/launch/machine.h"
 #include "tessera/launch/rank_end.h"
 #include "tessera/launch/run_rank.h"
@@ -36,20 +35,14 @@ struct Peer {
   Fd pidfd;  // none where the kernel has no pidfd_open
 };
 
-// Gone, or dead and not yet reaped by the launcher.
-bool has_ended(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  if (!std::getline(file, line)) return true;
-  const auto name_end = line.rfind(')');  // the name in parentheses may hold anything
-  const char state = name_end + 2 < line.size() ? line[name_end + 2] : 'X';
-  return state == 'Z' || state == 'X';
-}
-
 class PeerWatch {
  public:
-  PeerWatch(ControlPage& control, int rank, double grace_s)
-      : control_(control), rank_(rank), grace_s_(grace_s), oom_kills_before_(oom_kills()) {
+  PeerWatch(ControlPage& control, int rank, const Options& options)
+      : control_(control),
+        rank_(rank),
+        grace_s_(options.grace_s),
+        words_(options.words),
+        oom_kills_before_(oom_kills()) {
     for (int other = 0; other < static_cast<int>(control.ranks); ++other) {
       if (other == rank) continue;
       const auto pid = static_cast<pid_t>(control.line(other).pid.load());
@@ -96,7 +89,7 @@ class PeerWatch {
   }
 
   static bool ended(const Peer& peer) {
-    if (peer.pidfd.get() < 0) return has_ended(peer.pid);
+    if (peer.pidfd.get() < 0) return !is_running(peer.pid);
     pollfd waited{peer.pidfd.get(), POLLIN, 0};
     return poll(&waited, 1, 0) > 0;
   }
@@ -106,25 +99,27 @@ class PeerWatch {
     const auto state = static_cast<RankState>(line.state.load());
     if (state == RankState::Finished || state == RankState::Failed) return;
     line.state = static_cast<std::uint32_t>(RankState::Lost);
-    const Loss loss = describe_silent_loss(rank, line.step.load(), oom_kills() > oom_kills_before_);
+    const bool of_memory = oom_kills() > oom_kills_before_;
+    const Loss loss = describe_silent_loss(rank, line.step.load(), of_memory, words_);
     control_.abort(rank, static_cast<std::uint32_t>(loss.kind), loss.text + "; " + loss.remedy);
   }
 
   ControlPage& control_;
   int rank_;
   double grace_s_;
+  Words words_;
   std::uint64_t oom_kills_before_;
   std::vector<Peer> peers_;
 };
 
 }  // namespace
 
-void watch_peers(ControlPage& control, int rank, double grace_s) {
+void watch_peers(ControlPage& control, int rank, const Options& options) {
   // Signals are for the rank's own thread.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([watch = PeerWatch(control, rank, grace_s)]() mutable { watch.run(); }).detach();
+  std::thread([watch = PeerWatch(control, rank, options)]() mutable { watch.run(); }).detach();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

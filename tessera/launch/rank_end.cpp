@@ -13,8 +13,6 @@
 namespace tessera::launch {
 namespace {
 
-constexpr const char* kResume = "start it again: it goes on from the newest complete checkpoint";
-
 constexpr std::array kKinds = {Error::Kind::Config,
                                Error::Kind::Data,
                                Error::Kind::Format,
@@ -54,14 +52,12 @@ std::string cause_of(int signal) {
   }
 }
 
-Loss out_of_memory_loss(int rank, const std::string& how, std::int64_t step) {
+Loss out_of_memory_loss(int rank, const std::string& how, std::int64_t step, const Words& words) {
   return {fmt::format("{}: {} {}; the kernel killed it because memory ran out",
                       lost_text(rank),
                       how,
                       at_step(step)),
-          "use a smaller train_micro_batch_size_per_gpu with more gradient_accumulation_steps, "
-          "fewer ranks "
-          "(-n), or a higher memory limit",
+          words.less_memory,
           Error::Kind::Memory};
 }
 
@@ -73,7 +69,8 @@ std::string signal_text(int signal) {
                          : fmt::format("signal {} (SIG{})", signal, name);
 }
 
-Loss describe_loss(int rank, int status, std::int64_t step, bool out_of_memory) {
+Loss describe_loss(
+    int rank, int status, std::int64_t step, bool out_of_memory, const Words& words) {
   if (!WIFSIGNALED(status)) {
     const int code = WEXITSTATUS(status);
     return {fmt::format("{}: it left with exit code {} {} without a message",
@@ -85,20 +82,20 @@ Loss describe_loss(int rank, int status, std::int64_t step, bool out_of_memory) 
   }
   const int signal = WTERMSIG(status);
   if (signal == SIGKILL && out_of_memory)
-    return out_of_memory_loss(rank, signal_text(signal), step);
+    return out_of_memory_loss(rank, signal_text(signal), step, words);
   return {
       fmt::format(
           "{}: {} {}; {}", lost_text(rank), signal_text(signal), at_step(step), cause_of(signal)),
-      kResume,
+      words.again,
       Error::Kind::Comm};
 }
 
-Loss describe_silent_loss(int rank, std::int64_t step, bool out_of_memory) {
-  if (out_of_memory) return out_of_memory_loss(rank, "its process ended", step);
+Loss describe_silent_loss(int rank, std::int64_t step, bool out_of_memory, const Words& words) {
+  if (out_of_memory) return out_of_memory_loss(rank, "its process ended", step, words);
   return {fmt::format("{}: its process ended {} without a message; its launcher knows how",
                       lost_text(rank),
                       at_step(step)),
-          kResume,
+          words.again,
           Error::Kind::Comm};
 }
 
@@ -133,7 +130,9 @@ std::string position(const RankLine& line) {
 std::string failure_text(ControlPage& control) {
   const std::uint32_t rank = control.abort_rank.load();
   std::string message = control.abort_message();
-  if (control.ranks > 1 && !message.starts_with(lost_text(static_cast<int>(rank)))) {
+  const bool names_it = message.starts_with(lost_text(static_cast<int>(rank))) ||
+                        message.starts_with(fmt::format("rank {} hangs", rank));
+  if (control.ranks > 1 && !names_it) {
     const std::int64_t step = control.line(static_cast<int>(rank)).step.load();
     const std::string when = step < 0 ? "" : fmt::format(" at step {}", step);
     message = fmt::format("rank {} failed{}: {}", rank, when, message);

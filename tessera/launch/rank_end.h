@@ -9,6 +9,7 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
+#include "tessera/launch/launch.h"
 
 namespace tessera::launch {
 
@@ -24,9 +25,9 @@ struct Loss {
 };
 /// `status` as waitpid gave it; `out_of_memory`: the kernel's counter of kills rose while the ranks
 /// ran.
-Loss describe_loss(int rank, int status, std::int64_t step, bool out_of_memory);
+Loss describe_loss(int rank, int status, std::int64_t step, bool out_of_memory, const Words& words);
 /// For a rank whose status only its launcher learns.
-Loss describe_silent_loss(int rank, std::int64_t step, bool out_of_memory);
+Loss describe_silent_loss(int rank, std::int64_t step, bool out_of_memory, const Words& words);
 
 /// Exit codes with which a rank ends in agreement with the others: they break nothing.
 bool is_orderly(int exit_code);
@@ -37,7 +38,8 @@ Error::Kind abort_kind(const ControlPage& control);
 
 /// What broke the world, as the first entry of a report: "rank 2 failed at step 5: the loss is nan"
 /// and its remedy on a line of its own. A world of one rank needs no number. The message of a loss
-/// names its rank itself, and has the remedy on the same line.
+/// names its rank itself, and has the remedy on the same line; so does that of a rank that hangs,
+/// which others tell of.
 std::string failure_text(ControlPage& control);
 
 /// "at step 12, in reduce h.3 (block.cpp:44), waiting for rank 1": what the page knows of a rank.

@@ -6,29 +6,52 @@
 #include <exception>
 #include <new>
 #include <thread>
-#include <utility>
 
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/launch/rank_end.h"
 
 namespace tessera::launch {
 namespace {
 
-constexpr double kOthersReportS = 1.0;  // whoever came first may be at it, with a disk that hangs
+constexpr double kReportingS = 1.0;  // for another thread's report, with a disk that hangs
+// Beyond the grace in which a rank leaves by itself or is ended by its watch, which reports.
+constexpr double kEarlierRanksS = 2.0;
+constexpr std::chrono::milliseconds kLook{5};
 
 Report own_report;
-std::atomic<bool> reporting = false, reported = false;
+double patience_s = 0.0;
+std::atomic<bool> noted = false, reporting = false, reported = false;
 
-/// The first rank that still can.
-bool speaks(ControlPage& control, int rank) {
+bool has_left(std::uint32_t state) {
+  return state == static_cast<std::uint32_t>(RankState::Lost) ||
+         state == static_cast<std::uint32_t>(RankState::Finished);
+}
+
+/// Whether no rank before this one can still report.
+bool is_first(ControlPage& control, int rank) {
   for (int other = 0; other < rank; ++other) {
-    if (control.line(other).state != static_cast<std::uint32_t>(RankState::Lost)) return false;
+    if (!has_left(control.line(other).state)) return false;
   }
   return true;
+}
+
+/// Leaves the word to ranks before this one, but not for ever: one that is stopped never takes it.
+void wait_for_earlier_ranks(ControlPage& control, int rank) {
+  const double until = now_s() + patience_s;
+  while (!is_first(control, rank) && control.reporter == 0 && now_s() < until)
+    std::this_thread::sleep_for(kLook);
+}
+
+/// Whether this process has the word, of all ranks' and for good.
+bool take_the_word(ControlPage& control, int rank) {
+  std::uint32_t holder = 0;
+  const auto self = static_cast<std::uint32_t>(rank) + 1;
+  return control.reporter.compare_exchange_strong(holder, self) || holder == self;
 }
 
 std::string_view word_of(std::uint32_t state) {
@@ -79,16 +102,22 @@ int run_guarded(const RankInfo& rank,
 
 }  // namespace
 
-void report_from_ranks(Report report) {
-  own_report = std::move(report);
+void report_from_ranks(const Options& options) {
+  own_report = options.report;
+  patience_s = options.grace_s + kEarlierRanksS;
 }
 
 void report_failure(ControlPage& control, int local_rank) {
-  if (!own_report || control.aborted == 0 || !speaks(control, local_rank)) return;
+  if (!own_report || control.aborted == 0) return;
+  const bool broke_it = control.abort_rank == static_cast<std::uint32_t>(local_rank);
+  if (broke_it && !is_first(control, local_rank) && !noted.exchange(true))
+    log::error(failure_text(control));
+  wait_for_earlier_ranks(control, local_rank);
+  if (!take_the_word(control, local_rank)) return;
   if (reporting.exchange(true)) {
-    const double until = now_s() + kOthersReportS;
+    const double until = now_s() + kReportingS;
     while (!reported && now_s() < until)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(kLook);
     return;
   }
   own_report(report_of(control), exit_code(abort_kind(control)));

@@ -6,9 +6,11 @@
 
 namespace tessera::launch {
 
-/// From now on report_failure() and run_rank() call `report`. Once a process.
-void report_from_ranks(Report report);
-/// If the world broke and this rank is the first that is not lost: reports, once a process.
+/// From now on report_failure() and run_rank() call options.report. Once a process.
+void report_from_ranks(const Options& options);
+/// If the world broke, sees to it that one rank reports: this one if it is the first that still
+/// can, and after a while another one, should those before it be stopped or stuck. Where this rank
+/// broke the world and another one has the word, its own log gets the message at once.
 /// Threads: any.
 void report_failure(ControlPage& control, int local_rank);
 

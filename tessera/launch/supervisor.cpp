@@ -100,9 +100,7 @@ void Supervisor::on_signal(int signal) {
   control_.stop_requested = static_cast<std::uint32_t>(signal);
   control_.ring_all();
   if (options_.notice) {
-    options_.notice(fmt::format(
-        "{}: stopping after this step, then saving; once more stops at once without saving",
-        signal_text(signal)));
+    options_.notice(fmt::format("{}: {}", signal_text(signal), options_.words.stopping));
   }
 }
 
@@ -133,7 +131,7 @@ void Supervisor::on_end(int rank) {
     return;
   }
   const bool of_memory = oom_kills() > oom_kills_before_;
-  break_world(rank, describe_loss(rank, child.status, line.step.load(), of_memory));
+  break_world(rank, describe_loss(rank, child.status, line.step.load(), of_memory, options_.words));
 }
 
 // The first failure counts: of a world that a rank broke by itself, its own message stays.
@@ -219,10 +217,11 @@ void Supervisor::report(int code) const {
 
 std::string Supervisor::first_entry() const {
   if (stopped_at_once_ != 0) {
-    const std::string unsaved = any_began()
-                                    ? "the steps since the newest complete checkpoint are not saved"
-                                    : "no step had begun, there was nothing to save";
-    return fmt::format("stopped at once by {}: {}", signal_text(stopped_at_once_), unsaved);
+    const std::string stopped = "stopped at once by " + signal_text(stopped_at_once_);
+    const std::string& unsaved = options_.words.unsaved;
+    if (unsaved.empty()) return stopped;
+    return fmt::format(
+        "{}: {}", stopped, any_began() ? unsaved : "no step had begun, there was nothing to save");
   }
   if (loss_) return loss_->text + "; " + loss_->remedy;
   return failure_text(control_);

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,6 +56,48 @@ TEST(Files, AFailedWriteLeavesNothingBehind) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
 }
 
+/// The number of a process that has ended.
+pid_t dead_process() {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  waitpid(child, nullptr, 0);
+  return child;
+}
+
+std::size_t entries_in(const fs::path& folder) {
+  return static_cast<std::size_t>(
+      std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+TEST(Files, AWriteRemovesWhatKilledWritersOfItLeft) {
+  const TempDir folder;
+  const auto beside = [&](const std::string& name) { return folder.path() / name; };
+  const std::string dead = std::to_string(dead_process()), parent = std::to_string(getppid());
+  const std::vector<std::string> others = {"f.tmp-" + parent,      // somebody is still writing it
+                                           "f.tmp-" + dead + "x",  // and these are not drafts of f
+                                           "f.tmp-",
+                                           "g.tmp-" + dead};
+  for (const std::string& name : others)
+    write_atomic(beside(name), "x");
+  write_atomic(beside("f.tmp-" + dead), "x");
+
+  write_atomic(beside("f"), "y");
+
+  EXPECT_FALSE(fs::exists(beside("f.tmp-" + dead)));
+  EXPECT_EQ(entries_in(folder.path()), others.size() + 1);
+}
+
+TEST(Files, ADraftInUseStaysThoughItsProcessIsNotFromHere) {
+  const TempDir folder;
+  const fs::path draft = folder.path() / ("f.tmp-" + std::to_string(dead_process()));
+  write_atomic(draft, "x");
+  const auto writer = Lock::try_acquire(draft);  // as on another host: only the lock is seen
+
+  remove_stale_drafts(folder.path() / "f");
+
+  EXPECT_TRUE(fs::exists(draft));
+}
+
 TEST(Files, ErrorsNamePathOperationAndReason) {
   EXPECT_THAT(refusal([] { read("/no/such/file"); }),
               AllOf(HasSubstr("open"), HasSubstr("/no/such/file"), HasSubstr("No such file")));
@@ -88,6 +132,52 @@ TEST(TempDirs, AreRemovedWithWhatIsInThem) {
   }
 
   EXPECT_FALSE(fs::exists(path));
+}
+
+/// A temporary folder of its own, where no other test tidies up.
+class OrphanedTempDir : public testing::Test {
+ protected:
+  OrphanedTempDir() {
+    const char* const before = std::getenv("TMPDIR");
+    before_ = before == nullptr ? "" : before;
+    setenv("TMPDIR", base_.path().c_str(), 1);
+    const pid_t child = fork();
+    if (child == 0) {
+      const TempDir folder;
+      write_atomic(folder.path() / "f", "x");
+      kill(getpid(), SIGKILL);
+    }
+    waitpid(child, nullptr, 0);
+    orphan_ = fs::directory_iterator(base_.path())->path();
+  }
+  ~OrphanedTempDir() override {
+    before_.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before_.c_str(), 1);
+  }
+  TempDir base_;
+  std::string before_;
+  fs::path orphan_;
+};
+
+TEST_F(OrphanedTempDir, GoesWhenTheNextOneIsMade) {
+  const fs::path foreign = base_.path() / "tessera-notes";
+  fs::create_directory(foreign);
+  ASSERT_TRUE(fs::exists(orphan_ / "f"));
+
+  const TempDir next, last;
+
+  EXPECT_FALSE(fs::exists(orphan_));
+  EXPECT_TRUE(fs::exists(next.path()));
+  EXPECT_TRUE(fs::exists(foreign));
+}
+
+TEST_F(OrphanedTempDir, StaysInUseThoughItsProcessIsNotFromHere) {
+  const int user = open(orphan_.c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(flock(user, LOCK_EX | LOCK_NB), 0);
+
+  const TempDir next;
+
+  EXPECT_TRUE(fs::exists(orphan_));
+  close(user);
 }
 
 TEST(Locks, AreExclusiveAndNameTheirOwner) {
@@ -143,10 +233,7 @@ TEST(Locks, KnowAnOwnerThatIsGone) {
 
   EXPECT_FALSE(Lock::owner_is_gone(owner));
   EXPECT_FALSE(Lock::owner_is_gone("host elsewhere.invalid, process 1"));
-  const pid_t child = fork();
-  if (child == 0) _exit(0);
-  waitpid(child, nullptr, 0);
-  owner.replace(owner.rfind(' ') + 1, std::string::npos, std::to_string(child));
+  owner.replace(owner.rfind(' ') + 1, std::string::npos, std::to_string(dead_process()));
   EXPECT_TRUE(Lock::owner_is_gone(owner));
 }
 

@@ -7,6 +7,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/launch/launch.h"
@@ -37,8 +39,10 @@ class DetectLauncher : public testing::Test {
                              "OMPI_COMM_WORLD_LOCAL_RANK",
                              "OMPI_COMM_WORLD_LOCAL_SIZE",
                              "PMIX_NAMESPACE",
+                             "OMPI_MCA_ess_base_jobid",
                              "SLURM_PROCID",
                              "SLURM_NTASKS",
+                             "SLURM_STEP_NUM_TASKS",
                              "SLURM_LOCALID",
                              "SLURM_JOB_ID",
                              "SLURM_STEP_ID",
@@ -73,6 +77,16 @@ const Variables kTorchrun = {{"RANK", "1"},
                              {"LOCAL_WORLD_SIZE", "2"},
                              {"MASTER_ADDR", "localhost"},
                              {"MASTER_PORT", "29500"}};
+const Variables kPort = {{"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}};
+const Variables kDeepSpeed = {{"RANK", "1"},
+                              {"WORLD_SIZE", "2"},
+                              {"LOCAL_RANK", "1"},
+                              {"LOCAL_SIZE", "2"},
+                              {"CROSS_SIZE", "1"},
+                              {"MASTER_ADDR", "localhost"},
+                              {"MASTER_PORT", "29500"}};
+const Variables kMpiexec = {
+    {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
 const Variables kSrun = {{"SLURM_PROCID", "2"},
                          {"SLURM_NTASKS", "4"},
                          {"SLURM_LOCALID", "2"},
@@ -115,6 +129,22 @@ TEST_F(DetectLauncher, KnowsSlurmSteps) {
   EXPECT_EQ(found->name, "srun");
   EXPECT_EQ(found->rank, 2);
   EXPECT_EQ(found->local_world_size, 4);
+}
+
+TEST_F(DetectLauncher, BelievesTheSlurmStepAndNotItsAllocation) {
+  const auto found = detect(with(kSrun, {{"SLURM_STEP_NUM_TASKS", "3"}}));
+
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->world_size, 3);
+}
+
+TEST_F(DetectLauncher, IgnoresTheShellOfAnInteractiveAllocation) {
+  for (const char* step : {"4294967290", "4294967291", "4294967280"}) {
+    EXPECT_FALSE(detect(with(kSrun, {{"SLURM_STEP_ID", step}}))) << step;
+    EXPECT_FALSE(detect(with(
+        kSrun, {{"SLURM_STEP_ID", step}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}})));
+  }
+  EXPECT_TRUE(detect(with(kSrun, {{"SLURM_STEP_ID", "4294967279"}})));
 }
 
 TEST_F(DetectLauncher, KnowsOpenMpi) {
@@ -166,6 +196,38 @@ TEST_F(DetectLauncher, RefusesSeveralHosts) {
 
     EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
     EXPECT_THAT(error.text(), HasSubstr("not built yet"));
+  }
+}
+
+/// What a process that has this one for its launcher makes of `variables`.
+class DetectLauncherBelow : public DetectLauncher {
+ protected:
+  static bool finds_job(const Variables& variables, const std::string& job) {
+    const pid_t child = fork();
+    if (child == 0) _exit(detect(variables)->job == job ? 0 : 1);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status == 0;
+  }
+};
+
+TEST_F(DetectLauncherBelow, AnotherProcessIsInAnotherJobThoughTheyShareAPort) {
+  for (const Variables& variables : {kDeepSpeed, kMpiexec, with(kMpiexec, kPort)}) {
+    const std::string job = detect(variables)->job;
+
+    EXPECT_FALSE(finds_job(variables, job)) << job;
+    EXPECT_THAT(job, HasSubstr("parent=" + std::to_string(getppid())));
+  }
+  const Variables in_slurm = with(kDeepSpeed, {{"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"}});
+  EXPECT_FALSE(finds_job(in_slurm, detect(in_slurm)->job)) << "two of them in one step";
+}
+
+TEST_F(DetectLauncherBelow, IdentifiersOfTheLauncherCountWhoeverStartedTheProcess) {
+  for (const Variables& variables :
+       {kTorchrun, kSrun, with(kMpirun, {{"PMIX_NAMESPACE", "prterun-1"}})}) {
+    const std::string job = detect(variables)->job;
+
+    EXPECT_TRUE(finds_job(variables, job)) << job;
   }
 }
 

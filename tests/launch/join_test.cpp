@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "tessera/base/log.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/meeting.h"
 
@@ -207,6 +208,34 @@ TEST(JoinLauncher, ReportsOnTheFirstRankThatIsLeft) {
   EXPECT_EQ(killed.numbers[4], 1);
 }
 
+TEST(JoinLauncher, ReportsOnAnotherRankWhereTheFirstIsStopped) {
+  Board& board = Board::make();
+  log::set_sink([&](log::Level, std::string_view text) {
+    if (text.find("rank 1 failed at step 7: no data") == 0) ++board.numbers[6];
+  });
+  const auto children = start(
+      3,
+      "stopped",
+      [&](const RankInfo& info) -> int {
+        if (info.rank == 0) return raise(SIGSTOP);
+        board.pids[static_cast<std::size_t>(info.rank)] = getpid();
+        if (info.rank == 2) return step_until_told(info, board);
+        map_control(info.control, 3)->line(1).step = 7;
+        throw Error(Error::Kind::Data, "no data", "bring some");
+      },
+      &board);
+
+  for (const int rank : {1, 2})
+    EXPECT_NE(wait_for(children[static_cast<std::size_t>(rank)]), 0);
+  EXPECT_EQ(board.numbers[4], 1) << "once";
+  EXPECT_EQ(board.numbers[1], 1) << "what happened";
+  EXPECT_NE(board.numbers[3], 0) << "not by the one that cannot";
+  EXPECT_EQ(board.numbers[6], 1) << "and at once in the log of the rank that failed";
+  kill(children[0], SIGKILL);
+  wait_for(children[0]);
+  log::set_sink({});
+}
+
 TEST(JoinLauncher, StopsAllWhenTheLauncherSendsATermination) {
   Board& board = Board::make();
   const auto children =
@@ -233,6 +262,87 @@ TEST(JoinLauncher, NamesTheRankThatDoesNotCome) {
 
   EXPECT_THAT(message(0), HasSubstr("local ranks 1, 2 did not arrive"));
   EXPECT_THAT(message(1), HasSubstr("local rank 0 did not arrive"));
+}
+
+/// How a meeting ends: 0 if all have met, 40 with an error of this kind in which `words` occur.
+int meet(int rank,
+         int ranks,
+         const std::string& job,
+         const Options& options,
+         Error::Kind kind,
+         const std::string& words) {
+  try {
+    join_launcher(launcher_of(rank, ranks, job), options);
+  } catch (const Error& error) {
+    return error.kind() == kind && error.text().find(words) != std::string::npos ? 40 : 1;
+  }
+  return 0;
+}
+
+TEST(JoinLauncher, RefusesRanksThatWereAskedSomethingElse) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 2; ++rank) {
+    children.push_back(in_child([&] {
+      Options options = quick();
+      options.asked = rank == 0 ? 4711 : 4712;
+      return meet(rank,
+                  2,
+                  "asked",
+                  options,
+                  Error::Kind::Config,
+                  "rank 1 was started with another configuration than rank 0\n"
+                  "  fix: give every rank the same file and flags");
+    }));
+  }
+
+  EXPECT_EQ(wait_for(children[0]), 40);
+  EXPECT_EQ(wait_for(children[1]), 40) << "it is told too";
+}
+
+/// Arrives as local rank `rank` of `ranks` and says no more.
+Connection arrive(int rank, int ranks, const std::string& job) {
+  Connection host(connect_to(socket_name(job), now_s() + 20.0));
+  Hello hello;
+  hello.rank = rank;
+  hello.world_size = ranks;
+  host.send(&hello, sizeof(hello));
+  return host;
+}
+
+TEST(JoinLauncher, NamesARankThatEndsWhileTheyMeet) {
+  const std::string job = launcher_of(0, 4, "ended").job;  // that of a child of ours is another
+  Board& board = Board::make();
+  const pid_t host = in_child([&] {
+    Launcher launcher = launcher_of(0, 4, "ended");
+    launcher.job = job;
+    while (board.pids[0] == 0)
+      nap();
+    const std::string words = "local rank 1 (process " + std::to_string(board.pids[0]) + ") ended";
+    try {
+      join_launcher(launcher, quick());
+    } catch (const Error& error) {
+      return error.text().find(words) == 0 ? exit_code(error.kind()) : 1;
+    }
+    return 0;
+  });
+  const pid_t mortal = in_child([&] {
+    board.pids[0] = getpid();
+    while (board.steps[0] == 0)
+      nap();
+    arrive(1, 4, job);
+    return 0;
+  });
+  Connection waiting = arrive(2, 4, job);
+  board.steps[0] = 1;
+
+  EXPECT_EQ(wait_for(host), 6);
+  wait_for(mortal);
+  Welcome words;
+  ASSERT_TRUE(waiting.receive(&words, sizeof(words), now_s() + 20.0));
+  EXPECT_EQ(words.refused, static_cast<std::uint32_t>(Error::Kind::Comm) + 1);
+  std::string what(words.what_bytes + words.fix_bytes, '\0');
+  ASSERT_TRUE(waiting.receive(what.data(), what.size(), now_s() + 20.0));
+  EXPECT_THAT(what, HasSubstr("local rank 1 (process " + std::to_string(mortal) + ") ended"));
 }
 
 TEST(JoinLauncher, IsNotDisturbedByStrangers) {

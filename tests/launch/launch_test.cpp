@@ -22,6 +22,8 @@ using testing::StartsWith;
 Options options_of(int ranks, std::vector<std::string>* lines = nullptr) {
   Options options;
   options.ranks = ranks;
+  options.words.again = "start it again from its checkpoint";
+  options.words.unsaved = "steps are lost";
   if (lines != nullptr) options.report = [lines](const auto& report, int) { *lines = report; };
   return options;
 }
@@ -177,7 +179,7 @@ TEST_P(LaunchLoss, OfAnyRankEndsTheJobAtOnceAndIsNamed) {
   EXPECT_THAT(lines[0],
               AllOf(StartsWith("rank " + std::to_string(victim) +
                                " was lost: signal 9 (SIGKILL) at step 12; "),
-                    HasSubstr("newest complete checkpoint")));
+                    HasSubstr("start it again from its checkpoint")));
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_TRUE(board.pids[static_cast<std::size_t>(rank)] == 0 ||
                 is_gone(board.pids[static_cast<std::size_t>(rank)]));
@@ -316,6 +318,33 @@ TEST(LaunchStop, BeforeTheFirstStepHasNothingToSave) {
 
   EXPECT_EQ(wait_for(supervisor), 143);
   EXPECT_TRUE(all_gone(board, 2));
+}
+
+TEST(LaunchStop, SpeaksOfWhatIsNotSavedOnlyWhereTheJobSaves) {
+  for (const bool saves : {true, false}) {
+    Board& board = Board::make();
+    const pid_t supervisor = in_child([&] {
+      Options options;
+      options.ranks = 1;
+      if (saves) options.words.unsaved = "steps are lost";
+      options.report = [&](const auto& lines, int) {
+        board.numbers[0] = lines[0] == "stopped at once by signal 15 (SIGTERM)" ? 1 : 2;
+        board.numbers[1] = lines[0].ends_with("): no step had begun, there was nothing to save");
+      };
+      return launch(options, [&](const RankInfo&) -> int {
+        board.pids[0] = getpid();
+        for (;;)
+          pause();
+      });
+    });
+    ASSERT_TRUE(eventually([&] { return board.pids[0] != 0; }));
+
+    kill(supervisor, SIGTERM);
+
+    EXPECT_EQ(wait_for(supervisor), 143);
+    EXPECT_EQ(board.numbers[0], saves ? 2 : 1);
+    EXPECT_EQ(board.numbers[1], saves ? 1 : 0);
+  }
 }
 
 TEST(LaunchSurroundings, MayIgnoreSigchldAndHangups) {

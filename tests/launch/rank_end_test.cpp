@@ -3,6 +3,8 @@
 
 #include <csignal>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST(RankEnd, OfAKillIsACommunicationError) {
-  const Loss loss = describe_loss(3, SIGKILL, 41, false);
+  const Loss loss = describe_loss(3, SIGKILL, 41, false, Words());
 
   EXPECT_EQ(loss.kind, Error::Kind::Comm);
   EXPECT_EQ(loss.text,
@@ -21,23 +23,48 @@ TEST(RankEnd, OfAKillIsACommunicationError) {
 }
 
 TEST(RankEnd, OfAKillWhileTheKernelCountedOneIsForMemory) {
-  const Loss loss = describe_loss(3, SIGKILL, 41, true);
+  Words words;
+  words.less_memory = "use a smaller batch";
+  const Loss loss = describe_loss(3, SIGKILL, 41, true, words);
 
   EXPECT_EQ(loss.kind, Error::Kind::Memory);
   EXPECT_THAT(loss.text, HasSubstr("memory ran out"));
-  EXPECT_THAT(loss.remedy, HasSubstr("train_micro_batch_size_per_gpu"));
+  EXPECT_EQ(loss.remedy, "use a smaller batch");
+  EXPECT_EQ(describe_silent_loss(3, 41, true, words).remedy, "use a smaller batch");
 }
 
 TEST(RankEnd, ByAnotherSignalIsNotForMemory) {
-  EXPECT_EQ(describe_loss(0, SIGSEGV, -1, true).kind, Error::Kind::Comm);
-  EXPECT_THAT(describe_loss(0, SIGSEGV, -1, true).text, HasSubstr("before its first step"));
+  EXPECT_EQ(describe_loss(0, SIGSEGV, -1, true, Words()).kind, Error::Kind::Comm);
+  EXPECT_THAT(describe_loss(0, SIGSEGV, -1, true, Words()).text,
+              HasSubstr("before its first step"));
 }
 
 TEST(RankEnd, WithACodeKeepsItsKind) {
-  const Loss loss = describe_loss(2, 3 << 8, 5, false);  // exit(3)
+  const Loss loss = describe_loss(2, 3 << 8, 5, false, Words());  // exit(3)
 
   EXPECT_EQ(loss.kind, Error::Kind::Data);
   EXPECT_THAT(loss.remedy, HasSubstr("rank_00002.log"));
+}
+
+TEST(RankEnd, SpeaksOfCheckpointsOnlyWhereTheJobSavesAny) {
+  Words training;
+  training.again = "it goes on from its checkpoint";
+
+  EXPECT_EQ(describe_loss(3, SIGKILL, 41, false, Words()).remedy, "start it again");
+  EXPECT_EQ(describe_silent_loss(3, 41, false, Words()).remedy, "start it again");
+  EXPECT_EQ(describe_silent_loss(3, 41, false, training).remedy, training.again);
+}
+
+TEST(RankEnd, OfARankThatHangsIsToldAsItsOwn) {
+  std::vector<char> memory(ControlPage::bytes(2) + alignof(ControlPage));
+  void* place = memory.data();
+  std::size_t room = memory.size();
+  std::align(alignof(ControlPage), ControlPage::bytes(2), place, room);
+  ControlPage& control = *ControlPage::format(place, 2);
+
+  control.abort(0, 6, "rank 0 hangs: rank 1 has waited 300 s");
+
+  EXPECT_EQ(failure_text(control), "rank 0 hangs: rank 1 has waited 300 s");
 }
 
 TEST(RankEnd, InAgreementBreaksNothing) {

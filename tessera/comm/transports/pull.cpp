@@ -457,16 +457,26 @@ void PullTransport::forget_drained() {
 }
 
 void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>& missing) {
+  ControlPage& control = ground_->control;
   std::vector<std::string> ranks;
   for (const int rank : missing)
-    ranks.push_back(comm::describe(ground_->control, rank));
-  ground_->fail(Error(Error::Kind::Comm,
-                      fmt::format("rank {} has waited {} s in {} for {}",
-                                  ground_->rank,
-                                  stall_limit_s_,
-                                  awaited.what,
-                                  text::join_some(ranks, " and ")),
-                      "look at what the missing ranks do; the reason is usually in their log"));
+    ranks.push_back(comm::describe(control, rank));
+  // One that itself waits is not the reason.
+  const auto stuck = std::find_if(missing.begin(), missing.end(), [&](int rank) {
+    return control.line(rank).waiting_for.load() == 0;
+  });
+  const int culprit = stuck == missing.end() ? missing.front() : *stuck;
+  abort_world(control,
+              culprit,
+              Error(Error::Kind::Comm,
+                    fmt::format("rank {} hangs: rank {} has waited {} s in {} for {}",
+                                culprit,
+                                ground_->rank,
+                                stall_limit_s_,
+                                awaited.what,
+                                text::join_some(ranks, " and ")),
+                    "look at what the missing ranks do; the reason is usually in their log"));
+  throw_if_aborted(control);
 }
 
 }  // namespace tessera::comm

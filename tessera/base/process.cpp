@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/base/process.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <sys/types.h>
+
+namespace tessera {
+namespace {
+
+/// Of /proc/PID/stat.
+struct Status {
+  char state = '?';
+  std::int64_t parent = 0;
+};
+
+std::string file_of(std::int64_t pid, const char* name) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/" + name);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Status status_of(std::int64_t pid) {
+  const std::string text = file_of(pid, "stat");
+  Status status;
+  const auto name_end = text.rfind(") ");  // the name may hold anything
+  if (name_end == std::string::npos || name_end + 4 >= text.size()) return status;
+  status.state = text[name_end + 2];
+  status.parent = std::atoll(text.c_str() + name_end + 4);
+  return status;
+}
+
+bool started_with(std::string_view variable, std::int64_t pid) {
+  const std::string entries = '\0' + file_of(pid, "environ");
+  std::string wanted(1, '\0');
+  wanted.append(variable).push_back('=');
+  return entries.find(wanted) != std::string::npos;
+}
+
+}  // namespace
+
+bool is_running(std::int64_t pid) {
+  if (pid <= 0 || (::kill(static_cast<pid_t>(pid), 0) != 0 && errno != EPERM)) return false;
+  const char state = status_of(pid).state;
+  return state != 'Z' && state != 'X';
+}
+
+std::int64_t ancestor_without(std::string_view variable, std::int64_t pid) {
+  std::int64_t ancestor = status_of(pid).parent;
+  while (ancestor > 0 && started_with(variable, ancestor))
+    ancestor = status_of(ancestor).parent;
+  return ancestor;
+}
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include "tessera/engine/launch.h"
+
+namespace tessera::engine {
+namespace {
+
+using test::TinyRun;
+
+/// What `run` asks of its ranks after `path` has become `value`.
+std::uint64_t asked_after(TinyRun run, const std::string& path, const std::string& value) {
+  return asked_of(run.set(path, value).plan({}));
+}
+
+TEST(RanksOfALauncher, MustAgreeAboutWhatIsTrained) {
+  const TinyRun run;
+  const std::uint64_t asked = asked_of(run.plan({}));
+  planner::Plan longer = run.plan({});
+  ++longer.max_steps;
+
+  EXPECT_EQ(asked, asked_of(run.plan({})));
+  EXPECT_NE(asked, asked_after(run, "optimizer.params.lr", "0.002"));
+  EXPECT_NE(asked, asked_after(run, "trainer.seed", "6"));
+  EXPECT_NE(asked, asked_after(run, "run.dir", "\"elsewhere\""));
+  EXPECT_NE(asked, asked_of(longer)) << "as other data makes it";
+}
+
+TEST(RanksOfALauncher, MayHaveThreadsOfTheirOwn) {
+  const TinyRun run;
+
+  EXPECT_EQ(asked_of(run.plan({})), asked_after(run, "run.threads_per_rank", "2"));
+}
+
+TEST(TrainingWords, SpeakOfItsCheckpoints) {
+  const launch::Words training = training_words(), others;
+
+  EXPECT_NE(training.again.find("checkpoint"), std::string::npos);
+  EXPECT_EQ(others.again.find("checkpoint"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::engine
