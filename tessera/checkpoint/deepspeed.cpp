@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/deepspeed_flat.h"
 #include "tessera/checkpoint/deepspeed_states.h"
 #include "tessera/checkpoint/foreign.h"
 #include "tessera/checkpoint/json_cursor.h"
@@ -168,6 +169,7 @@ struct Flats {
 // Moments stand as torch has them, {"state": {group: {...}}}, or as a list of the groups.
 Flats flats_of(const File& file, const std::string& master, const std::string& state) {
   Flats out{master, {}};
+  require_every_element(file.tensor(master), file.path.string());
   const std::int64_t numel = file.tensor(master).numel();
   for (const Weight& weight : file.tensors.all()) {
     if (!weight.name.starts_with(state + ".")) continue;
@@ -193,42 +195,15 @@ void add_run(Runs& runs,
     runs[moment][parameter].push_back({file.tensor(name), begin, count});
 }
 
-/// Where a rank of stages 1 and 2 says that its pieces lie; nothing in files of old versions.
-struct Fragment {
-  std::int64_t start = 0, numel = 0;
-};
-std::optional<std::map<std::string, Fragment>> fragments_of(const File& file, std::size_t group) {
-  const json::Value* listed =
-      at_path(file.values, fmt::format("optimizer_state_dict.param_slice_mappings.{}", group));
-  if (listed == nullptr || !listed->is_object()) return std::nullopt;
-  std::map<std::string, Fragment> out;
-  for (const auto& [name, address] : listed->members()) {
-    Fragment fragment{integer_at(address, "state.start", -1),
-                      integer_at(address, "state.numel", -1)};
-    const json::Value* arguments = address.is_object() ? address.find("arguments") : nullptr;
-    if (fragment.start < 0 && arguments != nullptr && arguments->is_array() &&
-        arguments->items().size() == 2) {
-      fragment = {integer_at(*arguments, "1", -1), integer_at(*arguments, "0", -1)};
-    }
-    TESSERA_REQUIRE(fragment.start >= 0 && fragment.numel >= 0,
-                    Format,
-                    fmt::format("{}: the place of {} is no place", file.path.string(), name),
-                    kCopy);
-    out.emplace(name, fragment);
-  }
-  return out;
-}
-
-/// Stages 1 and 2: a group is one flat tensor of its parameters, padded at the end, cut into as
-/// many parts as there are ranks.
+/// Stages 1 and 2: one flat tensor of each group, cut into as many parts as there are ranks.
 void add_flat_group(Runs& runs,
                     const std::vector<File>& ranks,
                     const std::vector<Parameter>& group,
-                    std::size_t g) {
+                    std::size_t g,
+                    bool mapped) {
   const std::string root = "optimizer_state_dict.";
   std::vector<Flats> flats;
-  std::vector<std::int64_t> sizes;
-  bool mapped = true;
+  std::vector<deepspeed::Part> parts;
   for (const File& file : ranks) {
     std::string state = fmt::format("{}base_optimizer_state.state.{}", root, g);
     if (at_path(file.values, root + "base_optimizer_state") != nullptr &&
@@ -237,47 +212,13 @@ void add_flat_group(Runs& runs,
     }
     flats.push_back(
         flats_of(file, fmt::format("{}single_partition_of_fp32_groups.{}", root, g), state));
-    sizes.push_back(file.tensor(flats.back().master).numel());
-    mapped = mapped && fragments_of(file, g).has_value();
+    parts.push_back({file.path, file.values, file.tensor(flats.back().master).numel()});
   }
-  if (mapped) {
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      const auto fragments = fragments_of(ranks[r], g).value();
-      for (const auto& [name, fragment] : fragments)
-        add_run(runs, ranks[r], flats[r], name, fragment.start, fragment.numel);
-    }
-    return;
+  const auto pieces = deepspeed::pieces_of(parts, group, g, mapped);
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    for (const deepspeed::Piece& piece : pieces[i])
+      add_run(runs, ranks[piece.rank], flats[piece.rank], group[i].name, piece.begin, piece.count);
   }
-  std::size_t r = 0;
-  std::int64_t at = 0;  // in the part of rank r
-  for (const Parameter& parameter : group) {
-    for (std::int64_t left = parameter.numel; left > 0;) {
-      while (r < ranks.size() && at == sizes[r]) {
-        ++r;
-        at = 0;
-      }
-      TESSERA_REQUIRE(r < ranks.size(),
-                      Format,
-                      fmt::format("{}: the ranks' parts end before parameter {}",
-                                  ranks.back().path.string(),
-                                  parameter.name),
-                      kCopy);
-      const std::int64_t take = std::min(left, sizes[r] - at);
-      add_run(runs, ranks[r], flats[r], parameter.name, at, take);
-      at += take;
-      left -= take;
-    }
-  }
-  // What is left is padding: less than what DeepSpeed rounds up to.
-  std::int64_t rest = -at;
-  for (std::size_t later = r; later < sizes.size(); ++later)
-    rest += sizes[later];
-  TESSERA_REQUIRE(
-      rest < 4 * static_cast<std::int64_t>(ranks.size()),
-      Format,
-      fmt::format(
-          "{}: {} values of group {} belong to no parameter", ranks.back().path.string(), rest, g),
-      kCopy);
 }
 
 /// Stage 3: every rank holds ceil(numel / ranks) elements of each parameter, one parameter after
@@ -354,13 +295,7 @@ std::optional<std::int64_t> updates_of(const File& file) {
                                  "optimizer_state_dict.base_optimizer_state.state.0.step",
                                  "optimizer_state_dict.base_optimizer_state.0.step",
                                  "optimizer.state.0.step"}) {
-    const Weight* tensor = file.tensors.find(path);
-    if (tensor != nullptr && tensor->numel() == 1 && tensor->dtype == DType::F32) {
-      float value = 0;
-      tensor->copy(0, 1, reinterpret_cast<std::byte*>(&value));
-      if (value >= 0 && value < 0x1p53F) return static_cast<std::int64_t>(value);
-    }
-    if (const std::int64_t count = integer_at(file.values, path, -1); count >= 0) return count;
+    if (const auto count = count_at(file.tensors, file.values, path, file.path)) return count;
   }
   return std::nullopt;
 }
@@ -493,8 +428,9 @@ void add_optimizer(Foreign& out, const std::vector<File>& ranks, const File& mod
   if (sharded) {
     add_sharded(runs, ranks, groups);
   } else {
+    const bool mapped = deepspeed::mappings_hold(model.values);
     for (std::size_t g = 0; g < groups.size(); ++g)
-      add_flat_group(runs, ranks, groups[g], g);
+      add_flat_group(runs, ranks, groups[g], g, mapped);
   }
   const std::string where = ranks.front().path.parent_path().string();
   for (auto& [moment, by_name] : runs) {
@@ -583,6 +519,7 @@ Foreign open(const fs::path& path) {
   if (const json::Value* config = model.values.find("ds_config");
       config != nullptr && config->is_object())
     out.config = *config;
+  out.parameters = deepspeed::parameters_of(model.values);
   const std::string stage = sharded ? "3" : ranks.empty() ? "0" : "1 or 2";
   out.what = fmt::format("a DeepSpeed checkpoint (ZeRO stage {}, {} ranks)",
                          integer_at(out.config, "zero_optimization.stage", -1) >= 0

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/checkpoint/deepspeed_states.h"
 
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -79,6 +80,24 @@ std::map<std::string, std::string> aliases_of(const json::Value& model_states) {
   if (shared == nullptr || !shared->is_object()) return out;
   for (const auto& [alias, name] : shared->members()) {
     if (name.is_string() && name.as_string() != alias) out.emplace(alias, name.as_string());
+  }
+  return out;
+}
+
+std::vector<std::string> parameters_of(const json::Value& model_states) {
+  std::vector<std::string> out;
+  const auto find = [&](const char* key) {
+    return model_states.is_object() ? model_states.find(key) : nullptr;
+  };
+  const json::Value *module = find("module"), *listed = find("buffer_names");
+  if (module == nullptr || !module->is_object()) return out;
+  std::set<std::string> buffers;
+  for (std::size_t i = 0; listed != nullptr && listed->is_array() && i < listed->items().size();
+       ++i) {
+    if (listed->items()[i].is_string()) buffers.insert(listed->items()[i].as_string());
+  }
+  for (const auto& [name, tensor] : module->members()) {
+    if (buffers.count(name) == 0) out.push_back(name);
   }
   return out;
 }

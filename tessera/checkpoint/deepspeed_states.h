@@ -30,5 +30,7 @@ std::vector<std::vector<Parameter>> groups_of(const std::filesystem::path& file,
 std::optional<std::string> tag_in(const std::filesystem::path& file);
 /// shared_params: alias -> the parameter that it is another name of.
 std::map<std::string, std::string> aliases_of(const json::Value& model_states);
+/// Names of the module without its buffers, in its order; empty where the file has no module.
+std::vector<std::string> parameters_of(const json::Value& model_states);
 
 }  // namespace tessera::checkpoint::deepspeed

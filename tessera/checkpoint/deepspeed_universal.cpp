@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -118,14 +117,8 @@ std::vector<std::int64_t> shape_of(const Weight& weight,
 std::optional<std::int64_t> step_in(const fs::path& path) {
   if (!fs::exists(path)) return std::nullopt;
   const TorchContents contents = read_torch_file(path);
-  if (contents.values.is_number()) return contents.values.as_integer();
-  if (contents.tensors.size() != 1 || contents.tensors[0].numel() != 1 ||
-      contents.tensors[0].dtype != DType::F32) {
-    return std::nullopt;
-  }
-  float value = 0;
-  contents.tensors[0].copy(0, 1, reinterpret_cast<std::byte*>(&value));
-  return static_cast<std::int64_t>(value);
+  const std::string name = contents.tensors.size() == 1 ? contents.tensors.front().name : "";
+  return count_at(Named(contents.tensors), contents.values, name, path);
 }
 
 void add_meta(Foreign& out,
@@ -149,6 +142,7 @@ void add_meta(Foreign& out,
     out.samples = samples;
   if (const json::Value* config = at_path(values, "ds_config"); config && config->is_object())
     out.config = *config;
+  out.parameters = deepspeed::parameters_of(values);
 }
 
 /// Whether `copy` is `master`, or what a module in 16 bits makes of it.

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <memory>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -39,6 +41,17 @@ bool is_foreign(const fs::path& path) {
   });
 }
 
+void require_every_element(const Weight& weight, const std::string& what) {
+  for (std::size_t d = 0; d < weight.shape.size(); ++d) {
+    TESSERA_REQUIRE(
+        weight.strides[d] != 0 || weight.shape[d] <= 1,
+        Format,
+        fmt::format(
+            "{}: {} is a view that repeats its elements", what, JsonCursor::shown(weight.name)),
+        "no checkpoint is written so: copy all of its files again");
+  }
+}
+
 StreamedTensor join(std::string name,
                     std::vector<std::int64_t> shape,
                     std::vector<Run> runs,
@@ -55,13 +68,16 @@ StreamedTensor join(std::string name,
   for (const Run& run : runs) {
     if (run.begin < 0 || run.count < 0 || run.count > run.weight.numel() ||
         run.begin > run.weight.numel() - run.count) {
-      refuse(fmt::format("wants elements {} to {} of {}, which has {}",
+      refuse(fmt::format("wants {} elements from element {} on of {}, which has {}",
+                         run.count,
                          run.begin,
-                         run.begin + run.count,
                          JsonCursor::shown(run.weight.name),
                          run.weight.numel()));
     }
     if (run.weight.dtype != runs.front().weight.dtype) refuse("is kept in two types");
+    require_every_element(run.weight, what);
+    if (run.count > numel - held)
+      refuse(fmt::format("has more than the {} elements of [{}]", numel, fmt::join(shape, ", ")));
     held += run.count;
   }
   if (held != numel)
@@ -112,6 +128,8 @@ StreamedTensor concatenate(std::string name,
                          part.file.string(),
                          fmt::join(shape, ", ")));
     }
+    if (part.shape[dim] > shape[dim] - held)
+      refuse(fmt::format("has more than {} along dim {}", shape[dim], dim));
     held += part.shape[dim];
   }
   if (held != shape[dim]) refuse(fmt::format("has {} of {} along dim {}", held, shape[dim], dim));
@@ -229,6 +247,62 @@ std::int64_t integer_at(const json::Value& value, std::string_view path, std::in
 std::optional<double> number_at(const json::Value& value, std::string_view path) {
   const json::Value* found = at_path(value, path);
   return found != nullptr && found->is_number() ? std::optional(found->as_double()) : std::nullopt;
+}
+
+namespace {
+
+constexpr std::int64_t kMostUpdates = std::int64_t{1} << 53;  // a double counts no further
+
+std::optional<std::int64_t> whole(double value) {
+  const bool is_count =
+      value >= 0 && value < static_cast<double>(kMostUpdates) && value == std::floor(value);
+  return is_count ? std::optional(static_cast<std::int64_t>(value)) : std::nullopt;
+}
+
+/// The lone element of a tensor, as text where it is no count.
+std::variant<std::int64_t, std::string> count_in(const Weight& tensor) {
+  const auto element = [&]<class T>(T value) {
+    tensor.copy(0, 1, reinterpret_cast<std::byte*>(&value));
+    return value;
+  };
+  if (tensor.numel() != 1)
+    return fmt::format("a tensor of shape [{}]", fmt::join(tensor.shape, ", "));
+  if (tensor.dtype == DType::I64) {
+    const auto value = element(std::int64_t{0});
+    if (value >= 0 && value < kMostUpdates) return value;
+    return std::to_string(value);
+  }
+  if (tensor.dtype != DType::F32 && tensor.dtype != DType::F64)
+    return fmt::format("a tensor of {}", name(tensor.dtype));
+  const double value = tensor.dtype == DType::F32 ? element(0.0F) : element(0.0);
+  if (const auto count = whole(value)) return *count;
+  return fmt::format("{}", value);
+}
+
+}  // namespace
+
+std::optional<std::int64_t> count_at(const Named& tensors,
+                                     const json::Value& values,
+                                     const std::string& path,
+                                     const fs::path& file) {
+  std::variant<std::int64_t, std::string> read;
+  if (const Weight* tensor = tensors.find(path)) {
+    read = count_in(*tensor);
+  } else {
+    const json::Value* found = path.empty() ? &values : at_path(values, path);
+    if (found == nullptr || !found->is_number()) return std::nullopt;
+    read = found->dump();
+    if (const auto count = whole(found->as_double())) read = *count;
+  }
+  const std::string* wrong = std::get_if<std::string>(&read);
+  TESSERA_REQUIRE(wrong == nullptr,
+                  Format,
+                  fmt::format("{}: {} is {}, which is no count of updates",
+                              file.string(),
+                              path.empty() ? "its value" : path,
+                              *wrong),
+                  "the checkpoint is damaged: copy its files again");
+  return std::get<std::int64_t>(read);
 }
 
 }  // namespace tessera::checkpoint

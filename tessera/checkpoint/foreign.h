@@ -34,6 +34,9 @@ struct Foreign {
   std::optional<double> lr;             ///< of the next update; nothing if it does not say
   json::Value loss_scaler;  ///< as optim::LossScaler::restore() takes it; null without one
   json::Value config;       ///< the program's own configuration; null if it keeps none
+  /// Names of the module's parameters as torch counts them, those that do not train and second
+  /// names of a tensor too, but no buffers; empty where nothing says it.
+  std::vector<std::string> parameters;
   /// Hugging Face's config.json for the weights: in the file's own words, or null where it lies
   /// beside them or nowhere.
   json::Value model_config;
@@ -64,8 +67,11 @@ struct Run {
   Weight weight;
   std::int64_t begin = 0, count = 0;
 };
+/// Error{Format} naming `what` for a view that shows one element in several places, as expand()
+/// makes them: it may claim any size.
+void require_every_element(const Weight& weight, const std::string& what);
 /// A tensor that lies in pieces, one after the other. Error{Format} naming `what` unless the runs
-/// are of one type and make up `shape` exactly.
+/// are of one type, of tensors without repeated elements, and make up `shape` exactly.
 StreamedTensor join(std::string name,
                     std::vector<std::int64_t> shape,
                     std::vector<Run> runs,
@@ -118,6 +124,13 @@ class Taker {
 const json::Value* at_path(const json::Value& value, std::string_view path);
 /// The whole number there, or `absent`.
 std::int64_t integer_at(const json::Value& value, std::string_view path, std::int64_t absent);
+/// The updates that an optimizer counted, as a tensor of one element or a number at `path`; nothing
+/// where neither is there. Error{Format} naming `file` for what is no count: a fraction, less than
+/// 0, 2^53 or more, no number, another type than F32, F64 and I64.
+std::optional<std::int64_t> count_at(const Named& tensors,
+                                     const json::Value& values,
+                                     const std::string& path,
+                                     const std::filesystem::path& file);
 /// The number there, if it is one.
 std::optional<double> number_at(const json::Value& value, std::string_view path);
 

@@ -20,10 +20,15 @@ void write_universal(const std::filesystem::path& folder,
 /// The bytes that `written` is told of in all.
 std::uint64_t universal_bytes(const Foreign& training);
 
+/// Brings the weights into the order in which torch counts the parameters of their module, buffers
+/// behind them, and names the parameters: as `training.parameters` lists them, or by the names of a
+/// GPT-2. Error{Unsupported} where neither says the order.
+void order_by_module(Foreign& training);
 /// model_N.pth at `model` and optimizer_N.pth at `optimizer`: state_dicts of the module and of
-/// torch.optim, one group, in the order of the weights. Hyperparameters from
-/// config.optimizer.params. Error{Unsupported} for an optimizer other than Adam, AdamW, SGD and
-/// Adagrad.
+/// torch.optim, one group. Parameters are numbered in the order of the weights: all of them, or
+/// those that `training.parameters` names. One without state stays so, as one that does not train.
+/// Hyperparameters from config.optimizer.params. Error{Unsupported} for an optimizer other than
+/// Adam, AdamW, SGD and Adagrad, and for a parameter with a part of its state.
 void write_torch_loop(const std::filesystem::path& model,
                       const std::filesystem::path& optimizer,
                       const Foreign& training,

@@ -83,6 +83,7 @@ struct Storage {
   std::string key;
   DType dtype = DType::F32;
   std::uint64_t numel = 0;
+  DType unit = dtype;  ///< what the file counts it in: U8 where the storage itself has no type
 };
 
 /// A tensor as the pickle describes it.
@@ -141,12 +142,16 @@ class Lister {
         return;
       case Kind::List:
       case Kind::Tuple:
-        for (std::size_t i = 0; i < node.items.size(); ++i)
-          visit(at(node, i), join(name, std::to_string(i)), depth + 1);
+        for (std::size_t i = 0; i < node.items.size(); ++i) {
+          const Node& item = at(node, i);
+          visit(item, leads_on(item) ? join(name, std::to_string(i)) : "", depth + 1);
+        }
         return;
       case Kind::Dict:
-        for (std::size_t i = 0; i + 1 < node.items.size(); i += 2)
-          visit(at(node, i + 1), join(name, key_text(at(node, i))), depth + 1);
+        for (std::size_t i = 0; i + 1 < node.items.size(); i += 2) {
+          const Node& item = at(node, i + 1);
+          visit(item, leads_on(item) ? join(name, key_text(at(node, i))) : "", depth + 1);
+        }
         return;
       default:
         return;
@@ -164,6 +169,7 @@ class Lister {
         return json::Value::number(node.number);
       case Kind::String:
       case Kind::Global:
+        spend(node.text.size());
         return json::Value::string(node.text);
       case Kind::List:
       case Kind::Tuple:
@@ -190,6 +196,7 @@ class Lister {
     std::map<std::string, std::size_t> places;
     for (std::size_t i = 0; i + 1 < node.items.size(); i += 2) {
       const std::string key = key_text(at(node, i));
+      spend(key.size());
       const auto [place, fresh] = places.emplace(key, members.size());
       if (fresh) members.emplace_back(key, json::Value());
       members[place->second].second = value(at(node, i + 1), depth + 1);
@@ -197,16 +204,28 @@ class Lister {
     return json::Value::object(std::move(members));
   }
   json::Value described(const Node& node, std::size_t depth) {
+    spend(at(node, 0).text.size());
     json::Value out = json::Value::object({{"class", json::Value::string(at(node, 0).text)},
                                            {"arguments", value(at(node, 1), depth + 1)}});
     if (node.items.size() > 2) out["state"] = value(at(node, 2), depth + 1);
     return out;
   }
 
-  [[nodiscard]] std::string join(const std::string& name, const std::string& key) const {
-    std::string out = name.empty() ? key : name + "." + key;
-    if (out.size() > kMaxName) refuse("it has a name of more than 64 kB");
-    return out;
+  /// Whether a tensor may lie in it: what else there is needs no name.
+  static bool leads_on(const Node& node) {
+    return node.kind == Kind::Call || node.kind == Kind::Object || node.kind == Kind::Dict ||
+           node.kind == Kind::List || node.kind == Kind::Tuple;
+  }
+  [[nodiscard]] std::string join(const std::string& name, const std::string& key) {
+    if (name.size() + key.size() >= kMaxName) refuse("it has a name of more than 64 kB");
+    spend(name.size() + key.size());
+    return name.empty() ? key : name + "." + key;
+  }
+  /// A value that stands in many places is one in the pickle, and its names and copies are many.
+  void spend(std::size_t bytes) {
+    spent_ += bytes;
+    if (spent_ > kMaxSpent)
+      refuse("it repeats its values until their names and texts are more than 256 MiB");
   }
   static std::string key_text(const Node& key) {
     if (key.kind == Kind::String) return key.text;
@@ -228,8 +247,8 @@ class Lister {
     add(arguments, name);
   }
 
-  // (storage, offset, shape, strides, ...): what follows concerns gradients; seventh of
-  // _rebuild_tensor_v3 is the type of the elements.
+  // (storage, offset, shape, strides, ...): two that follow concern gradients; then comes, of
+  // _rebuild_tensor_v3, the type of the elements, and last what else torch keeps of the tensor.
   void add(const Node& arguments, const std::string& name) {
     if (arguments.items.size() < 4 || arguments.items.size() > 8)
       refuse(name, fmt::format("is built from {} values", arguments.items.size()));
@@ -244,11 +263,32 @@ class Lister {
       refuse(name,
              fmt::format("has {} dims and {} strides", tensor.shape.size(), tensor.strides.size()));
     }
+    for (std::size_t i = kMetadata; i < arguments.items.size(); ++i)
+      refuse_pending(at(arguments, i), name);
     out_.push_back(std::move(tensor));
   }
 
+  /// {'neg': True}: the elements are those of the storage with the other sign, which torch has not
+  /// written into it yet; likewise {'conj': True}.
+  void refuse_pending(const Node& metadata, const std::string& name) const {
+    if (metadata.kind != Kind::Dict) return;
+    for (std::size_t i = 0; i + 1 < metadata.items.size(); i += 2) {
+      const std::string key = key_text(at(metadata, i));
+      const Node& value = at(metadata, i + 1);
+      const bool set = (value.kind != Kind::Bool && value.kind != Kind::Int) || value.integer != 0;
+      TESSERA_REQUIRE(
+          !set || (key != "neg" && key != "conj"),
+          Unsupported,
+          fmt::format("{}: tensor {} has the {} bit: its values are not those that the file holds",
+                      source_,
+                      JsonCursor::shown(name),
+                      key == "neg" ? "negative" : "conjugate"),
+          fmt::format("save tensor.resolve_{}()", key));
+    }
+  }
+
   // ('storage', torch.FloatStorage, key, device, elements), and from legacy files a view or None.
-  [[nodiscard]] Storage storage(const Node& arguments, const std::string& name) const {
+  [[nodiscard]] Storage storage(const Node& arguments, const std::string& name) {
     const Node& node = at(arguments, 0);
     if (node.kind != Kind::Persistent || at(node, 0).kind != Kind::Tuple)
       refuse(name, "does not lie in a storage");
@@ -259,13 +299,17 @@ class Lister {
     }
     if (id.items.size() == 6 && at(id, 5).kind != Kind::None)
       refuse(name, "lies in a view of a storage, which torch stopped writing in 2017");
+    spend(at(id, 2).text.size());
     const std::string type = at(id, 1).kind == Kind::Global ? at(id, 1).text : "";
     if (type.ends_with("UntypedStorage") && arguments.items.size() > 6 &&
         at(arguments, 6).kind == Kind::Global) {
       const auto elements = dtype_of_elements(at(arguments, 6).text);
       if (!elements)
         refuse(name, fmt::format("is of {}, which is not read", at(arguments, 6).text));
-      return {at(id, 2).text, *elements, count(at(id, 4), name, "a storage") / size_of(*elements)};
+      return {at(id, 2).text,
+              *elements,
+              count(at(id, 4), name, "a storage") / size_of(*elements),
+              DType::U8};
     }
     const auto dtype = dtype_of_storage(type);
     if (!dtype) refuse(name, fmt::format("lies in a storage of type {}", Pickle::shown(at(id, 1))));
@@ -282,8 +326,9 @@ class Lister {
 
   [[nodiscard]] std::vector<std::int64_t> sizes(const Node& node,
                                                 const std::string& name,
-                                                const char* what) const {
+                                                const char* what) {
     const Node& tuple = is_size(node) ? at(at(node, 1), 0) : node;
+    spend(tuple.items.size() * sizeof(std::int64_t));
     if (tuple.kind != Kind::Tuple && tuple.kind != Kind::List)
       refuse(name, fmt::format("has {} of {}", what, Pickle::shown(tuple)));
     if (tuple.items.size() > kMaxDims)
@@ -298,13 +343,15 @@ class Lister {
            at(node, 1).items.size() == 1;
   }
 
-  static constexpr std::size_t kMaxName = 1 << 16, kMaxValues = 1'000'000;
+  static constexpr std::size_t kMaxName = 1 << 16, kMaxValues = 1'000'000, kMaxSpent = 1 << 28;
+  /// Where the first such thing may stand among a tensor's arguments.
+  static constexpr std::size_t kMetadata = 6;
   const Pickle& pickle_;
   const std::string& source_;
   bool anything_;
   std::vector<Described> out_;
   std::set<std::string> names_;
-  std::size_t visited_ = 0;
+  std::size_t visited_ = 0, spent_ = 0;
 };
 
 /// Elements of its storage that a tensor reaches, or nothing where that overflows.
@@ -455,8 +502,8 @@ class Reader {
     if (keys.root().kind != Kind::List) refuse("its storages are listed in no list");
     std::map<std::string_view, DType> types;
     for (const Described& tensor : tensors) {
-      const auto [known, fresh] = types.emplace(tensor.storage.key, tensor.storage.dtype);
-      if (!fresh && known->second != tensor.storage.dtype) two_types(tensor);
+      const auto [known, fresh] = types.emplace(tensor.storage.key, tensor.storage.unit);
+      if (!fresh && known->second != tensor.storage.unit) two_types(tensor);
     }
     std::map<std::string, Bytes> out;
     const Bytes all = file_->bytes();

@@ -5,7 +5,10 @@
 #include <array>
 #include <cstring>
 #include <initializer_list>
+#include <map>
+#include <optional>
 #include <regex>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -103,6 +106,8 @@ std::vector<std::int64_t> order_of(const json::Value& values, const fs::path& fi
 
 constexpr std::array<const char*, 7> kStates = {
     "exp_avg", "exp_avg_sq", "momentum_buffer", "sum", "square_avg", "grad_avg", "exp_inf"};
+/// Functions of the count of updates and the hyperparameters: of NAdam the product of its momenta.
+constexpr std::array<std::string_view, 2> kRecomputed = {"step", "mu_product"};
 
 /// What torch's optimizer remembers or does beyond what is read would be lost without a word.
 void refuse_others(const TorchContents& optimizer, const fs::path& file) {
@@ -119,9 +124,11 @@ void refuse_others(const TorchContents& optimizer, const fs::path& file) {
   for (const auto& [number, state] : states->members()) {
     for (std::size_t i = 0; state.is_object() && i < state.members().size(); ++i) {
       const std::string& name = state.members()[i].first;
-      if (name != "step" && std::find(kStates.begin(), kStates.end(), name) == kStates.end())
+      if (std::find(kRecomputed.begin(), kRecomputed.end(), name) == kRecomputed.end() &&
+          std::find(kStates.begin(), kStates.end(), name) == kStates.end()) {
         refuse(
             fmt::format("its optimizer keeps {}, which none here does", JsonCursor::shown(name)));
+      }
     }
   }
 }
@@ -160,17 +167,58 @@ void add_state(Foreign& out, const TorchContents& optimizer, const fs::path& fil
   }
 }
 
-/// Updates made, as the first parameter counts them; nothing if it does not.
-std::optional<std::int64_t> updates_of(const TorchContents& optimizer) {
-  for (const Weight& weight : optimizer.tensors) {
-    if (weight.name != "state.0.step" || weight.numel() != 1 || weight.dtype != DType::F32)
-      continue;
-    float value = 0;
-    weight.copy(0, 1, reinterpret_cast<std::byte*>(&value));
-    return static_cast<std::int64_t>(value);
+/// Updates made, as the first parameter that has a state counts them; nothing if none does.
+std::optional<std::int64_t> updates_of(const TorchContents& optimizer, const fs::path& file) {
+  const Named tensors(optimizer.tensors);
+  for (const std::int64_t number : order_of(optimizer.values, file)) {
+    const std::string step = fmt::format("state.{}.step", number);
+    if (const auto count = count_at(tensors, optimizer.values, step, file)) return count;
   }
-  const std::int64_t count = integer_at(optimizer.values, "state.0.step", -1);
-  return count < 0 ? std::nullopt : std::optional(count);
+  return std::nullopt;
+}
+
+/// Which of torch's rules it is, where what it keeps and its group give it away: the file does not
+/// say it. Adam's group alone has amsgrad; a file of an older torch, without
+/// decoupled_weight_decay, does not tell Adam from AdamW.
+std::optional<std::string> type_of(const json::Value& values) {
+  const auto in_group = [&](const char* key) {
+    return at_path(values, std::string("param_groups.0.") + key);
+  };
+  const json::Value* states = at_path(values, "state");
+  for (std::size_t i = 0; states != nullptr && states->is_object() && i < states->members().size();
+       ++i) {
+    if (at_path(states->members()[i].second, "mu_product") != nullptr) return "NAdam";
+  }
+  const json::Value* decoupled = in_group("decoupled_weight_decay");
+  if (decoupled == nullptr || !decoupled->is_bool()) return std::nullopt;
+  if (in_group("amsgrad") != nullptr) return decoupled->as_bool() ? "AdamW" : "Adam";
+  return in_group("momentum_decay") != nullptr ? "NAdam" : "RAdam";
+}
+
+/// The optimizer's section as a configuration of ours has it.
+json::Value optimizer_of(const json::Value& values) {
+  json::Value params = json::Value::object();
+  for (const char* key : {"lr",
+                          "betas",
+                          "eps",
+                          "weight_decay",
+                          "momentum",
+                          "dampening",
+                          "nesterov",
+                          "lr_decay",
+                          "momentum_decay"}) {
+    const json::Value* value = at_path(values, std::string("param_groups.0.") + key);
+    if (value != nullptr && (value->is_number() || value->is_array() || value->is_bool()))
+      params[key] = *value;
+  }
+  json::Value out = json::Value::object();
+  const auto type = type_of(values);
+  const json::Value* decoupled = at_path(values, "param_groups.0.decoupled_weight_decay");
+  if (type && decoupled != nullptr && decoupled->is_bool())
+    params[type->starts_with("Adam") ? "adam_w_mode" : "decoupled_weight_decay"] = *decoupled;
+  if (type) out["type"] = json::Value::string(*type);
+  out["params"] = std::move(params);
+  return out;
 }
 
 Foreign open(const fs::path& path) {
@@ -182,16 +230,11 @@ Foreign open(const fs::path& path) {
   add_weights(out, read_torch_file(model).tensors);
   const TorchContents state = read_torch_file(optimizer);
   add_state(out, state, optimizer);
-  out.step = updates_of(state).value_or(*step_in(model));
+  for (const StreamedTensor& tensor : out.weights)
+    out.parameters.push_back(tensor.name);
+  out.step = updates_of(state, optimizer).value_or(*step_in(model));
   out.lr = number_at(state.values, "param_groups.0.lr");
-  json::Value params = json::Value::object();
-  for (const char* key :
-       {"lr", "betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "lr_decay"}) {
-    const json::Value* value = at_path(state.values, std::string("param_groups.0.") + key);
-    if (value != nullptr && (value->is_number() || value->is_array() || value->is_bool()))
-      params[key] = *value;
-  }
-  out.config = json::Value::object({{"optimizer", json::Value::object({{"params", params}})}});
+  out.config = json::Value::object({{"optimizer", optimizer_of(state.values)}});
   return out;
 }
 
@@ -207,6 +250,17 @@ TorchValue count_of(std::int64_t count) {
 
 /// A key of a group, and its value where the training does not say it: JSON.
 using GroupKeys = std::vector<std::pair<const char*, const char*>>;
+
+/// Whether the weights themselves decay: of AdamW always, of Adam unless it is told otherwise.
+/// Nothing where neither type nor mode is known.
+std::optional<bool> decoupled_in(const json::Value& config, const std::string& type) {
+  if (type == "adamw") return true;
+  for (const char* key : {"adam_w_mode", "adamw_mode"}) {
+    const json::Value* mode = at_path(config, std::string("optimizer.params.") + key);
+    if (mode != nullptr && mode->is_bool()) return mode->as_bool();
+  }
+  return type.empty() ? std::nullopt : std::optional(true);
+}
 
 // What torch.optim of 2.11 keeps of a group; its load_state_dict asks for no less.
 GroupKeys group_keys(const Foreign& training) {
@@ -224,16 +278,16 @@ GroupKeys group_keys(const Foreign& training) {
   GroupKeys out;
   if (is({"adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam", "hybridadam"},
          {"exp_avg", "exp_avg_sq"})) {
-    const json::Value* mode = at_path(training.config, "optimizer.params.adam_w_mode");
-    const bool coupled = mode != nullptr && mode->is_bool() && !mode->as_bool();
     out = {{"lr", "1e-3"},
            {"betas", "[0.9, 0.999]"},
            {"eps", "1e-8"},
            {"weight_decay", type == "adam" ? "0" : "0.01"},
            {"amsgrad", "false"},
            {"capturable", "false"},
-           {"decoupled_weight_decay", coupled ? "false" : "true"},
            {"fused", "null"}};
+    // Without it Adam and AdamW of torch each go on as their names say.
+    if (const auto decoupled = decoupled_in(training.config, type))
+      out.emplace_back("decoupled_weight_decay", *decoupled ? "true" : "false");
   } else if (is({"sgd"}, {"momentum_buffer"}) || (type == "sgd" && states.empty())) {
     out = {{"lr", "1e-3"},
            {"momentum", "0"},
@@ -264,7 +318,59 @@ GroupKeys group_keys(const Foreign& training) {
   return out;
 }
 
-TorchValue group_of(const Foreign& training) {
+/// A parameter, and what the optimizer keeps of it.
+struct Numbered {
+  const StreamedTensor* weight = nullptr;
+  std::vector<TorchValue::Item> state;
+};
+
+/// The parameters that training.parameters names, or all weights, each with its own state.
+std::vector<Numbered> numbered(const Foreign& training) {
+  const std::set<std::string> named(training.parameters.begin(), training.parameters.end());
+  std::vector<Numbered> out;
+  std::map<std::string, std::size_t> places;
+  for (const StreamedTensor& weight : training.weights) {
+    const bool is_named = named.count(weight.name) > 0 ||
+                          std::any_of(weight.aliases.begin(),
+                                      weight.aliases.end(),
+                                      [&](const auto& alias) { return named.count(alias) > 0; });
+    if (!named.empty() && !is_named) continue;
+    places.emplace(weight.name, out.size());
+    out.push_back({&weight, {}});
+  }
+  for (const auto& [name, tensors] : training.state) {
+    for (const StreamedTensor& tensor : tensors) {
+      const auto place = places.find(tensor.name);
+      TESSERA_REQUIRE(place != places.end(),
+                      Format,
+                      fmt::format("{}: its optimizer keeps {} of {}, which is no parameter",
+                                  training.path.string(),
+                                  name,
+                                  JsonCursor::shown(tensor.name)),
+                      kAlone);
+      out[place->second].state.emplace_back(name, TorchValue::tensor(tensor));
+    }
+  }
+  for (Numbered& parameter : out) {
+    const std::size_t kept = parameter.state.size();
+    TESSERA_REQUIRE(kept == 0 || kept == training.state.size(),
+                    Unsupported,
+                    fmt::format("{}: its optimizer keeps {} of {} states of {}",
+                                training.path.string(),
+                                kept,
+                                training.state.size(),
+                                JsonCursor::shown(parameter.weight->name)),
+                    kAlone);
+    // torch counts the steps of each; of a rule that keeps nothing else the count is all.
+    if (kept == training.state.size()) {
+      parameter.state.emplace(
+          parameter.state.begin(), "step", count_of(training.step - training.skipped));
+    }
+  }
+  return out;
+}
+
+TorchValue group_of(const Foreign& training, std::size_t parameters) {
   std::vector<TorchValue::Item> members;
   for (const auto& [key, absent] : group_keys(training)) {
     const json::Value* found = at_path(training.config, std::string("optimizer.params.") + key);
@@ -276,7 +382,7 @@ TorchValue group_of(const Foreign& training) {
                                                                : json::parse(absent, key)));
   }
   std::vector<TorchValue> numbers;
-  for (std::size_t i = 0; i < training.weights.size(); ++i)
+  for (std::size_t i = 0; i < parameters; ++i)
     numbers.push_back(TorchValue::integer(static_cast<std::int64_t>(i)));
   members.emplace_back("params", TorchValue::list(std::move(numbers)));
   return TorchValue::dict(std::move(members));
@@ -285,13 +391,12 @@ TorchValue group_of(const Foreign& training) {
 }  // namespace
 
 std::uint64_t torch_loop_bytes(const Foreign& training) {
-  // Each parameter has a count of its steps.
-  std::uint64_t total = training.weights.size() * sizeof(float);
+  std::uint64_t total = 0;
   for (const StreamedTensor& tensor : training.weights)
     total += tensor.bytes();
-  for (const auto& [name, tensors] : training.state) {
-    for (const StreamedTensor& tensor : tensors)
-      total += tensor.bytes();
+  for (const Numbered& parameter : numbered(training)) {
+    for (const auto& [name, value] : parameter.state)
+      total += value.data->bytes();
   }
   return total;
 }
@@ -300,18 +405,14 @@ void write_torch_loop(const fs::path& model,
                       const fs::path& optimizer,
                       const Foreign& training,
                       const Written& written) {
-  TorchValue group = group_of(training);  // refuses before anything is written
+  std::vector<Numbered> parameters = numbered(training);
+  TorchValue group = group_of(training, parameters.size());  // refuses before anything is written
   write_torch_weights(model, training.weights, written);
-  std::vector<std::vector<TorchValue::Item>> states(training.weights.size());
-  for (std::size_t i = 0; i < states.size(); ++i)
-    states[i].emplace_back("step", count_of(training.step - training.skipped));
-  for (const auto& [name, tensors] : training.state) {
-    for (std::size_t i = 0; i < states.size() && i < tensors.size(); ++i)
-      states[i].emplace_back(name, TorchValue::tensor(tensors[i]));
-  }
   std::vector<TorchValue::Item> state;
-  for (std::size_t i = 0; i < states.size(); ++i)
-    state.emplace_back(std::to_string(i), TorchValue::dict(std::move(states[i])));
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].state.empty())
+      state.emplace_back(std::to_string(i), TorchValue::dict(std::move(parameters[i].state)));
+  }
   write_torch_file(
       optimizer,
       TorchValue::dict({{"state", TorchValue::dict(std::move(state), /*numbered=*/true)},

@@ -24,6 +24,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/convert_progress.h"
+#include "tessera/cli/convert_target.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/planner/model_export.h"
 
@@ -97,17 +98,6 @@ std::optional<fs::path> optimizer_beside(const fs::path& target) {
   return target.parent_path() / ("optimizer" + match[1].str());
 }
 
-/// A folder that convert could have written: a checkpoint, or files only, a config.json among them.
-bool may_be_replaced(const fs::path& path) {
-  if (!fs::is_directory(fs::symlink_status(path))) return fs::is_regular_file(path);
-  if (fs::is_regular_file(path / "latest_universal")) return true;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    if (!entry.is_regular_file()) return false;
-  }
-  return fs::exists(path / "config.json") || fs::exists(path / "manifest.json") ||
-         fs::is_empty(path);
-}
-
 void check_target(const Wanted& wanted, const fs::path& target) {
   std::error_code ignored;
   TESSERA_REQUIRE(fs::is_directory(target.parent_path()),
@@ -119,14 +109,7 @@ void check_target(const Wanted& wanted, const fs::path& target) {
                   Config,
                   fmt::format("{} is there already", target.string()),
                   "name another place, or replace it with --overwrite");
-  TESSERA_REQUIRE(!fs::equivalent(target, wanted.source, ignored),
-                  Config,
-                  fmt::format("{} is what is to be converted", target.string()),
-                  "name another place");
-  TESSERA_REQUIRE(may_be_replaced(target),
-                  Config,
-                  fmt::format("{} holds more than a converted model", target.string()),
-                  "name another place");
+  require_replaceable(target, wanted.source);
 }
 
 /// What is said while a conversion runs, and after it.
@@ -216,7 +199,8 @@ void write_model(const Wanted& wanted, const Common& common) {
 
 /// model_N.pth and optimizer_N.pth.
 void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& common) {
-  const checkpoint::Foreign training = planner::open_training_export(wanted.source);
+  checkpoint::Foreign training = planner::open_training_export(wanted.source);
+  checkpoint::order_by_module(training);
   Told told(checkpoint::torch_loop_bytes(training), common);
   checkpoint::Draft model_draft(wanted.target), optimizer_draft(optimizer);
   checkpoint::write_torch_loop(

@@ -89,12 +89,22 @@ std::string kind_of(const std::string& type) {
   return lower == "musgd" ? "sgd" : lower;
 }
 
+void require_state(bool has_state, const fs::path& path, const std::string& what) {
+  TESSERA_REQUIRE(
+      has_state,
+      Format,
+      fmt::format("{} is {}: without an optimizer's state there is nothing to go on with",
+                  path.string(),
+                  what),
+      "start a new training from its weights: model.from");
+}
+
 /// Moments of one rule are none of another's, though they may have its names.
-void check_optimizer(const checkpoint::Checkpoint& opened, const Plan& plan, const fs::path& path) {
+void check_optimizer(const checkpoint::Foreign& foreign, const Plan& plan, const fs::path& path) {
   const std::string& wanted = plan.config.optimizer.type;
   const char* const fix =
       "set optimizer.type to the one that it was, or take only its weights: model.from";
-  const json::Value* type = checkpoint::at_path(opened.meta().config, "optimizer.type");
+  const json::Value* type = checkpoint::at_path(foreign.config, "optimizer.type");
   if (type != nullptr && type->is_string()) {
     TESSERA_REQUIRE(kind_of(type->as_string()) == kind_of(wanted),
                     Config,
@@ -110,16 +120,21 @@ void check_optimizer(const checkpoint::Checkpoint& opened, const Plan& plan, con
     for (const auto& state : rule->state(parallel::facts_of(*info)))
       kept.insert(state.name);
   }
-  constexpr std::string_view kPrefix = "optimizer.";
-  for (const auto& tensor : opened.tensors()) {
-    if (!tensor.name.starts_with(kPrefix)) continue;
-    const std::string state =
-        tensor.name.substr(kPrefix.size(), tensor.name.find('.', kPrefix.size()) - kPrefix.size());
+  for (const auto& [state, tensors] : foreign.state) {
     TESSERA_REQUIRE(
         kept.count(state) > 0,
         Config,
         fmt::format(
             "{} holds {} of its optimizer, and {} keeps none", path.string(), state, wanted),
+        fix);
+  }
+  require_state(kept.empty() || !foreign.state.empty(), path, foreign.what);
+  for (const std::string& state : kept) {
+    TESSERA_REQUIRE(
+        foreign.state.count(state) > 0,
+        Config,
+        fmt::format(
+            "{} holds no {} of its optimizer, and {} keeps it", path.string(), state, wanted),
         fix);
   }
 }
@@ -184,15 +199,6 @@ checkpoint::Checkpoint as_checkpoint(const checkpoint::Foreign& foreign,
 }
 
 checkpoint::Checkpoint open_training(const fs::path& path, const Plan& plan) {
-  const auto require_state = [&](bool has_state, const std::string& what) {
-    TESSERA_REQUIRE(
-        has_state,
-        Format,
-        fmt::format("{} is {}: without an optimizer's state there is nothing to go on with",
-                    path.string(),
-                    what),
-        "start a new training from its weights: model.from");
-  };
   if (checkpoint::is_checkpoint(path)) {
     checkpoint::Checkpoint opened(path);
     const json::Value* imported = opened.meta().extra.find("imported");
@@ -201,6 +207,7 @@ checkpoint::Checkpoint open_training(const fs::path& path, const Plan& plan) {
           std::any_of(opened.tensors().begin(),
                       opened.tensors().end(),
                       [](const auto& tensor) { return tensor.name.starts_with("optimizer."); }),
+          path,
           imported->as_string());
     }
     return opened;
@@ -229,7 +236,7 @@ checkpoint::Checkpoint open_training(const fs::path& path, const Plan& plan) {
                                                 plan.model,
                                                 plan.sequence_length,
                                                 plan.global_batch);
-  check_optimizer(opened, plan, path);
+  check_optimizer(*foreign, plan, path);
   return opened;
 }
 

@@ -23,8 +23,9 @@ checkpoint::Checkpoint as_checkpoint(const checkpoint::Foreign& foreign,
                                      std::int64_t global_batch);
 
 /// What stands at `path`: a checkpoint of ours, or another program's for the plan's model and
-/// optimizer. Error{Config} where its moments are another rule's, and where
-/// checkpoint.load_universal asks for a universal checkpoint that is not there.
+/// optimizer. Error{Config} where its moments are another rule's or lack one that the optimizer
+/// keeps, and where checkpoint.load_universal asks for a universal checkpoint that is not there;
+/// Error{Format} where it has no optimizer's state at all and the optimizer keeps some.
 checkpoint::Checkpoint open_training(const std::filesystem::path& path, const Plan& plan);
 
 }  // namespace tessera::planner

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What DeepSpeed leaves less often: stage 0, frozen parameters, and moments that are listed by
-// group.
+// What DeepSpeed leaves less often: stage 0, frozen parameters, moments that are listed by group,
+// and groups that are shuffled or padded in between.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -273,6 +273,127 @@ TEST_F(DeepSpeedVariants, WithMomentsListedByGroupIsReadToTheLastElement) {
   }
   EXPECT_EQ(read.step, 7);
   EXPECT_EQ(read.skipped, 2);  // of 7 steps 5 updates were counted
+}
+
+// Groups of stages 1 and 2 that are more than their parameters one after the other.
+
+using Mapping = std::vector<std::pair<std::string, std::string>>;
+
+/// As DeepSpeed says where a piece lies in the part of a rank.
+std::string place(std::int64_t start, std::int64_t numel) {
+  return op::global("deepspeed.utils.tensor_fragment", "fragment_address") + ")\x81" +
+         op::dict({{"numel", op::integer(numel)}, {"start", op::integer(start)}}) + "b";
+}
+
+/// Two ranks with one group; moments are ten times their masters.
+class FlatGroup : public DeepSpeedVariants {
+ protected:
+  void write(const std::vector<std::pair<std::string, std::string>>& shapes,
+             const std::string& config) {
+    gpt::File model;
+    model.write(tag() / "mp_rank_00_model_states.pt",
+                {{"module", op::kDict},
+                 {"param_shapes", op::list_of({op::dict(shapes)})},
+                 {"ds_config", config}});
+    for (std::size_t rank = 0; rank < parts.size(); ++rank)
+      write_rank(rank);
+  }
+  void write_rank(std::size_t rank) {
+    gpt::File file;
+    Values moments = parts[rank];
+    for (float& value : moments)
+      value *= 10;
+    gpt::Members state = {
+        {"single_partition_of_fp32_groups", op::list_of({file.tensor(of(parts[rank]))})},
+        {"base_optimizer_state",
+         op::dict({{"state", numbered({op::dict({{"exp_avg", file.tensor(of(moments))}})})}})},
+        {"partition_count", op::integer(2)}};
+    if (!mappings.empty())
+      state.emplace_back("param_slice_mappings", op::list_of({op::dict(mappings[rank])}));
+    if (!paddings.empty()) {
+      std::vector<std::string> counts;
+      for (const std::int64_t padding : paddings)
+        counts.push_back(op::integer(padding));
+      state.emplace_back("param_alignment_paddings", op::list_of({op::list_of(counts)}));
+    }
+    file.write(optimizer(static_cast<int>(rank)), {{"optimizer_state_dict", op::dict(state)}});
+  }
+  void expect(const std::vector<std::pair<std::string, Values>>& expected) {
+    const Foreign read = open_foreign(path("ds")).value();
+    ASSERT_EQ(read.weights.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      Values moments = expected[i].second;
+      for (float& value : moments)
+        value *= 10;
+      EXPECT_EQ(read.weights[i].name, expected[i].first);
+      EXPECT_EQ(values_of(read.weights[i]), expected[i].second) << expected[i].first;
+      EXPECT_EQ(values_of(read.state.at("exp_avg")[i]), moments) << expected[i].first;
+    }
+  }
+  std::vector<Values> parts;
+  std::vector<Mapping> mappings;       ///< of each rank; empty: none says one
+  std::vector<std::int64_t> paddings;  ///< after each parameter; empty: none says them
+};
+
+/// a, b and c dealt to two ranks: a and c lie before b; the mappings are those of a, b, c.
+class RoundRobin : public FlatGroup {
+ protected:
+  RoundRobin() {
+    parts = {{1, 2, 6, 7}, {3, 4, 5}};
+    mappings = {{{"a", place(0, 2)}, {"b", place(2, 2)}}, {{"b", place(0, 1)}, {"c", place(1, 2)}}};
+  }
+  void write_shuffled(const std::string& config) {
+    write({{"a", size_of_torch(2)}, {"c", size_of_torch(2)}, {"b", size_of_torch(3)}}, config);
+  }
+};
+
+TEST_F(RoundRobin, IsReadInTheOrderOfItsShapesWhateverTheMappingsSay) {
+  write_shuffled(
+      op::dict({{"zero_optimization",
+                 op::dict({{"stage", op::integer(2)}, {"round_robin_gradients", op::kTrue}})}}));
+  expect({{"a", {1, 2}}, {"c", {6, 7}}, {"b", {3, 4, 5}}});
+}
+
+TEST_F(RoundRobin, IsReadSoTooWhereTheConfigurationIsNotThere) {
+  write_shuffled(op::kNone);
+  expect({{"a", {1, 2}}, {"c", {6, 7}}, {"b", {3, 4, 5}}});
+}
+
+TEST_F(RoundRobin, ThatTheConfigurationDoesNotAskForIsDamage) {
+  write_shuffled(stage(2));
+  refused(path("ds"),
+          "param_slice_mappings have c in another place than the order of param_shapes");
+}
+
+/// w is padded from 3 elements to 8, over the end of the first rank's part.
+class ParameterAlignment : public FlatGroup {
+ protected:
+  ParameterAlignment() {
+    parts = {{1, 2, 3, 0, 0, 0}, {0, 0, 4, 5}};
+    paddings = {5, 0};
+  }
+  void write_aligned() { write({{"w", size_of_torch(3)}, {"v", size_of_torch(2)}}, stage(2)); }
+};
+
+TEST_F(ParameterAlignment, PassesOverThePaddingBetweenParameters) {
+  write_aligned();
+  expect({{"w", {1, 2, 3}}, {"v", {4, 5}}});
+
+  mappings = {{{"w", place(0, 3)}}, {{"v", place(2, 2)}}};
+  write_aligned();
+  expect({{"w", {1, 2, 3}}, {"v", {4, 5}}});
+}
+
+TEST_F(ParameterAlignment, ThatCannotBeIsRefused) {
+  paddings = {5};
+  write_aligned();
+  refused(path("ds"), "param_alignment_paddings of group 0 are none of 2 parameters");
+  paddings = {-1, 0};
+  write_aligned();
+  refused(path("ds"), "param_alignment_paddings of group 0");
+  paddings = {INT64_MAX, 0};
+  write_aligned();
+  refused(path("ds"), "end before the padding of parameter w");
 }
 
 }  // namespace

@@ -169,12 +169,26 @@ TEST_F(ForeignCheckpoints, AnOptimizerThatKeepsMoreThanIsReadIsRefusedByName) {
 
   write_pair(dir.path(), {{"max_exp_avg_sq", tensor}}, {});
   refused(dir.path(), "keeps \"max_exp_avg_sq\"");
-  write_pair(dir.path(), {{"mu_product", TorchValue::integer(1)}}, {});
-  refused(dir.path(), "keeps \"mu_product\"");
   write_pair(dir.path(), {}, {{"amsgrad", yes}});
   refused(dir.path(), "has amsgrad");
   write_pair(dir.path(), {}, {{"maximize", yes}});
   refused(dir.path(), "has maximize");
+}
+
+TEST_F(ForeignCheckpoints, ATrainingLoopOfNAdamGoesWithoutTheProductThatItsStepGives) {
+  const TorchValue decay = TorchValue::of(json::Value::number(0.004));
+  write_pair(dir.path(),
+             {{"step", TorchValue::tensor(floats("step", {}, [](auto) { return 5.0F; }))},
+              {"mu_product", TorchValue::tensor(floats("p", {}, [](auto) { return 0.0185F; }))}},
+             {{"momentum_decay", decay}});
+
+  const Foreign read = open_foreign(dir.path()).value();
+
+  EXPECT_EQ(read.step, 5);
+  EXPECT_EQ(read.state.size(), 2U);
+  EXPECT_EQ(read.state.count("mu_product"), 0U);
+  EXPECT_EQ(at_path(read.config, "optimizer.type")->as_string(), "NAdam");
+  EXPECT_EQ(number_at(read.config, "optimizer.params.momentum_decay"), 0.004);
 }
 
 TEST_F(ForeignCheckpoints, ATrainingLoopsGroupIsThatOfItsOptimizer) {

@@ -18,8 +18,8 @@ inline std::string le(std::uint64_t value, std::size_t bytes) {
 
 // Opcodes; each function returns the text that pushes one value.
 namespace op {
-inline const std::string kNone = "N", kFalse = "\x89", kDict = "}", kList = "]", kNothing = ")",
-                         kCall = "R";
+inline const std::string kNone = "N", kTrue = "\x88", kFalse = "\x89", kDict = "}", kList = "]",
+                         kNothing = ")", kCall = "R";
 
 inline std::string text(const std::string& value) {
   return "X" + le(value.size(), 4) + value;

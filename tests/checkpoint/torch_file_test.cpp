@@ -217,6 +217,25 @@ TEST(TorchFile, ReadsTypesThatHaveNoStorageOfTheirOwn) {
   EXPECT_NE(other.find("\"w\" is of torch.float8_e4m3fn"), std::string::npos) << other;
 }
 
+// The stream of pickles counts a storage without a type in bytes, whoever lies in it.
+TEST(TorchFile, ReadsTypesThatHaveNoStorageOfTheirOwnFromTheStreamOfPickles) {
+  const files::TempDir dir;
+  const std::string keys = op::list_of({op::text("0")});
+  spill(dir.path() / "a.bin",
+        torch_legacy(op::dict({{"w", tensor_v3("uint16", 4, 2)}, {"v", tensor_v3("uint32", 4, 1)}}),
+                     keys,
+                     le(4, 8) + le(65535, 2) + le(7, 2)));
+  spill(dir.path() / "long.bin",
+        torch_legacy(op::dict({{"w", tensor_v3("uint64", 8, 1)}}), keys, le(8, 8) + le(7, 4)));
+
+  const auto read = open(dir.path() / "a.bin");
+
+  EXPECT_EQ(elements<std::uint16_t>(read.at("w")), (std::vector<std::uint16_t>{65535, 7}));
+  EXPECT_EQ(elements<std::uint32_t>(read.at("v")), std::vector<std::uint32_t>{7 * 65536 + 65535});
+  EXPECT_NE(error_of([&] { open(dir.path() / "long.bin"); }).text().find("claims 8 elements"),
+            std::string::npos);
+}
+
 TEST(TorchFile, PassesOverObjectsBesideTheTensors) {
   const files::TempDir dir;
   const std::string arguments =
@@ -262,6 +281,44 @@ TEST(TorchFile, NamesTensorsThatHaveNoPlainElements) {
       const Error error = error_of(read);
       EXPECT_EQ(error.kind(), Error::Kind::Unsupported) << error.text();
       EXPECT_NE(error.text().find(kind), std::string::npos) << error.text();
+    }
+  }
+}
+
+/// A tensor of one element as torch saves it with the bits that stand in `metadata`.
+std::string tensor_with(const std::string& metadata) {
+  return op::global("torch._utils", "_rebuild_tensor_v2") +
+         op::tuple({op::storage("FloatStorage", "0", 1),
+                    op::integer(0),
+                    op::sizes({1}),
+                    op::sizes({1}),
+                    op::kFalse,
+                    op::global("collections", "OrderedDict") + op::kNothing + op::kCall,
+                    metadata}) +
+         op::kCall;
+}
+
+TEST(TorchFile, WhoseTensorIsStillToBeNegatedIsRefusedByName) {
+  const files::TempDir dir;
+  const std::string element = le(0x3F800000, 4);
+  const auto write = [&](const std::string& metadata) {
+    const std::string object = op::dict({{"w", tensor_with(metadata)}});
+    spill(dir.path() / "zip.bin", torch_zip(pickle_of(object), {element}));
+    spill(dir.path() / "legacy.bin",
+          torch_legacy(object, op::list_of({op::text("0")}), le(1, 8) + element));
+  };
+  for (const auto& [bit, word] : std::vector<std::pair<std::string, std::string>>{
+           {"neg", "negative"}, {"conj", "conjugate"}}) {
+    for (const char* file : {"zip.bin", "legacy.bin"}) {
+      write(op::dict({{bit, op::kTrue}}));
+      const Error error = error_of([&] { open_torch_file(dir.path() / file); });
+      EXPECT_EQ(error.kind(), Error::Kind::Unsupported) << error.text();
+      EXPECT_NE(error.text().find("tensor \"w\" has the " + word + " bit"), std::string::npos)
+          << error.text();
+      EXPECT_EQ(error.fix(), "save tensor.resolve_" + bit + "()");
+
+      write(op::dict({{bit, op::kFalse}}));
+      EXPECT_EQ(elements<float>(open(dir.path() / file).at("w")), std::vector<float>{1.0F});
     }
   }
 }

@@ -199,10 +199,11 @@ TEST_F(MemoryOfAConversion, OfATrainingIsAtMostTwiceTheLargestTensor) {
 
 TEST_F(MemoryOfAConversion, OfDeepSpeedsRanksIsAtMostTwiceTheLargestTensor) {
   constexpr std::int64_t kRanks = 2;
-  std::vector<TorchValue::Item> shapes;
+  std::vector<TorchValue::Item> shapes, module;
   std::int64_t numel = 0;
   for (const auto& [name, shape] : of_modelcenter()) {
     shapes.emplace_back(name, TorchValue::size(shape));
+    module.emplace_back(name, TorchValue::tensor(counted(name, shape)));
     std::int64_t count = 1;
     for (const std::int64_t size : shape)
       count *= size;
@@ -217,7 +218,7 @@ TEST_F(MemoryOfAConversion, OfDeepSpeedsRanksIsAtMostTwiceTheLargestTensor) {
   groups.push_back(TorchValue::ordered(std::move(shapes)));
   checkpoint::write_torch_file(
       folder / "global_step5/mp_rank_00_model_states.pt",
-      TorchValue::dict({{"module", TorchValue::dict({})},
+      TorchValue::dict({{"module", TorchValue::dict(std::move(module))},
                         {"param_shapes", TorchValue::list(std::move(groups))},
                         {"global_steps", whole(5)},
                         {"global_samples", whole(20)}}));

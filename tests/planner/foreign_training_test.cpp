@@ -2,8 +2,11 @@
 // Which runs may go on from another program's training.
 #include "tessera/planner/foreign_training.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -12,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/foreign_write.h"
+#include "tessera/checkpoint/torch_value.h"
 
 namespace tessera::planner {
 namespace {
@@ -41,11 +45,13 @@ Plan plan_of(const std::string& optimizer, const std::string& checkpoint = "{}")
   return make_plan(json::parse(config, "c.json"), 1, "c.json", resolved.model);
 }
 
-std::string refusal(const fs::path& path, const Plan& plan) {
+std::string refusal(const fs::path& path,
+                    const Plan& plan,
+                    Error::Kind kind = Error::Kind::Config) {
   try {
     open_training(path, plan);
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    EXPECT_EQ(error.kind(), kind);
     return error.text();
   }
   return "";
@@ -64,10 +70,58 @@ TEST(ForeignTraining, UnderAnotherOptimizerIsRefused) {
                 AllOf(HasSubstr("a training of \"AdamW\""),
                       HasSubstr(fmt::format("optimizer.type is {}", other))));
   }
-  // The file does not say whose moments they are.
   EXPECT_THAT(refusal(kInterop / "torch_tutorial", plan_of("Lion")),
+              HasSubstr("a training of \"AdamW\""));
+  // A file of an older torch does not say whose moments they are.
+  const files::TempDir dir;
+  checkpoint::Foreign older = *checkpoint::open_foreign(kInterop / "torch_tutorial");
+  older.config = json::Value::object();
+  checkpoint::write_torch_loop(
+      dir.path() / "model_5.pth", dir.path() / "optimizer_5.pth", older, [](auto) {});
+  EXPECT_THAT(refusal(dir.path(), plan_of("Lion")),
               HasSubstr("holds exp_avg_sq of its optimizer, and Lion keeps none"));
-  EXPECT_THAT(refusal(kInterop / "torch_tutorial", plan_of("SGD")), HasSubstr("holds exp_avg"));
+  EXPECT_THAT(refusal(dir.path(), plan_of("SGD")), HasSubstr("holds exp_avg"));
+}
+
+/// The recorded loop with no other states of its optimizer than these.
+void write_loop(const fs::path& folder, const std::vector<std::string>& states) {
+  using checkpoint::TorchValue;
+  const checkpoint::Foreign training = *checkpoint::open_foreign(kInterop / "torch_tutorial");
+  std::vector<TorchValue::Item> kept;
+  std::vector<TorchValue> numbers;
+  for (std::size_t i = 0; i < training.weights.size(); ++i) {
+    std::vector<TorchValue::Item> of_one;
+    for (const std::string& state : states)
+      of_one.emplace_back(state, TorchValue::tensor(training.state.at(state)[i]));
+    kept.emplace_back(std::to_string(i), TorchValue::dict(std::move(of_one)));
+    numbers.push_back(TorchValue::integer(static_cast<std::int64_t>(i)));
+  }
+  TorchValue group = TorchValue::dict({{"params", TorchValue::list(std::move(numbers))}});
+  fs::copy(kInterop / "torch_tutorial/model_000005.pth", folder);
+  checkpoint::write_torch_file(
+      folder / "optimizer_000005.pth",
+      TorchValue::dict({{"state", TorchValue::dict(std::move(kept), /*numbered=*/true)},
+                        {"param_groups", TorchValue::list({std::move(group)})}}));
+}
+
+TEST(ForeignTraining, WithoutStateGoesOnUnderAnOptimizerThatKeepsNoneAlone) {
+  const files::TempDir dir;
+  write_loop(dir.path(), {});
+
+  EXPECT_EQ(refusal(dir.path(), plan_of("SGD")), "");
+  for (const char* keeps : {"AdamW", "Lion", "Muon"}) {
+    EXPECT_THAT(refusal(dir.path(), plan_of(keeps), Error::Kind::Format),
+                AllOf(HasSubstr("without an optimizer's state there is nothing to go on with"),
+                      HasSubstr("model.from")));
+  }
+}
+
+TEST(ForeignTraining, WithoutAStateThatTheOptimizerKeepsIsRefused) {
+  const files::TempDir dir;
+  write_loop(dir.path(), {"exp_avg"});
+
+  EXPECT_THAT(refusal(dir.path(), plan_of("AdamW")),
+              HasSubstr("holds no exp_avg_sq of its optimizer, and AdamW keeps it"));
 }
 
 TEST(ForeignTraining, IsTheUniversalOneWhereItIsAskedFor) {

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/convert_target.h"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <regex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/deepspeed_states.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/planner/model_export.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const fs::path& path, const std::string& why) {
+  throw Error(Error::Kind::Config,
+              fmt::format("{} {}", path.string(), why),
+              "name another place, or move away what is there");
+}
+[[noreturn]] void refuse_unwritten(const fs::path& path) {
+  refuse(path, "stays: no conversion writes that");
+}
+
+bool is_file(const fs::path& path) {
+  return fs::is_regular_file(fs::symlink_status(path));
+}
+bool is_folder(const fs::path& path) {
+  return fs::is_directory(fs::symlink_status(path));
+}
+
+/// What stands in a folder, by name.
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> out;
+  for (const auto& entry : fs::directory_iterator(folder))
+    out.push_back(entry.path());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+/// Plain files of these names and nothing else.
+void require_files(const fs::path& folder, const std::function<bool(const fs::path&)>& is_known) {
+  for (const fs::path& path : entries_of(folder)) {
+    if (!is_file(path) || !is_known(path)) refuse_unwritten(path);
+  }
+}
+void require_files(const fs::path& folder, const std::set<std::string>& known) {
+  require_files(folder,
+                [&](const fs::path& path) { return known.count(path.filename().string()) > 0; });
+}
+
+/// A file of torch as write_torch_weights() begins it; torch.save has the file's own name there.
+bool is_converted_file(const fs::path& path) {
+  constexpr std::size_t kLocalHeader = 30;
+  constexpr std::string_view kRoot = "pytorch_model/";
+  std::string begin(kLocalHeader + kRoot.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return file.good() && begin.starts_with("PK\x03\x04") && begin.ends_with(kRoot);
+}
+
+std::set<std::string> names_beside(const fs::path& folder) {
+  std::set<std::string> out;
+  for (const auto& [name, content] : planner::files_beside(folder))
+    out.insert(name);
+  return out;
+}
+
+/// As write_universal() lays it out.
+void require_universal(const fs::path& folder) {
+  static const std::regex kTag("global_step\\d+");
+  const std::string tag =
+      checkpoint::deepspeed::tag_in(folder / "latest_universal").value_or(std::string());
+  const bool is_ours = std::regex_match(tag, kTag);
+  for (const fs::path& path : entries_of(folder)) {
+    const bool known = path.filename() == "latest_universal"
+                           ? is_file(path)
+                           : is_ours && path.filename() == tag && is_folder(path);
+    if (!known) refuse_unwritten(path);
+  }
+  if (!is_folder(folder / tag / "zero")) refuse_unwritten(folder / "latest_universal");
+  static const std::set<std::string> kModels = {"mp_rank_00_model_states.pt",
+                                                "zero_pp_rank_0_mp_rank_00_model_states.pt"};
+  for (const fs::path& path : entries_of(folder / tag)) {
+    const std::string name = path.filename().string();
+    if (name != "zero" && (kModels.count(name) == 0 || !is_file(path))) refuse_unwritten(path);
+  }
+  for (const fs::path& path : entries_of(folder / tag / "zero")) {
+    if (path.filename() == "optimizer_state.pt" && is_file(path)) continue;
+    if (!is_folder(path)) refuse_unwritten(path);
+    require_files(path, {"fp32.pt", "exp_avg.pt", "exp_avg_sq.pt", "step.pt"});
+  }
+}
+
+/// A checkpoint of ours that was made of another program's. One of a run has the same names.
+void require_imported(const fs::path& folder) {
+  std::set<std::string> known = names_beside(folder);
+  known.insert({std::string(checkpoint::kManifestName), checkpoint::shard_name(0)});
+  require_files(folder, known);
+  bool imported = false;
+  try {
+    const checkpoint::Checkpoint opened(folder);
+    imported = opened.meta().extra.find("imported") != nullptr;
+  } catch (const Error&) {
+    refuse(folder, "is a checkpoint that cannot be read");
+  }
+  if (!imported) refuse(folder, "is the checkpoint of a run");
+}
+
+/// A model as write_model() writes it: its config.json, and weights in one form.
+void require_hugging_face(const fs::path& folder) {
+  static const std::regex kShard("model-\\d{5,}-of-\\d{5,}\\.safetensors");
+  std::set<std::string> known = names_beside(folder);
+  known.insert("config.json");
+  bool safetensors = false, torch = false;
+  require_files(folder, [&](const fs::path& path) {
+    const std::string name = path.filename().string();
+    const bool is_weights = name == "model.safetensors" || std::regex_match(name, kShard);
+    const bool is_torch = name == "pytorch_model.bin" && is_converted_file(path);
+    safetensors = safetensors || is_weights;
+    torch = torch || is_torch;
+    return is_weights || is_torch || name == "model.safetensors.index.json" ||
+           known.count(name) > 0;
+  });
+  if (safetensors == torch || !fs::exists(folder / "config.json"))
+    refuse(folder, "is not the folder of a converted model: config.json and weights of one form");
+}
+
+fs::path real(const fs::path& path) {
+  return fs::weakly_canonical(fs::absolute(path).lexically_normal());
+}
+
+/// Whether `inner` is `outer` or lies in it.
+bool lies_in(const fs::path& inner, const fs::path& outer) {
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+}  // namespace
+
+void require_replaceable(const fs::path& target, const fs::path& source) {
+  std::error_code ignored;
+  if (fs::equivalent(target, source, ignored)) refuse(target, "is what is to be converted");
+  const fs::path there = real(target.parent_path()) / target.filename(), from = real(source);
+  if (lies_in(from, there))
+    refuse(target, fmt::format("holds {}, which is to be converted", source.string()));
+  // Of a run the checkpoints; what lies beside them is no part of it.
+  const fs::path read = is_folder(from / "checkpoints") ? from / "checkpoints" : from;
+  if (lies_in(there, read))
+    refuse(target, fmt::format("lies in {}, which is to be converted", source.string()));
+  if (is_file(target)) {
+    if (!is_converted_file(target)) refuse_unwritten(target);
+    return;
+  }
+  if (!is_folder(target)) refuse(target, "is neither a file nor a folder");
+  if (fs::is_empty(target)) return;
+  if (fs::exists(target / "latest_universal")) return require_universal(target);
+  if (fs::exists(target / checkpoint::kManifestName)) return require_imported(target);
+  require_hugging_face(target);
+}
+
+}  // namespace tessera::cli
