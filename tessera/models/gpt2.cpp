@@ -222,7 +222,9 @@ class Head final : public nn::Objective {
     return {labels.ne(ops::kIgnoreLabel).sum().item<double>()};
   }
   [[nodiscard]] std::int64_t samples_at_once(const Batch& batch) const override {
-    return ops::samples_of_logits(batch.tensor("labels").size(1), weight_->tensor().size(0));
+    // All ranks in the same steps, whatever the size of their shares.
+    return ops::samples_of_logits(batch.tensor("labels").size(1),
+                                  weight_->info().room_numel() / shape_.hidden_size);
   }
 
  private:

@@ -28,19 +28,6 @@ std::string without_base(const std::string& name) {
   return dot == std::string::npos ? name : name.substr(dot + 1);
 }
 
-std::string unwrapped(std::string name) {
-  constexpr std::array<std::string_view, 2> kWrappers = {"module.", "_orig_mod."};
-  for (bool again = true; again;) {
-    again = false;
-    for (const std::string_view wrapper : kWrappers) {
-      if (!name.starts_with(wrapper)) continue;
-      name.erase(0, wrapper.size());
-      again = true;
-    }
-  }
-  return name;
-}
-
 void add_list(std::string& text, const char* title, const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
   if (names.empty()) return;
@@ -52,38 +39,112 @@ void add_list(std::string& text, const char* title, const std::vector<std::strin
                       names.size() > kShown ? ", ..." : "");
 }
 
+/// Where a file and a model do not agree, tensor by tensor.
+struct Mismatch {
+  std::vector<std::string> missing, unexpected, misshapen;
+
+  void require_none(const std::string& what) const {
+    if (missing.empty() && unexpected.empty() && misshapen.empty()) return;
+    std::string text = fmt::format("{} does not fit the model", what);
+    add_list(text, "missing", missing);
+    add_list(text, "unexpected", unexpected);
+    add_list(text, "of another shape", misshapen);
+    throw Error(Error::Kind::Format,
+                text,
+                "describe the model that these weights belong to: by the config.json that came "
+                "with them, or in the configuration");
+  }
+};
+
+/// Elements [begin, end) of `tensor` as fp32, those of another type some at a time in `raw`.
+void read_floats(const StreamedTensor& tensor,
+                 std::int64_t begin,
+                 std::int64_t end,
+                 float* out,
+                 std::vector<std::byte>& raw) {
+  if (tensor.dtype == DType::F32) return tensor.read(begin, end, reinterpret_cast<std::byte*>(out));
+  constexpr std::int64_t kElements = 1 << 19;
+  for (std::int64_t at = begin; at < end; at += kElements) {
+    const std::int64_t count = std::min(kElements, end - at);
+    raw.resize(static_cast<std::size_t>(count) * size_of(tensor.dtype));
+    tensor.read(at, at + count, raw.data());
+    checkpoint::convert(tensor.dtype,
+                        raw.data(),
+                        DType::F32,
+                        reinterpret_cast<std::byte*>(out + (at - begin)),
+                        count);
+  }
+}
+
 struct Theirs {
   HfTensor place;
   StreamedTensor tensor;
 };
 
-/// Elements [begin, end) of `tensor` as fp32.
-void read_floats(const StreamedTensor& tensor, std::int64_t begin, std::int64_t end, float* out) {
-  if (tensor.dtype == DType::F32) return tensor.read(begin, end, reinterpret_cast<std::byte*>(out));
-  std::vector<std::byte> raw(static_cast<std::size_t>(end - begin) * size_of(tensor.dtype));
-  tensor.read(begin, end, raw.data());
-  checkpoint::convert(
-      tensor.dtype, raw.data(), DType::F32, reinterpret_cast<std::byte*>(out), end - begin);
+/// Theirs is [columns, rows]: what is wanted of our rows [first, last) stands together in each of
+/// theirs. Some of these at a time, so that whole cache lines of ours are written.
+void read_transposed(const Theirs& theirs, std::int64_t begin, std::int64_t end, float* out) {
+  constexpr std::int64_t kLines = 16;
+  const std::int64_t columns = theirs.place.shape[0], rows = theirs.place.shape[1];
+  const std::int64_t first = begin / columns, last = (end + columns - 1) / columns;
+  const std::int64_t width = last - first;
+  // Of one row of ours, as a cut by columns asks for, a part may be enough.
+  const std::int64_t from = width == 1 ? begin - first * columns : 0;
+  const std::int64_t to = width == 1 ? end - first * columns : columns;
+  std::vector<float> lines(static_cast<std::size_t>(std::min(kLines, to - from) * width));
+  std::vector<std::byte> raw;
+  for (std::int64_t c = from; c < to; c += kLines) {
+    const std::int64_t count = std::min(kLines, to - c);
+    for (std::int64_t k = 0; k < count; ++k) {
+      const std::int64_t line = (c + k) * rows;
+      read_floats(theirs.tensor, line + first, line + last, lines.data() + k * width, raw);
+    }
+    for (std::int64_t r = first; r < last; ++r) {
+      for (std::int64_t k = 0; k < count; ++k) {
+        const std::int64_t i = r * columns + c + k;
+        if (i >= begin && i < end)
+          out[i - begin] = lines[static_cast<std::size_t>(k * width + r - first)];
+      }
+    }
+  }
 }
 
 void read_range(const Theirs& theirs, std::int64_t begin, std::int64_t end, float* out) {
-  if (!theirs.place.transposed) return read_floats(theirs.tensor, begin, end, out);
-  // Theirs is [columns, rows]: what is wanted of our rows [first, last) stands together in each of
-  // theirs.
-  const std::int64_t columns = theirs.place.shape[0], rows = theirs.place.shape[1];
-  const std::int64_t first = begin / columns, last = (end + columns - 1) / columns;
-  std::vector<float> line(static_cast<std::size_t>(last - first));
-  // Of one row of ours, as a cut by columns asks for, a part may be enough.
-  const bool one = last - first == 1;
-  const std::int64_t from = one ? begin - first * columns : 0;
-  const std::int64_t to = one ? end - first * columns : columns;
-  for (std::int64_t c = from; c < to; ++c) {
-    read_floats(theirs.tensor, c * rows + first, c * rows + last, line.data());
-    for (std::int64_t r = first; r < last; ++r) {
-      const std::int64_t i = r * columns + c;
-      if (i >= begin && i < end) out[i - begin] = line[static_cast<std::size_t>(r - first)];
-    }
+  if (theirs.place.transposed) return read_transposed(theirs, begin, end, out);
+  std::vector<std::byte> raw;
+  read_floats(theirs.tensor, begin, end, out, raw);
+}
+
+/// Whether two tensors have the same bits as fp32.
+bool equal(const StreamedTensor& a, const StreamedTensor& b) {
+  if (a.shape != b.shape || !checkpoint::convertible(a.dtype, DType::F32)) return false;
+  constexpr std::int64_t kElements = 1 << 18;
+  const auto numel = static_cast<std::int64_t>(b.bytes() / size_of(b.dtype));
+  std::vector<float> ours(kElements), theirs(kElements);
+  std::vector<std::byte> raw;
+  for (std::int64_t at = 0; at < numel; at += kElements) {
+    const std::int64_t end = std::min(at + kElements, numel);
+    read_floats(a, at, end, ours.data(), raw);
+    read_floats(b, at, end, theirs.data(), raw);
+    const auto bytes = static_cast<std::size_t>(end - at) * sizeof(float);
+    if (std::memcmp(ours.data(), theirs.data(), bytes) != 0) return false;
   }
+  return true;
+}
+
+/// The head that is stored beside the token table of a tied model must be that table.
+void require_tied(const StreamedTensor& head,
+                  const StreamedTensor& table,
+                  const std::string& what) {
+  TESSERA_REQUIRE(
+      equal(head, table),
+      Format,
+      fmt::format("{}: {} differs from {}, and the model has one matrix for both",
+                  what,
+                  head.name,
+                  table.name),
+      "set tie_word_embeddings to false in config.json (model.tie_embeddings in a configuration), "
+      "or drop the head from the file");
 }
 
 }  // namespace
@@ -103,13 +164,17 @@ bool is_buffer(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
-void Mismatch::require_none(const std::string& what, const std::string& remedy) const {
-  if (missing.empty() && unexpected.empty() && misshapen.empty()) return;
-  std::string text = fmt::format("{} does not fit the model", what);
-  add_list(text, "missing", missing);
-  add_list(text, "unexpected", unexpected);
-  add_list(text, "of another shape", misshapen);
-  throw Error(Error::Kind::Format, text, remedy);
+std::string unwrapped(std::string name) {
+  constexpr std::array<std::string_view, 2> kWrappers = {"module.", "_orig_mod."};
+  for (bool again = true; again;) {
+    again = false;
+    for (const std::string_view wrapper : kWrappers) {
+      if (!name.starts_with(wrapper)) continue;
+      name.erase(0, wrapper.size());
+      again = true;
+    }
+  }
+  return name;
 }
 
 void ReadPages::add(const void* tensor,
@@ -132,44 +197,20 @@ void ReadPages::add(const void* tensor,
   if (release_) release_();
 }
 
-bool equal_floats(std::int64_t numel, const ReadFloats& a, const ReadFloats& b) {
-  constexpr std::int64_t kElements = 1 << 18;
-  std::vector<float> ours, theirs;
-  for (std::int64_t at = 0; at < numel; at += kElements) {
-    const std::int64_t end = std::min(at + kElements, numel);
-    ours.resize(static_cast<std::size_t>(end - at));
-    theirs.resize(ours.size());
-    a(at, end, ours.data());
-    b(at, end, theirs.data());
-    if (std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(float)) != 0) return false;
-  }
-  return true;
-}
-
-void require_tied(const std::string& head,
-                  const std::string& table,
-                  const std::string& what,
-                  bool same) {
-  TESSERA_REQUIRE(
-      same,
-      Format,
-      fmt::format(
-          "{}: {} differs from {}, and the model has one matrix for both", what, head, table),
-      "set tie_word_embeddings to false in config.json (model.tie_embeddings in a configuration), "
-      "or drop the head from the file");
-}
-
 WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
                         const Family& family,
                         const Resolved& resolved,
                         const std::string& what,
                         std::shared_ptr<ReadPages> pages) {
   std::map<std::string, const StreamedTensor*> found;
+  Mismatch mismatch;
   for (const StreamedTensor& tensor : tensors) {
-    if (!is_buffer(tensor.name)) found.emplace(unwrapped(tensor.name), &tensor);
+    if (is_buffer(tensor.name)) continue;
+    // Of two names that are the same without wrappers nobody knows which is meant.
+    if (!found.emplace(unwrapped(tensor.name), &tensor).second)
+      mismatch.unexpected.push_back(tensor.name);
   }
   auto held = std::make_shared<std::map<std::string, Theirs>>();
-  Mismatch mismatch;
   std::set<std::string> used;
   for (const auto& info : parameters_of(resolved.model)) {
     HfTensor place = family.hf_tensor(*info);
@@ -198,22 +239,11 @@ WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
     if (used.count(name) == 0 && name != "lm_head.weight")
       mismatch.unexpected.push_back(tensor->name);
   }
-  mismatch.require_none(what, "describe the model that these weights belong to");
+  mismatch.require_none(what);
   const auto head = found.find("lm_head.weight");
   const auto table = held->find("wte.weight");
-  if (head != found.end() && used.count(head->first) == 0 && table != held->end()) {
-    const StreamedTensor &a = *head->second, &b = table->second.tensor;
-    const auto floats = [](const StreamedTensor& tensor) {
-      return [&tensor](auto begin, auto end, float* out) { read_floats(tensor, begin, end, out); };
-    };
-    require_tied(
-        a.name,
-        b.name,
-        what,
-        a.shape == b.shape && checkpoint::convertible(a.dtype, DType::F32) &&
-            equal_floats(
-                static_cast<std::int64_t>(b.bytes() / size_of(b.dtype)), floats(a), floats(b)));
-  }
+  if (head != found.end() && used.count(head->first) == 0 && table != held->end())
+    require_tied(*head->second, table->second.tensor, what);
   return [held, pages = std::move(pages)](
              const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     TESSERA_ASSERT(begin >= 0 && begin <= end && end <= info.numel());

@@ -21,27 +21,13 @@ std::vector<std::shared_ptr<const ParamInfo>> parameters_of(const nn::Model& mod
 
 /// Causal masks that old versions stored among the weights.
 bool is_buffer(std::string_view name);
+/// A name without what wrappers put before it: "module." and "_orig_mod.", in any order.
+std::string unwrapped(std::string name);
 
 /// Of what a training loop saved beside other things, under "state_dict", "model_state_dict",
-/// "model", "module" or "net", the tensors under that key, and without it; of others all.
+/// "model", "module" or "net", the tensors under that key, without it and without wrappers; of
+/// others all.
 std::vector<checkpoint::Weight> state_dict_of(std::vector<checkpoint::Weight> weights);
-
-/// Where a file and a model do not agree, tensor by tensor.
-struct Mismatch {
-  std::vector<std::string> missing, unexpected, misshapen;
-  /// Error{Format} that lists them after "`what` does not fit the model", if there are any.
-  void require_none(const std::string& what, const std::string& remedy) const;
-};
-
-/// Whether two readers of so many elements give the same bits.
-using ReadFloats = std::function<void(std::int64_t begin, std::int64_t end, float* out)>;
-bool equal_floats(std::int64_t numel, const ReadFloats& a, const ReadFloats& b);
-/// Error{Format} unless the head that `what` stores beside its token table is that table: the
-/// configuration says so.
-void require_tied(const std::string& head,
-                  const std::string& table,
-                  const std::string& what,
-                  bool same);
 
 /// Keeps few the pages of mapped files that reads leave behind: those of one tensor; and where its
 /// bytes are read in their order, of 16 MiB of it. Threads: any.
@@ -61,11 +47,12 @@ class ReadPages {
 };
 
 /// A source over tensors that have Hugging Face's names and layouts for the family, with or without
-/// its base prefix, and whatever a wrapper put before them ("module.", "_orig_mod."). `what` names
-/// them in messages. Error{Format} lists names that are missing, unexpected or of another shape,
-/// and refuses a stored head that a tied model would not use. The source keeps what the tensors
-/// keep; any range of any parameter may be asked for, from any thread. Cost: a transposed matrix is
-/// read row by row of theirs. `pages`: shared by sources that are read in turn.
+/// its base prefix, and whatever a wrapper put before them (unwrapped). `what` names them in
+/// messages. Error{Format} lists names that are missing, unexpected or of another shape, and
+/// refuses a stored head that a tied model would not use. The source keeps what the tensors keep;
+/// any range of any parameter may be asked for, from any thread. Cost: a transposed matrix is read
+/// row by row of theirs. Memory: some of these rows, and some MB of other types than fp32. `pages`:
+/// shared by sources that are read in turn.
 WeightSource weights_of(const std::vector<checkpoint::StreamedTensor>& tensors,
                         const Family& family,
                         const Resolved& resolved,

@@ -98,6 +98,8 @@ class Adafactor final : public Rule {
     return facts.matrix ? 1 : 2;
   }
   [[nodiscard]] double base_lr() const override { return options_.lr.value_or(1.0); }
+  [[nodiscard]] bool makes_lr() const override { return options_.relative_step; }
+  [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 
   void prepare(const ShardView& view, const UpdateScalars& scalars, double* sums) const override {
     TESSERA_ASSERT(view.facts != nullptr);

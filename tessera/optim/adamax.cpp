@@ -34,6 +34,7 @@ class Adamax final : public Rule {
     return {{"exp_avg"}, {"exp_inf"}};
   }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
+  [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 
   void update(const ShardView& view, const UpdateScalars& scalars) const override {
     TESSERA_ASSERT(view.state.size() == 2);

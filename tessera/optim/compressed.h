@@ -54,23 +54,23 @@ class CompressedRule : public Rule {
 
   /// Before the first compressed update after an exact one: start() with all momenta, in the
   /// model's order, then freeze() on every range.
-  virtual void start(std::span<MomentumSize> momenta) const {}
-  virtual void freeze(const CompressedView& view) const {}
+  virtual void start(std::span<MomentumSize> /*momenta*/) const {}
+  virtual void freeze(const CompressedView& /*view*/) const {}
   /// Writes what this rank exchanges to state[0].
   virtual void local(const CompressedView& view, const UpdateScalars& scalars) const = 0;
   /// state[0] holds the mean of all ranks.
-  virtual void received(const CompressedView& view) const {}
+  virtual void received(const CompressedView& /*view*/) const {}
   /// Quantities of the whole parameter that adapt() needs. measure() writes those of every chunk as
   /// prepare() does; sums of squares, but for the last one, of which the largest is taken.
   [[nodiscard]] virtual int num_measures() const { return 0; }
-  virtual void measure(const CompressedView& view,
-                       const UpdateScalars& scalars,
-                       double* of_chunks) const {}
+  virtual void measure(const CompressedView& /*view*/,
+                       const UpdateScalars& /*scalars*/,
+                       double* /*of_chunks*/) const {}
   /// Moves the parameter's scalars: after an exact update's norms, or after measure() (then the
   /// roots of the sums, and the largest).
-  virtual void adapt(std::span<double> of_parameter,
-                     std::span<const double> measures,
-                     const UpdateScalars& scalars) const {}
+  virtual void adapt(std::span<double> /*of_parameter*/,
+                     std::span<const double> /*measures*/,
+                     const UpdateScalars& /*scalars*/) const {}
   virtual void finish(const CompressedView& view, const UpdateScalars& scalars) const = 0;
 };
 

@@ -61,13 +61,13 @@ void check_decay_ramp(const DecayRampOptions& options,
                              weight_decay,
                              start,
                              end),
-                 "choose \"linear\" or \"cosine\", or set optimizer.weight_decay");
+                 "choose \"linear\" or \"cosine\", or set optimizer.params.weight_decay");
   } else if (weight_decay == 0.0 && (start != 0.0 || end != 0.0)) {
     problems.add(
         place,
         options.end ? "end" : "start",
         fmt::format("the optimizer has no weight decay that could go from {} to {}", start, end),
-        fmt::format("set optimizer.weight_decay to {}", end));
+        fmt::format("set optimizer.params.weight_decay to {}", end));
   }
 }
 

@@ -64,6 +64,7 @@ class LambRule : public Rule {
   }
   [[nodiscard]] int num_norms(const ParamFacts&) const override { return 2; }
   [[nodiscard]] double base_lr() const override { return moments_.lr; }
+  [[nodiscard]] double base_weight_decay() const override { return moments_.weight_decay; }
 
   void prepare(const ShardView& view, const UpdateScalars& scalars, double* sums) const override {
     TESSERA_ASSERT(view.state.size() == 2);

@@ -45,6 +45,7 @@ class Lars final : public Rule {
     return scope(facts) == Scope::SegmentNorms ? 2 : 0;
   }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
+  [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 
   void prepare(const ShardView& view, const UpdateScalars&, double* sums) const override {
     ops::chunk_square_sums(view.master, view.numel, ops::kRuleChunk, sums);

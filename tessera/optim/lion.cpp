@@ -33,6 +33,7 @@ class Lion final : public Rule {
     return {{"exp_avg"}};
   }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
+  [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 
   void update(const ShardView& view, const UpdateScalars& scalars) const override {
     TESSERA_ASSERT(view.state.size() == 1);

@@ -51,6 +51,7 @@ class Mu final : public Rule {
     return rule_->state(facts);
   }
   [[nodiscard]] double base_lr() const override { return rule_->base_lr(); }
+  [[nodiscard]] double base_weight_decay() const override { return rule_->base_weight_decay(); }
 
   void update(const ShardView& view, const UpdateScalars& scalars) const override {
     TESSERA_ASSERT(view.facts != nullptr);
@@ -58,7 +59,7 @@ class Mu final : public Rule {
     const double factor = hidden ? of_hidden_ : of_others_;
     ShardView scaled_view = view;
     UpdateScalars scaled = scalars;
-    scaled_view.lr_scale *= factor;
+    scaled_view.lr_scale = view.lr_scale.value_or(1.0) * factor;
     scaled.decay_scale /= factor;
     rule_->update(scaled_view, scaled);
   }

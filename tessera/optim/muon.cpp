@@ -143,6 +143,10 @@ class Muon final : public Rule {
     return {{"momentum_buffer"}};
   }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
+  /// AdamW's where hidden matrices have none.
+  [[nodiscard]] double base_weight_decay() const override {
+    return options_.weight_decay != 0.0 ? options_.weight_decay : adamw_->base_weight_decay();
+  }
 
   void prepare(const ShardView& view, const UpdateScalars& scalars, double*) const override {
     TESSERA_ASSERT(view.state.size() == 1 && view.direction != nullptr);
@@ -185,7 +189,7 @@ class Muon final : public Rule {
   }
 
   void update_adamw(ShardView view, const UpdateScalars& scalars) const {
-    view.lr_scale *= options_.adam_lr.value() / options_.lr;
+    if (!view.lr_scale) view.lr_scale = options_.adam_lr.value() / options_.lr;
     adamw_->update(view, scalars);
   }
 

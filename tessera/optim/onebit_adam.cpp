@@ -42,6 +42,7 @@ class OneBitAdam final : public CompressedRule {
     return {{"exp_avg"}, {"exp_avg_sq"}};
   }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
+  [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
   [[nodiscard]] Exchange exchange(std::int64_t step) const override {
     return step <= options_.freeze_step ? Exchange::Gradients : Exchange::Signs;
   }

@@ -58,6 +58,7 @@ class OneBitLamb final : public CompressedRule {
   }
   [[nodiscard]] int num_norms(const ParamFacts&) const override { return 2; }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
+  [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
   [[nodiscard]] Exchange exchange(std::int64_t step) const override {
     return step <= options_.freeze_step ? Exchange::Gradients : Exchange::Signs;
   }

@@ -9,7 +9,7 @@ namespace tessera::optim {
 
 /// The learning rate of this range in this update.
 inline double lr_of(const ShardView& view, const UpdateScalars& scalars) {
-  return scalars.lr * view.lr_scale;
+  return scalars.lr * view.lr_scale.value_or(1.0);
 }
 /// Its weight decay; `own` is the rule's.
 inline double decay_of(const ShardView& view, const UpdateScalars& scalars, double own) {

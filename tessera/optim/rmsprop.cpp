@@ -34,6 +34,7 @@ class Rmsprop final : public Rule {
     return out;
   }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
+  [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 
   void update(const ShardView& view, const UpdateScalars& scalars) const override {
     const bool buffered = options_.momentum > 0.0;

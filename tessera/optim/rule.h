@@ -52,8 +52,10 @@ struct ShardView {
   DType working_dtype = DType::BF16;  ///< BF16 or F16
   std::vector<float*> state;          ///< one for each StateSpec of Extent::Elements, in order
   std::int64_t numel = 0;
-  bool decay = true;                        ///< weight decay applies to this parameter
-  double lr_scale = 1.0;                    ///< of the parameter's group, times UpdateScalars::lr
+  bool decay = true;  ///< weight decay applies to this parameter
+  /// Of the parameter's group: its rate is this times UpdateScalars::lr, also where the rule has a
+  /// rate of its own for such parameters.
+  std::optional<double> lr_scale = {};
   std::optional<double> weight_decay = {};  ///< of the parameter's group, instead of the rule's
   const ParamFacts* facts = nullptr;
   /// SegmentNorms and WholeTensor: square roots of the whole parameter's sums that prepare() made.
@@ -95,11 +97,18 @@ class Rule {
   /// Moves the state and writes what must be known of the whole: `sums[k * chunks + c]` is the sum
   /// of squares of quantity k over chunk c (1024 elements, chunks = ceil(numel / 1024)) in fp64,
   /// and for WholeTensor view.direction.
-  virtual void prepare(const ShardView& view, const UpdateScalars& scalars, double* sums) const {}
-  virtual void transform(const MatrixView& view, const UpdateScalars& scalars) const {}
+  virtual void prepare(const ShardView& /*view*/,
+                       const UpdateScalars& /*scalars*/,
+                       double* /*sums*/) const {}
+  virtual void transform(const MatrixView& /*view*/, const UpdateScalars& /*scalars*/) const {}
   virtual void update(const ShardView& view, const UpdateScalars& scalars) const = 0;
   /// Learning rate that the parameters of the configuration ask for.
   [[nodiscard]] virtual double base_lr() const = 0;
+  /// Whether the rule makes its rate by itself and base_lr() only multiplies it: then no parameter
+  /// can have a rate of its own.
+  [[nodiscard]] virtual bool makes_lr() const { return false; }
+  /// Weight decay that they ask for, or that the rule has without them.
+  [[nodiscard]] virtual double base_weight_decay() const = 0;
 };
 
 /// optimizer.type and optimizer.params. Problems of the parameters carry their places.

@@ -2,6 +2,9 @@
 // The registry, the schedule without parameters, and those that cannot be.
 #include "tessera/optim/schedule.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/format.h>
 
 #include "tessera/optim/params.h"
@@ -36,11 +39,18 @@ struct NoOptions {
   void describe(config::Fields&) {}
 };
 
+/// Hugging Face calls every schedule with these; this one has no use for them.
+constexpr std::string_view kCommon[] = {"num_warmup_steps", "num_training_steps"};
+
 std::unique_ptr<Schedule> make_constant(const json::Value& params,
                                         const ScheduleContext& context,
                                         config::Problems& problems,
                                         config::Origins& origins) {
-  read_params<NoOptions>(params, problems, origins);
+  json::Value own = params;
+  std::erase_if(own.members(), [](const auto& member) {
+    return std::find(std::begin(kCommon), std::end(kCommon), member.first) != std::end(kCommon);
+  });
+  read_params<NoOptions>(own, problems, origins);
   return std::make_unique<Constant>(context.base_lr);
 }
 

@@ -40,6 +40,7 @@ class Sgd final : public Rule {
     return {{"momentum_buffer"}};
   }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
+  [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 
   void update(const ShardView& view, const UpdateScalars& scalars) const override {
     const bool buffered = options_.momentum > 0.0;

@@ -55,6 +55,7 @@ class ZeroOneAdam final : public CompressedRule {
     return {{"momentum_accumulator"}, {"exp_avg"}, {"exp_avg_sq"}};
   }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
+  [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
   [[nodiscard]] bool local_weights() const override { return true; }
   [[nodiscard]] bool of_rank(std::string_view state) const override {
     return state != "exp_avg_sq";

@@ -35,7 +35,7 @@ struct KeptTypes {
 /// How one parameter is updated, beside the rule's own options.
 struct ParamSetting {
   bool decay = true;
-  double lr_scale = 1.0;
+  std::optional<double> lr_scale = {};  ///< as optim::ShardView's
   std::optional<double> weight_decay = {};
 };
 using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;

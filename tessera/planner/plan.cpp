@@ -163,7 +163,7 @@ class Planner {
       plan_.weight_layout.frozen = frozen_by(plan_.param_groups);
     });
     fill_width(plan_.config.optimizer, plan_.model);
-    attempt("optimizer", [&] { check_rule(plan_.config, problems_, origins_); });
+    attempt("optimizer", [&] { check_rule(plan_, problems_, origins_); });
     attempt("parallel.tensor",
             [&] { check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_); });
     attempt("parallel.context",
@@ -352,6 +352,11 @@ class Planner {
           data::tokenizer_options_of(std::filesystem::absolute(source_->folder));
     plan_.tokenizer =
         own ? source_tokenizer(*source_) : data::make_tokenizer(plan_.config.tokenizer);
+    // Whoever reads it elsewhere finds the same files.
+    for (std::string* const file :
+         {&plan_.config.tokenizer.vocab, &plan_.config.tokenizer.merges}) {
+      if (!file->empty()) *file = std::filesystem::absolute(*file).string();
+    }
   }
 
   // The program's own model, as far as it can be described.

@@ -2,6 +2,7 @@
 #include "tessera/planner/recipe.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -96,25 +97,54 @@ optim::BatchRamp ramp_of(const Plan& plan) {
   return plan.batch_ramp.value_or(optim::BatchRamp(std::max<std::int64_t>(1, plan.global_batch)));
 }
 
-// The weight decay that the configuration names.
-double weight_decay_of(const OptimizerOptions& options) {
-  const json::Value params = complete_optimizer_params(options);
-  const json::Value* decay = params.find("weight_decay");
-  return decay != nullptr && decay->is_number() ? decay->as_double() : 0.0;
+// What weight_decay_schedule moves: the rule's weight decay, or where only groups have one, the
+// largest of theirs.
+double weight_decay_of(const optim::Rule& rule, const std::vector<ParamGroup>& groups) {
+  double out = rule.base_weight_decay();
+  if (out != 0.0) return out;
+  for (const ParamGroup& group : groups)
+    out = std::max(out, group.weight_decay.value_or(0.0));
+  return out;
+}
+
+// A group's rate is a multiple of the rate that the schedule moves.
+void check_group_rates(const optim::Rule& rule,
+                       const std::vector<ParamGroup>& groups,
+                       config::Problems& problems) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const ParamGroup& group = groups[i];
+    if (!group.lr || group.frozen) continue;
+    const std::string path = fmt::format("optimizer.groups[{}].lr", i);
+    if (rule.makes_lr()) {
+      problems.add(
+          group.place,
+          path,
+          "the optimizer makes its rate by itself, for all parameters",
+          "remove it, or give optimizer.params a lr (Adafactor: \"relative_step\": false)");
+    } else if (*group.lr > 0.0 && !std::isfinite(*group.lr / rule.base_lr())) {
+      problems.add(
+          group.place,
+          path,
+          fmt::format(
+              "{} is no multiple of optimizer.params.lr, which is {}", *group.lr, rule.base_lr()),
+          "set optimizer.params.lr above 0, and let the last group keep all others where "
+          "they are: {\"pattern\": \".\", \"frozen\": true}");
+    }
+  }
 }
 
 }  // namespace
 
-void check_rule(const TrainConfig& config,
-                config::Problems& problems,
-                const config::Origins& origins) {
-  if (!is_params(config.optimizer.params, "optimizer.params", problems)) return;
-  if (!optim::rules().has(config.optimizer.type))
-    check_params_of_unknown(config.optimizer, origins.place("optimizer"), problems);
-  build_rule(config.optimizer, origins.place("optimizer"), problems);
+void check_rule(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
+  const OptimizerOptions& options = plan.config.optimizer;
+  if (!is_params(options.params, "optimizer.params", problems)) return;
+  if (!optim::rules().has(options.type))
+    check_params_of_unknown(options, origins.place("optimizer"), problems);
+  const auto rule = build_rule(options, origins.place("optimizer"), problems);
+  check_group_rates(*rule, plan.param_groups, problems);
   config::Problems part;
-  optim::check_decay_ramp(config.optimizer.weight_decay_schedule,
-                          weight_decay_of(config.optimizer),
+  optim::check_decay_ramp(options.weight_decay_schedule,
+                          weight_decay_of(*rule, plan.param_groups),
                           origins.place("optimizer.weight_decay_schedule"),
                           part);
   problems.adopt(part, "optimizer.weight_decay_schedule");
@@ -144,6 +174,16 @@ std::vector<std::string> optimizer_notes(const OptimizerOptions& options) {
   if (given("set_grad_none") != nullptr)
     idle("set_grad_none", "gradients are folded anew in every step, whatever was there");
   return out;
+}
+
+std::vector<std::string> schedule_notes(const SchedulerOptions& options) {
+  const json::Value* const warmup =
+      options.params.is_object() ? options.params.find("num_warmup_steps") : nullptr;
+  const bool constant = options.type.empty() || text::lower(options.type) == "constant";
+  if (!constant || warmup == nullptr || !warmup->is_number() || warmup->as_double() <= 0) return {};
+  return {
+      "scheduler.params.num_warmup_steps has no effect: constant does not warm up, as in Hugging "
+      "Face; constant_with_warmup does"};
 }
 
 void fill_width(OptimizerOptions& options, const models::Resolved& model) {
@@ -217,7 +257,7 @@ parallel::ParamSetting setting_of(const Plan& plan, double base_lr, const ParamI
   setting.decay = plan.config.optimizer.decay_all || decays(info);
   const ParamGroup* group = group_of(plan.param_groups, info.name);
   if (group == nullptr) return setting;
-  if (group->lr && base_lr > 0) setting.lr_scale = *group->lr / base_lr;
+  if (group->lr) setting.lr_scale = *group->lr == 0.0 ? 0.0 : *group->lr / base_lr;
   if (group->weight_decay) {
     setting.weight_decay = group->weight_decay;
     setting.decay = true;
@@ -246,8 +286,9 @@ std::function<std::int64_t(std::int64_t)> batch_sizes(const Plan& plan) {
 }
 
 optim::DecayRamp make_decay_ramp(const Plan& plan) {
-  const OptimizerOptions& options = plan.config.optimizer;
-  return {options.weight_decay_schedule, weight_decay_of(options), plan.max_steps};
+  return {plan.config.optimizer.weight_decay_schedule,
+          weight_decay_of(*make_rule(plan), plan.param_groups),
+          plan.max_steps};
 }
 
 }  // namespace tessera::planner

@@ -13,13 +13,13 @@
 
 namespace tessera::planner {
 
-/// Unknown or not built types, and wrong parameters, go to `problems` or are thrown as
+/// Unknown or not built types, wrong parameters, and rates of groups and a
+/// weight_decay_schedule that the rule cannot follow, go to `problems` or are thrown as
 /// Error{Config}.
-void check_rule(const TrainConfig& config,
-                config::Problems& problems,
-                const config::Origins& origins);
+void check_rule(const Plan& plan, config::Problems& problems, const config::Origins& origins);
 /// What the user should be told of parameters that choose nothing.
 std::vector<std::string> optimizer_notes(const OptimizerOptions& options);
+std::vector<std::string> schedule_notes(const SchedulerOptions& options);
 /// hidden_size of a mu-P rule, where the configuration leaves it to the model.
 void fill_width(OptimizerOptions& options, const models::Resolved& model);
 /// Of a plan whose batch may be unknown (0).
@@ -36,7 +36,7 @@ ExchangeNeeds exchange_needs(const OptimizerOptions& options);
 
 /// Decay and rates of one parameter: by the rule "two or more dimensions", unless
 /// optimizer.decay_all or a group of optimizer.groups says otherwise. `base_lr`: the rule's, which
-/// a group's lr is a multiple of.
+/// a group's lr is a multiple of (check_rule() has seen to that).
 parallel::ParamSetting setting_of(const Plan& plan, double base_lr, const ParamInfo& info);
 
 /// A sentence for the user when a run of `steps` is shorter than its warm-up; that is allowed, for

@@ -278,6 +278,8 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   }
   for (std::string& note : optimizer_notes(config.optimizer))
     out.push_back(std::move(note));
+  for (std::string& note : schedule_notes(config.scheduler))
+    out.push_back(std::move(note));
   if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
   if (config.parallel.sequence && config.parallel.tensor.size == 1)
     out.emplace_back("parallel.sequence has no effect: parallel.tensor.size is 1");

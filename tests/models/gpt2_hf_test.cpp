@@ -159,12 +159,12 @@ class HfFolder {
   std::map<std::string, at::Tensor> tensors;
 };
 
-Resolved tiny_model(bool tie = true) {
+Resolved tiny_model(bool tie = true, std::int64_t ffn = 6) {
   ModelOptions options;
   options.num_layers = 1;
   options.hidden_size = 4;
   options.num_heads = 2;
-  options.ffn_hidden_size = 6;
+  options.ffn_hidden_size = ffn;
   options.vocab_size = 5;
   options.max_positions = 3;
   options.tie_embeddings = tie;
@@ -248,6 +248,18 @@ TEST(WeightsOf, ATiedModelTakeAHeadOnlyWhereItIsTheTable) {
 TEST(Gpt2HfWeights, AreFoundInADictOfATrainingLoops) {
   for (const char* prefix :
        {"state_dict.transformer.", "model.transformer.", "module.", "model_state_dict.module."}) {
+    HfFolder folder;
+    folder.write_whole(prefix);
+
+    expect_all_loaded(folder, tiny_model());
+  }
+}
+
+TEST(Gpt2HfWeights, AreFoundBehindWrappers) {
+  for (const char* prefix : {"_orig_mod.transformer.",
+                             "_orig_mod.",
+                             "module._orig_mod.transformer.",
+                             "model._orig_mod.module.transformer."}) {
     HfFolder folder;
     folder.write_whole(prefix);
 
@@ -365,6 +377,28 @@ TEST(Gpt2HfWeights, ListWhatDoesNotFit) {
       text.find("of another shape (1): transformer.h.0.mlp.c_fc.weight [6, 4] instead of [4, 6]"),
       std::string::npos)
       << text;
+}
+
+TEST(Gpt2HfWeights, RefuseTwoNamesOfOneTensor) {
+  HfFolder folder;
+  folder.tensors["module.wpe.weight"] = folder.tensors.at("wpe.weight").clone();
+  folder.write_whole("");
+
+  EXPECT_NE(
+      error_of([&] { gpt2_weights_from_hf(folder.dir.path(), tiny_model()); }, Error::Kind::Format)
+          .find("unexpected (1): "),
+      std::string::npos);
+}
+
+// Of more rows and columns than are read at a time.
+TEST(Gpt2HfWeights, TransposeLargeMatricesInAnyRange) {
+  HfFolder folder;
+  folder.add("h.0.mlp.c_fc.weight", {4, 37});
+  folder.add("h.0.mlp.c_fc.bias", {37});
+  folder.add("h.0.mlp.c_proj.weight", {37, 4});
+  folder.write_whole();
+
+  expect_all_loaded(folder, tiny_model(/*tie=*/true, /*ffn=*/37));
 }
 
 TEST(Gpt2HfWeights, SayWhichFilesTheyLookFor) {

@@ -10,6 +10,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/ops/cross_entropy.h"
 
 namespace tessera::models {
 namespace {
@@ -282,6 +284,29 @@ TEST(Gpt2, RunsForwardAndBackwardOnMeta) {
       EXPECT_TRUE(param->grad().was_written()) << param->info().name;
     flow = out.flow;
   }
+}
+
+// The ranks hold 3001 and 3000 rows: of as many samples at once as these allow, they would call one
+// another at different samples.
+TEST(Gpt2, RunsItsObjectiveOnTheSameSamplesWhereRanksShareAnOddVocabulary) {
+  Gpt2Shape shape = tiny();
+  shape.num_layers = 1;
+  shape.hidden_size = 8;
+  shape.num_heads = 2;
+  shape.ffn_hidden_size = 8;
+  shape.vocab_size = 6001;
+  const at::Tensor ids = at::zeros({1, 8}, at::kLong);
+  const nn::Batch batch = make_batch(ids, ids);
+
+  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}), [&](comm::World& world) {
+    ModelRunner runner(gpt2(shape), DType::F32, &world);
+
+    EXPECT_EQ(runner.infos.at("wte.weight")->local_shape().front(),
+              world.rank() == 0 ? 3001 : 3000);
+    EXPECT_EQ(runner.instance().objective()->samples_at_once(batch),
+              ops::samples_of_logits(8, 3001));
+  });
+  ASSERT_NE(ops::samples_of_logits(8, 3001), ops::samples_of_logits(8, 3000));
 }
 
 }  // namespace

@@ -100,6 +100,13 @@ TEST_P(EveryRule, NamesItsStatesOnceAndMeansWholeTensorsWhereItKeepsRowsOrColumn
   }
 }
 
+TEST_P(EveryRule, TellsItsWeightDecay) {
+  EXPECT_EQ(rule_of(GetParam(), with(GetParam(), "\"weight_decay\": 0.25"))->base_weight_decay(),
+            0.25);
+  const bool decays = GetParam() == "AdamW" || GetParam() == "FusedLAMB";
+  EXPECT_EQ(rule_of(GetParam(), with(GetParam(), ""))->base_weight_decay(), decays ? 0.01 : 0.0);
+}
+
 TEST_P(EveryRule, RefusesWrongParametersAtTheirPlaces) {
   for (const std::string wrong : {"\"lr\": -0.1",
                                   "\"lr\": \"fast\"",

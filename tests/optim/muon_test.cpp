@@ -170,6 +170,25 @@ TEST(MuonRule, LeavesVectorsTablesAndHeadsToAdamWAtARateOfItsOwn) {
   EXPECT_DOUBLE_EQ(muon->base_lr(), 0.02);
 }
 
+TEST(MuonRule, TakesTheRateOfAGroupAsItIs) {
+  const auto muon = rule_of("Muon", R"({"lr": 0.5, "adam_lr": 0.001, "betas": [0.8, 0.9]})");
+  const auto adamw = rule_of("AdamW", R"({"betas": [0.8, 0.9], "eps": 1e-10, "weight_decay": 0})");
+  const std::vector<float> weights = random_floats(60, 1), grad = random_floats(60, 2);
+  test::DrivenParam by_muon(*muon, vector_of(60), weights),
+      by_adamw(*adamw, vector_of(60), weights);
+  by_muon.lr_scale = 0.25;
+  test::DrivenParam hidden(*muon, matrix_of(6, 10), weights), slower = hidden;
+  hidden.lr_scale = 0.25;
+
+  by_muon.update(grad, {.lr = 0.5, .step = 1});
+  by_adamw.update(grad, {.lr = 0.125, .step = 1});
+  hidden.update(grad, {.lr = 0.5, .step = 1});
+  slower.update(grad, {.lr = 0.125, .step = 1});
+
+  EXPECT_EQ(by_muon.master(), by_adamw.master());
+  EXPECT_EQ(hidden.master(), slower.master());
+}
+
 /// A vector and a hidden matrix after two updates, the schedule at `lr`.
 std::pair<std::vector<float>, std::vector<float>> moved(const std::string& params, double lr) {
   const auto rule = rule_of("Muon", params);
@@ -218,6 +237,13 @@ TEST(MuonRule, ReadsDeepSpeedsParametersAsDeepSpeedDoes) {
       all.second,
       moved(R"({"lr": 0.02, "momentum": 0.9, "weight_decay": 0.2, "ns_method": "gram"})", 0.02)
           .second);
+}
+
+TEST(MuonRule, HasAdamWsWeightDecayWhereHiddenMatricesHaveNone) {
+  EXPECT_EQ(rule_of("Muon", R"({"adam_weight_decay": 0.25})")->base_weight_decay(), 0.25);
+  EXPECT_EQ(
+      rule_of("Muon", R"({"weight_decay": 0.5, "adam_weight_decay": 0.25})")->base_weight_decay(),
+      0.5);
 }
 
 TEST(MuonRule, HasDeepSpeedsDefaultsWhereNothingIsSaid) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -34,7 +35,7 @@ class DrivenParam {
 
   /// What every view of this parameter says of its group; set before update().
   bool decay = true;
-  double lr_scale = 1.0;
+  std::optional<double> lr_scale = {};
   std::optional<double> weight_decay = {};
 
   void keep_working_copy(DType dtype = DType::BF16) {
