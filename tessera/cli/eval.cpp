@@ -45,99 +45,102 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
   arguments.option(
       "--data",
       &words.data,
-      "Text, folder or .bin/.idx pair, as data.train takes them [the run's validation]");
+      "Text, folder or .bin/.idx pair, read as the run reads its own [the run's validation]");
   arguments.option("--batches", &words.batches, "Stop after so many batches [all of the data]");
   words.ranks.declare(arguments);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
 
-/// What is measured: samples, their batch size, and who owns them.
+/// What is measured, and the batch size.
 struct HeldOut {
-  std::shared_ptr<const data::Datasets> datasets;
-  std::unique_ptr<data::Dataset> own;
-  const data::Dataset* dataset = nullptr;
+  std::shared_ptr<const data::Dataset> dataset;
   std::int64_t micro_batch = kMicroBatch;
 };
 
+/// What the run kept of its training data.
+std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
+  const auto datasets = engine::open_data(plan, {});
+  return {datasets, datasets->validation.get()};
+}
+
 HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   HeldOut out;
-  std::optional<planner::Plan> plan;
-  if (opened.config)
-    plan = planner::make_plan(*opened.config, opened.trained_on, opened.source.string());
-  if (plan) out.micro_batch = plan->config.eval.micro_batch;
-  if (words.data.empty()) {
-    TESSERA_REQUIRE(plan.has_value(),
-                    Config,
-                    fmt::format("{} has no validation data of its own", words.path),
-                    "name some with --data");
-    out.datasets = engine::open_data(*plan, {});
-    TESSERA_REQUIRE(out.datasets->validation != nullptr,
-                    Config,
-                    fmt::format("{} was trained without validation data", words.path),
-                    "name some with --data");
-    out.dataset = out.datasets->validation.get();
-    return out;
+  data::DataOptions options;
+  std::int64_t length = opened.shape.max_positions;
+  std::vector<std::string> names = words.data;
+  if (opened.config) {
+    const planner::Plan plan =
+        planner::make_plan(*opened.config, opened.trained_on, opened.source.string());
+    out.micro_batch = plan.config.eval.micro_batch;
+    options = plan.config.data;
+    length = plan.sequence_length;
+    if (names.empty()) names = options.validation;
+    if (names.empty() && options.validation_fraction > 0) {
+      out.dataset = tail_of_run(plan);
+      return out;
+    }
   }
-  const std::vector<std::filesystem::path> sources(words.data.begin(), words.data.end());
-  const auto tokens = data::tokens_of(sources, *opened.tokenizer, {});
-  tokens->check_ids(opened.shape.vocab_size);
-  const std::int64_t wanted = plan ? plan->sequence_length : opened.shape.max_positions;
-  const std::int64_t length = std::min(wanted, tokens->tokens() - 1);
-  TESSERA_REQUIRE(length >= 1,
-                  Data,
-                  fmt::format("{} has {} tokens, too few to predict one from another",
-                              words.data.front(),
-                              tokens->tokens()),
-                  "name more text");
-  out.own = data::make_windows(tokens, 0, tokens->tokens(), length, length);
-  out.dataset = out.own.get();
+  TESSERA_REQUIRE(!names.empty(),
+                  Config,
+                  words.path + (opened.config ? " was trained without validation data"
+                                              : " has no validation data of its own"),
+                  "name some with --data");
+  out.dataset = data::open_dataset(options,
+                                   names,
+                                   words.data.empty() ? "data.validation" : "--data",
+                                   *opened.tokenizer,
+                                   opened.shape.vocab_size,
+                                   length,
+                                   {},
+                                   /*shorter=*/true)
+                    .dataset;
   return out;
 }
 
-/// Bytes of the text that the labels of the first `samples` samples stand for.
-std::int64_t label_bytes(const data::Dataset& dataset,
-                         std::int64_t samples,
-                         const data::Tokenizer& tokenizer) {
+/// Bytes of the text that the labels of the first `samples` samples stand for: those of end of text
+/// are in no file. None where a label stands for no text, or all of them do.
+std::optional<std::int64_t> label_bytes(const data::Dataset& dataset,
+                                        std::int64_t samples,
+                                        const data::Tokenizer& tokenizer) {
   const auto length = static_cast<std::size_t>(dataset.length());
   std::vector<std::int64_t> ids(length), labels(length), mask(length);
   std::int64_t bytes = 0;
   for (std::int64_t s = 0; s < samples; ++s) {
     dataset.get(s, ids.data(), labels.data(), mask.data());
     for (const std::int64_t label : labels) {
-      if (label >= 0)
-        bytes +=
-            static_cast<std::int64_t>(tokenizer.bytes_of(static_cast<std::int32_t>(label)).size());
+      if (label < 0 || label == tokenizer.end_of_text()) continue;
+      const std::size_t of_label = tokenizer.bytes_of(static_cast<std::int32_t>(label)).size();
+      if (of_label == 0) return std::nullopt;
+      bytes += static_cast<std::int64_t>(of_label);
     }
   }
-  return bytes;
+  return bytes > 0 ? std::optional(bytes) : std::nullopt;
 }
 
 void print(const EvalWords& words,
            const engine::EvalReport& report,
-           std::int64_t bytes,
+           std::optional<std::int64_t> bytes,
            const std::string& source) {
-  const double bits = bytes == 0 ? 0.0
-                                 : report.loss * static_cast<double>(report.tokens) /
-                                       static_cast<double>(bytes) / std::log(2.0);
+  const double bits = report.loss * static_cast<double>(report.tokens) /
+                      static_cast<double>(bytes.value_or(1)) / std::log(2.0);
   Terminal terminal;
   if (words.common.json) {
     json::Value out = json::Value::object();
     out["loss"] = json::Value::number(report.loss);
     out["perplexity"] = json::Value::number(std::exp(report.loss));
-    out["bits_per_byte"] = json::Value::number(bits);
+    out["bits_per_byte"] = bytes ? json::Value::number(bits) : json::Value();
     out["tokens"] = json::Value::integer(report.tokens);
     out["model"] = json::Value::string(source);
     terminal.line(out.dump());
     return;
   }
-  terminal.line(
-      fmt::format("loss {:.4f} | perplexity {:.3f} | {:.4f} bits per byte | {} tokens | {}",
-                  report.loss,
-                  std::exp(report.loss),
-                  bits,
-                  text::with_commas(report.tokens),
-                  source));
+  terminal.line(fmt::format("loss {:.4f} | perplexity {:.3f} | {}{} tokens | {}",
+                            report.loss,
+                            std::exp(report.loss),
+                            bytes ? fmt::format("{:.4f} bits per byte | ", bits) : "",
+                            text::with_commas(report.tokens),
+                            source));
 }
 
 int eval(const std::vector<std::string>& line) {
@@ -150,8 +153,8 @@ int eval(const std::vector<std::string>& line) {
   auto found = engine::find_model(words.path);
   const HeldOut data = held_out(words, *found);
   const std::int64_t size = data.dataset->size();
-  const std::int64_t samples =
-      words.batches ? std::min(size, *words.batches * data.micro_batch) : size;
+  const bool all = !words.batches || *words.batches > size / data.micro_batch;
+  const std::int64_t samples = all ? size : *words.batches * data.micro_batch;
   return with_model(std::move(found),
                     words.ranks,
                     engine::ReadAs::F32,

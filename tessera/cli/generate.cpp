@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -87,10 +88,12 @@ void check(const GenerateWords& words) {
 }
 
 json::Value text_json(const std::string& text, const engine::Generated& made) {
+  json::Value tokens = json::Value::array({});
+  for (const std::int32_t token : made.tokens)
+    tokens.push_back(json::Value::integer(token));
   json::Value out = json::Value::object();
   out["text"] = json::Value::string(text);
-  for (const std::int32_t token : made.tokens)
-    out["tokens"].push_back(json::Value::integer(token));
+  out["tokens"] = std::move(tokens);
   out["ended"] = json::Value::boolean(made.ended);
   return out;
 }

@@ -27,6 +27,9 @@ BpeModel read_bpe(const std::string& vocab_path, const std::string& merges_path)
 /// A tokenizer.json whose parts do what GPT-2's do; Error{Unsupported} names the first part that
 /// does not.
 BpeModel read_bpe_json(const std::string& path);
+/// The same check of a tokenizer.json that lies beside vocab.json and merges.txt, which do not say
+/// what else is done to text.
+void require_gpt2_parts_of(const std::string& path);
 
 /// (left, right) -> rank and merged id. Open addressing, half empty.
 class PairTable {

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/data/bpe.h"
+#include "tessera/data/small_file.h"
 #include "tessera/data/unicode_class.h"
 
 namespace tessera::data {
@@ -62,7 +62,7 @@ std::optional<std::string> bytes_of_printable(std::string_view text) {
 }
 
 json parse(const std::string& path) {
-  const std::string text = files::read(path);
+  const std::string text = read_small_file(path);
   try {
     return json::parse(text);
   } catch (const json::exception& e) {
@@ -189,7 +189,7 @@ BpeModel read_bpe(const std::string& vocab_path, const std::string& merges_path)
   const Vocabulary vocabulary = vocabulary_of(parse(vocab_path), vocab_path);
   BpeModel model = model_of(vocabulary, vocab_path);
   require_all_bytes(vocabulary, vocab_path);
-  const std::string text = files::read(merges_path);
+  const std::string text = read_small_file(merges_path);
   model.merges.reserve(vocabulary.size());
   std::size_t number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -212,6 +212,15 @@ BpeModel read_bpe(const std::string& vocab_path, const std::string& merges_path)
               where);
   }
   return model;
+}
+
+void require_gpt2_parts_of(const std::string& path) {
+  const json root = parse(path);
+  try {
+    require_gpt2_parts(root, path);
+  } catch (const json::exception& e) {
+    refuse(path, fmt::format("is no tokenizer.json ({})", e.what()));
+  }
 }
 
 BpeModel read_bpe_json(const std::string& path) {

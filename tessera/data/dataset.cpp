@@ -90,16 +90,18 @@ class Documents final : public Dataset {
         length_(length),
         pad_id_(pad_id) {
     for (std::int64_t i = 0; i < size_; ++i) {
-      TESSERA_REQUIRE(text_length(i) > 0,
-                      Data,
-                      fmt::format("sequence {} of the token file has no tokens", first_ + i),
-                      "leave empty documents out, or use data.pack true");
+      TESSERA_REQUIRE(
+          text_length(i) > 0,
+          Data,
+          fmt::format("sequence {} of the token file has no tokens but end of text", first_ + i),
+          "leave empty documents out, or use data.pack true");
     }
   }
   [[nodiscard]] std::int64_t size() const override { return size_; }
   [[nodiscard]] std::int64_t length() const override { return length_; }
-  // End of text follows every document as a label, whether it stands in the file (between
-  // documents) or not (after the last), so that a model learns to stop.
+  // End of text follows every document as a label, however often it stands in the file (between
+  // documents, and where the text has its own) or not (after the last), so that a model learns to
+  // stop.
   bool get(std::int64_t index,
            std::int64_t* input_ids,
            std::int64_t* labels,
@@ -122,13 +124,17 @@ class Documents final : public Dataset {
   }
 
  private:
-  // Without the end of text that joins it to the next document.
+  // Without the end of text that joins it to the next document, and without its own: a file does
+  // not say which of them the last one is.
   [[nodiscard]] std::int64_t text_length(std::int64_t index) const {
-    const std::int64_t length = tokens_->sequence_length(first_ + index);
-    if (length == 0) return 0;
-    std::int64_t last = 0;
-    tokens_->read(tokens_->sequence_begin(first_ + index) + length - 1, 1, &last);
-    return last == pad_id_ ? length - 1 : length;
+    const std::int64_t begin = tokens_->sequence_begin(first_ + index);
+    std::int64_t length = tokens_->sequence_length(first_ + index), last = pad_id_;
+    while (length > 0) {
+      tokens_->read(begin + length - 1, 1, &last);
+      if (last != pad_id_) break;
+      --length;
+    }
+    return length;
   }
 
   std::shared_ptr<const TokenFile> tokens_;
@@ -268,6 +274,13 @@ void tell_skipped(const TokenizeStats& stats, const std::string& key) {
   }
 }
 
+// How the options say that text is read.
+TokenizeOptions reading_of(const DataOptions& options, TokenizeOptions how) {
+  how.text_field = options.text_field;
+  how.invalid_utf8 = options.invalid_utf8;
+  return how;
+}
+
 OpenedTokens open_checked(const std::vector<std::string>& names,
                           const std::string& key,
                           const Tokenizer& tokenizer,
@@ -366,12 +379,9 @@ Datasets open_datasets(const DataOptions& options,
                        std::int64_t min_samples,
                        const TokenizeOptions& how) {
   require_consistent(options, sequence_length);
-  TokenizeOptions reading = how;
-  reading.text_field = options.text_field;
-  reading.invalid_utf8 = options.invalid_utf8;
   const Maker maker(options, tokenizer, sequence_length);
   const OpenedTokens train =
-      open_checked(options.train, "data.train", tokenizer, vocab_size, reading);
+      open_checked(options.train, "data.train", tokenizer, vocab_size, reading_of(options, how));
   const std::int64_t all = maker.units(*train.file);
   const auto cut = static_cast<std::int64_t>(
       std::floor(static_cast<double>(all) * (1.0 - options.validation_fraction)));
@@ -392,16 +402,43 @@ Datasets open_datasets(const DataOptions& options,
                   fmt::format("the tail of data.train (validation_fraction {})",
                               options.validation_fraction));
   } else if (!options.validation.empty()) {
-    const OpenedTokens validation =
-        open_checked(options.validation, "data.validation", tokenizer, vocab_size, reading);
+    OpenedDataset validation = open_dataset(options,
+                                            options.validation,
+                                            "data.validation",
+                                            tokenizer,
+                                            vocab_size,
+                                            sequence_length,
+                                            how);
+    out.validation = std::move(validation.dataset);
+    out.validation_tokens = validation.tokens;
     out.validation_stats = validation.stats;
-    out.validation_fingerprint = validation.fingerprint;
-    maker.require_ends(*validation.file, "data.validation");
-    const std::int64_t end = maker.units(*validation.file);
-    out.validation = maker.make(validation.file, 0, end);
-    out.validation_tokens = maker.tokens(*validation.file, 0, end);
-    maker.require(*out.validation, out.validation_tokens, 1, "data.validation");
+    out.validation_fingerprint = std::move(validation.fingerprint);
   }
+  return out;
+}
+
+OpenedDataset open_dataset(const DataOptions& options,
+                           const std::vector<std::string>& names,
+                           const std::string& key,
+                           const Tokenizer& tokenizer,
+                           std::int64_t vocab_size,
+                           std::int64_t sequence_length,
+                           const TokenizeOptions& how,
+                           bool shorter) {
+  const OpenedTokens opened =
+      open_checked(names, key, tokenizer, vocab_size, reading_of(options, how));
+  const bool fits = !options.pack || opened.file->tokens() > sequence_length;
+  const std::int64_t length =
+      fits || !shorter ? sequence_length : std::max<std::int64_t>(1, opened.file->tokens() - 1);
+  const Maker maker(options, tokenizer, length);
+  maker.require_ends(*opened.file, key);
+  const std::int64_t end = maker.units(*opened.file);
+  OpenedDataset out;
+  out.dataset = maker.make(opened.file, 0, end);
+  out.tokens = maker.tokens(*opened.file, 0, end);
+  out.stats = opened.stats;
+  out.fingerprint = opened.fingerprint;
+  maker.require(*out.dataset, out.tokens, 1, key);
   return out;
 }
 

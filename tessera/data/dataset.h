@@ -62,6 +62,8 @@ std::unique_ptr<Dataset> make_windows(std::shared_ptr<const TokenFile> tokens,
 std::unique_ptr<Dataset> make_packed_documents(std::unique_ptr<Dataset> windows,
                                                std::int32_t end_of_text);
 /// One document a sample, cut or padded to `length` with end of text; labels of padding are -100.
+/// Ends of text at the end of a document count as one, its last label. Error{Data} for a document
+/// of nothing else.
 std::unique_ptr<Dataset> make_documents(std::shared_ptr<const TokenFile> tokens,
                                         std::int64_t first,
                                         std::int64_t last,
@@ -84,6 +86,24 @@ Datasets open_datasets(const DataOptions& options,
                        std::int64_t sequence_length,
                        std::int64_t min_samples,
                        const TokenizeOptions& how);
+
+/// All of some data as one dataset.
+struct OpenedDataset {
+  std::unique_ptr<Dataset> dataset;
+  std::int64_t tokens = 0;
+  TokenizeStats stats;
+  std::string fingerprint;  ///< of the contents
+};
+/// Opens `names`, which messages call `key`, as data.validation is. Error{Data} where they make no
+/// sample; with `shorter`, one that is short where all tokens are fewer than `sequence_length`.
+OpenedDataset open_dataset(const DataOptions& options,
+                           const std::vector<std::string>& names,
+                           const std::string& key,
+                           const Tokenizer& tokenizer,
+                           std::int64_t vocab_size,
+                           std::int64_t sequence_length,
+                           const TokenizeOptions& how,
+                           bool shorter = false);
 
 /// Position i of epoch e -> sample. A permutation of [0, size) by a Feistel network with cycle
 /// walking; the identity without shuffle. O(1), no memory.
@@ -120,8 +140,8 @@ class BatchPlan {
   /// The batch that starts when `consumed` samples of the run are behind us.
   [[nodiscard]] GlobalBatch at(std::int64_t consumed) const;
   [[nodiscard]] std::int64_t steps_per_epoch() const;  ///< of whole batches
-  /// Steps of so many passes over the data, from the start of the run.
-  [[nodiscard]] double steps_in(double epochs) const;
+  /// Steps until so many passes over the data are made, once `consumed` samples are behind us.
+  [[nodiscard]] double steps_in(double epochs, std::int64_t consumed = 0) const;
 
  private:
   [[nodiscard]] std::int64_t batch_at(std::int64_t consumed) const {

@@ -83,9 +83,9 @@ std::int64_t BatchPlan::steps_per_epoch() const {
   return drop_last_ ? size_ / batch_ : (size_ + batch_ - 1) / batch_;
 }
 
-double BatchPlan::steps_in(double epochs) const {
+double BatchPlan::steps_in(double epochs, std::int64_t consumed) const {
   const double samples = epochs * static_cast<double>(size_);
-  std::int64_t steps = 0, consumed = 0;
+  std::int64_t steps = 0;
   while (static_cast<double>(consumed) < samples) {
     // From the start of an epoch on, batches of one size are counted at once.
     if (consumed % size_ == 0 && batch_at(consumed) == batch_) {

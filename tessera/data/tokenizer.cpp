@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/data/bpe.h"
 #include "tessera/data/gpt2_tokenizer.h"
+#include "tessera/data/small_file.h"
 
 namespace tessera::data {
 namespace {
@@ -61,7 +61,7 @@ class ByteTokenizer final : public Tokenizer {
 void refuse_added_tokens(const fs::path& folder) {
   const fs::path path = folder / "added_tokens.json";
   if (!fs::exists(path)) return;
-  const auto added = nlohmann::json::parse(files::read(path), nullptr, false);
+  const auto added = nlohmann::json::parse(read_small_file(path), nullptr, false);
   TESSERA_REQUIRE(added.is_object(), Format, path.string() + ": is not a JSON object", "");
   for (const auto& [token, id] : added.items()) {
     TESSERA_REQUIRE(
@@ -90,7 +90,7 @@ std::string character_of(std::uint32_t byte) {
 
 // The parts that decide about ids, whatever else a newer version writes beside them.
 bool is_byte_tokenizer(const fs::path& path) {
-  const auto theirs = nlohmann::json::parse(files::read(path), nullptr, false);
+  const auto theirs = nlohmann::json::parse(read_small_file(path), nullptr, false);
   const auto ours = nlohmann::json::parse(byte_tokenizer_json());
   if (!theirs.is_object() || !theirs.contains("model") || !theirs["model"].is_object())
     return false;
@@ -226,6 +226,9 @@ TokenizerOptions tokenizer_options_of(const fs::path& folder) {
       "copy the tokenizer's files beside the weights, or name them with tokenizer.vocab and "
       "tokenizer.merges");
   if (found->merges.empty() && is_byte_tokenizer(found->vocab)) return {};
+  const fs::path whole = folder / kWhole;
+  std::error_code ignored;  // a name that leads to itself is no file
+  if (!found->merges.empty() && fs::exists(whole, ignored)) require_gpt2_parts_of(whole.string());
   return *found;
 }
 

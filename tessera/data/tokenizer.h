@@ -55,7 +55,8 @@ TokenizerPtr make_tokenizer(const TokenizerOptions& options);
 /// or tokenizer.json alone.
 std::optional<TokenizerOptions> find_bpe(const std::filesystem::path& folder);
 /// What names a Hugging Face folder's tokenizer. Error{Format} where it has none. Added tokens
-/// beside "<|endoftext|>" are refused.
+/// beside "<|endoftext|>" are refused, and so is a tokenizer.json beside vocab.json and merges.txt
+/// that does more to text than GPT-2's: Error{Unsupported}.
 TokenizerOptions tokenizer_options_of(const std::filesystem::path& folder);
 /// By tokenizer_options_of(). Error{Unsupported} for a tokenizer.json that does not do what GPT-2's
 /// or the byte tokenizer's does.

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
@@ -58,8 +60,14 @@ EvalReport evaluate(parallel::Executor& executor,
     total += sums[i];
     tokens += counts[i];
   }
+  TESSERA_REQUIRE(tokens > 0,
+                  Data,
+                  fmt::format("the {} {} to evaluate on have no token to predict",
+                              samples,
+                              samples == 1 ? "sample" : "samples"),
+                  "evaluate on more, or other, data");
   report.tokens = static_cast<std::int64_t>(tokens);
-  report.loss = tokens == 0 ? 0.0 : total / tokens;
+  report.loss = total / tokens;
   return report;
 }
 

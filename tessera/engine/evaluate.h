@@ -24,7 +24,7 @@ struct EvalRounds {
 
 /// Mean loss over the first `samples` samples in batches of `micro_batch`. Collective: batch i is
 /// computed by rank i mod n and folded in i, so neither its shape nor the order of sums knows the
-/// layout.
+/// layout. Error{Data} where they have no token to predict.
 EvalReport evaluate(parallel::Executor& executor,
                     comm::World& world,
                     const data::Dataset& dataset,

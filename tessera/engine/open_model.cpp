@@ -13,9 +13,9 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/data/small_file.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
 #include "tessera/models/weights_of.h"
@@ -120,7 +120,7 @@ Fill from_source(models::WeightSource source) {
 
 models::WeightSource hugging_face_source(const OpenModel& model) {
   const fs::path path = model.source / "config.json";
-  const json::Value config = json::parse_strict(files::read(path), path.string());
+  const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
   return models::family_of_hf(config).weights_from_hf(model.source, model.shape);
 }
 
@@ -153,6 +153,14 @@ void find_imported(OpenModel& out) {
   out.weights = planner::source_weights(source, out.shape);
 }
 
+// A run's resolved configuration says the shape and the tokenizer by itself: where its first
+// weights came from may be gone.
+json::Value without_source(json::Value config) {
+  if (json::Value* const model = config.find("model"); model != nullptr && model->is_object())
+    std::erase_if(model->members(), [](const auto& member) { return member.first == "from"; });
+  return config;
+}
+
 void find_run(OpenModel& out) {
   const checkpoint::Checkpoint opened(out.source);
   if (opened.meta().extra.find("imported") != nullptr &&
@@ -162,17 +170,18 @@ void find_run(OpenModel& out) {
   // The resolved batch sizes close for the ranks that trained it, not for the one that reads it.
   const json::Value* ranks = opened.meta().extra.find("ranks");
   const auto trained_on = ranks == nullptr ? 1 : static_cast<int>(ranks->as_integer().value_or(1));
+  out.config = without_source(opened.meta().config);
   const planner::Plan plan =
-      planner::make_plan(opened.meta().config, trained_on, (out.source / "manifest.json").string());
+      planner::make_plan(*out.config, trained_on, (out.source / "manifest.json").string());
   out.shape = plan.model;
   out.trained_on = trained_on;
   out.tokenizer = plan.tokenizer;
-  out.config = opened.meta().config;
 }
 
 void find_hugging_face(OpenModel& out) {
   const fs::path config_path = out.source / "config.json";
-  const json::Value config = json::parse_strict(files::read(config_path), config_path.string());
+  const json::Value config =
+      json::parse_strict(data::read_small_file(config_path), config_path.string());
   const models::Family& family = models::family_of_hf(config);
   const models::ModelOptions options = family.options_from_hf(config);
   out.tokenizer = data::tokenizer_from_folder(out.source);

@@ -31,7 +31,7 @@ std::string_view name(ReadAs as);
 struct OpenModel {
   models::Resolved shape;
   data::TokenizerPtr tokenizer;
-  std::optional<json::Value> config;  ///< of the run it came from
+  std::optional<json::Value> config;  ///< of the run it came from, without model.from
   int trained_on = 1;                 ///< ranks of that run
   std::filesystem::path source;       ///< the checkpoint or folder that was read
   models::WeightSource weights;       ///< of an imported one; else empty

@@ -69,11 +69,6 @@ std::int64_t mlp_channels(const Plan& plan) {
                                                 : 4 * plan.model.hidden_size;
 }
 
-double attention_dropout(const Plan& plan) {
-  const json::Value* given = plan.model.description.find("attention_dropout");
-  return given != nullptr && given->is_number() ? given->as_double() : 0.0;
-}
-
 // Blocks of the model without the first and the last that keep only their input.
 std::int64_t layers_run_twice(const Plan& plan) {
   const auto& blocks = plan.recompute.blocks;
@@ -104,24 +99,14 @@ std::int64_t values_made_again(const Plan& plan, std::int64_t tokens) {
   return own_samples(plan, tokens) * (norms + share(plan, mlp_channels(plan)));
 }
 
-// Whether the fused kernel cannot be used: with dropout, or with padding masks.
-bool makes_attention_weights(const Plan& plan) {
-  return attention_dropout(plan) > 0 || !plan.config.data.pack;
-}
-
-// Attention weights are kept whole only where the fused kernel cannot be used. A ring makes those
-// of one block after the other, and again in backward.
+// The logarithm of each row's sum, whatever the masks and dropout: no probabilities are kept.
 std::int64_t attention_bytes(const Plan& plan, std::int64_t batch) {
-  const std::int64_t rows =
-      own_samples(plan, batch) * share(plan, plan.model.num_heads) * own_length(plan);
-  const bool whole = makes_attention_weights(plan) && !in_a_ring(plan);
-  return rows * (whole ? plan.sequence_length : 1) * 4;
+  return own_samples(plan, batch) * share(plan, plan.model.num_heads) * own_length(plan) * 4;
 }
 
 // What attention needs on top while ranks that share the tokens exchange them: keys and values
-// here, on their way and coming, and so their gradients in fp32 beside that of the queries; a
-// block's weights, those that dropout left and their gradient. Ulysses: queries, keys and values
-// before, packed and after.
+// here, on their way and coming, and so their gradients in fp32 beside that of the queries.
+// Ulysses: queries, keys and values before, packed and after.
 std::int64_t exchange_room(const Plan& plan, std::int64_t batch) {
   if (plan.config.parallel.context.size == 1) return 0;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
@@ -129,9 +114,7 @@ std::int64_t exchange_room(const Plan& plan, std::int64_t batch) {
   const std::int64_t values = samples * length * share(plan, plan.model.hidden_size),
                      keys = samples * length * share(plan, key_channels(plan));
   if (!in_a_ring(plan)) return 3 * (values + 2 * keys) * value;
-  const std::int64_t weights = samples * share(plan, plan.model.num_heads) * length * length;
-  return 3 * 2 * keys * (value + 4) + 4 * values +
-         (makes_attention_weights(plan) ? 3 * 4 * weights : 0);
+  return 3 * 2 * keys * (value + 4) + 4 * values;
 }
 
 // Rows of logits that exist at a time; on a grid all of a rank's.

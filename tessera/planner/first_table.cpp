@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/data/dataset.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/precision.h"
@@ -111,10 +112,24 @@ std::string validation_line(const Plan& plan, const TableFacts& facts) {
   return fmt::format("{}: {} tokens, {}", source, text::with_commas(facts.validation_tokens), when);
 }
 
+// Of all steps. An epoch's last batch is short where it is not dropped.
+std::int64_t samples_of_steps(const Plan& plan, std::int64_t in_epoch) {
+  if (plan.config.data.drop_last || in_epoch <= 0) {
+    return plan.batch_ramp ? plan.batch_ramp->samples_before(plan.max_steps + 1)
+                           : plan.max_steps * plan.global_batch;
+  }
+  const auto size_at = batch_sizes(plan);
+  const data::BatchPlan batches(in_epoch, plan.global_batch, /*drop_last=*/false, size_at);
+  std::int64_t samples = 0, left = plan.max_steps;
+  const auto grows = [&] { return size_at && size_at(samples) != plan.global_batch; };
+  for (; left > 0 && (samples % in_epoch != 0 || grows()); --left)
+    samples = batches.at(samples).consumed_after;
+  const std::int64_t steps = batches.steps_per_epoch();
+  return samples + left / steps * in_epoch + left % steps * plan.global_batch;
+}
+
 std::string length_line(const Plan& plan, const TableFacts& facts) {
-  const auto samples =
-      static_cast<double>(plan.batch_ramp ? plan.batch_ramp->samples_before(plan.max_steps + 1)
-                                          : plan.max_steps * plan.global_batch);
+  const auto samples = static_cast<double>(samples_of_steps(plan, facts.train_samples));
   return fmt::format(
       "{}, {} tokens, {:.2f} passes over the data",
       plural(plan.max_steps, "step"),

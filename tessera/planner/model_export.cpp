@@ -13,11 +13,11 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/data/small_file.h"
 #include "tessera/data/tokenizer_json.h"
 #include "tessera/models/gpt2_hf.h"
 #include "tessera/models/weights_of.h"
@@ -131,12 +131,14 @@ void add_tokenizer(ModelExport& out, const ModelSource& source, std::int64_t max
     out.files.emplace_back("tokenizer.json", data::byte_tokenizer_json());
   } else if (!options.vocab.empty() && options.merges.empty()) {
     config = gpt2_tokenizer_config(kFromTokenizerJson, max_positions);
-    out.files.emplace_back("tokenizer.json", files::read(options.vocab));
+    out.files.emplace_back("tokenizer.json", data::read_small_file(options.vocab));
   } else {
     const fs::path shipped = data::share_dir() / "gpt2";
     const bool own = !options.vocab.empty();
-    const std::string vocab = files::read(own ? fs::path(options.vocab) : shipped / "vocab.json");
-    const std::string merges = files::read(own ? fs::path(options.merges) : shipped / "merges.txt");
+    const std::string vocab =
+        data::read_small_file(own ? fs::path(options.vocab) : shipped / "vocab.json");
+    const std::string merges =
+        data::read_small_file(own ? fs::path(options.merges) : shipped / "merges.txt");
     out.files.emplace_back("vocab.json", vocab);
     out.files.emplace_back("merges.txt", merges);
     out.files.emplace_back("tokenizer.json", data::gpt2_tokenizer_json(vocab, merges));
@@ -200,7 +202,7 @@ json::Value said_of_tokens(const fs::path& folder) {
   json::Value ids = json::Value::object();
   const fs::path path = folder / "config.json";
   if (!fs::is_regular_file(path)) return ids;
-  const json::Value config = json::parse_strict(files::read(path), path.string());
+  const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
   for (const char* key : kTokenIds) {
     const json::Value* id = config.is_object() ? config.find(key) : nullptr;
     if (id != nullptr) ids[key] = *id;
@@ -374,7 +376,7 @@ std::vector<StreamedTensor> of_weights(const std::vector<fs::path>& paths,
 void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dtype) {
   const fs::path path = folder / "config.json";
   if (!fs::is_regular_file(path)) return;
-  std::string text = files::read(path);
+  std::string text = data::read_small_file(path);
   json::Value config = json::parse_strict(text, path.string());
   TESSERA_REQUIRE(
       config.is_object(), Format, path.string() + " is no JSON object", "fetch it again");
@@ -452,7 +454,7 @@ std::vector<std::pair<std::string, std::string>> files_beside(const fs::path& fo
   for (const char* name : kBesideWeights) {
     std::error_code failed;  // a name that leads to itself is no file
     if (fs::is_regular_file(folder / name, failed))
-      out.emplace_back(name, files::read(folder / name));
+      out.emplace_back(name, data::read_small_file(folder / name));
   }
   return out;
 }

@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/foreign.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/config/fields.h"
+#include "tessera/data/small_file.h"
 #include "tessera/models/weights_of.h"
 
 namespace tessera::planner {
@@ -102,7 +102,7 @@ ModelSource open_foreign_source(const fs::path& path) {
   for (const fs::path& folder : {real, real.parent_path(), real.parent_path().parent_path()}) {
     const fs::path file = folder / "config.json";
     if (!fs::is_regular_file(file)) continue;
-    out = open_hugging_face(folder, json::parse_strict(files::read(file), file.string()));
+    out = open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
     out.foreign = path;
     return out;
   }
@@ -157,7 +157,7 @@ ModelSource open_model_source(const fs::path& path) {
                   Format,
                   fmt::format("{} has no config.json, manifest.json or checkpoints", path.string()),
                   "name a Hugging Face folder, or a run or checkpoint of tessera");
-  return open_hugging_face(path, json::parse_strict(files::read(file), file.string()));
+  return open_hugging_face(path, json::parse_strict(data::read_small_file(file), file.string()));
 }
 
 data::TokenizerPtr source_tokenizer(const ModelSource& source) {

@@ -161,6 +161,46 @@ TEST_F(DatasetTest, TakesOtherDataForValidation) {
   EXPECT_EQ(data.validation->size(), 2);
 }
 
+TEST_F(DatasetTest, OpensOtherDataAsItsOwnValidationIs) {
+  DataOptions o = options("a.txt", counting(100));
+  o.text_field = "body";
+  o.invalid_utf8 = "replace";
+  o.validation = {
+      folder_.write("b.jsonl", "{\"body\":\"ab\"}\n{\"body\":\"cde\"}\n{\"body\":\"f\xff\"}\n")
+          .string()};
+  for (const auto& [pack, separate] : {std::pair(true, false), {true, true}, {false, false}}) {
+    o.pack = pack;
+    o.separate_documents = separate;
+    const Datasets run = open(o, 4);
+
+    const OpenedDataset other = open_dataset(o, o.validation, "--data", *byte(), 256, 4, {});
+
+    ASSERT_EQ(other.dataset->size(), run.validation->size());
+    EXPECT_EQ(other.tokens, run.validation_tokens);
+    EXPECT_EQ(other.fingerprint, run.validation_fingerprint);
+    for (std::int64_t i = 0; i < other.dataset->size(); ++i) {
+      EXPECT_EQ(sample_of(*other.dataset, i).inputs, sample_of(*run.validation, i).inputs);
+      EXPECT_EQ(sample_of(*other.dataset, i).labels, sample_of(*run.validation, i).labels);
+    }
+  }
+}
+
+TEST_F(DatasetTest, ShortensAWindowOnlyWhereItMay) {
+  const DataOptions o = options("a.txt", counting(6));
+  const auto opened = [&](std::int64_t length, bool shorter) {
+    return open_dataset(o, o.train, "--data", *byte(), 256, length, {}, shorter);
+  };
+
+  EXPECT_EQ(opened(8, true).dataset->length(), 5);
+  EXPECT_EQ(opened(4, true).dataset->length(), 4);
+  EXPECT_TRUE(contains(error_of([&] { opened(8, false); }).what(),
+                       "--data has 6 tokens, that is 0 windows"));
+  const DataOptions one = options("b.txt", "!");
+  EXPECT_EQ(
+      error_of([&] { open_dataset(one, one.train, "--data", *byte(), 256, 8, {}, true); }).kind(),
+      Error::Kind::Data);
+}
+
 TEST_F(DatasetTest, HasNoValidationUnlessAsked) {
   EXPECT_EQ(open(options("a.txt", counting(100)), 8).validation, nullptr);
 }
@@ -186,6 +226,22 @@ TEST_F(DatasetTest, MakesEveryDocumentASampleWithoutPacking) {
   EXPECT_EQ(even.labels, (Ids{'j', 'k', 'l', 0}));
   EXPECT_FALSE(even.padded);
   EXPECT_EQ(last.labels, (Ids{0, -100, -100, -100}));  // although no end of text stands behind it
+}
+
+TEST_F(DatasetTest, TakesADocumentsOwnEndOfTextAsItsEndWhereverItStands) {
+  const std::string line = "{\"text\":\"ab\\u0000\"}\n";
+  DataOptions o = options("a.jsonl", line + line + line);
+  o.pack = false;
+  const auto data = open(o, 4).train;
+
+  ASSERT_EQ(data->size(), 3);
+  for (std::int64_t i = 0; i < data->size(); ++i) {
+    EXPECT_EQ(sample_of(*data, i).inputs, (Ids{'a', 'b', 0, 0})) << i;
+    EXPECT_EQ(sample_of(*data, i).labels, (Ids{'b', 0, -100, -100})) << i;
+  }
+  DataOptions none = options("b.jsonl", "{\"text\":\"\\u0000\"}\n" + line);
+  none.pack = false;
+  EXPECT_TRUE(contains(error_of([&] { open(none, 4); }).what(), "sequence 0 of the token file"));
 }
 
 TEST_F(DatasetTest, KeepsTheLastDocumentsForValidationWithoutPacking) {

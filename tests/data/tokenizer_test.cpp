@@ -240,6 +240,51 @@ TEST(TokenizerFromFolder, RefusesPartsThatItWouldReadWrongly) {
   }
 }
 
+// Vocabulary and merges say nothing of those.
+TEST(TokenizerFromFolder, RefusesThemBesideVocabularyAndMergesToo) {
+  const Folder folder;
+  SmallVocabulary().write(folder);
+  json root = SmallVocabulary().as_tokenizer_json();
+  folder.write("tokenizer.json", root.dump());
+  EXPECT_EQ(tokenizer_options_of(folder.path()).merges, folder / "merges.txt");
+  for (const auto& [pointer, value] :
+       std::vector<std::pair<std::string, json>>{{"/normalizer", {{"type", "NFC"}}},
+                                                 {"/pre_tokenizer/add_prefix_space", true},
+                                                 {"/pre_tokenizer/use_regex", false},
+                                                 {"/added_tokens/0/content", "<pad>"}}) {
+    json changed = root;
+    changed[json::json_pointer(pointer)] = value;
+    folder.write("tokenizer.json", changed.dump());
+
+    const Error error = error_of([&] { tokenizer_from_folder(folder.path()); });
+
+    EXPECT_EQ(error.kind(), Error::Kind::Unsupported) << pointer;
+    EXPECT_TRUE(contains(error.what(), "tokenizer.json")) << pointer;
+  }
+}
+
+TEST(TokenizerFromFolder, ReadsPlainFilesThatEndAlone) {
+  for (const char* name : {"tokenizer.json", "added_tokens.json", "vocab.json", "merges.txt"}) {
+    const Folder folder;
+    SmallVocabulary().write(folder);
+    test::fs::remove(folder / name);
+    test::fs::create_symlink("/dev/zero", folder / name);
+
+    const Error error = error_of([&] { tokenizer_from_folder(folder.path()); });
+
+    EXPECT_EQ(error.kind(), Error::Kind::Format) << name;
+    EXPECT_TRUE(contains(error.what(), std::string(name) + " is not a plain file"));
+  }
+  const Folder folder;
+  SmallVocabulary().write(folder);
+  test::fs::resize_file(folder / "vocab.json", std::uintmax_t{1} << 40);  // of holes
+
+  const Error error = error_of([&] { tokenizer_from_folder(folder.path()); });
+
+  EXPECT_EQ(error.kind(), Error::Kind::Format);
+  EXPECT_TRUE(contains(error.what(), "1.0 TiB, more than the 256.0 MiB"));
+}
+
 TEST(TokenizerFromFolder, RefusesFilesThatDoNotFitTogether) {
   const auto refused = [](const std::function<void(SmallVocabulary&)>& spoil,
                           const std::string& part) {

@@ -2,10 +2,13 @@
 // A trained model that is read by one rank or several.
 #include "tessera/engine/open_model.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "support/train_runs.h"
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -184,6 +187,54 @@ TEST(OpenModels, AreReadInBf16OnSeveralRanksAlike) {
 
   EXPECT_TRUE(at::equal(logits[0], alone.logits));
   EXPECT_TRUE(at::equal(logits[1], alone.logits));
+}
+
+TEST(OpenModels, AreReadWithoutWhatTheirFirstWeightsCameFrom) {
+  const files::TempDir first, second;
+  const TinyRun run;
+  (void)run.train({}, 1, first.path() / "checkpoints");
+  TinyRun tuned;
+  tuned.set("model", "{\"from\": \"" + first.path().string() + "\", \"dropout\": 0}");
+  (void)tuned.train({}, 1, second.path() / "checkpoints");
+  std::filesystem::remove_all(first.path() / "checkpoints");
+
+  const auto model = engine::find_model(second.path());
+
+  EXPECT_EQ(model->shape.hidden_size, 32);
+  EXPECT_EQ(model->tokenizer->name(), "byte");
+  ASSERT_TRUE(model->config.has_value());
+  EXPECT_EQ(model->config->find("model")->find("from"), nullptr);
+  engine::load_model(*model, 1);
+}
+
+// Ends of text follow nothing that is to be predicted.
+class NothingToPredict final : public data::Dataset {
+ public:
+  [[nodiscard]] std::int64_t size() const override { return 3; }
+  [[nodiscard]] std::int64_t length() const override { return 4; }
+  bool get(std::int64_t /*index*/,
+           std::int64_t* input_ids,
+           std::int64_t* labels,
+           std::int64_t* mask) const override {
+    std::fill_n(input_ids, 4, 0);
+    std::fill_n(labels, 4, -100);
+    std::fill_n(mask, 4, 1);
+    return false;
+  }
+};
+
+TEST(OpenModels, AreNotMeasuredOnNothing) {
+  const files::TempDir folder;
+  (void)TinyRun().train({}, 1, folder.path());
+  const auto model = engine::find_model(folder.path());
+  engine::load_model(*model, 1);
+  try {
+    (void)engine::evaluate(*model->executor, *model->world, NothingToPredict(), 3, 2);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Data);
+    EXPECT_NE(std::string(error.what()).find("3 samples"), std::string::npos) << error.what();
+  }
 }
 
 TEST(OpenModels, AreRefusedInWordsThatNobodyKnowsAndInEightBitsOnSeveralRanks) {

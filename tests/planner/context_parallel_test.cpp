@@ -195,8 +195,8 @@ TEST(ContextParallelMemory, OfActivationsShrinksWithTheTokens) {
   }
 }
 
-// Whole rows of probabilities are never kept by a ring.
-TEST(ContextParallelMemory, OfARingDoesNotGrowWithTheSquareOfTheLength) {
+// No probabilities are kept, by neither way of sharing.
+TEST(ContextParallelMemory, WithDropoutGrowsWithTheLengthAlone) {
   const auto activations = [](const std::string& mode, int length) {
     return estimate_memory(plan_of(R"("model": {"preset": "nano", "max_positions": 8192,
                                     "attention_dropout": 0.1, "num_layers": 12},
@@ -210,7 +210,8 @@ TEST(ContextParallelMemory, OfARingDoesNotGrowWithTheSquareOfTheLength) {
         .activations;
   };
 
-  EXPECT_LT(activations("ring", 8192), activations("ulysses", 8192) / 4);
+  for (const char* mode : {"ring", "ulysses"})
+    EXPECT_LE(activations(mode, 8192), 2 * activations(mode, 4096)) << mode;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -177,19 +178,22 @@ TEST(MemoryEstimates, ActivationsFollowTheMicroBatchAndHoldTheLogits) {
   EXPECT_GT(one.activations, 128 * 256 * 4);
 }
 
-TEST(MemoryEstimates, AttentionWithDropoutGrowsWithTheSquareOfTheLength) {
-  const Plan plain = plan_of("nano", R"("train_batch_size": 1)");
-  const Plan dropout = make_plan(
-      json::parse(
-          R"({"model": {"dropout": 0.1}, "data": {"train": "a", "sequence_length": 128}, "train_batch_size": 1})",
-          "c"),
-      1,
-      "m");
+TEST(MemoryEstimates, NeitherDropoutNorPaddingKeepProbabilities) {
+  const auto activations = [](const std::string& model, const std::string& data) {
+    const Plan plan = make_plan(json::parse(R"({"model": {)" + model +
+                                                R"(}, "train_batch_size": 1,
+                "data": {"train": "a", "sequence_length": 1024)" +
+                                                data + "}}",
+                                            "c"),
+                                1,
+                                "m");
+    return estimate_memory(plan).activations;
+  };
 
-  const std::int64_t more =
-      estimate_memory(dropout).activations - estimate_memory(plain).activations;
+  const std::int64_t plain = activations("", "");
 
-  EXPECT_GE(more, std::int64_t{4} * 4 * 128 * 127 * 4);  // layers x heads x T x (T - 1) fp32
+  EXPECT_EQ(activations(R"("dropout": 0.1)", ""), plain);
+  EXPECT_EQ(activations("", R"(, "pack": false)"), plain);
 }
 
 TEST(MemoryChecks, PassWhatFits) {
@@ -246,6 +250,31 @@ TEST(FirstTables, SayWhatIsTrainedAndWhetherItFits) {
                             "1234"}) {
     EXPECT_THAT(lines, Contains(HasSubstr(words))) << words;
   }
+}
+
+TEST(FirstTables, CountTheShortBatchAtTheEndOfAnEpochAsItIs) {
+  const auto length_line = [](const std::string& members, std::int64_t steps) {
+    const std::string text =
+        R"({"model": {"preset": "nano"}, "train_batch_size": 8,
+            "train_micro_batch_size_per_gpu": 4,
+            "data": {"train": "a.txt", "sequence_length": 100, "drop_last": false})" +
+        members + "}";
+    Plan plan = make_plan(json::parse(text, "c.json"), 1, "my.json");
+    plan.max_steps = steps;
+    TableFacts facts;
+    facts.train_samples = 10;
+    for (const std::string& line : first_table(plan, facts)) {
+      if (line.starts_with("length")) return line;
+    }
+    return std::string();
+  };
+
+  // Batches of 8 and 2, by turns.
+  EXPECT_THAT(length_line("", 2), HasSubstr("1.0k tokens, 1.00 passes"));
+  EXPECT_THAT(length_line("", 5), HasSubstr("2.8k tokens, 2.80 passes"));
+  // 4, 4, 2 and from then on as above.
+  EXPECT_THAT(length_line(R"(, "rampup_batch_size": [4, 4, 8])", 5),
+              HasSubstr("2.0k tokens, 2.00 passes"));
 }
 
 TEST(FirstTables, SayWhenCheckpointsAreWritten) {

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: fast
+// What a step keeps for its backward pass, against what was planned: dropout draws its bits again,
+// padding is a bias, and neither keeps the probabilities of attention.
+#include <string>
+
+#include "equivalence/zero_cost.h"
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include "tessera/planner/memory.h"
+
+namespace tessera::test {
+namespace {
+
+// Probabilities in fp32 would be most of a layer: 256 for each of 4 heads beside its 80 values.
+TinyRun long_run(const std::string& dropout) {
+  TinyRun run;
+  run.set("model",
+          R"({"num_layers": 4, "hidden_size": 16, "num_heads": 4, "max_positions": 256,
+              "dropout": )" +
+              dropout + "}")
+      .set("data.sequence_length", "256");
+  return run;
+}
+
+// The estimate is a formula, and small tensors are padded.
+constexpr double kTolerance = 0.35;
+
+void expect_planned(const TinyRun& run, const Layout& layout, const std::string& what) {
+  const Cost cost = cost_of(run, layout);
+  const auto planned = static_cast<double>(planner::estimate_memory(run.plan(layout)).activations);
+  const auto kept =
+      static_cast<double>(cost.usage.peak[static_cast<std::size_t>(memory::Tag::Activations)]);
+  EXPECT_NEAR(kept, planned, kTolerance * planned) << what;
+}
+
+TEST(ActivationMemory, IsWhatWasPlannedWithDropoutAndPaddingToo) {
+  const Layout alone{.ranks = 1, .micro_batch = 4, .stage = 0};
+
+  expect_planned(long_run("0"), alone, "plain");
+  expect_planned(long_run("0.1"), alone, "dropout");
+  expect_planned(long_run("0").use_padded_documents(), alone, "padding");
+  expect_planned(long_run("0.1").use_padded_documents(), alone, "both");
+}
+
+TEST(ActivationMemory, OfRanksThatShareTokensIsWhatWasPlannedWithDropout) {
+  for (const char* mode : {"ring", "ulysses"}) {
+    const Layout layout{
+        .ranks = 2, .micro_batch = 4, .stage = 0, .context = 2, .context_mode = mode};
+    expect_planned(long_run("0"), layout, std::string(mode) + ", plain");
+    expect_planned(long_run("0.1"), layout, std::string(mode) + ", dropout");
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
