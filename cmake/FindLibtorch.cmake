@@ -17,7 +17,7 @@ if(DEFINED ENV{XDG_CACHE_HOME})
   list(APPEND _libtorch_places $ENV{XDG_CACHE_HOME}/tessera/libtorch-${_libtorch_version})
 endif()
 list(APPEND _libtorch_places $ENV{HOME}/.cache/tessera/libtorch-${_libtorch_version}
-     ${CMAKE_CURRENT_SOURCE_DIR}/.cache/libtorch-${_libtorch_version})
+     ${CMAKE_CURRENT_LIST_DIR}/../.cache/libtorch-${_libtorch_version})
 
 foreach(_place IN LISTS _libtorch_places)
   if(EXISTS ${_place}/torch/lib/libtorch_cpu.so AND EXISTS ${_place}/onednn/lib/libdnnl.so.3)
@@ -29,17 +29,18 @@ endforeach()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(Libtorch
   REQUIRED_VARS Libtorch_ROOT_DIR
-  REASON_FAILURE_MESSAGE "libtorch ${_libtorch_version} is not in the cache: run tools/setup.sh")
+  REASON_FAILURE_MESSAGE "libtorch ${_libtorch_version} is not in the cache: run tools/setup.sh, or set TESSERA_LIBTORCH")
 
+# Global: a project that adds tessera as a folder of its own links them too.
 if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
   set(_lib ${Libtorch_ROOT_DIR}/torch/lib)
-  add_library(Libtorch::c10 SHARED IMPORTED)
+  add_library(Libtorch::c10 SHARED IMPORTED GLOBAL)
   set_target_properties(Libtorch::c10 PROPERTIES IMPORTED_LOCATION ${_lib}/libc10.so)
   # libtorch's own OpenMP runtime: at::parallel_for runs on one thread in a file that is compiled without OpenMP, and
   # a second runtime would put twice as many threads on the cores.
-  add_library(Libtorch::gomp SHARED IMPORTED)
+  add_library(Libtorch::gomp SHARED IMPORTED GLOBAL)
   set_target_properties(Libtorch::gomp PROPERTIES IMPORTED_LOCATION ${_lib}/libgomp.so.1)
-  add_library(Libtorch::cpu SHARED IMPORTED)
+  add_library(Libtorch::cpu SHARED IMPORTED GLOBAL)
   set_target_properties(Libtorch::cpu PROPERTIES
     IMPORTED_LOCATION ${_lib}/libtorch_cpu.so
     INTERFACE_LINK_LIBRARIES "Libtorch::c10;Libtorch::gomp"
@@ -50,7 +51,7 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
       "${Libtorch_ROOT_DIR}/torch/include;${Libtorch_ROOT_DIR}/torch/include/torch/csrc/api/include")
   # libtorch's own copy is hidden inside of it, and older releases of its matrix products are not slower. It uses the
   # OpenMP runtime of libtorch, which is loaded under the same name.
-  add_library(Libtorch::onednn SHARED IMPORTED)
+  add_library(Libtorch::onednn SHARED IMPORTED GLOBAL)
   set_target_properties(Libtorch::onednn PROPERTIES
     IMPORTED_LOCATION ${Libtorch_ROOT_DIR}/onednn/lib/libdnnl.so.3
     INTERFACE_LINK_LIBRARIES Libtorch::gomp

@@ -26,22 +26,22 @@ class Hook {
   [[nodiscard]] int priority() const { return priority_; }
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  virtual void after_hook_is_attached(Trainer& trainer) {}
-  virtual void before_train(Trainer& trainer) {}
-  virtual void after_train(Trainer& trainer) {}
+  virtual void after_hook_is_attached(Trainer& /*trainer*/) {}
+  virtual void before_train(Trainer& /*trainer*/) {}
+  virtual void after_train(Trainer& /*trainer*/) {}
   /// In pairs, also where training ends within an epoch.
-  virtual void before_train_epoch(Trainer& trainer) {}
-  virtual void after_train_epoch(Trainer& trainer) {}
-  virtual void before_train_iter(Trainer& trainer) {}
-  virtual void after_train_iter(Trainer& trainer, const StepReport& report) {}
+  virtual void before_train_epoch(Trainer& /*trainer*/) {}
+  virtual void after_train_epoch(Trainer& /*trainer*/) {}
+  virtual void before_train_iter(Trainer& /*trainer*/) {}
+  virtual void after_train_iter(Trainer& /*trainer*/, const StepReport& /*report*/) {}
   /// Around one pass over the validation data, and in it around every round: each data-parallel
   /// rank computes one batch, or none in the last round.
-  virtual void before_test(Trainer& trainer) {}
-  virtual void before_test_epoch(Trainer& trainer) {}
-  virtual void before_test_iter(Trainer& trainer) {}
-  virtual void after_test_iter(Trainer& trainer) {}
-  virtual void after_test_epoch(Trainer& trainer) {}
-  virtual void after_test(Trainer& trainer, const EvalReport& report) {}
+  virtual void before_test(Trainer& /*trainer*/) {}
+  virtual void before_test_epoch(Trainer& /*trainer*/) {}
+  virtual void before_test_iter(Trainer& /*trainer*/) {}
+  virtual void after_test_iter(Trainer& /*trainer*/) {}
+  virtual void after_test_epoch(Trainer& /*trainer*/) {}
+  virtual void after_test(Trainer& /*trainer*/, const EvalReport& /*report*/) {}
 
  private:
   int priority_;

@@ -61,10 +61,10 @@ class Policy {
  public:
   virtual ~Policy() = default;
   /// Before and after a list of actions: all that will run, in order.
-  virtual void begin(std::span<const Action> actions) {}
+  virtual void begin(std::span<const Action> /*actions*/) {}
   virtual void end() {}
-  virtual void before(const Action& action, const BlockRun& run) {}
-  virtual void after(const Action& action, const BlockRun& run) {}
+  virtual void before(const Action& /*action*/, const BlockRun& /*run*/) {}
+  virtual void after(const Action& /*action*/, const BlockRun& /*run*/) {}
 };
 
 /// Gradient accumulation: a pipeline with one stage. All loads first, because the loss's

@@ -10,7 +10,7 @@ torch=$("$repository/tools/setup.sh" --where)/torch/include
 compiles() {
   sed -n '/^```cpp$/,/^```$/{/^```/d;p}' "$page" >"$box/page.cpp"
   expect "there is code on $page" test -s "$box/page.cpp"
-  expect "it compiles" g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Wno-unused-parameter \
+  expect "it compiles" g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror \
     -Wno-missing-field-initializers -I"$repository" -isystem "$torch" -isystem "$torch/torch/csrc/api/include" "$box/page.cpp"
 }
 

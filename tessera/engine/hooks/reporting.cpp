@@ -67,17 +67,17 @@ void MetricByStepHook::after_test(Trainer& trainer, const EvalReport& report) {
   if (Console* console = trainer.console()) {
     console->line(fmt::format("eval at step {} | loss {:.4f} | {} tokens",
                               step,
-                              report.loss,
+                              text::unsigned_nan(report.loss),
                               text::with_commas(report.tokens)));
   }
 }
 
-void MetricByEpochHook::before_train_epoch(Trainer& trainer) {
+void MetricByEpochHook::before_train_epoch(Trainer& /*trainer*/) {
   loss_ = 0.0;
   steps_ = 0;
 }
 
-void MetricByEpochHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+void MetricByEpochHook::after_train_iter(Trainer& /*trainer*/, const StepReport& report) {
   loss_ += report.loss;
   ++steps_;
 }
@@ -91,12 +91,12 @@ void MetricByEpochHook::after_train_epoch(Trainer& trainer) {
                             loss_ / static_cast<double>(steps_)));
 }
 
-void LossHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+void LossHook::after_train_iter(Trainer& /*trainer*/, const StepReport& report) {
   sum_ += report.loss;
   ++steps_;
 }
 
-void ThroughputHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+void ThroughputHook::after_train_iter(Trainer& /*trainer*/, const StepReport& report) {
   if (++seen_ <= ignored_steps_) return;
   tokens_ += report.batch_tokens;
   seconds_ += report.seconds;
