@@ -148,6 +148,10 @@ std::string number(double value) {
   return std::string(buffer.data(), end);
 }
 
+double unsigned_nan(double value) {
+  return std::isnan(value) ? std::fabs(value) : value;
+}
+
 std::string with_commas(std::int64_t value) {
   std::string digits = std::to_string(value);
   const std::size_t first = value < 0 ? 1 : 0;

@@ -22,6 +22,7 @@ std::string count(double number);        ///< "124.4M", "1.2k", "87"
 std::string duration(double seconds);    ///< "2h13m", "48s", "3m05s"
 std::string number(double value);        ///< shortest decimals that read back to the same double
 std::string with_commas(std::int64_t value);  ///< "1,115,394"
+double unsigned_nan(double value);  ///< the value; the sign of a NaN, which says nothing, is gone
 
 std::string join(std::span<const std::string> parts, std::string_view separator);
 /// The first few of many parts: "a, b, c and 253 more".

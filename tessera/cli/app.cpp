@@ -2,8 +2,11 @@
 #include "tessera/cli/app.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <string>
@@ -154,6 +157,20 @@ int tell(const Error& error) {
   return exit_code(error.kind());
 }
 
+/// What a command prints is what it was asked for: a full disk behind `>` is a failure. A reader
+/// that has gone is none.
+int after_output(int code) {
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  const int why = errno;
+  if ((flushed && std::ferror(stdout) == 0) || code != kExitOk || why == EPIPE) return code;
+  return tell(Error(Error::Kind::Io,
+                    fmt::format("cannot write standard output{}{}",
+                                why == 0 ? "" : ": ",
+                                why == 0 ? "" : std::strerror(why)),
+                    "free disk space, or write elsewhere"));
+}
+
 int tell_foreign(const std::string& what) {
   return tell(Error(Error::Kind::Bug, what));
 }
@@ -163,13 +180,14 @@ int tell_foreign(const std::string& what) {
 
 extern "C" int tessera_main(int argc, char** argv) {
   using namespace tessera;
+  // A file that may grow no further is an error of write(), which has a name and a remedy.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     log::set_sink(cli::print_log);
     cli::set_log_level();
     cli::check_environment();
-    const int code = cli::dispatch(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
-    std::fflush(stdout);
-    return code;
+    return cli::after_output(
+        cli::dispatch(std::vector<std::string>(argv + std::min(argc, 1), argv + argc)));
   } catch (const Error& error) {
     std::fflush(stdout);
     return cli::tell(error);

@@ -24,13 +24,4 @@ std::vector<fs::path> checkpoints_at(const fs::path& path) {
   return found.empty() ? checkpoint::list(path) : found;
 }
 
-fs::path newest_at(const fs::path& path) {
-  const auto found = checkpoints_at(path);
-  TESSERA_REQUIRE(!found.empty(),
-                  Format,
-                  fmt::format("{} holds no complete checkpoint", path.string()),
-                  "name a run that has saved one, or one of its checkpoints/step-NNNNNNNN");
-  return found.back();
-}
-
 }  // namespace tessera::cli

@@ -12,7 +12,4 @@ namespace tessera::cli {
 /// folder, oldest first. Empty if there is none. Error{Format} if `path` does not exist.
 std::vector<std::filesystem::path> checkpoints_at(const std::filesystem::path& path);
 
-/// The newest of them; Error{Format} if there is none.
-std::filesystem::path newest_at(const std::filesystem::path& path);
-
 }  // namespace tessera::cli

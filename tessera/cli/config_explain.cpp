@@ -77,7 +77,8 @@ int explain_file(const std::vector<std::string>& line) {
   const bool pure = config::is_pure_deepspeed(source, planner::config_paths());
   apply(foreign, source, words.set);
 
-  const planner::Explanation explanation = planner::explain_config(source, ranks_of(words), file);
+  const planner::Explanation explanation =
+      planner::explain_config(source, ranks_of(words), name_of_config(file));
   const std::string out = words.common.json ? planner::as_json(explanation).dump(2) + "\n"
                                             : planner::as_text(explanation);
   if (!words.common.quiet) std::fputs(out.c_str(), stdout);

@@ -74,6 +74,12 @@ std::optional<std::string> decode_config(const std::string& argument) {
   return decoded;
 }
 
+/// The configuration that is the argument itself.
+std::optional<std::string> in_place_of_file(const std::string& argument) {
+  std::error_code ignored;
+  return fs::exists(argument, ignored) ? std::nullopt : decode_config(argument);
+}
+
 std::string read_text(const std::string& argument) {
   const fs::path path = argument;
   std::error_code ignored;
@@ -102,11 +108,8 @@ std::string read_text(const std::string& argument) {
 }  // namespace
 
 json::Value read_config(const std::string& argument) {
-  std::error_code ignored;
-  if (!fs::exists(argument, ignored)) {
-    if (const auto decoded = decode_config(argument))
-      return json::parse(*decoded, "CONFIG (base64)");
-  }
+  if (const auto decoded = in_place_of_file(argument))
+    return json::parse(*decoded, "CONFIG (base64)");
   return json::parse(read_text(argument), argument, {.hjson = ends_with(argument, ".hjson")});
 }
 
@@ -124,6 +127,10 @@ json::Value read_config_or_python(const std::string& argument) {
     }
     throw;
   }
+}
+
+std::string name_of_config(const std::string& argument) {
+  return in_place_of_file(argument) ? "run" : argument;
 }
 
 bool names_config(const std::string& word) {

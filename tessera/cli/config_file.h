@@ -14,6 +14,8 @@ namespace tessera::cli {
 json::Value read_config(const std::string& argument);
 /// The same where a file may be Python too, as Colossal-AI's are.
 json::Value read_config_or_python(const std::string& argument);
+/// What a run of that configuration is called after: the argument, or "run" in place of base64.
+std::string name_of_config(const std::string& argument);
 /// Whether the word looks like such an argument and not like a key.
 bool names_config(const std::string& word);
 

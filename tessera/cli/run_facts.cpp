@@ -43,12 +43,16 @@ void keep_smaller(std::optional<Point>& best, const Point& point) {
   if (!best || point.value < best->value) best = point;
 }
 
-void add_step(Totals& totals, const json::Value& line, const Point& point) {
+void add_step(Totals& totals, const json::Value& line, std::int64_t step) {
   ++totals.steps;
-  totals.last_step = point.step;
-  if (!totals.first) totals.first = point;
-  totals.last = point;
-  keep_smaller(totals.best, point);
+  totals.last_step = step;
+  // A loss that was not finite stands there as null.
+  if (const auto loss = number(line, "loss")) {
+    const Point point{step, *loss};
+    if (!totals.first) totals.first = point;
+    totals.last = point;
+    keep_smaller(totals.best, point);
+  }
   totals.tokens = static_cast<std::int64_t>(number(line, "tokens").value_or(0.0));
   totals.skipped = static_cast<std::int64_t>(number(line, "skipped").value_or(0.0));
   totals.epoch = number(line, "epoch").value_or(0.0);
@@ -64,7 +68,7 @@ void add_step(Totals& totals, const json::Value& line, const Point& point) {
 
 void add_line(Totals& totals, const json::Value& line) {
   const auto step = static_cast<std::int64_t>(number(line, "step").value_or(0.0));
-  if (const auto loss = number(line, "loss")) add_step(totals, line, {step, *loss});
+  if (line.find("loss") != nullptr) add_step(totals, line, step);
   if (const auto loss = number(line, "eval_loss")) {
     totals.last_eval = Point{step, *loss};
     keep_smaller(totals.best_eval, *totals.last_eval);

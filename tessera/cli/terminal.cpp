@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -54,10 +55,18 @@ Terminal::~Terminal() {
   erase_live();
 }
 
+void Terminal::flush() const {
+  constexpr int kSecond = 1000;
+  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  while (on_wait_ && ::poll(&out, 1, kSecond) == 0)
+    on_wait_();
+  std::fflush(stdout);
+}
+
 void Terminal::erase_live() {
   if (!live_) return;
   put("\r\033[K");
-  std::fflush(stdout);
+  flush();
   live_ = false;
 }
 
@@ -65,7 +74,7 @@ void Terminal::line(std::string_view text) {
   erase_live();
   put(text);
   put("\n");
-  std::fflush(stdout);
+  flush();
 }
 
 void Terminal::live(std::string_view text) {
@@ -74,14 +83,14 @@ void Terminal::live(std::string_view text) {
   if (text.empty()) return;
   // A line that wraps could not be taken back.
   put(clip(text, columns() - 1));
-  std::fflush(stdout);
+  flush();
   live_ = true;
 }
 
 void Terminal::stream(std::string_view text) {
   erase_live();
   put(text);
-  std::fflush(stdout);
+  flush();
 }
 
 void print_error(const std::string& text) {

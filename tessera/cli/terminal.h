@@ -3,8 +3,10 @@
 // other.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "tessera/base/log.h"
 #include "tessera/engine/console.h"
@@ -20,11 +22,14 @@ class Terminal final : public engine::Console {
   void live(std::string_view text) override;
   void stream(std::string_view text) override;
   [[nodiscard]] bool is_terminal() const override { return terminal_; }
+  void on_wait(std::function<void()> call) override { on_wait_ = std::move(call); }
 
  private:
   void erase_live();
+  void flush() const;
   bool terminal_;
   bool live_ = false;
+  std::function<void()> on_wait_;
 };
 
 /// "error: ..." on standard error, coloured on a terminal unless NO_COLOR is set.

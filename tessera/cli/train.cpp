@@ -108,7 +108,7 @@ int train(const std::vector<std::string>& line) {
   const int ranks = ranks_of(words.ranks);
   json::Value source = read_config(path);
   apply(foreign, source, words.set);
-  planner::Plan plan = planner::make_plan(source, ranks, path);
+  planner::Plan plan = planner::make_plan(source, ranks, name_of_config(path));
   plan.quiet = words.common.quiet || words.common.json;
 
   Terminal terminal;
@@ -118,6 +118,9 @@ int train(const std::vector<std::string>& line) {
   const auto launcher = launch::detect_launcher();
   if (words.common.json && (!launcher || launcher->rank == 0))
     print_json(plan, code, words.dry_run);
+  else if (!words.dry_run)
+    std::clearerr(
+        stdout);  // training does not fail because nobody could read it: its folder has it all
   return code;
 }
 

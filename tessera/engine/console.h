@@ -2,6 +2,7 @@
 // Where a run speaks to its user. The library never prints: the program hands one of these in.
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 namespace tessera::engine {
@@ -17,6 +18,9 @@ class Console {
   /// Text as it is made, without a line end (generation).
   virtual void stream(std::string_view text) = 0;
   [[nodiscard]] virtual bool is_terminal() const = 0;
+  /// Called every second for as long as nobody takes what is said: the reader of a pipe, a terminal
+  /// that was stopped.
+  virtual void on_wait(std::function<void()> /*call*/) {}
 };
 
 }  // namespace tessera::engine

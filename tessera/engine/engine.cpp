@@ -274,7 +274,7 @@ StepReport Engine::train_step() {
   report.data_s = times.data;
   report.forward_s = times.forward;
   report.backward_s = times.backward;
-  report.comm_s = world_.transport().take_comm_seconds();
+  report.comm_s = std::exchange(comm_before_pause_, 0.0) + world_.transport().take_comm_seconds();
   report.receive_s = times.receive;
   const double now = now_s();
   report.seconds = now - clock_;
@@ -334,7 +334,8 @@ void Engine::follow_scale(StepReport& report) {
 double Engine::clip(double norm) const {
   // Clipping can be left off during the warm-up, as long as the learning rate itself bounds the
   // step.
-  if (plan_.config.trainer.clip_after_warmup && step_ <= schedule_->warmup_steps()) return 1.0;
+  const std::int64_t updates = step_ - skipped_;
+  if (plan_.config.trainer.clip_after_warmup && updates <= schedule_->warmup_steps()) return 1.0;
   return optim::clip_coefficient(norm, plan_.config.gradient_clipping);
 }
 
@@ -421,6 +422,10 @@ void Engine::refuse_overflow(const StepReport& report, const std::string& why) {
 
 EvalReport Engine::evaluate(const EvalRounds& rounds) {
   optimizer_->wait_weights();
+  TESSERA_REQUIRE(data_->validation != nullptr,
+                  Config,
+                  "there is no validation data to evaluate on",
+                  "set data.validation or data.validation_fraction");
   const planner::EvalOptions& options = plan_.config.eval;
   const data::Dataset& dataset = *data_->validation;
   return engine::evaluate(*executor_,
@@ -454,9 +459,11 @@ std::string Engine::sample() {
 
 void Engine::pause_clock() {
   paused_at_ = now_s();
+  comm_before_pause_ += world_.transport().take_comm_seconds();
 }
 void Engine::resume_clock() {
   clock_ += now_s() - paused_at_;
+  static_cast<void>(world_.transport().take_comm_seconds());
 }
 
 }  // namespace tessera::engine

@@ -30,7 +30,7 @@
 
 namespace tessera::engine {
 
-/// What one step did; the same on every rank but for the times, which are rank 0's.
+/// What one step did; the same on every rank but for the times, which are this rank's.
 struct StepReport {
   std::int64_t step = 0;  ///< from 1
   double epoch = 0.0;     ///< passes over the training data so far
@@ -86,7 +86,7 @@ class Engine {
   /// step, until no smaller loss scale is left.
   StepReport train_step();
   /// Mean loss over the first `eval.batches` batches of `eval.micro_batch` validation samples; the
-  /// same bits for any layout.
+  /// same bits for any layout. Error{Config} without validation data.
   EvalReport evaluate(const EvalRounds& rounds = {});
   /// A continuation of eval.prompt, on rank 0 (empty elsewhere). The weights must be whole: every
   /// rank calls it.
@@ -103,10 +103,10 @@ class Engine {
   void save_in_background(const std::filesystem::path& root, std::function<void()> then = {});
   /// Whether a checkpoint is under way that finish_save() has not seen the end of.
   [[nodiscard]] bool saving() const { return background_ != nullptr; }
-  /// Whether finish_save() would wait for no disk; the same on all ranks.
-  [[nodiscard]] bool save_settled() const { return background_->settled(); }
+  /// Whether finish_save() would wait for no disk; the same on all ranks. Only while saving().
+  [[nodiscard]] bool save_settled() const;
   /// Waits for the checkpoint under way; every rank throws the same Error{Io} when it could not be
-  /// written.
+  /// written. Only while saving().
   checkpoint::BackgroundSave::Outcome finish_save();
   /// The next step's report says on every rank whether any of them proposed to save.
   void propose_save(bool mine) { save_proposed_ = mine; }
@@ -167,13 +167,19 @@ class Engine {
   int hopeless_ = 0;    ///< overflows in a row that could not lower the scale any more
   double clock_ = 0.0;  ///< start of the step's time
   double paused_at_ = 0.0;
+  double comm_before_pause_ = 0.0;  ///< seconds of collectives of the step so far
   bool save_proposed_ = false;
   std::optional<BestEvaluation> best_;
   std::unique_ptr<checkpoint::BackgroundSave> background_;  ///< last: its thread ends first
 };
 
-/// Fills in what needs the data: max_steps. Error{Config} if there is nothing to train.
-void finish_plan(planner::Plan& plan, const data::Datasets& data);
+/// Where a training stands.
+struct Position {
+  std::int64_t step = 0, samples = 0;
+};
+/// Fills in what needs the data: max_steps, from where the training stands. Error{Config} if there
+/// is nothing to train, or the data has samples of another length than the plan.
+void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from = {});
 /// Opens the plan's data, tokenizing what is not in the cache.
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                                                 const data::TokenizeOptions& how);

@@ -19,15 +19,31 @@ std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
       plan.config.data, *plan.tokenizer, plan.model.vocab_size, plan.sequence_length, needed, how));
 }
 
-void finish_plan(planner::Plan& plan, const data::Datasets& data) {
+void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from) {
+  TESSERA_REQUIRE(data.train != nullptr && data.train->size() > 0,
+                  Data,
+                  "there is no sample to train on",
+                  "give Datasets::train a dataset of at least one");
+  for (const data::Dataset* const set : {data.train.get(), data.validation.get()}) {
+    TESSERA_REQUIRE(set == nullptr || set->length() == plan.sequence_length,
+                    Config,
+                    fmt::format("the {} data has samples of {} tokens, the plan of {}",
+                                set == data.train.get() ? "training" : "validation",
+                                set->length(),
+                                plan.sequence_length),
+                    "set data.sequence_length to the length of the samples");
+  }
   const planner::TrainerOptions& trainer = plan.config.trainer;
   const data::BatchPlan batches(data.train->size(),
                                 plan.global_batch,
                                 plan.config.data.drop_last,
                                 planner::batch_sizes(plan));
   const double epochs = trainer.epochs.value_or(1.0);
+  // Batches that were of another size have left another number of samples.
   const double by_epochs =
-      trainer.max_steps && !trainer.epochs ? HUGE_VAL : batches.steps_in(epochs);
+      trainer.max_steps && !trainer.epochs
+          ? HUGE_VAL
+          : static_cast<double>(from.step) + batches.steps_in(epochs, from.samples);
   const double by_steps = trainer.max_steps ? static_cast<double>(*trainer.max_steps) : HUGE_VAL;
   plan.max_steps = static_cast<std::int64_t>(std::min(by_epochs, by_steps));
   TESSERA_REQUIRE(plan.max_steps > 0,

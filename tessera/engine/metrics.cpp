@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/metrics.h"
 
+#include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 
 #include <fcntl.h>
@@ -113,6 +113,7 @@ LossHistory read_losses(const std::filesystem::path& path) {
     const std::int64_t step = value.find("step")->as_integer().value_or(0);
     const json::Value* loss = value.find("loss");
     const json::Value* eval = value.find("eval_loss");
+    if (loss != nullptr) history.last_step = std::max(history.last_step, step);
     if (loss != nullptr && loss->is_number()) history.train.push_back({step, loss->as_double()});
     if (eval != nullptr && eval->is_number()) history.eval.push_back({step, eval->as_double()});
   });
@@ -126,9 +127,9 @@ std::string step_line(const StepReport& report, std::int64_t max_steps, double e
       "{:.0f}%",
       report.step,
       max_steps,
-      report.loss,
+      text::unsigned_nan(report.loss),
       report.lr,
-      std::fabs(report.grad_norm),  // the sign of a NaN says nothing
+      text::unsigned_nan(report.grad_norm),
       text::count(static_cast<double>(report.batch_tokens) / seconds),
       text::bytes(static_cast<std::uint64_t>(report.mem_peak_bytes)),
       100.0 * report.data_s / seconds,

@@ -37,6 +37,7 @@ struct LossPoint {
 };
 struct LossHistory {
   std::vector<LossPoint> train, eval;
+  std::int64_t last_step = 0;  ///< that was trained, with a finite loss or without
 };
 /// Lines that cannot be read (a torn last one) are left out.
 LossHistory read_losses(const std::filesystem::path& path);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +11,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/foreign.h"
+#include "tessera/models/weights_of.h"
+#include "tessera/ops/activation.h"
+#include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/foreign_training.h"
 #include "tessera/planner/recipe.h"
 
@@ -21,7 +25,7 @@ enum class Weight { Free, Accepted, Refused };
 
 /// By the longest prefix of the key path that stands here; everything else is free.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 22> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 28> kRules = {{
       {"model", Weight::Refused},
       {"model.from",
        Weight::Free},  // where the first weights came from; the shape is compared by itself
@@ -37,15 +41,21 @@ Weight weight_of(std::string_view path) {
       {"optimizer.type", Weight::Refused},
       {"optimizer.params", Weight::Accepted},
       {"optimizer.decay_all", Weight::Accepted},
+      {"optimizer.groups", Weight::Accepted},
+      {"optimizer.weight_decay_schedule", Weight::Accepted},
       {"scheduler", Weight::Accepted},
       {"gradient_clipping", Weight::Accepted},
+      {"gradient_clip_value", Weight::Accepted},
       {"trainer.clip_after_warmup", Weight::Accepted},
       {"trainer.seed", Weight::Refused},
       {"fp16", Weight::Accepted},
       {"bf16", Weight::Accepted},
       {"amp", Weight::Accepted},
       {"torch_autocast", Weight::Accepted},
+      {"data_types", Weight::Accepted},
+      {"communication_data_type", Weight::Accepted},
       {"train_batch_size", Weight::Accepted},
+      {"rampup_batch_size", Weight::Accepted},
   }};
   Weight weight = Weight::Free;
   std::size_t longest = 0;
@@ -117,6 +127,15 @@ std::optional<std::string> scaler_change(const checkpoint::Meta& meta, const pla
       text::number(optim::LossScaler(plan.scaling, plan.scaling_stage).scale()));
 }
 
+/// Whether two words that differ name one thing.
+bool name_one_thing(std::string_view path, const json::Value* before, const json::Value* after) {
+  if (before == nullptr || after == nullptr || !before->is_string() || !after->is_string())
+    return false;
+  const std::string &a = before->as_string(), &b = after->as_string();
+  if (path == "optimizer.type" || path == "scheduler.type") return text::lower(a) == text::lower(b);
+  return path == "model.activation" && ops::activation_from_name(a) == ops::activation_from_name(b);
+}
+
 std::string shown(const json::Value* value) {
   return value == nullptr ? "(absent)" : value->dump();
 }
@@ -153,6 +172,31 @@ void narrow_to_imported(const checkpoint::Meta& meta,
   refused = std::move(kept);
 }
 
+/// State that the plan's optimizer keeps and the checkpoint has not.
+std::optional<std::string> state_anew(const checkpoint::Checkpoint& opened,
+                                      const planner::Plan& plan) {
+  // A host's part of a save does not tell what the others hold.
+  if (plan.config.checkpoint.use_node_local_storage) return std::nullopt;
+  std::set<std::string> states;
+  std::vector<std::string> names;
+  const auto rule = planner::make_rule(plan);
+  for (const auto& info : models::parameters_of(plan.model.model)) {
+    const auto& frozen = plan.weight_layout.frozen;
+    if (!info->trainable || (frozen && frozen(info->name))) continue;
+    bool missing = false;
+    for (const optim::StateSpec& state : rule->state(parallel::facts_of(*info))) {
+      if (opened.has(fmt::format("optimizer.{}.{}", state.name, info->name))) continue;
+      states.insert(state.name);
+      missing = true;
+    }
+    if (missing) names.push_back(info->name);
+  }
+  if (names.empty()) return std::nullopt;
+  return fmt::format("{} of {} starts anew: the checkpoint has none",
+                     text::join(std::vector(states.begin(), states.end()), ", "),
+                     text::join_some(names, ", "));
+}
+
 }  // namespace
 
 std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
@@ -161,7 +205,9 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   std::vector<std::string> accepted, refused;
   const bool imported = meta.extra.find("imported") != nullptr;
   auto note = [&](const std::string& path, const json::Value* before, const json::Value* after) {
-    if (is_idle(path, meta.config, plan.resolved) || (imported && before == nullptr)) return;
+    if (is_idle(path, meta.config, plan.resolved) || name_one_thing(path, before, after) ||
+        (imported && before == nullptr))
+      return;
     const std::string line = fmt::format("{}: {} -> {}", path, shown(before), shown(after));
     switch (weight_of(path)) {
       case Weight::Free:
@@ -225,10 +271,10 @@ ResumePoint find_resume_point(const std::string& how,
     point.checkpoint = checkpoint_at(how);
   }
   const checkpoint::Checkpoint opened = planner::open_training(*point.checkpoint, plan);
-  point.step = opened.meta().step;
-  point.samples = opened.meta().samples;
+  point.position = {opened.meta().step, opened.meta().samples};
   try {
     point.changes = accepted_changes(opened.meta(), plan, data);
+    if (auto anew = state_anew(opened, plan)) point.changes.push_back(*std::move(anew));
   } catch (const Error& error) {
     throw Error(
         error.kind(), fmt::format("{}: {}", point.checkpoint->string(), error.what()), error.fix());

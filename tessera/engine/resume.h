@@ -9,6 +9,7 @@
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/dataset.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/planner/train_config.h"
 
@@ -17,7 +18,7 @@ namespace tessera::engine {
 /// Where a run starts.
 struct ResumePoint {
   std::optional<std::filesystem::path> checkpoint;  ///< nothing: from the beginning
-  std::int64_t step = 0, samples = 0;
+  Position position;
   std::vector<std::string>
       changes;  ///< accepted differences, "optimizer.params.lr: 0.001 -> 0.0003"
 };

@@ -84,6 +84,22 @@ std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
   return checkpoint::newest_common(folder.checkpoints(), ranks);
 }
 
+/// For as long as nobody reads what this rank says, its peers wait for it.
+class Patience {
+ public:
+  Patience(Console* console, comm::World& world) : console_(console) {
+    if (console_ != nullptr) console_->on_wait([&world] { world.show_life(); });
+  }
+  ~Patience() {
+    if (console_ != nullptr) console_->on_wait({});
+  }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+ private:
+  Console* console_;
+};
+
 /// What every rank does once it is part of a world.
 int train_rank(planner::Plan plan,
                comm::World& world,
@@ -91,6 +107,7 @@ int train_rank(planner::Plan plan,
                const RunFolder& folder,
                const ResumePoint& resume,
                const TrainCommand& command) {
+  const Patience patience(command.console, world);
   log::open_file(folder.log_file(world.rank()).string());
   log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
   place_measured_blocks(plan, world, *data->train, launch::available_memory());
@@ -119,12 +136,12 @@ std::optional<int> finished_already(const planner::Plan& plan,
                                     const ResumePoint& resume,
                                     const RunFolder& folder,
                                     const TrainCommand& command) {
-  if (!resume.checkpoint || resume.step < plan.max_steps) return std::nullopt;
+  if (!resume.checkpoint || resume.position.step < plan.max_steps) return std::nullopt;
   say(command,
       fmt::format("{} is finished: step {} of {}. To go on raise trainer.max_steps (or "
                   "trainer.epochs), or choose another run.dir",
                   folder.path().string(),
-                  resume.step,
+                  resume.position.step,
                   plan.max_steps));
   return kExitOk;
 }
@@ -137,8 +154,7 @@ void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bo
   if (all_of_it || opened.bytes() <= kVerifiedFirst) opened.verify();
 }
 
-planner::TableFacts table_facts(const planner::Plan& plan,
-                                const data::Datasets& data,
+planner::TableFacts table_facts(const data::Datasets& data,
                                 const RunFolder& folder,
                                 const ResumePoint& resume,
                                 bool dry_run) {
@@ -150,11 +166,32 @@ planner::TableFacts table_facts(const planner::Plan& plan,
   facts.available_memory_bytes = launch::available_memory();
   facts.host = launch::machine().host;
   facts.run_dir = folder.path().string();
-  facts.resume_step = resume.step;
+  facts.resume_step = resume.position.step;
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
   facts.changes = resume.changes;
   facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
   return facts;
+}
+
+struct MovedAside {
+  std::string what;
+  std::filesystem::path where;
+};
+/// Moves away what does not belong to the way that training takes from here on, so that the newest
+/// checkpoint and every line of metrics.jsonl are of one training.
+std::optional<MovedAside> make_room(const std::string& how,
+                                    const RunFolder& folder,
+                                    const ResumePoint& resume) {
+  std::optional<std::filesystem::path> where;
+  if (how == "auto") return std::nullopt;
+  if (how != "never" && folder.holds(*resume.checkpoint)) {
+    where = folder.move_later_aside(resume.position.step);
+    if (!where) return std::nullopt;
+    return MovedAside{"the later checkpoints and a copy of metrics.jsonl were moved", *where};
+  }
+  if (how == "never" || folder.has_training()) where = folder.move_aside();
+  if (!where) return std::nullopt;
+  return MovedAside{"the old contents were moved", *where};
 }
 
 }  // namespace
@@ -182,9 +219,10 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   early->check();
 
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
+  if (resume.checkpoint) finish_plan(plan, *data, resume.position);
   if (!mine.quiet && mine.console != nullptr) {
     for (const std::string& line :
-         planner::first_table(plan, table_facts(plan, *data, folder, resume, command.dry_run)))
+         planner::first_table(plan, table_facts(*data, folder, resume, command.dry_run)))
       mine.console->line(line);
   }
   if (command.dry_run && speaks) tell_notes(plan);
@@ -199,12 +237,10 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
 
   early->check();
   if (speaks) {
-    if (command.resume == "never") {
-      if (const auto old = folder.move_aside())
-        say(mine, fmt::format("the old contents were moved to {}", old->string()));
-    }
+    if (const auto old = make_room(command.resume, folder, resume))
+      say(mine, fmt::format("{} to {}", old->what, old->where.string()));
     folder.prepare(plan.resolved);
-    folder.write_status("running", resume.step, 0, "");
+    folder.write_status("running", resume.position.step, 0, "");
   }
   if (launcher) early.reset();  // a rank of a launcher hears its signals itself
   // The code that the job earned stands, whatever the disk says now.
@@ -222,9 +258,19 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
           "failed", folder.last_metric_step(), exit_code, text::split(lines.front(), '\n').front());
     });
   };
-  const int code = run_ranks(plan, report, [&](comm::World& world) {
-    return train_rank(plan, world, data, folder, resume, mine);
-  });
+  int code = kExitOk;
+  try {
+    code = run_ranks(plan, report, [&](comm::World& world) {
+      return train_rank(plan, world, data, folder, resume, mine);
+    });
+  } catch (const Error& error) {  // before there were ranks
+    if (speaks) {
+      try_to_note([&] {
+        folder.write_status("failed", resume.position.step, exit_code(error.kind()), error.what());
+      });
+    }
+    throw;
+  }
   if (speaks) try_to_note([&] { folder.finish_status(code); });
   return code;
 }

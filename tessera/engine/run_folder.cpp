@@ -4,7 +4,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,6 +14,8 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/engine/metrics.h"
 
 namespace tessera::engine {
@@ -44,9 +48,32 @@ void require_writable(const fs::path& path, const fs::path& folder) {
               "wait for that run, stop it, or choose another run.dir");
 }
 
+// Of a training that was moved aside: PATH.old-1.
+constexpr std::string_view kOld = "old-";
+
+template <class Name>
+fs::path first_free(Name name) {
+  for (int n = 1;; ++n) {
+    std::error_code unusable;  // as a name that is too long: renaming tells
+    if (fs::path path = name(n); !fs::exists(path, unusable)) return path;
+  }
+}
+
+template <class Move>
+std::optional<fs::path> moving(const fs::path& run, Move move) {
+  try {
+    return move();
+  } catch (const fs::filesystem_error& error) {
+    throw Error(Error::Kind::Io,
+                fmt::format("cannot move what is in {} aside: {}", run.string(), error.what()),
+                "move it yourself, or choose another run.dir");
+  }
+}
+
 }  // namespace
 
-RunFolder::RunFolder(const fs::path& path, Access access) : path_(path) {
+RunFolder::RunFolder(const fs::path& path, Access access)
+    : path_(path.has_filename() ? path : path.parent_path()) {
   if (access == Access::Own) own();
   if (access == Access::Check) check();
 }
@@ -123,24 +150,63 @@ void RunFolder::finish_status(int exit_code) const {
 }
 
 std::int64_t RunFolder::last_metric_step() const {
-  const LossHistory history = read_losses(path_ / "metrics.jsonl");
-  return history.train.empty() ? 0 : history.train.back().step;
+  return read_losses(path_ / "metrics.jsonl").last_step;
+}
+
+bool RunFolder::has_training() const {
+  return fs::exists(path_ / "metrics.jsonl") || !checkpoint::list(checkpoints()).empty();
+}
+
+bool RunFolder::holds(const fs::path& checkpoint) const {
+  std::error_code failure;
+  return fs::equivalent(
+      fs::weakly_canonical(checkpoint, failure).parent_path(), checkpoints(), failure);
+}
+
+/// Made inside of the folder first: whether it can be renamed tells whether what is inside can.
+fs::path RunFolder::make_aside() const {
+  const fs::path here = fs::canonical(path_);
+  const fs::path inside = first_free([&](int n) { return here / fmt::format("{}{}", kOld, n); });
+  const fs::path beside =
+      first_free([&](int n) { return fmt::format("{}.{}{}", here.string(), kOld, n); });
+  fs::create_directory(inside);
+  std::error_code failure;
+  fs::rename(inside, beside, failure);
+  return failure ? inside : beside;
 }
 
 std::optional<fs::path> RunFolder::move_aside() const {
-  bool any = false;
-  for (const auto& entry : fs::directory_iterator(path_))
-    any |= entry.path().filename() != "lock";
-  if (!any) return std::nullopt;
-  fs::path target;
-  for (int n = 1; target.empty() || fs::exists(target); ++n)
-    target = fmt::format("{}.old-{}", path_.string(), n);
-  fs::create_directories(target);
-  for (const auto& entry : fs::directory_iterator(path_)) {
-    if (entry.path().filename() != "lock")
-      fs::rename(entry.path(), target / entry.path().filename());
-  }
-  return target;
+  return moving(path_, [&]() -> std::optional<fs::path> {
+    std::vector<fs::path> going;
+    for (const auto& entry : fs::directory_iterator(path_)) {
+      const std::string name = entry.path().filename().string();
+      if (name != "lock" && !name.starts_with(kOld)) going.push_back(entry.path());
+    }
+    if (going.empty()) return std::nullopt;
+    const fs::path target = make_aside();
+    for (const fs::path& path : going)
+      fs::rename(path, target / path.filename());
+    return target;
+  });
+}
+
+std::optional<fs::path> RunFolder::move_later_aside(std::int64_t step) const {
+  return moving(path_, [&]() -> std::optional<fs::path> {
+    std::vector<fs::path> going;
+    for (const fs::path& folder : checkpoint::list(checkpoints())) {
+      if (*checkpoint::step_of(folder) > step) going.push_back(folder);
+    }
+    if (going.empty()) return std::nullopt;
+    const fs::path target = make_aside();
+    if (fs::exists(path_ / "metrics.jsonl"))
+      fs::copy_file(path_ / "metrics.jsonl", target / "metrics.jsonl");
+    fs::create_directory(target / "checkpoints");
+    for (const fs::path& folder : going)
+      fs::rename(folder, target / "checkpoints" / folder.filename());
+    if (fs::exists(checkpoints() / "latest"))
+      files::write_atomic(checkpoints() / "latest", checkpoint::step_name(step) + "\n");
+    return target;
+  });
 }
 
 fs::path RunFolder::log_file(int rank) const {

@@ -43,14 +43,21 @@ class RunFolder {
   void finish_status(int exit_code) const;
   /// Last step that metrics.jsonl knows; 0 if there is none.
   [[nodiscard]] std::int64_t last_metric_step() const;
-  /// Moves everything but the lock to PATH.old-N, for `--resume never`. Returns where to, or
-  /// nothing if there was nothing.
+  /// Whether a training has left something here.
+  [[nodiscard]] bool has_training() const;
+  /// Whether the checkpoint is one of this run.
+  [[nodiscard]] bool holds(const std::filesystem::path& checkpoint) const;
+  /// Moves everything but the lock to PATH.old-N, or to old-N in the folder where that is another
+  /// disk or nobody may write. Returns where to, or nothing if there was nothing. Error{Io}.
   std::optional<std::filesystem::path> move_aside() const;
+  /// The same with the checkpoints of steps beyond `step`, and a copy of metrics.jsonl.
+  std::optional<std::filesystem::path> move_later_aside(std::int64_t step) const;
   [[nodiscard]] std::filesystem::path log_file(int rank) const;
 
  private:
   void own();
   void check() const;
+  [[nodiscard]] std::filesystem::path make_aside() const;
 
   std::filesystem::path path_;
   std::unique_ptr<files::Lock> lock_;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's checkpoints: what is in them, and copies that may be written while it goes on.
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstring>
+#include <mutex>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -17,6 +21,34 @@
 
 namespace tessera::engine {
 namespace {
+
+/// Of a rank that waits for its disk: peers that wait for it do so as long as it takes.
+class ShowsLife {
+ public:
+  explicit ShowsLife(comm::World& world)
+      : thread_([this, &world] {
+          std::unique_lock lock(mutex_);
+          while (!end_.wait_for(lock, kSign, [this] { return over_; }))
+            world.show_life();
+        }) {}
+  ~ShowsLife() {
+    {
+      const std::scoped_lock lock(mutex_);
+      over_ = true;
+    }
+    end_.notify_one();
+    thread_.join();
+  }
+  ShowsLife(const ShowsLife&) = delete;
+  ShowsLife& operator=(const ShowsLife&) = delete;
+
+ private:
+  static constexpr std::chrono::milliseconds kSign{250};
+  std::mutex mutex_;
+  std::condition_variable end_;
+  bool over_ = false;
+  std::thread thread_;  ///< last: it uses the others
+};
 
 struct ReleasePieces {
   parallel::ShardedOptimizer& optimizer;
@@ -87,6 +119,7 @@ std::filesystem::path Engine::save(const std::filesystem::path& root) {
   TESSERA_ASSERT(!saving());
   optimizer_->wait_weights();
   const ReleasePieces release{*optimizer_};
+  const ShowsLife life(world_);
   return checkpoint::save(root, meta(), optimizer_->pieces(/*for_save=*/true), ranks());
 }
 
@@ -110,9 +143,16 @@ double Engine::leave_save_behind() {
   return saving() ? background_->before_change(copy_out) : 0.0;
 }
 
+bool Engine::save_settled() const {
+  TESSERA_ASSERT(saving());
+  return background_->settled();
+}
+
 checkpoint::BackgroundSave::Outcome Engine::finish_save() {
+  TESSERA_ASSERT(saving());
   // Whatever comes of it, it is over.
   const auto save = std::move(background_);
+  const ShowsLife life(world_);
   return save->finish();
 }
 

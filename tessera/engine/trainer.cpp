@@ -5,6 +5,8 @@
 #include <csignal>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/engine/hooks/hooks.h"
@@ -15,6 +17,10 @@ Trainer::Trainer(Engine& engine, Console* console, std::filesystem::path run_dir
     : engine_(engine), console_(console), run_dir_(std::move(run_dir)) {}
 
 void Trainer::attach(std::unique_ptr<Hook> hook) {
+  TESSERA_REQUIRE(running_ == 0,
+                  Bug,
+                  fmt::format("a hook attaches the hook \"{}\" while hooks run", hook->name()),
+                  "attach hooks before Trainer::fit()");
   const auto at = std::upper_bound(
       hooks_.begin(), hooks_.end(), hook->priority(), [](int priority, const auto& other) {
         return priority < other->priority();

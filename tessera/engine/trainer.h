@@ -23,6 +23,7 @@ class Trainer {
   /// `console` may be null: then nothing is said. `run_dir` empty: no hook writes files.
   explicit Trainer(Engine& engine, Console* console = nullptr, std::filesystem::path run_dir = {});
 
+  /// Before fit() or after it: Error{Bug} while hooks run.
   void attach(std::unique_ptr<Hook> hook);
   /// The hooks that `tessera train` uses, as the plan's configuration asks for them.
   void attach_defaults();
@@ -35,7 +36,7 @@ class Trainer {
   [[nodiscard]] const std::filesystem::path& run_dir() const { return run_dir_; }
   [[nodiscard]] const std::optional<StepReport>& last() const { return last_; }
   [[nodiscard]] const std::optional<EvalReport>& last_eval() const { return last_eval_; }
-  /// Evaluates now and tells every hook.
+  /// Evaluates now and tells every hook. Error{Config} without validation data.
   EvalReport test();
   /// All ranks alike: the loop ends after this step.
   void stop() { stop_ = true; }
@@ -56,8 +57,10 @@ class Trainer {
   /// Calls a point of every hook, in their order.
   template <class... Args>
   void each(void (Hook::*point)(Trainer&, Args...), std::type_identity_t<Args>... args) {
+    ++running_;
     for (const auto& hook : hooks_)
       ((*hook).*point)(*this, args...);
+    --running_;
   }
   StepReport make_step();
   [[nodiscard]] int exit_code() const;
@@ -66,6 +69,7 @@ class Trainer {
   Console* console_;
   std::filesystem::path run_dir_;
   std::vector<std::unique_ptr<Hook>> hooks_;
+  int running_ = 0;  ///< points of hooks that are being called, one inside of the other
   std::optional<StepReport> last_;
   std::optional<EvalReport> last_eval_;
   std::vector<std::string> incomplete_;

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/block.h"
 
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/error.h"
@@ -82,7 +88,12 @@ Param* Params::tied(std::string global_name,
 ParamInfos declared_by(const BlockSpec& spec) {
   if (spec.declared) return *spec.declared;
   Params params(spec.name);
-  spec.make()->declare(params);
+  const std::unique_ptr<Block> block = spec.make ? spec.make() : nullptr;
+  TESSERA_REQUIRE(block != nullptr,
+                  Config,
+                  fmt::format("BlockSpec::make of \"{}\" gives no block", spec.name),
+                  "let it return a std::unique_ptr to a new block");
+  block->declare(params);
   ParamInfos out;
   for (const auto& param : params.list())
     out.push_back(param->shared_info());
@@ -90,8 +101,32 @@ ParamInfos declared_by(const BlockSpec& spec) {
 }
 
 void declare_all(Model& model) {
+  std::set<std::string_view> blocks;
+  std::map<std::string_view, const ParamInfo*> params;
   for (BlockSpec& spec : model.blocks) {
+    TESSERA_REQUIRE(blocks.insert(spec.name).second,
+                    Config,
+                    fmt::format("two blocks of the model are called \"{}\"", spec.name),
+                    "give every BlockSpec a name of its own, such as \"h.0\" and \"h.1\"");
     if (!spec.declared) spec.declared = std::make_shared<const ParamInfos>(declared_by(spec));
+    for (const auto& info : *spec.declared) {
+      const auto [known, fresh] = params.emplace(info->name, info.get());
+      if (fresh) continue;
+      TESSERA_REQUIRE(known->second->tied && info->tied,
+                      Config,
+                      fmt::format("two parameters of the model are called \"{}\"", info->name),
+                      "give every parameter of a block a name of its own; a parameter that blocks "
+                      "share is declared with Params::tied() in each of them");
+      TESSERA_REQUIRE(
+          known->second->shape == info->shape,
+          Config,
+          fmt::format("blocks that share \"{}\" declare it with different shapes, [{}] and "
+                      "[{}]",
+                      info->name,
+                      fmt::join(known->second->shape, ", "),
+                      fmt::join(info->shape, ", ")),
+          "declare it alike in every block");
+    }
   }
 }
 

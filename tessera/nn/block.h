@@ -137,7 +137,8 @@ struct Model {
 /// What a block declares. Where nobody has looked yet one is made for it, and let go.
 ParamInfos declared_by(const BlockSpec& spec);
 /// Looks once at what every block declares, one block at a time: who asks later makes none. Copies
-/// of the model keep it.
+/// of the model keep it. Error{Config} for two blocks or two parameters of one name, but for tied
+/// parameters, whose declarations must be equal.
 void declare_all(Model& model);
 
 }  // namespace tessera::nn

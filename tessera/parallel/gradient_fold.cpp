@@ -214,7 +214,7 @@ at::Tensor GradientFold::open_dense(const FlatGroup& group, HomeSlot& slot, cons
     slot.local->work->wait_reusable();
     slot.local->work.reset();
   }
-  if (!slot.local && !direct(run.micro)) slot.buffer = &acquire(*slot.pool);
+  if (!locally() && !direct(run.micro)) slot.buffer = &acquire(*slot.pool);
   at::Tensor flat = target(slot, run.micro);
   if (!direct(run.micro)) zero_gaps(flat, group.layout);
   return flat;

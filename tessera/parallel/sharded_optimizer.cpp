@@ -188,8 +188,17 @@ void ShardedOptimizer::publish_group(std::size_t g) {
   }
 }
 
+/// What the run that saved it did not keep (of parameters that it did not train, of momentum that
+/// it had none of) starts as in a first step.
 void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
-  checkpoint.load(pieces(/*for_save=*/false));
+  std::vector<checkpoint::PieceBytes> wanted = pieces(/*for_save=*/false);
+  std::erase_if(wanted, [&](const checkpoint::PieceBytes& piece) {
+    if (!piece.name.starts_with("optimizer.") || checkpoint.has(piece.name)) return false;
+    checkpoint.require_whole();
+    std::fill(piece.bytes.begin(), piece.bytes.end(), std::byte{0});
+    return true;
+  });
+  checkpoint.load(wanted);
   if (compressed_) compressed_->load(checkpoint);
   publish();
 }

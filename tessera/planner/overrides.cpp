@@ -17,7 +17,8 @@ namespace {
 std::vector<std::string> steps_of(std::string_view path) {
   std::vector<std::string> steps = text::split(path, '.');
   if (steps.size() != 2) return steps;
-  constexpr std::array<std::string_view, 4> kOwn = {"type", "params", "decay_all", "legacy_fusion"};
+  constexpr std::array<std::string_view, 6> kOwn = {
+      "type", "params", "decay_all", "legacy_fusion", "groups", "weight_decay_schedule"};
   const bool holder = steps[0] == "optimizer" || steps[0] == "scheduler";
   const bool own = std::find(kOwn.begin(), kOwn.end(), steps[1]) != kOwn.end();
   if (holder && !own) steps.insert(steps.begin() + 1, "params");
@@ -42,6 +43,15 @@ json::Value value_of(std::string_view text) {
   } catch (const Error&) {
     return json::Value::string(std::string(text));
   }
+}
+
+// A number of ranks in place of an object with a size: what else stands there, stays.
+std::string spelled_out(std::string_view path, const json::Value& value) {
+  constexpr std::array<std::string_view, 3> kShort = {
+      "parallel.pipeline", "parallel.tensor", "parallel.context"};
+  const bool is_size =
+      value.is_number() && std::find(kShort.begin(), kShort.end(), path) != kShort.end();
+  return std::string(path) + (is_size ? ".size" : "");
 }
 
 }  // namespace
@@ -84,10 +94,9 @@ void apply_override(json::Value& source, std::string_view assignment) {
                   fmt::format("--set {}: expected KEY=VALUE", assignment),
                   "such as --set optimizer.lr=3e-4");
   const std::string origin = fmt::format("--set {}", assignment);
-  set_key(source,
-          text::trim(assignment.substr(0, equals)),
-          value_of(assignment.substr(equals + 1)),
-          origin);
+  json::Value value = value_of(assignment.substr(equals + 1));
+  const std::string path = spelled_out(text::trim(assignment.substr(0, equals)), value);
+  set_key(source, path, std::move(value), origin);
 }
 
 }  // namespace tessera::planner

@@ -11,10 +11,4 @@ namespace tessera {
 at::ScalarType to_torch(DType dtype);
 DType from_torch(at::ScalarType type);
 
-/// bf16, fp16: weights and activations; master weights, moments, gradients and their reduction,
-/// logits, softmax, norms and loss stay fp32.
-struct Precision {
-  DType working = DType::F32;
-};
-
 }  // namespace tessera

@@ -180,6 +180,36 @@ claim "other training data is refused" other_data_is_refused
 claim "other evaluation data is accepted and told" other_evaluation_data_is_told
 claim "damage is found before a rank starts, and the older checkpoint offered" damage_is_found_first
 claim "damage is found by checkpoint verify" damage_is_found_by_verify
+# /dev/full takes nothing.
+output_that_nobody_can_keep_is_an_error() {
+  configure
+  train
+  local command
+  for command in "init" "config docs" "report $box/run" "report $box/run --json" "--help" "inspect $box/run --digest"; do
+    # shellcheck disable=SC2086  # words
+    "$tessera" $command >/dev/full 2>"$box/err"
+    code=$?
+    expect "exit code 8 of $command, not $code" test "$code" = 8
+    expect "the reason" says "cannot write standard output" "$box/err"
+  done
+  "$tessera" train "$box/tiny.json" --set "run.dir=$box/unheard" >/dev/full 2>"$box/err"
+  code=$?
+  expect "training has its folder: exit code 0, not $code" test "$code" = 0
+}
+
+tokens_that_find_no_room_are_an_error() {
+  (
+    ulimit -f 100
+    "$tessera" tokenize examples/data/shakespeare.txt --out "$box/tokens" >"$box/out" 2>"$box/err"
+  )
+  code=$?
+  expect "exit code 8, not $code" test "$code" = 8
+  expect "the file" says "$box/tokens" "$box/err"
+  expect "nothing is left" test -z "$(compgen -G "$box/tokens*")"
+}
+
+claim "tokens that find no room are an error" tokens_that_find_no_room_are_an_error
+claim "output that nobody can keep is an error" output_that_nobody_can_keep_is_an_error
 claim "a full disk does not end the training" a_full_disk_does_not_end_training
 claim "a full disk costs no older checkpoint" a_full_disk_costs_no_older_checkpoint
 claim "a resolved configuration trains on other ranks" resolved_configurations_train_on_other_ranks

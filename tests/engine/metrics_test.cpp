@@ -75,6 +75,21 @@ TEST(MetricsFile, CutsTheStepsPastTheCheckpointAndATornLine) {
   EXPECT_TRUE(history.eval.empty());
 }
 
+TEST(MetricsFile, KnowsTheLastStepWhoseLossWasNoNumber) {
+  const files::TempDir dir;
+  const auto path = dir.path() / "metrics.jsonl";
+  {
+    MetricsFile file(path, 0);
+    file.write(report_of(1, 2.0), false);
+    file.write(report_of(2, std::nan("")), false);
+  }
+
+  const LossHistory history = read_losses(path);
+
+  EXPECT_EQ(history.train.size(), 1U);
+  EXPECT_EQ(history.last_step, 2);
+}
+
 TEST(MetricsFile, NumbersReadBackToTheSameDouble) {
   const files::TempDir dir;
   const auto path = dir.path() / "metrics.jsonl";

@@ -57,6 +57,19 @@ TEST(ResumeRules, OptimizerScheduleAndClippingAreAcceptedAndListed) {
   EXPECT_FALSE(changes_after("gradient_clipping", "0.5").empty());
   EXPECT_FALSE(changes_after("scheduler.params.min_lr", "0").empty());
   EXPECT_FALSE(changes_after("bf16.enabled", "true").empty());
+  EXPECT_FALSE(
+      changes_after("optimizer.groups", R"([{"pattern": "wpe", "frozen": true}])").empty());
+  EXPECT_FALSE(
+      changes_after("optimizer.weight_decay_schedule", R"({"style": "linear", "end": 0.2})")
+          .empty());
+  EXPECT_FALSE(changes_after("gradient_clip_value", "0.5").empty());
+  EXPECT_FALSE(changes_after("data_types.grad_accum_dtype", "\"bf16\"").empty());
+  EXPECT_FALSE(changes_after("communication_data_type", "\"bf16\"").empty());
+}
+
+TEST(ResumeRules, OtherWordsForTheSameThingAreNoChange) {
+  EXPECT_TRUE(changes_after("optimizer.type", "\"adamw\"").empty());
+  EXPECT_TRUE(changes_after("model.activation", "\"gelu_new\"").empty());
 }
 
 TEST(ResumeRules, AnotherPrecisionIsAcceptedAndSaysWhatBecomesOfTheLossScale) {
@@ -229,6 +242,38 @@ TEST(RunFolder, NeverMovesTheOldContentsAside) {
   ASSERT_TRUE(old);
   EXPECT_TRUE(std::filesystem::exists(*old / "config.json"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "config.json"));
+}
+
+TEST(RunFolder, MovesTheOldContentsAsideHoweverItIsNamed) {
+  const files::TempDir dir;
+  const std::filesystem::path run = dir.path() / "run", link = dir.path() / "link";
+  std::filesystem::create_directory(run);
+  std::filesystem::create_directory_symlink(run, link);
+  for (const std::string& name : {run.string() + "/", link.string(), run.string() + "/."}) {
+    const RunFolder folder(name);
+    folder.prepare(json::Value::object());
+
+    const auto old = folder.move_aside();
+
+    ASSERT_TRUE(old) << name;
+    EXPECT_EQ(old->parent_path(), std::filesystem::canonical(dir.path())) << name;
+    EXPECT_TRUE(std::filesystem::exists(*old / "config.json")) << name;
+    EXPECT_FALSE(folder.move_aside()) << name;
+  }
+}
+
+/// As on a disk of its own, beside which there is another one: here no longer name is allowed.
+TEST(RunFolder, KeepsTheOldContentsInsideWhereTheyCannotStandBesideIt) {
+  const files::TempDir dir;
+  const std::filesystem::path run = dir.path() / std::string(250, 'r');
+  const RunFolder folder(run);
+  folder.prepare(json::Value::object());
+
+  EXPECT_EQ(folder.move_aside(), std::filesystem::canonical(run) / "old-1");
+  EXPECT_TRUE(std::filesystem::exists(run / "old-1" / "config.json"));
+  EXPECT_FALSE(folder.move_aside());
+  folder.prepare(json::Value::object());
+  EXPECT_EQ(folder.move_aside(), std::filesystem::canonical(run) / "old-2");
 }
 
 }  // namespace

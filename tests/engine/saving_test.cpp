@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of a training: when they are written, which of them stay, and that training goes on
 // beside them.
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -198,6 +200,19 @@ TEST(SavingBeside, CopiesNothingBeforeAnUpdateAndKeepsNoCopyAfterIt) {
     }
     EXPECT_EQ(held(), before);
     engine.finish_save();
+  });
+}
+
+TEST(SavingBeside, IsWaitedForAsLongAsADiskTakes) {
+  const files::TempDir dir;
+  on_engines(TinyRun(), {.ranks = 2}, [&](Engine& engine) {
+    engine.train_step();
+    engine.world().transport().set_stall_limit(1.0);
+
+    engine.save_in_background(dir.path(),
+                              [] { std::this_thread::sleep_for(std::chrono::seconds(3)); });
+
+    EXPECT_NO_THROW(engine.finish_save());
   });
 }
 

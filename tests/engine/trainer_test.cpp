@@ -34,21 +34,21 @@ class Recorder final : public Hook {
   Recorder(Words& words, std::string who, int priority)
       : Hook(priority), words_(words), who_(std::move(who)) {}
   [[nodiscard]] std::string_view name() const override { return "recorder"; }
-  void after_hook_is_attached(Trainer& trainer) override { note("attached"); }
-  void before_train(Trainer& trainer) override { note("train"); }
-  void after_train(Trainer& trainer) override { note("/train"); }
-  void before_train_epoch(Trainer& trainer) override { note("epoch"); }
-  void after_train_epoch(Trainer& trainer) override { note("/epoch"); }
-  void before_train_iter(Trainer& trainer) override { note("iter"); }
-  void after_train_iter(Trainer& trainer, const StepReport& report) override {
+  void after_hook_is_attached(Trainer& /*trainer*/) override { note("attached"); }
+  void before_train(Trainer& /*trainer*/) override { note("train"); }
+  void after_train(Trainer& /*trainer*/) override { note("/train"); }
+  void before_train_epoch(Trainer& /*trainer*/) override { note("epoch"); }
+  void after_train_epoch(Trainer& /*trainer*/) override { note("/epoch"); }
+  void before_train_iter(Trainer& /*trainer*/) override { note("iter"); }
+  void after_train_iter(Trainer& /*trainer*/, const StepReport& report) override {
     note(fmt::format("/iter {}", report.step));
   }
-  void before_test(Trainer& trainer) override { note("test"); }
-  void before_test_epoch(Trainer& trainer) override { note("test epoch"); }
-  void before_test_iter(Trainer& trainer) override { note("test iter"); }
-  void after_test_iter(Trainer& trainer) override { note("/test iter"); }
-  void after_test_epoch(Trainer& trainer) override { note("/test epoch"); }
-  void after_test(Trainer& trainer, const EvalReport& report) override {
+  void before_test(Trainer& /*trainer*/) override { note("test"); }
+  void before_test_epoch(Trainer& /*trainer*/) override { note("test epoch"); }
+  void before_test_iter(Trainer& /*trainer*/) override { note("test iter"); }
+  void after_test_iter(Trainer& /*trainer*/) override { note("/test iter"); }
+  void after_test_epoch(Trainer& /*trainer*/) override { note("/test epoch"); }
+  void after_test(Trainer& /*trainer*/, const EvalReport& report) override {
     note(fmt::format("/test of {} tokens", report.tokens));
   }
 
@@ -64,7 +64,7 @@ class Lines final : public Console {
  public:
   void line(std::string_view text) override { lines.emplace_back(text); }
   void live(std::string_view text) override { live_lines.emplace_back(text); }
-  void stream(std::string_view text) override {}
+  void stream(std::string_view /*text*/) override {}
   [[nodiscard]] bool is_terminal() const override { return terminal; }
   Words lines, live_lines;
   bool terminal = false;
@@ -142,6 +142,22 @@ TEST(Hooks, AreCalledByPriorityAndThenInTheOrderOfTheirAttaching) {
               ElementsAre("early: /iter 1", "late: /iter 1", "second late: /iter 1"));
   EXPECT_THAT(Words(words.end() - 3, words.end()),
               ElementsAre("early: /train", "late: /train", "second late: /train"));
+}
+
+/// Attaches another hook in the midst of a training.
+class Attaching final : public Hook {
+ public:
+  Attaching() : Hook(kReport) {}
+  [[nodiscard]] std::string_view name() const override { return "attaching"; }
+  void before_train(Trainer& trainer) override { trainer.attach(std::make_unique<Attaching>()); }
+};
+
+TEST(Hooks, AreNotAttachedWhileHooksRun) {
+  on_engines(TinyRun().set("trainer.max_steps", "1"), {}, [&](Engine& engine) {
+    Trainer trainer(engine);
+    trainer.attach(std::make_unique<Attaching>());
+    EXPECT_THROW(trainer.fit(), Error);
+  });
 }
 
 TEST(Hooks, ComeWithTheirOwnPriorities) {
@@ -223,7 +239,7 @@ TEST(MetricByEpochHook, TellsTheMeanOfWholeEpochs) {
     struct Sum final : Hook {
       explicit Sum(double& sum) : Hook(kMetric), sum_(sum) {}
       [[nodiscard]] std::string_view name() const override { return "sum"; }
-      void after_train_iter(Trainer& trainer, const StepReport& report) override {
+      void after_train_iter(Trainer& /*trainer*/, const StepReport& report) override {
         if (report.step <= 5) sum_ += report.loss;
       }
       double& sum_;
@@ -292,6 +308,56 @@ TEST(Clipping, BeginsAfterTheWarmUpWhereThatIsAsked) {
   for (std::size_t step = 0; step <= 4; ++step)
     EXPECT_EQ(clipped.losses[step], free.losses[step]) << step;
   EXPECT_NE(clipped.losses[5], free.losses[5]);
+}
+
+/// Steps that a loss scale took are none of the warm-up's.
+TEST(Clipping, CountsUpdatesNotSteps) {
+  TinyRun run;
+  run.set("optimizer", R"({"type": "SGD", "params": {"lr": 0.05}})")
+      .set("scheduler.params.warmup_num_steps", "3")
+      .set("trainer.clip_after_warmup", "true")
+      .set("fp16", R"({"enabled": true, "initial_scale_power": 32, "hysteresis": 1})");
+  const auto free = TinyRun(run).set("gradient_clipping", "0").train({}, 30);
+  const auto clipped = TinyRun(run).set("gradient_clipping", "1e-3").train({}, 30);
+
+  const auto skipped = static_cast<std::size_t>(free.skipped.back());
+  ASSERT_GT(skipped, 3U);
+  ASSERT_LT(skipped + 6, free.losses.size());
+  for (std::size_t step = 0; step <= skipped + 4; ++step)
+    EXPECT_EQ(clipped.losses[step], free.losses[step]) << step;
+  EXPECT_NE(clipped.losses[skipped + 5], free.losses[skipped + 5]);
+}
+
+TEST(Evaluations, NeedDataToEvaluateOn) {
+  on_engines(TinyRun().set("data.validation_fraction", "0").set("eval.every", "0"),
+             {},
+             [](Engine& engine) { EXPECT_THROW(engine.evaluate(), Error); });
+}
+
+/// What evaluations and saves wait for is not the next step's.
+TEST(StepReports, HaveNoMoreCommunicationThanTime) {
+  on_engines(TinyRun(), {.ranks = 2}, [](Engine& engine) {
+    for (int step = 0; step < 4; ++step) {
+      const StepReport report = engine.train_step();
+      EXPECT_LE(report.comm_s, report.seconds) << step;
+      engine.pause_clock();
+      for (int i = 0; i < 20; ++i)
+        engine.evaluate();
+      engine.resume_clock();
+    }
+  });
+}
+
+TEST(GradientSums, InSixteenBitsAreKeptOnOneRankAsOnTwo) {
+  TinyRun run;
+  run.set("bf16.enabled", "true")
+      .set("data_types.grad_accum_dtype", "\"bf16\"")
+      .set("gradient_reduction", "\"once\"");
+
+  const auto trace = run.train({.ranks = 1, .accumulation = 2}, 3);
+
+  EXPECT_EQ(trace.losses.size(), 3U);
+  EXPECT_LT(trace.losses.back(), trace.losses.front());
 }
 
 }  // namespace

@@ -42,6 +42,64 @@ TEST(Params, RefusesAxesThatDoNotFitTheShape) {
   EXPECT_THROW(params.add("w", {6, 4}, {"embed"}, Init::ones()), Error);
 }
 
+/// A block that declares parameters of these names and sizes.
+class Declaring final : public Block {
+ public:
+  using Declarations = std::vector<std::pair<std::string, std::int64_t>>;
+  Declaring(Declarations plain, Declarations tied)
+      : plain_(std::move(plain)), tied_(std::move(tied)) {}
+  void declare(Params& params) override {
+    for (const auto& [name, size] : plain_)
+      params.add(name, {size}, {""}, Init::ones());
+    for (const auto& [name, size] : tied_)
+      params.tied(name, {size}, {""}, Init::ones());
+  }
+  Outcome forward(Flow /*in*/, const Batch& /*batch*/, StepContext& /*context*/) override {
+    return {};
+  }
+
+ private:
+  Declarations plain_, tied_;
+};
+
+BlockSpec block_of(const std::string& name,
+                   const Declaring::Declarations& plain,
+                   const Declaring::Declarations& tied = {}) {
+  return {name, [=] { return std::make_unique<Declaring>(plain, tied); }};
+}
+
+/// What declare_all() says of a model of these blocks; nothing if it takes them.
+std::string refusal(std::vector<BlockSpec> blocks) {
+  Model model{std::move(blocks)};
+  try {
+    declare_all(model);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Models, MayShareTiedParametersAlone) {
+  EXPECT_EQ(
+      refusal({block_of("a", {{"w", 3}}, {{"wte", 4}}), block_of("b", {{"w", 5}}, {{"wte", 4}})}),
+      "");
+  EXPECT_EQ(refusal({block_of("mid", {{"w", 3}}), block_of("mid", {{"w", 3}})}),
+            "two blocks of the model are called \"mid\"");
+  EXPECT_EQ(refusal({block_of("mid", {{"w", 3}, {"w", 3}})}),
+            "two parameters of the model are called \"mid.w\"");
+  EXPECT_EQ(refusal({block_of("a", {}, {{"b.w", 3}}), block_of("b", {{"w", 3}})}),
+            "two parameters of the model are called \"b.w\"");
+  EXPECT_EQ(refusal({block_of("a", {}, {{"wte", 3}}), block_of("b", {}, {{"wte", 4}})}),
+            "blocks that share \"wte\" declare it with different shapes, [3] and [4]");
+}
+
+TEST(Models, NeedABlockForEveryName) {
+  EXPECT_EQ(refusal({{"a", [] { return std::unique_ptr<Block>(); }}}),
+            "BlockSpec::make of \"a\" gives no block");
+  EXPECT_EQ(refusal({{"a", {}}}), "BlockSpec::make of \"a\" gives no block");
+}
+
 TEST(Batch, GivesSomeOfItsSamples) {
   Batch batch;
   batch.set("input_ids", at::arange(12, at::kLong).view({4, 3}));

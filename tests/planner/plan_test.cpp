@@ -205,6 +205,18 @@ TEST(Plans, AScheduleWithoutParametersNamesWhatToChange) {
   }
 }
 
+TEST(Plans, AConstantRateTellsThatItDoesNotWarmUp) {
+  const auto notes = [](const std::string& params) {
+    return plan_of(with(R"("train_batch_size": 4, "scheduler": {"type": "constant", "params": )" +
+                        params + "}"))
+        .notes;
+  };
+
+  EXPECT_THAT(notes(R"({"num_warmup_steps": 0, "num_training_steps": 9})"), testing::IsEmpty());
+  EXPECT_THAT(notes(R"({"num_warmup_steps": 3})"),
+              testing::ElementsAre(HasSubstr("constant_with_warmup does")));
+}
+
 TEST(Plans, AShortRunWithinItsWarmupIsToldOf) {
   // Rate k of the schedule is that of update k + 1: the peak is the rate of update 101.
   for (const std::string params :
@@ -501,34 +513,7 @@ TEST(Plans, KeepGradientsOfRanksApartForRulesThatExchangeSigns) {
             parallel::Reduction::Once);
 }
 
-TEST(Overrides, ReadJsonOrAString) {
-  json::Value source = source_of("{\"a\": {\"b\": 1}}");
-
-  apply_override(source, "a.b=5e8");
-  apply_override(source, "a.c=[1, 2]");
-  apply_override(source, "run.dir=runs/x y");
-  apply_override(source, "n=null");
-  apply_override(source, "s=a=b");
-
-  EXPECT_EQ(
-      source,
-      source_of(
-          R"({"a": {"b": 5e8, "c": [1, 2]}, "run": {"dir": "runs/x y"}, "n": null, "s": "a=b"})"));
-}
-
-TEST(Overrides, KnowShortNamesOfParameters) {
-  json::Value source = source_of("{}");
-
-  apply_override(source, "optimizer.lr=3e-4");
-  apply_override(source, "optimizer.type=AdamW");
-  apply_override(source, "scheduler.warmup_num_steps=5");
-  apply_override(source, "optimizer.params.eps=1");
-
-  EXPECT_EQ(source, source_of(R"({"optimizer": {"params": {"lr": 3e-4, "eps": 1}, "type": "AdamW"},
-                                  "scheduler": {"params": {"warmup_num_steps": 5}}})"));
-}
-
-TEST(Overrides, AreNamedInMessages) {
+TEST(Plans, NameAnOverrideInMessages) {
   json::Value source = source_of(with(kBatch));
   apply_override(source, "optimizer.lr=fast");
 
@@ -539,15 +524,6 @@ TEST(Overrides, AreNamedInMessages) {
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("--set optimizer.lr=fast"), HasSubstr("optimizer.params.lr")));
   }
-}
-
-TEST(Overrides, RefuseWhatIsNoAssignment) {
-  json::Value source = source_of("{\"a\": 1}");
-
-  EXPECT_THROW(apply_override(source, "a"), Error);
-  EXPECT_THROW(apply_override(source, "=1"), Error);
-  EXPECT_THROW(apply_override(source, "a.b=1"), Error);
-  EXPECT_THROW(apply_override(source, "x..y=1"), Error);
 }
 
 // A folder with a GPT-2 description and nothing else.

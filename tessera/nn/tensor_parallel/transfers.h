@@ -6,14 +6,18 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/tensor/span.h"
 
 namespace tessera::nn::detail {
 
-inline comm::CallSite site(const StepContext& context, const char* what) {
-  return TESSERA_HERE(fmt::format("{} of {}", what, context.block_name));
+/// Of the caller.
+inline comm::CallSite site(const StepContext& context,
+                           const char* what,
+                           Where here = Where::here()) {
+  return {here.file, here.line, fmt::format("{} of {}", what, context.block_name)};
 }
 
 inline void finish(const comm::WorkPtr& work) {

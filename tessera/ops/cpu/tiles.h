@@ -39,9 +39,6 @@ struct PairTiles {
     return data + (column / kTileRows * inner_tiles + inner / kTileInner) * kTileValues;
   }
 };
-constexpr std::int64_t pair_values(std::int64_t inner, std::int64_t columns) {
-  return whole_tiles(inner, kTileInner) * whole_tiles(columns, kTileRows);
-}
 
 /// c [m, n] = a [m, k] b [k, n] + (accumulate ? c : 0) with a in rows of `a_stride`, c in rows of
 /// `c_stride`; m, n: multiples of 16, k of 32; b begins at (b_inner, b_column).
