@@ -189,9 +189,35 @@ std::optional<MovedAside> make_room(const std::string& how,
     if (!where) return std::nullopt;
     return MovedAside{"the later checkpoints and a copy of metrics.jsonl were moved", *where};
   }
-  if (how == "never" || folder.has_training()) where = folder.move_aside();
+  if (how == "never") {
+    where = folder.move_aside();
+  } else if (folder.has_training()) {
+    where = folder.move_aside(*resume.checkpoint);
+  }
   if (!where) return std::nullopt;
   return MovedAside{"the old contents were moved", *where};
+}
+
+/// What is about to happen, and what the user should know of it.
+void announce(const planner::Plan& plan,
+              const TrainCommand& command,
+              const planner::TableFacts& facts) {
+  if (command.console != nullptr && !command.quiet) {
+    for (const std::string& line : planner::first_table(plan, facts))
+      command.console->line(line);
+  }
+  if (command.dry_run) tell_notes(plan);
+  for (const std::string& warning : planner::warnings_of(plan))
+    log::warn(warning);
+}
+
+/// The code that a job earned stands, whatever the disk says now.
+void try_to_note(const std::function<void()>& note) {
+  try {
+    note();
+  } catch (const std::exception& error) {
+    log::warn(error.what());
+  }
 }
 
 }  // namespace
@@ -220,16 +246,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
 
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
   if (resume.checkpoint) finish_plan(plan, *data, resume.position);
-  if (!mine.quiet && mine.console != nullptr) {
-    for (const std::string& line :
-         planner::first_table(plan, table_facts(*data, folder, resume, command.dry_run)))
-      mine.console->line(line);
-  }
-  if (command.dry_run && speaks) tell_notes(plan);
-  if (speaks) {
-    for (const std::string& warning : planner::warnings_of(plan))
-      log::warn(warning);
-  }
+  if (speaks) announce(plan, mine, table_facts(*data, folder, resume, command.dry_run));
   if (const auto code = finished_already(plan, resume, folder, mine)) return *code;
   if (command.dry_run) early.reset();  // from here on it only reads, for as long as that takes
   check_resume_point(resume, plan, /*all_of_it=*/command.dry_run);
@@ -243,14 +260,6 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
     folder.write_status("running", resume.position.step, 0, "");
   }
   if (launcher) early.reset();  // a rank of a launcher hears its signals itself
-  // The code that the job earned stands, whatever the disk says now.
-  const auto try_to_note = [](const std::function<void()>& note) {
-    try {
-      note();
-    } catch (const std::exception& error) {
-      log::warn(error.what());
-    }
-  };
   const Report report = [&](const std::vector<std::string>& lines, int exit_code) {
     log_failure(lines, exit_code);
     try_to_note([&] {

@@ -175,12 +175,17 @@ fs::path RunFolder::make_aside() const {
   return failure ? inside : beside;
 }
 
-std::optional<fs::path> RunFolder::move_aside() const {
+std::optional<fs::path> RunFolder::move_aside(const fs::path& spared) const {
   return moving(path_, [&]() -> std::optional<fs::path> {
+    const fs::path inner =
+        spared.empty() ? fs::path("..")
+                       : fs::weakly_canonical(spared).lexically_relative(fs::canonical(path_));
+    if (inner == ".") return std::nullopt;
     std::vector<fs::path> going;
     for (const auto& entry : fs::directory_iterator(path_)) {
       const std::string name = entry.path().filename().string();
-      if (name != "lock" && !name.starts_with(kOld)) going.push_back(entry.path());
+      if (name != "lock" && name != *inner.begin() && !name.starts_with(kOld))
+        going.push_back(entry.path());
     }
     if (going.empty()) return std::nullopt;
     const fs::path target = make_aside();

@@ -139,10 +139,12 @@ bool is_foreign_source(const fs::path& path) {
 
 ModelSource open_model_source(const fs::path& path) {
   if (is_foreign_source(path)) return open_foreign_source(path);
-  TESSERA_REQUIRE(fs::is_directory(path),
-                  Config,
-                  fmt::format("there is no folder {}", path.string()),
-                  "name a Hugging Face folder, or a run or checkpoint of tessera");
+  TESSERA_REQUIRE(
+      fs::is_directory(path),
+      Config,
+      fmt::format("there is no folder {}", path.string()),
+      "name a Hugging Face folder, or a run or checkpoint of tessera; a run that has begun "
+      "goes on without it: tessera train RUN/config.json --set model.from=null");
   if (checkpoint::is_checkpoint(path)) return open_checkpoint(path);
   if (fs::is_directory(path / "checkpoints")) {
     const auto newest = checkpoint::newest(path / "checkpoints");

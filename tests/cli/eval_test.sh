@@ -82,6 +82,12 @@ a_run_stands_without_its_source() {
   expect "exit code 0, not $?" test $? = 0
   "$tessera" eval "$box/second" --json >"$box/json"
   expect "a loss" says '"loss":' "$box/json"
+  timeout 120 "$tessera" train "$box/second/config.json" -n 1 --set trainer.max_steps=3 >"$box/out" 2>"$box/err"
+  expect "the way on" says "--set model.from=null" "$box/err"
+  timeout 120 "$tessera" train "$box/second/config.json" -n 1 --set trainer.max_steps=3 \
+    --set model.from=null >"$box/out" 2>"$box/err"
+  expect "exit code 0, not $?" test $? = 0
+  expect "it goes on" says "step 3/3" "$box/out"
 }
 
 claim "a file has one loss, however it is named" a_file_has_one_loss

@@ -262,6 +262,21 @@ TEST(RunFolder, MovesTheOldContentsAsideHoweverItIsNamed) {
   }
 }
 
+TEST(RunFolder, SparesTheCheckpointInItThatTrainingGoesOnFrom) {
+  const files::TempDir dir;
+  const RunFolder folder(dir.path() / "run");
+  folder.prepare(json::Value::object());
+  const auto kept = folder.path() / "kept" / "step-00000004";
+  std::filesystem::create_directories(kept);
+
+  const auto old = folder.move_aside(kept);
+
+  ASSERT_TRUE(old);
+  EXPECT_TRUE(std::filesystem::exists(kept));
+  EXPECT_TRUE(std::filesystem::exists(*old / "config.json"));
+  EXPECT_FALSE(folder.move_aside(folder.path()));
+}
+
 /// As on a disk of its own, beside which there is another one: here no longer name is allowed.
 TEST(RunFolder, KeepsTheOldContentsInsideWhereTheyCannotStandBesideIt) {
   const files::TempDir dir;
