@@ -99,10 +99,10 @@ struct Found {
 }
 
 Found find_files(const fs::path& folder) {
-  static const std::regex kOptimizer(
+  static const std::regex of_optimizer(
       "(?:bf16_|fp16_)?zero_pp_rank_(\\d+)_mp_rank_(\\d+)_optim_states\\.pt");
-  static const std::regex kSharded("zero_pp_rank_(\\d+)_mp_rank_(\\d+)_model_states\\.pt");
-  static const std::regex kModel("mp_rank_(\\d+)_model_states\\.pt");
+  static const std::regex of_shard("zero_pp_rank_(\\d+)_mp_rank_(\\d+)_model_states\\.pt");
+  static const std::regex of_model("mp_rank_(\\d+)_model_states\\.pt");
   Found out;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -132,11 +132,11 @@ Found find_files(const fs::path& folder) {
           fmt::format("{}: rank {} has another file too", entry.path().string(), number(1)),
           "keep the files of one training only");
     };
-    if (std::regex_match(name, match, kOptimizer)) {
+    if (std::regex_match(name, match, of_optimizer)) {
       add(out.optimizer);
-    } else if (std::regex_match(name, match, kSharded)) {
+    } else if (std::regex_match(name, match, of_shard)) {
       add(out.sharded_models);
-    } else if (std::regex_match(name, match, kModel)) {
+    } else if (std::regex_match(name, match, of_model)) {
       if (number(1) != 0)
         unsupported(entry.path(), "checkpoints that tensor parallelism cut are not read");
       out.model = entry.path();
@@ -444,8 +444,23 @@ void add_optimizer(Foreign& out, const std::vector<File>& ranks, const File& mod
   }
 }
 
-Foreign open(const fs::path& path) {
-  Foreign out;
+void require_all_ranks(const std::vector<File>& ranks) {
+  for (const File& file : ranks) {
+    const json::Value& count = file.need("optimizer_state_dict.partition_count");
+    const json::Value& parts =
+        count.is_array() && !count.items().empty() ? count.items().front() : count;
+    TESSERA_REQUIRE(
+        parts.is_number() && parts.as_integer() == static_cast<std::int64_t>(ranks.size()),
+        Format,
+        fmt::format("{}: is of a training on {} ranks, and there are optim_states of {}",
+                    file.path.string(),
+                    parts.dump(),
+                    ranks.size()),
+        kCopy);
+  }
+}
+
+fs::path folder_at(const fs::path& path) {
   if (const auto missing = missing_tag(path)) {
     throw Error(Error::Kind::Format,
                 fmt::format("{} names the tag {}, which is not there",
@@ -453,7 +468,30 @@ Foreign open(const fs::path& path) {
                             JsonCursor::shown(*missing)),
                 "copy the tag's folder too, or write the name of one that is there into latest");
   }
-  const fs::path folder = *tag_folder(path);
+  return *tag_folder(path);
+}
+
+/// Steps, samples and those that were skipped. `counts`: what has the updates that were counted;
+/// nullptr where its optimizer cannot be read.
+void add_counters(Foreign& out, const File& model, const File* counts) {
+  out.step = integer_at(model.values, "global_steps", 0);
+  out.skipped = integer_at(model.values, "skipped_steps", 0);
+  if (const auto samples = integer_at(model.values, "global_samples", -1); samples >= 0)
+    out.samples = samples;
+  const auto updates = counts == nullptr ? std::nullopt : updates_of(*counts);
+  if (updates && *updates <= out.step) out.skipped = out.step - *updates;
+  TESSERA_REQUIRE(out.step >= 0 && out.skipped >= 0 && out.skipped <= out.step,
+                  Format,
+                  fmt::format("{}: {} steps, {} of them skipped, cannot be",
+                              model.path.string(),
+                              out.step,
+                              out.skipped),
+                  kCopy);
+}
+
+Foreign open(const fs::path& path) {
+  Foreign out;
+  const fs::path folder = folder_at(path);
   const Found found = find_files(folder);
   check_ranks(folder, found.optimizer, "optim_states");
   check_ranks(folder, found.sharded_models, "model_states");
@@ -480,19 +518,7 @@ Foreign open(const fs::path& path) {
     add_module(out, model);
     without = add_plain_optimizer(out, model);
   } else {
-    for (const File& file : ranks) {
-      const json::Value& count = file.need("optimizer_state_dict.partition_count");
-      const json::Value& parts =
-          count.is_array() && !count.items().empty() ? count.items().front() : count;
-      TESSERA_REQUIRE(
-          parts.is_number() && parts.as_integer() == static_cast<std::int64_t>(ranks.size()),
-          Format,
-          fmt::format("{}: is of a training on {} ranks, and there are optim_states of {}",
-                      file.path.string(),
-                      parts.dump(),
-                      ranks.size()),
-          kCopy);
-    }
+    require_all_ranks(ranks);
     add_optimizer(out, ranks, model, sharded);
     add_frozen(out, models);
     add_buffers(out, model);
@@ -500,22 +526,9 @@ Foreign open(const fs::path& path) {
     add_aliases(out, model);
     out.loss_scaler = scaler_of(ranks.front());
   }
-  if (without.empty()) out.lr = rate_of(ranks.empty() ? model : ranks.front());
-  out.step = integer_at(model.values, "global_steps", 0);
-  out.skipped = integer_at(model.values, "skipped_steps", 0);
-  if (const auto samples = integer_at(model.values, "global_samples", -1); samples >= 0)
-    out.samples = samples;
-  if (without.empty()) {
-    const auto updates = updates_of(ranks.empty() ? model : ranks.front());
-    if (updates && *updates <= out.step) out.skipped = out.step - *updates;
-  }
-  TESSERA_REQUIRE(out.step >= 0 && out.skipped >= 0 && out.skipped <= out.step,
-                  Format,
-                  fmt::format("{}: {} steps, {} of them skipped, cannot be",
-                              model.path.string(),
-                              out.step,
-                              out.skipped),
-                  kCopy);
+  const File& of_optimizer = ranks.empty() ? model : ranks.front();
+  if (without.empty()) out.lr = rate_of(of_optimizer);
+  add_counters(out, model, without.empty() ? &of_optimizer : nullptr);
   if (const json::Value* config = model.values.find("ds_config");
       config != nullptr && config->is_object())
     out.config = *config;

@@ -51,26 +51,26 @@ Order listed_order(const Foreign& training) {
 
 /// Of Hugging Face's GPT2LMHeadModel.
 std::optional<Place> place_in_gpt2(const std::string& name) {
-  static const std::regex kOuter("(?:transformer\\.)?(wte|wpe|ln_f|lm_head)\\.(weight|bias)");
-  static const std::regex kInner(
+  static const std::regex outer("(?:transformer\\.)?(wte|wpe|ln_f|lm_head)\\.(weight|bias)");
+  static const std::regex inner(
       "(?:transformer\\.)?h\\.(\\d{1,9})\\."
       "(ln_1|attn\\.c_attn|attn\\.c_proj|ln_2|mlp\\.c_fc|mlp\\.c_proj)\\.(weight|bias)");
-  static const std::map<std::string, std::int64_t> kParts = {{"wte", 0},
-                                                             {"wpe", 1},
-                                                             {"ln_f", 3},  // 2: the layers
-                                                             {"lm_head", 4},
-                                                             {"ln_1", 0},
-                                                             {"attn.c_attn", 1},
-                                                             {"attn.c_proj", 2},
-                                                             {"ln_2", 3},
-                                                             {"mlp.c_fc", 4},
-                                                             {"mlp.c_proj", 5}};
+  static const std::map<std::string, std::int64_t> parts = {{"wte", 0},
+                                                            {"wpe", 1},
+                                                            {"ln_f", 3},  // 2: the layers
+                                                            {"lm_head", 4},
+                                                            {"ln_1", 0},
+                                                            {"attn.c_attn", 1},
+                                                            {"attn.c_proj", 2},
+                                                            {"ln_2", 3},
+                                                            {"mlp.c_fc", 4},
+                                                            {"mlp.c_proj", 5}};
   const auto bias = [](const std::string& word) { return std::int64_t{word == "bias"}; };
   std::smatch match;
-  if (std::regex_match(name, match, kOuter))
-    return Place{kParts.at(match[1].str()), 0, 0, bias(match[2].str())};
-  if (std::regex_match(name, match, kInner))
-    return Place{2, std::stoll(match[1].str()), kParts.at(match[2].str()), bias(match[3].str())};
+  if (std::regex_match(name, match, outer))
+    return Place{parts.at(match[1].str()), 0, 0, bias(match[2].str())};
+  if (std::regex_match(name, match, inner))
+    return Place{2, std::stoll(match[1].str()), parts.at(match[2].str()), bias(match[3].str())};
   return std::nullopt;
 }
 

@@ -33,10 +33,10 @@ constexpr const char* kAlone =
 
 /// The step in "model_000005.pth".
 std::optional<std::int64_t> step_in(const fs::path& path) {
-  static const std::regex kName("model_(\\d{1,15})\\.(?:pth|pt)");
+  static const std::regex form("model_(\\d{1,15})\\.(?:pth|pt)");
   std::smatch match;
   const std::string name = path.filename().string();
-  if (!std::regex_match(name, match, kName)) return std::nullopt;
+  if (!std::regex_match(name, match, form)) return std::nullopt;
   return std::stoll(match[1].str());
 }
 

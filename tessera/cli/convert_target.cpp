@@ -78,10 +78,10 @@ std::set<std::string> names_beside(const fs::path& folder) {
 
 /// As write_universal() lays it out.
 void require_universal(const fs::path& folder) {
-  static const std::regex kTag("global_step\\d+");
+  static const std::regex ours("global_step\\d+");
   const std::string tag =
       checkpoint::deepspeed::tag_in(folder / "latest_universal").value_or(std::string());
-  const bool is_ours = std::regex_match(tag, kTag);
+  const bool is_ours = std::regex_match(tag, ours);
   for (const fs::path& path : entries_of(folder)) {
     const bool known = path.filename() == "latest_universal"
                            ? is_file(path)
@@ -89,11 +89,11 @@ void require_universal(const fs::path& folder) {
     if (!known) refuse_unwritten(path);
   }
   if (!is_folder(folder / tag / "zero")) refuse_unwritten(folder / "latest_universal");
-  static const std::set<std::string> kModels = {"mp_rank_00_model_states.pt",
-                                                "zero_pp_rank_0_mp_rank_00_model_states.pt"};
+  static const std::set<std::string> models = {"mp_rank_00_model_states.pt",
+                                               "zero_pp_rank_0_mp_rank_00_model_states.pt"};
   for (const fs::path& path : entries_of(folder / tag)) {
     const std::string name = path.filename().string();
-    if (name != "zero" && (kModels.count(name) == 0 || !is_file(path))) refuse_unwritten(path);
+    if (name != "zero" && (models.count(name) == 0 || !is_file(path))) refuse_unwritten(path);
   }
   for (const fs::path& path : entries_of(folder / tag / "zero")) {
     if (path.filename() == "optimizer_state.pt" && is_file(path)) continue;
@@ -119,13 +119,13 @@ void require_imported(const fs::path& folder) {
 
 /// A model as write_model() writes it: its config.json, and weights in one form.
 void require_hugging_face(const fs::path& folder) {
-  static const std::regex kShard("model-\\d{5,}-of-\\d{5,}\\.safetensors");
+  static const std::regex shard("model-\\d{5,}-of-\\d{5,}\\.safetensors");
   std::set<std::string> known = names_beside(folder);
   known.insert("config.json");
   bool safetensors = false, torch = false;
   require_files(folder, [&](const fs::path& path) {
     const std::string name = path.filename().string();
-    const bool is_weights = name == "model.safetensors" || std::regex_match(name, kShard);
+    const bool is_weights = name == "model.safetensors" || std::regex_match(name, shard);
     const bool is_torch = name == "pytorch_model.bin" && is_converted_file(path);
     safetensors = safetensors || is_weights;
     torch = torch || is_torch;

@@ -6,7 +6,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "tessera/base/log.h"
 #include "tessera/engine/console.h"
@@ -22,7 +21,7 @@ class Terminal final : public engine::Console {
   void live(std::string_view text) override;
   void stream(std::string_view text) override;
   [[nodiscard]] bool is_terminal() const override { return terminal_; }
-  void on_wait(std::function<void()> call) override { on_wait_ = std::move(call); }
+  void on_wait(const std::function<void()>& call) override { on_wait_ = call; }
 
  private:
   void erase_live();

@@ -20,7 +20,7 @@ class Console {
   [[nodiscard]] virtual bool is_terminal() const = 0;
   /// Called every second for as long as nobody takes what is said: the reader of a pipe, a terminal
   /// that was stopped.
-  virtual void on_wait(std::function<void()> /*call*/) {}
+  virtual void on_wait(const std::function<void()>& /*call*/) {}
 };
 
 }  // namespace tessera::engine

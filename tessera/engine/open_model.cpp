@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"

@@ -2,7 +2,9 @@
 #include "tessera/engine/verify.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -135,7 +137,8 @@ void compare_tensors(const fs::path& reference,
 double relative_loss(double reference, double other) {
   if (reference == other) return 0.0;
   const double out = std::abs(other - reference) / std::abs(reference);
-  return std::isfinite(out) ? out : kNoNumber;
+  if (!std::isfinite(out)) return kNoNumber;
+  return out;
 }
 
 }  // namespace
@@ -155,7 +158,8 @@ double deviation_of(const std::vector<float>& reference,
   const double apart = norm(between);
   if (apart == 0) return 0.0;
   const double relative = apart / std::max(norm(reference), floor);
-  return std::isfinite(relative) ? relative : kNoNumber;
+  if (!std::isfinite(relative)) return kNoNumber;
+  return relative;
 }
 
 int keep_first_gradient(comm::World& world,
@@ -245,7 +249,8 @@ Deviations compare_traces(const LayoutTrace& reference, const LayoutTrace& other
   for (std::size_t s = 0; s < reference.losses.size(); ++s) {
     const double a = reference.losses[s], b = other.losses[s];
     out.losses.push_back(relative_loss(a, b));
-    out.same_losses = out.same_losses && std::memcmp(&a, &b, sizeof a) == 0;
+    out.same_losses =
+        out.same_losses && std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
   }
   std::map<std::string, TensorDeviation> tensors;
   const auto at = [&](const std::string& name) -> TensorDeviation& {

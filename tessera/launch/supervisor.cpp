@@ -217,7 +217,7 @@ void Supervisor::report(int code) const {
 
 std::string Supervisor::first_entry() const {
   if (stopped_at_once_ != 0) {
-    const std::string stopped = "stopped at once by " + signal_text(stopped_at_once_);
+    std::string stopped = "stopped at once by " + signal_text(stopped_at_once_);
     const std::string& unsaved = options_.words.unsaved;
     if (unsaved.empty()) return stopped;
     return fmt::format(

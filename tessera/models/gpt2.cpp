@@ -39,7 +39,7 @@ struct Norm {
   void declare(Params& params,
                const std::string& name,
                std::int64_t channels,
-               Params::Tags tags = {}) {
+               const Params::Tags& tags = {}) {
     weight = params.add(name + ".weight", {channels}, {"embed"}, Init::ones(), tags);
     bias = params.add(name + ".bias", {channels}, {"embed"}, Init::zeros(), tags);
   }

@@ -114,7 +114,7 @@ std::int64_t exchange_room(const Plan& plan, std::int64_t batch) {
   const std::int64_t values = samples * length * share(plan, plan.model.hidden_size),
                      keys = samples * length * share(plan, key_channels(plan));
   if (!in_a_ring(plan)) return 3 * (values + 2 * keys) * value;
-  return 3 * 2 * keys * (value + 4) + 4 * values;
+  return keys * 3 * 2 * (value + 4) + values * 4;
 }
 
 // Rows of logits that exist at a time; on a grid all of a rank's.

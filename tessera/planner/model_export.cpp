@@ -155,7 +155,7 @@ std::int64_t tokenizer_size(const ModelSource& source) {
 
 models::Resolved resolve(const ModelSource& source, std::int64_t tokenizer_size) {
   config::Problems problems;
-  const models::Resolved resolved =
+  models::Resolved resolved =
       models::families()
           .get(source.model.family)
           .resolve(source.model, tokenizer_size, std::nullopt, problems, {});

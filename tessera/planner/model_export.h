@@ -55,6 +55,6 @@ struct NativeExport {
   /// folder: name and content.
   std::vector<std::pair<std::string, std::string>> files;
 };
-NativeExport open_native_export(const std::filesystem::path& source);
+NativeExport open_native_export(const std::filesystem::path& path);
 
 }  // namespace tessera::planner

@@ -495,7 +495,7 @@ Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_
 Plan make_plan(const json::Value& source,
                int ranks,
                const std::string& name_of_file,
-               nn::Model model) {
+               const nn::Model& model) {
   return finished(make_draft(source, ranks, name_of_file, /*model=*/true, &model));
 }
 

@@ -205,7 +205,7 @@ Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_
 Plan make_plan(const json::Value& source,
                int ranks,
                const std::string& name_of_file,
-               nn::Model model);
+               const nn::Model& model);
 /// optimizer.type/params and scheduler.type/params of a plan whose max_steps is known.
 std::unique_ptr<optim::Rule> make_rule(const Plan& plan);
 std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, double base_lr);
