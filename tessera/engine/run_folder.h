@@ -47,9 +47,9 @@ class RunFolder {
   [[nodiscard]] bool has_training() const;
   /// Whether the checkpoint is one of this run.
   [[nodiscard]] bool holds(const std::filesystem::path& checkpoint) const;
-  /// Moves everything but the lock, and but what `spared` lies in, to PATH.old-N, or to old-N in the
-  /// folder where that is another disk or nobody may write. Returns where to, or nothing if there
-  /// was nothing. Error{Io}.
+  /// Moves everything but the lock, and but what `spared` lies in, to PATH.old-N, or to old-N in
+  /// the folder where that is another disk or nobody may write. Returns where to, or nothing if
+  /// there was nothing. Error{Io}.
   std::optional<std::filesystem::path> move_aside(const std::filesystem::path& spared = {}) const;
   /// The same with the checkpoints of steps beyond `step`, and a copy of metrics.jsonl.
   std::optional<std::filesystem::path> move_later_aside(std::int64_t step) const;
