@@ -84,19 +84,21 @@ std::int64_t BatchPlan::steps_per_epoch() const {
 }
 
 double BatchPlan::steps_in(double epochs, std::int64_t consumed) const {
-  const double samples = epochs * static_cast<double>(size_);
-  std::int64_t steps = 0;
-  while (static_cast<double>(consumed) < samples) {
-    // From the start of an epoch on, batches of one size are counted at once.
-    if (consumed % size_ == 0 && batch_at(consumed) == batch_) {
-      const std::int64_t whole = consumed / size_;
-      const double left = epochs - static_cast<double>(whole);
-      return static_cast<double>(steps) + std::ceil(left * static_cast<double>(steps_per_epoch()));
+  const double samples = epochs * static_cast<double>(size_),
+               all = std::ceil(epochs * static_cast<double>(steps_per_epoch()));
+  double steps = 0;
+  while (true) {
+    // From here on as if all batches had been of this size: the same from every such step.
+    const std::int64_t whole = consumed / size_, here = consumed % size_;
+    if (here % batch_ == 0 && batch_at(consumed) == batch_) {
+      const double made = static_cast<double>(whole) * static_cast<double>(steps_per_epoch()) +
+                          static_cast<double>(here / batch_);
+      return steps + std::max(0.0, all - made);
     }
+    if (static_cast<double>(consumed) >= samples) return steps;
     consumed = at(consumed).consumed_after;
     ++steps;
   }
-  return static_cast<double>(steps);
 }
 
 }  // namespace tessera::data

@@ -7,6 +7,7 @@
 #include <new>
 
 #include <fmt/core.h>
+#include <sys/resource.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -31,7 +32,21 @@ bool on_page(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % kPageBytes == 0;
 }
 
-[[noreturn]] void out_of_memory(std::size_t bytes, std::int64_t used) {
+bool is_limited(__rlimit_resource resource) {
+  rlimit limit{};
+  return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+/// The limits of this process first: a larger machine would not help.
+std::string remedy() {
+  std::string limits;
+  if (is_limited(RLIMIT_AS)) limits += "raise the limit on address space (ulimit -v), or ";
+  if (is_limited(RLIMIT_DATA)) limits += "raise the limit on data (ulimit -d), or ";
+  return limits +
+         "use a smaller train_micro_batch_size_per_gpu with more gradient_accumulation_steps";
+}
+
+[[noreturn]] void out_of_memory(std::size_t bytes) {
   const Usage usage = current_ledger().usage();
   std::string held;
   for (int i = 0; i < kNumTags; ++i) {
@@ -41,12 +56,13 @@ bool on_page(const void* data) {
         name(static_cast<Tag>(i)),
         text::bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(0, usage.current[i]))));
   }
-  throw Error(Error::Kind::Memory,
-              fmt::format("the system has no {} more; this process holds {} ({})",
-                          text::bytes(bytes),
-                          text::bytes(static_cast<std::uint64_t>(used)),
-                          held),
-              "use a smaller train_micro_batch_size_per_gpu with more gradient_accumulation_steps");
+  throw Error(
+      Error::Kind::Memory,
+      fmt::format("the system has no {} more; this process holds {} ({})",
+                  text::bytes(bytes),
+                  text::bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(0, usage.total))),
+                  held),
+      remedy());
 }
 
 }  // namespace
@@ -69,7 +85,7 @@ void* BlockCache::allocate(std::size_t bytes) {
     }
     data = try_allocate(bytes);
   }
-  if (data == nullptr) out_of_memory(bytes, used_);
+  if (data == nullptr) out_of_memory(bytes);
   return data;
 }
 

@@ -87,19 +87,26 @@ CompressedState::Tensor& CompressedState::tensor(int group, int segment) {
   return tensors_[index_[static_cast<std::size_t>(group)][static_cast<std::size_t>(segment)]];
 }
 
-/// Each element is given by one rank and zero elsewhere, so adding the ranks' is exact.
+/// Each element is given by one rank and zero elsewhere, so adding the ranks' is exact. Tensor by
+/// tensor: a second vector of all would be the most memory that a run ever takes.
 void CompressedState::gather(const std::vector<at::Tensor>& own) {
-  const at::Tensor whole = at::zeros_like(flat_);
-  for (const at::Tensor& range : own)
-    whole.narrow(0, range.storage_offset() - flat_.storage_offset(), range.numel()).copy_(range);
-  const auto work = world_.transport().all_reduce(
-      group_,
-      {whole.data_ptr(), static_cast<std::size_t>(whole.numel()), DType::F32, {}},
-      comm::Op::Sum,
-      TESSERA_HERE("gather momenta before they are compressed"));
-  work->wait();
-  work->wait_reusable();
-  flat_.copy_(whole);
+  for (Tensor& tensor : tensors_) {
+    const std::int64_t begin = tensor.exchanged.storage_offset(),
+                       end = begin + tensor.exchanged.numel();
+    const at::Tensor whole = at::zeros({tensor.exchanged.numel()}, at::kFloat);
+    for (const at::Tensor& range : own) {
+      if (range.storage_offset() < begin || range.storage_offset() >= end) continue;
+      whole.narrow(0, range.storage_offset() - begin, range.numel()).copy_(range);
+    }
+    const auto work = world_.transport().all_reduce(
+        group_,
+        {whole.data_ptr(), static_cast<std::size_t>(whole.numel()), DType::F32, {}},
+        comm::Op::Sum,
+        TESSERA_HERE("gather momenta before they are compressed"));
+    work->wait();
+    work->wait_reusable();
+    tensor.exchanged.copy_(whole);
+  }
 }
 
 void CompressedState::start() {

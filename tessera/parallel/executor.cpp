@@ -32,26 +32,21 @@ class Timed {
   double start_;
 };
 
-/// Runs fn; libtorch's exceptions become ours, with the block that raised them.
+/// Runs fn; what it lacks memory for, and libtorch's exceptions, come out with the block's name.
 template <class Fn>
 auto named(const std::string& block, const char* what, Fn fn) {
   try {
     return fn();
-  } catch (const c10::OutOfMemoryError& error) {
-    throw Error(
-        Error::Kind::Memory,
-        fmt::format(
-            "out of memory in {} of block {}: {}", what, block, error.what_without_backtrace()),
-        "use a smaller micro-batch or a shorter sequence");
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::Memory) throw;
+    throw Error(Error::Kind::Memory,
+                fmt::format("out of memory in {} of block {}: {}", what, block, error.what()),
+                error.fix(),
+                error.where());
   } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    if (text.find("not enough memory") != std::string::npos ||
-        text.find("allocate memory") != std::string::npos) {
-      throw Error(Error::Kind::Memory,
-                  fmt::format("out of memory in {} of block {}: {}", what, block, text),
-                  "use a smaller micro-batch or a shorter sequence");
-    }
-    throw Error(Error::Kind::Bug, fmt::format("{} of block {}: {}", what, block, text), "");
+    throw Error(Error::Kind::Bug,
+                fmt::format("{} of block {}: {}", what, block, error.what_without_backtrace()),
+                "");
   }
 }
 
@@ -65,6 +60,23 @@ nn::Flow detached(const nn::Flow& flow, std::vector<at::Tensor>& inputs) {
     inputs.push_back(tensor);
   }
   return out;
+}
+
+/// What a term of the block is divided by.
+double divisor_of(const nn::Term& term,
+                  const std::vector<double>& denominators,
+                  const std::string& block) {
+  TESSERA_REQUIRE(
+      term.denominator >= 0 && static_cast<std::size_t>(term.denominator) < denominators.size(),
+      Shape,
+      fmt::format("block {}: the term \"{}\" of the loss is divided by denominator {}, and the "
+                  "objective's denominators() gives {}",
+                  block,
+                  term.name,
+                  term.denominator,
+                  denominators.size()),
+      "let denominators() return a number for each that Term::denominator counts, from 0 on");
+  return denominators[static_cast<std::size_t>(term.denominator)];
 }
 
 std::vector<at::Tensor> shapes_only(const std::vector<at::Tensor>& tensors) {
@@ -84,6 +96,25 @@ std::vector<double> StepOutput::losses(int num_micros) const {
   return out;
 }
 
+template <class Fn>
+void Executor::run_block(const Action& action, const BlockRun& run, Fn fn) {
+  for (Policy* policy : policies_)
+    policy->before(action, run);
+  fn();
+  for (Policy* policy : policies_)
+    policy->after(action, run);
+}
+
+void Executor::begin(const std::vector<Action>& actions) {
+  for (Policy* policy : policies_)
+    policy->begin(actions);
+}
+
+void Executor::end() {
+  for (Policy* policy : policies_)
+    policy->end();
+}
+
 StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& input) {
   StepOutput output;
   output.block_losses.assign(
@@ -94,8 +125,7 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
   for (const Action& action : actions)
     ++left[static_cast<std::size_t>(action.micro)];
   std::vector<std::vector<double>> denominators;
-  for (Policy* policy : policies_)
-    policy->begin(actions);
+  begin(actions);
   std::size_t posted = 0;  // receives among the actions before it
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
@@ -107,19 +137,8 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
     }
     if (action.kind == Do::Load) {
       const Timed timed(times_.data);
-      nn::StepContext context(nn::Mode::Train, input.seed);
-      context.step = input.step;
-      context.micro = action.micro;
-      context.set_recompute_regions(recompute_.regions);
-      slot.emplace(Micro{input.load(action.micro),
-                         std::move(context),
-                         std::vector<Pass>(static_cast<std::size_t>(model_.layout().chunks))});
-      slot->context.batch = &slot->batch;
-      slot->context.tensor = model_.tensor_parallel();
-      slot->context.context_parallel = model_.context_parallel();
-      nn::Objective* const objective = model_.objective();
-      denominators.push_back(objective == nullptr ? std::vector<double>()
-                                                  : objective->denominators(slot->batch));
+      load(slot, action.micro, input);
+      add_denominators(slot->batch, denominators);
       if (static_cast<int>(denominators.size()) == input.num_micros) {
         output.denominators = input.global_denominators(denominators);
       }
@@ -130,9 +149,37 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
     }
     if (--left[m] == 0) slot.reset();
   }
-  for (Policy* policy : policies_)
-    policy->end();
+  end();
   return output;
+}
+
+void Executor::add_denominators(const nn::Batch& batch,
+                                std::vector<std::vector<double>>& all) const {
+  nn::Objective* const objective = model_.objective();
+  all.push_back(objective == nullptr ? std::vector<double>() : objective->denominators(batch));
+  TESSERA_REQUIRE(
+      all.back().size() == all.front().size(),
+      Shape,
+      fmt::format(
+          "block {}: denominators() gives {} numbers for one micro-batch and {} for another",
+          model_.name(model_.num_blocks() - 1),
+          all.front().size(),
+          all.back().size()),
+      "give as many for every batch, 0 where it has nothing to count");
+}
+
+/// In place: its context knows where its batch lies.
+void Executor::load(std::optional<Micro>& slot, int micro, const StepInput& input) const {
+  nn::StepContext context(nn::Mode::Train, input.seed);
+  context.step = input.step;
+  context.micro = micro;
+  context.set_recompute_regions(recompute_.regions);
+  slot.emplace(Micro{input.load(micro),
+                     std::move(context),
+                     std::vector<Pass>(static_cast<std::size_t>(model_.layout().chunks))});
+  slot->context.batch = &slot->batch;
+  slot->context.tensor = model_.tensor_parallel();
+  slot->context.context_parallel = model_.context_parallel();
 }
 
 /// Posts what the next pass from `from` on receives, as far as its shape is known, in the order of
@@ -225,10 +272,7 @@ void Executor::skip(const Action& action, int num_micros) {
   for (int i = 0; i < last - first; ++i) {
     const int b = action.kind == Do::Forward ? first + i : last - 1 - i;
     const BlockRun run{b, action.micro, num_micros};
-    for (Policy* policy : policies_)
-      policy->before(action, run);
-    for (Policy* policy : policies_)
-      policy->after(action, run);
+    run_block(action, run, [] {});
   }
 }
 
@@ -243,23 +287,21 @@ void Executor::forward(const Action& action,
   for (int b = first; b < last; ++b) {
     const at::AutoGradMode grad(!runs_again(b));
     const BlockRun run{b, action.micro, input.num_micros};
-    for (Policy* policy : policies_)
-      policy->before(action, run);
-    micro.context.block_name = model_.name(b);
-    Saved saved;
-    nn::Flow in = detached(flow, saved.inputs);
-    saved.again = runs_again(b);
-    if (saved.again || is_objective(b)) saved.in = in;
-    if (!is_objective(b)) {
-      saved.out = named(model_.name(b), "forward", [&] {
-        return model_.block(b).forward(std::move(in), micro.batch, micro.context);
-      });
-      add_losses(run, saved.out, output);
-    }
-    flow = saved.out.flow;
-    pass.saved.push_back(std::move(saved));
-    for (Policy* policy : policies_)
-      policy->after(action, run);
+    run_block(action, run, [&] {
+      micro.context.block_name = model_.name(b);
+      Saved saved;
+      nn::Flow in = detached(flow, saved.inputs);
+      saved.again = runs_again(b);
+      if (saved.again || is_objective(b)) saved.in = in;
+      if (!is_objective(b)) {
+        saved.out = named(model_.name(b), "forward", [&] {
+          return model_.block(b).forward(std::move(in), micro.batch, micro.context);
+        });
+        add_losses(run, saved.out, output);
+      }
+      flow = saved.out.flow;
+      pass.saved.push_back(std::move(saved));
+    });
   }
   pass.like = shapes_only(flow.diff);
   pass.ran = true;
@@ -272,7 +314,7 @@ void Executor::add_losses(const BlockRun& run, const nn::Outcome& out, StepOutpu
                                          static_cast<std::size_t>(model_.num_blocks()) +
                                      static_cast<std::size_t>(run.block)];
   for (const nn::Term& term : out.terms) {
-    const double denominator = output.denominators.at(static_cast<std::size_t>(term.denominator));
+    const double denominator = divisor_of(term, output.denominators, model_.name(run.block));
     loss += denominator == 0 ? 0.0 : term.weight * term.sum.item<double>() / denominator;
   }
 }
@@ -287,31 +329,29 @@ void Executor::backward(const Action& action,
   const auto [first, last] = model_.blocks_of(action.chunk);
   for (int b = last - 1; b >= first; --b) {
     const BlockRun run{b, action.micro, input.num_micros};
-    for (Policy* policy : policies_)
-      policy->before(action, run);
-    Saved saved = std::move(pass.saved.back());
-    pass.saved.pop_back();
-    micro.context.block_name = model_.name(b);
-    if (saved.again) {
-      const at::AutoGradMode grad(true);
-      saved.out = named(model_.name(b), "second forward", [&] {
-        return model_.block(b).forward(std::move(saved.in), micro.batch, micro.context);
-      });
-    }
-    PutOff put_off{b, {}, {}};
-    micro.context.set_deferring(inputs_only);
-    const BackwardOf of{b, input.loss_scale, inputs_only ? &put_off : nullptr};
-    if (is_objective(b)) {
-      flow_grads = run_objective(of, saved, micro, run, output);
-    } else {
-      flow_grads = backward_block(of, saved, flow_grads, output.denominators);
-    }
-    if (inputs_only) {
-      put_off.work = micro.context.take_deferred();
-      pass.put_off.push_back(std::move(put_off));
-    }
-    for (Policy* policy : policies_)
-      policy->after(action, run);
+    run_block(action, run, [&] {
+      Saved saved = std::move(pass.saved.back());
+      pass.saved.pop_back();
+      micro.context.block_name = model_.name(b);
+      if (saved.again) {
+        const at::AutoGradMode grad(true);
+        saved.out = named(model_.name(b), "second forward", [&] {
+          return model_.block(b).forward(std::move(saved.in), micro.batch, micro.context);
+        });
+      }
+      PutOff put_off{b, {}, {}};
+      micro.context.set_deferring(inputs_only);
+      const BackwardOf of{b, input.loss_scale, inputs_only ? &put_off : nullptr};
+      if (is_objective(b)) {
+        flow_grads = run_objective(of, saved, micro, run, output);
+      } else {
+        flow_grads = backward_block(of, saved, flow_grads, output.denominators);
+      }
+      if (inputs_only) {
+        put_off.work = micro.context.take_deferred();
+        pass.put_off.push_back(std::move(put_off));
+      }
+    });
   }
   Pass* const before = neighbour(micro, part_of(action) - 1);
   (before != nullptr ? before->grads : pass.grads) = std::move(flow_grads);
@@ -344,6 +384,11 @@ std::vector<at::Tensor> Executor::run_objective(
       const at::AutoGradMode grad(true);
       return model_.block(of.block).forward(std::move(in), batch, micro.context);
     });
+    TESSERA_REQUIRE(!part.out.terms.empty(),
+                    Shape,
+                    fmt::format("the objective {} returns no term of the loss in training",
+                                model_.name(of.block)),
+                    "put the sum that denominators() divides into Outcome::terms");
     add_losses(run, part.out, output);
     std::vector<at::Tensor> of_part = backward_block(of, part, {}, output.denominators);
     for (std::size_t i = 0; i < grads.size(); ++i) {
@@ -364,18 +409,16 @@ void Executor::backward_weights(const Action& action, Micro& micro, int num_micr
   for (PutOff& put_off :
        std::exchange(micro.passes[static_cast<std::size_t>(action.chunk)].put_off, {})) {
     const BlockRun run{put_off.block, action.micro, num_micros};
-    for (Policy* policy : policies_)
-      policy->before(action, run);
-    named(model_.name(put_off.block), "weight gradients", [&] {
-      for (const auto& work : put_off.work)
-        work();
-      for (const auto& [param, grad] : put_off.made)
-        param->grad().write(grad);
+    run_block(action, run, [&] {
+      named(model_.name(put_off.block), "weight gradients", [&] {
+        for (const auto& work : put_off.work)
+          work();
+        for (const auto& [param, grad] : put_off.made)
+          param->grad().write(grad);
+      });
+      put_off.work.clear();
+      put_off.made.clear();
     });
-    put_off.work.clear();
-    put_off.made.clear();
-    for (Policy* policy : policies_)
-      policy->after(action, run);
   }
 }
 
@@ -394,7 +437,7 @@ std::vector<at::Tensor> Executor::backward_block(const BackwardOf& of,
     root_grads.push_back(flow_grads[i]);
   }
   for (const nn::Term& term : saved.out.terms) {
-    const double denominator = denominators.at(static_cast<std::size_t>(term.denominator));
+    const double denominator = divisor_of(term, denominators, model_.name(of.block));
     if (!term.sum.requires_grad()) continue;
     roots.push_back(term.sum);
     root_grads.push_back(at::full_like(
@@ -438,12 +481,10 @@ std::vector<Action> Executor::infer_actions() const {
 
 void Executor::infer_nothing() {
   const std::vector<Action> actions = infer_actions();
-  for (Policy* policy : policies_)
-    policy->begin(actions);
+  begin(actions);
   for (const Action& action : actions)
     skip(action, 1);
-  for (Policy* policy : policies_)
-    policy->end();
+  end();
 }
 
 nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
@@ -455,8 +496,7 @@ nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
   nn::Flow flow;
   nn::Outcome out;
   const std::vector<Action> actions = infer_actions();
-  for (Policy* policy : policies_)
-    policy->begin(actions);
+  begin(actions);
   std::optional<StageLink::Incoming> coming;
   const auto ask = [&](const Action& receive) {
     coming = link_->post_flow(part_of(receive), batch, context);
@@ -478,8 +518,7 @@ nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
       infer_chunk(action, flow, out, batch, context);
     }
   }
-  for (Policy* policy : policies_)
-    policy->end();
+  end();
   return out;
 }
 
@@ -492,16 +531,14 @@ void Executor::infer_chunk(const Action& action,
   const auto [first, last] = model_.blocks_of(action.chunk);
   for (int b = first; b < last; ++b) {
     const BlockRun run{b, 0, 1};
-    for (Policy* policy : policies_)
-      policy->before(action, run);
-    context.block_name = model_.name(b);
-    nn::Outcome outcome = named(model_.name(b), "forward", [&] {
-      return model_.block(b).forward(std::move(flow), batch, context);
+    run_block(action, run, [&] {
+      context.block_name = model_.name(b);
+      nn::Outcome outcome = named(model_.name(b), "forward", [&] {
+        return model_.block(b).forward(std::move(flow), batch, context);
+      });
+      flow = outcome.flow;
+      if (b + 1 == model_.num_blocks()) out = std::move(outcome);
     });
-    flow = outcome.flow;
-    if (b + 1 == model_.num_blocks()) out = std::move(outcome);
-    for (Policy* policy : policies_)
-      policy->after(action, run);
   }
 }
 

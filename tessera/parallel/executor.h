@@ -61,7 +61,8 @@ struct Recompute {
 /// One stage's executor: runs what stands on it, and hands flows and gradients to and from the
 /// other stages. What a pass needs of them is asked for before the pass in front of it runs, and
 /// comes while that runs; it costs the memory of one message. Threads: the rank's own. Errors of
-/// libtorch come out as Error{Bug} (or Memory) that name the block.
+/// libtorch come out as Error{Bug} (or Memory) that name the block; an objective without a term of
+/// the loss in training, and a term without its denominator, as Error{Shape}.
 class Executor {
  public:
   /// `link` outlives this; needed where the model has several stages.
@@ -125,6 +126,13 @@ class Executor {
     std::vector<Pass> passes;  ///< one a chunk
   };
   using Micros = std::vector<std::optional<Micro>>;
+  void begin(const std::vector<Action>& actions);
+  void end();
+  /// fn between what the policies do before and after a block.
+  template <class Fn>
+  void run_block(const Action& action, const BlockRun& run, Fn fn);
+  void add_denominators(const nn::Batch& batch, std::vector<std::vector<double>>& all) const;
+  void load(std::optional<Micro>& slot, int micro, const StepInput& input) const;
   std::size_t post_ahead(const std::vector<Action>& actions, std::size_t from, Micros& micros);
   void post(const Action& action, Micro& micro);
   void act(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);

@@ -48,6 +48,27 @@ void zero_gaps(const at::Tensor& flat, const FlatLayout& layout) {
 
 }  // namespace
 
+std::int64_t InFlight::bytes(const FoldOptions& options, int ranks, std::int64_t numel) const {
+  const auto values = static_cast<std::int64_t>(size_of(type)) * numel;
+  const auto shard = static_cast<std::int64_t>(size_of(options.accumulate)) * numel / ranks;
+  const std::int64_t each = values + (reduced ? shard : 0) + (received ? values : 0);
+  return buffers * each + (staging ? 4 * numel : 0);
+}
+
+InFlight in_flight(const FoldOptions& options, int ranks, std::int64_t numel, int homes) {
+  const bool several = ranks > 1, local = options.locally();
+  InFlight out;
+  out.staging = options.accumulate != DType::F32 || (options.narrow() && !local);
+  const bool passes = local ? options.narrow() && several
+                            : several || options.max_micros > 1 || !options.direct(ranks, 0);
+  if (!passes) return out;
+  out.buffers = homes >= kHomesForTwo && numel <= options.bucket / 2 ? 2 : 1;
+  out.type = options.narrow() ? options.travel : options.accumulate;
+  out.reduced = options.reduction == Reduction::Once && options.max_micros > 1 && !local;
+  out.received = options.narrow() && several;
+  return out;
+}
+
 GradientFold::GradientFold(comm::World& world, ModelInstance& model, FoldOptions options)
     : world_(world),
       model_(model),
@@ -89,20 +110,15 @@ void GradientFold::allocate() {
     slots_.push_back(std::move(slot));
   }
   const memory::ScopedTag tag(memory::Tag::GradientsInFlight);
-  const bool several = group_.size() > 1;
-  const bool transients =
-      locally() ? narrow() && several : several || options_.max_micros > 1 || !direct(0);
   for (auto& [key, pool] : pools_) {
     const std::int64_t numel = key.first;
-    if (options_.accumulate != DType::F32 || (narrow() && !locally()))
-      pool.staging = at::empty({numel}, at::kFloat);
-    if (!transients) continue;
-    const int count = homes_of_pool[key] >= kHomesForTwo && numel <= options_.bucket / 2 ? 2 : 1;
-    for (int i = 0; i < count; ++i) {
-      auto buffer = make_buffer(numel, narrow() ? options_.travel : options_.accumulate);
-      if (options_.reduction == Reduction::Once && options_.max_micros > 1 && !locally())
+    const InFlight room = in_flight(options_, group_.size(), numel, homes_of_pool[key]);
+    if (room.staging) pool.staging = at::empty({numel}, at::kFloat);
+    for (int i = 0; i < room.buffers; ++i) {
+      auto buffer = make_buffer(numel, room.type);
+      if (room.reduced)
         buffer->reduced = at::empty({numel / group_.size()}, at::TensorOptions().dtype(type));
-      if (narrow() && several) buffer->received = at::empty_like(buffer->flat);
+      if (room.received) buffer->received = at::empty_like(buffer->flat);
       pool.buffers.push_back(std::move(buffer));
     }
   }
@@ -122,8 +138,9 @@ GradientFold::Buffer& GradientFold::acquire(Pool& pool) {
   TESSERA_ASSERT(!pool.buffers.empty());
   Buffer& buffer = *pool.buffers[pool.next];
   pool.next = (pool.next + 1) % pool.buffers.size();
+  // A rank alone posts nothing, but what it made may still have to be added.
+  if (buffer.user != nullptr) settle(*buffer.user);
   if (buffer.work) {
-    if (buffer.user != nullptr) settle(*buffer.user);
     buffer.work->wait();
     buffer.work->wait_reusable();
     buffer.work.reset();

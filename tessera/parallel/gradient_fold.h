@@ -45,7 +45,29 @@ struct FoldOptions {
   /// table's first use do anyway, where both uses lie on one stage and sums are in fp32.
   bool sparse_rows = false;
   int max_micros = 1;  ///< most micro-batches a step will have on this rank
+
+  /// Each rank sums whole gradients of its own.
+  [[nodiscard]] bool locally() const { return reduction == Reduction::Once && stage < 2; }
+  /// What travels is narrower than the sums.
+  [[nodiscard]] bool narrow() const { return travel != DType::F32 && accumulate == DType::F32; }
+  /// The gradient of micro-batch `micro` is made where the sum is.
+  [[nodiscard]] bool direct(int ranks, int micro) const {
+    return ranks == 1 && accumulate == DType::F32 && (locally() || (micro == 0 && !narrow()));
+  }
 };
+
+/// What the gradients of one size are made in and travel through, Tag::GradientsInFlight.
+struct InFlight {
+  int buffers = 0;  ///< 0 to 2 at a time, of values of `type`
+  DType type = DType::F32;
+  bool reduced = false;   ///< each with a shard in the type of the sums
+  bool received = false;  ///< each with as much again for what ranks send
+  bool staging = false;   ///< and once as fp32, where sinks write
+  /// Of gradients of `numel` elements with `options` on `ranks` ranks.
+  [[nodiscard]] std::int64_t bytes(const FoldOptions& options, int ranks, std::int64_t numel) const;
+};
+/// `homes`: blocks that make gradients of `numel` elements.
+InFlight in_flight(const FoldOptions& options, int ranks, std::int64_t numel, int homes);
 
 /// Memory, with b bytes of `accumulate`: b / n a parameter and home for the accumulators (Once in
 /// stages 0 and 1: b), Tag::Gradients; and, Tag::GradientsInFlight, buffers for the gradients of
@@ -173,17 +195,9 @@ class GradientFold final : public Policy {
   void make_own_dense(const FlatGroup& group, HomeSlot& slot, const BlockRun& run);
   RowExchange::Outcome fold_rows(const FlatGroup& group, HomeSlot& slot, bool first);
   void make_dense(const FlatGroup& group, HomeSlot& slot);
-  [[nodiscard]] bool locally() const {
-    return options_.reduction == Reduction::Once && options_.stage < 2;
-  }
-  /// What travels is narrower than the sums.
-  [[nodiscard]] bool narrow() const {
-    return options_.travel != DType::F32 && options_.accumulate == DType::F32;
-  }
-  [[nodiscard]] bool direct(int micro) const {
-    return group_.size() == 1 && options_.accumulate == DType::F32 &&
-           (locally() || (micro == 0 && !narrow()));
-  }
+  [[nodiscard]] bool locally() const { return options_.locally(); }
+  [[nodiscard]] bool narrow() const { return options_.narrow(); }
+  [[nodiscard]] bool direct(int micro) const { return options_.direct(group_.size(), micro); }
   [[nodiscard]] at::Tensor target(HomeSlot& home, int micro);
   [[nodiscard]] const at::Tensor& sum_of(const HomeSlot& home) const {
     return keeps_own_ && home.local ? home.local->flat : home.accumulator;

@@ -28,6 +28,15 @@ std::int64_t extent_of(const optim::StateSpec& state, const optim::ParamFacts& f
   return state.extent == optim::Extent::Rows ? facts.rows : facts.columns;
 }
 
+checkpoint::PieceBytes beginning_piece(std::string_view parameter, double& updates) {
+  const Shape one = {1};
+  return {beginning_of(parameter),
+          DType::F64,
+          one,
+          {mesh::whole(one), 0, 1},
+          std::as_writable_bytes(std::span(&updates, 1))};
+}
+
 }  // namespace
 
 optim::ParamFacts facts_of(const ParamInfo& info) {
@@ -41,6 +50,33 @@ optim::ParamFacts facts_of(const ParamInfo& info) {
   const bool table = info.shape.size() == 2 && info.axes.size() == 2 && info.axes[0].empty();
   facts.embedding = facts.matrix && (vocab || table);
   return facts;
+}
+
+std::string beginning_of(std::string_view parameter) {
+  return fmt::format("optimizer.began.{}", parameter);
+}
+
+std::int64_t updates_in(const checkpoint::Meta& meta) {
+  const json::Value* skipped = meta.extra.find("skipped");
+  return meta.step - (skipped == nullptr ? 0 : skipped->as_integer().value_or(0));
+}
+
+std::int64_t updates_before(const checkpoint::Checkpoint& checkpoint, std::string_view parameter) {
+  if (!checkpoint.has(beginning_of(parameter))) return 0;
+  double updates = 0;
+  const checkpoint::PieceBytes piece = beginning_piece(parameter, updates);
+  checkpoint.load({&piece, 1});
+  const std::int64_t made = updates_in(checkpoint.meta());
+  TESSERA_REQUIRE(
+      updates >= 0 && updates <= static_cast<double>(made) && std::floor(updates) == updates,
+      Format,
+      fmt::format("{}: {} is {}, and {} updates were made",
+                  checkpoint.folder().string(),
+                  piece.name,
+                  updates,
+                  made),
+      "the checkpoint is damaged: take another");
+  return static_cast<std::int64_t>(updates);
 }
 
 ShardedOptimizer::ShardedOptimizer(comm::World& world,
@@ -200,7 +236,48 @@ void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
   });
   checkpoint.load(wanted);
   if (compressed_) compressed_->load(checkpoint);
+  load_beginnings(checkpoint);
   publish();
+}
+
+/// Compressed rules count the phases of the whole training; and a host's part of a save does not
+/// tell what the others hold.
+void ShardedOptimizer::load_beginnings(const checkpoint::Checkpoint& checkpoint) {
+  beginnings_.clear();
+  if (compressed_ || checkpoint.save_id() != 0) return;
+  for (const FlatGroup& group : model_.groups()) {
+    for (const Segment& segment : group.layout.segments()) {
+      const std::string& name = segment.info->name;
+      const auto states = rule_.state(facts_of(*segment.info));
+      if (!group.trainable || states.empty()) continue;
+      const bool anew = std::none_of(states.begin(), states.end(), [&](const auto& state) {
+        return checkpoint.has(fmt::format("optimizer.{}.{}", state.name, name));
+      });
+      const std::int64_t updates =
+          anew ? updates_in(checkpoint.meta()) : updates_before(checkpoint, name);
+      if (updates > 0) beginnings_[name] = static_cast<double>(updates);
+    }
+  }
+}
+
+/// On the first of the ranks that know them.
+void ShardedOptimizer::add_beginnings(std::vector<checkpoint::PieceBytes>& out) {
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  if (group_.index > 0 || (tensor != nullptr && tensor->group->index > 0)) return;
+  for (const FlatGroup& group : model_.groups()) {
+    for (const Segment& segment : group.layout.segments()) {
+      const auto found = beginnings_.find(segment.info->name);
+      if (group.counted && found != beginnings_.end())
+        out.push_back(beginning_piece(found->first, found->second));
+    }
+  }
+}
+
+optim::UpdateScalars ShardedOptimizer::scalars_of(const optim::ParamFacts& facts,
+                                                  optim::UpdateScalars scalars) const {
+  const auto found = beginnings_.find(facts.name);
+  if (found != beginnings_.end()) scalars.step -= static_cast<std::int64_t>(found->second);
+  return scalars;
 }
 
 at::Tensor ShardedOptimizer::gradient(GradientFold& gradients, std::size_t group) {
@@ -287,7 +364,7 @@ void ShardedOptimizer::update_group(std::size_t g,
       compressed_->rule().adapt(tensor.scalars, part.norms, scalars);
     }
     Wide wide(*this, part, grad.const_data_ptr<float>());
-    rule_.update(wide.view(), scalars);
+    rule_.update(wide.view(), scalars_of(part.facts, scalars));
     wide.keep();
     part.direction.reset();
     part.norms.clear();
@@ -324,7 +401,7 @@ void ShardedOptimizer::prepare(GradientFold& gradients, const optim::UpdateScala
         const std::int64_t norms = rule_.num_norms(part.facts), mine = chunks_of(part.numel);
         std::vector<double> own(static_cast<std::size_t>(norms * mine), 0.0);
         Wide wide(*this, part, grad.const_data_ptr<float>());
-        rule_.prepare(wide.view(), scalars, own.data());
+        rule_.prepare(wide.view(), scalars_of(part.facts, scalars), own.data());
         wide.keep();
         const std::int64_t chunks = chunks_of(part.segment->numel);
         const std::int64_t offset =
@@ -479,6 +556,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
     }
   }
   if (compressed_) add_compressed_pieces(out, for_save);
+  if (for_save) add_beginnings(out);
   return out;
 }
 

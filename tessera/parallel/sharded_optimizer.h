@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,6 +44,14 @@ using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
 /// What a rule may know of a parameter. A matrix with an axis over the vocabulary, or whose rows
 /// have no logical axis (a table of positions), is an embedding.
 optim::ParamFacts facts_of(const ParamInfo& info);
+
+/// In a checkpoint, F64 [1]: updates of the training before the state of a parameter began; absent
+/// where it began with the training.
+std::string beginning_of(std::string_view parameter);
+/// Updates that a checkpoint counts.
+std::int64_t updates_in(const checkpoint::Meta& meta);
+/// Those before the state of the parameter began. Error{Format} for what is no count of them.
+std::int64_t updates_before(const checkpoint::Checkpoint& checkpoint, std::string_view parameter);
 
 /// Memory of a parameter: fp32 working: 0 + state; 16-bit working: 4 (masters of 16 bits: 0) +
 /// state; divided by n from stage 1 on. Masters or states of 16 bits: one parameter in fp32 during
@@ -81,7 +91,8 @@ class ShardedOptimizer {
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces(bool for_save);
   /// After pieces() were read.
   void release_pieces() { widened_.clear(); }
-  /// Everything of a checkpoint that any layout wrote, and working weights from it, gathered.
+  /// Everything of a checkpoint that any layout wrote, and working weights from it, gathered. For a
+  /// parameter of which it has no state the rule counts updates from here on, as torch does.
   void load(const checkpoint::Checkpoint& checkpoint);
 
  private:
@@ -140,6 +151,10 @@ class ShardedOptimizer {
                     const optim::UpdateScalars& scalars);
   void publish();
   void publish_group(std::size_t group);
+  void load_beginnings(const checkpoint::Checkpoint& checkpoint);
+  void add_beginnings(std::vector<checkpoint::PieceBytes>& out);
+  [[nodiscard]] optim::UpdateScalars scalars_of(const optim::ParamFacts& facts,
+                                                optim::UpdateScalars scalars) const;
   // Of a compressed rule, in compressed_update.cpp.
   [[nodiscard]] at::Tensor new_state(const Part& part, std::size_t index, const std::string& name);
   [[nodiscard]] bool stands_elsewhere(std::size_t index, const std::string& state, bool for_save);
@@ -165,6 +180,8 @@ class ShardedOptimizer {
   std::vector<Whole> wholes_;
   std::unique_ptr<CompressedState> compressed_;  ///< of a compressed rule
   bool elementwise_ = true;
+  /// Of trainable parameters here whose state began after the first update: beginning_of().
+  std::map<std::string, double> beginnings_;
   /// Between pieces() and publish() or release_pieces(): fp32 copies of what is kept in 16 bits.
   std::vector<std::pair<at::Tensor, at::Tensor>> widened_;
 };

@@ -132,7 +132,7 @@ void ShardedOptimizer::transform_one(Whole& whole, const optim::UpdateScalars& s
     view.state.push_back(state.data_ptr<float>());
   view.facts = &whole.facts;
   view.norms = whole.norms;
-  rule_.transform(view, scalars);
+  rule_.transform(view, scalars_of(whole.facts, scalars));
   if (info.cut()) held.copy_(box_of(matrix, info.held()).reshape({-1}));
   if (alone) return;
   std::vector<comm::WorkPtr> sent;

@@ -11,6 +11,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/gather_order.h"
+#include "tessera/parallel/gradient_fold.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/activations.h"
@@ -31,6 +33,9 @@ struct Buffer {
   std::int64_t largest = 0;                            // elements of a parameter
   bool trained = true, sharded = false;
   std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as a rank holds it
+  std::int64_t whole = 0;            // elements of parameters whose direction one rank transforms
+  std::int64_t largest_whole = 0;    // of one of these
+  std::vector<int> blocks;           // that use it
 };
 
 // Elements of a parameter on the rank that holds most of it.
@@ -78,7 +83,9 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
   const parallel::WeightOptions& weights = plan.weight_layout;
   const bool sharding = plan.zero_stage == 3 && plan.shard_ranks > 1;
   std::int64_t persistent = 0;
+  int block = -1;
   for (const nn::BlockSpec& spec : plan.model.model.blocks) {
+    ++block;
     for (const auto& declared : nn::declared_by(spec)) {
       const ParamInfo& info = *declared;
       const std::int64_t numel = held(info, plan, tensor_ranks);
@@ -101,10 +108,15 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
         buffer.width = numel / buffer.rows;
       }
       buffer.homes = info.tied ? buffer.homes + 1 : 1;
+      if (buffer.blocks.empty() || buffer.blocks.back() != block) buffer.blocks.push_back(block);
       if (known) continue;
       buffer.numel += numel;
       buffer.largest = std::max(buffer.largest, numel);
-      if (!frozen) buffer.state_bytes += state_bytes(*rule, info, numel, states);
+      if (frozen) continue;
+      buffer.state_bytes += state_bytes(*rule, info, numel, states);
+      if (rule->scope(parallel::facts_of(info)) != optim::Scope::WholeTensor) continue;
+      buffer.whole += numel;
+      buffer.largest_whole = std::max(buffer.largest_whole, numel);
     }
   }
   std::vector<Buffer> out;
@@ -113,9 +125,39 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
   return out;
 }
 
-// Whether ranks sum whole gradients of their own.
-bool sums_apart(const Plan& plan) {
-  return plan.fold.reduction == parallel::Reduction::Once && plan.fold.stage < 2;
+// Elements of sharded weights that are gathered at a time at most, in a step of two micro-batches.
+std::int64_t most_gathered(const Plan& plan, const std::vector<Buffer>& buffers) {
+  const auto count = static_cast<int>(plan.model.model.blocks.size());
+  parallel::GroupsOfBlocks blocks(static_cast<std::size_t>(count));
+  std::vector<std::int64_t> numel;
+  for (const Buffer& buffer : buffers) {
+    if (!buffer.sharded) continue;
+    for (const int block : buffer.blocks)
+      blocks[static_cast<std::size_t>(block)].push_back(static_cast<int>(numel.size()));
+    numel.push_back(buffer.numel);
+  }
+  std::vector<int> trace;
+  for (std::int64_t micro = 0; micro < std::min<std::int64_t>(plan.accumulation, 2); ++micro) {
+    for (int block = 0; block < count; ++block)
+      trace.push_back(block);
+    for (int block = count - 1; block >= 0; --block)
+      trace.push_back(block);
+  }
+  parallel::GatherOrder order(std::move(blocks), std::move(numel), plan.gather);
+  order.begin(std::move(trace));
+  while (order.next()) {
+    order.before();
+    order.ahead();
+    order.after();
+  }
+  return order.most_live();
+}
+
+// Directions of `numel` elements, all made before the first is transformed: each rank's shard of
+// them, what goes to their owners, and the one that an owner puts together.
+std::int64_t direction_bytes(std::int64_t numel, std::int64_t largest, std::int64_t shards) {
+  const std::int64_t mine = 4 * numel / shards;
+  return shards == 1 ? mine : mine + mine / shards * (shards - 1) + 4 * largest;
 }
 
 // Rows that a rank has room for where a table's gradient is rows: its own, which may all be
@@ -126,7 +168,7 @@ std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
   const std::int64_t n = plan.data_ranks, tokens = plan.micro_batch * plan.sequence_length;
   const bool wide = plan.fold.accumulate == DType::F32 && plan.fold.travel == DType::F32;
   const bool asked = buffer.homes > 1 || (plan.fold.sparse_rows && n > 1);
-  const std::int64_t own = sums_apart(plan) ? plan.accumulation * tokens : tokens;
+  const std::int64_t own = plan.fold.locally() ? plan.accumulation * tokens : tokens;
   if (buffer.rows == 0 || !wide || !asked || n * own * kShare > buffer.rows) return 0;
   const std::int64_t owned = buffer.rows / n, sums = n * plan.accumulation * tokens;
   const std::int64_t in_sums = sums * kShare > owned ? owned : 2 * sums;
@@ -210,13 +252,19 @@ class Search {
     return true;
   }
 
+  static void set_accumulation(Plan& plan, std::int64_t micros) {
+    plan.accumulation = micros;
+    plan.fold.max_micros = static_cast<int>(micros);
+  }
+  static void set_stage(Plan& plan, int stage) { plan.zero_stage = plan.fold.stage = stage; }
+
   // The global batch stays: what the micro-batch loses, accumulation gains.
   bool smaller_micro(Plan plan, const std::string& before) {
     const std::int64_t each = plan.micro_batch * plan.accumulation;
     for (std::int64_t micro = plan.micro_batch / 2; micro >= 1; micro /= 2) {
       if (each % micro != 0) continue;
       plan.micro_batch = micro;
-      plan.accumulation = each / micro;
+      set_accumulation(plan, each / micro);
       const std::string text =
           fmt::format("train_micro_batch_size_per_gpu {} and gradient_accumulation_steps {}",
                       micro,
@@ -241,11 +289,11 @@ class Search {
     for (int ranks = plan_.data_ranks / 2; ranks >= 1; ranks /= 2) {
       plan.data_ranks = ranks;
       plan.ranks = ranks * unit;
-      if (ranks == 1) plan.zero_stage = 0;
+      if (ranks == 1) set_stage(plan, 0);
       if (plan_.shard_ranks == plan_.data_ranks) plan.shard_ranks = ranks;
       if (ranks % plan.shard_ranks != 0) continue;
       if (plan.global_batch % (plan.micro_batch * ranks) != 0) continue;
-      plan.accumulation = plan.global_batch / plan.micro_batch / ranks;
+      set_accumulation(plan, plan.global_batch / plan.micro_batch / ranks);
       if (offer(plan,
                 fmt::format(
                     "-n {} and gradient_accumulation_steps {}", plan.ranks, plan.accumulation)))
@@ -265,8 +313,7 @@ class Search {
     const ExchangeNeeds needs = exchange_needs(plan_.config.optimizer);
     const int most = needs.local_weights ? 0 : needs.compressed ? 1 : 3;
     while (plan.data_ranks > 1 && plan.zero_stage < most) {
-      ++plan.zero_stage;
-      plan.fold.stage = plan.zero_stage;
+      set_stage(plan, plan.zero_stage + 1);
       if (offer(plan, fmt::format("zero_optimization.stage {}", plan.zero_stage))) return;
     }
   }
@@ -350,34 +397,27 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const auto sum = static_cast<std::int64_t>(size_of(plan.fold.accumulate));
-  const bool local = sums_apart(plan);
-  // A micro-batch's own gradient exists only where it is not the sum itself.
-  const bool narrow = plan.fold.travel != DType::F32 && plan.fold.accumulate == DType::F32;
-  const bool transient =
-      local ? narrow && n > 1
-            : n > 1 || plan.accumulation > 1 || narrow || plan.fold.accumulate != DType::F32;
-  // What is narrow is sent and received.
-  const std::int64_t room = !narrow ? sum : n > 1 ? 4 : 2;
+  const bool local = plan.fold.locally();
   const double exchange = exchange_bytes(plan);
   MemoryEstimate out;
-  std::map<std::int64_t, std::int64_t> homes_of_size;
+  std::map<std::int64_t, int> homes_of_size;
   const bool narrow_masters = plan.kept.masters != DType::F32;
   const bool masters = value < 4 && !narrow_masters;
   const bool narrow_states = plan.kept.states != DType::F32;
-  std::int64_t largest = 0, second = 0, widest = 0, saved = 0;
+  std::int64_t widest = 0, saved = 0, directions = 0, largest_whole = 0, largest = 0;
   std::int64_t sums = 0, in_rows = 0, largest_sum = 0;  // of gradients
   const bool lends = plan.accumulation == 1 && !(local && n > 1);
-  for (const Buffer& buffer : buffers_of(plan, plan.kept.states, tensor_ranks(plan))) {
+  const std::vector<Buffer> buffers = buffers_of(plan, plan.kept.states, tensor_ranks(plan));
+  for (const Buffer& buffer : buffers) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
-    if (buffer.sharded) {
-      second = std::max(second, std::min(largest, buffer.numel));
-      largest = std::max(largest, buffer.numel);
-    }
     out.optimizer += (buffer.state_bytes + (masters ? 4 * buffer.numel : 0)) / shards;
     if (narrow_masters) saved += 4 * buffer.numel / shards;
     if (narrow_states) saved += 2 * buffer.state_bytes / shards;
     if (!buffer.trained) continue;
     widest = std::max(widest, std::min(buffer.largest, buffer.numel / shards));
+    largest = std::max(largest, buffer.largest);
+    directions += buffer.whole;
+    largest_whole = std::max(largest_whole, buffer.largest_whole);
     out.optimizer += static_cast<std::int64_t>(exchange * static_cast<double>(buffer.numel));
     // Of a tied table's homes the embedding's needs its few rows alone.
     const std::int64_t rows = rows_kept(plan, buffer);
@@ -386,18 +426,20 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     sums += (instead ? buffer.homes - 1 : buffer.homes) * bytes;
     in_rows += rows * buffer.width * sum;
     largest_sum = std::max(largest_sum, bytes);
-    homes_of_size[buffer.numel] += buffer.homes;
+    homes_of_size[buffer.numel] += static_cast<int>(buffer.homes);
   }
   out.gradients = sums + in_rows;
-  for (const auto& [numel, homes] : homes_of_size) {
-    if (transient)
-      out.gradients += numel * room * (homes >= 3 && numel <= plan.fold.bucket / 2 ? 2 : 1);
-    if (plan.fold.accumulate != DType::F32 || (narrow && !local)) out.gradients += numel * 4;
-  }
+  const int ranks = plan.data_ranks;
+  for (const auto& [numel, homes] : homes_of_size)
+    out.gradients +=
+        parallel::in_flight(plan.fold, ranks, numel, homes).bytes(plan.fold, ranks, numel);
   // What is kept in 16 bits is updated in fp32, one parameter after the other.
   if (narrow_masters) out.optimizer += 4 * widest;
   if (narrow_states) out.optimizer += 8 * widest;
-  out.parameters += (largest + second) * value;  // gathered: in use and ahead
+  out.optimizer += direction_bytes(directions, largest_whole, shards);
+  // Momenta become whole one tensor after the other, through as much again.
+  if (exchange > 0 && shards > 1) out.optimizer += 8 * largest;
+  out.parameters += most_gathered(plan, buffers) * value;
   // It is saved in fp32 when there are no activations.
   const std::int64_t training = training_activations(plan),
                      resting = std::max(evaluation_activations(plan), saved);

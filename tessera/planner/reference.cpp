@@ -26,6 +26,10 @@ void erase(json::Value& object, std::string_view key) {
   std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
 }
 
+bool sums_first(const Plan& plan) {
+  return plan.fold.reduction == parallel::Reduction::Once && plan.accumulation > 1;
+}
+
 std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
   std::vector<std::string> out;
   if (plan.config.parallel.tensor.size > 1)
@@ -33,11 +37,23 @@ std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
   if (plan.config.parallel.context.size > 1)
     out.emplace_back("ranks that share tokens sum each other's gradients");
   const bool spread = plan.data_ranks > 1;
-  if (spread && plan.fold.reduction == parallel::Reduction::Once && plan.accumulation > 1)
+  if (spread && sums_first(plan))
     out.emplace_back("gradient_reduction \"once\" sums each rank's micro-batches first");
   if (spread && plan.fold.accumulate != DType::F32)
     out.emplace_back("16-bit sums of gradients are rounded where ranks meet");
   return out;
+}
+
+// Of run.derived the stage alone: the loss scale knows a stage that somebody wrote from one that
+// follows from the ranks. Returns whether the list had it.
+bool derive_stage_alone(json::Value& resolved) {
+  json::Value* const run = resolved.find("run");
+  json::Value* const derived = run == nullptr ? nullptr : run->find("derived");
+  if (derived == nullptr || !derived->is_array()) return false;
+  std::erase_if(derived->items(), [](const json::Value& name) {
+    return !name.is_string() || name.as_string() != "zero_optimization.stage";
+  });
+  return !derived->items().empty();
 }
 
 }  // namespace
@@ -54,7 +70,8 @@ Promise promise_of(const Plan& plan) {
   Promise out;
   const std::vector<std::string> reasons = what_rounds_elsewhere(plan);
   if (reasons.empty()) return out;
-  const bool narrow = plan.working != DType::F32 || plan.fold.accumulate != DType::F32;
+  const bool narrow = plan.working != DType::F32 || plan.fold.accumulate != DType::F32 ||
+                      plan.fold.travel != DType::F32;
   const auto layers = static_cast<double>(plan.model.num_layers);
   out.bits = false;
   out.gradient = narrow ? kNarrowGradient * std::sqrt(layers / kLayers) : kGradient;
@@ -66,13 +83,22 @@ Promise promise_of(const Plan& plan) {
 json::Value on_one_rank(const Plan& plan) {
   json::Value out = plan.resolved;
   erase(out, "parallel");
+  const bool derived = derive_stage_alone(out);
   erase(out["run"], "derived");
   out["train_batch_size"] = json::Value::integer(plan.global_batch);
   out["train_micro_batch_size_per_gpu"] = json::Value::integer(plan.micro_batch);
   out["gradient_accumulation_steps"] = json::Value::integer(plan.accumulation * plan.data_ranks);
   // The loss scale follows another rule in stage 0, and stage 1 shards nothing on one rank.
   const bool scaled = plan.working == DType::F16 && plan.scaling_stage > 0;
-  out["zero_optimization"] = json::Value::object({{"stage", json::Value::integer(scaled ? 1 : 0)}});
+  if (derived) {
+    erase(out, "zero_optimization");
+  } else {
+    out["zero_optimization"] =
+        json::Value::object({{"stage", json::Value::integer(scaled ? 1 : 0)}});
+  }
+  // A sum of several micro-batches that a rank makes first is one that stage 0 makes in place.
+  if (!sums_first(plan) || !plan.fold.locally())
+    out["gradient_reduction"] = json::Value::string("each");
   return out;
 }
 
@@ -96,7 +122,7 @@ json::Value keeping_gradient(json::Value resolved) {
   }
   resolved["optimizer"] = std::move(optimizer);
   erase(resolved, "scheduler");
-  erase(resolved["run"], "derived");
+  derive_stage_alone(resolved);
   resolved["gradient_clipping"] = json::Value::number(0);
   resolved["gradient_clip_value"] = json::Value::number(0);
   if (json::Value* const bf16 = resolved.find("bf16")) {

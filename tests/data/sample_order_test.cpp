@@ -167,6 +167,26 @@ TEST(BatchPlan, CountsStepsOfABatchThatGrows) {
   }
 }
 
+// As in Hugging Face: so many times the steps of an epoch, rounded up.
+TEST(BatchPlan, CountsTheSameStepsOfPartOfAnEpochFromEveryStepOn) {
+  EXPECT_EQ(BatchPlan(58, 4, true).steps_in(1.5), 21);   // 14 a whole one
+  EXPECT_EQ(BatchPlan(50, 40, false).steps_in(1.7), 4);  // 2
+  const auto ramp = [](std::int64_t consumed) { return consumed < 10 ? 3 : 4; };
+  for (const bool drop : {true, false}) {
+    for (const double epochs : {0.3, 1.0, 1.5, 1.7, 2.7, 4.4}) {
+      for (const BatchPlan& plan : {BatchPlan(58, 4, drop), BatchPlan(58, 4, drop, ramp)}) {
+        const double all = plan.steps_in(epochs);
+        std::int64_t consumed = 0;
+        for (double made = 0; made < all; ++made) {
+          EXPECT_EQ(made + plan.steps_in(epochs, consumed), all) << epochs << " from " << consumed;
+          consumed = plan.at(consumed).consumed_after;
+        }
+        EXPECT_EQ(plan.steps_in(epochs, consumed), 0) << epochs;
+      }
+    }
+  }
+}
+
 TEST(BatchPlan, RefusesABatchLargerThanTheData) {
   EXPECT_EQ(error_of([] { BatchPlan(3, 4, true); }).kind(), Error::Kind::Data);
   EXPECT_EQ(BatchPlan(3, 4, false).at(0).size, 3);

@@ -368,9 +368,12 @@ TEST(SignMemory, IsWhatIsPromisedAndPlanned) {
     const auto measured = static_cast<double>(bytes(cost_of(run, layout), memory::Tag::Optimizer));
 
     EXPECT_NEAR(measured, expected, kShareOfRest * expected);
-    // The plan counts messages too: three bits an element.
+    // The plan counts messages too, three bits an element, and where momenta are gathered the
+    // largest one twice, on its way.
+    constexpr double kLargest = 4.0 * 128 * 128;
+    const double on_the_way = elements * 3 / 8 + (stage == 0 ? 0 : 8 * kLargest);
     const auto planned = static_cast<double>(planner::estimate_memory(run.plan(layout)).optimizer);
-    EXPECT_NEAR(planned, expected + elements * 3 / 8, kShareOfRest * expected);
+    EXPECT_NEAR(planned, expected + on_the_way, kShareOfRest * expected);
   }
 }
 

@@ -5,6 +5,10 @@
 // moves, by the transport.
 #include "equivalence/zero_cost.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "tessera/planner/memory.h"
 
 namespace tessera::test {
@@ -34,8 +38,9 @@ TinyRun wide_run(const std::string& reduction) {
 TEST(ZeroMemory, OfOnceDividesTheSumsFromStageTwoOn) {
   for (const int stage : {0, 1, 2, 3}) {
     SCOPED_TRACE("stage " + std::to_string(stage));
-    const Cost cost = cost_of(wide_run("once"),
-                              {.ranks = 2, .accumulation = 2, .micro_batch = 1, .stage = stage});
+    const TinyRun run = wide_run("once");
+    const Layout layout{.ranks = 2, .accumulation = 2, .micro_batch = 1, .stage = stage};
+    const Cost cost = cost_of(run, layout);
 
     expect_bytes(4 * cost.padded / (stage < 2 ? 1 : 2),
                  bytes(cost, memory::Tag::Gradients),
@@ -44,6 +49,9 @@ TEST(ZeroMemory, OfOnceDividesTheSumsFromStageTwoOn) {
     if (stage < 2) {
       EXPECT_EQ(bytes(cost, memory::Tag::GradientsInFlight), 0);
     }
+    expect_bytes(static_cast<double>(planner::estimate_memory(run.plan(layout)).gradients),
+                 all_gradient_bytes(cost),
+                 "gradients as planned");
   }
 }
 
@@ -125,6 +133,56 @@ TEST(ZeroLimits, OfLiveWeightsAreSeenInTheLedger) {
   expect_live(free.largest, peak_of("stage3_max_live_parameters", "1"));
   const auto two = static_cast<std::int64_t>(2 * free.largest);
   expect_live(2 * free.largest, peak_of("stage3_max_live_parameters", std::to_string(two)));
+}
+
+TEST(ZeroLimits, OfLiveWeightsAreInThePlan) {
+  const Layout layout{.ranks = 2, .accumulation = 2, .micro_batch = 1, .stage = 3};
+  const std::string keep = "stage3_max_reuse_distance", ahead = "stage3_prefetch_bucket_size";
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, std::string>>{{keep, "0"},
+                                                        {keep, "7e6"},
+                                                        {keep, "1e9"},
+                                                        {ahead, "0"},
+                                                        {ahead, "7e6"},
+                                                        {ahead, "1e9"}}) {
+    SCOPED_TRACE(key + " " + value);
+    TinyRun run = wide_run("each");
+    run.set("model.num_layers", "5").set("zero_optimization." + key, value);
+    const Cost cost = cost_of(run, layout);
+
+    expect_bytes(static_cast<double>(planner::estimate_memory(run.plan(layout)).parameters),
+                 cost.usage.peak[static_cast<std::size_t>(memory::Tag::Parameters)],
+                 "weights as planned");
+  }
+}
+
+TEST(ZeroMemory, OfDirectionsIsInThePlan) {
+  for (const std::string optimizer : {"Adafactor", "Muon"}) {
+    SCOPED_TRACE(optimizer);
+    TinyRun run = wide_run("each");
+    run.set("optimizer", R"({"type": ")" + optimizer + R"("})");
+    const Layout layout{.ranks = 1, .accumulation = 1, .micro_batch = 1, .stage = 0};
+    const Cost cost = cost_of(run, layout);
+
+    expect_bytes(static_cast<double>(planner::estimate_memory(run.plan(layout)).optimizer),
+                 cost.usage.peak[static_cast<std::size_t>(memory::Tag::Optimizer)],
+                 "states and directions as planned");
+  }
+}
+
+// A second vector of all momenta, made where they are exchanged for the first time, would be as
+// large as the first.
+TEST(ZeroMemory, OfExchangedMomentaHasNoSecondVectorOfAll) {
+  TinyRun run = wide_run("once");
+  run.set("optimizer", R"({"type": "OneBitAdam", "params": {"lr": 1e-3, "freeze_step": 1}})")
+      .set("model.num_layers", "6");
+  const Layout layout{.ranks = 2, .accumulation = 1, .micro_batch = 1, .stage = 1};
+  const Cost cost = cost_of(run, layout);
+
+  const double slack = 16 * cost.largest;
+  EXPECT_LT(static_cast<double>(cost.peak - cost.usage.total), 4 * cost.padded + slack);
+  EXPECT_LE(static_cast<double>(cost.peak),
+            static_cast<double>(planner::estimate_memory(run.plan(layout)).total()) + slack);
 }
 
 TEST(ZeroLimits, OfPersistentWeightsLeaveOneMatrixWholeOfFour) {

@@ -228,6 +228,20 @@ TEST(NarrowTravel, GivesTheSameBitsInEveryLayout) {
   }
 }
 
+// A rank alone adds what it has rounded itself: nothing travels, and every block's counts.
+TEST(NarrowTravel, OfOnceIsThatOfEachOnOneRank) {
+  TinyRun each = sharded_run();
+  each.set("communication_data_type", "\"bf16\"").set("model.num_layers", "6");
+  TinyRun once = each;
+  once.set("gradient_reduction", "\"once\"");
+  for (const int stage : {2, 3}) {
+    SCOPED_TRACE("stage " + std::to_string(stage));
+    const Layout layout{.ranks = 1, .accumulation = 4, .stage = stage};
+
+    expect_same_bits(each.train(layout, kSteps), once.train(layout, kSteps));
+  }
+}
+
 TEST(NarrowTravel, OfOnceAgreesInPairsOfStages) {
   TinyRun run = sharded_run();
   run.set("communication_data_type", "\"bf16\"").set("gradient_reduction", "\"once\"");

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/memory/block_cache.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "tessera/base/error.h"
 #include "tessera/memory/pages.h"
@@ -18,6 +21,25 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 // One of each kind: a size class, a stretch of a segment, a mapping of its own.
 constexpr std::size_t kSizes[] = {1000, 3 * kMiB, 100 * kMiB};
+
+constexpr rlim_t kFinite = rlim_t{1} << 46;  // of bytes: more than any test takes
+
+/// A soft limit of this process, while it lives.
+class Limit {
+ public:
+  Limit(__rlimit_resource resource, rlim_t soft) : resource_(resource) {
+    getrlimit(resource_, &before_);
+    const rlimit now{std::min(soft, before_.rlim_max), before_.rlim_max};
+    setrlimit(resource_, &now);
+  }
+  ~Limit() { setrlimit(resource_, &before_); }
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
+
+ private:
+  __rlimit_resource resource_;
+  rlimit before_{};
+};
 
 std::uintptr_t address(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data);
@@ -214,6 +236,27 @@ TEST(BlockCacheErrors, NameTheNumbers) {
     }
   }
   cache.free(cache.allocate(100));
+}
+
+TEST(BlockCacheErrors, NameTheLimitsOfTheProcessFirst) {
+  BlockCache cache;
+  const auto fix = [&cache] {
+    try {
+      cache.allocate(SIZE_MAX / 8);
+    } catch (const Error& error) {
+      return error.fix();
+    }
+    return std::string("had them");
+  };
+  const Limit space(RLIMIT_AS, RLIM_INFINITY), data(RLIMIT_DATA, RLIM_INFINITY);
+  EXPECT_EQ(fix().find("use a smaller"), 0U);
+
+  {
+    const Limit finite(RLIMIT_AS, kFinite);
+    EXPECT_EQ(fix().find("raise the limit on address space (ulimit -v), or "), 0U);
+  }
+  const Limit finite(RLIMIT_DATA, kFinite);
+  EXPECT_EQ(fix().find("raise the limit on data (ulimit -d), or "), 0U);
 }
 
 TEST(BlockCacheEdges, NothingIsNull) {

@@ -60,6 +60,14 @@ TEST(Promises, SumsThatAreMadeElsewhereStayWithinRounding) {
   EXPECT_TRUE(promise_of(plan_of(R"(, "gradient_reduction": "once")", 1)).bits);
 }
 
+TEST(Promises, GradientsThatTravelIn16BitsHaveTheirBound) {
+  const std::string narrow = R"(, "communication_data_type": "bf16")";
+
+  EXPECT_DOUBLE_EQ(promise_of(plan_of(narrow + R"(, "parallel": {"tensor": 2})", 2)).gradient,
+                   2e-2 * std::sqrt(3.0 / 12));
+  EXPECT_TRUE(promise_of(plan_of(narrow, 2)).bits);
+}
+
 TEST(Promises, CompressedGradientsPromiseNothing) {
   const std::string optimizer = R"(, "optimizer": {"type": "OneBitAdam"})";
 
@@ -94,6 +102,42 @@ TEST(OnOneRank, TheLossScaleFollowsTheSameRule) {
 
     EXPECT_EQ(one.scaling_stage > 0, spread.scaling_stage > 0) << stage;
   }
+}
+
+// A stage that follows from the ranks is none that somebody wrote: amp goes with no other.
+TEST(OnOneRank, AStageThatNobodyWroteStaysSo) {
+  for (const char* precision :
+       {R"(, "amp": {"enabled": true})", R"(, "fp16": {"enabled": true})"}) {
+    const Plan spread = plan_of(precision, 2);
+
+    const Plan one = make_plan(on_one_rank(spread), 1, "c.json");
+    const Plan kept = make_plan(keeping_gradient(spread.resolved), 2, "c.json");
+    const Plan one_kept = make_plan(keeping_gradient(on_one_rank(spread)), 1, "c.json");
+
+    EXPECT_EQ(one.scaling_stage, spread.scaling_stage);
+    EXPECT_EQ(kept.scaling_stage, spread.scaling_stage);
+    EXPECT_EQ(one_kept.scaling_stage, spread.scaling_stage);
+    EXPECT_EQ(kept.zero_stage, spread.zero_stage);
+  }
+}
+
+TEST(OnOneRank, OnceIsEachWhereNoRankSumsSeveralFirst) {
+  const std::string once = R"(, "gradient_reduction": "once", "gradient_accumulation_steps": )";
+  const auto reduction = [&](const std::string& micros, const std::string& stage) {
+    const Plan spread = make_plan(
+        json::parse(R"({"model": {"num_layers": 1, "hidden_size": 32, "num_heads": 4,
+                      "max_positions": 16}, "data": {"train": "a.txt"},
+                      "train_micro_batch_size_per_gpu": 2)" +
+                        once + micros + R"(, "zero_optimization": {"stage": )" + stage + "}}",
+                    "c.json"),
+        2,
+        "c.json");
+    return make_plan(on_one_rank(spread), 1, "c.json").fold.reduction;
+  };
+
+  EXPECT_EQ(reduction("1", "0"), parallel::Reduction::Each);
+  EXPECT_EQ(reduction("2", "2"), parallel::Reduction::Each);
+  EXPECT_EQ(reduction("2", "0"), parallel::Reduction::Once);
 }
 
 TEST(KeepingGradient, LeavesWhatTheGradientDependsOn) {
