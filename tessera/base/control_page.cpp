@@ -2,18 +2,23 @@
 #include "tessera/base/control_page.h"
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/text.h"
 
 namespace tessera {
 namespace {
+
+constexpr double kClaimS = 0.1;  // for a claimed message to be written
 
 // Not FUTEX_PRIVATE: the waiters are other processes.
 void wake(std::atomic<std::uint32_t>& word) noexcept {
@@ -21,6 +26,14 @@ void wake(std::atomic<std::uint32_t>& word) noexcept {
                 std::atomic<std::uint32_t>::is_always_lock_free);
   syscall(
       SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool message_arrives(const ControlPage& page) noexcept {
+  for (const double deadline = now_s() + kClaimS; now_s() < deadline;) {
+    if (page.aborted.load(std::memory_order_acquire) != 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return page.aborted.load(std::memory_order_acquire) != 0;
 }
 
 }  // namespace
@@ -38,8 +51,11 @@ ControlPage* ControlPage::format(void* memory, int ranks) {
 }
 
 bool ControlPage::abort(int rank, std::uint32_t kind, std::string_view text) noexcept {
-  std::uint32_t unclaimed = 0;
-  if (!abort_claim.compare_exchange_strong(unclaimed, 1)) return false;
+  // Whoever was killed between claim and message never writes it. Of several who find that out, one
+  // takes over: the others see that the number of claims has changed.
+  for (std::uint32_t claims = 0; !abort_claim.compare_exchange_strong(claims, claims + 1);) {
+    if (message_arrives(*this)) return false;
+  }
   constexpr std::string_view kCut = " ...";
   const bool fits = text.size() < sizeof(message);
   std::string_view head = text.substr(0, fits ? text.size() : sizeof(message) - 1 - kCut.size());

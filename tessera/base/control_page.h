@@ -37,7 +37,7 @@ struct alignas(64) ControlPage {
   /// 0 while the world is whole; otherwise the kind of error + 1 of whoever broke it. Set once,
   /// message first.
   std::atomic<std::uint32_t> aborted{0};
-  std::atomic<std::uint32_t> abort_claim{0};  ///< who may write the message
+  std::atomic<std::uint32_t> abort_claim{0};  ///< raised by whoever is about to write the message
   std::atomic<std::uint32_t> abort_rank{0};
   std::atomic<std::uint32_t> reporter{0};  ///< 1 + the rank that reports it, where ranks do
   std::atomic<std::uint32_t> stop_requested{
@@ -51,8 +51,9 @@ struct alignas(64) ControlPage {
   /// Formats zeroed memory of bytes(ranks).
   static ControlPage* format(void* memory, int ranks);
   /// Breaks the world with the first caller's message (later callers are ignored; what there is no
-  /// room for is cut off between two characters) and wakes every rank. Async-signal-safe apart from
-  /// the copy of the message. Returns whether this call was the first.
+  /// room for is cut off between two characters) and wakes every rank. Somebody who was killed
+  /// while doing that counts as not having begun: then this call takes over, after about 0.1 s.
+  /// Returns whether the message is this call's; the world is broken in any case.
   bool abort(int rank, std::uint32_t kind, std::string_view text) noexcept;
   [[nodiscard]] std::string abort_message() const;
   void ring(int rank) noexcept;  ///< wakes one rank

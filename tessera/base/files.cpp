@@ -36,6 +36,9 @@ namespace {
   if (reason == EACCES || reason == EPERM)
     fix = "check the permissions of the file and of its folder";
   if (reason == ENOSPC || reason == EDQUOT) fix = "free some disk space";
+  if (reason == EMFILE) fix = "raise the limit on open files (ulimit -n)";
+  if (reason == ENFILE) fix = "close other programs: this machine has no more open files";
+  if (reason == ENOMEM) fix = "raise the limit on address space (ulimit -v), or free memory";
   throw Error(
       Error::Kind::Io,
       "cannot " + std::string(operation) + " " + path.string() + ": " + std::strerror(reason),

@@ -84,6 +84,11 @@ void open_file(const std::string& path) {
   s.file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
   s.file->set_level(spdlog::level::trace);
   s.file->flush_on(spdlog::level::trace);
+  // Called under the lock, from write_locked(). Told once: every later message meets the same disk.
+  s.file->set_error_handler([&s, told = false](const std::string& reason) mutable {
+    if (std::exchange(told, true) || !s.sink || Level::Warning < s.level) return;
+    s.sink(Level::Warning, "the log file takes no more: " + reason);
+  });
 }
 
 void debug(std::string_view message) {

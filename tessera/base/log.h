@@ -17,7 +17,8 @@ using Sink = std::function<void(Level, std::string_view message)>;
 void set_sink(Sink sink);  ///< none (the default): messages are dropped
 void set_level(Level level);
 /// Opens (appends to) a file that receives every message with its time, beside the sink. Empty:
-/// closes it.
+/// closes it. Error{Io} if it cannot be opened; that it takes no more, as on a full disk, is one
+/// warning to the sink.
 void open_file(const std::string& path);
 
 void debug(std::string_view message);

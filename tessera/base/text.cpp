@@ -72,10 +72,9 @@ bool whole(std::string_view text, std::size_t at, std::size_t prefix) {
   return prefix > 0 && prefix == sequence_length(static_cast<unsigned char>(text[at]));
 }
 
-}  // namespace
-
-std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates) {
-  const std::string wanted = lower(name);
+// The candidate with the smallest edit distance, if that is near enough to be meant.
+std::optional<std::string> nearest_spelling(const std::string& wanted,
+                                            std::span<const std::string> candidates) {
   const std::size_t limit = std::max<std::size_t>(1, wanted.size() / 3);
   std::optional<std::string> best;
   std::size_t best_distance = limit + 1;
@@ -89,6 +88,45 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
     }
   }
   return best;
+}
+
+// What stands between marks and blanks.
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> out(1);
+  for (const char c : text) {
+    const bool inside = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c & 0x80) != 0;
+    if (inside) {
+      out.back() += c;
+    } else if (!out.back().empty()) {
+      out.emplace_back();
+    }
+  }
+  if (out.back().empty()) out.pop_back();
+  return out;
+}
+
+bool has_words_of(std::string_view candidate, std::string_view wanted) {
+  const std::vector<std::string> has = words_of(candidate), asked = words_of(wanted);
+  return !asked.empty() && std::all_of(asked.begin(), asked.end(), [&](const std::string& word) {
+    return std::find(has.begin(), has.end(), word) != has.end();
+  });
+}
+
+}  // namespace
+
+std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates) {
+  const std::string wanted = lower(name);
+  const auto typo = nearest_spelling(wanted, candidates);
+  if (wanted.size() < 3) return typo;
+  // A letter that is missing at the end is nearer than a longer name.
+  if (typo && lower(*typo).starts_with(wanted)) return typo;
+  for (const std::string& candidate : candidates) {
+    if (lower(candidate).starts_with(wanted)) return candidate;
+  }
+  for (const std::string& candidate : candidates) {
+    if (has_words_of(lower(candidate), wanted)) return candidate;
+  }
+  return typo;
 }
 
 std::string suggestion(std::string_view name, std::span<const std::string> candidates) {

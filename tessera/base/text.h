@@ -11,8 +11,10 @@
 
 namespace tessera::text {
 
-/// The candidate with the smallest edit distance (Damerau-Levenshtein), if it is near enough to be
-/// meant.
+/// The candidate that is meant: one that begins with `name`, else one that has all of its words
+/// (batch_size: train_batch_size), each for three letters or more and the first of several; else
+/// the one with the smallest edit distance (Damerau-Levenshtein), if that is near enough. Case does
+/// not matter.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
 /// "did you mean \"lr\"?" or, without a near one, "expected one of: ..." (at most 12 names).
 std::string suggestion(std::string_view name, std::span<const std::string> candidates);

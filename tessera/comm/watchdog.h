@@ -12,7 +12,7 @@
 
 namespace tessera::comm {
 
-/// Breaks the world with `error`, unless somebody did so before.
+/// Breaks the world with `error`, unless somebody did so before (ControlPage::abort()).
 void abort_world(ControlPage& control, int rank, const Error& error) noexcept;
 /// Throws the error of whoever broke the world, if it is broken.
 void throw_if_aborted(const ControlPage& control);

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <optional>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -19,6 +21,12 @@ std::optional<Source::Kind> kind_of(const fs::path& path) {
   if (extension == ".txt") return Source::Kind::Text;
   if (extension == ".jsonl") return Source::Kind::Lines;
   return std::nullopt;
+}
+
+bool may_be_read(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored) &&
+         ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0;
 }
 
 [[noreturn]] void missing(const fs::path& path) {
@@ -39,10 +47,13 @@ std::vector<Source> files_of(const fs::path& folder) {
   std::error_code reason;
   std::vector<Source> found;
   fs::directory_iterator it(folder, reason);
-  TESSERA_REQUIRE(!reason,
-                  Data,
-                  fmt::format("cannot read the folder {}: {}", folder.string(), reason.message()),
-                  "check its permissions");
+  if (reason) {
+    const bool denied = reason == std::errc::permission_denied;
+    throw Error(denied ? Error::Kind::Data : Error::Kind::Io,
+                fmt::format("cannot read the folder {}: {}", folder.string(), reason.message()),
+                denied ? "check its permissions"
+                       : "check its disk, and the limit on open files (ulimit -n)");
+  }
   for (const auto& entry : it) {
     const auto kind = kind_of(entry.path());
     if (kind && entry.is_regular_file(reason)) found.push_back({entry.path(), *kind});
@@ -97,6 +108,7 @@ std::shared_ptr<const files::Mapped> map_source(const fs::path& path) {
   try {
     return std::make_shared<const files::Mapped>(path);
   } catch (const Error& e) {
+    if (may_be_read(path)) throw;  // a limit of this process, or the disk
     throw Error(Error::Kind::Data, e.what(), "check that the file is there and may be read");
   }
 }

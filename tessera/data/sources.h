@@ -22,14 +22,15 @@ struct Source {
 
 /// The files of `paths` in order; a folder stands for its .txt and .jsonl files by byte order of
 /// names (others and subfolders are not looked at). Error{Data} for what is missing, unreadable, of
-/// another kind, or has no such file.
+/// another kind, or has no such file; Error{Io} for a folder that a limit or the disk keeps closed.
 std::vector<Source> expand_sources(const std::vector<std::filesystem::path>& paths);
 
 /// Whether `path` names a .bin/.idx pair: by either name, or by a prefix that is no file or folder
 /// itself.
 bool names_token_file(const std::filesystem::path& path);
 
-/// The mapped file; Error{Data} if it cannot be read.
+/// The mapped file. Error{Data} if it is not there or may not be read; Error{Io} if a limit of this
+/// process or the disk is why it cannot.
 std::shared_ptr<const files::Mapped> map_source(const std::filesystem::path& path);
 
 /// The text without a byte order mark.

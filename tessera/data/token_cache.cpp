@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
@@ -51,6 +53,36 @@ std::string key_of(const std::vector<Source>& sources,
   }
   return files::hex64(hasher.digest());
 }
+
+/// The files of some data, each with what differs once it was written or replaced.
+class Seen {
+ public:
+  explicit Seen(const std::vector<Source>& sources) {
+    for (const Source& source : sources) {
+      struct stat status {};
+      if (::stat(source.path.c_str(), &status) != 0) status = {};  // opening it says why
+      files_.emplace_back(source.path,
+                          status.st_dev,
+                          status.st_ino,
+                          status.st_size,
+                          status.st_mtim.tv_sec,
+                          status.st_mtim.tv_nsec);
+    }
+  }
+  /// Error{Data} unless `now` is the same.
+  void require_same(const Seen& now) const {
+    const auto [was, is] =
+        std::mismatch(files_.begin(), files_.end(), now.files_.begin(), now.files_.end());
+    if (was == files_.end() && is == now.files_.end()) return;
+    throw Error(Error::Kind::Data,
+                fmt::format("{} was changed or replaced while it was tokenized",
+                            std::get<0>(was == files_.end() ? *is : *was).string()),
+                "run again once nothing writes to the data");
+  }
+
+ private:
+  std::vector<std::tuple<fs::path, dev_t, ino_t, off_t, time_t, long>> files_;
+};
 
 bool writable_folder(const fs::path& folder) {
   std::error_code reason;
@@ -149,10 +181,12 @@ void remove_leftovers(const fs::path& entry) {
 void build(const std::vector<fs::path>& sources,
            const Tokenizer& tokenizer,
            const TokenizeOptions& options,
-           const fs::path& entry) {
+           const fs::path& entry,
+           const Seen& hashed) {
   remove_leftovers(entry);
   Workplace work(fmt::format("{}.tmp-{}", entry.string(), ::getpid()));
   const TokenizeStats stats = tokenize(sources, tokenizer, work.path() / "tokens", options);
+  hashed.require_same(Seen(expand_sources(sources)));
   files::write_atomic(work.path() / "about.json", as_json(stats).dump(2) + "\n");
   work.keep_as(entry);
 }
@@ -176,14 +210,15 @@ class BuildLock {
 OpenedTokens open_cached(const std::vector<fs::path>& sources,
                          const Tokenizer& tokenizer,
                          const TokenizeOptions& options,
-                         const std::string& key) {
+                         const std::string& key,
+                         const Seen& hashed) {
   const fs::path wanted = files::cache_dir() / "tokens";
   if (auto found = look_up(wanted / key)) return *found;
   const fs::path place = place_for(wanted);
   const fs::path entry = place / key;
   const BuildLock lock(entry, options.poll);
   if (auto found = look_up(entry)) return *found;
-  build(sources, tokenizer, options, entry);
+  build(sources, tokenizer, options, entry, hashed);
   evict(place, {});
   auto found = look_up(entry);
   TESSERA_REQUIRE(found.has_value(),
@@ -272,8 +307,10 @@ OpenedTokens open_tokens(const std::vector<fs::path>& sources,
   if (sources.size() == 1 && names_token_file(sources.front())) {
     return open_pair(sources.front(), options.poll);
   }
-  const std::string key = key_of(expand_sources(sources), tokenizer, options);
-  OpenedTokens opened = open_cached(sources, tokenizer, options, key);
+  const std::vector<Source> files = expand_sources(sources);
+  const Seen before(files);
+  const std::string key = key_of(files, tokenizer, options);
+  OpenedTokens opened = open_cached(sources, tokenizer, options, key, before);
   opened.fingerprint = key;
   opened.from_text = true;
   return opened;

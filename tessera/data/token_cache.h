@@ -25,7 +25,8 @@ struct OpenedTokens {
 /// and the UTF-8 policy; neither names nor times count. An entry that is cut short is noticed and
 /// made anew. Where the cache folder cannot be written, .cache in the working directory takes its
 /// place (said once). Whoever makes an entry removes what nobody has used for 30 days, oldest
-/// first, until the others have 20 GB or less.
+/// first, until the others have 20 GB or less. Error{Data}, and no entry, where a source is changed
+/// or replaced meanwhile.
 OpenedTokens open_tokens(const std::vector<std::filesystem::path>& sources,
                          const Tokenizer& tokenizer,
                          const TokenizeOptions& options);

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
@@ -55,8 +56,11 @@ void append_tokens(std::span<const std::int32_t> ids,
 OutputFile::OutputFile(fs::path path)
     : path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
   buffer_.reserve(kBufferBytes);
+  files::remove_stale_drafts(path_);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("create", errno);
+  // For writers who cannot see this process. Best effort: not every file system has locks.
+  static_cast<void>(::flock(fd_, LOCK_EX | LOCK_NB));
 }
 
 OutputFile::~OutputFile() {
@@ -99,6 +103,7 @@ void OutputFile::commit() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename a temporary file to", errno);
   ::close(fd_);
   fd_ = -1;
+  files::sync(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
 }
 
 TokenWriter::TokenWriter(const fs::path& prefix, TokenWidth width)

@@ -21,7 +21,7 @@ void append_tokens(std::span<const std::int32_t> ids,
                    std::vector<std::byte>& out);
 
 /// A file under construction: `<path>.tmp-<process>`, removed by the destructor unless committed.
-/// Error{Io}.
+/// What killed writers of `path` left goes first. Error{Io}.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);
@@ -30,7 +30,7 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
   void write(std::span<const std::byte> bytes);
   void sync();    ///< flushes and fsyncs; a full disk is told here at the latest
-  void commit();  ///< renames into place; after sync()
+  void commit();  ///< renames into place and syncs the folder; after sync()
 
  private:
   void flush();

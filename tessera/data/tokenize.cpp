@@ -2,6 +2,7 @@
 // Text to a .bin/.idx pair: chunks are encoded by threads in any order and written in one.
 #include <algorithm>
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -59,13 +60,19 @@ class Joiner {
 };
 
 /// Threads that take chunks as they come and hand them over in order. At most kAhead chunks a
-/// thread wait for the writer, so that memory stays small whatever the size of the data.
+/// thread wait for the writer, so that memory stays small whatever the size of the data. Fewer
+/// threads than asked for, or none, where no more can be had.
 class Workers {
  public:
   Workers(Chunker& chunker, int threads, const ChunkEncoder& encoder)
       : chunker_(chunker), limit_(kAhead * threads) {
-    for (int i = 0; i < threads; ++i)
-      threads_.emplace_back([this, encoder] { work(encoder); });
+    try {
+      threads_.reserve(static_cast<std::size_t>(threads));
+      for (int i = 0; i < threads; ++i)
+        threads_.emplace_back([this, encoder] { work(encoder); });
+    } catch (const std::exception&) {
+      // No thread or no memory: those that run do all of it.
+    }
   }
   ~Workers() {
     {
@@ -79,7 +86,8 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  /// The next chunk in order; false at the end.
+  [[nodiscard]] bool none() const { return threads_.empty(); }
+  /// The next chunk in order; false at the end. Needs a thread.
   bool next(Encoded& out) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock,
@@ -187,11 +195,12 @@ TokenizeStats tokenize(const std::vector<fs::path>& sources,
     if (options.poll) options.poll();
     if (options.progress) options.progress(joiner.stats.bytes, total);
   };
-  if (const int threads = threads_for(options, total); threads == 1) {
+  const int threads = threads_for(options, total);
+  Workers workers(chunker, threads == 1 ? 0 : threads, encoder);
+  if (workers.none()) {
     for (Chunk chunk; chunker.next(chunk);)
       add(encoder.encode(chunk));
   } else {
-    Workers workers(chunker, threads, encoder);
     for (Encoded encoded; workers.next(encoded);)
       add(encoded);
   }

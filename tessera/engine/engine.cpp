@@ -77,7 +77,7 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
       world_(world),
       data_(std::move(data)),
       rule_(planner::make_rule(plan_)),
-      schedule_(planner::make_schedule(plan_, rule_->base_lr())),
+      schedule_(planner::make_schedule(plan_, *rule_)),
       decay_ramp_(planner::make_decay_ramp(plan_)),
       order_(data_->train->size(),
              plan_.config.data.shuffle,
@@ -114,7 +114,7 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
       std::vector<parallel::Policy*>{weights_.get(), gradients_.get()},
       plan_.recompute,
       link_.get());
-  clock_ = now_s();
+  start_clock();
 }
 
 Engine::~Engine() = default;
@@ -457,6 +457,10 @@ std::string Engine::sample() {
   return world_.speaks() ? text : std::string();
 }
 
+void Engine::start_clock() {
+  clock_ = now_s();
+  static_cast<void>(world_.transport().take_comm_seconds());
+}
 void Engine::pause_clock() {
   paused_at_ = now_s();
   comm_before_pause_ += world_.transport().take_comm_seconds();

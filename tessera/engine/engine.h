@@ -125,6 +125,8 @@ class Engine {
   void resume_clock();
 
  private:
+  /// What was before is no step's time, nor its communication.
+  void start_clock();
   [[nodiscard]] checkpoint::Meta meta() const;
   parallel::StepInput step_input(const data::GlobalBatch& batch, int micros, StepReport& report);
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;

@@ -56,7 +56,7 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
       fmt::format("eval.every is {}, but there is no validation data", plan.config.eval.every),
       "set data.validation or data.validation_fraction, or eval.every to 0");
   // A schedule that counts on the number of steps can be checked only now.
-  planner::make_schedule(plan, planner::make_rule(plan)->base_lr());
+  planner::make_schedule(plan, *planner::make_rule(plan));
 }
 
 std::unique_ptr<Engine> initialize(const planner::Plan& plan,

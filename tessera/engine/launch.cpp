@@ -3,9 +3,12 @@
 
 #include <csignal>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <span>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -59,6 +62,29 @@ launch::Options options_of(const mesh::Mesh& mesh, int threads, const Report& re
   return options;
 }
 
+/// libtorch's own pool waits for ever for a thread that it could not make, and OpenMP ends the
+/// process: both find out here whether there can be so many.
+void require_threads(int threads) {
+  const int each = threads - 1;
+  std::mutex gate;
+  std::vector<std::jthread> held;
+  const std::lock_guard closed(gate);  // opens before they are joined
+  try {
+    for (int i = 0; i < 2 * each; ++i)
+      held.emplace_back([&gate] { const std::lock_guard opened(gate); });
+  } catch (const std::system_error& error) {
+    throw Error(
+        Error::Kind::Environment,
+        fmt::format("cannot start {} more threads ({} for libtorch's pool and as many for "
+                    "OpenMP's): {}",
+                    2 * each,
+                    each,
+                    error.what()),
+        "raise the limit on processes (ulimit -u, or the container's) or on address space (ulimit "
+        "-v), or lower run.threads_per_rank");
+  }
+}
+
 int run(const launch::Options& options,
         const mesh::Mesh& mesh,
         const std::function<int(comm::World&)>& fn) {
@@ -83,6 +109,7 @@ void prepare_process(int threads) {
   // A file beyond the limit on file sizes is an error of that write, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
   memory::install_caching_allocator();
+  require_threads(threads);
   at::set_num_threads(threads);
 }
 

@@ -40,7 +40,8 @@ int run_ranks(const mesh::Mesh& mesh,
               const Report& report,
               const std::function<int(comm::World&)>& fn);
 
-/// What libtorch makes global, set once on each rank: allocator, thread count.
+/// What libtorch makes global, set once on each rank: allocator, thread count. Error{Environment}
+/// if the process cannot have so many threads.
 void prepare_process(int threads);
 
 }  // namespace tessera::engine

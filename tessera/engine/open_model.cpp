@@ -16,6 +16,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/data/small_file.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
@@ -28,13 +29,6 @@
 namespace tessera::engine {
 namespace {
 namespace fs = std::filesystem;
-
-std::optional<fs::path> find_checkpoint(const fs::path& path) {
-  if (!fs::is_directory(path)) return std::nullopt;
-  if (checkpoint::is_checkpoint(path)) return path;
-  if (auto found = checkpoint::newest(path / "checkpoints")) return found;
-  return checkpoint::newest(path);
-}
 
 /// Parameters with fewer elements stay whole on every rank, as in training.
 constexpr std::int64_t kPersistent = 100'000;
@@ -142,7 +136,8 @@ void load(OpenModel& out) {
     group.weights.settle();
 }
 
-// Converted into a checkpoint of ours, or still another program's: there is no run to plan.
+// Converted into a checkpoint of ours, still another program's, or a lone file: there is no run to
+// plan.
 void find_imported(OpenModel& out) {
   const planner::ModelSource source = planner::open_model_source(out.source);
   out.tokenizer = planner::source_tokenizer(source);
@@ -199,10 +194,10 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
                   fmt::format("{} does not exist", path.string()),
                   "name a run folder, a checkpoint or a Hugging Face folder");
   auto out = std::make_unique<OpenModel>();
-  if (const auto folder = find_checkpoint(path)) {
+  if (const auto folder = checkpoint::newest_at(path)) {
     out->source = *folder;
     find_run(*out);
-  } else if (planner::is_foreign_source(path)) {
+  } else if (planner::is_foreign_source(path) || checkpoint::is_weight_file(path)) {
     out->source = path;
     find_imported(*out);
   } else if (fs::exists(path / "config.json") && !fs::exists(path / "metrics.jsonl") &&
@@ -213,7 +208,7 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
     throw Error(
         Error::Kind::Format,
         fmt::format("{} holds no complete checkpoint and is no Hugging Face folder", path.string()),
-        "name a run folder, a checkpoint or a Hugging Face folder");
+        "name a run folder, a checkpoint, a Hugging Face folder or a file of weights");
   }
   return out;
 }

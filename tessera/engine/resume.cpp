@@ -146,11 +146,7 @@ std::string text_of(const json::Value& object, std::string_view key) {
 }
 
 fs::path checkpoint_at(const fs::path& path) {
-  if (checkpoint::is_checkpoint(path)) return path;
-  if (!fs::is_directory(path) && checkpoint::is_foreign(path)) return path;
-  for (const fs::path& root : {path / "checkpoints", path}) {
-    if (const auto found = checkpoint::newest(root)) return *found;
-  }
+  if (const auto found = checkpoint::newest_at(path)) return *found;
   if (checkpoint::is_foreign(path)) return path;
   throw Error(Error::Kind::Format,
               fmt::format("{} holds no complete checkpoint", path.string()),

@@ -132,11 +132,23 @@ int train_rank(planner::Plan plan,
   return code;
 }
 
+/// The code that a job earned stands, whatever the disk says now.
+void try_to_note(const std::function<void()>& note) {
+  try {
+    note();
+  } catch (const std::exception& error) {
+    log::warn(error.what());
+  }
+}
+
 std::optional<int> finished_already(const planner::Plan& plan,
                                     const ResumePoint& resume,
                                     const RunFolder& folder,
-                                    const TrainCommand& command) {
+                                    const TrainCommand& command,
+                                    bool owned) {
   if (!resume.checkpoint || resume.position.step < plan.max_steps) return std::nullopt;
+  if (owned && folder.holds(*resume.checkpoint))
+    try_to_note([&] { folder.note_finished(resume.position.step); });
   say(command,
       fmt::format("{} is finished: step {} of {}. To go on raise trainer.max_steps (or "
                   "trainer.epochs), or choose another run.dir",
@@ -211,15 +223,6 @@ void announce(const planner::Plan& plan,
     log::warn(warning);
 }
 
-/// The code that a job earned stands, whatever the disk says now.
-void try_to_note(const std::function<void()>& note) {
-  try {
-    note();
-  } catch (const std::exception& error) {
-    log::warn(error.what());
-  }
-}
-
 }  // namespace
 
 int run_training(planner::Plan plan, const TrainCommand& command) {
@@ -247,7 +250,8 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
   if (resume.checkpoint) finish_plan(plan, *data, resume.position);
   if (speaks) announce(plan, mine, table_facts(*data, folder, resume, command.dry_run));
-  if (const auto code = finished_already(plan, resume, folder, mine)) return *code;
+  if (const auto code = finished_already(plan, resume, folder, mine, speaks && !command.dry_run))
+    return *code;
   if (command.dry_run) early.reset();  // from here on it only reads, for as long as that takes
   check_resume_point(resume, plan, /*all_of_it=*/command.dry_run);
   if (command.dry_run) return kExitOk;

@@ -27,19 +27,63 @@ namespace {
 constexpr double kOrphansS = 10.0;
 constexpr std::chrono::milliseconds kRetry{50};
 
-[[noreturn]] void refuse_unwritable(const fs::path& path, const std::string& why) {
+/// `folder` is the run folder itself, or one in or above it.
+[[noreturn]] void refuse_unwritable(const fs::path& path,
+                                    const fs::path& folder,
+                                    const std::string& why,
+                                    const std::string& fix = "choose another run.dir") {
   throw Error(Error::Kind::Io,
-              fmt::format("cannot write to the run folder {}: {}", path.string(), why),
-              "choose another run.dir");
+              fmt::format("cannot write to the run folder {}: {}{}",
+                          path.string(),
+                          folder == path ? "" : folder.string() + ": ",
+                          why),
+              fix);
 }
 
 void require_writable(const fs::path& path, const fs::path& folder) {
   std::error_code failure;
-  if (!fs::is_directory(folder, failure)) {
-    refuse_unwritable(path, folder == path ? "not a folder" : folder.string() + " is not a folder");
-  }
+  if (!fs::is_directory(folder, failure)) refuse_unwritable(path, folder, "not a folder");
   if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
-    refuse_unwritable(path, std::strerror(errno));
+    refuse_unwritable(path, folder, std::strerror(errno));
+}
+
+/// Whether it was not there before.
+bool make_folder(const fs::path& path, const fs::path& folder) {
+  std::error_code failure;
+  const bool made = fs::create_directories(folder, failure);
+  if (failure == std::errc::no_space_on_device) {
+    refuse_unwritable(
+        path, folder, failure.message(), "free some disk space, or choose another run.dir");
+  }
+  if (failure) refuse_unwritable(path, folder, failure.message());
+  return made;
+}
+
+/// `now` in place of what the file holds, which takes no more room on a full disk; what is too long
+/// of the old goes last.
+bool overwrite(const fs::path& path, const std::string& now) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const auto bytes = static_cast<ssize_t>(now.size());
+  const bool done = ::pwrite(fd, now.data(), now.size(), 0) == bytes && ::ftruncate(fd, bytes) == 0;
+  ::close(fd);
+  return done;
+}
+
+/// A status that cannot be replaced, because there is no room for a second file, must not say
+/// "running" for ever.
+void replace_status(const fs::path& path, const json::Value& status) {
+  const std::string text = status.dump(2) + '\n';
+  try {
+    files::write_atomic(path, text);
+  } catch (const Error&) {
+    if (!overwrite(path, text)) throw;
+  }
+}
+
+std::string state_in(const json::Value& status) {
+  const json::Value* const state = status.find("state");
+  return state != nullptr && state->is_string() ? state->as_string() : "";
 }
 
 [[noreturn]] void refuse_locked(const fs::path& path, const std::string& owner) {
@@ -56,6 +100,21 @@ fs::path first_free(Name name) {
   for (int n = 1;; ++n) {
     std::error_code unusable;  // as a name that is too long: renaming tells
     if (fs::path path = name(n); !fs::exists(path, unusable)) return path;
+  }
+}
+
+/// All of `going` or none: where one cannot follow, those before it return.
+void move_into(const fs::path& target, const std::vector<fs::path>& going) {
+  std::size_t moved = 0;
+  try {
+    for (; moved < going.size(); ++moved)
+      fs::rename(going[moved], target / going[moved].filename());
+  } catch (const fs::filesystem_error&) {
+    std::error_code ignored;  // what went there can return
+    while (moved-- > 0)
+      fs::rename(target / going[moved].filename(), going[moved], ignored);
+    fs::remove(target, ignored);
+    throw;
   }
 }
 
@@ -85,10 +144,9 @@ RunFolder::~RunFolder() {
 }
 
 void RunFolder::own() {
-  std::error_code failure;
-  created_ = fs::create_directories(path_, failure);
-  if (failure) refuse_unwritable(path_, failure.message());
+  created_ = make_folder(path_, path_);
   require_writable(path_, path_);
+  require_writable_inside();
   std::string owner;
   const double give_up = now_s() + kOrphansS;
   while (lock_ == nullptr) {
@@ -105,20 +163,28 @@ void RunFolder::check() const {
   while (!fs::exists(fs::symlink_status(place, failure)) && place.has_relative_path())
     place = place.parent_path();
   require_writable(path_, place);
+  require_writable_inside();
   const auto owner = files::Lock::holder(path_ / "lock");
   if (owner && !files::Lock::owner_is_gone(*owner)) refuse_locked(path_, *owner);
 }
 
-std::optional<json::Value> RunFolder::config() const {
-  if (!fs::exists(path_ / "config.json")) return std::nullopt;
-  return json::parse_strict(files::read(path_ / "config.json"), (path_ / "config.json").string());
+/// What an earlier run has left of the folders below.
+void RunFolder::require_writable_inside() const {
+  for (const fs::path& folder : {logs(), checkpoints()}) {
+    std::error_code failure;
+    if (fs::exists(fs::symlink_status(folder, failure))) require_writable(path_, folder);
+  }
 }
 
 void RunFolder::prepare(const json::Value& resolved) const {
   prepared_ = true;
-  fs::create_directories(path_ / "logs");
-  fs::create_directories(checkpoints());
+  make_folder(path_, logs());
+  make_folder(path_, checkpoints());
   files::write_atomic(path_ / "config.json", resolved.dump(2) + '\n');
+}
+
+fs::path RunFolder::status_file() const {
+  return path_ / "status.json";
 }
 
 void RunFolder::write_status(const std::string& state,
@@ -130,14 +196,13 @@ void RunFolder::write_status(const std::string& state,
   status["step"] = json::Value::integer(step);
   status["exit_code"] = json::Value::integer(exit_code);
   status["message"] = json::Value::string(message);
-  files::write_atomic(path_ / "status.json", status.dump(2) + '\n');
+  replace_status(status_file(), status);
 }
 
 void RunFolder::finish_status(int exit_code) const {
-  if (!fs::exists(path_ / "status.json")) return;
-  json::Value status = json::parse_strict(files::read(path_ / "status.json"), "status.json");
-  const json::Value* state = status.find("state");
-  const std::string before = state != nullptr && state->is_string() ? state->as_string() : "";
+  if (!fs::exists(status_file())) return;
+  json::Value status = json::parse_strict(files::read(status_file()), "status.json");
+  const std::string before = state_in(status);
   const bool stopped =
       exit_code == kExitInterrupted || exit_code == kExitTerminated || exit_code == kExitStopped;
   if (stopped) {
@@ -146,7 +211,13 @@ void RunFolder::finish_status(int exit_code) const {
     status["state"] = json::Value::string(exit_code == kExitOk ? "finished" : "failed");
   }
   status["exit_code"] = json::Value::integer(exit_code);
-  files::write_atomic(path_ / "status.json", status.dump(2) + '\n');
+  replace_status(status_file(), status);
+}
+
+void RunFolder::note_finished(std::int64_t step) const {
+  if (!fs::exists(status_file())) return;
+  const json::Value status = json::parse_strict(files::read(status_file()), "status.json");
+  if (state_in(status) != "finished") write_status("finished", step, kExitOk, "");
 }
 
 std::int64_t RunFolder::last_metric_step() const {
@@ -189,10 +260,13 @@ std::optional<fs::path> RunFolder::move_aside(const fs::path& spared) const {
     }
     if (going.empty()) return std::nullopt;
     const fs::path target = make_aside();
-    for (const fs::path& path : going)
-      fs::rename(path, target / path.filename());
+    move_into(target, going);
     return target;
   });
+}
+
+fs::path RunFolder::checkpoints() const {
+  return path_ / checkpoint::kFolderOfRun;
 }
 
 std::optional<fs::path> RunFolder::move_later_aside(std::int64_t step) const {
@@ -205,17 +279,20 @@ std::optional<fs::path> RunFolder::move_later_aside(std::int64_t step) const {
     const fs::path target = make_aside();
     if (fs::exists(path_ / "metrics.jsonl"))
       fs::copy_file(path_ / "metrics.jsonl", target / "metrics.jsonl");
-    fs::create_directory(target / "checkpoints");
-    for (const fs::path& folder : going)
-      fs::rename(folder, target / "checkpoints" / folder.filename());
+    fs::create_directory(target / checkpoint::kFolderOfRun);
+    move_into(target / checkpoint::kFolderOfRun, going);
     if (fs::exists(checkpoints() / "latest"))
       files::write_atomic(checkpoints() / "latest", checkpoint::step_name(step) + "\n");
     return target;
   });
 }
 
+fs::path RunFolder::logs() const {
+  return path_ / "logs";
+}
+
 fs::path RunFolder::log_file(int rank) const {
-  return path_ / "logs" / fmt::format("rank_{:05d}.log", rank);
+  return logs() / fmt::format("rank_{:05d}.log", rank);
 }
 
 }  // namespace tessera::engine

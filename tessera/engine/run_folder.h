@@ -30,17 +30,18 @@ class RunFolder {
   RunFolder& operator=(const RunFolder&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  [[nodiscard]] std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
-  /// config.json of the run that stands here, if there is one.
-  [[nodiscard]] std::optional<json::Value> config() const;
-  /// config.json and the folders below.
+  [[nodiscard]] std::filesystem::path checkpoints() const;
+  /// config.json and the folders below. Error{Io}.
   void prepare(const json::Value& resolved) const;
+  /// Replaces status.json, or overwrites it where the disk has no room for a second one.
   void write_status(const std::string& state,
                     std::int64_t step,
                     int exit_code,
                     const std::string& message) const;
   /// Corrects state and exit code once the job has ended; keeps step and message.
   void finish_status(int exit_code) const;
+  /// Of a training that is found to have reached its end, whatever stopped it then.
+  void note_finished(std::int64_t step) const;
   /// Last step that metrics.jsonl knows; 0 if there is none.
   [[nodiscard]] std::int64_t last_metric_step() const;
   /// Whether a training has left something here.
@@ -49,7 +50,7 @@ class RunFolder {
   [[nodiscard]] bool holds(const std::filesystem::path& checkpoint) const;
   /// Moves everything but the lock, and but what `spared` lies in, to PATH.old-N, or to old-N in
   /// the folder where that is another disk or nobody may write. Returns where to, or nothing if
-  /// there was nothing. Error{Io}.
+  /// there was nothing. Error{Io}, and then everything is where it was.
   std::optional<std::filesystem::path> move_aside(const std::filesystem::path& spared = {}) const;
   /// The same with the checkpoints of steps beyond `step`, and a copy of metrics.jsonl.
   std::optional<std::filesystem::path> move_later_aside(std::int64_t step) const;
@@ -58,6 +59,9 @@ class RunFolder {
  private:
   void own();
   void check() const;
+  void require_writable_inside() const;
+  [[nodiscard]] std::filesystem::path logs() const;
+  [[nodiscard]] std::filesystem::path status_file() const;
   [[nodiscard]] std::filesystem::path make_aside() const;
 
   std::filesystem::path path_;

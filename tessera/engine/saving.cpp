@@ -6,14 +6,18 @@
 #include <cstring>
 #include <mutex>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/consensus.h"
 #include "tessera/checkpoint/node_parts.h"
 #include "tessera/checkpoint/storage.h"
@@ -25,19 +29,26 @@ namespace {
 /// Of a rank that waits for its disk: peers that wait for it do so as long as it takes.
 class ShowsLife {
  public:
-  explicit ShowsLife(comm::World& world)
-      : thread_([this, &world] {
-          std::unique_lock lock(mutex_);
-          while (!end_.wait_for(lock, kSign, [this] { return over_; }))
-            world.show_life();
-        }) {}
+  explicit ShowsLife(comm::World& world) {
+    try {
+      thread_ = std::thread([this, &world] {
+        std::unique_lock lock(mutex_);
+        while (!end_.wait_for(lock, kSign, [this] { return over_; }))
+          world.show_life();
+      });
+    } catch (const std::system_error& error) {
+      // Only a disk that takes minutes needs it.
+      log::info(fmt::format("a checkpoint is saved without signs of life: no thread can be had: {}",
+                            error.what()));
+    }
+  }
   ~ShowsLife() {
     {
       const std::scoped_lock lock(mutex_);
       over_ = true;
     }
     end_.notify_one();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
   ShowsLife(const ShowsLife&) = delete;
   ShowsLife& operator=(const ShowsLife&) = delete;
@@ -176,7 +187,7 @@ void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   // Weights of another precision come without one: then the scale starts as configured.
   const json::Value* scaler = meta.extra.find("loss_scaler");
   if (scaler_ && scaler != nullptr) scaler_->restore(*scaler);
-  clock_ = now_s();
+  start_clock();
 }
 
 }  // namespace tessera::engine

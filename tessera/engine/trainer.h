@@ -54,13 +54,23 @@ class Trainer {
   [[nodiscard]] int stop_signal() const { return stop_signal_; }
 
  private:
+  /// Counts while it lives, whatever the hooks throw.
+  class Calling {
+   public:
+    explicit Calling(int& count) : count_(count) { ++count_; }
+    ~Calling() { --count_; }
+    Calling(const Calling&) = delete;
+    Calling& operator=(const Calling&) = delete;
+
+   private:
+    int& count_;
+  };
   /// Calls a point of every hook, in their order.
   template <class... Args>
   void each(void (Hook::*point)(Trainer&, Args...), std::type_identity_t<Args>... args) {
-    ++running_;
+    const Calling calling(running_);
     for (const auto& hook : hooks_)
       ((*hook).*point)(*this, args...);
-    --running_;
   }
   StepReport make_step();
   [[nodiscard]] int exit_code() const;

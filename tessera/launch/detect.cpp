@@ -195,12 +195,38 @@ Launcher read(const Names& names) {
   return found;
 }
 
+/// A rank and a size without the local ones, as Kubernetes sets them for torch: every rank would
+/// train alone.
+void refuse_half_of(const Names& names) {
+  if (variable(names.rank) == nullptr || variable(names.size) == nullptr) return;
+  const int rank = number(names.rank), size = number(names.size);
+  if (size < 2) return;
+  std::string missing;
+  for (const char* name : {names.local_rank, names.local_size}) {
+    if (variable(name) == nullptr)
+      missing += fmt::format("{}{}", missing.empty() ? "" : " and ", name);
+  }
+  throw Error(Error::Kind::Config,
+              fmt::format("the environment says {}={} and {}={}, but not {}",
+                          names.rank,
+                          rank,
+                          names.size,
+                          size,
+                          missing),
+              fmt::format("set {} for every rank, as {} does; to train alone: unset {} {}",
+                          missing,
+                          names.launcher,
+                          names.rank,
+                          names.size));
+}
+
 }  // namespace
 
 std::optional<Launcher> detect_launcher() {
   for (const Names& names : kLaunchers) {
     if (speaks(names)) return read(names);
   }
+  refuse_half_of(kLaunchers[0]);
   return std::nullopt;
 }
 

@@ -22,10 +22,9 @@ class Stopped final : public std::exception {
   std::string text_;
 };
 
-/// While it lives, SIGINT, SIGTERM and SIGHUP (unless that is ignored, as nohup does) wait for
-/// check(), so that whoever is at work can first remove what is half made. Those that nobody checks
-/// for are launch()'s, or do what they always do when this is destroyed. Threads: made before any
-/// other that lives meanwhile; check() from its own.
+/// While it lives, stop_signals() wait for check(), so that whoever is at work can first remove
+/// what is half made. Those that nobody checks for are launch()'s, or do what they always do when
+/// this is destroyed. Threads: made before any other that lives meanwhile; check() from its own.
 class EarlyStop {
  public:
   EarlyStop();
@@ -41,7 +40,8 @@ class EarlyStop {
   sigset_t before_{};
 };
 
-/// The signals that ask this process to stop: SIGINT, SIGTERM, and SIGHUP unless it is ignored.
+/// The signals that ask this process to stop: SIGINT, SIGTERM, SIGUSR1, and SIGHUP unless it is
+/// ignored, as nohup does.
 sigset_t stop_signals();
 /// The exit code of a job that one of them ended before anything was saved.
 int unsaved_exit_code(int signal) noexcept;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <csignal>
 #include <span>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
 #include "tessera/launch/meeting.h"
@@ -249,7 +249,7 @@ RankInfo join_launcher(const Launcher& launcher, const Options& options) {
   info.arena_bytes = shared.arena_bytes;
   info.control = shared.control;
   ControlPage& control = *map_control(shared.control, launcher.local_world_size);
-  stop_on_signals(control, {SIGINT, SIGTERM, SIGUSR1}, SecondSignal::End);
+  stop_on_signals(control, stop_signals(), SecondSignal::End);
   report_from_ranks(options);
   watch_peers(control, launcher.local_rank, options);
   if (shared.same_mask) {

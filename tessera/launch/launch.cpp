@@ -33,6 +33,16 @@ RankInfo info_of(int rank, const Options& options, const SharedFiles& files) {
   return info;
 }
 
+/// Those that whoever ends a whole job sends to each of its processes: Slurm, or kill(1) to the
+/// group.
+sigset_t signals_of_ranks() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR1);
+  return set;
+}
+
 // Everything that a rank does differently from the process that forked it. Never returns.
 [[noreturn]] void be_rank(RankInfo info,
                           const Options& options,
@@ -44,7 +54,7 @@ RankInfo info_of(int rank, const Options& options, const SharedFiles& files) {
   if (getppid() != supervisor) _exit(kExitTerminated);  // it died before the line above
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole group: the supervisor decides
   std::signal(SIGHUP, SIG_IGN);
-  stop_on_signals(control, {SIGTERM}, SecondSignal::Ignore);
+  stop_on_signals(control, signals_of_ranks(), SecondSignal::Ignore);
   signals.let_through();
   share_cores(info, options);
   pin(info.cores);

@@ -64,17 +64,17 @@ struct Options {
 
 /// Forks `options.ranks` children that run `fn` and end with its value as their exit code, and
 /// returns the job's exit code in the supervisor: 0 if all ended with 0, otherwise the code of the
-/// first rank that failed (6 for one killed by a signal, 5 if the kernel killed it for memory; 141,
-/// without a report, for one whose output nobody reads any more).
+/// first rank that failed (70 if it is none of ours, 6 for one killed by a signal, 5 if the kernel
+/// killed it for memory; 141, without a report, for one whose output nobody reads any more).
 /// Nothing returns twice: the children never come back from here. The caller must not have started
 /// a thread, OpenMP or an ATen operation. Errors: Error{Environment} if a descriptor or process
 /// cannot be had; nothing is left behind.
 ///
-/// SIGINT, SIGTERM and SIGHUP (unless ignored, as nohup does): the first sets `stop_requested` on
-/// the control page, so that the ranks stop after their step and say with their value how that
-/// went; before any rank has begun a step, and when a second one comes, all ranks are killed: 130
-/// after SIGINT, otherwise 143. An Error that `fn` throws breaks the world with its text, and its
-/// kind is the rank's exit code.
+/// SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless ignored, as nohup does): the first sets
+/// `stop_requested` on the control page, so that the ranks stop after their step and say with their
+/// value how that went; before any rank has begun a step, and when a second one comes, all ranks
+/// are killed: 130 after SIGINT, otherwise 143. An Error that `fn` throws breaks the world with its
+/// text, and its kind is the rank's exit code.
 int launch(const Options& options, const std::function<int(const RankInfo&)>& fn);
 
 /// What the environment says about a launcher that already started the ranks.
@@ -84,11 +84,13 @@ struct Launcher {
   std::string job;  ///< identifies the job among those of this user on this host
 };
 /// Reads torchrun's, Slurm's or Open MPI's variables; nothing when there are none. Several hosts
-/// are Error{Unsupported} "not built yet"; contradictions Error{Config} with both values.
+/// are Error{Unsupported} "not built yet"; contradictions Error{Config} with both values, and so is
+/// RANK with a WORLD_SIZE above 1 where neither torchrun's local ones nor another launcher's are
+/// set.
 std::optional<Launcher> detect_launcher();
 /// Meets the other local ranks of a launcher's job over an abstract unix socket named by a hash of
 /// uid and job (SO_PEERCRED checked), exchanges the memfds, and watches the peers by pidfd.
-/// From then on SIGINT, SIGTERM and SIGUSR1 set `stop_requested`; a second one ends this process.
+/// From then on the same signals set `stop_requested`; a second one ends this process.
 /// Errors, on every rank that is there: Error{Comm} naming the ranks that did not come in time, or
 /// one that ended while the others waited; Error{Config} for two processes with the same rank, and
 /// for a rank that was asked something else than rank 0; Error{Environment}.

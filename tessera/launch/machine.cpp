@@ -166,17 +166,23 @@ int threads_per_rank(int local_ranks) {
   return std::max(1, usable_cores() / std::max(1, local_ranks));
 }
 
+std::vector<int> share_of(const std::vector<int>& cores,
+                          int local_rank,
+                          int local_ranks,
+                          int threads) {
+  const auto each = static_cast<std::size_t>(threads);
+  if (local_ranks < 2 || static_cast<std::size_t>(local_ranks) * each != cores.size()) return {};
+  const auto first = cores.begin() + static_cast<std::ptrdiff_t>(threads) * local_rank;
+  return {first, first + threads};
+}
+
 void share_cores(RankInfo& rank, const Options& options) {
-  const auto ranks = static_cast<std::size_t>(rank.local_world_size);
   const std::vector<int> cores = cores_by_sibling();
   const int usable = usable_cores();
   rank.threads = options.threads_per_rank > 0 ? options.threads_per_rank
                                               : threads_per_rank(rank.local_world_size);
-  const auto threads = static_cast<std::size_t>(rank.threads);
   const bool quota = static_cast<std::size_t>(usable) < cores.size();
-  if (ranks < 2 || quota || ranks * threads > cores.size()) return;
-  const auto first = cores.begin() + static_cast<std::ptrdiff_t>(threads) * rank.local_rank;
-  rank.cores.assign(first, first + rank.threads);
+  if (!quota) rank.cores = share_of(cores, rank.local_rank, rank.local_world_size, rank.threads);
 }
 
 void pin(const std::vector<int>& cores) noexcept {

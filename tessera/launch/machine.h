@@ -46,8 +46,14 @@ std::uint64_t available_memory(const Roots& roots);
 /// the machine's where the group has none.
 std::uint64_t oom_kills(const Roots& roots = {});
 
-/// Fills in threads, and cores where pinning helps: more than one local rank, a processor for each
-/// of their threads, and no quota below the mask (other containers would then pin to the same first
+/// Those of `cores` that are one local rank's: a stretch for each, if ranks and threads fill all of
+/// them; otherwise nothing, because a second job would be pinned to the same first ones.
+std::vector<int> share_of(const std::vector<int>& cores,
+                          int local_rank,
+                          int local_ranks,
+                          int threads);
+/// Fills in threads, and cores where pinning helps: more than one local rank, whose threads fill
+/// the mask exactly, and no quota below the mask (other containers would then pin to the same first
 /// processors).
 void share_cores(RankInfo& rank, const Options& options);
 /// Pins this process to `cores`; empty, or refused by the system: left as it is.

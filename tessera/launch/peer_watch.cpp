@@ -6,10 +6,12 @@
 #include <csignal>
 #include <exception>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <fmt/core.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -28,6 +30,22 @@ namespace tessera::launch {
 namespace {
 
 constexpr double kTickS = 0.1;
+
+/// Signals are for the rank's own thread; one that is made meanwhile gets none.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
 
 struct Peer {
   int rank;
@@ -115,12 +133,16 @@ class PeerWatch {
 }  // namespace
 
 void watch_peers(ControlPage& control, int rank, const Options& options) {
-  // Signals are for the rank's own thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([watch = PeerWatch(control, rank, options)]() mutable { watch.run(); }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  try {
+    const NoSignals quiet;
+    std::thread([watch = PeerWatch(control, rank, options)]() mutable { watch.run(); }).detach();
+  } catch (const std::system_error& error) {
+    throw Error(Error::Kind::Environment,
+                fmt::format("cannot start the thread of local rank {} that watches the others: {}",
+                            rank,
+                            error.what()),
+                "raise the limit on processes (ulimit -u)");
+  }
 }
 
 }  // namespace tessera::launch

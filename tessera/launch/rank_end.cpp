@@ -104,6 +104,10 @@ bool is_orderly(int exit_code) {
          exit_code == kExitInterrupted || exit_code == kExitTerminated;
 }
 
+int told_code(int code) {
+  return is_orderly(code) ? code : exit_code(kind_of(code));
+}
+
 Error::Kind kind_of(int code) {
   for (const Error::Kind kind : kKinds) {
     if (exit_code(kind) == code) return kind;

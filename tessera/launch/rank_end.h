@@ -31,6 +31,9 @@ Loss describe_silent_loss(int rank, std::int64_t step, bool out_of_memory, const
 
 /// Exit codes with which a rank ends in agreement with the others: they break nothing.
 bool is_orderly(int exit_code);
+/// What a job whose rank left with this code ends with: the same code where the program has it, and
+/// otherwise that of a bug: it is a library's.
+int told_code(int exit_code);
 /// The kind whose exit code this is; Bug for codes that no kind has.
 Error::Kind kind_of(int exit_code);
 /// The kind that broke the world; Bug for what is none.

@@ -8,6 +8,8 @@
 
 #include <unistd.h>
 
+#include "tessera/launch/early_stop.h"
+
 namespace tessera::launch {
 namespace {
 
@@ -32,7 +34,7 @@ void on_stop(int signal) {
   const std::int64_t now = now_ns();
   if (!asked_at_ns.compare_exchange_strong(never, now) && second_ends.load() &&
       now - asked_at_ns.load() > kSameRequestNs) {
-    _exit(128 + signal);
+    _exit(unsaved_exit_code(signal));
   }
   std::uint32_t none = 0;
   if (control->stop_requested.compare_exchange_strong(none, static_cast<std::uint32_t>(signal))) {
@@ -43,16 +45,15 @@ void on_stop(int signal) {
 
 }  // namespace
 
-void stop_on_signals(ControlPage& control,
-                     std::initializer_list<int> signals,
-                     SecondSignal second) {
+void stop_on_signals(ControlPage& control, const sigset_t& signals, SecondSignal second) {
   page = &control;
   second_ends = second == SecondSignal::End;
   struct sigaction action {};
   action.sa_handler = &on_stop;
   action.sa_flags = SA_RESTART;
-  for (const int signal : signals)
-    sigaction(signal, &action, nullptr);
+  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    if (sigismember(&signals, signal) == 1) sigaction(signal, &action, nullptr);
+  }
 }
 
 }  // namespace tessera::launch

@@ -2,7 +2,7 @@
 // Signals that ask a job to stop, as a rank receives them.
 #pragma once
 
-#include <initializer_list>
+#include <csignal>
 
 #include "tessera/base/control_page.h"
 
@@ -10,11 +10,11 @@ namespace tessera::launch {
 
 enum class SecondSignal {
   Ignore,  ///< a supervisor decides
-  End,     ///< the process ends at once with 128 + signal
+  End,     ///< the process ends at once with unsaved_exit_code()
 };
 
 /// Each of `signals` sets stop_requested on `control` (the first one wins) from now on. The page
 /// must stay mapped. Once a process.
-void stop_on_signals(ControlPage& control, std::initializer_list<int> signals, SecondSignal second);
+void stop_on_signals(ControlPage& control, const sigset_t& signals, SecondSignal second);
 
 }  // namespace tessera::launch

@@ -23,7 +23,6 @@ namespace {
 constexpr double kTickS = 0.25;
 // timeout(1) sends its signal to the process and to its group: a second one this soon is the first.
 constexpr double kSameRequestS = 0.1;
-constexpr double kClaimS = 0.1;  // for a claimed message to be written
 // A process in an uninterruptible system call outlives SIGKILL: do not wait for it for ever.
 constexpr double kReapS = 10.0;
 
@@ -138,27 +137,12 @@ void Supervisor::on_end(int rank) {
 void Supervisor::break_world(int rank, const Loss& loss) {
   if (broken_at_ >= 0.0) return;
   broken_at_ = now_s();
-  const auto kind = static_cast<std::uint32_t>(loss.kind);
-  bool ours = control_.abort(rank, kind, loss.text);
-  if (!ours && !message_arrives()) {
-    control_.abort_claim = 0;
-    ours = control_.abort(rank, kind, loss.text);
-  }
-  if (ours) {
+  if (control_.abort(rank, static_cast<std::uint32_t>(loss.kind), loss.text)) {
     loss_ = loss;
     failed_rank_ = rank;
   } else {
     failed_rank_ = static_cast<int>(control_.abort_rank.load());
   }
-}
-
-// Somebody claimed the message before us. A rank killed between claim and message never writes it.
-bool Supervisor::message_arrives() const {
-  for (const double deadline = now_s() + kClaimS; now_s() < deadline;) {
-    if (control_.aborted.load(std::memory_order_acquire) != 0) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
 }
 
 void Supervisor::check_deadline() {
@@ -196,12 +180,12 @@ int Supervisor::exit_code() const {
   if (loss_ && loss_->kind != Error::Kind::Bug) return tessera::exit_code(loss_->kind);
   if (failed_rank_ >= 0) {
     const int status = children_[static_cast<std::size_t>(failed_rank_)].status;
-    if (WIFEXITED(status) && WEXITSTATUS(status) != kExitOk) return WEXITSTATUS(status);
+    if (WIFEXITED(status) && WEXITSTATUS(status) != kExitOk) return told_code(WEXITSTATUS(status));
     return tessera::exit_code(abort_kind(control_));
   }
   for (const Child& child : children_) {
     if (WIFEXITED(child.status) && WEXITSTATUS(child.status) != kExitOk)
-      return WEXITSTATUS(child.status);
+      return told_code(WEXITSTATUS(child.status));
   }
   return kExitOk;
 }

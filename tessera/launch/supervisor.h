@@ -62,7 +62,6 @@ class Supervisor {
   void reap();
   void on_end(int rank);
   void break_world(int rank, const Loss& loss);
-  [[nodiscard]] bool message_arrives() const;
   void check_deadline();
   void kill_rest() noexcept;
   [[nodiscard]] bool any_alive() const;

@@ -80,23 +80,39 @@ TEST_F(ControlPages, MessagesThatFitAreWhole) {
 }
 
 TEST_F(ControlPages, OneOfManyConcurrentAbortsWins) {
-  std::atomic<int> winners = 0;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i) {
-    threads.emplace_back([&, i] {
-      if (page_->abort(i % kRanks,
-                       static_cast<std::uint32_t>(i),
-                       std::string(100, static_cast<char>('a' + i))))
-        ++winners;
-    });
-  }
-  for (std::thread& thread : threads)
-    thread.join();
+  for (const std::uint32_t claims_of_the_dead : {0U, 1U}) {
+    page_->aborted = 0;
+    page_->abort_claim = claims_of_the_dead;
+    std::atomic<int> winners = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&, i] {
+        if (page_->abort(i % kRanks,
+                         static_cast<std::uint32_t>(i),
+                         std::string(100, static_cast<char>('a' + i))))
+          ++winners;
+      });
+    }
+    for (std::thread& thread : threads)
+      thread.join();
 
-  EXPECT_EQ(winners, 1);
-  const std::string message = page_->abort_message();
-  EXPECT_EQ(message, std::string(100, message.at(0)));  // one writer's, unmixed
-  EXPECT_EQ(page_->aborted.load() - 1, static_cast<std::uint32_t>(message.at(0) - 'a'));
+    EXPECT_EQ(winners, 1);
+    const std::string message = page_->abort_message();
+    ASSERT_FALSE(message.empty());
+    EXPECT_EQ(message, std::string(100, message[0]));  // one writer's, unmixed
+    EXPECT_EQ(page_->aborted.load() - 1, static_cast<std::uint32_t>(message[0] - 'a'));
+  }
+}
+
+TEST_F(ControlPages, WhoeverWasKilledBeforeItsMessageKeepsNobodyFromAborting) {
+  page_->abort_claim = 1;
+
+  EXPECT_TRUE(page_->abort(2, 6, "rank 0 was lost"));
+
+  EXPECT_EQ(page_->aborted.load(), 7U);
+  EXPECT_EQ(page_->abort_rank.load(), 2U);
+  EXPECT_EQ(page_->abort_message(), "rank 0 was lost");
+  EXPECT_FALSE(page_->abort(1, 1, "a consequence"));
 }
 
 TEST_F(ControlPages, ARingWakesAnotherProcess) {

@@ -13,6 +13,7 @@
 namespace tessera::log {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -60,6 +61,20 @@ TEST_F(Logs, AppendToAFileWithTheirLevel) {
   const std::string text = files::read(path);
   EXPECT_THAT(text, HasSubstr("info first {}\n"));
   EXPECT_THAT(text, HasSubstr("warning second\n"));
+}
+
+TEST_F(Logs, AFullDiskIsToldOnceAndInTheirOwnWords) {
+  open_file("/dev/full");
+  testing::internal::CaptureStderr();
+
+  info("first");
+  info("second");
+
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_THAT(
+      heard_,
+      ElementsAre(
+          AllOf(HasSubstr("log file takes no more"), HasSubstr("/dev/full")), "first", "second"));
 }
 
 TEST_F(Logs, AFileThatCannotBeOpenedIsAnIoError) {

@@ -20,6 +20,26 @@ TEST(Nearest, FindsTypingMistakes) {
   EXPECT_EQ(nearest("rl", kKeys), "lr");  // two letters swapped are one mistake
 }
 
+TEST(Nearest, PrefersTheNameThatTheWordBegins) {
+  const std::vector<std::string> presets = {"nano", "gpt2-small", "gpt2-medium", "gpt2-xl", "gpt3"};
+
+  EXPECT_EQ(nearest("gpt2", presets), "gpt2-small");  // gpt3 is one letter away
+  EXPECT_EQ(nearest("GPT2", presets), "gpt2-small");
+  EXPECT_EQ(nearest("medium", presets), "gpt2-medium");
+  EXPECT_EQ(nearest("nan", presets), "nano");
+  EXPECT_EQ(nearest("max_step", std::vector<std::string>{"max_steps_of_all", "max_steps"}),
+            "max_steps");
+}
+
+TEST(Nearest, PrefersTheNameThatHasAllWords) {
+  const std::vector<std::string> flags = {"--per_device_train_batch_size",
+                                          "--per_device_eval_batch_size"};
+
+  // That of evaluation has one letter less, and would be nearer by spelling.
+  EXPECT_EQ(nearest("--per_device_batch_size", flags), "--per_device_train_batch_size");
+  EXPECT_EQ(nearest("\xC3\xA9.txt", std::vector<std::string>{"other.txt"}), std::nullopt);
+}
+
 TEST(Nearest, GivesNothingForSomethingElse) {
   EXPECT_EQ(nearest("colour", kKeys), std::nullopt);
   EXPECT_EQ(nearest("", kKeys), std::nullopt);

@@ -424,6 +424,25 @@ TEST(Stall, NamesWhoIsMissingAndItsLastCall) {
   EXPECT_THAT(what, AllOf(HasSubstr("for rank 1 (step 7"), HasSubstr("all are here")));
 }
 
+TEST(Stall, IsToldThoughARankThatBeganToBreakTheWorldDied) {
+  const std::string what = failure(
+      [] {
+        run_threads(2, [](World& world) {
+          world.transport().set_stall_limit(0.3);
+          if (world.rank() == 1) {
+            world.control().abort_claim = 1;
+            const double limit = now_s() + kPromptly;
+            while (world.control().aborted == 0 && now_s() < limit)
+              nap(1000);
+          }
+          world.transport().barrier(world.everyone(), TESSERA_HERE("end of step"))->wait();
+        });
+      },
+      Error::Kind::Comm);
+
+  EXPECT_THAT(what, StartsWith("rank 1 hangs: "));
+}
+
 TEST(Stall, IsNotASlowRankThatShowsLife) {
   for (const bool steps : {true, false}) {
     run_threads(2, [steps](World& world) {

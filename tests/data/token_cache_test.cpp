@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
+#include <functional>
 #include <set>
+#include <utility>
 
 #include "data_support.h"
 #include <gtest/gtest.h>
@@ -15,6 +18,7 @@ namespace tessera::data {
 namespace {
 
 using test::byte;
+using test::contains;
 using test::error_of;
 using test::Folder;
 using test::gpt2;
@@ -126,6 +130,45 @@ TEST_F(TokenCache, LeavesNoEntryWhenTokenizingFails) {
 
   EXPECT_EQ(error_of([&] { open({path}, *byte()); }).kind(), Error::Kind::Data);
 
+  EXPECT_TRUE(entries().empty());
+}
+
+TEST_F(TokenCache, KeepsNothingOfAFileThatIsReplacedOnceItWasHashed) {
+  const auto path = folder_.write("a.txt", "some text");
+  TokenizeOptions options;
+  // First asked when the file is open for hashing.
+  options.poll = [&, replaced = false]() mutable {
+    if (!std::exchange(replaced, true)) folder_.write("a.txt", "other text");
+  };
+
+  const Error error = error_of([&] { open({path}, *byte(), options); });
+
+  EXPECT_EQ(error.kind(), Error::Kind::Data);
+  EXPECT_TRUE(contains(error.what(), "a.txt was changed or replaced"));
+  EXPECT_TRUE(built_);
+  EXPECT_TRUE(entries().empty());
+  folder_.write("a.txt", "some text");
+  EXPECT_EQ(open({path}, *byte()).file->tokens(), 9);
+}
+
+TEST_F(TokenCache, KeepsNothingOfDataThatChangesWhileItIsTokenized) {
+  const auto path = folder_.write("in/a.txt", "some text");
+  const auto once = [&](const std::function<void()>& change) {
+    // The clock of a file system is coarse: a change must not fall into the tick of the writing.
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(1));
+    TokenizeOptions options;
+    options.progress = [&](std::int64_t, std::int64_t) { change(); };
+    return error_of([&] { open_tokens({folder_ / "in"}, *byte(), options); });
+  };
+
+  const Error written = once(
+      [&] { std::fstream(path, std::ios::in | std::ios::out | std::ios::binary) << "same size"; });
+  const Error added = once([&] { folder_.write("in/b.txt", "more"); });
+  const Error removed = once([&] { fs::remove(path); });
+
+  EXPECT_TRUE(contains(written.what(), "a.txt was changed or replaced"));
+  EXPECT_TRUE(contains(added.what(), "b.txt was changed or replaced"));
+  EXPECT_TRUE(contains(removed.what(), "a.txt was changed or replaced"));
   EXPECT_TRUE(entries().empty());
 }
 

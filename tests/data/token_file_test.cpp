@@ -3,9 +3,13 @@
 
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "data_support.h"
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tessera/data/token_writer.h"
 
@@ -258,6 +262,67 @@ TEST(TokenWriter, LeavesNothingBehindUnlessFinished) {
   }
 
   EXPECT_TRUE(folder.names().empty());
+}
+
+/// A process that has begun to write a pair and goes no further.
+class StuckWriter {
+ public:
+  explicit StuckWriter(const std::filesystem::path& prefix) : process_(::fork()) {
+    if (process_ == 0) {
+      const TokenWriter writer(prefix, TokenWidth::I32);
+      ::raise(SIGSTOP);
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(process_, &status, WUNTRACED);
+    EXPECT_TRUE(WIFSTOPPED(status));
+  }
+  ~StuckWriter() { kill(); }
+  StuckWriter(const StuckWriter&) = delete;
+  StuckWriter& operator=(const StuckWriter&) = delete;
+  void kill() {
+    if (process_ <= 0) return;
+    ::kill(process_, SIGKILL);
+    ::waitpid(std::exchange(process_, -1), nullptr, 0);
+  }
+  /// What it would call a draft of `name`.
+  [[nodiscard]] std::string draft(const std::string& name) const {
+    return name + ".tmp-" + std::to_string(process_);
+  }
+
+ private:
+  pid_t process_;
+};
+
+TEST(TokenWriter, RemovesWhatKilledWritersLeft) {
+  const Folder folder;
+  {
+    StuckWriter killed(folder / "x");
+    EXPECT_EQ(folder.names().size(), 2U);
+    killed.kill();
+  }
+  EXPECT_EQ(folder.names().size(), 2U);
+
+  TokenWriter(folder / "x", TokenWidth::I32).finish();
+
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"x.bin", "x.idx"}));
+}
+
+TEST(TokenWriter, LeavesWhatOthersWrite) {
+  const Folder folder;
+  StuckWriter gone(folder / "y"), seen(folder / "x"), of_another_host(folder / "z");
+  // What it writes is in use, though no process of its number is to be seen.
+  const std::string unseen = gone.draft("x.bin");
+  gone.kill();
+  std::filesystem::rename(folder / of_another_host.draft("z.bin"), folder / unseen);
+
+  TokenWriter(folder / "x", TokenWidth::I32).finish();
+
+  for (const auto& name : {unseen, seen.draft("x.bin")})
+    EXPECT_TRUE(std::filesystem::exists(folder / name)) << name;
+  of_another_host.kill();
+  TokenWriter(folder / "x", TokenWidth::I32).finish();
+  EXPECT_FALSE(std::filesystem::exists(folder / unseen));
 }
 
 TEST(TokenWriter, RefusesDocumentsThatTheIndexCannotSay) {

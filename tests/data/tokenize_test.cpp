@@ -2,11 +2,13 @@
 #include <csignal>
 
 #include "data_support.h"
+#include "support/no_threads.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
 #include "tessera/base/text.h"
+#include "tessera/data/sources.h"
 #include "tessera/data/token_file.h"
 
 namespace tessera::data {
@@ -187,6 +189,18 @@ TEST(Tokenize, WritesTheSameBytesForAnyNumberOfThreads) {
   EXPECT_EQ(one.stats.skipped_empty, many.stats.skipped_empty);
 }
 
+TEST(Tokenize, NeedsNoThreads) {
+  const Folder folder;
+  const auto path = folder.write("a.txt", std::string(3'000'000, 'x'));
+  const Result one({path}, *byte(), {.threads = 1});
+  const tessera::test::NoMoreThreads none;
+
+  const Result alone({path}, *byte(), {.threads = 3});
+
+  EXPECT_EQ(alone.stats.tokens, 3'000'000);
+  EXPECT_TRUE(alone.bytes() == one.bytes());
+}
+
 TEST(Tokenize, TellsItsProgress) {
   const Folder folder;
   const auto path = folder.write("a.txt", long_text().substr(0, 2'500'000));
@@ -346,6 +360,25 @@ TEST(Tokenize, SaysThatTheDiskIsFullAndLeavesNothing) {
   }
 
   EXPECT_TRUE(out.names().empty());
+}
+
+TEST(Sources, AreNotBlamedForALimitOfTheProcess) {
+  const Folder folder;
+  const auto path = folder.write("a.txt", "x");
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+
+  setrlimit(RLIMIT_NOFILE, &none);
+  const Error file = error_of([&] { map_source(path); });
+  const Error inside = error_of([&] { expand_sources({folder.path()}); });
+  setrlimit(RLIMIT_NOFILE, &before);
+
+  for (const Error& error : {file, inside}) {
+    EXPECT_EQ(error.kind(), Error::Kind::Io);
+    EXPECT_TRUE(contains(error.fix(), "ulimit -n"));
+  }
+  EXPECT_EQ(error_of([&] { map_source(folder / "missing.txt"); }).kind(), Error::Kind::Data);
 }
 
 TEST(Tokenize, NamesAFolderThatItCannotWriteTo) {

@@ -188,6 +188,85 @@ TEST(RunFolder, IsRefusedByADryRunTooWhichMakesNothing) {
   EXPECT_THAT(refused(dir.path() / "run"), HasSubstr("in use by"));
 }
 
+TEST(RunFolder, WhoseFoldersCannotBeUsedIsRefusedBeforeTheFirstSave) {
+  for (const auto access : {RunFolder::Access::Own, RunFolder::Access::Check}) {
+    for (const std::string name : {"logs", "checkpoints"}) {
+      const files::TempDir dir;
+      const std::filesystem::path run = dir.path() / "run", inside = run / name;
+      std::filesystem::create_directory(run);
+      const auto refused = [&] {
+        try {
+          const RunFolder folder(run, access);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), Error::Kind::Io);
+          return std::string(error.what());
+        }
+        return std::string();
+      };
+
+      std::filesystem::create_symlink("nowhere", inside);
+      EXPECT_THAT(refused(), HasSubstr(inside.string() + ": not a folder"));
+      std::filesystem::remove(inside);
+      files::write_atomic(inside, "");
+      EXPECT_THAT(refused(), HasSubstr(inside.string() + ": not a folder"));
+      std::filesystem::remove(inside);
+      std::filesystem::create_directory(inside);
+      EXPECT_EQ(refused(), "");
+    }
+  }
+}
+
+TEST(RunFolder, ThatCannotBePreparedIsNoBugOfOurs) {
+  const files::TempDir dir;
+  const RunFolder folder(dir.path() / "run");
+  files::write_atomic(folder.path() / "logs", "");
+
+  try {
+    folder.prepare(json::Value::object());
+    ADD_FAILURE() << "prepared";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Io);
+    EXPECT_THAT(error.what(), HasSubstr((folder.path() / "logs").string()));
+  }
+}
+
+/// What status.json of the folder says.
+json::Value status_of(const RunFolder& folder) {
+  return json::parse_strict(files::read(folder.path() / "status.json"), "status.json");
+}
+
+/// As on a full disk: nothing can be written beside the file.
+TEST(RunFolder, HasItsStatusWhereThereIsNoRoomForASecondFile) {
+  const files::TempDir dir;
+  const RunFolder folder(dir.path() / "run");
+  folder.write_status("running", 0, 0, "words that are longer than what comes after them");
+  std::filesystem::create_directory(folder.path() /
+                                    ("status.json.tmp-" + std::to_string(::getpid())));
+
+  folder.write_status("failed", 3, 8, "full");
+  EXPECT_EQ(status_of(folder).find("state")->as_string(), "failed");
+  EXPECT_EQ(status_of(folder).find("message")->as_string(), "full");
+
+  folder.finish_status(kExitStopped);
+  EXPECT_EQ(status_of(folder).find("state")->as_string(), "stopped");
+}
+
+TEST(RunFolder, IsFinishedThoughASignalCameInTheLastStep) {
+  const files::TempDir dir;
+  const RunFolder folder(dir.path() / "run");
+  folder.note_finished(8);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "status.json")) << "nothing ran here";
+  folder.write_status("stopped", 8, kExitStopped, "");
+
+  folder.note_finished(8);
+
+  EXPECT_EQ(status_of(folder).find("state")->as_string(), "finished");
+  EXPECT_EQ(status_of(folder).find("exit_code")->as_integer(), 0);
+  folder.write_status("finished", 8, kExitIncomplete, "a checkpoint is missing");
+  folder.note_finished(8);
+  EXPECT_EQ(status_of(folder).find("exit_code")->as_integer(), kExitIncomplete);
+}
+
 TEST(RunFolder, ThatWasMadeForNothingGoesAgain) {
   const files::TempDir dir;
   { const RunFolder folder(dir.path() / "run"); }
@@ -275,6 +354,30 @@ TEST(RunFolder, SparesTheCheckpointInItThatTrainingGoesOnFrom) {
   EXPECT_TRUE(std::filesystem::exists(kept));
   EXPECT_TRUE(std::filesystem::exists(*old / "config.json"));
   EXPECT_FALSE(folder.move_aside(folder.path()));
+}
+
+TEST(RunFolder, MovesNothingAsideWhereOneThingCannotFollow) {
+  const files::TempDir dir;
+  // So deep that the system has room for a path in it, and not for the same one in run.old-1.
+  std::filesystem::path run = std::filesystem::canonical(dir.path());
+  while (run.native().size() < 3600)
+    run /= std::string(200, 'd');
+  run /= std::string(3839 - run.native().size(), 'r');
+  const RunFolder folder(run);
+  folder.prepare(json::Value::object());
+  const std::filesystem::path stays = run / std::string(250, 's');
+  std::filesystem::create_directory(stays);
+
+  try {
+    folder.move_aside();
+    ADD_FAILURE() << "moved";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Io);
+  }
+
+  for (const auto& path : {stays, run / "config.json", run / "logs", run / "checkpoints"})
+    EXPECT_TRUE(std::filesystem::exists(path)) << path.filename();
+  EXPECT_FALSE(std::filesystem::exists(run.string() + ".old-1"));
 }
 
 /// As on a disk of its own, beside which there is another one: here no longer name is allowed.

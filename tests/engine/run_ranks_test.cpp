@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include "support/no_threads.h"
 #include "support/train_runs.h"
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
 #include "tessera/engine/launch.h"
 
 namespace tessera::engine {
@@ -33,6 +36,18 @@ TEST(RanksOfALauncher, MayHaveThreadsOfTheirOwn) {
   const TinyRun run;
 
   EXPECT_EQ(asked_of(run.plan({})), asked_after(run, "run.threads_per_rank", "2"));
+}
+
+TEST(RanksThreads, ThatCannotBeHadAreAnErrorWithARemedy) {
+  const tessera::test::NoMoreThreads none;
+  try {
+    prepare_process(3);
+    ADD_FAILURE() << "threads were made";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Environment);
+    EXPECT_THAT(error.what(), testing::HasSubstr("cannot start 4 more threads"));
+    EXPECT_THAT(error.fix(), testing::HasSubstr("run.threads_per_rank"));
+  }
 }
 
 TEST(TrainingWords, SpeakOfItsCheckpoints) {

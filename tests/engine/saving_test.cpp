@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/on_engines.h"
+#include "support/no_threads.h"
 #include "support/train_runs.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -214,6 +215,19 @@ TEST(SavingBeside, IsWaitedForAsLongAsADiskTakes) {
 
     EXPECT_NO_THROW(engine.finish_save());
   });
+}
+
+TEST(Saving, NeedsNoThread) {
+  const files::TempDir dir;
+  on_engines(TinyRun(), {.ranks = 1, .stage = 0}, [&](Engine& engine) {
+    engine.train_step();
+    const tessera::test::NoMoreThreads none;
+
+    EXPECT_NO_THROW(engine.save(dir.path()));
+  });
+
+  ASSERT_THAT(steps_of(dir.path()), ElementsAre(1));
+  checkpoint::Checkpoint(checkpoint::list(dir.path()).front()).verify();
 }
 
 TEST_P(BothWays, SavesEverySoManyStepsAndAtTheEndAndKeepsTheNewest) {

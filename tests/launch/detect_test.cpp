@@ -164,9 +164,21 @@ TEST_F(DetectLauncher, IgnoresAnAllocationWithoutAStep) {
   EXPECT_FALSE(detect(without(kSrun, "SLURM_STEP_ID")));
 }
 
-TEST_F(DetectLauncher, IgnoresHalfOfTorchrun) {
-  EXPECT_FALSE(detect(without(kTorchrun, "LOCAL_RANK")));
+TEST_F(DetectLauncher, RefusesARankAndASizeWithoutTheLocalOnes) {
+  const Error one = refusal(without(kTorchrun, "LOCAL_RANK"));
+  const Error both = refusal(with(kPort, {{"RANK", "1"}, {"WORLD_SIZE", "2"}}));
+
+  EXPECT_EQ(one.kind(), Error::Kind::Config);
+  EXPECT_THAT(one.what(), HasSubstr("RANK=1 and WORLD_SIZE=2, but not LOCAL_RANK"));
+  EXPECT_THAT(both.what(), HasSubstr("but not LOCAL_RANK and LOCAL_WORLD_SIZE"));
+  EXPECT_THAT(both.fix(), HasSubstr("unset RANK WORLD_SIZE"));
+}
+
+TEST_F(DetectLauncher, IgnoresARankWithoutASizeAndARankAlone) {
   EXPECT_FALSE(detect({{"RANK", "0"}}));
+  EXPECT_FALSE(detect({{"WORLD_SIZE", "2"}}));
+  EXPECT_FALSE(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
+  EXPECT_EQ(detect(with(kSrun, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}))->name, "srun");
 }
 
 TEST_F(DetectLauncher, RefusesContradictionsWithBothValues) {

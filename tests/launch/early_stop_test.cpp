@@ -46,6 +46,7 @@ TEST(EarlyStop, TellsTheSignalInWordsAndAsAnExitCode) {
 
   EXPECT_EQ(stopped_by({SIGTERM})->exit_code(), kExitTerminated);
   EXPECT_EQ(stopped_by({SIGHUP})->exit_code(), kExitTerminated);
+  EXPECT_EQ(stopped_by({SIGUSR1})->exit_code(), kExitTerminated);
   EXPECT_EQ(stopped_by({SIGINT})->exit_code(), kExitInterrupted);
   EXPECT_THAT(stopped_by({SIGTERM})->what(),
               AllOf(HasSubstr("signal 15 (SIGTERM)"), HasSubstr("nothing to save")));

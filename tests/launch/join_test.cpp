@@ -236,16 +236,57 @@ TEST(JoinLauncher, ReportsOnAnotherRankWhereTheFirstIsStopped) {
   log::set_sink({});
 }
 
-TEST(JoinLauncher, StopsAllWhenTheLauncherSendsATermination) {
+TEST(JoinLauncher, StopsAllWhenTheLauncherSendsASignal) {
+  std::signal(SIGHUP, SIG_DFL);  // whatever nohup made of it
+  for (const int signal : {SIGTERM, SIGHUP, SIGUSR1}) {
+    Board& board = Board::make();
+    const auto children = start(2, "stop" + std::to_string(signal), [&](const RankInfo& info) {
+      return step_until_told(info, board);
+    });
+    ASSERT_TRUE(eventually([&] { return board.steps[0] > 2 && board.steps[1] > 2; }));
+
+    kill(children[1], signal);
+
+    EXPECT_EQ(wait_for(children[0]), 75) << signal;
+    EXPECT_EQ(wait_for(children[1]), 75) << signal;
+  }
+}
+
+TEST(JoinLauncher, EndsAtOnceOfASecondSignalWithACodeThatIsDocumented) {
+  std::signal(SIGHUP, SIG_DFL);
   Board& board = Board::make();
+  const auto children = start(1, "twice", [&](const RankInfo& info) -> int {
+    board.pids[0] = getpid();
+    while (map_control(info.control, 1)->stop_requested == 0)
+      nap();
+    board.steps[0] = 1;
+    for (;;)
+      pause();  // does not react
+  });
+  ASSERT_TRUE(eventually([&] { return board.pids[0] != 0; }));
+
+  kill(children[0], SIGHUP);
+  ASSERT_TRUE(eventually([&] { return board.steps[0] == 1; }));
+  nap(0.6);  // this soon after the first it would be the same one
+  kill(children[0], SIGHUP);
+
+  EXPECT_EQ(wait_for(children[0]), 143);
+}
+
+TEST(JoinLauncher, HeedsNoHangupUnderNohup) {
+  Board& board = Board::make();
+  std::signal(SIGHUP, SIG_IGN);
   const auto children =
-      start(2, "stop", [&](const RankInfo& info) { return step_until_told(info, board); });
-  ASSERT_TRUE(eventually([&] { return board.steps[0] > 2 && board.steps[1] > 2; }));
+      start(1, "nohup", [&](const RankInfo& info) { return step_until_told(info, board); });
+  std::signal(SIGHUP, SIG_DFL);
+  ASSERT_TRUE(eventually([&] { return board.steps[0] > 2; }));
 
-  kill(children[1], SIGTERM);
+  kill(children[0], SIGHUP);
+  const int before = board.steps[0];
 
+  EXPECT_TRUE(eventually([&] { return board.steps[0] > before + 5; }));
+  kill(children[0], SIGTERM);
   EXPECT_EQ(wait_for(children[0]), 75);
-  EXPECT_EQ(wait_for(children[1]), 75);
 }
 
 TEST(JoinLauncher, NamesTheRankThatDoesNotCome) {

@@ -92,6 +92,8 @@ TEST(Launch, ReturnsTheCodeOfTheRankThatFailed) {
   EXPECT_EQ(with(kExitIncomplete), 9);
   EXPECT_EQ(with(3), 3);
   EXPECT_EQ(with(70), 70);
+  EXPECT_EQ(with(1), 70) << "a library's own";
+  EXPECT_EQ(with(42), 70);
 }
 
 TEST(Launch, RefusesAbsurdNumbersOfRanks) {
@@ -241,7 +243,8 @@ TEST(LaunchSupervisor, TakesItsRanksWithIt) {
 }
 
 TEST(LaunchStop, LetsRanksFinishTheirStepAndSay) {
-  for (const auto& [signal, code] : {std::pair{SIGTERM, 75}, {SIGINT, 130}, {SIGHUP, 75}}) {
+  for (const auto& [signal, code] :
+       {std::pair{SIGTERM, 75}, {SIGINT, 130}, {SIGHUP, 75}, {SIGUSR1, 75}}) {
     Board& board = Board::make();
     const pid_t supervisor =
         supervise(board, 2, [&](const RankInfo& info) { return step_until_told(info, board); });
@@ -256,14 +259,16 @@ TEST(LaunchStop, LetsRanksFinishTheirStepAndSay) {
 }
 
 TEST(LaunchStop, OfOneRankStopsAll) {
-  Board& board = Board::make();
-  const pid_t supervisor =
-      supervise(board, 2, [&](const RankInfo& info) { return step_until_told(info, board); });
-  ASSERT_TRUE(all_step(board, 2));
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    Board& board = Board::make();
+    const pid_t supervisor =
+        supervise(board, 2, [&](const RankInfo& info) { return step_until_told(info, board); });
+    ASSERT_TRUE(all_step(board, 2));
 
-  kill(board.pids[1], SIGTERM);
+    kill(board.pids[1], signal);
 
-  EXPECT_EQ(wait_for(supervisor), 75);
+    EXPECT_EQ(wait_for(supervisor), 75);
+  }
 }
 
 TEST(LaunchStop, LeavesRanksAloneWithCtrlC) {

@@ -175,6 +175,16 @@ TEST(SharedCores, AreDisjointAndOnlyWhenThereAreEnough) {
   EXPECT_EQ(given.size(), count);
 }
 
+TEST(SharedCores, AreGivenOnlyWhereRanksAndThreadsFillThem) {
+  const std::vector<int> cores = {0, 2, 4, 6, 1, 3, 5, 7};
+
+  EXPECT_EQ(share_of(cores, 1, 2, 4), (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(share_of(cores, 1, 4, 2), (std::vector<int>{4, 6}));
+  EXPECT_TRUE(share_of(cores, 0, 2, 2).empty()) << "a second such job would get the same ones";
+  EXPECT_TRUE(share_of(cores, 0, 2, 5).empty()) << "too few";
+  EXPECT_TRUE(share_of(cores, 0, 1, 8).empty()) << "alone";
+}
+
 TEST(Machine, KnowsThisOne) {
   const Machine facts = machine();
 

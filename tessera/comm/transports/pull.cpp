@@ -466,17 +466,17 @@ void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>&
     return control.line(rank).waiting_for.load() == 0;
   });
   const int culprit = stuck == missing.end() ? missing.front() : *stuck;
-  abort_world(control,
-              culprit,
-              Error(Error::Kind::Comm,
+  const Error error(Error::Kind::Comm,
                     fmt::format("rank {} hangs: rank {} has waited {} s in {} for {}",
                                 culprit,
                                 ground_->rank,
                                 stall_limit_s_,
                                 awaited.what,
                                 text::join_some(ranks, " and ")),
-                    "look at what the missing ranks do; the reason is usually in their log"));
-  throw_if_aborted(control);
+                    "look at what the missing ranks do; the reason is usually in their log");
+  abort_world(control, culprit, error);
+  throw_if_aborted(control);  // somebody else may have been first
+  throw Error(error);
 }
 
 }  // namespace tessera::comm

@@ -82,7 +82,7 @@ class PullTransport final : public Transport {
   bool move_all();
   void count(Traffic& part, const Span& span, std::int64_t times = 1);
   void count(const Group& group, const Span& span, std::int64_t times = 1);
-  void report_stall(const Awaited& awaited, const std::vector<int>& missing);
+  [[noreturn]] void report_stall(const Awaited& awaited, const std::vector<int>& missing);
 
   std::string name_;
   std::shared_ptr<Ground> ground_;

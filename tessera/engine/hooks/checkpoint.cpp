@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // When checkpoints are written.
+#include "tessera/checkpoint/checkpoint.h"
+
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -18,7 +20,7 @@ namespace tessera::engine {
 namespace {
 
 std::filesystem::path root_of(const Trainer& trainer) {
-  return trainer.run_dir() / "checkpoints";
+  return trainer.run_dir() / checkpoint::kFolderOfRun;
 }
 
 void tell_unpruned(Trainer& trainer, const std::optional<Error>& failure) {
