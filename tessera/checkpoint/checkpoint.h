@@ -145,4 +145,13 @@ std::vector<std::filesystem::path> list(const std::filesystem::path& root);
 /// The newest complete one.
 std::optional<std::filesystem::path> newest(const std::filesystem::path& root);
 
+/// Where a run keeps them, in its folder.
+inline constexpr const char* kFolderOfRun = "checkpoints";
+/// What a path stands for, that of a checkpoint, of a run or of a run's `checkpoints/`: every
+/// complete checkpoint, oldest first. Empty where there is none, or nothing.
+std::vector<std::filesystem::path> found_at(const std::filesystem::path& path);
+std::optional<std::filesystem::path> newest_at(const std::filesystem::path& path);
+/// Whether `path` is one of these, even if the run has saved nothing yet.
+bool is_ours(const std::filesystem::path& path);
+
 }  // namespace tessera::checkpoint

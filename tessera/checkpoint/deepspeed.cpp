@@ -289,15 +289,17 @@ json::Value scaler_of(const File& file) {
        {"clean_steps", json::Value::integer(0)}});
 }
 
-/// Updates that the optimizer counted; nothing if it does not say.
+constexpr const char* kPlainState = "optimizer.state";
+
+/// Updates that the optimizer counted; nothing if it does not say. Of torch's all parameters that
+/// have a state count the same: add_plain_optimizer().
 std::optional<std::int64_t> updates_of(const File& file) {
   for (const std::string path : {"optimizer_state_dict.optimizer_state_dict.state.0.step",
                                  "optimizer_state_dict.base_optimizer_state.state.0.step",
-                                 "optimizer_state_dict.base_optimizer_state.0.step",
-                                 "optimizer.state.0.step"}) {
+                                 "optimizer_state_dict.base_optimizer_state.0.step"}) {
     if (const auto count = count_at(file.tensors, file.values, path, file.path)) return count;
   }
-  return std::nullopt;
+  return counts_in(file.tensors, file.values, kPlainState, {}, file.path).first();
 }
 
 /// The rate of the next update, likewise.
@@ -397,7 +399,7 @@ std::string add_plain_optimizer(Foreign& out, const File& model) {
   if (groups == nullptr || !groups->is_array()) return "none of torch's is there";
   if (groups->items().size() != 1)
     return fmt::format("its {} groups keep no names of their parameters", groups->items().size());
-  const std::string root = "optimizer.state.";
+  const std::string root = fmt::format("{}.", kPlainState);
   std::vector<const StreamedTensor*> parameters;
   const json::Value* buffers = model.values.find("buffer_names");
   for (const StreamedTensor& tensor : out.weights) {
@@ -418,6 +420,15 @@ std::string add_plain_optimizer(Foreign& out, const File& model) {
       return "it is of other parameters than the model";
     }
     out.state[words[1]].push_back(stream(weight, parameters[index]->name));
+  }
+  std::map<std::string, std::string> names;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    names.emplace(std::to_string(i), parameters[i]->name);
+  const UpdateCounts counts =
+      counts_in(model.tensors, model.values, kPlainState, names, model.path);
+  if (!counts.difference().empty()) {
+    out.state.clear();
+    return counts.difference();
   }
   return out.state.empty() ? "it keeps nothing of its parameters" : "";
 }

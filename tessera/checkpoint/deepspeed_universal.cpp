@@ -240,7 +240,7 @@ Foreign open(const fs::path& path) {
   }
   std::sort(parameters.begin(), parameters.end());
   const std::optional<States> states = states_in(folder);
-  std::optional<std::int64_t> updates;
+  UpdateCounts updates;
   for (const fs::path& parameter : parameters) {
     const std::string name = parameter.filename().string();
     TESSERA_REQUIRE(fs::exists(parameter / "fp32.pt"),
@@ -266,8 +266,14 @@ Foreign open(const fs::path& path) {
       out.state[state].push_back(
           join(name, shape, {{moment, 0, moment.numel()}}, entry.path().string()));
     }
-    if (!updates) updates = step_in(parameter / "step.pt");
+    updates.add(name, step_in(parameter / "step.pt"));
   }
+  TESSERA_REQUIRE(updates.difference().empty(),
+                  Unsupported,
+                  fmt::format("{}: of its optimizer's state {}: a training goes on from one count",
+                              (folder / "zero").string(),
+                              updates.difference()),
+                  "make it universal again from the checkpoint that it was made of");
   TESSERA_REQUIRE(!out.weights.empty(),
                   Format,
                   fmt::format("{} has no parameters", (folder / "zero").string()),
@@ -278,7 +284,7 @@ Foreign open(const fs::path& path) {
     ++out.files;
   }
   require_all(out, folder, states);
-  add_meta(out, folder, states, updates);
+  add_meta(out, folder, states, updates.first());
   take_aliases(out, states);
   out.what = "a universal checkpoint of DeepSpeed";
   return out;
@@ -370,6 +376,33 @@ TorchValue optimizer_state(const Foreign& training, const std::string& version) 
              {"param_groups", groups()}})}});
 }
 
+constexpr const char* kOthers =
+    "write model_N.pth for a loop of torch, or leave --to out for the weights";
+
+/// DeepSpeed reads of a universal checkpoint nothing but what its optimizer trains: the weights of
+/// a frozen parameter would be those that its model began with.
+void require_all_trained(const Foreign& training, const char* state) {
+  const std::set<std::string> named(training.parameters.begin(), training.parameters.end());
+  std::set<std::string> trained;
+  for (const StreamedTensor& tensor : training.state.at(state))
+    trained.insert(tensor.name);
+  std::vector<std::string> frozen;
+  for (const StreamedTensor& tensor : training.weights) {
+    const bool is_parameter =
+        (named.empty() || named.count(tensor.name) > 0) && !is_gpt2_buffer(tensor.name);
+    if (is_parameter && trained.count(tensor.name) == 0) frozen.push_back(tensor.name);
+  }
+  TESSERA_REQUIRE(
+      frozen.empty(),
+      Unsupported,
+      fmt::format("{} has no {} of {}: DeepSpeed takes no weights of frozen parameters from a "
+                  "universal checkpoint",
+                  training.path.string(),
+                  state,
+                  text::join_some(frozen, ", ")),
+      kOthers);
+}
+
 }  // namespace
 
 std::uint64_t universal_bytes(const Foreign& training) {
@@ -393,7 +426,17 @@ void write_universal(const fs::path& folder, const Foreign& training, const Writ
                                 training.path.string(),
                                 state),
                     "convert a run or a checkpoint of one, or leave --to out for its weights");
+    require_all_trained(training, state);
   }
+  TESSERA_REQUIRE(
+      training.began.empty(),
+      Unsupported,
+      fmt::format("{}: the state of {} began after {} updates, and DeepSpeed counts the "
+                  "same of all parameters",
+                  training.path.string(),
+                  training.began.begin()->first,
+                  training.began.begin()->second),
+      kOthers);
   // The version whose files these are.
   const std::string version = "0.19.0";
   Storage& disk = real_storage();

@@ -111,6 +111,24 @@ std::optional<fs::path> newest(const fs::path& root) {
   return all.empty() ? std::nullopt : std::optional(all.back());
 }
 
+std::vector<fs::path> found_at(const fs::path& path) {
+  std::error_code failed;
+  if (!fs::is_directory(path, failed)) return {};  // a file has no entries to be listed
+  if (is_checkpoint(path)) return {path};
+  auto of_run = list(path / kFolderOfRun);
+  return of_run.empty() ? list(path) : of_run;
+}
+
+std::optional<fs::path> newest_at(const fs::path& path) {
+  const auto all = found_at(path);
+  return all.empty() ? std::nullopt : std::optional(all.back());
+}
+
+bool is_ours(const fs::path& path) {
+  std::error_code failed;
+  return fs::is_directory(path / kFolderOfRun, failed) || newest_at(path).has_value();
+}
+
 void tidy(Storage& storage, const fs::path& root) {
   for (const fs::path& folder : entries(root)) {
     const auto owner = owner_of(folder);

@@ -222,6 +222,10 @@ const Weight* Named::find(const std::string& name) const {
   return found == by_name_.end() ? nullptr : &weights_[found->second];
 }
 
+bool is_gpt2_buffer(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
 const json::Value* at_path(const json::Value& value, std::string_view path) {
   const json::Value* at = &value;
   for (const std::string& key : text::split(std::string(path), '.')) {
@@ -279,17 +283,15 @@ std::variant<std::int64_t, std::string> count_in(const Weight& tensor) {
   return fmt::format("{}", value);
 }
 
-}  // namespace
-
-std::optional<std::int64_t> count_at(const Named& tensors,
-                                     const json::Value& values,
-                                     const std::string& path,
-                                     const fs::path& file) {
+/// The count at `path`: of the tensor there, or the value that stands there instead.
+std::optional<std::int64_t> count_from(const Weight* tensor,
+                                       const json::Value* found,
+                                       const std::string& path,
+                                       const fs::path& file) {
   std::variant<std::int64_t, std::string> read;
-  if (const Weight* tensor = tensors.find(path)) {
+  if (tensor != nullptr) {
     read = count_in(*tensor);
   } else {
-    const json::Value* found = path.empty() ? &values : at_path(values, path);
     if (found == nullptr || !found->is_number()) return std::nullopt;
     read = found->dump();
     if (const auto count = whole(found->as_double())) read = *count;
@@ -303,6 +305,51 @@ std::optional<std::int64_t> count_at(const Named& tensors,
                               *wrong),
                   "the checkpoint is damaged: copy its files again");
   return std::get<std::int64_t>(read);
+}
+
+}  // namespace
+
+std::optional<std::int64_t> count_at(const Named& tensors,
+                                     const json::Value& values,
+                                     const std::string& path,
+                                     const fs::path& file) {
+  const Weight* tensor = tensors.find(path);
+  const json::Value* found = tensor != nullptr ? nullptr
+                             : path.empty()    ? &values
+                                               : at_path(values, path);
+  return count_from(tensor, found, path, file);
+}
+
+void UpdateCounts::add(const std::string& parameter, std::optional<std::int64_t> count) {
+  if (!count) return;
+  if (!count_) {
+    count_ = count;
+    parameter_ = parameter;
+  } else if (*count != *count_ && difference_.empty()) {
+    difference_ = fmt::format("{} has {} updates and {} has {}",
+                              JsonCursor::shown(parameter_),
+                              *count_,
+                              JsonCursor::shown(parameter),
+                              *count);
+  }
+}
+
+UpdateCounts counts_in(const Named& tensors,
+                       const json::Value& values,
+                       const std::string& root,
+                       const std::map<std::string, std::string>& names,
+                       const fs::path& file) {
+  UpdateCounts out;
+  const json::Value* states = at_path(values, root);
+  if (states == nullptr || !states->is_object()) return out;
+  for (const auto& [number, state] : states->members()) {
+    const std::string path = fmt::format("{}.{}.step", root, number);
+    const auto name = names.find(number);
+    out.add(name != names.end() ? name->second : number,
+            count_from(
+                tensors.find(path), state.is_object() ? state.find("step") : nullptr, path, file));
+  }
+  return out;
 }
 
 }  // namespace tessera::checkpoint

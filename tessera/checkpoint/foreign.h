@@ -28,6 +28,8 @@ struct Foreign {
   /// "exp_avg" -> a tensor for each trained weight, under its name and of its shape; empty where
   /// nothing of an optimizer is there.
   std::map<std::string, std::vector<StreamedTensor>> state;
+  /// Updates made before the state of a weight began, where it began after the first of them.
+  std::map<std::string, std::int64_t> began;
   std::int64_t step = 0;                ///< steps made, skipped ones included
   std::int64_t skipped = 0;             ///< of them, those that made no update
   std::optional<std::int64_t> samples;  ///< seen; nothing if it does not say
@@ -85,6 +87,8 @@ StreamedTensor concatenate(std::string name,
                            std::vector<Weight> parts,
                            std::vector<std::int64_t> to,
                            const std::string& what);
+/// Whether GPT-2's module keeps a tensor of this name beside its parameters: a mask.
+bool is_gpt2_buffer(std::string_view name);
 /// The matrix with its dims exchanged: a view.
 Weight transposed(Weight matrix);
 /// The whole of a mapped tensor.
@@ -131,6 +135,27 @@ std::optional<std::int64_t> count_at(const Named& tensors,
                                      const json::Value& values,
                                      const std::string& path,
                                      const std::filesystem::path& file);
+/// The updates that an optimizer counted of each parameter: a training here has one count of all.
+class UpdateCounts {
+ public:
+  /// Nothing where the optimizer keeps none of the parameter.
+  void add(const std::string& parameter, std::optional<std::int64_t> count);
+  /// That of the first parameter that has one.
+  [[nodiscard]] std::optional<std::int64_t> first() const { return count_; }
+  /// Two parameters with their counts, where they differ; empty where all are the same.
+  [[nodiscard]] const std::string& difference() const { return difference_; }
+
+ private:
+  std::string parameter_, difference_;
+  std::optional<std::int64_t> count_;
+};
+/// Of torch's optimizer at `root`: those at "N.step". `names`: N as text -> the parameter, which
+/// else goes by N. Errors as count_at().
+UpdateCounts counts_in(const Named& tensors,
+                       const json::Value& values,
+                       const std::string& root,
+                       const std::map<std::string, std::string>& names,
+                       const std::filesystem::path& file);
 /// The number there, if it is one.
 std::optional<double> number_at(const json::Value& value, std::string_view path);
 

@@ -75,9 +75,7 @@ std::optional<Place> place_in_gpt2(const std::string& name) {
 }
 
 Order gpt2_order() {
-  return {place_in_gpt2, [](const std::string& name) {
-            return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-          }};
+  return {place_in_gpt2, is_gpt2_buffer};
 }
 
 /// That of the first of its names.

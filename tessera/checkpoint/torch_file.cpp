@@ -354,20 +354,24 @@ class Lister {
   std::size_t visited_ = 0, spent_ = 0;
 };
 
-/// Elements of its storage that a tensor reaches, or nothing where that overflows.
-std::optional<std::uint64_t> reach(const Described& tensor) {
+/// Whether all elements of a tensor lie in its storage. No place on the way to the last one may lie
+/// outside of it, so that neither elements nor their bytes can be counted past 64 bits.
+bool lies_inside(const Described& tensor) {
+  const std::uint64_t numel = tensor.storage.numel;
+  if (std::count(tensor.shape.begin(), tensor.shape.end(), 0) > 0) return tensor.offset <= numel;
+  if (tensor.offset >= numel) return false;
   std::uint64_t last = tensor.offset;
   for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-    if (tensor.shape[d] == 0) return tensor.offset;
     std::uint64_t step = 0;
     if (__builtin_mul_overflow(static_cast<std::uint64_t>(tensor.shape[d] - 1),
                                static_cast<std::uint64_t>(tensor.strides[d]),
                                &step) ||
-        __builtin_add_overflow(last, step, &last)) {
-      return std::nullopt;
+        step >= numel - last) {
+      return false;
     }
+    last += step;
   }
-  return last + 1;
+  return true;
 }
 
 /// Whether the first pickle is the magic number: of protocol 2 or 3, or with a frame around it.
@@ -552,8 +556,7 @@ class Reader {
     }
     if (checked_numel(tensor.shape) < 0)
       lie(fmt::format("has a shape [{}] that overflows", fmt::join(tensor.shape, ", ")));
-    const auto reached = reach(tensor);
-    if (!reached || *reached > tensor.storage.numel) {
+    if (!lies_inside(tensor)) {
       lie(fmt::format(
           "of shape [{}] with strides [{}] from element {} reaches past the {} elements "
           "of its storage",

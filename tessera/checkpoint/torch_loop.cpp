@@ -65,15 +65,11 @@ bool recognises(const fs::path& path) {
   return find_model_file(path).has_value();
 }
 
-bool is_buffer(std::string_view name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-}
-
 /// Weights in the order of the module's parameters: each storage once, no buffers.
 void add_weights(Foreign& out, const std::vector<Weight>& tensors) {
   std::vector<const Weight*> taken;
   for (const Weight& weight : tensors) {
-    if (is_buffer(weight.name)) continue;
+    if (is_gpt2_buffer(weight.name)) continue;
     const auto twin = std::find_if(taken.begin(), taken.end(), [&](const Weight* other) {
       return weight.numel() > 0 && weight.same_storage(*other);
     });
@@ -167,14 +163,23 @@ void add_state(Foreign& out, const TorchContents& optimizer, const fs::path& fil
   }
 }
 
-/// Updates made, as the first parameter that has a state counts them; nothing if none does.
-std::optional<std::int64_t> updates_of(const TorchContents& optimizer, const fs::path& file) {
-  const Named tensors(optimizer.tensors);
-  for (const std::int64_t number : order_of(optimizer.values, file)) {
-    const std::string step = fmt::format("state.{}.step", number);
-    if (const auto count = count_at(tensors, optimizer.values, step, file)) return count;
-  }
-  return std::nullopt;
+/// Updates made, as all parameters that have a state count them; nothing if none does.
+std::optional<std::int64_t> updates_of(const Foreign& training,
+                                       const TorchContents& optimizer,
+                                       const fs::path& file) {
+  const auto order = order_of(optimizer.values, file);
+  std::map<std::string, std::string> names;
+  for (std::size_t i = 0; i < order.size(); ++i)
+    names.emplace(std::to_string(order[i]), training.weights[i].name);
+  const UpdateCounts counts =
+      counts_in(Named(optimizer.tensors), optimizer.values, "state", names, file);
+  TESSERA_REQUIRE(counts.difference().empty(),
+                  Unsupported,
+                  fmt::format("{}: of its optimizer's state {}: a training goes on from one count",
+                              file.string(),
+                              counts.difference()),
+                  kAlone);
+  return counts.first();
 }
 
 /// Which of torch's rules it is, where what it keeps and its group give it away: the file does not
@@ -232,7 +237,7 @@ Foreign open(const fs::path& path) {
   add_state(out, state, optimizer);
   for (const StreamedTensor& tensor : out.weights)
     out.parameters.push_back(tensor.name);
-  out.step = updates_of(state, optimizer).value_or(*step_in(model));
+  out.step = updates_of(out, state, optimizer).value_or(*step_in(model));
   out.lr = number_at(state.values, "param_groups.0.lr");
   out.config = json::Value::object({{"optimizer", optimizer_of(state.values)}});
   return out;
@@ -275,6 +280,7 @@ GroupKeys group_keys(const Foreign& training) {
     return (type.empty() || std::find(types.begin(), types.end(), type) != types.end()) &&
            states == kept;
   };
+  const bool momentum = number_at(training.config, "optimizer.params.momentum").value_or(0) != 0;
   GroupKeys out;
   if (is({"adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam", "hybridadam"},
          {"exp_avg", "exp_avg_sq"})) {
@@ -288,7 +294,7 @@ GroupKeys group_keys(const Foreign& training) {
     // Without it Adam and AdamW of torch each go on as their names say.
     if (const auto decoupled = decoupled_in(training.config, type))
       out.emplace_back("decoupled_weight_decay", *decoupled ? "true" : "false");
-  } else if (is({"sgd"}, {"momentum_buffer"}) || (type == "sgd" && states.empty())) {
+  } else if (is({"sgd"}, {"momentum_buffer"}) || (type == "sgd" && states.empty() && !momentum)) {
     out = {{"lr", "1e-3"},
            {"momentum", "0"},
            {"dampening", "0"},
@@ -307,7 +313,9 @@ GroupKeys group_keys(const Foreign& training) {
                 fmt::format("{}: an optimizer {} that keeps {} has no file of torch.optim here",
                             training.path.string(),
                             written != nullptr ? written->dump() : "of an unknown type",
-                            states.empty() ? "nothing" : text::join(states, ", ")),
+                            !states.empty() ? text::join(states, ", ")
+                            : momentum      ? "nothing of its momentum"
+                                            : "nothing"),
                 "those of Adam, AdamW, SGD and Adagrad are written; for the weights alone name a "
                 "file that is not model_N.pth");
   }
@@ -351,6 +359,7 @@ std::vector<Numbered> numbered(const Foreign& training) {
       out[place->second].state.emplace_back(name, TorchValue::tensor(tensor));
     }
   }
+  (void)group_keys(training);  // of other rules each parameter may keep its own states
   for (Numbered& parameter : out) {
     const std::size_t kept = parameter.state.size();
     TESSERA_REQUIRE(kept == 0 || kept == training.state.size(),
@@ -363,24 +372,26 @@ std::vector<Numbered> numbered(const Foreign& training) {
                     kAlone);
     // torch counts the steps of each; of a rule that keeps nothing else the count is all.
     if (kept == training.state.size()) {
+      const auto began = training.began.find(parameter.weight->name);
+      const std::int64_t before = began == training.began.end() ? 0 : began->second;
       parameter.state.emplace(
-          parameter.state.begin(), "step", count_of(training.step - training.skipped));
+          parameter.state.begin(), "step", count_of(training.step - training.skipped - before));
     }
   }
   return out;
 }
 
+/// What the group has under `key`; `absent`: JSON, where the training does not say it.
+json::Value group_value(const Foreign& training, std::string_view key, std::string_view absent) {
+  if (key == "lr" && training.lr) return json::Value::number(*training.lr);
+  const json::Value* found = at_path(training.config, fmt::format("optimizer.params.{}", key));
+  return found != nullptr && !found->is_null() ? *found : json::parse(absent, std::string(key));
+}
+
 TorchValue group_of(const Foreign& training, std::size_t parameters) {
   std::vector<TorchValue::Item> members;
-  for (const auto& [key, absent] : group_keys(training)) {
-    const json::Value* found = at_path(training.config, std::string("optimizer.params.") + key);
-    const bool rate = std::string_view(key) == "lr" && training.lr.has_value();
-    members.emplace_back(
-        key,
-        TorchValue::of(rate                                    ? json::Value::number(*training.lr)
-                       : found != nullptr && !found->is_null() ? *found
-                                                               : json::parse(absent, key)));
-  }
+  for (const auto& [key, absent] : group_keys(training))
+    members.emplace_back(key, TorchValue::of(group_value(training, key, absent)));
   std::vector<TorchValue> numbers;
   for (std::size_t i = 0; i < parameters; ++i)
     numbers.push_back(TorchValue::integer(static_cast<std::int64_t>(i)));
@@ -388,7 +399,45 @@ TorchValue group_of(const Foreign& training, std::size_t parameters) {
   return TorchValue::dict(std::move(members));
 }
 
+/// Whether a group of the configuration has a rate or a decay of its own.
+bool has_own_groups(const json::Value& config) {
+  const json::Value* groups = at_path(config, "optimizer.groups");
+  if (groups == nullptr || !groups->is_array()) return false;
+  const auto& all = groups->items();
+  return std::any_of(all.begin(), all.end(), [](const json::Value& group) {
+    return number_at(group, "lr") || number_at(group, "weight_decay");
+  });
+}
+
+/// The decay of the group, where some parameters of the training have none.
+std::optional<double> decay_of_all(const Foreign& training) {
+  const json::Value* all = at_path(training.config, "optimizer.decay_all");
+  if (all == nullptr || !all->is_bool() || all->as_bool()) return std::nullopt;
+  for (const auto& [key, absent] : group_keys(training)) {
+    if (std::string_view(key) != "weight_decay") continue;
+    const json::Value decay = group_value(training, key, absent);
+    if (decay.is_number() && decay.as_double() != 0) return decay.as_double();
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::string lost_in_torch_loop(const Foreign& training) {
+  std::vector<std::string> lost;
+  if (const auto decay = decay_of_all(training)) {
+    lost.push_back(
+        fmt::format("biases and norms, which did not decay, have its weight_decay of {} too",
+                    text::number(*decay)));
+  }
+  if (has_own_groups(training.config))
+    lost.emplace_back("the rates and decays of optimizer.groups are not in it");
+  if (lost.empty()) return "";
+  return fmt::format(
+      "the optimizer's file has one group for all parameters: {}; after load_state_dict() make "
+      "groups of it in param_groups",
+      text::join(lost, "; "));
+}
 
 std::uint64_t torch_loop_bytes(const Foreign& training) {
   std::uint64_t total = 0;

@@ -216,27 +216,35 @@ std::vector<Weight> open_weight_file(const fs::path& path) {
   return open_torch_file(path);
 }
 
-std::vector<fs::path> weight_files(const fs::path& folder) {
+bool is_weight_file(const fs::path& path) {
+  const std::string kind = path.extension().string();
+  std::error_code failed;
+  return (kind == ".safetensors" || kind == ".bin" || kind == ".pt" || kind == ".pth") &&
+         fs::is_regular_file(path, failed);
+}
+
+std::vector<fs::path> weight_files(const fs::path& path) {
+  if (is_weight_file(path)) return {path};
   for (const auto& [whole, index] : kLayouts) {
-    if (is_there(folder / whole)) return {folder / whole};
-    if (!is_there(folder / index)) continue;
+    if (is_there(path / whole)) return {path / whole};
+    if (!is_there(path / index)) continue;
     std::set<std::string> names;
-    for (const auto& [tensor, file] : read_index(folder / index))
+    for (const auto& [tensor, file] : read_index(path / index))
       names.insert(file);
     std::vector<fs::path> out;
     for (const std::string& name : names)
-      out.push_back(folder / name);
+      out.push_back(path / name);
     return out;
   }
   return {};
 }
 
-std::vector<Weight> open_weights(const fs::path& folder) {
-  const auto files = weight_files(folder);
+std::vector<Weight> open_weights(const fs::path& path) {
+  const auto files = weight_files(path);
   TESSERA_REQUIRE(!files.empty(),
                   Format,
                   fmt::format("{} has none of {}, {}, {} and {}",
-                              folder.string(),
+                              path.string(),
                               kLayouts[0].first,
                               kLayouts[0].second,
                               kLayouts[1].first,
@@ -255,7 +263,7 @@ std::vector<Weight> open_weights(const fs::path& folder) {
       out.push_back(std::move(weight));
     }
   }
-  if (const auto index = index_of(folder)) check_index(*index, out);
+  if (const auto index = index_of(path)) check_index(*index, out);
   return out;
 }
 

@@ -51,14 +51,17 @@ std::vector<std::int64_t> row_major(const std::vector<std::int64_t>& shape);
 /// Error{Format} names file and tensor for every lie.
 std::vector<Weight> open_weight_file(const std::filesystem::path& path);
 
+/// Whether `path` is a file whose name says weights: .safetensors, .bin, .pt or .pth.
+bool is_weight_file(const std::filesystem::path& path);
+
 /// The files of a folder that hold its weights, in Hugging Face's order of preference:
 /// model.safetensors, the shards of model.safetensors.index.json, pytorch_model.bin, the shards of
 /// pytorch_model.bin.index.json; empty if it has none of these. An index that names no plain file
-/// of the folder is Error{Format}.
-std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
+/// of the folder is Error{Format}. A file of weights stands for itself.
+std::vector<std::filesystem::path> weight_files(const std::filesystem::path& path);
 
 /// All tensors of weight_files(). Error{Format} for a folder without any, a tensor that is there
 /// twice, and an index that places a tensor in a file that lacks it.
-std::vector<Weight> open_weights(const std::filesystem::path& folder);
+std::vector<Weight> open_weights(const std::filesystem::path& path);
 
 }  // namespace tessera::checkpoint

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <c10/util/Exception.h>
@@ -23,6 +24,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
+#include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/launch/early_stop.h"
 
@@ -98,6 +100,17 @@ void set_log_level() {
   log::warn(std::string("TESSERA_LOG is \"") + wanted + "\", expected debug, info, warn or error");
 }
 
+// DeepSpeed's launcher puts the number of a rank before all words that it was given.
+std::vector<std::string> after_local_rank(std::vector<std::string> words) {
+  while (!words.empty() && (words.front().starts_with("--local_rank=") ||
+                            words.front().starts_with("--local-rank="))) {
+    std::vector<std::string> rank = {words.front()};
+    take_foreign_flags(rank);  // refuses what is no integer
+    words.erase(words.begin());
+  }
+  return words;
+}
+
 // The habits of other launchers: flags first, a script, a configuration alone.
 void refuse_order(const std::vector<std::string>& words) {
   const std::string& first = words.front();
@@ -157,13 +170,21 @@ int tell(const Error& error) {
   return exit_code(error.kind());
 }
 
+/// Whether nobody reads standard output any more. Where a write before the last met that, nothing
+/// else tells it from a full disk.
+bool reader_has_gone() {
+  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 /// What a command prints is what it was asked for: a full disk behind `>` is a failure. A reader
 /// that has gone is none.
 int after_output(int code) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;
   const int why = errno;
-  if ((flushed && std::ferror(stdout) == 0) || code != kExitOk || why == EPIPE) return code;
+  if ((flushed && std::ferror(stdout) == 0) || code != kExitOk) return code;
+  if (why == EPIPE || reader_has_gone()) return code;
   return tell(Error(Error::Kind::Io,
                     fmt::format("cannot write standard output{}{}",
                                 why == 0 ? "" : ": ",
@@ -186,8 +207,8 @@ extern "C" int tessera_main(int argc, char** argv) {
     log::set_sink(cli::print_log);
     cli::set_log_level();
     cli::check_environment();
-    return cli::after_output(
-        cli::dispatch(std::vector<std::string>(argv + std::min(argc, 1), argv + argc)));
+    return cli::after_output(cli::dispatch(
+        cli::after_local_rank(std::vector<std::string>(argv + std::min(argc, 1), argv + argc))));
   } catch (const Error& error) {
     std::fflush(stdout);
     return cli::tell(error);

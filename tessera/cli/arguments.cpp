@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/cli/arguments.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
@@ -16,7 +19,6 @@
 namespace tessera::cli {
 
 struct Arguments::Parser {
-  std::string command;
   CLI::App app;
   std::vector<std::string> also;
 };
@@ -25,7 +27,6 @@ Arguments::Arguments(const std::string& command,
                      const std::string& sentence,
                      const std::vector<std::string>& examples)
     : parser_(std::make_unique<Parser>()) {
-  parser_->command = command;
   CLI::App& app = parser_->app;
   app.description(sentence);
   app.name("tessera " + command);
@@ -85,32 +86,88 @@ void Arguments::common(Common& target, bool has_json) {
   if (has_json) flag("--json", target.json, "Write JSON");
 }
 
+namespace {
+
+// Both kinds, as typed.
+std::vector<std::string> names_of(const CLI::Option& option) {
+  std::vector<std::string> out;
+  for (const std::string& name : option.get_snames())
+    out.push_back("-" + name);
+  for (const std::string& name : option.get_lnames())
+    out.push_back("--" + name);
+  return out;
+}
+
+bool has_option(const CLI::App& app, std::string_view word, bool with_value) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (with_value && option->get_items_expected_min() == 0) continue;
+    const std::vector<std::string> names = names_of(*option);
+    if (std::find(names.begin(), names.end(), word) != names.end()) return true;
+  }
+  return false;
+}
+
+// An option's value is never the next option: nobody looks for a run named -q.
+void refuse_options_as_values(const CLI::App& app, const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+    if (!has_option(app, words[i], /*with_value=*/true)) continue;
+    ++i;  // its value
+    const std::string name = words[i].substr(0, words[i].find('='));
+    if (!has_option(app, name, /*with_value=*/false)) continue;
+    throw Error(Error::Kind::Config,
+                fmt::format("{}: {}: the value is missing", app.get_name(), words[i - 1]),
+                words[i - 1].starts_with("--")
+                    ? fmt::format("add it; {0}={1}, without a blank, takes {1} as the value",
+                                  words[i - 1],
+                                  words[i])
+                    : "add it");
+  }
+}
+
+// A word that is nobody's.
+[[noreturn]] void refuse_word(const CLI::App& app,
+                              const std::vector<std::string>& also,
+                              const std::string& word) {
+  std::string fix = fmt::format("see: {} --help", app.get_name());
+  if (word.size() > 1 && word.front() == '-') {
+    std::vector<std::string> known = also;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& name : option->get_lnames())
+        known.push_back("--" + name);
+    }
+    const std::string name = word.substr(0, word.find('='));
+    if (const auto near = text::nearest(name, known)) fix = "did you mean " + *near + "?";
+    throw Error(
+        Error::Kind::Config, fmt::format("{}: unknown option {}", app.get_name(), name), fix);
+  }
+  const std::size_t equals = word.find('=');
+  if (equals != std::string::npos && has_option(app, "--set", /*with_value=*/true)) {
+    const bool whole = equals > 0 && equals + 1 < word.size();
+    fix = fmt::format("--set {}, without blanks around \"=\"", whole ? word : "KEY=VALUE");
+  }
+  throw Error(
+      Error::Kind::Config, fmt::format("{}: one word too many: {}", app.get_name(), word), fix);
+}
+
+}  // namespace
+
 bool Arguments::parse(const std::vector<std::string>& words) {
   CLI::App& app = parser_->app;
-  const std::string see = "see: tessera " + parser_->command + " --help";
+  refuse_options_as_values(app, words);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::CallForHelp&) {
     std::fputs(help().c_str(), stdout);
     return false;
   } catch (const CLI::ParseError& error) {
-    throw Error(Error::Kind::Config, "tessera " + parser_->command + ": " + error.what(), see);
+    throw Error(Error::Kind::Config,
+                fmt::format("{}: {}", app.get_name(), error.what()),
+                fmt::format("see: {} --help", app.get_name()));
   }
   if (common_ != nullptr && common_->verbose) show_log(log::Level::Info);
   const std::vector<std::string> extra = app.remaining();
-  if (extra.empty()) return true;
-  std::vector<std::string> known = parser_->also;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames())
-      known.push_back("--" + name);
-  }
-  const bool dashed = extra.front().size() > 1 && extra.front().front() == '-';
-  const std::string name = extra.front().substr(0, extra.front().find('='));
-  const auto near = dashed ? text::nearest(name, known) : std::nullopt;
-  throw Error(Error::Kind::Config,
-              "tessera " + parser_->command + ": " +
-                  (dashed ? "unknown option " : "one word too many: ") + name,
-              near ? "did you mean " + *near + "?" : see);
+  if (!extra.empty()) refuse_word(app, parser_->also, extra.front());
+  return true;
 }
 
 std::string Arguments::help() const {

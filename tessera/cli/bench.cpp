@@ -12,11 +12,18 @@
 namespace tessera::cli {
 namespace {
 
+[[noreturn]] void refuse_measurement(const std::string& what) {
+  throw Error(Error::Kind::Config,
+              "unknown: tessera bench " + what,
+              text::suggestion(what, std::vector<std::string>{"step", "comm"}));
+}
+
 int bench(const std::vector<std::string>& line) {
   if (!line.empty()) {
     const std::vector<std::string> rest(line.begin() + 1, line.end());
     if (line.front() == "step") return bench_step(rest);
     if (line.front() == "comm") return bench_comm(rest);
+    if (!line.front().starts_with("-")) refuse_measurement(line.front());
   }
   std::string what;
   Arguments arguments("bench",
@@ -30,9 +37,7 @@ int bench(const std::vector<std::string>& line) {
   Common common;  // of the two commands
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
-  throw Error(Error::Kind::Config,
-              "unknown: tessera bench " + what,
-              text::suggestion(what, std::vector<std::string>{"step", "comm"}));
+  refuse_measurement(what);
 }
 
 TESSERA_COMMAND("bench", "measure the operations of a step, or the collectives", bench);

@@ -18,10 +18,7 @@ std::vector<fs::path> checkpoints_at(const fs::path& path) {
                   Format,
                   fmt::format("{} does not exist", path.string()),
                   "name a run folder or one of its checkpoints/step-NNNNNNNN");
-  if (checkpoint::is_checkpoint(path)) return {path};
-  if (!fs::is_directory(path, failed)) return {};
-  auto found = checkpoint::list(path / "checkpoints");
-  return found.empty() ? checkpoint::list(path) : found;
+  return checkpoint::found_at(path);
 }
 
 }  // namespace tessera::cli

@@ -2,6 +2,7 @@
 // tessera config: what the keys of a configuration mean.
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include "tessera/cli/config_commands.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/config/document.h"
+#include "tessera/optim/rule.h"
+#include "tessera/optim/schedule.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::cli {
@@ -51,7 +54,8 @@ before anything starts, with the reason and the nearest way. `tessera config exp
 - URL-safe base64 of the text may stand in place of the path, as DeepSpeed's tuner passes it.
 - `5e8` is an integer where one is meant. A key that stands twice in an object is an error, and so is one that is
   misspelt, shortened or has a blank at its end: the message has the nearest name.
-- Old spellings mean their new names. `zero_optimization: true` is stage 1.
+- Old spellings mean their new names, and what the command line says wins over either. `zero_optimization: true` is
+  stage 1.
 - Contradictions are told all at once, with their places and numbers: fp16 and bf16, amp beside either or ZeRO,
   torch_autocast beside any of the three, a batch that is not micro x accumulation x ranks, `max_grad_norm` among the
   optimizer's parameters, offload or shards that need another stage, elasticity beside pipeline
@@ -80,6 +84,55 @@ Hugging Face's Trainer fills `"auto"` in; so does tessera, from the same flags o
 ## Keys
 )";
 
+// Those of the optimizers or schedules that have a parameter of this name.
+template <class Build>
+std::vector<std::string> holders_of(const std::string& name,
+                                    const std::vector<std::string>& types,
+                                    const Build& build) {
+  const json::Value params = json::Value::object({{name, json::Value()}});
+  std::vector<std::string> out;
+  for (const std::string& type : types) {
+    config::Problems problems;
+    build(type, params, problems);
+    const bool refused =
+        std::any_of(problems.list().begin(), problems.list().end(), [&](const auto& problem) {
+          return problem.path == name && problem.kind != config::Problems::Kind::Missing;
+        });
+    if (!refused) out.push_back(type);
+  }
+  return out;
+}
+
+// "optimizer.params.lr", or "optimizer.lr" for short: nothing for a name that none of them has.
+std::optional<std::string> explain_parameter(const std::string& path) {
+  const std::size_t dot = path.find('.');
+  if (dot == std::string::npos) return std::nullopt;
+  const std::string section = path.substr(0, dot);
+  std::string name = path.substr(dot + 1);
+  if (name.starts_with("params.")) name = name.substr(7);
+  config::Origins origins;
+  std::vector<std::string> holders;
+  if (section == "optimizer") {
+    holders = holders_of(
+        name, optim::rules().names(), [&](const auto& type, const auto& params, auto& problems) {
+          optim::rules().get(type)(params, problems, origins);
+        });
+  } else if (section == "scheduler") {
+    const optim::ScheduleContext context{.base_lr = 1e-3};
+    holders = holders_of(name,
+                         optim::schedules().names(),
+                         [&](const auto& type, const auto& params, auto& problems) {
+                           optim::schedules().get(type)(params, context, problems, origins);
+                         });
+  }
+  if (holders.empty()) return std::nullopt;
+  return fmt::format("{}.params.{}: a parameter of {}.type {}\n",
+                     section,
+                     name,
+                     section,
+                     text::join(holders, ", "));
+}
+
 int explain(const std::string& path) {
   const std::vector<config::KeyDoc> keys = config::document(planner::TrainConfig());
   bool found = false;
@@ -91,8 +144,13 @@ int explain(const std::string& path) {
     std::fputs(config::explain(key).c_str(), stdout);
     found = true;
   }
-  TESSERA_REQUIRE(
-      found, Config, fmt::format("there is no key {}", path), text::suggestion(path, names));
+  if (found) return kExitOk;
+  const auto parameter = explain_parameter(path);
+  TESSERA_REQUIRE(parameter.has_value(),
+                  Config,
+                  fmt::format("there is no key {}", path),
+                  config::unknown_key_fix(path, names, names));
+  std::fputs(parameter->c_str(), stdout);
   return kExitOk;
 }
 
@@ -110,6 +168,8 @@ int docs(const std::string& page) {
   return kExitOk;
 }
 
+const std::vector<std::string> kActions = {"explain", "convert", "docs"};
+
 // Whether there is a file or a flag among the words after `explain`.
 bool is_about_file(const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [](const std::string& word) {
@@ -117,11 +177,21 @@ bool is_about_file(const std::vector<std::string>& words) {
   });
 }
 
+[[noreturn]] void refuse_action(const std::string& what) {
+  const bool later = what == "schema";
+  throw Error(later ? Error::Kind::Unsupported : Error::Kind::Config,
+              later ? "not built yet: tessera config " + what : "unknown: tessera config " + what,
+              later ? "tessera config explain" : text::suggestion(what, kActions));
+}
+
 int config_command(const std::vector<std::string>& line) {
   if (!line.empty()) {
     const std::vector<std::string> rest(line.begin() + 1, line.end());
-    if (line.front() == "convert") return convert_file(rest);
-    if (line.front() == "explain" && is_about_file(rest)) return explain_file(rest);
+    const std::string& action = line.front();
+    if (action == "convert") return convert_file(rest);
+    if (action == "explain" && is_about_file(rest)) return explain_file(rest);
+    const bool known = std::find(kActions.begin(), kActions.end(), action) != kActions.end();
+    if (!known && !action.starts_with("-")) refuse_action(action);
   }
   std::string what, key;
   Arguments arguments("config",
@@ -140,10 +210,7 @@ int config_command(const std::vector<std::string>& line) {
   if (!arguments.parse(line)) return kExitOk;
   if (what == "explain") return explain(key);
   if (what == "docs") return docs(key);
-  const bool later = what == "schema";
-  throw Error(later ? Error::Kind::Unsupported : Error::Kind::Config,
-              later ? "not built yet: tessera config " + what : "unknown: tessera config " + what,
-              "tessera config explain");
+  refuse_action(what);
 }
 
 TESSERA_COMMAND("config", "explain keys and files of configurations, convert them", config_command);

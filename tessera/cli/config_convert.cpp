@@ -32,7 +32,9 @@ int convert_file(const std::vector<std::string>& line) {
                   "tessera config convert: --to is missing",
                   "--to tessera, deepspeed or colossalai");
   const planner::Dialect dialect = planner::dialect_named(to);
-  const planner::Converted out = planner::convert_config(read_config_or_python(file), dialect);
+  const auto [source, python] = read_config_or_python(file);
+  const planner::Dialect from = python ? planner::Dialect::ColossalAi : planner::dialect_of(source);
+  const planner::Converted out = planner::convert_config(source, from, dialect);
   std::printf("%s\n", out.value.dump(2).c_str());
   std::fflush(stdout);
   for (const std::string& note : out.notes)

@@ -64,6 +64,17 @@ void tell_unknown(const std::vector<std::string>& unknown, bool pure) {
     log::warn(line + " (train would refuse it)");
 }
 
+// What the table says of keys that train would not take, where there is no table.
+void tell_refused(const planner::Explanation& explanation) {
+  for (const auto* keys : {&explanation.keys, &explanation.refused}) {
+    for (const planner::ExplainedKey& key : *keys) {
+      if (key.refused.empty()) continue;
+      const std::string place = key.source.empty() ? "" : key.source + ": ";
+      log::warn(fmt::format("{}{}: {} (train would refuse it)", place, key.path, key.refused));
+    }
+  }
+}
+
 }  // namespace
 
 int explain_file(const std::vector<std::string>& line) {
@@ -71,7 +82,7 @@ int explain_file(const std::vector<std::string>& line) {
   const ForeignFlags foreign = take_foreign_flags(rest);
   ExplainWords words;
   if (!parse(words, rest)) return kExitOk;
-  const std::string file = words.file.empty() ? foreign.config : words.file;
+  const std::string file = config_of(words.file, foreign);
   TESSERA_REQUIRE(!file.empty(), Config, "tessera config explain: FILE is missing", "");
   json::Value source = read_config(file);
   const bool pure = config::is_pure_deepspeed(source, planner::config_paths());
@@ -81,7 +92,10 @@ int explain_file(const std::vector<std::string>& line) {
       planner::explain_config(source, ranks_of(words), name_of_config(file));
   const std::string out = words.common.json ? planner::as_json(explanation).dump(2) + "\n"
                                             : planner::as_text(explanation);
-  if (!words.common.quiet) std::fputs(out.c_str(), stdout);
+  if (words.common.quiet)
+    tell_refused(explanation);
+  else
+    std::fputs(out.c_str(), stdout);
   std::fflush(stdout);
   tell_unknown(explanation.unknown, pure);
   const bool refuse = words.strict && !explanation.trains();

@@ -105,23 +105,45 @@ std::string read_text(const std::string& argument) {
   return files::read(path);
 }
 
+// Assignments alone are a configuration, of Colossal-AI's kind; anything else is a script.
+void refuse_python_config(const std::string& file) {
+  std::error_code ignored;
+  if (!ends_with(file, ".py") || !fs::is_regular_file(file, ignored)) return;
+  bool config = false;
+  try {
+    config = !config::parse_python(read_text(file), file).members().empty();
+  } catch (const Error&) {
+    // a script
+  }
+  TESSERA_REQUIRE(!config,
+                  Config,
+                  fmt::format("{} is a configuration in Python, expected JSON", file),
+                  fmt::format("type: tessera config convert {} --to tessera > {}",
+                              file,
+                              fs::path(file).replace_extension(".json").string()));
+}
+
 }  // namespace
 
 json::Value read_config(const std::string& argument) {
   if (const auto decoded = in_place_of_file(argument))
     return json::parse(*decoded, "CONFIG (base64)");
+  refuse_python_config(argument);
   return json::parse(read_text(argument), argument, {.hjson = ends_with(argument, ".hjson")});
 }
 
-json::Value read_config_or_python(const std::string& argument) {
-  if (ends_with(argument, ".py")) return config::parse_python(read_text(argument), argument);
+ReadConfig read_config_or_python(const std::string& argument) {
+  const auto python = [&] {
+    return ReadConfig{config::parse_python(read_text(argument), argument), /*python=*/true};
+  };
+  if (ends_with(argument, ".py")) return python();
   try {
-    return read_config(argument);
+    return {read_config(argument), /*python=*/false};
   } catch (const Error&) {
     std::error_code ignored;
     if (!fs::is_regular_file(argument, ignored)) throw;
     try {
-      return config::parse_python(read_text(argument), argument);
+      return python();
     } catch (const Error&) {
       // It is no Python either: what is wrong with the JSON is the better message.
     }
@@ -148,6 +170,7 @@ void refuse_script(const std::string& word, const std::vector<std::string>& rest
   const bool config = std::any_of(words.begin(), words.end(), [](const std::string& other) {
     return ends_with(other, ".json") || ends_with(other, ".hjson");
   });
+  if (!config) refuse_python_config(word);
   throw Error(Error::Kind::Config,
               fmt::format("{} is a Python script: tessera trains what a configuration says", word),
               fmt::format("type: tessera train {}{}{}",

@@ -197,6 +197,14 @@ void write_model(const Wanted& wanted, const Common& common) {
   if (wanted.dtype) warn_of(*model.overflows, *wanted.dtype);
 }
 
+/// Weights and states of all that keep one.
+std::size_t tensors_of(const checkpoint::Foreign& training) {
+  std::size_t total = training.weights.size();
+  for (const auto& [state, tensors] : training.state)
+    total += tensors.size();
+  return total;
+}
+
 /// model_N.pth and optimizer_N.pth.
 void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& common) {
   checkpoint::Foreign training = planner::open_training_export(wanted.source);
@@ -207,7 +215,9 @@ void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& c
       model_draft.path(), optimizer_draft.path(), training, told.written());
   optimizer_draft.publish();
   model_draft.publish();
-  told.end(wanted.target, training.weights.size() * (1 + training.state.size()));
+  told.end(wanted.target, tensors_of(training));
+  if (const std::string lost = checkpoint::lost_in_torch_loop(training); !lost.empty())
+    log::warn(lost);
 }
 
 void write_universal(const Wanted& wanted, const Common& common) {
@@ -217,7 +227,7 @@ void write_universal(const Wanted& wanted, const Common& common) {
   checkpoint::real_storage().make_folder(draft.path());
   checkpoint::write_universal(draft.path(), training, told.written());
   draft.publish();
-  told.end(wanted.target, training.weights.size() * (1 + training.state.size()));
+  told.end(wanted.target, tensors_of(training));
 }
 
 void write_native(const Wanted& wanted, const Common& common) {
@@ -301,6 +311,12 @@ Wanted wanted_of(const ConvertWords& words) {
       Config,
       fmt::format("--to {} writes a folder, and {} is named as a file", *words.to, words.target),
       "name a folder, or leave --to out");
+  std::error_code failed;
+  TESSERA_REQUIRE(
+      wanted.target.extension() != ".safetensors" || fs::is_directory(wanted.target, failed),
+      Config,
+      fmt::format("safetensors are written as a folder, and {} is named as a file", words.target),
+      "name a folder: its model.safetensors lies in it");
   const bool training = wanted.to == To::Universal || wanted.to == To::Tessera ||
                         optimizer_beside(wanted.target).has_value();
   TESSERA_REQUIRE(!training || !wanted.dtype,

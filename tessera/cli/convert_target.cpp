@@ -154,7 +154,8 @@ void require_replaceable(const fs::path& target, const fs::path& source) {
   if (lies_in(from, there))
     refuse(target, fmt::format("holds {}, which is to be converted", source.string()));
   // Of a run the checkpoints; what lies beside them is no part of it.
-  const fs::path read = is_folder(from / "checkpoints") ? from / "checkpoints" : from;
+  const fs::path read =
+      is_folder(from / checkpoint::kFolderOfRun) ? from / checkpoint::kFolderOfRun : from;
   if (lies_in(there, read))
     refuse(target, fmt::format("lies in {}, which is to be converted", source.string()));
   if (is_file(target)) {

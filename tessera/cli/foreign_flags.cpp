@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/config/deepspeed_keys.h"
 #include "tessera/planner/overrides.h"
 #include "tessera/planner/parallel_options.h"
 
@@ -26,7 +29,7 @@ enum class Kind : std::uint8_t {
   Off,    // a switch whose key is false where the flag is given
   Stage,  // a switch between ZeRO's stages 1 and 0
   Config,
-  Ignored,     // with a value that nobody needs
+  Rank,        // an integer that nobody needs
   Beta,        // of Adam: key is the index
   One,         // of several hosts: the value must say that there is one
   Told,        // has no meaning here: key is why
@@ -58,7 +61,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--deepspeed_config", Kind::Config, ""},
     {"--deepscale", Kind::Config, ""},
     {"--deepscale_config", Kind::Config, ""},
-    {"--local_rank", Kind::Ignored, ""},
+    {"--local_rank", Kind::Rank, ""},
     {"--per_device_train_batch_size", Kind::Number, "train_micro_batch_size_per_gpu"},
     {"--per_device_eval_batch_size", Kind::Number, "eval.micro_batch"},
     {"--learning_rate", Kind::Number, "optimizer.lr"},
@@ -125,7 +128,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--no_python", Kind::Told, "there is no script"},
     {"--module", Kind::Told, "there is no script"},
     {"--tf32", Kind::ToldSwitch, "CPUs have no such products: fp32 is computed in full"},
-    {"--do_train", Kind::Told, "train is the command"},
+    {"--do_train", Kind::ToldSwitch, "train is the command"},
     {"--save_pid", Kind::Told, "run.dir/lock names the process"},
     {"--enable_each_rank_log", Kind::ToldValue, "run.dir/logs has a file for each rank"},
     {"--bind_cores_to_rank", Kind::Told, "run.threads_per_rank says how many cores a rank uses"},
@@ -250,7 +253,11 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
   TESSERA_REQUIRE(
       value.has_value(), Config, typed + ": the value is missing", "see: tessera train --help");
   switch (flag.kind) {
-    case Kind::Ignored:
+    case Kind::Rank:
+      TESSERA_REQUIRE(number(typed, *value).as_integer().has_value(),
+                      Config,
+                      fmt::format("{} {}: expected an integer", typed, *value),
+                      "launchers give it themselves: remove it");
       return;
     case Kind::ToldValue:
       out.notes.push_back(fmt::format("{} has no meaning here: {}", typed, flag.key));
@@ -293,9 +300,9 @@ std::string warmup_key(json::Value& source) {
     planner::set_key(source, "scheduler.type", json::Value::string("linear"), "--warmup_steps");
     return "scheduler.num_warmup_steps";
   }
-  // DeepSpeed's names begin with Warmup, Hugging Face's are in lower case.
-  const std::string& name = type->as_string();
-  const bool deepspeed = !name.empty() && text::lower(name).substr(0, 6) == "warmup";
+  // DeepSpeed's names begin with Warmup; Hugging Face's have underscores.
+  const std::string name = text::lower(type->as_string());
+  const bool deepspeed = name.starts_with("warmup") && !name.starts_with("warmup_");
   return deepspeed ? "scheduler.warmup_num_steps" : "scheduler.num_warmup_steps";
 }
 
@@ -373,13 +380,23 @@ void set_sharing(json::Value& source, const ForeignFlags::Setting& setting) {
                    setting.flag);
 }
 
+// The configuration under the names that flags set: "pipeline": 2 has no size, and an old name
+// would stand beside the new one. Two names that the file itself sets apart stay, and are told with
+// all that is wrong in it.
+json::Value in_flags_names(json::Value source) {
+  source = planner::spell_out_parallel(std::move(source));
+  config::Problems problems;
+  json::Value renamed = config::with_new_names(source, problems);
+  if (problems.empty()) return renamed;
+  return source;
+}
+
 // What needs no other setting.
 void set_one(json::Value& source, const ForeignFlags::Setting& setting) {
   if (setting.key.starts_with(kBetas))
     return set_beta(source, setting.key.back() == '1' ? 1 : 0, setting);
   if (setting.key == kSharing) return set_sharing(source, setting);
-  const std::string key = setting.key == kWarmup ? warmup_key(source) : setting.key;
-  planner::set_key(source, key, setting.value, setting.flag);
+  planner::set_key(source, setting.key, setting.value, setting.flag);
 }
 
 }  // namespace
@@ -400,11 +417,20 @@ ForeignFlags take_foreign_flags(std::vector<std::string>& words) {
   return out;
 }
 
+std::string config_of(const std::string& named, const ForeignFlags& flags) {
+  std::error_code ignored;
+  const bool same =
+      named == flags.config || std::filesystem::equivalent(named, flags.config, ignored);
+  TESSERA_REQUIRE(named.empty() || flags.config.empty() || same,
+                  Config,
+                  fmt::format("two configurations: {} and {}", named, flags.config),
+                  "name one of them");
+  return named.empty() ? flags.config : named;
+}
+
 void apply(const ForeignFlags& flags, json::Value& source, std::span<const std::string> overrides) {
-  // "pipeline": 2 has no size that a flag could set.
-  source = planner::spell_out_parallel(std::move(source));
-  const ForeignFlags::Setting *chunks = nullptr, *ratio = nullptr;
-  bool warmup_given = false;
+  source = in_flags_names(std::move(source));
+  const ForeignFlags::Setting *chunks = nullptr, *ratio = nullptr, *warmup = nullptr;
   for (const ForeignFlags::Setting& setting : flags.settings) {
     if (setting.key == kVirtual) {
       chunks = &setting;
@@ -414,7 +440,10 @@ void apply(const ForeignFlags& flags, json::Value& source, std::span<const std::
       ratio = &setting;
       continue;
     }
-    if (setting.key == kWarmup) warmup_given = warmup_given || setting.value.as_double() > 0;
+    if (setting.key == kWarmup) {
+      warmup = &setting;
+      continue;
+    }
     set_one(source, setting);
   }
   if (chunks != nullptr) {
@@ -423,7 +452,12 @@ void apply(const ForeignFlags& flags, json::Value& source, std::span<const std::
   }
   for (const std::string& assignment : overrides)
     planner::apply_override(source, assignment);
-  if (ratio != nullptr && !warmup_given) set_warmup_ratio(source, *ratio);
+  // Hugging Face's: of 0 steps the ratio counts.
+  if (ratio != nullptr && (warmup == nullptr || warmup->value.as_double() <= 0)) {
+    set_warmup_ratio(source, *ratio);
+  } else if (warmup != nullptr) {
+    planner::set_key(source, warmup_key(source), warmup->value, warmup->flag);
+  }
 }
 
 std::vector<std::string> foreign_flag_names() {

@@ -27,11 +27,16 @@ struct ForeignFlags {
 /// for a launcher's flag that asks for other hosts or a search.
 ForeignFlags take_foreign_flags(std::vector<std::string>& words);
 
-/// Sets the keys in `source`, then those of `overrides` (--set). `warmup_steps` becomes the
-/// parameter that the schedule knows, and without a schedule Hugging Face's default one, linear; a
-/// warm-up ratio does where no steps are given, and needs trainer.max_steps. Layers of a virtual
-/// pipeline stage become chunks: Error{Config} where the model does not divide into them. A way to
-/// share tokens that is neither a ring nor Ulysses is Error{Unsupported}.
+/// The configuration that the words name, `named` as such or one of the flags; empty: none does.
+/// Error{Config} for two different ones.
+std::string config_of(const std::string& named, const ForeignFlags& flags);
+
+/// Sets the keys in `source`, under the names that they have now, then those of `overrides`
+/// (--set). Last of all `warmup_steps` becomes the parameter that the schedule knows, and without a
+/// schedule Hugging Face's default one, linear; a warm-up ratio does where no steps are given, and
+/// needs trainer.max_steps. Layers of a virtual pipeline stage become chunks: Error{Config} where
+/// the model does not divide into them. A way to share tokens that is neither a ring nor Ulysses is
+/// Error{Unsupported}.
 void apply(const ForeignFlags& flags,
            json::Value& source,
            std::span<const std::string> overrides = {});

@@ -6,15 +6,14 @@
 
 #include <fmt/format.h>
 
-#include <ATen/Parallel.h>
 #include <torch/headeronly/version.h>
 
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/facts.h"
+#include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
-#include "tessera/memory/caching_allocator.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/peak.h"
 
@@ -120,8 +119,7 @@ void add_limits(Facts& facts, const launch::Machine& machine) {
 }
 
 void add_speeds(Facts& facts, const launch::Machine& machine) {
-  memory::install_caching_allocator();
-  at::set_num_threads(machine.usable_cores);
+  engine::prepare_process(machine.usable_cores);
   const auto add = [&](const char* key, const char* label, double value, const char* unit) {
     facts.push_back(
         {key,

@@ -69,13 +69,35 @@ int stage_of(const std::string& estimate) {
   return name.back() - '0';
 }
 
-void check(const PlanWords& words) {
-  constexpr std::int64_t kMost = 1'000'000;
+constexpr std::int64_t kMostHosts = 1'000'000;  // and ranks of each
+constexpr std::int64_t kMostParams = 1'000'000'000'000'000;
+
+// The numbers that stand in place of a model.
+void check_params(const PlanWords& words, int stage) {
+  const std::int64_t total = *words.total_params;
+  TESSERA_REQUIRE(total >= 1 && total <= kMostParams,
+                  Config,
+                  fmt::format("--total-params {}: expected 1 to {}", total, kMostParams),
+                  "");
+  TESSERA_REQUIRE(stage != 3 || words.largest_layer_params.has_value(),
+                  Config,
+                  "--estimate zero3 --total-params: --largest-layer-params is missing",
+                  "ranks gather one layer at a time: add its parameters, or name a --model");
+  const std::int64_t largest = words.largest_layer_params.value_or(1);
+  TESSERA_REQUIRE(
+      largest >= 1 && largest <= total,
+      Config,
+      fmt::format(
+          "--largest-layer-params {}: expected 1 to {}, which is --total-params", largest, total),
+      "");
+}
+
+void check(const PlanWords& words, int stage) {
   for (const auto& [flag, count] :
        {std::pair("--num_gpus_per_node", words.gpus), std::pair("--num_nodes", words.nodes)}) {
-    TESSERA_REQUIRE(count >= 1 && count <= kMost,
+    TESSERA_REQUIRE(count >= 1 && count <= kMostHosts,
                     Config,
-                    fmt::format("{} {}: expected 1 to {}", flag, count, kMost),
+                    fmt::format("{} {}: expected 1 to {}", flag, count, kMostHosts),
                     "");
   }
   const bool cold = words.total_params.has_value() || words.largest_layer_params.has_value();
@@ -87,10 +109,7 @@ void check(const PlanWords& words) {
                   Config,
                   "tessera plan: --model is missing",
                   "--model gpt2-small, a folder, a configuration, or --total-params 124000000");
-  TESSERA_REQUIRE(words.total_params.value_or(1) > 0 && words.largest_layer_params.value_or(1) > 0,
-                  Config,
-                  "a number of parameters is below 1",
-                  "");
+  if (words.total_params) check_params(words, stage);
 }
 
 // The family that has the preset; empty if none has.
@@ -111,6 +130,11 @@ std::vector<std::string> all_presets() {
   return out;
 }
 
+struct Source {
+  json::Value config;
+  std::optional<models::ModelOptions> folder;  ///< the model of one, as it is
+};
+
 // With the tokenizer that `tessera init` gives the preset.
 json::Value source_of_preset(const std::string& preset, const std::string& family) {
   json::Value out;
@@ -121,11 +145,40 @@ json::Value source_of_preset(const std::string& preset, const std::string& famil
   return out;
 }
 
-json::Value source_of_folder(const std::string& folder) {
+Source source_of_folder(const std::string& folder) {
   planner::ModelSource source = planner::open_model_source(folder);
-  json::Value out;
-  out["model"] = config::write(source.model);
+  json::Value config;
+  config["model"] = config::write(source.model);
+  std::erase_if(config["model"].members(),
+                [](const auto& member) { return member.first == "vocab_size"; });
+  return {std::move(config), source.model};
+}
+
+// No text is read, so that a vocabulary need not be as large as a tokenizer's.
+models::Resolved without_tokenizer(const models::ModelOptions& options) {
+  config::Problems problems;
+  models::Resolved out = models::families()
+                             .get(options.family)
+                             .resolve(options, /*tokenizer_size=*/1, std::nullopt, problems, {});
+  problems.raise();
+  nn::declare_all(out.model);
   return out;
+}
+
+bool is_auto(const json::Value& value) {
+  return value.is_string() && value.as_string() == "auto";
+}
+
+// What the command line of a training would say: memory does not depend on it.
+void drop_auto(json::Value& config) {
+  const auto drop = [](json::Value& object) {
+    std::erase_if(object.members(), [](const auto& member) { return is_auto(member.second); });
+  };
+  drop(config);
+  json::Value* const optimizer = config.find("optimizer");
+  json::Value* const params =
+      optimizer != nullptr && optimizer->is_object() ? optimizer->find("params") : nullptr;
+  if (params != nullptr && params->is_object()) drop(*params);
 }
 
 json::Value source_of_config(const std::string& file) {
@@ -136,37 +189,45 @@ json::Value source_of_config(const std::string& file) {
                           "optimizer",
                           "activation_checkpointing",
                           "train_micro_batch_size_per_gpu"}) {
-    if (const json::Value* value = source.find(key)) out[key] = *value;
+    const json::Value* value = source.find(key);
+    if (value != nullptr && !value->is_null()) out[key] = *value;
   }
   const json::Value* data = source.find("data");
   const json::Value* length =
       data != nullptr && data->is_object() ? data->find("sequence_length") : nullptr;
   if (length != nullptr) out["data"]["sequence_length"] = *length;
+  drop_auto(out);
   return out;
 }
 
-json::Value source_of(const std::string& model) {
+Source source_of(const std::string& model) {
   std::error_code ignored;
   if (std::filesystem::is_directory(model, ignored)) return source_of_folder(model);
   const std::string family = family_of_preset(model);
-  if (!family.empty()) return source_of_preset(model, family);
+  if (!family.empty()) return {source_of_preset(model, family), std::nullopt};
   TESSERA_REQUIRE(names_config(model),
                   Config,
                   fmt::format("--model {}: there is no such preset, folder or file", model),
                   text::suggestion(model, all_presets()));
-  return source_of_config(model);
+  return {source_of_config(model), std::nullopt};
 }
 
-// The model in DeepSpeed's terms: 16 bits, the stage, as many ranks as there are GPUs.
+std::int64_t all_ranks(const PlanWords& words) {
+  return words.gpus * words.nodes;
+}
+
+// The model in DeepSpeed's terms: 16 bits, the stage, as many ranks as there are GPUs and may be.
 planner::Plan plan_of(const PlanWords& words, int stage) {
-  json::Value source = source_of(words.model);
+  auto [source, folder] = source_of(words.model);
   source["data"]["train"] = json::Value::string("any.txt");
   if (source.find("train_micro_batch_size_per_gpu") == nullptr)
     source["train_micro_batch_size_per_gpu"] = json::Value::integer(1);
   source["bf16"]["enabled"] = json::Value::boolean(true);
   source["zero_optimization"]["stage"] = json::Value::integer(stage);
-  const std::int64_t ranks = std::min<std::int64_t>(words.gpus * words.nodes, kMostRanks);
-  return planner::make_plan(source, static_cast<int>(ranks), words.model);
+  const auto ranks = static_cast<int>(std::min<std::int64_t>(all_ranks(words), kMostRanks));
+  planner::Plan out = planner::make_plan(source, ranks, words.model);
+  if (folder) out.model = without_tokenizer(*folder);
+  return out;
 }
 
 std::vector<std::pair<std::string_view, std::int64_t>> parts_of(
@@ -231,16 +292,30 @@ json::Value rows_json(int stage,
   return out;
 }
 
+// A configuration alone, as the other commands take it.
+void refuse_lone_word(const std::vector<std::string>& line) {
+  if (line.empty() || line.front().starts_with("-")) return;
+  const std::string& word = line.front();
+  throw Error(
+      Error::Kind::Config,
+      fmt::format("tessera plan {}: --estimate is missing", word),
+      fmt::format("tessera plan --estimate zero3 --model {0}; for all that one configuration "
+                  "comes to: tessera train {0} --dry-run",
+                  word));
+}
+
 int plan(const std::vector<std::string>& line) {
+  refuse_lone_word(line);
   PlanWords words;
   if (!parse(words, line)) return kExitOk;
   const int stage = stage_of(words.estimate);
-  check(words);
+  check(words, stage);
   std::optional<planner::Plan> ours;
   planner::ModelSize size{words.total_params.value_or(0), words.largest_layer_params.value_or(0)};
   if (!words.model.empty()) {
-    ours = plan_of(words, stage);
-    size = planner::model_size(ours->model.model);
+    planner::Plan made = plan_of(words, stage);
+    size = planner::model_size(made.model.model);
+    if (all_ranks(words) <= kMostRanks) ours = std::move(made);
   }
   const planner::Machines machines{words.gpus, words.nodes};
   if (words.common.json) {
@@ -253,7 +328,13 @@ int plan(const std::vector<std::string>& line) {
     return kExitOk;
   }
   std::fputs(planner::estimate_text(stage, size, machines).c_str(), stdout);
-  if (ours) std::fputs(ours_text(*ours).c_str(), stdout);
+  if (ours) {
+    std::fputs(ours_text(*ours).c_str(), stdout);
+  } else if (!words.model.empty()) {
+    std::printf("\nIn tessera: no estimate, as %s ranks are more than the %s that it runs\n",
+                text::with_commas(all_ranks(words)).c_str(),
+                text::with_commas(kMostRanks).c_str());
+  }
   return kExitOk;
 }
 

@@ -148,7 +148,7 @@ void add_time(Facts& facts, const Totals& totals) {
 }
 
 void add_checkpoints(Facts& facts, const fs::path& run) {
-  const fs::path root = run / "checkpoints";
+  const fs::path root = run / checkpoint::kFolderOfRun;
   const auto complete = fs::exists(root) ? checkpoint::list(root) : std::vector<fs::path>();
   const std::string newest = complete.empty() ? "none" : complete.back().filename().string();
   facts.push_back({"checkpoints",

@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
@@ -93,11 +91,7 @@ int train(const std::vector<std::string>& line) {
   const ForeignFlags foreign = take_foreign_flags(rest);
   TrainWords words;
   if (!parse(words, rest)) return kExitOk;
-  TESSERA_REQUIRE(words.config.empty() || foreign.config.empty(),
-                  Config,
-                  fmt::format("two configurations: {} and {}", words.config, foreign.config),
-                  "name one of them");
-  const std::string path = words.config.empty() ? foreign.config : words.config;
+  const std::string path = config_of(words.config, foreign);
   TESSERA_REQUIRE(!path.empty(),
                   Config,
                   "tessera train: CONFIG is missing",

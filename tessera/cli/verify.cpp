@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,7 +42,7 @@ struct VerifyWords {
   std::string config;
   std::optional<std::int64_t> ranks;
   std::string against = "single";
-  std::int64_t steps = kSteps;
+  std::optional<std::int64_t> steps;
   std::vector<std::string> set;
   Common common;
 };
@@ -61,7 +62,7 @@ bool parse(VerifyWords& words, const std::vector<std::string>& line) {
       "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
   arguments.option(kRanksOption, &words.ranks, "Local ranks of the layout [1]");
   arguments.option("--against", &words.against, "What it is compared with: single [single]");
-  arguments.option("--steps", &words.steps, "Steps to train [10]");
+  arguments.option("--steps", &words.steps, "Steps to train [10, or all of a shorter run]");
   arguments.option(
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
   arguments.common(words.common, /*has_json=*/true);
@@ -74,8 +75,10 @@ void check(const VerifyWords& words) {
                   Config,
                   fmt::format("--against {}: expected single", words.against),
                   "two other layouts are compared by way of one rank: verify each of them");
-  TESSERA_REQUIRE(
-      words.steps >= 1, Config, fmt::format("--steps {}: expected 1 or more", words.steps), "");
+  TESSERA_REQUIRE(words.steps.value_or(1) >= 1,
+                  Config,
+                  fmt::format("--steps {}: expected 1 or more", words.steps.value_or(1)),
+                  "");
   TESSERA_REQUIRE(!launch::detect_launcher(),
                   Unsupported,
                   "not possible here: tessera verify under a launcher, which starts one layout",
@@ -109,6 +112,16 @@ void finish(Side& side, const data::Datasets& data) {
     engine::finish_plan(*plan, data);
     planner::check_memory(*plan, launch::available_memory());
   }
+}
+
+/// Where the run has fewer steps than are asked for, both layouts go on alike.
+void train_longer(std::initializer_list<planner::Plan*> plans, std::int64_t steps) {
+  const std::int64_t run = (*plans.begin())->max_steps;
+  if (run >= steps) return;
+  log::warn(fmt::format(
+      "--steps {}: the run has {}; its schedule is that of a run of {} here", steps, run, steps));
+  for (planner::Plan* plan : plans)
+    plan->max_steps = steps;
 }
 
 data::TokenizeOptions tokenize_options(const planner::Plan& plan, const launch::EarlyStop& early) {
@@ -328,11 +341,7 @@ class Trainings {
 };
 
 std::string path_of(const VerifyWords& words, const ForeignFlags& foreign) {
-  TESSERA_REQUIRE(words.config.empty() || foreign.config.empty(),
-                  Config,
-                  fmt::format("two configurations: {} and {}", words.config, foreign.config),
-                  "name one of them");
-  std::string path = words.config.empty() ? foreign.config : words.config;
+  std::string path = config_of(words.config, foreign);
   TESSERA_REQUIRE(!path.empty(),
                   Config,
                   "tessera verify: CONFIG is missing",
@@ -350,7 +359,8 @@ int run_verify(const VerifyWords& words, const json::Value& source, const std::s
   const auto data = engine::open_data(layout.plan, tokenize_options(layout.plan, early));
   finish(layout, *data);
   finish(single, *data);
-  const std::int64_t steps = std::min(words.steps, layout.plan.max_steps);
+  const std::int64_t steps = words.steps.value_or(std::min(kSteps, layout.plan.max_steps));
+  train_longer({&layout.plan, &single.plan}, steps);
 
   Terminal terminal;
   const bool table = !words.common.json && !words.common.quiet;

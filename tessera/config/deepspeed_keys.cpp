@@ -95,6 +95,35 @@ bool is_auto(const json::Value& value) {
   return value.is_string() && value.as_string() == "auto";
 }
 
+// Keys that may stand in the section at `path`, of `own` ones and of the table.
+std::vector<std::string> keys_of(std::string_view path, std::span<const std::string> own) {
+  std::vector<std::string> out;
+  const auto add = [&](std::string_view candidate) {
+    const std::string_view key = key_inside(candidate, path);
+    // Keys that are done stand in both lists.
+    if (!key.empty() && std::find(out.begin(), out.end(), key) == out.end()) out.emplace_back(key);
+  };
+  for (const std::string& key : own)
+    add(key);
+  for (const DeepSpeedKey& row : deepspeed_keys())
+    add(row.path);
+  return out;
+}
+
+// Tells of a value at `path` that has another type than the row; `keys`: what an object would have.
+void tell_type(const json::Value& value,
+               const std::string& path,
+               const DeepSpeedKey& row,
+               std::span<const std::string> keys,
+               Problems& problems) {
+  if (row.type == KeyType::Object) return tell_no_object(value, path, keys, problems);
+  const std::string found = value.is_string() ? value.dump() : std::string(value.type_name());
+  problems.add(value.place,
+               path,
+               fmt::format("expected {}, found {}", words(row.type), found),
+               fmt::format("write {}", words(row.type)));
+}
+
 // Which of the values that switch the row off this is; nothing if it is none of them.
 std::optional<std::size_t> off_index(const json::Value& value, const DeepSpeedKey& row) {
   if (value.is_null()) return 0;
@@ -133,27 +162,11 @@ class Taker {
     object.members() = std::move(kept);
   }
 
-  // Keys that may stand in the section at `path`.
-  [[nodiscard]] std::vector<std::string> keys_of(const std::string& path) const {
-    std::vector<std::string> out;
-    const auto add = [&](std::string_view candidate) {
-      const std::string_view key = key_inside(candidate, path);
-      // Keys that are done stand in both lists.
-      if (!key.empty() && std::find(out.begin(), out.end(), key) == out.end())
-        out.emplace_back(key);
-    };
-    for (const std::string& key : own_)
-      add(key);
-    for (const DeepSpeedKey& row : deepspeed_keys())
-      add(row.path);
-    return out;
-  }
-
   void unknown(const json::Value& value, const std::string& key, const std::string& section) {
     problems_.add(value.key_place,
                   json::join_path(section, key),
                   "unknown key",
-                  unknown_key_fix(key, keys_of(section)),
+                  unknown_key_fix(key, keys_of(section, own_), own_),
                   Problems::Kind::Unknown);
   }
 
@@ -192,11 +205,7 @@ class Taker {
 
   bool check_type(const json::Value& value, const std::string& path, const DeepSpeedKey& row) {
     if (has_type(value, row.type)) return true;
-    const std::string found = value.is_string() ? value.dump() : std::string(value.type_name());
-    problems_.add(value.place,
-                  path,
-                  fmt::format("expected {}, found {}", words(row.type), found),
-                  fmt::format("write {}", words(row.type)));
+    tell_type(value, path, row, keys_of(path, own_), problems_);
     return false;
   }
 
@@ -276,6 +285,30 @@ json::Value cut(json::Value& source, std::string_view path) {
   return out;
 }
 
+bool is_typed(const json::Value& value) {
+  return value.place.line == 0 && value.place.source.starts_with("--");
+}
+
+// What was typed on the command line wins over the file, under whichever name; two values of one
+// origin are told.
+void merge_alias(json::Value& at, json::Value value, const DeepSpeedKey& row, Problems& problems) {
+  const bool typed = is_typed(value), typed_there = is_typed(at);
+  if (at.is_object() && value.is_object()) {
+    for (auto& [key, member] : value.members())
+      merge_alias(at[key], std::move(member), row, problems);
+  } else if (at.is_null() || (typed && !typed_there)) {
+    at = std::move(value);
+  } else if (!value.is_null() && !(at == value) && typed == typed_there) {
+    problems.add(value.key_place,
+                 std::string(row.path),
+                 fmt::format("is the old name of {}, which is given as well: {} and {}",
+                             row.about,
+                             value.dump(),
+                             at.dump()),
+                 "keep one of them");
+  }
+}
+
 void place_alias(json::Value& source,
                  const DeepSpeedKey& row,
                  json::Value value,
@@ -287,17 +320,7 @@ void place_alias(json::Value& source,
     if (next.place.source.empty()) next.place = next.key_place = value.key_place;
     at = &next;
   }
-  if (!at->is_null() && !(*at == value)) {
-    problems.add(value.key_place,
-                 std::string(row.path),
-                 fmt::format("is the old name of {}, which is given as well: {} and {}",
-                             row.about,
-                             value.dump(),
-                             at->dump()),
-                 "keep one of them");
-    return;
-  }
-  *at = std::move(value);
+  merge_alias(*at, std::move(value), row, problems);
 }
 
 // `zero_optimization: true` is the oldest form of stage 1.
@@ -345,10 +368,7 @@ json::Value with_new_names(json::Value source, Problems& problems) {
     json::Value value = cut(source, row.path);
     if (value.is_null()) continue;
     if (!has_type(value, row.type) && !is_auto(value)) {
-      problems.add(value.place,
-                   std::string(row.path),
-                   fmt::format("expected {}, found {}", words(row.type), value.type_name()),
-                   fmt::format("write {}", words(row.type)));
+      tell_type(value, std::string(row.path), row, keys_of(row.about, {}), problems);
       continue;
     }
     if (!row.off.empty() && value.is_bool()) {

@@ -61,7 +61,8 @@ struct DeepSpeedTaken {
 };
 
 /// Old spellings under their new names: `bfloat16`, `cpu_offload`, `NUM_MICRO_BATCHES`, ... Two
-/// names of one key with different values go to `problems`. Pure.
+/// names of one key with different values go to `problems`, but for one from the command line,
+/// which wins. Pure.
 json::Value with_new_names(json::Value source, Problems& problems);
 
 /// Takes apart a configuration in new names. `own`: paths of the keys and sections that the options

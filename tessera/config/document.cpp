@@ -33,7 +33,7 @@ std::string type_of(std::vector<std::string>*) {
   return "string or list of strings";
 }
 std::string type_of(json::Value*) {
-  return "object";
+  return "object";  // unless its Doc says another
 }
 template <class T>
 std::string type_of(std::optional<T>*) {
@@ -91,8 +91,7 @@ class Documenter : public Fields {
           if (out.initial.empty()) out.initial = value_of(*member);
         },
         slot);
-    // Values of several types are their choices.
-    if (std::holds_alternative<json::Value*>(slot) && !doc.choices.empty()) out.type = "any";
+    if (!doc.type.empty()) out.type = doc.type;
     if (doc.required) out.initial = "required";
     keys_.push_back(std::move(out));
   }

@@ -2,9 +2,12 @@
 #include "tessera/config/fields.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -40,8 +43,7 @@ class Reader : public Fields {
   Reader(const json::Value& source, Problems& problems, Origins& origins)
       : problems_(problems), origins_(origins) {
     origins_.note("", source.place);
-    frames_.push_back({"", &source, {}});
-    check_is_object(frames_.back());
+    frames_.push_back(frame("", &source, /*broken=*/false));
   }
 
   using Fields::field;
@@ -61,63 +63,76 @@ class Reader : public Fields {
   void begin(std::string_view key, std::string_view) override {
     const json::Value* value = take(key);
     const Frame& around = frames_.back();
-    frames_.push_back({json::join_path(around.path, key), value, {}, around.broken});
+    frames_.push_back(frame(json::join_path(around.path, key), value, around.broken));
     if (value != nullptr) origins_.note(frames_.back().path, value->place);
-    check_is_object(frames_.back());
   }
 
   void end() override {
-    refuse_unknown(frames_.back());
+    close();
     frames_.pop_back();
   }
 
-  void finish() { refuse_unknown(frames_.front()); }
+  // Now all keys are known.
+  void finish() {
+    close();
+    for (const Unknown& unknown : unknown_) {
+      const json::Value& value = *unknown.value;
+      problems_.add(value.key_place.source.empty() ? value.place : value.key_place,
+                    json::join_path(unknown.section, unknown.key),
+                    "unknown key",
+                    unknown_key_fix(unknown.key, unknown.known, paths_),
+                    Problems::Kind::Unknown);
+    }
+  }
 
  private:
   struct Frame {
     std::string path;
     const json::Value* object;  // nullptr: absent
+    const json::Value* wrong;   // what stands in its place; nullptr: nothing
+    bool broken;                // it is wrong, or one around it
     std::vector<std::string> known;
-    bool broken = false;  // something else stands in its place, or around it
   };
 
+  struct Unknown {
+    std::string section, key;
+    const json::Value* value;
+    std::vector<std::string> known;  // in its section
+  };
+
+  static Frame frame(std::string path, const json::Value* value, bool broken) {
+    const bool fits = value == nullptr || value->is_object();
+    return {std::move(path), fits ? value : nullptr, fits ? nullptr : value, broken || !fits, {}};
+  }
+
+  // nullptr: absent, or null, which counts as not given.
   const json::Value* take(std::string_view key) {
     Frame& frame = frames_.back();
     frame.known.emplace_back(key);
-    return frame.object == nullptr ? nullptr : frame.object->find(key);
-  }
-
-  void check_is_object(Frame& frame) {
-    if (frame.object == nullptr || frame.object->is_object()) return;
-    problems_.add(frame.object->place,
-                  frame.path,
-                  "expected an object, found " + found(*frame.object),
-                  "write {\"key\": value, ...}");
-    frame.object = nullptr;
-    frame.broken = true;
+    paths_.push_back(json::join_path(frame.path, key));
+    const json::Value* value = frame.object == nullptr ? nullptr : frame.object->find(key);
+    return value == nullptr || value->is_null() ? nullptr : value;
   }
 
   // The open object, or the nearest one around it that the source has.
   [[nodiscard]] json::Place frame_place() const { return origins_.place(frames_.back().path); }
 
-  void refuse_unknown(const Frame& frame) {
+  // Now the keys of the innermost object are known.
+  void close() {
+    const Frame& frame = frames_.back();
+    if (frame.wrong != nullptr) tell_no_object(*frame.wrong, frame.path, frame.known, problems_);
     if (frame.object == nullptr) return;
     for (const auto& [key, value] : frame.object->members()) {
-      if (std::find(frame.known.begin(), frame.known.end(), key) != frame.known.end()) continue;
-      problems_.add(value.key_place.source.empty() ? value.place : value.key_place,
-                    json::join_path(frame.path, key),
-                    "unknown key",
-                    unknown_key_fix(key, frame.known),
-                    Problems::Kind::Unknown);
+      if (std::find(frame.known.begin(), frame.known.end(), key) == frame.known.end())
+        unknown_.push_back({frame.path, key, &value, frame.known});
     }
   }
 
-  // `fix`: what to type where the value is neither null nor "auto".
+  // `fix`: what to type where the value is not "auto".
   void mismatch(const json::Value& value,
                 const std::string& path,
                 const std::string& expected,
                 std::string fix) {
-    if (value.is_null()) fix = "remove the key to get its default";
     if (value.is_string() && value.as_string() == "auto")
       fix = "\"auto\" has no meaning for this key: remove it to get its default";
     problems_.add(
@@ -264,7 +279,6 @@ class Reader : public Fields {
               const json::Value& value,
               const std::string& path,
               const Doc& doc) {
-    if (value.is_null()) return member->reset();
     T read{};
     const std::size_t before = problems_.list().size();
     assign(&read, value, path, doc);
@@ -278,6 +292,8 @@ class Reader : public Fields {
   Problems& problems_;
   Origins& origins_;
   std::vector<Frame> frames_;
+  std::vector<std::string> paths_;  // of all that describe() asked for
+  std::vector<Unknown> unknown_;
 };
 
 // The writer: a stack of the objects that are being filled.
@@ -326,6 +342,42 @@ class Writer : public Fields {
   std::vector<std::string> keys_;
 };
 
+// Names that other systems and habits have for keys, and names that only params have.
+constexpr auto kOtherNames = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
+    {"max_grad_norm", "gradient_clipping"},
+    {"clip_grad_norm", "gradient_clipping"},
+    {"lr_scheduler", "scheduler"},
+    {"lr", "optimizer.params.lr"},
+    {"learning_rate", "optimizer.params.lr"},
+    {"betas", "optimizer.params.betas"},
+    {"eps", "optimizer.params.eps"},
+    {"weight_decay", "optimizer.params.weight_decay"},
+    {"warmup_num_steps", "scheduler.params.warmup_num_steps"},
+    {"total_num_steps", "scheduler.params.total_num_steps"},
+    {"n_layer", "model.num_layers"},
+    {"n_head", "model.num_heads"},
+    {"n_embd", "model.hidden_size"},
+    {"n_positions", "model.max_positions"},
+    {"block_size", "model.max_positions"},
+});
+
+std::string_view last_of(std::string_view path) {
+  return path.substr(path.rfind('.') + 1);
+}
+
+// The key that a lone value in place of its object means.
+constexpr auto kShortFor =
+    std::to_array<std::pair<bool (json::Value::*)() const, std::string_view>>({
+        {&json::Value::is_bool, "enabled"},
+        {&json::Value::is_string, "type"},
+        {&json::Value::is_string, "preset"},
+        {&json::Value::is_string, "train"},
+        {&json::Value::is_string, "dir"},
+        {&json::Value::is_number, "stage"},
+        {&json::Value::is_number, "every"},
+    });
+
 std::string line_of(const Problems::Problem& problem) {
   std::string out = problem.place.text();
   if (!out.empty()) out += ": ";
@@ -371,33 +423,44 @@ void Problems::raise() const {
   throw Error(Error::Kind::Config, what);
 }
 
-std::string unknown_key_fix(std::string_view key, std::span<const std::string> known) {
+std::string unknown_key_fix(std::string_view key,
+                            std::span<const std::string> known,
+                            std::span<const std::string> all) {
   const std::string_view trimmed = text::trim(key);
-  const bool blank = trimmed != key;
-  if (blank && std::find(known.begin(), known.end(), trimmed) != known.end())
+  const auto has = [](std::span<const std::string> names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (trimmed != key && has(known, trimmed))
     return fmt::format("remove the blank: \"{}\"", trimmed);
-  // Names that people shorten are too far away to be spelling mistakes.
-  static const std::vector<std::pair<std::string_view, std::string_view>> meant = {
-      {"batch_size", "train_batch_size"},
-      {"micro_batch_size", "train_micro_batch_size_per_gpu"},
-      {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
-      {"max_grad_norm", "gradient_clipping"},
-      {"clip_grad_norm", "gradient_clipping"},
-      {"lr_scheduler", "scheduler"},
-      {"learning_rate", "lr"},
-      {"zero", "zero_optimization"}};
-  for (const auto& [short_name, name] : meant) {
-    if (trimmed == short_name && std::find(known.begin(), known.end(), name) != known.end())
-      return fmt::format("did you mean \"{}\"?", name);
+  for (const auto& [name, path] : kOtherNames) {
+    if (trimmed != name) continue;
+    if (has(known, last_of(path))) return fmt::format("did you mean \"{}\"?", last_of(path));
+    // Names of parameters are known to optimizers and schedules alone.
+    const bool is_parameter = has(all, path.substr(0, path.rfind(".")));
+    if (has(all, path) || is_parameter) return fmt::format("did you mean {}?", path);
   }
-  if (!text::nearest(trimmed, known)) {
-    const auto longer = std::find_if(known.begin(), known.end(), [&](const std::string& name) {
-      return name.size() > trimmed.size() && name.starts_with(trimmed) &&
-             name[trimmed.size()] == '_';
-    });
-    if (longer != known.end()) return fmt::format("did you mean \"{}\"?", *longer);
-  }
+  std::vector<std::string> elsewhere;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(elsewhere), [&](const auto& path) {
+    return last_of(path) == trimmed;
+  });
+  constexpr std::size_t kFew = 3;  // of a name that many objects have, none is meant
+  if (!elsewhere.empty() && elsewhere.size() <= kFew)
+    return fmt::format("did you mean {}?", text::join(elsewhere, " or "));
   return text::suggestion(trimmed, known);
+}
+
+void tell_no_object(const json::Value& value,
+                    const std::string& path,
+                    std::span<const std::string> keys,
+                    Problems& problems) {
+  std::string fix = "write {\"key\": value, ...}";
+  for (const auto& [is, key] : kShortFor) {
+    if ((value.*is)() && std::find(keys.begin(), keys.end(), key) != keys.end()) {
+      fix = fmt::format("write {{\"{}\": {}}}", key, value.dump());
+      break;
+    }
+  }
+  problems.add(value.place, path, "expected an object, found " + found(value), std::move(fix));
 }
 
 void Origins::note(std::string path, json::Place place) {

@@ -34,6 +34,7 @@ struct Doc {
   std::vector<std::string> choices = {};  ///< of a string field
   std::string default_text = {};          ///< where the default is a rule and not a value
   bool required = false;
+  std::string type = {};  ///< of a json::Value, which has none by itself: "list of integers"
 };
 
 /// A field that `describe` hands over: a pointer to the member itself.
@@ -104,9 +105,19 @@ class Problems {
   std::vector<Problem> list_;
 };
 
-/// What to do about the unknown `key` where `known` ones are expected: a blank to remove, the
-/// nearest name or one that it begins, or a list.
-std::string unknown_key_fix(std::string_view key, std::span<const std::string> known);
+/// What to do about the unknown `key` where `known` ones are expected: a blank to remove, the key
+/// of another system's name, the one of `all` (paths of the whole configuration) that has the name
+/// elsewhere, the nearest name, or a list.
+std::string unknown_key_fix(std::string_view key,
+                            std::span<const std::string> known,
+                            std::span<const std::string> all = {});
+
+/// Tells that `value` stands at `path` instead of an object with these keys, and what to write:
+/// {"enabled": true} for true, {"type": "AdamW"} for "AdamW".
+void tell_no_object(const json::Value& value,
+                    const std::string& path,
+                    std::span<const std::string> keys,
+                    Problems& problems);
 
 /// Remembers where the keys of the source stood, so that cross checks made later can point at them.
 class Origins {
@@ -124,8 +135,7 @@ class Origins {
 
 /// Reads `source` (an object) into what `options.describe` names: unknown keys (with the nearest
 /// name), wrong types, ranges and choices go to `problems`; keys that are absent keep their
-/// defaults. null stands for "not given" where the field is optional, a single string for a list of
-/// one.
+/// defaults. null stands for "not given", a single string for a list of one.
 template <class S>
 void read(const json::Value& source, S& options, Problems& problems, Origins& origins);
 /// The options as JSON in the order of describe(); optionals without a value are left out.

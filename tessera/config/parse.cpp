@@ -74,12 +74,10 @@ class Parser {
       : text_(text), source_(source), options_(options), kind_(kind) {}
 
   Value document() {
-    refuse_what_is_no_text();
-    if (text_.substr(0, 3) == "\xEF\xBB\xBF") {
-      text_.remove_prefix(3);
-    } else if (text_.substr(0, 2) == "\xFF\xFE" || text_.substr(0, 2) == "\xFE\xFF") {
+    if (text_.substr(0, 2) == "\xFF\xFE" || text_.substr(0, 2) == "\xFE\xFF")
       fail(0, "this is UTF-16, expected UTF-8", "save the file as UTF-8");
-    }
+    refuse_what_is_no_text();
+    if (text_.substr(0, 3) == "\xEF\xBB\xBF") text_.remove_prefix(3);
     if (const auto bad = text::find_invalid_utf8(text_)) {
       fail(*bad, "byte " + hex_byte(text_[*bad]) + " is not valid UTF-8", "save the file as UTF-8");
     }

@@ -200,6 +200,13 @@ json::Value description_of(const Gpt2Shape& shape) {
   return config::write(out);
 }
 
+/// For the blocks: sizes that were refused would only be refused again.
+Gpt2Shape possible(Gpt2Shape shape) {
+  shape.ffn_hidden_size = std::max<std::int64_t>(shape.ffn_hidden_size, 1);
+  if (shape.num_heads > shape.hidden_size) shape.num_heads = shape.num_kv_heads = shape.hidden_size;
+  return shape;
+}
+
 Resolved resolve_gpt2(const ModelOptions& options,
                       std::int64_t tokenizer_size,
                       std::optional<std::int64_t> sequence_length,
@@ -214,7 +221,7 @@ Resolved resolve_gpt2(const ModelOptions& options,
   set_vocabulary(options, tokenizer_size, shape, checks);
   set_rest(options, shape, checks);
   return {.description = description_of(shape),
-          .model = gpt2(shape),
+          .model = gpt2(possible(shape)),
           .vocab_size = shape.vocab_size,
           .tokenizer_size = shape.tokenizer_size,
           .max_positions = shape.max_positions,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/block.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -39,8 +40,12 @@ namespace {
 
 std::shared_ptr<Param> make(
     std::string name, Shape shape, std::vector<std::string> axes, Init init, Params::Tags tags) {
+  TESSERA_REQUIRE(std::all_of(shape.begin(), shape.end(), [](auto size) { return size >= 1; }),
+                  Shape,
+                  fmt::format("parameter {} has the shape [{}]", name, fmt::join(shape, ", ")),
+                  "give every dim its size, at least 1: none is inferred");
   TESSERA_REQUIRE(axes.size() == shape.size(),
-                  Bug,
+                  Shape,
                   "parameter " + name + " has " + std::to_string(shape.size()) + " dims and " +
                       std::to_string(axes.size()) + " logical axes",
                   "name one axis for each dim, \"\" for none");

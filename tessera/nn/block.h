@@ -66,7 +66,7 @@ class Batch {
 };
 
 /// Where a block declares its parameters. Names get the block's prefix; tensors are attached later
-/// by the engine.
+/// by the engine. Error{Shape} for a size below 1, and for another number of axes than of dims.
 class Params {
  public:
   struct Tags {
@@ -108,11 +108,12 @@ class Block {
   [[nodiscard]] virtual bool works_by_token() const { return false; }
 };
 
-/// The last block: it knows what the loss is divided by before anything runs.
+/// The last block: it knows what the loss is divided by before anything runs. In training its
+/// outcome has a term.
 class Objective : public Block {
  public:
-  /// This micro-batch's share of each denominator (labels that count). Pure. Counts of tokens:
-  /// ranks that share a context each count their own.
+  /// This micro-batch's share of each denominator (labels that count), as many for every batch.
+  /// Pure. Counts of tokens: ranks that share a context each count their own.
   [[nodiscard]] virtual std::vector<double> denominators(const Batch& batch) const = 0;
   /// In training it runs together with its backward, for at most so many samples of `batch` at a
   /// time, so that what it makes of a whole vocabulary exists for these alone; 0: all of them. Say

@@ -97,6 +97,7 @@ class Adafactor final : public Rule {
   [[nodiscard]] int num_norms(const ParamFacts& facts) const override {
     return facts.matrix ? 1 : 2;
   }
+  [[nodiscard]] bool has_betas() const override { return false; }
   [[nodiscard]] double base_lr() const override { return options_.lr.value_or(1.0); }
   [[nodiscard]] bool makes_lr() const override { return options_.relative_step; }
   [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }

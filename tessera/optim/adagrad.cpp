@@ -31,6 +31,7 @@ class Adagrad final : public Rule {
 
   [[nodiscard]] Scope scope(const ParamFacts&) const override { return Scope::Elementwise; }
   [[nodiscard]] std::vector<StateSpec> state(const ParamFacts&) const override { return {{"sum"}}; }
+  [[nodiscard]] bool has_betas() const override { return false; }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
   [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 

@@ -44,6 +44,7 @@ class Lars final : public Rule {
   [[nodiscard]] int num_norms(const ParamFacts& facts) const override {
     return scope(facts) == Scope::SegmentNorms ? 2 : 0;
   }
+  [[nodiscard]] bool has_betas() const override { return false; }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
   [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 

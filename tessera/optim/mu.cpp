@@ -50,6 +50,7 @@ class Mu final : public Rule {
   [[nodiscard]] std::vector<StateSpec> state(const ParamFacts& facts) const override {
     return rule_->state(facts);
   }
+  [[nodiscard]] bool has_betas() const override { return rule_->has_betas(); }
   [[nodiscard]] double base_lr() const override { return rule_->base_lr(); }
   [[nodiscard]] double base_weight_decay() const override { return rule_->base_weight_decay(); }
 

@@ -142,6 +142,7 @@ class Muon final : public Rule {
     if (!hidden(facts)) return adamw_->state(facts);
     return {{"momentum_buffer"}};
   }
+  [[nodiscard]] bool has_betas() const override { return false; }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
   /// AdamW's where hidden matrices have none.
   [[nodiscard]] double base_weight_decay() const override {

@@ -33,6 +33,7 @@ class Rmsprop final : public Rule {
     if (options_.centered) out.push_back({"grad_avg"});
     return out;
   }
+  [[nodiscard]] bool has_betas() const override { return false; }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
   [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 

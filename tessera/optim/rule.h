@@ -102,6 +102,8 @@ class Rule {
                        double* /*sums*/) const {}
   virtual void transform(const MatrixView& /*view*/, const UpdateScalars& /*scalars*/) const {}
   virtual void update(const ShardView& view, const UpdateScalars& scalars) const = 0;
+  /// Whether its parameters have betas: DeepSpeed's OneCycle moves the momentum of no other.
+  [[nodiscard]] virtual bool has_betas() const { return true; }
   /// Learning rate that the parameters of the configuration ask for.
   [[nodiscard]] virtual double base_lr() const = 0;
   /// Whether the rule makes its rate by itself and base_lr() only multiplies it: then no parameter

@@ -30,6 +30,7 @@ class Schedule {
 /// What a schedule may need beside its own parameters.
 struct ScheduleContext {
   double base_lr = 0.0;        ///< the optimizer's
+  bool has_betas = true;       ///< Rule::has_betas() of it
   std::int64_t max_steps = 0;  ///< of the run; 0 if unknown
   /// Samples consumed before update k (from 1), for schedules that count in samples; empty if
   /// unknown.

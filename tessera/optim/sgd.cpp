@@ -39,6 +39,7 @@ class Sgd final : public Rule {
     if (options_.momentum == 0.0) return {};
     return {{"momentum_buffer"}};
   }
+  [[nodiscard]] bool has_betas() const override { return false; }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
   [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 

@@ -53,6 +53,8 @@ constexpr std::array<std::string_view, 7> kScalerWords = {"initial_scale",
                                                           "hysteresis",
                                                           "min_scale",
                                                           "max_scale"};
+// Arguments that stand beside the optimizer's type in their files.
+constexpr std::array<std::string_view, 4> kOptimizerWords = {"lr", "betas", "eps", "weight_decay"};
 // Keys that nobody else has. `gradient_accumulation` alone is a common slip in DeepSpeed files.
 constexpr std::array<std::string_view, 15> kColossalOnly = {"clip_grad_norm",
                                                             "NUM_EPOCHS",
@@ -71,30 +73,19 @@ constexpr std::array<std::string_view, 15> kColossalOnly = {"clip_grad_norm",
                                                             "WARMUP_EPOCHS"};
 constexpr std::array<std::string_view, 5> kDeepSpeedSchedules = {
     "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest"};
+constexpr double kLargestWhole = 0x1p62;  // what an integer of JSON has room for
 constexpr double kBytesPerMb = 1024.0 * 1024.0;
 constexpr double kBytesPerElement = 2.0;  // gradients of ZeRO's 16-bit weights
 
-// A configuration from which values are taken one by one; what is left has no counterpart.
+// A configuration from which values are taken one by one; what is left has no counterpart. null
+// counts as not given.
 class Basket {
  public:
   explicit Basket(json::Value source) : source_(std::move(source)) {}
 
   std::optional<json::Value> take(std::string_view path) {
-    json::Value* at = &source_;
-    const std::size_t dot = path.rfind('.');
-    if (dot != std::string_view::npos) {
-      for (const std::string& step : text::split(path.substr(0, dot), '.')) {
-        at = at->is_object() ? at->find(step) : nullptr;
-        if (at == nullptr) return std::nullopt;
-      }
-      path.remove_prefix(dot + 1);
-    }
-    if (!at->is_object()) return std::nullopt;
-    json::Value* const found = at->find(path);
-    if (found == nullptr) return std::nullopt;
-    json::Value out = std::move(*found);
-    std::erase_if(at->members(), [&](const auto& member) { return member.first == path; });
-    return out;
+    auto value = take_from(source_, path);
+    return value && value->is_null() ? std::nullopt : std::move(value);
   }
   std::optional<double> take_number(std::string_view path) {
     const auto value = take(path);
@@ -112,6 +103,20 @@ class Basket {
   [[nodiscard]] const json::Value& rest() const { return source_; }
 
  private:
+  // An object that this empties goes with its last member.
+  static std::optional<json::Value> take_from(json::Value& object, std::string_view path) {
+    const std::size_t dot = path.find('.');
+    const std::string_view key = path.substr(0, dot);
+    json::Value* const found = object.find(key);
+    if (found == nullptr) return std::nullopt;
+    const bool inside = dot != std::string_view::npos;
+    auto out = inside ? take_from(*found, path.substr(dot + 1))
+                      : std::optional<json::Value>(std::move(*found));
+    if (out && (!inside || found->members().empty()))
+      std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
+    return out;
+  }
+
   json::Value source_;
 };
 
@@ -122,6 +127,7 @@ void put(json::Value& out, std::string_view path, json::Value value) {
   *at = std::move(value);
 }
 json::Value whole(double number) {
+  if (std::abs(number) >= kLargestWhole) return json::Value::number(number);
   return json::Value::integer(std::llround(number));
 }
 json::Value word(std::string text) {
@@ -137,7 +143,19 @@ void note_leaves(const json::Value& value,
       note_leaves(member, json::join_path(path, key), where, notes);
     return;
   }
+  if (value.is_null()) return;
   notes.push_back(fmt::format("{} = {} has no counterpart in {}", path, value.dump(), where));
+}
+
+// What stands at `path`, or in the place of an object on the way there; nullptr: nothing.
+const json::Value* standing_at(const json::Value& source, std::string_view path) {
+  const json::Value* at = &source;
+  for (const std::string& step : text::split(path, '.')) {
+    if (!at->is_object()) return at;
+    at = at->find(step);
+    if (at == nullptr) return nullptr;
+  }
+  return at;
 }
 
 bool is_megatrons(const json::Value& ours) {
@@ -163,10 +181,13 @@ void batch_from_colossal(Basket& from, json::Value& out, std::vector<std::string
       "BATCH_SIZE = {} is no multiple of NUM_MICRO_BATCHES = {}", *batch, pieces.value_or(1)));
 }
 
-// The arguments of the loss scaler at `section`; its rule is one of ours.
-void scaler_from_colossal(Basket& from, const std::string& section, json::Value& out) {
-  put(out, "fp16.enabled", json::Value::boolean(true));
-  put(out, "fp16.scaler", word("megatron"));
+// The arguments of the loss scaler at `section`; its rule is one of ours unless another is named.
+void scaler_from_colossal(Basket& from, const std::string& section, bool on, json::Value& out) {
+  put(out, "fp16.enabled", json::Value::boolean(on));
+  put(out, "fp16.scaler", from.take(json::join_path(section, "scaler")).value_or(word("megatron")));
+  // PyTorch's name of the start, which AMP_TYPE.TORCH takes.
+  if (auto value = from.take(json::join_path(section, "init_scale")))
+    put(out, "fp16.initial_scale", std::move(*value));
   for (const std::string_view key : kScalerWords) {
     if (auto value = from.take(json::join_path(section, key)))
       put(out, json::join_path("fp16", key), std::move(*value));
@@ -177,8 +198,12 @@ void fp16_from_colossal(Basket& from, json::Value& out, std::vector<std::string>
   const auto block = from.rest().find("fp16");
   if (block == nullptr || !block->is_object()) return;
   const std::string mode = from.take_word("fp16.mode");
+  if (mode.empty()) return;  // None is off, and without a mode the words are ours
+  const auto enabled = from.take("fp16.enabled");
+  const bool on = !enabled || !enabled->is_bool() || enabled->as_bool();
+  scaler_from_colossal(from, "fp16", on, out);
   const std::string name = amp_type(mode);
-  scaler_from_colossal(from, "fp16", out);
+  if (!on) return;
   if (name == "torch" || name == "apex") {
     notes.push_back(fmt::format(
         "fp16.mode = {}: there is one kind of fp16, with fp32 masters, as NAIVE has it", mode));
@@ -187,9 +212,9 @@ void fp16_from_colossal(Basket& from, json::Value& out, std::vector<std::string>
 
 void zero_from_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
   const auto block = from.rest().find("zero");
-  if (block == nullptr) return;
+  if (block == nullptr || !block->is_object()) return;
   put(out, "zero_optimization.stage", json::Value::integer(3));
-  scaler_from_colossal(from, "zero.optimizer_config", out);
+  scaler_from_colossal(from, "zero.optimizer_config", /*on=*/true, out);
   if (const auto mb = from.take_number("zero.model_config.reduce_scatter_bucket_size_mb"))
     put(out, "zero_optimization.reduce_bucket_size", whole(*mb * kBytesPerMb / kBytesPerElement));
   if (from.take_switch("zero.model_config.fp32_reduce_scatter"))
@@ -204,6 +229,61 @@ void zero_from_colossal(Basket& from, json::Value& out, std::vector<std::string>
   }
 }
 
+// Puts it where nothing else stands; of two that differ the second is named.
+void put_once(json::Value& out,
+              const std::string& path,
+              const json::Value& value,
+              std::vector<std::string>& notes) {
+  const json::Value* const there = standing_at(out, path);
+  if (there == nullptr || there->is_null()) return put(out, path, value);
+  if (*there == value) return;
+  if (there->is_object() && value.is_object()) {
+    for (const auto& [key, member] : value.members())
+      put_once(out, json::join_path(path, key), member, notes);
+    return;
+  }
+  notes.push_back(
+      fmt::format("{} = {} is left out: another key says {}", path, value.dump(), there->dump()));
+}
+
+void optimizer_from_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
+  for (const std::string_view key : kOptimizerWords) {
+    if (const auto value = from.take(json::join_path("optimizer", key)))
+      put_once(out, json::join_path("optimizer.params", key), *value, notes);
+  }
+}
+
+bool is_section(const std::string& path) {
+  const config::DeepSpeedKey* const row = config::find_deepspeed_key(path);
+  if (row != nullptr && row->policy == config::KeyPolicy::Section) return true;
+  const auto& own = config_paths();
+  return std::any_of(
+      own.begin(), own.end(), [&](const std::string& key) { return key.starts_with(path + "."); });
+}
+
+bool is_known(const std::string& path) {
+  const auto& own = config_paths();
+  return config::find_deepspeed_key(path) != nullptr ||
+         std::find(own.begin(), own.end(), path) != own.end();
+}
+
+// Words of tessera and DeepSpeed, which `train` reads beside Colossal-AI's; others are named.
+void keep_known(const json::Value& object,
+                const std::string& path,
+                json::Value& out,
+                std::vector<std::string>& notes) {
+  for (const auto& [key, value] : object.members()) {
+    const std::string member = json::join_path(path, key);
+    if (!is_known(member)) {
+      note_leaves(value, member, "tessera", notes);
+    } else if (value.is_object() && is_section(member) && !value.members().empty()) {
+      keep_known(value, member, out, notes);
+    } else if (!value.is_null()) {
+      put_once(out, member, value, notes);
+    }
+  }
+}
+
 Converted from_colossal(const json::Value& source) {
   Converted out;
   out.value = json::Value::object();
@@ -214,7 +294,7 @@ Converted from_colossal(const json::Value& source) {
   if (auto parallel = from.take("parallel")) put(out.value, "parallel", std::move(*parallel));
   auto chunks = from.take("NUM_CHUNKS");
   if (!chunks) chunks = from.take("model.num_chunks");
-  if (chunks && !chunks->is_null()) {
+  if (chunks) {
     const json::Value* pipeline = out.value["parallel"].find("pipeline");
     if (pipeline != nullptr && pipeline->is_number())
       put(out.value, "parallel.pipeline", json::Value::object({{"size", *pipeline}}));
@@ -226,7 +306,11 @@ Converted from_colossal(const json::Value& source) {
   if (from.take("TENSOR_SHAPE"))
     out.notes.emplace_back(
         "TENSOR_SHAPE has no counterpart in tessera: shapes are known before it runs");
-  note_leaves(from.rest(), "", "tessera", out.notes);
+  optimizer_from_colossal(from, out.value, out.notes);
+  config::Problems problems;
+  keep_known(config::with_new_names(from.rest(), problems), "", out.value, out.notes);
+  for (const auto& problem : problems.list())
+    out.notes.push_back(fmt::format("{}: {}", problem.path, problem.what));
   return out;
 }
 
@@ -280,6 +364,10 @@ void zero_to_colossal(Basket& from, json::Value& out, std::vector<std::string>& 
                       *stage));
     }
     return;
+  }
+  if (!fp16) {
+    notes.emplace_back(
+        "zero_optimization.stage = 3 becomes zero, which trains in fp16: fp16.enabled is not true");
   }
   const bool cpu = param == "cpu" || optimizer == "cpu";
   put(out, "zero.model_config.tensor_placement_policy", word(cpu ? "cpu" : "cuda"));
@@ -359,8 +447,14 @@ json::Value with_deepspeeds_scaler(const json::Value& ours, std::vector<std::str
     auto value = from.take(json::join_path("fp16", rename.colossal));
     if (value) put(moved, rename.ours, std::move(*value));
   }
-  if (const auto scale = from.take_number("fp16.initial_scale"))
-    put(moved, "fp16.initial_scale_power", whole(std::log2(std::max(*scale, 1.0))));
+  if (const auto scale = from.take_number("fp16.initial_scale")) {
+    const double power = std::round(std::log2(std::max(*scale, 1.0)));
+    put(moved, "fp16.initial_scale_power", whole(power));
+    if (std::exp2(power) != *scale)
+      notes.push_back(fmt::format("fp16.initial_scale = {} becomes 2 to the power of {}",
+                                  text::number(*scale),
+                                  text::number(power)));
+  }
   // These are what DeepSpeed's scale moves by.
   for (const auto& [key, fixed] :
        {std::pair("fp16.growth_factor", 2.0), std::pair("fp16.backoff_factor", 0.5)}) {
@@ -397,23 +491,19 @@ Converted to_deepspeed(const json::Value& ours) {
         fmt::format("parallel.tensor.mode = \"{}\" has no counterpart in DeepSpeed", mode));
   }
   if (auto drop = from.take("data.drop_last")) put(moved, "dataloader_drop_last", std::move(*drop));
-  const json::Value* scheduler = from.rest().find("scheduler");
-  const json::Value* type =
-      scheduler != nullptr && scheduler->is_object() ? scheduler->find("type") : nullptr;
-  if (type != nullptr && type->is_string() &&
-      std::find(kDeepSpeedSchedules.begin(), kDeepSpeedSchedules.end(), type->as_string()) ==
-          kDeepSpeedSchedules.end()) {
+  const std::string type = Basket(from.rest()).take_word("scheduler.type");
+  const auto schedule =
+      std::find_if(kDeepSpeedSchedules.begin(), kDeepSpeedSchedules.end(), [&](const auto& name) {
+        return text::lower(name) == text::lower(type);
+      });
+  const bool known = schedule != kDeepSpeedSchedules.end();
+  if (!type.empty() && !known)
     note_leaves(*from.take("scheduler"), "scheduler", "DeepSpeed", out.notes);
-  }
   out.value = keep_deepspeed(from.rest(), "", out.notes);
+  if (known) put(out.value, "scheduler.type", word(std::string(*schedule)));
   for (auto& [key, value] : moved.members())
     out.value[key] = std::move(value);
   return out;
-}
-
-Converted to_ours(const json::Value& source) {
-  if (dialect_of(source) == Dialect::ColossalAi) return from_colossal(source);
-  return from_deepspeed(source);
 }
 
 }  // namespace
@@ -446,7 +536,10 @@ Dialect dialect_of(const json::Value& source) {
 }
 
 Converted convert_config(const json::Value& source, Dialect to) {
-  const Dialect from = dialect_of(source);
+  return convert_config(source, dialect_of(source), to);
+}
+
+Converted convert_config(const json::Value& source, Dialect from, Dialect to) {
   if (from == to) return {source, {}};
   // Colossal-AI's words are compared with what is written, not with what is built here.
   const bool direct = to == Dialect::ColossalAi || from == Dialect::Tessera;
@@ -457,7 +550,8 @@ Converted convert_config(const json::Value& source, Dialect to) {
                        ? Converted{config::with_new_names(
                                        short_forms ? source : spell_out_parallel(source), problems),
                                    {}}
-                       : to_ours(source);
+                   : from == Dialect::ColossalAi ? from_colossal(source)
+                                                 : from_deepspeed(source);
   if (to == Dialect::Tessera) return ours;
   Converted out = to == Dialect::DeepSpeed ? to_deepspeed(ours.value) : to_colossal(ours.value);
   out.notes.insert(out.notes.begin(), ours.notes.begin(), ours.notes.end());

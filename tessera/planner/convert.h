@@ -22,7 +22,11 @@ struct Converted {
   json::Value value;
   std::vector<std::string> notes;  ///< what has no counterpart, one line each
 };
-/// Keys that mean the same keep their values ("auto" too); the others are named in `notes`. Pure.
+/// Keys that mean the same keep their values ("auto" too); the others are named in `notes`. Keys of
+/// tessera and DeepSpeed in a file in Colossal-AI's words stay what they are. null counts as not
+/// given. Pure.
 Converted convert_config(const json::Value& source, Dialect to);
+/// The same for an object whose dialect is known: Python is Colossal-AI's, whatever keys it has.
+Converted convert_config(const json::Value& source, Dialect from, Dialect to);
 
 }  // namespace tessera::planner

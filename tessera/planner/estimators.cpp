@@ -23,6 +23,20 @@ std::int64_t whole(double bytes) {
   return static_cast<std::int64_t>(bytes);
 }
 
+// A host holds at most 6 bytes of each parameter for every rank there is: they have 63 bits.
+void require_countable(const ModelSize& size, const Machines& machines) {
+  constexpr double kMostCopies = 1e18;
+  const double copies = as_double(std::max<std::int64_t>(size.total_params, 1)) *
+                        as_double(machines.gpus_per_node) * as_double(machines.nodes);
+  TESSERA_REQUIRE(machines.gpus_per_node >= 1 && machines.nodes >= 1 && copies <= kMostCopies,
+                  Config,
+                  fmt::format("{} parameters on {} hosts of {} ranks: more than there are bytes",
+                              size.total_params,
+                              machines.nodes,
+                              machines.gpus_per_node),
+                  "lower --num_nodes or --num_gpus_per_node");
+}
+
 const char* device(bool cpu) {
   return cpu ? "cpu " : "none";
 }
@@ -87,6 +101,7 @@ ModelSize model_size(const nn::Model& model) {
 }
 
 std::vector<EstimateRow> estimate_zero2(const ModelSize& size, const Machines& machines) {
+  require_countable(size, machines);
   const double params = as_double(size.total_params);
   const std::int64_t gpus = machines.gpus_per_node * machines.nodes;
   const double offloaded = params * std::max(4.0 * as_double(gpus), 16.0) * kBuffers;
@@ -98,6 +113,7 @@ std::vector<EstimateRow> estimate_zero2(const ModelSize& size, const Machines& m
 }
 
 std::vector<EstimateRow> estimate_zero3(const ModelSize& size, const Machines& machines) {
+  require_countable(size, machines);
   std::vector<EstimateRow> out;
   for (const auto& [optimizer, param] : {std::pair(true, true), {true, false}, {false, false}}) {
     for (const bool zero_init : {true, false})

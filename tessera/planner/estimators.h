@@ -26,7 +26,8 @@ struct EstimateRow {
   std::string options;  ///< "offload_param=none, offload_optimizer=cpu , zero_init=1"
 };
 /// Rows in DeepSpeed's order, with its factor of 1.5 for buffers. Source: DeepSpeed 0.19,
-/// estimate_zero2_model_states_mem_needs_all_cold and estimate_zero3_...
+/// estimate_zero2_model_states_mem_needs_all_cold and estimate_zero3_... Error{Config} for fewer
+/// machines than one, and where parameters times ranks are more than 1e18.
 std::vector<EstimateRow> estimate_zero2(const ModelSize& size, const Machines& machines);
 std::vector<EstimateRow> estimate_zero3(const ModelSize& size, const Machines& machines);
 

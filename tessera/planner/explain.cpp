@@ -190,7 +190,16 @@ class Explainer {
     if (path == "data.stride" && has_model() && plan.config.data.pack)
       return "data.sequence_length";
     if (starts_with(path, "model") && has_model()) return model_derivation(path);
+    if (starts_with(path, "model") && draft_.source) return source_derivation(path);
     return "";
+  }
+
+  // Where the model itself could not be made.
+  [[nodiscard]] std::string source_derivation(const std::string& path) const {
+    models::ModelOptions theirs = draft_.source->model;
+    const json::Value all = json::Value::object({{"model", config::write(theirs)}});
+    if (find_path(all, path) == nullptr) return "";
+    return fmt::format("model.from {}", draft_.plan.config.model.from.value_or(""));
   }
 
   [[nodiscard]] std::string model_derivation(const std::string& path) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/model_export.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/streamed_save.h"
@@ -22,6 +24,7 @@
 #include "tessera/models/gpt2_hf.h"
 #include "tessera/models/weights_of.h"
 #include "tessera/optim/schedule.h"
+#include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/foreign_training.h"
 #include "tessera/planner/model_source.h"
 
@@ -163,15 +166,17 @@ models::Resolved resolve(const ModelSource& source, std::int64_t tokenizer_size)
   return resolved;
 }
 
+using Parameters = std::vector<std::shared_ptr<const ParamInfo>>;
+
 /// Tensors of ours under their names, as `dtype`.
 std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
                                     const ModelSource& source,
-                                    const models::Resolved& resolved,
+                                    const Parameters& parameters,
                                     DType dtype,
                                     const SharedOverflows& overflows = nullptr) {
   const models::Family& family = models::families().get(source.model.family);
   std::vector<StreamedTensor> out;
-  for (const auto& info : models::parameters_of(resolved.model)) {
+  for (const auto& info : parameters) {
     const models::HfTensor theirs = family.hf_tensor(*info);
     StreamedTensor tensor{theirs.name,
                           dtype,
@@ -225,7 +230,11 @@ ModelExport of_checkpoint(const ModelSource& source, std::optional<DType> wanted
   ModelExport out;
   json::Value config = models::gpt2_config_to_hf(source.model);
   config["torch_dtype"] = json::Value::string(torch_name(dtype));
-  out.tensors = renamed(source_weights(source, resolved), source, resolved, dtype, out.overflows);
+  out.tensors = renamed(source_weights(source, resolved),
+                        source,
+                        models::parameters_of(resolved.model),
+                        dtype,
+                        out.overflows);
   // A converted checkpoint keeps the files that it came with: none is made up beside them.
   out.files = files_beside(source.folder);
   const bool brought = !out.files.empty();
@@ -243,20 +252,23 @@ ModelExport of_checkpoint(const ModelSource& source, std::optional<DType> wanted
   return out;
 }
 
-/// Names of the states of which a checkpoint has one value for each weight of `parameter`.
-std::vector<std::string> states_of(const checkpoint::Checkpoint& opened,
-                                   const ParamInfo& parameter) {
+/// The states of which a checkpoint has one value for each weight, and of which parameters it has
+/// them: frozen ones have none, and rules keep other states of other parameters.
+std::map<std::string, Parameters> states_of(const checkpoint::Checkpoint& opened,
+                                            const Parameters& parameters) {
   constexpr std::string_view kPrefix = "optimizer.";
-  const std::string suffix = "." + parameter.name;
-  std::vector<std::string> out;
+  std::map<std::string_view, std::shared_ptr<const ParamInfo>> by_name;
+  for (const auto& info : parameters)
+    by_name.emplace(info->name, info);
+  std::map<std::string, Parameters> out;
   for (const auto& tensor : opened.tensors()) {
-    if (!tensor.name.starts_with(kPrefix) || !tensor.name.ends_with(suffix) ||
-        tensor.shape != parameter.shape || tensor.name.size() <= kPrefix.size() + suffix.size()) {
-      continue;
-    }
-    std::string state =
-        tensor.name.substr(kPrefix.size(), tensor.name.size() - kPrefix.size() - suffix.size());
-    if (state.find('.') == std::string::npos) out.push_back(std::move(state));
+    if (!tensor.name.starts_with(kPrefix)) continue;
+    const std::string_view name = std::string_view(tensor.name).substr(kPrefix.size());
+    const std::size_t dot = std::min(name.find('.'), name.size() - 1);
+    const auto found = by_name.find(name.substr(dot + 1));
+    if (found != by_name.end() && found->second->shape == tensor.shape &&
+        tensor.name != parallel::beginning_of(found->second->name))
+      out[std::string(name.substr(0, dot))].push_back(found->second);
   }
   return out;
 }
@@ -302,13 +314,18 @@ checkpoint::Foreign training_of_checkpoint(const ModelSource& source) {
   checkpoint::Foreign out;
   out.what = "a checkpoint of tessera";
   out.path = source.folder;
-  out.weights = renamed(source_weights(source, resolved), source, resolved, DType::F32);
-  for (const std::string& state :
-       states_of(*opened, *models::parameters_of(resolved.model).front())) {
-    auto tensors = renamed(state_source(opened, state), source, resolved, DType::F32);
+  const Parameters parameters = models::parameters_of(resolved.model);
+  out.weights = renamed(source_weights(source, resolved), source, parameters, DType::F32);
+  for (const auto& [state, kept] : states_of(*opened, parameters)) {
+    auto tensors = renamed(state_source(opened, state), source, kept, DType::F32);
     for (StreamedTensor& tensor : tensors)
       tensor.aliases.clear();
     out.state.emplace(state, std::move(tensors));
+  }
+  const models::Family& family = models::families().get(source.model.family);
+  for (const auto& info : parameters) {
+    if (const std::int64_t began = parallel::updates_before(*opened, info->name); began > 0)
+      out.began.emplace(family.hf_tensor(*info).name, began);
   }
   const checkpoint::Meta& meta = opened->meta();
   out.step = meta.step;
@@ -443,10 +460,6 @@ std::optional<data::TokenizerOptions> tokenizer_of(const fs::path& folder) {
   }
 }
 
-bool is_ours(const fs::path& path) {
-  return checkpoint::is_checkpoint(path) || fs::is_directory(path / "checkpoints");
-}
-
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> files_beside(const fs::path& folder) {
@@ -466,14 +479,14 @@ ModelExport open_model_export(const fs::path& source, std::optional<DType> dtype
                   Config,
                   fmt::format("there is no folder {}", source.string()),
                   "name a run or checkpoint of tessera, or a Hugging Face folder");
-  if (is_ours(source)) return of_checkpoint(open_model_source(source), dtype);
+  if (checkpoint::is_ours(source)) return of_checkpoint(open_model_source(source), dtype);
   return of_hugging_face(source, dtype);
 }
 
 checkpoint::Foreign open_training_export(const fs::path& source) {
   if (is_foreign_source(source)) return *checkpoint::open_foreign(source);
   TESSERA_REQUIRE(
-      is_ours(source),
+      checkpoint::is_ours(source),
       Config,
       fmt::format("{} holds no training: optimizer state is asked for", source.string()),
       "name a run or checkpoint of tessera, or another program's checkpoint");
@@ -481,7 +494,7 @@ checkpoint::Foreign open_training_export(const fs::path& source) {
 }
 
 NativeExport open_native_export(const fs::path& path) {
-  TESSERA_REQUIRE(!is_ours(path),
+  TESSERA_REQUIRE(!checkpoint::is_ours(path),
                   Config,
                   fmt::format("{} is tessera's already", path.string()),
                   "copy it, or merge its files: tessera checkpoint merge");

@@ -42,6 +42,7 @@ bool is_on(const json::Value& config, const char* block) {
 ModelSource open_hugging_face(const fs::path& folder, const json::Value& hf) {
   ModelSource out;
   out.folder = folder;
+  out.weights = folder;
   out.hugging_face = true;
   out.bf16 = says_bf16(hf);
   const models::Family& family = models::family_of_hf(hf);
@@ -113,6 +114,29 @@ ModelSource open_foreign_source(const fs::path& path) {
               "put Hugging Face's config.json of the model into its folder");
 }
 
+ModelSource open_folder(const fs::path& folder) {
+  const fs::path file = folder / "config.json";
+  TESSERA_REQUIRE(
+      fs::exists(file),
+      Format,
+      fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
+      "name a Hugging Face folder, or a run or checkpoint of tessera");
+  return open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
+}
+
+// Weights say nothing of the model but its shapes: the rest lies beside them.
+ModelSource open_lone_file(const fs::path& path) {
+  const fs::path folder = fs::absolute(path).parent_path();
+  TESSERA_REQUIRE(
+      fs::exists(folder / "config.json"),
+      Format,
+      fmt::format("{}: no config.json beside it says the model's shape", path.string()),
+      "put Hugging Face's config.json and tokenizer files of the model into its folder");
+  ModelSource out = open_folder(folder);
+  out.weights = path;
+  return out;
+}
+
 // A checkpoint as a source of weights: the range that is asked for is one piece of the whole
 // tensor.
 void load_range(const checkpoint::Checkpoint& from,
@@ -132,34 +156,35 @@ void load_range(const checkpoint::Checkpoint& from,
 }  // namespace
 
 bool is_foreign_source(const fs::path& path) {
-  if (checkpoint::is_checkpoint(path) || fs::is_directory(path / "checkpoints")) return false;
+  if (checkpoint::is_ours(path)) return false;
   if (fs::is_directory(path) && !checkpoint::weight_files(path).empty()) return false;
   return checkpoint::is_foreign(path);
 }
 
 ModelSource open_model_source(const fs::path& path) {
   if (is_foreign_source(path)) return open_foreign_source(path);
+  if (checkpoint::is_weight_file(path)) return open_lone_file(path);
+  std::error_code failed;
+  TESSERA_REQUIRE(
+      !fs::is_regular_file(path, failed),
+      Config,
+      fmt::format("{} is no file of weights (.safetensors, .bin, .pt, .pth)", path.string()),
+      "name one of these, or the folder of the model");
   TESSERA_REQUIRE(
       fs::is_directory(path),
       Config,
       fmt::format("there is no folder {}", path.string()),
       "name a Hugging Face folder, or a run or checkpoint of tessera; a run that has begun "
       "goes on without it: tessera train RUN/config.json --set model.from=null");
-  if (checkpoint::is_checkpoint(path)) return open_checkpoint(path);
-  if (fs::is_directory(path / "checkpoints")) {
-    const auto newest = checkpoint::newest(path / "checkpoints");
+  if (checkpoint::is_ours(path)) {
+    const auto newest = checkpoint::newest_at(path);
     TESSERA_REQUIRE(newest.has_value(),
                     Format,
                     fmt::format("the run {} has no complete checkpoint", path.string()),
                     "name another run");
     return open_checkpoint(*newest);
   }
-  const fs::path file = path / "config.json";
-  TESSERA_REQUIRE(fs::exists(file),
-                  Format,
-                  fmt::format("{} has no config.json, manifest.json or checkpoints", path.string()),
-                  "name a Hugging Face folder, or a run or checkpoint of tessera");
-  return open_hugging_face(path, json::parse_strict(data::read_small_file(file), file.string()));
+  return open_folder(path);
 }
 
 data::TokenizerPtr source_tokenizer(const ModelSource& source) {
@@ -180,7 +205,7 @@ models::WeightSource source_weights(const ModelSource& source, const models::Res
                               source.foreign->string());
   }
   if (source.hugging_face)
-    return models::families().get(source.model.family).weights_from_hf(source.folder, resolved);
+    return models::families().get(source.model.family).weights_from_hf(source.weights, resolved);
   auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
   return [opened](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     load_range(*opened, info, begin, end, out);

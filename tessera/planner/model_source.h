@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `model.from`: a Hugging Face folder, a run or checkpoint of ours, or another program's
-// checkpoint, as a start for training.
+// `model.from`: a Hugging Face folder or a file of weights, a run or checkpoint of ours, or another
+// program's checkpoint, as a start for training.
 #pragma once
 
 #include <filesystem>
@@ -15,6 +15,7 @@ namespace tessera::planner {
 
 struct ModelSource {
   std::filesystem::path folder;                  ///< of the Hugging Face files, or the checkpoint
+  std::filesystem::path weights;                 ///< Hugging Face's: that folder, or a lone file
   bool hugging_face = false;                     ///< config.json and tokenizer are Hugging Face's
   std::optional<std::filesystem::path> foreign;  ///< where another program's weights lie
   models::ModelOptions model;                    ///< the options that the source stands for
@@ -23,9 +24,10 @@ struct ModelSource {
   bool bf16 = false;           ///< the weights were trained, or are kept, in bf16
 };
 
-/// Finds out what stands at `path` and reads its description; no weights. Errors: Error{Config} if
-/// nothing is there, Error{Format} for a damaged description, Error{Unsupported} for a model type
-/// or key that is not built.
+/// Finds out what stands at `path` and reads its description; no weights. That of a lone file of
+/// weights lies in its folder. Errors: Error{Config} if nothing is there, Error{Format} for a
+/// description that is damaged or missing, Error{Unsupported} for a model type or key that is not
+/// built.
 ModelSource open_model_source(const std::filesystem::path& path);
 
 /// Whether `path` is a checkpoint of another program. A folder with Hugging Face's weights is a

@@ -45,7 +45,8 @@ void PipelineOptions::describe(config::Fields& f) {
            "left), uniform-last (the last ones of every chunk do), parameters, balanced (by "
            "predicted work), profile (by time and memory that the first rank measures at the "
            "start), type:REGEX over block names, or a list of bounds.",
-       .default_text = "balanced"});
+       .default_text = "balanced",
+       .type = "string or list of integers"});
   f.field(
       "scatter_gather",
       scatter_gather,

@@ -68,13 +68,23 @@ bool is_params(const json::Value& params, const char* path, config::Problems& pr
   return false;
 }
 
-optim::ScheduleContext context_of(double base_lr,
+// `rule`: nullptr where its parameters are wrong.
+optim::ScheduleContext context_of(const optim::Rule* rule,
                                   std::int64_t max_steps,
                                   const optim::BatchRamp& batches) {
   return {
-      .base_lr = base_lr, .max_steps = max_steps, .samples_before = [batches](std::int64_t update) {
-        return batches.samples_before(update);
-      }};
+      .base_lr = rule == nullptr ? 1e-3 : rule->base_lr(),
+      .has_betas = rule == nullptr || rule->has_betas(),
+      .max_steps = max_steps,
+      .samples_before = [batches](std::int64_t update) { return batches.samples_before(update); }};
+}
+
+// Of options that may have problems, which are told elsewhere: nullptr where there is none.
+std::unique_ptr<optim::Rule> rule_if_any(const OptimizerOptions& options) {
+  const bool fits = options.params.is_null() || options.params.is_object();
+  if (!fits || !optim::rules().has(options.type)) return nullptr;
+  config::Problems ignored;
+  return build_rule(options, {}, ignored);
 }
 
 // Of an optimizer with an unknown name: what is wrong with its parameters by the one with the
@@ -176,7 +186,19 @@ std::vector<std::string> optimizer_notes(const OptimizerOptions& options) {
   return out;
 }
 
-std::vector<std::string> schedule_notes(const SchedulerOptions& options) {
+std::vector<std::string> schedule_notes(const TrainConfig& config) {
+  const SchedulerOptions& options = config.scheduler;
+  if (text::lower(options.type) == "onecycle") {
+    const json::Value* const cycles =
+        options.params.is_object() ? options.params.find("cycle_momentum") : nullptr;
+    const auto rule = rule_if_any(config.optimizer);
+    const bool off = cycles != nullptr && cycles->is_bool() && !cycles->as_bool();
+    if (off || rule == nullptr || rule->has_betas()) return {};
+    return {
+        fmt::format("scheduler.params.cycle_momentum has no effect: {} has no betas, and OneCycle "
+                    "leaves its momentum alone, as in DeepSpeed",
+                    config.optimizer.type)};
+  }
   const json::Value* const warmup =
       options.params.is_object() ? options.params.find("num_warmup_steps") : nullptr;
   const bool constant = options.type.empty() || text::lower(options.type) == "constant";
@@ -197,21 +219,13 @@ void fill_width(OptimizerOptions& options, const models::Resolved& model) {
 void check_schedule(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
   const TrainConfig& config = plan.config;
   if (!is_params(config.scheduler.params, "scheduler.params", problems)) return;
-  config::Problems ignored;
-  const bool rule_fits = config.optimizer.params.is_null() || config.optimizer.params.is_object();
-  double base_lr = 1e-3;
-  if (rule_fits && optim::rules().has(config.optimizer.type)) {
-    if (const auto rule = build_rule(config.optimizer, {}, ignored)) base_lr = rule->base_lr();
-  }
-  const auto context = context_of(base_lr, config.trainer.max_steps.value_or(0), ramp_of(plan));
+  const auto rule = rule_if_any(config.optimizer);
+  const auto context = context_of(rule.get(), config.trainer.max_steps.value_or(0), ramp_of(plan));
   build_schedule(config.scheduler, context, origins.place("scheduler"), problems);
 }
 
 ExchangeNeeds exchange_needs(const OptimizerOptions& options) {
-  const bool fits = options.params.is_null() || options.params.is_object();
-  if (!fits || !optim::rules().has(options.type)) return {};
-  config::Problems ignored;
-  const auto rule = build_rule(options, {}, ignored);
+  const auto rule = rule_if_any(options);
   const auto* compressed = dynamic_cast<const optim::CompressedRule*>(rule.get());
   if (compressed == nullptr) return {};
   return {true, compressed->local_weights(), compressed->fused()};
@@ -219,8 +233,8 @@ ExchangeNeeds exchange_needs(const OptimizerOptions& options) {
 
 std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t steps) {
   config::Problems ignored;
-  const auto schedule =
-      build_schedule(config.scheduler, context_of(1e-3, steps, optim::BatchRamp(1)), {}, ignored);
+  const auto schedule = build_schedule(
+      config.scheduler, context_of(nullptr, steps, optim::BatchRamp(1)), {}, ignored);
   if (schedule->warmup_steps() < steps) return std::nullopt;
   return fmt::format(
       "the run of {} steps ends within the warm-up of {}", steps, schedule->warmup_steps());
@@ -272,9 +286,9 @@ std::unique_ptr<optim::Rule> make_rule(const Plan& plan) {
   return rule;
 }
 
-std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, double base_lr) {
+std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, const optim::Rule& rule) {
   config::Problems problems;
-  const auto context = context_of(base_lr, plan.max_steps, ramp_of(plan));
+  const auto context = context_of(&rule, plan.max_steps, ramp_of(plan));
   auto schedule = build_schedule(plan.config.scheduler, context, {}, problems);
   problems.raise();
   return schedule;

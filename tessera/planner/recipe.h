@@ -19,7 +19,7 @@ namespace tessera::planner {
 void check_rule(const Plan& plan, config::Problems& problems, const config::Origins& origins);
 /// What the user should be told of parameters that choose nothing.
 std::vector<std::string> optimizer_notes(const OptimizerOptions& options);
-std::vector<std::string> schedule_notes(const SchedulerOptions& options);
+std::vector<std::string> schedule_notes(const TrainConfig& config);
 /// hidden_size of a mu-P rule, where the configuration leaves it to the model.
 void fill_width(OptimizerOptions& options, const models::Resolved& model);
 /// Of a plan whose batch may be unknown (0).

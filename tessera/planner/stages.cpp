@@ -47,9 +47,8 @@ class Partition {
   std::vector<int> bounds() {
     const bool fits = fit();
     if (options_.partition.is_array()) return given(fits);
-    const std::string word = options_.partition.is_null()     ? "balanced"
-                             : options_.partition.is_string() ? options_.partition.as_string()
-                                                              : options_.partition.dump();
+    const std::string word =
+        options_.partition.is_null() ? "balanced" : options_.partition.as_string();
     const int parts = fits ? static_cast<int>(parts_) : 1;
     if (word == "uniform") return parallel::uniform_bounds(blocks_, parts);
     if (word == kUniformLast)
@@ -282,6 +281,15 @@ parallel::StageLayout place_blocks(const PipelineOptions& options,
                                    config::Problems& problems,
                                    const config::Origins& origins) {
   parallel::StageLayout out;
+  const json::Value& partition = options.partition;
+  if (!partition.is_null() && !partition.is_string() && !partition.is_array()) {
+    problems.add(
+        origins.place(kPartition),
+        kPartition,
+        fmt::format("expected a string or a list of bounds, found {}", partition.type_name()),
+        "write \"balanced\"");
+    return out;
+  }
   if (options.size <= 1) return out;
   out.stages = static_cast<int>(options.size);
   out.chunks = static_cast<int>(options.chunks);

@@ -152,7 +152,8 @@ void OptimizerOptions::describe(config::Fields& f) {
       {.text = "A list of {pattern, lr, weight_decay, frozen}: parameters whose names the regular "
                "expression finds, with a rate, a decay or no training of their own; the first "
                "that fits counts.",
-       .default_text = "none"});
+       .default_text = "none",
+       .type = "list of objects"});
   f.field("decay_all",
           decay_all,
           {.text = "Weight decay on all parameters, not only on those of two or more dimensions."});
@@ -192,7 +193,8 @@ void AmpOptions::describe(config::Fields& f) {
           loss_scale,
           {.text = "A fixed scale, or \"dynamic\", which follows Apex's rule.",
            .choices = {"\"dynamic\"", "a number above 0"},
-           .default_text = "dynamic; 1 with O3"});
+           .default_text = "dynamic; 1 with O3",
+           .type = "string or number"});
 }
 
 void TorchAutocastOptions::describe(config::Fields& f) {
@@ -356,7 +358,8 @@ void TrainConfig::describe(config::Fields& f) {
           rampup_batch_size,
           {.text = "[start, increment, samples]: the global batch begins at `start` and grows by "
                    "`increment` in equal parts of so many samples, up to train_batch_size.",
-           .default_text = "none"});
+           .default_text = "none",
+           .type = "list of integers"});
   f.section("fp16", fp16, "16-bit training with a scaled loss.");
   f.section("bf16", bf16, "16-bit training.");
   f.section("amp", amp, "16-bit training in Apex's words.");

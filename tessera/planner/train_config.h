@@ -23,10 +23,10 @@
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/executor.h"
+#include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/gradient_fold.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/sharded_optimizer.h"
-#include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/param_groups.h"
 
@@ -208,7 +208,8 @@ Plan make_plan(const json::Value& source,
                const nn::Model& model);
 /// optimizer.type/params and scheduler.type/params of a plan whose max_steps is known.
 std::unique_ptr<optim::Rule> make_rule(const Plan& plan);
-std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, double base_lr);
+/// `rule`: make_rule()'s.
+std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, const optim::Rule& rule);
 /// The global batch of the update that begins after so many samples; empty where it never changes.
 std::function<std::int64_t(std::int64_t consumed)> batch_sizes(const Plan& plan);
 /// optimizer.weight_decay_schedule of a plan whose max_steps is known.

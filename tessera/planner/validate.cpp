@@ -216,7 +216,9 @@ void check_config(const TrainConfig& config,
         "data.validation is given as well: two sources of validation data",
         "remove one of the two");
   }
-  const bool validation = !config.data.validation.empty() || config.data.validation_fraction > 0;
+  const bool validation = !config.data.validation.empty() || config.data.validation_fraction > 0 ||
+                          problems.concern("data.validation") ||
+                          problems.concern("data.validation_fraction");
   if (config.eval.every > 0 && !validation) {
     add("eval.every",
         "there is nothing to evaluate on: neither data.validation nor data.validation_fraction is "
@@ -278,7 +280,7 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   }
   for (std::string& note : optimizer_notes(config.optimizer))
     out.push_back(std::move(note));
-  for (std::string& note : schedule_notes(config.scheduler))
+  for (std::string& note : schedule_notes(config))
     out.push_back(std::move(note));
   if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
   if (config.parallel.sequence && config.parallel.tensor.size == 1)

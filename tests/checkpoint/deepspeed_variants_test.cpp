@@ -62,12 +62,15 @@ std::string numbered(const std::vector<std::string>& values) {
 class Stage0 : public DeepSpeedVariants {
  protected:
   /// `groups` of these numbers; moments of two parameters with so many elements each.
-  void write(const std::vector<std::vector<std::int64_t>>& groups, std::size_t first = 3) {
+  void write(const std::vector<std::vector<std::int64_t>>& groups,
+             std::size_t first = 3,
+             float updates_of_second = 2.0F) {
     gpt::File file;
     std::vector<std::string> states, described;
     for (const std::size_t count : {first, std::size_t{2}}) {
       const float base = states.empty() ? 10.0F : 20.0F;
-      states.push_back(op::dict({{"step", file.tensor({{}, {2.0F}})},
+      const float updates = states.empty() ? 2.0F : updates_of_second;
+      states.push_back(op::dict({{"step", file.tensor({{}, {updates}})},
                                  {"exp_avg", file.tensor(of(Values(count, base)))},
                                  {"exp_avg_sq", file.tensor(of(Values(count, base + 1)))}}));
     }
@@ -129,6 +132,8 @@ TEST_F(Stage0, WhoseOptimizerIsNotUnderstoodGivesItsWeightsAndSaysWhy) {
   without("its 2 groups keep no names");
   write({{0, 1}}, 7);
   without("it is of other parameters than the model");
+  write({{0, 1}}, 3, 1.0F);
+  without("\"w\" has 2 updates and \"b\" has 1");
 }
 
 // Parameters that do not train.

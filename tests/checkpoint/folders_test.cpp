@@ -33,6 +33,15 @@ TEST(Folders, AreListedByStepAndLatestIsNotConsulted) {
   EXPECT_EQ(newest(dir.path())->filename(), "step-100000000");
 }
 
+TEST(Folders, AreNotLookedForInAFile) {
+  const files::TempDir dir;
+  spill(dir.path() / "model.safetensors", "weights");
+
+  EXPECT_TRUE(found_at(dir.path() / "model.safetensors").empty());
+  EXPECT_TRUE(found_at(dir.path() / "absent").empty());
+  EXPECT_FALSE(is_ours(dir.path() / "model.safetensors"));
+}
+
 TEST(Folders, LatestNamesTheLastOneSaved) {
   const files::TempDir dir;
   for (const int step : {5, 20})

@@ -98,6 +98,8 @@ TEST_F(ForeignCheckpoints, AUniversalCheckpointNeedsMomentsAndNamesOfFolders) {
   Foreign bare = small_training(), odd = small_training();
   bare.state.clear();
   odd.weights[0].name = "../out";
+  for (auto& [state, tensors] : odd.state)
+    tensors[0].name = "../out";
   fs::create_directory(path("a"));
   fs::create_directory(path("b"));
 

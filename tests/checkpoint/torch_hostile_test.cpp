@@ -167,6 +167,17 @@ TEST(HostileTensor, LiesInsideOfItsStorage) {
   expect_tensor_refusal(op::tensor(kFloats, kMost, {2, 2, 3}, {kMost, kMost, 1}), "reaches past");
 }
 
+TEST(HostileTensor, DoesNotCountPast64Bits) {
+  // The last element is number 1 + 2 (2^63 - 1) = 2^64 - 1: as many as that and one are 0.
+  expect_tensor_refusal(op::tensor(kFloats, 1, {2, 2}, {kMost, kMost}), "reaches past the 4");
+  // 3 + 2^62 + (2^63 - 1) + (2^62 - 3) = 2^64 - 1 too.
+  expect_tensor_refusal(op::tensor(kFloats, 3, {2, 2, 2}, {kHuge, kMost, kHuge - 3}),
+                        "reaches past the 4");
+  // 3 + 3 x 2^62 + (2^62 - 4) = 2^64 - 1; in bytes, 2^62 elements of four are none.
+  expect_tensor_refusal(op::tensor(kFloats, 3, {2, 2, 2, 2}, {kHuge, kHuge, kHuge, kHuge - 4}),
+                        "reaches past the 4");
+}
+
 TEST(HostileTensor, HasNumbersThatFit) {
   expect_tensor_refusal(op::tensor(kFloats, 0, {kHuge, 4}, {0, 0}), "overflows");
   expect_tensor_refusal(op::tensor(kFloats, 0, {kMost}, {0}), "overflows");

@@ -260,6 +260,23 @@ TEST_F(TorchLoop, WhoseCountOfUpdatesIsNoneIsRefusedByIt) {
   }
 }
 
+TEST_F(TorchLoop, WhoseParametersCountUnlikeUpdatesIsRefusedByTwoOfThem) {
+  Foreign training = training_of({"a", "b", "c"});
+  training.began["b"] = 3;
+  write(training);
+
+  refused(dir.path(), "\"a\" has 5 updates and \"b\" has 2");
+  refused(dir.path(), "optimizer_000005.pth");
+
+  fs::create_directory(path("ds"));
+  write_universal(path("ds"), training_of({"a", "b"}), [](auto) {});
+  const fs::path step = path("ds/global_step5/zero/b/step.pt");
+  fs::remove(step);
+  write_torch_file(step, TorchValue::integer(4));
+
+  refused(path("ds"), "\"a\" has 5 updates and \"b\" has 4");
+}
+
 TEST_F(TorchLoop, OfAUniversalCheckpointIsRefusedLikewise) {
   fs::create_directory(path("ds"));
   write_universal(path("ds"), training_of({"a"}), [](auto) {});

@@ -61,6 +61,8 @@ TEST(Program, UnknownWordsComeWithTheNearest) {
               AllOf(HasSubstr("error: unknown command \"trian\""), HasSubstr("\"train\"")));
   EXPECT_THAT(run_program({"train", "x.json", "--resum", "never"}).err,
               HasSubstr("did you mean --resume?"));
+  EXPECT_THAT(run_program({"bench", "steps", "m.json"}).err,
+              AllOf(HasSubstr("unknown: tessera bench steps"), HasSubstr("\"step\"")));
   EXPECT_EQ(run_program({"train", "x.json", "y.json"}).code, 2);
   EXPECT_EQ(run_program({"train", "--set"}).code, 2);
 }
@@ -99,6 +101,7 @@ TEST(Init, RefusesUnknownPresets) {
 
   EXPECT_EQ(o.code, 2);
   EXPECT_THAT(o.err, HasSubstr("\"nano\""));
+  EXPECT_THAT(run_program({"init", "gpt2"}).err, HasSubstr("\"gpt2-small\""));
 }
 
 TEST(Config, ExplainsKeysAndSections) {

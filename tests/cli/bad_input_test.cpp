@@ -204,6 +204,30 @@ TEST_F(BadInput, WhatOnlyFollowsIsNotTold) {
                  {"data.train: expected a string"});
 }
 
+TEST_F(BadInput, AWrongValueIsNoMissingOne) {
+  expect_refused(2,
+                 {config(R"("train_batch_size": 4, "eval": {"every": 1})"),
+                  "--set",
+                  "data.validation_fraction=10%"},
+                 {"data.validation_fraction: expected a number", "10%"});
+  EXPECT_THAT(err_, testing::Not(HasSubstr("neither")));
+}
+
+TEST_F(BadInput, AKeyInTheWrongPlaceComesWithTheRightOne) {
+  expect_refused(2,
+                 {config(R"("train_batch_size": 4, "optimizer": {"lr": 1e-3})")},
+                 {"optimizer.lr: unknown key", "did you mean optimizer.params.lr?"});
+  expect_refused(2,
+                 {config(R"("train_batch_size": 4, "max_steps": 5)")},
+                 {"max_steps: unknown key", "did you mean trainer.max_steps?"});
+  expect_refused(2,
+                 {config(R"("train_batch_size": 4)", R"({"n_layer": 4, "n_embd": 64})")},
+                 {"did you mean \"num_layers\"?", "did you mean \"hidden_size\"?"});
+  expect_refused(2,
+                 {config(R"("train_batch_size": 4)", R"({"preset": "gpt2"})")},
+                 {"did you mean \"gpt2-small\"?"});
+}
+
 TEST_F(BadInput, BatchArithmeticThatDoesNotCloseIsPrinted) {
   expect_refused(
       2,
@@ -360,8 +384,14 @@ TEST_F(BadInput, ARunFolderThatCannotBeWritten) {
   files::fs::create_directories(path("closed"));
   files::fs::permissions(folder_.path(), files::fs::perms::all);
   files::fs::permissions(path("closed"), files::fs::perms::owner_read);
+  files::fs::create_directories(path("half/checkpoints"));
+  files::fs::permissions(path("half"), files::fs::perms::all);
+  files::fs::permissions(path("half/checkpoints"), files::fs::perms::owner_read);
   const OrdinaryUser user;
   expect_refused(8, {file, "--set", "run.dir=" + path("closed")}, {"closed", "Permission denied"});
+  expect_refused(8,
+                 {file, "--set", "run.dir=" + path("half")},
+                 {path("half/checkpoints") + ": Permission denied"});
 }
 
 TEST_F(BadInput, ARunFolderThatIsInUse) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera config: files explained and converted, pages of documentation.
 #include <string>
+#include <vector>
 
 #include "cli/program.h"
 #include <gmock/gmock.h>
@@ -8,6 +9,8 @@
 
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
+#include "tessera/planner/draft.h"
+#include "tessera/planner/overrides.h"
 
 namespace tessera::cli {
 namespace {
@@ -156,6 +159,28 @@ TEST_F(ConfigCommand, ConvertsAndNamesWhatIsLost) {
   EXPECT_THAT(o.err, HasSubstr("cudnn_benchmark = true has no counterpart"));
 }
 
+// No key here is Colossal-AI's alone: the language says whose it is.
+TEST_F(ConfigCommand, ConvertsAnyPythonAsColossals) {
+  const std::string file =
+      write("c.py", "gradient_accumulation = 4\nparallel = dict(pipeline=2)\n");
+
+  const Outcome o = run_program({"config", "convert", file, "--to", "tessera"});
+
+  EXPECT_EQ(json::parse(o.out, "stdout"),
+            json::parse(R"({"gradient_accumulation_steps": 4, "parallel": {"pipeline": 2}})",
+                        "expected"));
+}
+
+TEST_F(ConfigCommand, ASectionThatIsNullIsNotGiven) {
+  const std::string file =
+      write("my.json", R"({"train_batch_size": 4, "data": {"train": "a.txt"}, "parallel": null,
+                     "eval": null, "tokenizer": null, "zero_optimization": null, "run": null})");
+
+  const Outcome o = run_program({"config", "explain", file, "--strict"});
+
+  EXPECT_EQ(o.code, 0) << o.out << o.err;
+}
+
 TEST_F(ConfigCommand, ConvertsToWhatTrainReads) {
   const std::string file = write("ds.json", kDeepSpeedFile);
 
@@ -175,6 +200,53 @@ TEST_F(ConfigCommand, ConversionsNeedATarget) {
               HasSubstr("\"deepspeed\""));
 }
 
+TEST_F(ConfigCommand, ExplainsParametersOfOptimizersAndSchedules) {
+  for (const char* path : {"optimizer.lr", "optimizer.params.lr"}) {
+    const Outcome o = run_program({"config", "explain", path});
+
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_THAT(o.out, AllOf(HasSubstr("optimizer.params.lr: "), HasSubstr("AdamW"))) << path;
+  }
+  EXPECT_THAT(run_program({"config", "explain", "scheduler.warmup_num_steps"}).out,
+              HasSubstr("WarmupLR"));
+  EXPECT_THAT(run_program({"config", "explain", "optimizer.tpye"}).err,
+              HasSubstr("\"optimizer.type\""));
+  EXPECT_THAT(run_program({"config", "explain", "max_steps"}).err,
+              HasSubstr("did you mean trainer.max_steps?"));
+}
+
+TEST_F(ConfigCommand, TellsRefusalsWhereItTellsNothingElse) {
+  const std::string file = write("ds.json", kDeepSpeedFile);
+
+  const Outcome o = run_program({"config", "explain", file, "--strict", "-q"});
+
+  EXPECT_EQ(o.code, 2);
+  EXPECT_EQ(o.out, "");
+  EXPECT_THAT(o.err, AllOf(HasSubstr("tensorboard.enabled: not built yet"), HasSubstr("ds.json")));
+}
+
+// The folder has no tokenizer, so that the model itself cannot be made.
+TEST_F(ConfigCommand, SaysWhatComesFromAFolderThatTrainRefuses) {
+  write("config.json", R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4,
+                           "n_positions": 48, "n_ctx": 48, "vocab_size": 300})");
+  const std::string folder = folder_.path().string();
+  const std::string file =
+      write("my.json", R"({"model": {"from": ")" + folder + R"("}, "data": {"train":
+                                     "a.txt"}, "train_batch_size": 4})");
+
+  const Outcome o = run_program({"config", "explain", file, "--strict"});
+
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.out, ContainsRegex("model.num_layers +2 +derived: model.from " + folder));
+}
+
+TEST_F(ConfigCommand, AMisspeltActionComesWithItsName) {
+  const Outcome o = run_program({"config", "explian", "ds.json", "more"});
+
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.err, HasSubstr("\"explain\""));
+}
+
 TEST_F(ConfigCommand, ExplainsKeysAsBefore) {
   const Outcome o = run_program({"config", "explain", "zero_optimization"});
 
@@ -182,6 +254,30 @@ TEST_F(ConfigCommand, ExplainsKeysAsBefore) {
   EXPECT_THAT(o.out,
               AllOf(HasSubstr("zero_optimization.stage3_prefetch_bucket_size"),
                     Not(HasSubstr("trainer.seed"))));
+}
+
+// As the page of the keys promises for each of them.
+TEST(NullValues, AreNotGiven) {
+  const json::Value whole = json::parse(R"({"model": {"preset": "nano"},
+      "data": {"train": "a.txt"}, "train_batch_size": 4, "train_micro_batch_size_per_gpu": 4,
+      "scheduler": {"type": "WarmupLR"}})",
+                                        "my.json");
+  std::vector<std::string> paths = planner::config_paths();
+  paths.insert(paths.end(),
+               {"optimizer.params.lr",
+                "optimizer.params.eps",
+                "optimizer.params.betas",
+                "scheduler.params.warmup_num_steps"});
+
+  for (const std::string& path : paths) {
+    json::Value source = whole;
+    planner::set_key(source, path, json::Value(), "--set");
+    const planner::Draft draft = planner::make_draft(source, 1, "my.json");
+    for (const auto& problem : draft.problems.list()) {
+      EXPECT_TRUE(problem.kind == config::Problems::Kind::Missing)
+          << path << ": " << problem.path << ": " << problem.what;
+    }
+  }
 }
 
 TEST(DeepSpeedPage, IsUpToDate) {

@@ -15,7 +15,9 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/config/json.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/engine/open_model.h"
 #include "tessera/models/family.h"
+#include "tessera/planner/model_source.h"
 
 namespace tessera::cli {
 namespace {
@@ -35,6 +37,15 @@ TEST_F(Convert, ARunBecomesAFolderWithTheSameWeightsAndModel) {
       models::families().get("gpt2").options_from_hf(config), 256, std::nullopt, problems, {});
   EXPECT_EQ(again.description, resolved.description) << again.description.dump(2);
   EXPECT_TRUE(fs::exists(path("hf/generation_config.json")));
+}
+
+TEST_F(Convert, TheFolderOfARunsCheckpointsStandsForTheNewest) {
+  const Outcome o = convert({run_folder() / "checkpoints", path("hf")});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  expect_weights(path("hf"));
+  EXPECT_EQ(planner::open_model_source(run_folder() / "checkpoints").folder.filename(),
+            "step-00000003");
 }
 
 TEST_F(Convert, TheByteTokenizerGoesAlongAsByteLevelBpeWithoutMerges) {
@@ -243,6 +254,30 @@ TEST_F(Convert, ALoneFileIsASourceToo) {
   EXPECT_EQ(digest("model.bin"), digest("again.bin"));
 }
 
+TEST_F(Convert, ALoneFileIsAModelWithItsDescriptionBesideIt) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+  ASSERT_EQ(convert({path("hf"), path("torch"), "--to", "torch"}).code, 0);
+  fs::copy_file(path("torch/pytorch_model.bin"), path("torch/lone.pth"));
+  const auto expect_ours = [&](const models::WeightSource& source) {
+    for (const auto& [name, expected] : weights) {
+      std::vector<float> got(expected.size());
+      source(*infos.at(name), 0, infos.at(name)->numel(), got.data());
+      EXPECT_EQ(got, expected) << name;
+    }
+  };
+
+  for (const char* name : {"hf/model.safetensors", "torch/pytorch_model.bin", "torch/lone.pth"}) {
+    SCOPED_TRACE(name);
+    const planner::ModelSource start = planner::open_model_source(path(name));
+    const auto read = engine::find_model(path(name));
+
+    EXPECT_EQ(start.model.num_layers, 2);
+    expect_ours(planner::source_weights(start, resolved));
+    EXPECT_EQ(read->tokenizer->name(), "byte");
+    expect_ours(read->weights);
+  }
+}
+
 TEST_F(Convert, AHuggingFaceFolderBecomesACheckpointOfOurs) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
 
@@ -270,6 +305,8 @@ TEST_F(Convert, BadWordsAreNamed) {
   refused({run_folder(), path("x"), "--dtype", "fp8"}, 2, "--dtype \"fp8\"");
   refused({run_folder(), path("x"), "--to", "onnx"}, 2, "--to \"onnx\"");
   refused({run_folder(), path("x.pt"), "--to", "hf"}, 2, "--to hf writes a folder");
+  refused({run_folder(), path("x.safetensors")}, 2, "its model.safetensors lies in it");
+  EXPECT_FALSE(fs::exists(path("x.safetensors")));
   for (const char* size : {"0", "2 parsecs", "-1GB", "18446744073709551615GB", "GB"})
     refused({run_folder(), path("x"), std::string("--shard-size=") + size}, 2, "is no size");
 }

@@ -49,6 +49,34 @@ TEST(ForeignFlags, WarmupFollowsTheSchedule) {
             R"({"scheduler":{"type":"WarmupLR","params":{"warmup_num_steps":9}}})");
 }
 
+TEST(ForeignFlags, WarmupIsSetWhenTheScheduleIsKnown) {
+  EXPECT_EQ(set_by({"--warmup_steps", "2", "--lr_scheduler_type", "WarmupLR"}),
+            R"({"scheduler":{"type":"WarmupLR","params":{"warmup_num_steps":2}}})");
+  // Hugging Face's, whose name begins as DeepSpeed's do.
+  EXPECT_EQ(set_by({"--warmup_steps", "2", "--lr_scheduler_type", "warmup_stable_decay"}),
+            R"({"scheduler":{"type":"warmup_stable_decay","params":{"num_warmup_steps":2}}})");
+  EXPECT_EQ(set_by({"--warmup_ratio", "0.1", "--lr_scheduler_type=warmup_stable_decay"},
+                   R"({"trainer": {"max_steps": 20}})"),
+            R"({"trainer":{"max_steps":20},)"
+            R"("scheduler":{"type":"warmup_stable_decay","params":{"num_warmup_steps":2}}})");
+}
+
+// A file may say a key by its old name: the flag means that key.
+TEST(ForeignFlags, OverrideOldNames) {
+  EXPECT_EQ(set_by({"--bf16"}, R"({"bfloat16": {"enabled": "auto"}})"),
+            R"({"bf16":{"enabled":true}})");
+  EXPECT_EQ(set_by({"--gradient_accumulation_steps", "8"}, R"({"NUM_MICRO_BATCHES": 4})"),
+            R"({"gradient_accumulation_steps":8})");
+  EXPECT_EQ(set_by({"--zero_stage", "2"}, R"({"zero_optimization": true})"),
+            R"({"zero_optimization":{"stage":2}})");
+}
+
+// Of two names in the file neither is dropped: what is read afterwards tells of them.
+TEST(ForeignFlags, LeaveAFilesContradictions) {
+  EXPECT_EQ(set_by({}, R"({"NUM_MICRO_BATCHES": 4, "gradient_accumulation_steps": 8})"),
+            R"({"NUM_MICRO_BATCHES":4,"gradient_accumulation_steps":8})");
+}
+
 // Hugging Face: ceil(ratio x steps), unless steps of warm-up are given.
 TEST(ForeignFlags, AWarmupRatioIsAShareOfTheSteps) {
   EXPECT_EQ(set_by({"--warmup_ratio", "0.03", "--max_steps", "150"}),
@@ -82,6 +110,22 @@ TEST(ForeignFlags, OfOtherProcessorsAreTold) {
     EXPECT_THAT(words, ElementsAre("a.json"));
     EXPECT_THAT(flags.notes, ElementsAre(testing::HasSubstr("--tf32 has no meaning here")));
   }
+}
+
+TEST(ForeignFlags, SwitchesWithoutAMeaningHaveAValueOrNone) {
+  for (std::vector<std::string> words :
+       {std::vector<std::string>{"--do_train", "True", "a.json"}, {"--do_train", "a.json"}}) {
+    take_foreign_flags(words);
+
+    EXPECT_THAT(words, ElementsAre("a.json"));
+  }
+}
+
+TEST(ForeignFlags, ALocalRankIsAnInteger) {
+  std::vector<std::string> good = {"--local-rank=-1"}, bad = {"a.json", "--local_rank=x"};
+
+  EXPECT_NO_THROW(take_foreign_flags(good));
+  EXPECT_THROW(take_foreign_flags(bad), Error);
 }
 
 TEST(ForeignFlags, OfTheTrainerSetTheirKeysToo) {

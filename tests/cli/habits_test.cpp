@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Command lines as people write them for DeepSpeed, where the order of the words and a missing tool
 // cost hours: each works, or one line says what to type.
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
+#include "tessera/config/json.h"
 
 namespace tessera::cli {
 namespace {
@@ -16,6 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 
 class LauncherHabits : public testing::Test {
  protected:
@@ -60,6 +63,36 @@ TEST_F(LauncherHabits, AMisspeltFlagComesWithItsName) {
   EXPECT_EQ(cure({"verify", path("ds.json"), "--warmup_step=5"}), "did you mean --warmup_steps?");
 }
 
+TEST_F(LauncherHabits, AShortenedFlagComesWithItsName) {
+  EXPECT_EQ(cure({"train", path("ds.json"), "--per_device_batch_size", "4"}),
+            "did you mean --per_device_train_batch_size?");
+}
+
+TEST_F(LauncherHabits, AssignmentsNeedTheirFlagAndNoBlanks) {
+  EXPECT_EQ(cure({"train", path("ds.json"), "trainer.max_steps=3"}),
+            "--set trainer.max_steps=3, without blanks around \"=\"");
+  EXPECT_EQ(cure({"train", path("ds.json"), "--set", "optimizer.lr", "=", "3e-4"}),
+            "--set KEY=VALUE, without blanks around \"=\"");
+  EXPECT_THAT(run_program({"train", path("ds.json"), "--set", "optimizer.lr", "=", "3e-4"}).err,
+              HasSubstr("one word too many: ="));
+  EXPECT_THAT(run_program({"train", path("ds.json"), "trainer.max_steps=3"}).err,
+              HasSubstr("one word too many: trainer.max_steps=3"));
+}
+
+TEST_F(LauncherHabits, AnOptionIsNoValueOfAnother) {
+  EXPECT_THAT(run_program({"train", path("ds.json"), "--resume", "-q"}).err,
+              HasSubstr("--resume: the value is missing"));
+  EXPECT_THAT(cure({"train", path("ds.json"), "--resume", "--dry-run"}),
+              HasSubstr("--resume=--dry-run"));
+  EXPECT_THAT(cure({"generate", path("run"), "--prompt", "--max-new-tokens", "5"}),
+              HasSubstr("--prompt=--max-new-tokens"));
+  // What only looks like one is text.
+  EXPECT_THAT(run_program({"generate", path("run"), "--prompt", "--- begin ---"}).err,
+              Not(HasSubstr("value is missing")));
+  EXPECT_THAT(run_program({"generate", path("run"), "--prompt=--max-new-tokens"}).err,
+              Not(HasSubstr("value is missing")));
+}
+
 TEST_F(LauncherHabits, FlagsBeforeTheCommandAreGivenInOrder) {
   EXPECT_EQ(cure({"--learning_rate", "1e-4", "train", "ds.json"}),
             "type: tessera train --learning_rate 1e-4 ds.json");
@@ -88,6 +121,63 @@ TEST_F(LauncherHabits, TheConfigurationMayStandBeforeOrAfterItsFlag) {
   expect_understood({"train", "--deepspeed", path("ds.json"), "--local_rank=3"});
   EXPECT_THAT(cure({"train", "--deepspeed", "a.json", "--deepspeed_config", "b.json"}),
               HasSubstr("name one of them"));
+}
+
+TEST_F(LauncherHabits, TheSameConfigurationMayBeNamedTwice) {
+  expect_understood({"train", path("ds.json"), "--deepspeed_config", path("ds.json")});
+  expect_understood({"train", path("ds.json"), "--deepspeed_config", path("./ds.json")});
+  EXPECT_THAT(cure({"train", path("ds.json"), "--deepspeed_config", "b.json"}),
+              HasSubstr("name one of them"));
+}
+
+// DeepSpeed's launcher puts it before the words that it was given.
+TEST_F(LauncherHabits, ALocalRankMayStandBeforeTheCommand) {
+  expect_understood({"--local_rank=1", "train", path("ds.json")});
+  expect_understood({"--local-rank=0", "train", path("ds.json")});
+  EXPECT_EQ(cure({"--local_rank=1", "ds.json"}), "type: tessera train ds.json");
+  EXPECT_THAT(run_program({"--local_rank=x", "train", path("ds.json")}).err,
+              HasSubstr("--local_rank"));
+  EXPECT_EQ(run_program({"--local_rank=x", "train", path("ds.json")}).code, 2);
+  EXPECT_EQ(run_program({"train", path("ds.json"), "--local_rank=x", "--dry-run"}).code, 2);
+}
+
+// Hugging Face's way to write a switch.
+TEST_F(LauncherHabits, ASwitchMayHaveAValue) {
+  expect_understood({"train", path("ds.json"), "--do_train", "True"});
+}
+
+TEST_F(LauncherHabits, AnOldNameIsOverriddenByItsNewOneAndTheOtherWayRound) {
+  const auto micro_batches = [&](const std::string& members, std::vector<std::string> more) {
+    files::write_atomic(folder_.path() / "old.json",
+                        R"({"model": {"preset": "nano"}, "data": {"train": ")" + path("text.txt") +
+                            R"(", "sequence_length": 32}, )" + members + "}");
+    more.insert(more.begin(),
+                {"train", path("old.json"), "--dry-run", "--json", "--output_dir", path("run")});
+    const Outcome o = run_program(more);
+    EXPECT_EQ(o.code, 0) << o.err;
+    if (o.code != 0) return std::int64_t{0};
+    const json::Value out = json::parse_strict(o.out, "stdout");
+    return out.find("config")->find("gradient_accumulation_steps")->as_integer().value_or(0);
+  };
+
+  const std::string old = R"("train_micro_batch_size_per_gpu": 1, "NUM_MICRO_BATCHES": 4)";
+  const std::string today =
+      R"("train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4)";
+  EXPECT_EQ(micro_batches(old, {"--gradient_accumulation_steps", "8"}), 8);
+  EXPECT_EQ(micro_batches(old, {"--set", "NUM_MICRO_BATCHES=8"}), 8);
+  EXPECT_EQ(micro_batches(today, {"--set", "NUM_MICRO_BATCHES=8"}), 8);
+}
+
+// Of its tutorials: assignments, not a script.
+TEST_F(LauncherHabits, AConfigurationInPythonIsConverted) {
+  files::write_atomic(folder_.path() / "config.py", "BATCH_SIZE = 8\nNUM_EPOCHS = 1\n");
+  files::write_atomic(folder_.path() / "main.py", "import torch\nprint(1)\n");
+
+  const std::string line = "type: tessera config convert " + path("config.py") + " --to tessera";
+  EXPECT_THAT(cure({"train", path("config.py")}), HasSubstr(line));
+  EXPECT_THAT(cure({path("config.py")}), HasSubstr(line));
+  EXPECT_THAT(cure({"config", "explain", path("config.py")}), HasSubstr(line));
+  EXPECT_EQ(cure({"train", path("main.py")}), "type: tessera train CONFIG");
 }
 
 TEST_F(LauncherHabits, NoPdshIsNeeded) {

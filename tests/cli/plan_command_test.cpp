@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
 #include <string>
 
 #include "cli/program.h"
@@ -11,6 +12,7 @@
 namespace tessera::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
@@ -84,12 +86,99 @@ TEST(PlanCommand, ReadsAConfigurationAndAFolder) {
             2 * (12 * 32 * 32 + 13 * 32) + 2 * 32 + (300 + 48) * 32);
 }
 
+// In stage 3 the largest layer is what a GPU holds: without it there is no table.
+TEST(PlanCommand, RefusesNumbersThatNoModelHas) {
+  const auto refusal = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"plan", "--estimate", "zero3", "--total-params"});
+    const Outcome o = run_program(words);
+    EXPECT_EQ(o.code, 2) << o.out;
+    return o.err;
+  };
+
+  EXPECT_THAT(refusal({"1000000"}), HasSubstr("--largest-layer-params is missing"));
+  EXPECT_THAT(refusal({"100", "--largest-layer-params", "200"}),
+              AllOf(HasSubstr("--largest-layer-params 200"), HasSubstr("1 to 100")));
+  EXPECT_THAT(refusal({"100", "--largest-layer-params", "0"}), HasSubstr("expected 1 to 100"));
+  EXPECT_THAT(refusal({"1000000000000001", "--largest-layer-params", "1"}),
+              HasSubstr("--total-params 1000000000000001"));
+  EXPECT_THAT(refusal({"0", "--largest-layer-params", "1"}), HasSubstr("--total-params 0"));
+  EXPECT_THAT(refusal({"1000000000000000",
+                       "--largest-layer-params",
+                       "1",
+                       "--num_gpus_per_node",
+                       "1000000",
+                       "--num_nodes",
+                       "1000000"}),
+              HasSubstr("more than there are bytes"));
+  EXPECT_EQ(run_program({"plan", "--estimate", "zero2", "--total-params", "1000000"}).code, 0);
+}
+
+// No text is read, and nothing is trained: a folder needs no tokenizer, a batch or rate no number.
+TEST(PlanCommand, NeedsNothingThatATrainingAloneWouldNeed) {
+  const files::TempDir folder;
+  files::write_atomic(folder.path() / "config.json",
+                      R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4,
+                          "n_positions": 48, "n_ctx": 48, "vocab_size": 211})");
+  files::write_atomic(folder.path() / "auto.json",
+                      R"({"model": {"preset": "nano"}, "data": {"train": "a.txt"},
+                          "train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto",
+                          "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})");
+  const auto estimate = [&](const fs::path& model) {
+    return run_program({"plan", "--estimate", "zero2", "--model", model.string(), "--json"});
+  };
+
+  const Outcome hf = estimate(folder.path()), file = estimate(folder.path() / "auto.json");
+
+  ASSERT_EQ(hf.code, 0) << hf.err;
+  EXPECT_EQ(json::parse_strict(hf.out, "stdout").find("total_params")->as_integer(),
+            2 * (12 * 32 * 32 + 13 * 32) + 2 * 32 + (211 + 48) * 32);
+  ASSERT_EQ(file.code, 0) << file.err;
+  EXPECT_EQ(
+      json::parse_strict(file.out, "stdout").find("tessera")->find("micro_batch")->as_integer(), 1);
+}
+
+TEST(PlanCommand, SaysWhereThereAreMoreRanksThanTesseraRunsAndWhereMoreThanCanBeCounted) {
+  const auto estimate = [](const char* ranks, const char* nodes) {
+    return run_program({"plan",
+                        "--estimate",
+                        "zero2",
+                        "--model",
+                        "gpt2-small",
+                        "--num_gpus_per_node",
+                        ranks,
+                        "--num_nodes",
+                        nodes});
+  };
+
+  const Outcome many = estimate("8", "200"), absurd = estimate("1000000", "1000000");
+
+  EXPECT_EQ(many.code, 0) << many.err;
+  EXPECT_THAT(many.out,
+              AllOf(HasSubstr("HW: Setup with 200 nodes, 8 GPUs per node."),
+                    HasSubstr("1,600 ranks are more than the 1,024"),
+                    Not(HasSubstr("stage 2"))));
+  EXPECT_EQ(absurd.code, 2) << absurd.out;
+  EXPECT_THAT(absurd.err, HasSubstr("1000000 hosts of 1000000 ranks: more than there are bytes"));
+}
+
+TEST(PlanCommand, OfAConfigurationAloneSaysWhatToType) {
+  const Outcome o = run_program({"plan", "m.json"});
+
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.err,
+              AllOf(HasSubstr("tessera plan m.json: --estimate is missing"),
+                    HasSubstr("--estimate zero3 --model m.json"),
+                    HasSubstr("tessera train m.json --dry-run")));
+}
+
 TEST(PlanCommand, SaysWhatIsMissing) {
   EXPECT_THAT(run_program({"plan"}).err, HasSubstr("not built yet"));
   EXPECT_THAT(run_program({"plan", "--estimate", "zero4", "--model", "nano"}).err,
               HasSubstr("expected zero2 or zero3"));
   EXPECT_THAT(run_program({"plan", "--estimate", "zero3"}).err, HasSubstr("--model is missing"));
   EXPECT_THAT(run_program({"plan", "--estimate", "zero3", "--model", "gpt2-smal"}).err,
+              HasSubstr("\"gpt2-small\""));
+  EXPECT_THAT(run_program({"plan", "--estimate", "zero3", "--model", "gpt2"}).err,
               HasSubstr("\"gpt2-small\""));
   EXPECT_THAT(
       run_program({"plan", "--estimate", "zero3", "--model", "nano", "--num_nodes", "0"}).err,

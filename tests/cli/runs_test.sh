@@ -87,9 +87,15 @@ a_resumed_run_equals_an_undisturbed_one() {
 a_finished_run_says_so() {
   configure
   train run -n 1
+  # As a signal in the last step leaves it.
+  sed -i 's/"finished"/"stopped"/; s/"exit_code": 0/"exit_code": 75/' "$box/run/status.json"
+  train run -n 1 --dry-run
+  expect "a dry run writes nothing" state_is stopped "$box/run"
   train run -n 1
   expect "exit code 0, not $code" test "$code" = 0
   expect "the words" says "is finished" "$box/out"
+  expect "the state" state_is finished "$box/run"
+  expect "its code" says '"exit_code": 0' "$box/run/status.json"
 }
 
 another_model_is_refused() {

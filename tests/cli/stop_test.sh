@@ -52,6 +52,7 @@ whoever_waits_stops_too() {
   start first train "$box/c.json"
   local first=$job
   expect "the first began to tokenize" until_true half_made
+  kill -STOP "$first"  # so that it does not come to its end
   start second train "$box/c.json" -v --set "run.dir=$box/run2"
   expect "the second waits" until_true grep -q "waiting for" "$box/second.err"
   stop TERM
@@ -59,6 +60,7 @@ whoever_waits_stops_too() {
   expect "within 3 s, not $took ms" test "$took" -lt 3000
   expect "the first goes on" kill -0 "$first"
   expect "its work is still there" half_made
+  kill -CONT "$first"
   job=$first
   stop TERM
   expect "exit code 143, not $code" test "$code" = 143

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Standard output that nobody reads for a while.
+// Standard output that nobody reads for a while, or any more.
 #include "tessera/cli/terminal.h"
 
+#include <array>
+#include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include "tessera/base/files.h"
+#include "tessera/cli/app.h"
 
 namespace tessera::cli {
 namespace {
@@ -24,12 +30,18 @@ class PipedOutput {
   ~PipedOutput() {
     std::fflush(stdout);
     ::dup2(before_, STDOUT_FILENO);
-    for (const int fd : {before_, pipe_[0], pipe_[1]})
-      ::close(fd);
+    ::close(before_);
+    ::close(pipe_[1]);
+    leave();
   }
   PipedOutput(const PipedOutput&) = delete;
   PipedOutput& operator=(const PipedOutput&) = delete;
 
+  /// Its reader goes.
+  void leave() {
+    if (pipe_[0] >= 0) ::close(pipe_[0]);
+    pipe_[0] = -1;
+  }
   /// Until it takes no more.
   void fill() const {
     ASSERT_EQ(::fcntl(pipe_[1], F_SETFL, O_NONBLOCK), 0);
@@ -77,6 +89,37 @@ TEST(Terminal, DoesNotWaitForAReaderWhoKeepsUp) {
 
   EXPECT_EQ(waits, 0);
   EXPECT_EQ(output.read(), "step 1\n");
+}
+
+/// A file of safetensors with one tensor, the number 0.
+std::string one_number() {
+  const std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  return static_cast<char>(header.size()) + std::string(7, '\0') + header + std::string(4, '\0');
+}
+
+// The line that meets it is flushed where it is written: when the program ends nothing is left that
+// could fail.
+TEST(Terminal, TakesAReaderWhoHasGoneForNoFailure) {
+  const files::TempDir folder;
+  std::string program = "tessera", command = "convert", source = folder.path() / "one.safetensors",
+              target = folder.path() / "one.bin";
+  files::write_atomic(source, one_number());
+  std::array words = {program.data(), command.data(), source.data(), target.data()};
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  int code = -1;
+  {
+    PipedOutput output;
+    output.leave();
+
+    code = tessera_main(static_cast<int>(words.size()), words.data());
+
+    EXPECT_NE(std::ferror(stdout), 0);
+    std::clearerr(stdout);
+  }
+  std::signal(SIGPIPE, before);
+
+  EXPECT_EQ(code, 0);
+  EXPECT_TRUE(std::filesystem::exists(target));
 }
 
 }  // namespace

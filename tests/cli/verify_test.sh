@@ -83,6 +83,16 @@ what_cannot_be_compared_is_refused() {
   expect "why" says "promises nothing against one rank" "$box/err"
 }
 
+a_shorter_run_trains_as_many_steps_as_are_asked_for() {
+  configure
+  verify -n 2 --set trainer.max_steps=2 --steps 3 --json
+  expect "exit code 0, not $code: $(cat "$box/err")" test "$code" = 0
+  expect "three steps" says '"steps":3' "$box/out"
+  expect "a note" says "--steps 3: the run has 2" "$box/err"
+  verify -n 2 --set trainer.max_steps=2 --json
+  expect "all of the run where nothing is asked for" says '"steps":2' "$box/out"
+}
+
 a_training_that_diverges_says_so() {
   configure
   verify -n 2 --set optimizer.lr=1e30 --set gradient_clipping=0 --set trainer.max_steps=10
@@ -96,5 +106,6 @@ claim "shared layers are equal within rounding" shared_layers_are_equal_within_r
 claim "every tensor is shown where asked" every_tensor_is_shown_where_asked
 claim "a promise that is none is not broken" a_promise_that_is_none_is_not_broken
 claim "what cannot be compared is refused" what_cannot_be_compared_is_refused
+claim "a shorter run trains as many steps as are asked for" a_shorter_run_trains_as_many_steps_as_are_asked_for
 claim "a training that diverges says so" a_training_that_diverges_says_so
 claims_done

@@ -245,6 +245,24 @@ TEST(DeepSpeedKeys, TwoNamesOfOneKeyMustAgree) {
               AllOf(HasSubstr("bfloat16"), HasSubstr("old name of bf16")));
 }
 
+TEST(DeepSpeedKeys, WhatWasTypedWinsUnderWhicheverName) {
+  const auto typed = [](json::Value value) {
+    value.place = value.key_place = json::Place{"--set x"};
+    return value;
+  };
+  json::Value source = json::parse(
+      R"({"gradient_accumulation_steps": 4, "bfloat16": {"enabled": false}})", "ds.json");
+  source["NUM_MICRO_BATCHES"] = typed(json::Value::integer(8));
+  source["bf16"]["enabled"] = typed(json::Value::boolean(true));
+  Problems problems;
+
+  const json::Value renamed = with_new_names(source, problems);
+
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(renamed,
+            json::parse(R"({"gradient_accumulation_steps": 8, "bf16": {"enabled": true}})", "x"));
+}
+
 TEST(DeepSpeedKeys, MisspeltOnesComeWithTheirName) {
   EXPECT_THAT(take(R"({"gradient_accumulation_steps ": 4})").problems,
               AllOf(HasSubstr("unknown key"),
@@ -271,6 +289,23 @@ TEST(DeepSpeedKeys, OfAWrongTypeSayWhatToWrite) {
                     HasSubstr("fix: write true or false")));
   EXPECT_THAT(take(R"({"zero_optimization": {"cpu_offload": "yes"}})").problems,
               HasSubstr("fix: write true or false"));
+}
+
+TEST(DeepSpeedKeys, InPlaceOfABlockAreShortForOneOfItsKeys) {
+  EXPECT_THAT(take(R"({"bf16": true})").problems,
+              AllOf(HasSubstr("bf16: expected an object, found true"),
+                    HasSubstr("fix: write {\"enabled\": true}")));
+  EXPECT_THAT(take(R"({"bfloat16": true})").problems, HasSubstr("write {\"enabled\": true}"));
+  EXPECT_THAT(take(R"({"fp16": false})").problems, HasSubstr("write {\"enabled\": false}"));
+  EXPECT_THAT(take(R"({"optimizer": "AdamW"})").problems, HasSubstr("write {\"type\": \"AdamW\"}"));
+  EXPECT_THAT(take(R"({"zero_optimization": 2})").problems, HasSubstr("write {\"stage\": 2}"));
+}
+
+TEST(DeepSpeedKeys, InTheWrongBlockComeWithTheRightOne) {
+  EXPECT_THAT(take(R"({"optimizer": {"lr": 1e-3}})").problems,
+              HasSubstr("did you mean optimizer.params.lr?"));
+  EXPECT_THAT(take(R"({"zero_optimization": {"drop_last": true}})").problems,
+              HasSubstr("did you mean data.drop_last?"));
 }
 
 TEST(DeepSpeedKeys, HaveTheNamesOfFieldsTooWhereThoseDiffer) {

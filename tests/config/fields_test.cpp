@@ -15,6 +15,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 struct Inner {
   double rate = 0.5;
@@ -107,8 +108,6 @@ TEST(FieldReader, RefusesWrongTypesWithWhatStandsThere) {
               AllOf(HasSubstr("an object"), HasSubstr("a number 3")));
   EXPECT_THAT(problems_of(R"({"betas": [1, "x"]})"),
               AllOf(HasSubstr("betas[1]"), HasSubstr("a number")));
-  EXPECT_THAT(problems_of(R"({"steps": null})"),
-              AllOf(HasSubstr("null"), HasSubstr("remove the key")));
   EXPECT_THAT(problems_of("[]"), HasSubstr("expected an object"));
 }
 
@@ -150,10 +149,89 @@ TEST(FieldReader, CuresAWrongTypeByWhatToType) {
       {R"({"files": ["a", []]})", "write a text in double quotes"},
       {R"({"betas": 0.9})", "write [0.9]"},
       {R"({"betas": "x"})", "write a list, such as [0.9, 0.999]"},
-      {R"({"steps": null})", "remove the key"},
+      {R"({"betas": [null]})", "write a number, such as 0"},
+      {R"({"inner": 3})", "write {\"key\": value, ...}"},
       {R"({"steps": "auto"})", "\"auto\" has no meaning for this key"}};
   for (const auto& [text, cure] : cures)
     EXPECT_THAT(problems_of(text), HasSubstr("fix: " + cure)) << text;
+}
+
+TEST(FieldReader, TakesNullAsNotGiven) {
+  const Result r = read_text(R"({"steps": null, "limit": null, "on": null, "files": null,
+      "betas": null, "params": null, "inner": {"rate": null, "mode": null}})");
+
+  EXPECT_TRUE(r.problems.empty());
+  Outer taken = r.options, standard;
+  EXPECT_EQ(write(taken), write(standard));
+  EXPECT_FALSE(r.origins.given("steps"));
+  EXPECT_THAT(problems_of(R"({"stepz": null})"), HasSubstr("unknown key"));
+}
+
+TEST(FieldReader, WritesTheObjectThatALoneValueMeans) {
+  struct Switch {
+    bool enabled = false;
+    std::string type;
+    std::int64_t stage = 0;
+    void describe(Fields& f) {
+      f.field("enabled", enabled, {.text = "Whether."});
+      f.field("type", type, {.text = "Which."});
+      f.field("stage", stage, {.text = "How far."});
+    }
+  };
+  struct Holder {
+    Switch inner;
+    void describe(Fields& f) { f.section("inner", inner, "More."); }
+  };
+  const auto fix = [](const std::string& value) {
+    Holder holder;
+    Problems problems;
+    Origins origins;
+    read(json::parse("{\"inner\": " + value + "}", "c.json"), holder, problems, origins);
+    return problems.list().size() == 1 ? problems.list()[0].fix : "";
+  };
+
+  EXPECT_EQ(fix("true"), "write {\"enabled\": true}");
+  EXPECT_EQ(fix("\"AdamW\""), "write {\"type\": \"AdamW\"}");
+  EXPECT_EQ(fix("2"), "write {\"stage\": 2}");
+  EXPECT_EQ(fix("[]"), "write {\"key\": value, ...}");
+}
+
+TEST(UnknownKeys, AreFoundWhereTheyBelong) {
+  const std::vector<std::string> here = {"type", "params", "weight_decay_schedule"};
+  const std::vector<std::string> all = {"optimizer.type",
+                                        "optimizer.params",
+                                        "scheduler.type",
+                                        "trainer.max_steps",
+                                        "eval.every",
+                                        "checkpoint.every",
+                                        "model.num_layers"};
+
+  EXPECT_EQ(unknown_key_fix("max_steps", here, all), "did you mean trainer.max_steps?");
+  EXPECT_EQ(unknown_key_fix("every", here, all), "did you mean eval.every or checkpoint.every?");
+  EXPECT_EQ(unknown_key_fix("lr", here, all), "did you mean optimizer.params.lr?");
+  EXPECT_EQ(unknown_key_fix("learning_rate", here, all), "did you mean optimizer.params.lr?");
+  EXPECT_EQ(unknown_key_fix("weight_decay", here, all),
+            "did you mean optimizer.params.weight_decay?");
+  EXPECT_EQ(unknown_key_fix("n_layer", here, all), "did you mean model.num_layers?");
+  EXPECT_EQ(unknown_key_fix("tpye", here, all), "did you mean \"type\"?");
+  // Of the parameters themselves.
+  EXPECT_EQ(unknown_key_fix("learning_rate", std::vector<std::string>{"lr", "betas"}),
+            "did you mean \"lr\"?");
+}
+
+TEST(FieldReader, FindsAKeyThatBelongsElsewhere) {
+  EXPECT_THAT(problems_of(R"({"inner": {"steps": 5}})"),
+              AllOf(HasSubstr("inner.steps: unknown key"), HasSubstr("did you mean steps?")));
+  EXPECT_THAT(problems_of(R"({"mode": "slow"})"), HasSubstr("did you mean inner.mode?"));
+  EXPECT_THAT(problems_of(R"({"lr": 1})"), Not(HasSubstr("optimizer")));  // there is none here
+}
+
+TEST(FieldReader, TakesASectionThatIsNullAsNotGiven) {
+  const Result r = read_text(R"({"inner": null})");
+
+  EXPECT_TRUE(r.problems.empty());
+  EXPECT_EQ(r.options.inner.rate, 0.5);
+  EXPECT_FALSE(r.origins.given("inner"));
 }
 
 TEST(FieldReader, TellsNothingThatOnlyFollows) {
@@ -241,6 +319,21 @@ TEST(ProblemLists, AdoptThoseOfAPartUnderItsPath) {
   EXPECT_EQ(whole.list()[0].path, "optimizer.params.lr");
   EXPECT_THROW(whole.raise(), Error);
   EXPECT_NO_THROW(Problems().raise());
+}
+
+TEST(Documents, SayTheTypeOfAFieldThatHasNoneByItself) {
+  struct Any {
+    json::Value bounds, params;
+    void describe(Fields& f) {
+      f.field("bounds", bounds, {.text = "Where.", .type = "list of integers"});
+      f.field("params", params, {.text = "Others."});
+    }
+  };
+
+  const std::vector<KeyDoc> keys = document(Any());
+
+  EXPECT_EQ(keys[0].type, "list of integers");
+  EXPECT_EQ(keys[1].type, "object");
 }
 
 TEST(Documents, SayEverythingThatIsKnownOfAKey) {

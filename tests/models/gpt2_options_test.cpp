@@ -94,6 +94,19 @@ TEST(Gpt2Options, HeadsOfKeysAndValuesDivideTheOthers) {
                     HasSubstr("choose num_kv_heads from 1, 2, 4")));
 }
 
+/// Blocks of sizes that cannot be are not asked what they declare.
+TEST(Gpt2Options, AreRefusedOnceWhereASizeComesToNothing) {
+  for (const char* options : {R"({"preset": "nano", "mlp_ratio": 0.001})",
+                              R"({"num_layers": 1, "hidden_size": 2, "num_heads": 4})"}) {
+    SCOPED_TRACE(options);
+    const Read read = resolve(options);
+
+    EXPECT_EQ(read.problems.list().size(), 1U);
+    for (const nn::BlockSpec& block : read.resolved.model.blocks)
+      EXPECT_NO_THROW((void)nn::declared_by(block));
+  }
+}
+
 TEST(Gpt2Options, TellAllProblemsWithTheirPlaces) {
   const Read read = resolve(
       "{\"num_layers\": 2, \"hidden_size\": 100,\n \"num_heads\": 12, \"vocab_size\": 200, "

@@ -38,8 +38,20 @@ TEST(Params, TakesTheShapeAsMatrixShapeUnlessTold) {
 
 TEST(Params, RefusesAxesThatDoNotFitTheShape) {
   Params params("h.0");
+  const auto refusal = [&](const Shape& shape, const std::vector<std::string>& axes) {
+    try {
+      params.add("w", shape, axes, Init::ones());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Shape);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
 
-  EXPECT_THROW(params.add("w", {6, 4}, {"embed"}, Init::ones()), Error);
+  EXPECT_EQ(refusal({6, 4}, {"embed"}), "parameter h.0.w has 2 dims and 1 logical axes");
+  EXPECT_EQ(refusal({6, -1}, {"", ""}), "parameter h.0.w has the shape [6, -1]");
+  EXPECT_EQ(refusal({0}, {""}), "parameter h.0.w has the shape [0]");
+  EXPECT_EQ(refusal({}, {}), "");
 }
 
 /// A block that declares parameters of these names and sizes.

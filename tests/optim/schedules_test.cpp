@@ -55,6 +55,17 @@ TEST(DeepSpeedCycle, MovesTheMomentumAgainstTheRateAndHoldsTheSecondBeta) {
   EXPECT_EQ(made.schedule->beta2(5), 0.99);
 }
 
+// deepspeed.runtime.lr_schedules.OneCycle: "cycle_momentum is disabled because optimizer SGD does
+// not support momentum", where the optimizer's defaults have no betas.
+TEST(DeepSpeedCycle, LeavesTheMomentumOfOptimizersWithoutBetasAlone) {
+  const auto made = make_schedule("OneCycle",
+                                  R"({"cycle_min_lr": 0.1, "cycle_max_lr": 0.9})",
+                                  {.base_lr = 1e-3, .has_betas = false});
+
+  EXPECT_FALSE(made.schedule->beta1(5).has_value());
+  EXPECT_FALSE(made.schedule->beta2(5).has_value());
+}
+
 TEST(DeepSpeedCycle, CanLeaveTheMomentumAlone) {
   const auto made = make_schedule(
       "OneCycle", R"({"cycle_min_lr": 0.1, "cycle_max_lr": 0.9, "cycle_momentum": false})");

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,6 +82,90 @@ TEST(ColossalToOurs, NamesAShardStrategyAsWithoutACounterpart) {
                           "counterpart in tessera"));
 }
 
+// One key of Colossal-AI's, which `train` reads too, does not make the others strange.
+TEST(ColossalToOurs, KeepsKeysOfTesseraAndDeepSpeed) {
+  for (const char* key : {R"("fp16": {"mode": "AMP_TYPE.NAIVE", "hysteresis": 3})",
+                          R"("NUM_CHUNKS": 2, "fp16": {"enabled": true, "hysteresis": 3})",
+                          R"("TENSOR_SHAPE": [1], "fp16": {"enabled": true, "hysteresis": 3})"}) {
+    const json::Value mixed = json_of(std::string("{") + key + R"(, "train_batch_size": 8,
+      "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}, "gradient_clipping": 1.0,
+      "zero_optimization": {"stage": 1, "overlap_comm": true}, "model": {"hidden_size": 16}})");
+
+    const Converted deepspeed = convert_config(mixed, Dialect::DeepSpeed);
+    const Converted ours = convert_config(mixed, Dialect::Tessera);
+
+    EXPECT_EQ(deepspeed.value,
+              json_of(R"({"train_batch_size": 8, "fp16": {"enabled": true, "hysteresis": 3},
+        "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}, "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 1, "overlap_comm": true}})"))
+        << key;
+    EXPECT_EQ(*ours.value.find("model"), json_of(R"({"hidden_size": 16})")) << key;
+  }
+}
+
+TEST(ColossalToOurs, NamesWhatIsSaidTwice) {
+  const Converted out = convert_config(
+      json_of(R"({"NUM_EPOCHS": 2, "trainer": {"epochs": 3, "seed": 7}})"), Dialect::Tessera);
+
+  EXPECT_EQ(out.value, json_of(R"({"trainer": {"epochs": 2, "seed": 7}})"));
+  EXPECT_THAT(out.notes, ElementsAre(HasSubstr("trainer.epochs = 3 is left out")));
+}
+
+TEST(ColossalToOurs, TakesTheOptimizersArgumentsAndTheModels) {
+  const json::Value python = config::parse_python(
+      "BATCH_SIZE = 8\noptimizer = dict(type='Adam', lr=1.5e-4, betas=(0.9, 0.95), eps=1e-6,\n"
+      "                 weight_decay=1e-2)\nmodel = dict(type='GPT2', hidden_size=16)\n",
+      "config.py");
+
+  const Converted out = convert_config(python, Dialect::Tessera);
+
+  EXPECT_EQ(out.value, json_of(R"({"train_micro_batch_size_per_gpu": 8,
+    "optimizer": {"type": "Adam", "params": {"lr": 1.5e-4, "betas": [0.9, 0.95], "eps": 1e-6,
+                                             "weight_decay": 1e-2}},
+    "model": {"hidden_size": 16}})"));
+  EXPECT_THAT(out.notes, ElementsAre(HasSubstr("model.type = \"GPT2\"")));
+}
+
+TEST(ColossalToOurs, WhatIsOffStaysOff) {
+  const auto of = [](const char* lines) {
+    return convert_config(config::parse_python(std::string("BATCH_SIZE = 4\n") + lines, "c.py"),
+                          Dialect::Tessera);
+  };
+  const json::Value batch = json_of(R"({"train_micro_batch_size_per_gpu": 4})");
+
+  for (const char* lines :
+       {"zero = None\nfp16 = None\n", "fp16 = dict(mode=None)\n", "NUM_CHUNKS = None\n"}) {
+    const Converted out = of(lines);
+    EXPECT_EQ(out.value, batch) << lines;
+    EXPECT_THAT(out.notes, IsEmpty()) << lines;
+  }
+  EXPECT_EQ(of("fp16 = dict(mode=AMP_TYPE.TORCH, enabled=False, init_scale=1024)\n").value,
+            json_of(R"({"train_micro_batch_size_per_gpu": 4,
+              "fp16": {"enabled": false, "scaler": "megatron", "initial_scale": 1024}})"));
+}
+
+TEST(ColossalToDeepSpeed, PyTorchsStartOfTheScaleBecomesAPower) {
+  const auto of = [](const char* start) {
+    return convert_config(
+        json_of(
+            fmt::format(R"({{"fp16": {{"mode": "AMP_TYPE.TORCH", "init_scale": {}}}}})", start)),
+        Dialect::DeepSpeed);
+  };
+
+  EXPECT_EQ(of("1024").value, json_of(R"({"fp16": {"enabled": true, "initial_scale_power": 10}})"));
+  EXPECT_THAT(of("1000").notes, Contains(HasSubstr("1000 becomes 2 to the power of 10")));
+}
+
+TEST(ColossalToOurs, PythonIsColossalsWhateverItsKeys) {
+  const json::Value python = config::parse_python(
+      "gradient_accumulation = 4\nparallel = dict(data=1, pipeline=2)\n", "config.py");
+
+  const Converted out = convert_config(python, Dialect::ColossalAi, Dialect::Tessera);
+
+  EXPECT_EQ(out.value.find("gradient_accumulation"), nullptr);
+  EXPECT_EQ(out.value.find("gradient_accumulation_steps")->as_integer(), 4);
+}
+
 TEST(ColossalToDeepSpeed, GoesByWayOfOurs) {
   const Converted out = convert_config(json_of(kTutorial), Dialect::DeepSpeed);
 
@@ -156,6 +241,35 @@ TEST(DeepSpeedToColossal, TurnsTheScalerAround) {
     "clip_grad_norm": 0.5,
     "fp16": {"mode": "AMP_TYPE.NAIVE", "initial_scale": 65536, "hysteresis": 2}})"));
   EXPECT_THAT(out.notes, ElementsAre(HasSubstr("steps_per_print = 10")));
+}
+
+TEST(OursToDeepSpeed, KnowsSchedulesInAnyCaseAndWritesTheirNames) {
+  const Converted out = convert_config(json_of(R"({"trainer": {"epochs": 1},
+        "scheduler": {"type": "warmuplr", "params": {"warmup_num_steps": 10}}})"),
+                                       Dialect::DeepSpeed);
+
+  EXPECT_EQ(out.value, json_of(R"({"scheduler": {"type": "WarmupLR",
+                                                 "params": {"warmup_num_steps": 10}}})"));
+}
+
+// 2^64 has more than the 63 bits of an integer.
+TEST(DeepSpeedToColossal, WritesLargeScalesAsNumbers) {
+  const Converted out = convert_config(
+      json_of(R"({"fp16": {"enabled": true, "initial_scale_power": 64}})"), Dialect::ColossalAi);
+
+  EXPECT_EQ(out.value.find("fp16")->find("initial_scale")->as_double(), 18446744073709551616.0);
+}
+
+TEST(DeepSpeedToColossal, NamesThatZeroIsFp16) {
+  const auto notes = [](const char* precision) {
+    return convert_config(
+               json_of(std::string("{") + precision + R"("zero_optimization": {"stage": 3}})"),
+               Dialect::ColossalAi)
+        .notes;
+  };
+
+  EXPECT_THAT(notes(""), ElementsAre(HasSubstr("zero, which trains in fp16")));
+  EXPECT_THAT(notes(R"("fp16": {"enabled": true}, )"), IsEmpty());
 }
 
 // There and back again nothing changes that both can say.

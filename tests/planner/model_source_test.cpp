@@ -52,5 +52,27 @@ TEST(ModelSources, HaveAConfigJsonThatEnds) {
   }
 }
 
+TEST(ModelSources, ThatAreALoneFileNeedTheirDescriptionBesideThem) {
+  const files::TempDir folder;
+  const auto refusal = [&](const char* name) -> Error {
+    files::write_atomic(folder.path() / name, "no weights are read");
+    try {
+      (void)open_model_source(folder.path() / name);
+    } catch (const Error& error) {
+      return error;
+    }
+    return {Error::Kind::Bug, "no error"};
+  };
+
+  for (const char* name : {"model.safetensors", "pytorch_model.bin", "lone.pth", "lone.pt"}) {
+    const Error error = refusal(name);
+    EXPECT_EQ(error.kind(), Error::Kind::Format);
+    EXPECT_THAT(error.what(), HasSubstr(std::string(name) + ": no config.json beside it"));
+  }
+  const Error error = refusal("notes.txt");
+  EXPECT_EQ(error.kind(), Error::Kind::Config);
+  EXPECT_THAT(error.what(), HasSubstr("notes.txt is no file of weights"));
+}
+
 }  // namespace
 }  // namespace tessera::planner

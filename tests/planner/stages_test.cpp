@@ -81,6 +81,17 @@ TEST(Stages, HoldOddBlocksWhereThePartitionSays) {
             (std::vector<int>{0, 1, 3, 4, 6}));
 }
 
+TEST(Stages, OfNoPartitionAreRefusedEvenWhereThereIsOne) {
+  for (const char* size : {"1", "2"}) {
+    for (const char* partition : {R"({"a": 1})", "3", "true"}) {
+      EXPECT_THAT(
+          refusal(R"({"size": )" + std::string(size) + R"(, "partition": )" + partition + "}", 2),
+          AllOf(HasSubstr("parallel.pipeline.partition: expected a string or a list"),
+                HasSubstr("fix: write \"balanced\"")));
+    }
+  }
+}
+
 TEST(Stages, HoldSeveralChunksOfTheModelWhereTheScheduleAsks) {
   const Plan plan = plan_of(R"({"size": 2, "schedule": "zb-v", "partition": [0, 2, 3, 4, 6]})", 2);
 

@@ -73,7 +73,8 @@ struct CycleOptions {
   void describe_momentum(config::Fields& f) {
     f.field("cycle_momentum",
             cycle_momentum,
-            {.text = "Move betas[0] against the rate, and hold betas[1] at 0.99."});
+            {.text = "Move betas[0] against the rate, and hold betas[1] at 0.99, of optimizers "
+                     "that have betas."});
     f.field("cycle_min_mom",
             low_momentum,
             {.text = "Momentum where the rate is highest.", .min = 0, .max = 1});
@@ -155,8 +156,9 @@ std::unique_ptr<Schedule> make_one_cycle(const json::Value& params,
                                          const ScheduleContext& context,
                                          config::Problems& problems,
                                          config::Origins& origins) {
-  const auto options = read_params<CycleOptions>(params, problems, origins);
+  auto options = read_params<CycleOptions>(params, problems, origins);
   options.start.check(params, problems);
+  options.cycle_momentum = options.cycle_momentum && context.has_betas;
   auto cycle = std::make_unique<OneCycle>(options);
   check_momentum(*cycle, context.max_steps, params, problems);
   return cycle;
