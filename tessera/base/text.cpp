@@ -116,7 +116,7 @@ bool has_words_of(std::string_view candidate, std::string_view wanted) {
 
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates) {
   const std::string wanted = lower(name);
-  const auto typo = nearest_spelling(wanted, candidates);
+  auto typo = nearest_spelling(wanted, candidates);
   if (wanted.size() < 3) return typo;
   // A letter that is missing at the end is nearer than a longer name.
   if (typo && lower(*typo).starts_with(wanted)) return typo;

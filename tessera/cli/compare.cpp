@@ -18,6 +18,7 @@
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
+#include "tessera/engine/metric_lines.h"
 
 namespace tessera::cli {
 namespace {
@@ -32,19 +33,10 @@ bool is_timed(const std::string& key) {
          key.starts_with("mem_") || key.starts_with("comm_");
 }
 
-/// The lines of metrics.jsonl, one JSON value each. A last line without an end, which a killed
-/// process left, is none.
 std::vector<json::Value> read_metrics(const fs::path& path) {
   std::vector<json::Value> out;
-  auto lines = text::split(files::read(path), '\n');
-  if (!lines.empty()) lines.pop_back();
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    out.push_back(json::parse_strict(lines[i], fmt::format("{}:{}", path.string(), i + 1)));
-    TESSERA_REQUIRE(out.back().is_object(),
-                    Format,
-                    fmt::format("{}:{}: expected an object", path.string(), i + 1),
-                    "");
-  }
+  engine::for_each_metric(
+      files::read(path), [&](const std::string&, const json::Value& line) { out.push_back(line); });
   return out;
 }
 

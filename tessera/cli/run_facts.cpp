@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/cli/facts.h"
+#include "tessera/engine/metric_lines.h"
 
 namespace tessera::cli {
 namespace {
@@ -78,14 +79,9 @@ void add_line(Totals& totals, const json::Value& line) {
 Totals read_totals(const fs::path& path) {
   Totals totals;
   if (!fs::exists(path)) return totals;
-  for (const std::string& line : text::split(files::read(path), '\n')) {
-    if (line.empty()) continue;
-    try {
-      add_line(totals, json::parse_strict(line, path.string()));
-    } catch (const Error&) {
-      // A line that a killed process left unfinished.
-    }
-  }
+  engine::for_each_metric(files::read(path), [&](const std::string&, const json::Value& line) {
+    add_line(totals, line);
+  });
   return totals;
 }
 

@@ -436,7 +436,7 @@ std::string unknown_key_fix(std::string_view key,
     if (trimmed != name) continue;
     if (has(known, last_of(path))) return fmt::format("did you mean \"{}\"?", last_of(path));
     // Names of parameters are known to optimizers and schedules alone.
-    const bool is_parameter = has(all, path.substr(0, path.rfind(".")));
+    const bool is_parameter = has(all, path.substr(0, path.rfind('.')));
     if (has(all, path) || is_parameter) return fmt::format("did you mean {}?", path);
   }
   std::vector<std::string> elsewhere;

@@ -89,10 +89,10 @@ double BatchPlan::steps_in(double epochs, std::int64_t consumed) const {
   double steps = 0;
   while (true) {
     // From here on as if all batches had been of this size: the same from every such step.
-    const std::int64_t whole = consumed / size_, here = consumed % size_;
+    const std::int64_t whole = consumed / size_, here = consumed % size_, batches = here / batch_;
     if (here % batch_ == 0 && batch_at(consumed) == batch_) {
       const double made = static_cast<double>(whole) * static_cast<double>(steps_per_epoch()) +
-                          static_cast<double>(here / batch_);
+                          static_cast<double>(batches);
       return steps + std::max(0.0, all - made);
     }
     if (static_cast<double>(consumed) >= samples) return steps;

@@ -13,28 +13,15 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
+#include "tessera/engine/metric_lines.h"
 
 namespace tessera::engine {
 namespace {
 
-/// Calls fn(line, parsed) for every readable line.
-template <class Fn>
-void for_each_line(const std::string& content, Fn fn) {
-  for (const std::string& line : text::split(content, '\n')) {
-    if (line.empty()) continue;
-    try {
-      const json::Value value = json::parse_strict(line, "metrics.jsonl");
-      if (value.find("step") != nullptr) fn(line, value);
-    } catch (const Error&) {
-      // A line that a killed process left unfinished.
-    }
-  }
-}
-
 /// Content without the steps past last_step and without a torn last line.
 std::string kept_lines(const std::string& content, std::int64_t last_step) {
   std::string out;
-  for_each_line(content, [&](const std::string& line, const json::Value& value) {
+  for_each_metric(content, [&](const std::string& line, const json::Value& value) {
     if (value.find("step")->as_integer().value_or(0) <= last_step) out += line + '\n';
   });
   return out;
@@ -109,7 +96,7 @@ void MetricsFile::write(std::int64_t step, const EvalReport& report) {
 LossHistory read_losses(const std::filesystem::path& path) {
   LossHistory history;
   if (!std::filesystem::exists(path)) return history;
-  for_each_line(files::read(path), [&](const std::string&, const json::Value& value) {
+  for_each_metric(files::read(path), [&](const std::string&, const json::Value& value) {
     const std::int64_t step = value.find("step")->as_integer().value_or(0);
     const json::Value* loss = value.find("loss");
     const json::Value* eval = value.find("eval_loss");

@@ -30,16 +30,13 @@ namespace tessera::engine {
 namespace {
 namespace fs = std::filesystem;
 
-/// Parameters with fewer elements stay whole on every rank, as in training.
-constexpr std::int64_t kPersistent = 100'000;
-
 void build(OpenModel& out, comm::World& world, ReadAs as) {
   out.world = &world;
   parallel::WeightOptions weights;
   weights.working = as == ReadAs::F32 ? DType::F32 : DType::BF16;
   if (world.size() > 1) {
     weights.residency = parallel::Residency::Sharded;
-    weights.persistence_threshold = kPersistent;
+    weights.persistence_threshold = parallel::kPersistenceThreshold;
   }
   out.model = std::make_unique<parallel::ModelInstance>(out.shape.model, weights, world);
   out.gather = std::make_unique<parallel::WeightGather>(*out.model, parallel::GatherOptions());
@@ -245,7 +242,7 @@ void check_memory(const OpenModel& model, int ranks, std::uint64_t available, Re
   const std::uint64_t width = as == ReadAs::F32 ? 4 : as == ReadAs::BF16 ? 2 : 3;
   std::int64_t elements = 0;
   for (const auto& param : models::parameters_of(model.shape.model))
-    elements += param->numel() * (param->numel() < kPersistent ? ranks : 1);
+    elements += param->numel() * (param->numel() < parallel::kPersistenceThreshold ? ranks : 1);
   const auto weights = static_cast<std::uint64_t>(elements) * width;
   if (static_cast<double>(weights) <= kUsable * static_cast<double>(available)) return;
   throw Error(

@@ -71,16 +71,6 @@ std::int64_t BatchRamp::samples_before(std::int64_t update) const {
   return level.consumed + (update - level.first_update) * level.size;
 }
 
-std::int64_t BatchRamp::updates_for(std::int64_t samples) const {
-  const auto after = std::upper_bound(
-      levels_.begin(), levels_.end(), samples, [](std::int64_t count, const Level& l) {
-        return count <= l.consumed;
-      });
-  if (after == levels_.begin()) return 0;
-  const Level& level = *(after - 1);
-  return level.first_update - 1 + divided_up(samples - level.consumed, level.size);
-}
-
 std::optional<BatchRamp> read_batch_ramp(const json::Value& value,
                                          std::string_view path,
                                          std::int64_t global,

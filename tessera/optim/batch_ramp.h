@@ -31,8 +31,6 @@ class BatchRamp {
   [[nodiscard]] std::int64_t size(std::int64_t consumed) const;
   /// Samples consumed before update k, from 1.
   [[nodiscard]] std::int64_t samples_before(std::int64_t update) const;
-  /// Updates that consume at least so many samples.
-  [[nodiscard]] std::int64_t updates_for(std::int64_t samples) const;
 
  private:
   /// Updates of one size; the last level has no end.

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "tessera/optim/params.h"
 #include "tessera/optim/schedules/curve.h"
 
 namespace tessera::optim {
@@ -69,16 +68,6 @@ void check_decay_ramp(const DecayRampOptions& options,
         fmt::format("the optimizer has no weight decay that could go from {} to {}", start, end),
         fmt::format("set optimizer.params.weight_decay to {}", end));
   }
-}
-
-DecayRamp read_decay_ramp(const json::Value& value,
-                          double weight_decay,
-                          std::int64_t max_steps,
-                          config::Problems& problems,
-                          config::Origins& origins) {
-  const auto options = read_params<DecayRampOptions>(value, problems, origins);
-  check_decay_ramp(options, weight_decay, value.place, problems);
-  return {options, weight_decay, max_steps};
 }
 
 }  // namespace tessera::optim

@@ -42,11 +42,5 @@ void check_decay_ramp(const DecayRampOptions& options,
                       double weight_decay,
                       const json::Place& place,
                       config::Problems& problems);
-/// Reads and checks {style, start, end, steps}; null is a constant one.
-DecayRamp read_decay_ramp(const json::Value& value,
-                          double weight_decay,
-                          std::int64_t max_steps,
-                          config::Problems& problems,
-                          config::Origins& origins);
 
 }  // namespace tessera::optim

@@ -55,6 +55,9 @@ struct ParamPlace {
   bool shared = false;  ///< by several blocks
 };
 
+/// DeepSpeed's default of stage3_param_persistence_threshold.
+inline constexpr std::int64_t kPersistenceThreshold = 100'000;
+
 /// How the working weights are spread over the data-parallel ranks.
 struct WeightOptions {
   DType working = DType::F32;

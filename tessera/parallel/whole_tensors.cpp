@@ -86,7 +86,7 @@ at::Tensor ShardedOptimizer::whole_of(const ParamInfo& info, const at::Tensor& h
       TESSERA_HERE(fmt::format("boxes of the direction of {}", info.name)));
   work->wait();
   work->wait_reusable();
-  const at::Tensor whole = at::empty(info.shape, at::kFloat);
+  at::Tensor whole = at::empty(info.shape, at::kFloat);
   for (int r = 0; r < group.size(); ++r) {
     const mesh::Box box = mesh::local_box(
         info.shape, info.spec, world_.mesh(), group.ranks[static_cast<std::size_t>(r)]);

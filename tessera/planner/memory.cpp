@@ -507,12 +507,13 @@ void check_memory(const Plan& plan, std::uint64_t available) {
   const std::vector<std::string> changes = changes_that_fit(plan, available);
   throw Error(
       Error::Kind::Memory,
-      fmt::format("{} a rank x {} {} = {} do not fit into 95 % of the {} that are free ({})",
+      fmt::format("{} a rank x {} {} = {} do not fit into {:.0f} % of the {} that are free ({})",
                   text::bytes(static_cast<std::uint64_t>(need.total())),
                   plan.ranks,
                   plan.ranks == 1 ? "rank" : "ranks",
                   text::bytes(static_cast<std::uint64_t>(need.total()) *
                               static_cast<std::uint64_t>(plan.ranks)),
+                  100 * kUsable,
                   text::bytes(available),
                   need.text()),
       changes.empty() ? "use a machine with more memory"

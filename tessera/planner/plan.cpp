@@ -291,7 +291,8 @@ class Planner {
     weights.residency = plan_.zero_stage == 0             ? parallel::Residency::Replicated
                         : plan_.zero_stage == 3 && !whole ? parallel::Residency::Sharded
                                                           : parallel::Residency::Whole;
-    weights.persistence_threshold = zero.stage3_param_persistence_threshold.value_or(100'000);
+    weights.persistence_threshold =
+        zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
     weights.persistent = zero.stage3_model_persistence_threshold.value_or(weights.persistent);
     parallel::GatherOptions& gather = plan_.gather;
     gather.prefetch = zero.stage3_prefetch_bucket_size;

@@ -59,10 +59,10 @@ class Partition {
       return parallel::balanced_bounds(work, parts);
     }
     if (word.starts_with(kType)) return by_name(word.substr(kType.size()), parts);
-    static const std::vector<std::string> kWords = {
+    static const std::vector<std::string> words = {
         "uniform", kUniformLast, "parameters", "balanced", std::string(kProfile), "type:REGEX"};
     refuse(
-        kPartition, fmt::format("unknown partition \"{}\"", word), text::suggestion(word, kWords));
+        kPartition, fmt::format("unknown partition \"{}\"", word), text::suggestion(word, words));
     return {};
   }
 

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading metrics.jsonl.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tessera/config/json.h"
+
+namespace tessera::engine {
+
+/// A line as it stands, without its end, and what it says.
+using MetricReader = std::function<void(const std::string& line, const json::Value& values)>;
+
+/// Every line of metrics.jsonl that is an object with a step, in its order. Others are left out: a
+/// process that was killed may leave half of one.
+void for_each_metric(const std::string& content, const MetricReader& fn);
+
+}  // namespace tessera::engine
