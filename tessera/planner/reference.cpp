@@ -97,7 +97,8 @@ json::Value on_one_rank(const Plan& plan) {
         json::Value::object({{"stage", json::Value::integer(scaled ? 1 : 0)}});
   }
   // A sum of several micro-batches that a rank makes first is one that stage 0 makes in place.
-  if (!sums_first(plan) || !plan.fold.locally())
+  const bool in_place = sums_first(plan) && plan.fold.locally();
+  if (!in_place && !exchange_needs(plan.config.optimizer).compressed)
     out["gradient_reduction"] = json::Value::string("each");
   return out;
 }

@@ -140,6 +140,15 @@ TEST(OnOneRank, OnceIsEachWhereNoRankSumsSeveralFirst) {
   EXPECT_EQ(reduction("2", "0"), parallel::Reduction::Once);
 }
 
+// Optimizers that exchange signs keep gradients apart, and refuse "each".
+TEST(OnOneRank, OnceStaysWhereTheOptimizerWantsIt) {
+  const Plan spread = plan_of(
+      R"(, "gradient_reduction": "once", "optimizer": {"type": "OneBitAdam"}, "parallel": {"pipeline": 2})",
+      2);
+
+  EXPECT_EQ(make_plan(on_one_rank(spread), 1, "c.json").fold.reduction, parallel::Reduction::Once);
+}
+
 TEST(KeepingGradient, LeavesWhatTheGradientDependsOn) {
   const Plan plan = plan_of(R"(, "gradient_clipping": 0.5, "optimizer": {"type": "Lamb",
       "params": {"lr": 1e-2}, "groups": [{"pattern": "wte", "frozen": true},
