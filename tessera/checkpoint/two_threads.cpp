@@ -7,24 +7,18 @@
 #include <system_error>
 #include <thread>
 
-#include <signal.h>
+#include "tessera/base/quiet_thread.h"
 
 namespace tessera::checkpoint {
 namespace {
 
-/// A thread without signals: those of the process are for the thread that made it.
-std::thread quiet_thread(const std::function<void()>& work) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread out;
+/// None where none can be had: this thread does all of it.
+std::thread helper(const std::function<void()>& work) {
   try {
-    out = std::thread(work);
+    return quiet_thread(work);
   } catch (const std::system_error&) {
-    // This thread does all of it.
+    return {};
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return out;
 }
 
 }  // namespace
@@ -52,7 +46,7 @@ void on_two_threads(std::size_t count, const std::function<void(std::size_t)>& w
     }
   };
   std::thread second;
-  if (count > 1) second = quiet_thread(take);
+  if (count > 1) second = helper(take);
   take();
   if (second.joinable()) second.join();
   if (failure) std::rethrow_exception(failure);

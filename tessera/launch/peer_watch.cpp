@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <exception>
 #include <string>
 #include <system_error>
@@ -13,7 +12,6 @@
 
 #include <fmt/core.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,6 +19,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/process.h"
+#include "tessera/base/quiet_thread.h"
 #include "tessera/launch/machine.h"
 #include "tessera/launch/rank_end.h"
 #include "tessera/launch/run_rank.h"
@@ -30,22 +29,6 @@ namespace tessera::launch {
 namespace {
 
 constexpr double kTickS = 0.1;
-
-/// Signals are for the rank's own thread; one that is made meanwhile gets none.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  NoSignals(const NoSignals&) = delete;
-  NoSignals& operator=(const NoSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 struct Peer {
   int rank;
@@ -134,8 +117,7 @@ class PeerWatch {
 
 void watch_peers(ControlPage& control, int rank, const Options& options) {
   try {
-    const NoSignals quiet;
-    std::thread([watch = PeerWatch(control, rank, options)]() mutable { watch.run(); }).detach();
+    quiet_thread([watch = PeerWatch(control, rank, options)]() mutable { watch.run(); }).detach();
   } catch (const std::system_error& error) {
     throw Error(Error::Kind::Environment,
                 fmt::format("cannot start the thread of local rank {} that watches the others: {}",
