@@ -179,10 +179,7 @@ TEST(ZeroMemory, OfExchangedMomentaHasNoSecondVectorOfAll) {
   const Layout layout{.ranks = 2, .accumulation = 1, .micro_batch = 1, .stage = 1};
   const Cost cost = cost_of(run, layout);
 
-  const double slack = 16 * cost.largest;
-  EXPECT_LT(static_cast<double>(cost.peak - cost.usage.total), 4 * cost.padded + slack);
-  EXPECT_LE(static_cast<double>(cost.peak),
-            static_cast<double>(planner::estimate_memory(run.plan(layout)).total()) + slack);
+  EXPECT_LE(cost.peak, planner::estimate_memory(run.plan(layout)).total());
 }
 
 TEST(ZeroLimits, OfPersistentWeightsLeaveOneMatrixWholeOfFour) {
