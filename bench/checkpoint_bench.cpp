@@ -23,7 +23,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/philox.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/weights.h"
+#include "tessera/interop/formats/weights.h"
 
 namespace {
 
@@ -117,7 +117,7 @@ void plain_read(const fs::path& path) {
 
 /// Others' weights: the file as model.from reads it.
 void read_weights(const fs::path& path, std::vector<Tensor>& into) {
-  for (const auto& weight : tessera::checkpoint::open_weight_file(path)) {
+  for (const auto& weight : tessera::interop::open_weight_file(path)) {
     const auto found = std::find_if(
         into.begin(), into.end(), [&](const Tensor& t) { return t.name == weight.name; });
     weight.copy(0, weight.numel(), found->bytes.data());

@@ -24,7 +24,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/open_model.h"
-#include "tessera/models/weights_of.h"
+#include "tessera/interop/weights_of.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/op_log.h"
 #include "tessera/planner/train_config.h"
@@ -161,7 +161,7 @@ int run(const Asked& asked) {
   engine::OpenModel model = model_of(asked);
   engine::load_model(model, asked.threads, as);
   std::int64_t parameters = 0;
-  for (const auto& param : tessera::models::parameters_of(model.shape.model))
+  for (const auto& param : tessera::nn::parameters_of(model.shape.model))
     parameters += param->numel();
   const double width = as == engine::ReadAs::F32 ? 4 : as == engine::ReadAs::BF16 ? 2 : 1;
   const at::Tensor prompt = random_ids(asked);

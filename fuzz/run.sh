@@ -13,7 +13,7 @@ build=build/fuzz
 mkdir -p "$build/objects" "$build/corpus"
 
 flags=(-std=c++20 -O1 -g -I. -DFMT_SHARED -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined)
-sources=(tessera/base/*.cpp tessera/config/*.cpp tessera/mesh/*.cpp tessera/checkpoint/*.cpp
+sources=(tessera/base/*.cpp tessera/config/*.cpp tessera/mesh/*.cpp tessera/checkpoint/*.cpp tessera/interop/formats/*.cpp
   tessera/data/{token_file,llmc_tokens,tokenizer,gpt2_tokenizer,bpe,bpe_files,unicode_class,json_line}.cpp fuzz/readers.cpp)
 newest_header=$(find tessera fuzz -name '*.h' -newer "$build/readers" -print -quit 2>/dev/null || echo none)
 compile() {
@@ -42,7 +42,7 @@ seeds() { # seeds TARGET FILE...
     [[ ! -f $file ]] || cp --no-preserve=mode "$file" "$build/corpus/$target/$(echo "$file" | tr / _)"
   done
 }
-torch=("$golden"/models/*/pytorch_model.bin "$golden"/interop/*/*.bin "$golden"/interop/*/*.pth tests/checkpoint/data/*.pt
+torch=("$golden"/models/*/pytorch_model.bin "$golden"/interop/*/*.bin "$golden"/interop/*/*.pth tests/interop/data/*.pt
   "$golden"/interop/*/global_step5/*.pt)
 seeds safetensors "$golden"/models/*/model*.safetensors
 seeds torch "${torch[@]}"

@@ -18,16 +18,16 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/foreign.h"
-#include "tessera/checkpoint/foreign_write.h"
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/checkpoint/torch_file.h"
-#include "tessera/checkpoint/torch_value.h"
-#include "tessera/checkpoint/weights.h"
 #include "tessera/config/json.h"
 #include "tessera/data/json_line.h"
 #include "tessera/data/token_file.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/formats/torch_file.h"
+#include "tessera/interop/formats/torch_value.h"
+#include "tessera/interop/formats/weights.h"
 
 namespace tessera::fuzz {
 
@@ -37,9 +37,9 @@ namespace fs = std::filesystem;
 /// file.
 inline constexpr std::int64_t kTouched = 1 << 16;
 
-inline void touch(const std::vector<checkpoint::Weight>& weights) {
+inline void touch(const std::vector<interop::Weight>& weights) {
   std::vector<std::byte> buffer;
-  for (const checkpoint::Weight& weight : weights) {
+  for (const interop::Weight& weight : weights) {
     const std::int64_t count = std::min(weight.numel(), kTouched);
     buffer.resize(static_cast<std::size_t>(count) * size_of(weight.dtype));
     weight.copy(0, count, buffer.data());
@@ -48,7 +48,7 @@ inline void touch(const std::vector<checkpoint::Weight>& weights) {
 }
 
 inline void touch(const fs::path& path) {
-  const auto opened = checkpoint::open_foreign(path);
+  const auto opened = interop::open_foreign(path);
   if (!opened) return;
   std::vector<std::byte> buffer;
   for (const auto& tensor : opened->weights) {
@@ -78,16 +78,16 @@ inline checkpoint::StreamedTensor ones(const std::string& name, std::vector<std:
 /// file.
 inline void write_loop_optimizer(const fs::path& folder) {
   if (fs::exists(folder / "optimizer_000005.pth")) return;
-  checkpoint::Foreign training;
+  interop::Foreign training;
   training.weights = {ones("w", {2, 3}), ones("b", {3})};
   training.state = {{"exp_avg", training.weights}, {"exp_avg_sq", training.weights}};
-  checkpoint::write_torch_loop(
+  interop::write_torch_loop(
       folder / "spare.pth", folder / "optimizer_000005.pth", training, [](std::uint64_t) {});
 }
 
 /// Stage 3 on two ranks, one parameter w of 5 elements: all files but rank 0's optimizer.
 inline void write_stage_3(const fs::path& folder) {
-  using checkpoint::TorchValue;
+  using interop::TorchValue;
   if (fs::exists(folder / "zero_pp_rank_0_mp_rank_00_model_states.pt")) return;
   const TorchValue shapes = TorchValue::list({TorchValue::ordered({{"w", TorchValue::size({5})}})});
   const TorchValue model = TorchValue::dict({{"module", TorchValue::ordered({})},
@@ -103,10 +103,10 @@ inline void write_stage_3(const fs::path& folder) {
                                                  {"partition_count", TorchValue::integer(2)}});
   for (const char* rank : {"0", "1"}) {
     const std::string name = std::string("zero_pp_rank_") + rank + "_mp_rank_00_model_states.pt";
-    checkpoint::write_torch_file(folder / name, model);
+    interop::write_torch_file(folder / name, model);
   }
-  checkpoint::write_torch_file(folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt",
-                               TorchValue::dict({{"optimizer_state_dict", optimizer}}));
+  interop::write_torch_file(folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt",
+                            TorchValue::dict({{"optimizer_state_dict", optimizer}}));
 }
 
 /// All bytes, end of text, and the one merge "ab".
@@ -152,7 +152,7 @@ inline void write_flat(const fs::path& zero) {
   for (const char* file : {"w/fp32.pt", "w/exp_avg.pt", "copy/fp32.pt"}) {
     if (fs::exists(zero / file)) continue;
     fs::create_directories((zero / file).parent_path());
-    checkpoint::write_torch_file(zero / file, checkpoint::TorchValue::tensor(ones("", {6})));
+    interop::write_torch_file(zero / file, interop::TorchValue::tensor(ones("", {6})));
   }
 }
 
@@ -166,15 +166,15 @@ inline const std::map<std::string, Target>& targets() {
   static const std::map<std::string, Target> all = {
       {"safetensors",
        {"x.safetensors",
-        [](const fs::path& f) { touch(checkpoint::open_weight_file(f / "x.safetensors")); },
+        [](const fs::path& f) { touch(interop::open_weight_file(f / "x.safetensors")); },
         ""}},
       {"torch",
        {"x.bin",
-        [](const fs::path& f) { touch(checkpoint::read_torch_file(f / "x.bin").tensors); },
+        [](const fs::path& f) { touch(interop::read_torch_file(f / "x.bin").tensors); },
         ""}},
       {"index",
        {"model.safetensors.index.json",
-        [](const fs::path& f) { touch(checkpoint::open_weights(f)); },
+        [](const fs::path& f) { touch(interop::open_weights(f)); },
         "models/llama_bf16_sharded"}},
       {"manifest",
        {"manifest.json",

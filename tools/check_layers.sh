@@ -3,7 +3,7 @@
 # A folder may include itself and any folder on a lower floor; siblings never include each other.
 cd "$(dirname "$0")/.." || exit 2
 floors=("base" "config mesh launch" "memory" "comm" "tensor" "ops" "nn optim data checkpoint"
-        "models parallel" "planner" "engine" "rlhf tune" "cli")
+        "models parallel" "tasks" "planner" "report interop" "engine" "rlhf tune" "cli")
 declare -A floor; for i in "${!floors[@]}"; do for d in ${floors[$i]}; do floor[$d]=$i; done; done
 bad=0
 while read -r from to file; do
@@ -12,7 +12,7 @@ while read -r from to file; do
 done < <(grep -rHoE '#include "tessera/[a-z]+/' tessera --include='*.h' --include='*.cpp' |
          sed -E 's|^(tessera/([a-z]+)/[^:]*):#include "tessera/([a-z]+)/|\2 \3 \1|')
 # libtorch stays off the floors that must run without it.
-if grep -rnE '#include <(ATen|c10|torch)/' tessera/{base,config,mesh,launch,comm} --include='*.h' --include='*.cpp'; then
+if grep -rnE '#include <(ATen|c10|torch)/' tessera/{base,config,mesh,launch,comm,data,checkpoint,interop/formats} --include='*.h' --include='*.cpp'; then
   echo "these floors include no libtorch"; bad=1
 fi
 if grep -rn 'torch/torch\.h' tessera examples --include='*.h' --include='*.cpp'; then echo "torch/torch.h appears nowhere"; bad=1; fi

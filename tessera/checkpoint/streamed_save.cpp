@@ -99,4 +99,11 @@ std::vector<StreamedTensor> tensors_of(const std::shared_ptr<const Checkpoint>& 
   return out;
 }
 
+std::uint64_t StreamedTensor::bytes() const {
+  std::uint64_t numel = 1;
+  for (const std::int64_t size : shape)
+    numel *= static_cast<std::uint64_t>(size);
+  return numel * size_of(dtype);
+}
+
 }  // namespace tessera::checkpoint

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/export.h"
+#include "tessera/checkpoint/streamed_tensor.h"
 
 namespace tessera::checkpoint {
 

@@ -24,7 +24,7 @@
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
-#include "tessera/planner/model_export.h"
+#include "tessera/interop/model_export.h"
 
 namespace tessera::cli {
 namespace {
@@ -175,7 +175,7 @@ int merge(std::vector<fs::path> paths, const Common& common) {
   });
   checkpoint::Draft draft(target);
   checkpoint::real_storage().make_folder(draft.path());
-  for (const auto& [name, content] : planner::files_beside(opened->folder()))
+  for (const auto& [name, content] : interop::files_beside(opened->folder()))
     files::write_atomic(draft.path() / name, content);
   with_parts([&] {
     checkpoint::write_checkpoint(draft.path(), opened->meta(), checkpoint::tensors_of(opened));

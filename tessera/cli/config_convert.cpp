@@ -9,7 +9,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/config_commands.h"
 #include "tessera/cli/config_file.h"
-#include "tessera/planner/convert.h"
+#include "tessera/interop/config_dialects.h"
 
 namespace tessera::cli {
 
@@ -31,10 +31,10 @@ int convert_file(const std::vector<std::string>& line) {
                   Config,
                   "tessera config convert: --to is missing",
                   "--to tessera, deepspeed or colossalai");
-  const planner::Dialect dialect = planner::dialect_named(to);
+  const interop::Dialect dialect = interop::dialect_named(to);
   const auto [source, python] = read_config_or_python(file);
-  const planner::Dialect from = python ? planner::Dialect::ColossalAi : planner::dialect_of(source);
-  const planner::Converted out = planner::convert_config(source, from, dialect);
+  const interop::Dialect from = python ? interop::Dialect::ColossalAi : interop::dialect_of(source);
+  const interop::Converted out = interop::convert_config(source, from, dialect);
   std::printf("%s\n", out.value.dump(2).c_str());
   std::fflush(stdout);
   for (const std::string& note : out.notes)

@@ -16,8 +16,8 @@
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/config/deepspeed_keys.h"
 #include "tessera/planner/draft.h"
-#include "tessera/planner/explain.h"
 #include "tessera/planner/validate.h"
+#include "tessera/report/explain.h"
 
 namespace tessera::cli {
 namespace {
@@ -65,9 +65,9 @@ void tell_unknown(const std::vector<std::string>& unknown, bool pure) {
 }
 
 // What the table says of keys that train would not take, where there is no table.
-void tell_refused(const planner::Explanation& explanation) {
+void tell_refused(const report::Explanation& explanation) {
   for (const auto* keys : {&explanation.keys, &explanation.refused}) {
-    for (const planner::ExplainedKey& key : *keys) {
+    for (const report::ExplainedKey& key : *keys) {
       if (key.refused.empty()) continue;
       const std::string place = key.source.empty() ? "" : key.source + ": ";
       log::warn(fmt::format("{}{}: {} (train would refuse it)", place, key.path, key.refused));
@@ -88,10 +88,10 @@ int explain_file(const std::vector<std::string>& line) {
   const bool pure = config::is_pure_deepspeed(source, planner::config_paths());
   apply(foreign, source, words.set);
 
-  const planner::Explanation explanation =
-      planner::explain_config(source, ranks_of(words), name_of_config(file));
-  const std::string out = words.common.json ? planner::as_json(explanation).dump(2) + "\n"
-                                            : planner::as_text(explanation);
+  const report::Explanation explanation =
+      report::explain_config(source, ranks_of(words), name_of_config(file));
+  const std::string out = words.common.json ? report::as_json(explanation).dump(2) + "\n"
+                                            : report::as_text(explanation);
   if (words.common.quiet)
     tell_refused(explanation);
   else

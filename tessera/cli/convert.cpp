@@ -17,8 +17,6 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/draft.h"
-#include "tessera/checkpoint/export.h"
-#include "tessera/checkpoint/foreign_write.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/cli/arguments.h"
@@ -26,7 +24,9 @@
 #include "tessera/cli/convert_progress.h"
 #include "tessera/cli/convert_target.h"
 #include "tessera/cli/terminal.h"
-#include "tessera/planner/model_export.h"
+#include "tessera/interop/formats/export.h"
+#include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/model_export.h"
 
 namespace tessera::cli {
 namespace {
@@ -150,7 +150,7 @@ std::uint64_t bytes_of(const std::vector<checkpoint::StreamedTensor>& tensors) {
 }
 
 /// Numbers that fp16 or bf16 has no room for: said, and where.
-void warn_of(const planner::Overflows& overflows, DType dtype) {
+void warn_of(const interop::Overflows& overflows, DType dtype) {
   if (overflows.empty()) return;
   std::int64_t lost = 0;
   for (const auto& [name, count] : overflows)
@@ -169,7 +169,7 @@ void warn_of(const planner::Overflows& overflows, DType dtype) {
 
 /// Weights alone: a folder of Hugging Face's, or a file of torch.
 void write_model(const Wanted& wanted, const Common& common) {
-  const planner::ModelExport model = planner::open_model_export(wanted.source, wanted.dtype);
+  const interop::ModelExport model = interop::open_model_export(wanted.source, wanted.dtype);
   const bool lone = names_torch_file(wanted.target);
   TESSERA_REQUIRE(lone || !model.files.empty(),
                   Format,
@@ -181,15 +181,15 @@ void write_model(const Wanted& wanted, const Common& common) {
   const checkpoint::Written written = told.written();
   checkpoint::Draft draft(wanted.target);
   if (lone) {
-    checkpoint::write_torch_weights(draft.path(), model.tensors, written);
+    interop::write_torch_weights(draft.path(), model.tensors, written);
   } else {
     checkpoint::real_storage().make_folder(draft.path());
     for (const auto& [name, content] : model.files)
       files::write_atomic(draft.path() / name, content);
     if (wanted.to == To::Torch) {
-      checkpoint::write_torch_weights(draft.path() / "pytorch_model.bin", model.tensors, written);
+      interop::write_torch_weights(draft.path() / "pytorch_model.bin", model.tensors, written);
     } else {
-      checkpoint::write_hf_weights(draft.path(), model.tensors, wanted.shard_bytes, written);
+      interop::write_hf_weights(draft.path(), model.tensors, wanted.shard_bytes, written);
     }
   }
   draft.publish();
@@ -198,7 +198,7 @@ void write_model(const Wanted& wanted, const Common& common) {
 }
 
 /// Weights and states of all that keep one.
-std::size_t tensors_of(const checkpoint::Foreign& training) {
+std::size_t tensors_of(const interop::Foreign& training) {
   std::size_t total = training.weights.size();
   for (const auto& [state, tensors] : training.state)
     total += tensors.size();
@@ -207,31 +207,30 @@ std::size_t tensors_of(const checkpoint::Foreign& training) {
 
 /// model_N.pth and optimizer_N.pth.
 void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& common) {
-  checkpoint::Foreign training = planner::open_training_export(wanted.source);
-  checkpoint::order_by_module(training);
-  Told told(checkpoint::torch_loop_bytes(training), common);
+  interop::Foreign training = interop::open_training_export(wanted.source);
+  interop::order_by_module(training);
+  Told told(interop::torch_loop_bytes(training), common);
   checkpoint::Draft model_draft(wanted.target), optimizer_draft(optimizer);
-  checkpoint::write_torch_loop(
-      model_draft.path(), optimizer_draft.path(), training, told.written());
+  interop::write_torch_loop(model_draft.path(), optimizer_draft.path(), training, told.written());
   optimizer_draft.publish();
   model_draft.publish();
   told.end(wanted.target, tensors_of(training));
-  if (const std::string lost = checkpoint::lost_in_torch_loop(training); !lost.empty())
+  if (const std::string lost = interop::lost_in_torch_loop(training); !lost.empty())
     log::warn(lost);
 }
 
 void write_universal(const Wanted& wanted, const Common& common) {
-  const checkpoint::Foreign training = planner::open_training_export(wanted.source);
-  Told told(checkpoint::universal_bytes(training), common);
+  const interop::Foreign training = interop::open_training_export(wanted.source);
+  Told told(interop::universal_bytes(training), common);
   checkpoint::Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
-  checkpoint::write_universal(draft.path(), training, told.written());
+  interop::write_universal(draft.path(), training, told.written());
   draft.publish();
   told.end(wanted.target, tensors_of(training));
 }
 
 void write_native(const Wanted& wanted, const Common& common) {
-  const planner::NativeExport native = planner::open_native_export(wanted.source);
+  const interop::NativeExport native = interop::open_native_export(wanted.source);
   Told told(bytes_of(native.tensors), common);
   checkpoint::Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());

@@ -14,9 +14,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/deepspeed_states.h"
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/planner/model_export.h"
+#include "tessera/interop/formats/deepspeed_states.h"
+#include "tessera/interop/model_export.h"
 
 namespace tessera::cli {
 namespace {
@@ -71,7 +71,7 @@ bool is_converted_file(const fs::path& path) {
 
 std::set<std::string> names_beside(const fs::path& folder) {
   std::set<std::string> out;
-  for (const auto& [name, content] : planner::files_beside(folder))
+  for (const auto& [name, content] : interop::files_beside(folder))
     out.insert(name);
   return out;
 }
@@ -80,7 +80,7 @@ std::set<std::string> names_beside(const fs::path& folder) {
 void require_universal(const fs::path& folder) {
   static const std::regex ours("global_step\\d+");
   const std::string tag =
-      checkpoint::deepspeed::tag_in(folder / "latest_universal").value_or(std::string());
+      interop::deepspeed::tag_in(folder / "latest_universal").value_or(std::string());
   const bool is_ours = std::regex_match(tag, ours);
   for (const fs::path& path : entries_of(folder)) {
     const bool known = path.filename() == "latest_universal"

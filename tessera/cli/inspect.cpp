@@ -17,15 +17,15 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/foreign.h"
-#include "tessera/checkpoint/torch_file.h"
-#include "tessera/checkpoint/weights.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
 #include "tessera/data/llmc_tokens.h"
 #include "tessera/data/token_file.h"
+#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/torch_file.h"
+#include "tessera/interop/formats/weights.h"
 
 namespace tessera::cli {
 namespace {
@@ -131,7 +131,7 @@ void sort_rows(Findings& found) {
 
 /// Names are the other program's; its optimizer's state stands where ours would.
 Findings of_foreign(const fs::path& path, bool digest) {
-  const checkpoint::Foreign opened = *checkpoint::open_foreign(path);
+  const interop::Foreign opened = *interop::open_foreign(path);
   Findings found;
   found.facts = {{"checkpoint", json::Value::string(path.string())},
                  {"format", json::Value::string(opened.what)},
@@ -161,14 +161,14 @@ Findings of_files(const std::string& what,
                   const fs::path& path,
                   const std::string& format,
                   std::size_t files,
-                  const std::vector<checkpoint::Weight>& weights,
+                  const std::vector<interop::Weight>& weights,
                   bool digest) {
   Findings found;
   found.facts.emplace_back(what, json::Value::string(path.string()));
   found.facts.emplace_back("format", json::Value::string(format));
   found.facts.emplace_back("files", integer(files));
-  for (const checkpoint::Weight& weight : weights)
-    add_row(found, checkpoint::stream(weight, weight.name), weight.name, digest);
+  for (const interop::Weight& weight : weights)
+    add_row(found, interop::stream(weight, weight.name), weight.name, digest);
   sort_rows(found);
   count_tensors(found);
   return found;
@@ -215,17 +215,17 @@ Findings findings(const fs::path& path, bool digest) {
   const auto checkpoints = checkpoints_at(path);
   if (!checkpoints.empty()) return of_checkpoint(checkpoints.back(), digest);
   if (fs::is_directory(path)) {
-    const auto files = checkpoint::weight_files(path);
+    const auto files = interop::weight_files(path);
     if (!files.empty()) {
       return of_files("folder",
                       path,
                       "a Hugging Face folder of " + format_of(files.front()),
                       files.size(),
-                      checkpoint::open_weights(path),
+                      interop::open_weights(path),
                       digest);
     }
   }
-  if (checkpoint::is_foreign(path)) return of_foreign(path, digest);
+  if (interop::is_foreign(path)) return of_foreign(path, digest);
   if (is_weight_file(path)) {
     // Any file of torch.save: what is no tensor is passed over.
     const bool torch = path.extension() != ".safetensors";
@@ -234,7 +234,7 @@ Findings findings(const fs::path& path, bool digest) {
         path,
         format_of(path),
         1,
-        torch ? checkpoint::read_torch_file(path).tensors : checkpoint::open_weight_file(path),
+        torch ? interop::read_torch_file(path).tensors : interop::open_weight_file(path),
         digest);
   }
   throw Error(

@@ -17,11 +17,11 @@
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/models/family.h"
-#include "tessera/planner/estimators.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
+#include "tessera/report/estimators.h"
 
 namespace tessera::cli {
 namespace {
@@ -278,13 +278,11 @@ json::Value ours_json(const planner::Plan& plan) {
   return out;
 }
 
-json::Value rows_json(int stage,
-                      const planner::ModelSize& size,
-                      const planner::Machines& machines) {
+json::Value rows_json(int stage, const report::ModelSize& size, const report::Machines& machines) {
   json::Value out = json::Value::array();
-  const auto rows = stage == 2 ? planner::estimate_zero2(size, machines)
-                               : planner::estimate_zero3(size, machines);
-  for (const planner::EstimateRow& row : rows) {
+  const auto rows =
+      stage == 2 ? report::estimate_zero2(size, machines) : report::estimate_zero3(size, machines);
+  for (const report::EstimateRow& row : rows) {
     out.push_back(json::Value::object({{"cpu_bytes", json::Value::integer(row.cpu_bytes)},
                                        {"gpu_bytes", json::Value::integer(row.gpu_bytes)},
                                        {"options", json::Value::string(row.options)}}));
@@ -311,13 +309,13 @@ int plan(const std::vector<std::string>& line) {
   const int stage = stage_of(words.estimate);
   check(words, stage);
   std::optional<planner::Plan> ours;
-  planner::ModelSize size{words.total_params.value_or(0), words.largest_layer_params.value_or(0)};
+  report::ModelSize size{words.total_params.value_or(0), words.largest_layer_params.value_or(0)};
   if (!words.model.empty()) {
     planner::Plan made = plan_of(words, stage);
-    size = planner::model_size(made.model.model);
+    size = report::model_size(made.model.model);
     if (all_ranks(words) <= kMostRanks) ours = std::move(made);
   }
-  const planner::Machines machines{words.gpus, words.nodes};
+  const report::Machines machines{words.gpus, words.nodes};
   if (words.common.json) {
     json::Value out;
     out["total_params"] = json::Value::integer(size.total_params);
@@ -327,7 +325,7 @@ int plan(const std::vector<std::string>& line) {
     std::printf("%s\n", out.dump(2).c_str());
     return kExitOk;
   }
-  std::fputs(planner::estimate_text(stage, size, machines).c_str(), stdout);
+  std::fputs(report::estimate_text(stage, size, machines).c_str(), stdout);
   if (ours) {
     std::fputs(ours_text(*ours).c_str(), stdout);
   } else if (!words.model.empty()) {

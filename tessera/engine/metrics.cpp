@@ -93,8 +93,8 @@ void MetricsFile::write(std::int64_t step, const EvalReport& report) {
   append(out.dump() + '\n');
 }
 
-LossHistory read_losses(const std::filesystem::path& path) {
-  LossHistory history;
+report::LossHistory read_losses(const std::filesystem::path& path) {
+  report::LossHistory history;
   if (!std::filesystem::exists(path)) return history;
   for_each_metric(files::read(path), [&](const std::string&, const json::Value& value) {
     const std::int64_t step = value.find("step")->as_integer().value_or(0);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/engine/engine.h"
+#include "tessera/report/plot.h"
 
 namespace tessera::engine {
 
@@ -30,17 +31,8 @@ class MetricsFile {
   std::filesystem::path path_;
 };
 
-/// A point of the loss curve, read back from metrics.jsonl.
-struct LossPoint {
-  std::int64_t step = 0;
-  double value = 0.0;
-};
-struct LossHistory {
-  std::vector<LossPoint> train, eval;
-  std::int64_t last_step = 0;  ///< that was trained, with a finite loss or without
-};
 /// Lines that cannot be read (a torn last one) are left out.
-LossHistory read_losses(const std::filesystem::path& path);
+report::LossHistory read_losses(const std::filesystem::path& path);
 
 /// "step 120/5000 | loss 3.2104 | lr 3.0e-04 | gnorm 0.82 | 178.0k tok/s | mem 1.2 GiB | data 1%
 /// comm 9% | ETA 2h13m"

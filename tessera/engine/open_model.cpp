@@ -16,11 +16,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/weights.h"
 #include "tessera/data/small_file.h"
 #include "tessera/engine/launch.h"
+#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/model_source.h"
+#include "tessera/interop/weights_of.h"
 #include "tessera/launch/launch.h"
-#include "tessera/models/weights_of.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/model_source.h"
@@ -113,7 +114,7 @@ Fill from_source(models::WeightSource source) {
 models::WeightSource hugging_face_source(const OpenModel& model) {
   const fs::path path = model.source / "config.json";
   const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
-  return models::family_of_hf(config).weights_from_hf(model.source, model.shape);
+  return interop::weights_from_hf(models::family_of_hf(config), model.source, model.shape);
 }
 
 Fill source_of(const OpenModel& model) {
@@ -194,7 +195,7 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
   if (const auto folder = checkpoint::newest_at(path)) {
     out->source = *folder;
     find_run(*out);
-  } else if (planner::is_foreign_source(path) || checkpoint::is_weight_file(path)) {
+  } else if (interop::is_foreign_source(path) || interop::is_weight_file(path)) {
     out->source = path;
     find_imported(*out);
   } else if (fs::exists(path / "config.json") && !fs::exists(path / "metrics.jsonl") &&
@@ -241,7 +242,7 @@ void check_memory(const OpenModel& model, int ranks, std::uint64_t available, Re
   // Eight bits are made out of sixteen, which are there until the last matrix is narrow.
   const std::uint64_t width = as == ReadAs::F32 ? 4 : as == ReadAs::BF16 ? 2 : 3;
   std::int64_t elements = 0;
-  for (const auto& param : models::parameters_of(model.shape.model))
+  for (const auto& param : nn::parameters_of(model.shape.model))
     elements += param->numel() * (param->numel() < parallel::kPersistenceThreshold ? ranks : 1);
   const auto weights = static_cast<std::uint64_t>(elements) * width;
   if (static_cast<double>(weights) <= kUsable * static_cast<double>(available)) return;

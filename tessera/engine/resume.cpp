@@ -10,11 +10,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/checkpoint/foreign.h"
-#include "tessera/models/weights_of.h"
+#include "tessera/interop/foreign_training.h"
+#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/weights_of.h"
 #include "tessera/ops/activation.h"
 #include "tessera/parallel/sharded_optimizer.h"
-#include "tessera/planner/foreign_training.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
@@ -147,7 +147,7 @@ std::string text_of(const json::Value& object, std::string_view key) {
 
 fs::path checkpoint_at(const fs::path& path) {
   if (const auto found = checkpoint::newest_at(path)) return *found;
-  if (checkpoint::is_foreign(path)) return path;
+  if (interop::is_foreign(path)) return path;
   throw Error(Error::Kind::Format,
               fmt::format("{} holds no complete checkpoint", path.string()),
               "name a run folder or one of its checkpoints/step-NNNNNNNN");
@@ -176,7 +176,7 @@ std::optional<std::string> state_anew(const checkpoint::Checkpoint& opened,
   std::set<std::string> states;
   std::vector<std::string> names;
   const auto rule = planner::make_rule(plan);
-  for (const auto& info : models::parameters_of(plan.model.model)) {
+  for (const auto& info : nn::parameters_of(plan.model.model)) {
     const auto& frozen = plan.weight_layout.frozen;
     if (!info->trainable || (frozen && frozen(info->name))) continue;
     bool missing = false;
@@ -266,7 +266,7 @@ ResumePoint find_resume_point(const std::string& how,
   } else {
     point.checkpoint = checkpoint_at(how);
   }
-  const checkpoint::Checkpoint opened = planner::open_training(*point.checkpoint, plan);
+  const checkpoint::Checkpoint opened = interop::open_training(*point.checkpoint, plan);
   point.position = {opened.meta().step, opened.meta().samples};
   try {
     point.changes = accepted_changes(opened.meta(), plan, data);

@@ -23,15 +23,15 @@
 #include "tessera/engine/resume.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
+#include "tessera/interop/foreign_training.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
 #include "tessera/ops/cpu/isa.h"
-#include "tessera/planner/first_table.h"
-#include "tessera/planner/foreign_training.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
+#include "tessera/report/first_table.h"
 
 namespace tessera::engine {
 namespace {
@@ -116,7 +116,7 @@ int train_rank(planner::Plan plan,
     log::info(line);
   if (world.rank() == 0) tell_notes(plan);
   if (const auto from = checkpoint_of_all(engine, resume, folder, command)) {
-    engine.load(planner::open_training(*from, plan));
+    engine.load(interop::open_training(*from, plan));
   } else {
     engine.initialize_weights();
   }
@@ -161,16 +161,16 @@ std::optional<int> finished_already(const planner::Plan& plan,
 /// Damage that the ranks would meet is told before they start. Error{Format}.
 void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bool all_of_it) {
   if (!resume.checkpoint) return;
-  const checkpoint::Checkpoint opened = planner::open_training(*resume.checkpoint, plan);
+  const checkpoint::Checkpoint opened = interop::open_training(*resume.checkpoint, plan);
   opened.check_files();
   if (all_of_it || opened.bytes() <= kVerifiedFirst) opened.verify();
 }
 
-planner::TableFacts table_facts(const data::Datasets& data,
-                                const RunFolder& folder,
-                                const ResumePoint& resume,
-                                bool dry_run) {
-  planner::TableFacts facts;
+report::TableFacts table_facts(const data::Datasets& data,
+                               const RunFolder& folder,
+                               const ResumePoint& resume,
+                               bool dry_run) {
+  report::TableFacts facts;
   facts.train_tokens = data.train_tokens;
   facts.validation_tokens = data.validation_tokens;
   facts.train_samples = data.train->size();
@@ -213,9 +213,9 @@ std::optional<MovedAside> make_room(const std::string& how,
 /// What is about to happen, and what the user should know of it.
 void announce(const planner::Plan& plan,
               const TrainCommand& command,
-              const planner::TableFacts& facts) {
+              const report::TableFacts& facts) {
   if (command.console != nullptr && !command.quiet) {
-    for (const std::string& line : planner::first_table(plan, facts))
+    for (const std::string& line : report::first_table(plan, facts))
       command.console->line(line);
   }
   if (command.dry_run) tell_notes(plan);

@@ -58,9 +58,6 @@ struct Family {
   /// Reads a Hugging Face config.json into options (keys honoured or refused by name, Error{Format}
   /// or Error{Unsupported}).
   ModelOptions (*options_from_hf)(const json::Value& hf_config);
-  /// Weights of a Hugging Face folder, or of a lone file of such, under our names: Error{Format}
-  /// lists missing, unexpected and mis-shaped names.
-  WeightSource (*weights_from_hf)(const std::filesystem::path& path, const Resolved& resolved);
   HfTensor (*hf_tensor)(const ParamInfo& info);
 };
 Registry<Family>& families();

@@ -16,11 +16,6 @@ ModelOptions gpt2_options_from_hf(const json::Value& config);
 /// Hugging Face's GPT-2 has no key for.
 json::Value gpt2_config_to_hf(const ModelOptions& options);
 
-/// Opens the folder's weights, safetensors or torch's, whole or in shards. Checks all names and
-/// shapes first; the source keeps the files mapped and touches only what it is asked for. Threads:
-/// any.
-WeightSource gpt2_weights_from_hf(const std::filesystem::path& folder, const Resolved& resolved);
-
 /// Ours with "transformer." before it; the four projections of a layer are transposed.
 HfTensor gpt2_hf_tensor(const ParamInfo& info);
 

@@ -373,9 +373,6 @@ void ModelOptions::describe(config::Fields& fields) {
                {.text = "Hugging Face folder, run or checkpoint to take weights and shape from."});
 }
 
-TESSERA_MODEL(
-    "gpt2",
-    (Family{
-        resolve_gpt2, preset_names(), gpt2_options_from_hf, gpt2_weights_from_hf, gpt2_hf_tensor}));
+TESSERA_MODEL("gpt2", (Family{resolve_gpt2, preset_names(), gpt2_options_from_hf, gpt2_hf_tensor}));
 
 }  // namespace tessera::models

@@ -135,4 +135,15 @@ void declare_all(Model& model) {
   }
 }
 
+ParamInfos parameters_of(const Model& model) {
+  ParamInfos out;
+  std::set<std::string> names;
+  for (const BlockSpec& block : model.blocks) {
+    for (const auto& info : declared_by(block)) {
+      if (names.insert(info->name).second) out.push_back(info);
+    }
+  }
+  return out;
+}
+
 }  // namespace tessera::nn

@@ -137,6 +137,8 @@ struct Model {
 
 /// What a block declares. Where nobody has looked yet one is made for it, and let go.
 ParamInfos declared_by(const BlockSpec& spec);
+/// Every parameter of a model once (tied parameters too), in the order of its blocks.
+ParamInfos parameters_of(const Model& model);
 /// Looks once at what every block declares, one block at a time: who asks later makes none. Copies
 /// of the model keep it. Error{Config} for two blocks or two parameters of one name, but for tied
 /// parameters, whose declarations must be equal.

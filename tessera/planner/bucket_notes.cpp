@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
-#include "tessera/models/weights_of.h"
+#include "tessera/nn/block.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::planner {
@@ -17,7 +17,7 @@ constexpr const char* kSection = "zero_optimization";
 // The largest parameter, or one of those; nullptr if there is none.
 std::shared_ptr<const ParamInfo> largest_parameter(const nn::Model& model, bool trained) {
   std::shared_ptr<const ParamInfo> largest;
-  for (const auto& info : models::parameters_of(model)) {
+  for (const auto& info : nn::parameters_of(model)) {
     if (trained && !info->trainable) continue;
     if (largest == nullptr || info->numel() > largest->numel()) largest = info;
   }

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/models/weights_of.h"
+#include "tessera/nn/block.h"
 
 namespace tessera::planner {
 namespace {
@@ -31,7 +31,7 @@ constexpr const char* kPath = "optimizer.groups";
 
 std::vector<std::string> trained_names(const nn::Model& model) {
   std::vector<std::string> names;
-  for (const auto& info : models::parameters_of(model)) {
+  for (const auto& info : nn::parameters_of(model)) {
     if (info->trainable) names.push_back(info->name);
   }
   return names;

@@ -15,7 +15,7 @@
 #include "tessera/config/deepspeed_keys.h"
 #include "tessera/config/document.h"
 #include "tessera/launch/launch.h"
-#include "tessera/models/weights_of.h"
+#include "tessera/nn/block.h"
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/memory.h"
@@ -374,7 +374,7 @@ class Planner {
     out.tokenizer_size = out.vocab_size = plan_.tokenizer->size();
     out.num_layers = static_cast<std::int64_t>(model.blocks.size());
     out.description = json::Value::object();
-    for (const auto& info : models::parameters_of(out.model)) {
+    for (const auto& info : nn::parameters_of(out.model)) {
       out.num_parameters += info->numel();
       json::Value shape = json::Value::array({});
       for (const std::int64_t size : info->shape)

@@ -12,7 +12,6 @@
 
 #include "tessera/base/text.h"
 #include "tessera/models/gpt2.h"
-#include "tessera/models/weights_of.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/planner/recipe.h"
@@ -172,7 +171,7 @@ void check_cuts(const Plan& plan,
   const TensorOptions& tensor = plan.config.parallel.tensor;
   const nn::TensorMode mode = tensor_mode(tensor);
   const mesh::Mesh mesh = mesh_of(tensor.grid());
-  const auto parameters = models::parameters_of(plan.model.model);
+  const auto parameters = nn::parameters_of(plan.model.model);
   for (const CutAxis& cut : kCutAxes) {
     if (!own_model && !knows_size(plan.config.model, cut.size, cut.path, problems)) continue;
     std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
@@ -228,7 +227,7 @@ constexpr const char* kSayByToken =
 // Heads of the layers, where they have any.
 std::set<std::int64_t> heads_of(const nn::Model& model) {
   std::set<std::int64_t> out;
-  for (const auto& info : models::parameters_of(model)) {
+  for (const auto& info : nn::parameters_of(model)) {
     for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
       if (info->axes[dim] == "heads") out.insert(info->shape[dim] / info->unit);
     }

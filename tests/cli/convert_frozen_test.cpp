@@ -16,8 +16,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/checkpoint/foreign.h"
-#include "tessera/checkpoint/torch_file.h"
+#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/torch_file.h"
 
 namespace tessera::cli {
 namespace {
@@ -78,7 +78,7 @@ class FrozenConvert : public Conversions {
   Outcome to_pair() { return convert({run_folder(), path("model_000004.pth")}); }
   /// The states of the written pair by parameter, a number of each: all its elements are the same.
   std::map<std::string, std::vector<float>> states_of_pair(const Names& states) {
-    const checkpoint::Foreign read = *checkpoint::open_foreign(path("model_000004.pth"));
+    const interop::Foreign read = *interop::open_foreign(path("model_000004.pth"));
     EXPECT_EQ(read.state.size(), states.size());
     std::map<std::string, std::vector<float>> out;
     for (const std::string& state : states) {
@@ -109,7 +109,7 @@ TEST_F(FrozenConvert, EachParameterHasItsOwnStateInThePair) {
 
     ASSERT_EQ(o.code, 0) << o.err;
     EXPECT_EQ(states_of_pair(kMoments), expected);
-    EXPECT_EQ(checkpoint::open_foreign(path("model_000004.pth"))->step, 4);
+    EXPECT_EQ(interop::open_foreign(path("model_000004.pth"))->step, 4);
   }
 }
 
@@ -152,8 +152,8 @@ TEST_F(FrozenConvert, StateThatBeganLaterCountsItsOwnUpdates) {
   const Outcome o = to_pair();
 
   ASSERT_EQ(o.code, 0) << o.err;
-  const auto contents = checkpoint::read_torch_file(path("optimizer_000004.pth"));
-  const checkpoint::Named tensors(contents.tensors);
+  const auto contents = interop::read_torch_file(path("optimizer_000004.pth"));
+  const interop::Named tensors(contents.tensors);
   // The token table is the first parameter of the module: of 4 updates it has seen 1.
   for (const auto& [number, steps] : std::map<int, float>{{0, 1}, {1, 4}, {2, 4}}) {
     float step = 0;

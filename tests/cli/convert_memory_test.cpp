@@ -18,7 +18,7 @@
 
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/streamed_save.h"
-#include "tessera/checkpoint/torch_value.h"
+#include "tessera/interop/formats/torch_value.h"
 
 namespace tessera::cli {
 namespace {
@@ -46,7 +46,7 @@ void write_llmc(const fs::path& path) {
 }
 
 using checkpoint::StreamedTensor;
-using checkpoint::TorchValue;
+using interop::TorchValue;
 using Shape = std::vector<std::int64_t>;
 
 /// A tensor of small whole numbers.
@@ -216,19 +216,18 @@ TEST_F(MemoryOfAConversion, OfDeepSpeedsRanksIsAtMostTwiceTheLargestTensor) {
   files::write_atomic(folder / "config.json", "{}");
   std::vector<TorchValue> groups;
   groups.push_back(TorchValue::ordered(std::move(shapes)));
-  checkpoint::write_torch_file(
-      folder / "global_step5/mp_rank_00_model_states.pt",
-      TorchValue::dict({{"module", TorchValue::dict(std::move(module))},
-                        {"param_shapes", TorchValue::list(std::move(groups))},
-                        {"global_steps", whole(5)},
-                        {"global_samples", whole(20)}}));
+  interop::write_torch_file(folder / "global_step5/mp_rank_00_model_states.pt",
+                            TorchValue::dict({{"module", TorchValue::dict(std::move(module))},
+                                              {"param_shapes", TorchValue::list(std::move(groups))},
+                                              {"global_steps", whole(5)},
+                                              {"global_samples", whole(20)}}));
   for (std::int64_t rank = 0; rank < kRanks; ++rank) {
     const auto flat = [&] { return TorchValue::tensor(counted("", {numel / kRanks})); };
     const TorchValue state = TorchValue::dict(
         {{"0",
           TorchValue::dict({{"exp_avg", flat()}, {"exp_avg_sq", flat()}, {"step", whole(5)}})}},
         /*numbered=*/true);
-    checkpoint::write_torch_file(
+    interop::write_torch_file(
         folder / "global_step5" /
             ("zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_optim_states.pt"),
         TorchValue::dict(
@@ -256,11 +255,11 @@ TEST_F(MemoryOfAConversion, OfMegatronsRanksIsAtMostTwiceTheLargestTensor) {
                                               {"hidden_size", whole(kWidth)},
                                               {"num_attention_heads", whole(8)},
                                               {"max_position_embeddings", whole(kPositions)}});
-    checkpoint::write_torch_file(folder / "model_optim_rng.pt",
-                                 TorchValue::dict({{"args", TorchValue::dict({{"state", args}})},
-                                                   {"checkpoint_version", whole(3)},
-                                                   {"iteration", whole(5)},
-                                                   {"model", TorchValue::dict(std::move(model))}}));
+    interop::write_torch_file(folder / "model_optim_rng.pt",
+                              TorchValue::dict({{"args", TorchValue::dict({{"state", args}})},
+                                                {"checkpoint_version", whole(3)},
+                                                {"iteration", whole(5)},
+                                                {"model", TorchValue::dict(std::move(model))}}));
   }
 
   expect_small("megatron", "hf");
@@ -272,7 +271,7 @@ TEST_F(MemoryOfAConversion, OfModelCentersFileIsAtMostTwiceTheLargestTensor) {
   for (const auto& [name, shape] : of_modelcenter())
     tensors.push_back(counted(name, shape));
   fs::create_directory(path("center"));
-  checkpoint::write_torch_weights(path("center") + "/pytorch_model.pt", tensors);
+  interop::write_torch_weights(path("center") + "/pytorch_model.pt", tensors);
   files::write_atomic(path("center") + "/config.json", R"({"num_heads": 8})");
 
   expect_small("center", "hf");

@@ -17,7 +17,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/philox.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/checkpoint/weights.h"
+#include "tessera/interop/formats/weights.h"
 
 namespace tessera::cli {
 namespace {
@@ -57,9 +57,9 @@ checkpoint::TensorBytes bytes_of(const std::string& name, DType dtype, std::vect
       name, dtype, {static_cast<std::int64_t>(values.size())}, std::as_bytes(std::span(values))};
 }
 
-std::vector<std::uint16_t> halves_in(const std::vector<checkpoint::Weight>& weights,
+std::vector<std::uint16_t> halves_in(const std::vector<interop::Weight>& weights,
                                      const std::string& name) {
-  for (const checkpoint::Weight& weight : weights) {
+  for (const interop::Weight& weight : weights) {
     if (weight.name != name) continue;
     EXPECT_EQ(weight.dtype, DType::F16);
     std::vector<std::uint16_t> out(static_cast<std::size_t>(weight.numel()));
@@ -105,7 +105,7 @@ TEST_F(Narrowed, ToFp16EveryNumberIsTheNearestAndThoseTooLargeAreCounted) {
   const Outcome o = convert({path("m.safetensors"), path("m.bin"), "--dtype", "fp16"});
 
   ASSERT_EQ(o.code, 0) << o.err;
-  const auto weights = checkpoint::open_weight_file(path("m.bin"));
+  const auto weights = interop::open_weight_file(path("m.bin"));
   const auto got_single = halves_in(weights, "single"), got_wide = halves_in(weights, "wide");
   ASSERT_EQ(got_single.size(), single.size());
   ASSERT_EQ(got_wide.size(), wide.size());
@@ -131,7 +131,7 @@ TEST_F(Narrowed, NansStayNans) {
   const Outcome o = convert({path("m.safetensors"), path("m.bin"), "--dtype", "fp16"});
 
   ASSERT_EQ(o.code, 0) << o.err;
-  for (const std::uint16_t bits : halves_in(checkpoint::open_weight_file(path("m.bin")), "w")) {
+  for (const std::uint16_t bits : halves_in(interop::open_weight_file(path("m.bin")), "w")) {
     EXPECT_EQ(bits & 0x7C00, 0x7C00);
     EXPECT_NE(bits & 0x03FF, 0);
   }
@@ -143,8 +143,7 @@ TEST_F(Narrowed, ARunsOwnWeightsAreRoundedAsTheyAreTransposed) {
 
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_THAT(o.err, Not(HasSubstr("became infinite")));
-  const auto got =
-      halves_in(checkpoint::open_weights(path("hf")), "transformer.h.1.mlp.c_fc.weight");
+  const auto got = halves_in(interop::open_weights(path("hf")), "transformer.h.1.mlp.c_fc.weight");
   const std::vector<float>& ours = weights.at("h.1.mlp.c_fc.weight");  // [4 * 8, 8]
   ASSERT_EQ(got.size(), ours.size());
   for (std::size_t row = 0; row < 8; ++row) {

@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #include "tessera/base/text.h"
-#include "tessera/checkpoint/export.h"
-#include "tessera/checkpoint/foreign_write.h"
 #include "tessera/checkpoint/streamed_save.h"
-#include "tessera/planner/model_export.h"
+#include "tessera/interop/formats/export.h"
+#include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/model_export.h"
 
 namespace tessera::cli {
 namespace {
@@ -153,17 +153,16 @@ std::uint64_t bytes_of(const std::vector<checkpoint::StreamedTensor>& tensors) {
 class ProgressOfWriters : public Conversions {};
 
 TEST_F(ProgressOfWriters, CountsTheBytesOfEveryFormat) {
-  const planner::ModelExport model = planner::open_model_export(run_folder(), std::nullopt);
+  const interop::ModelExport model = interop::open_model_export(run_folder(), std::nullopt);
   const std::uint64_t weights_bytes = bytes_of(model.tensors);
   for (const std::uint64_t shard : {std::uint64_t{1} << 40, std::uint64_t{2000}}) {
     fs::create_directory(path("hf" + std::to_string(shard)));
     expect_all_bytes(weights_bytes, [&](const checkpoint::Written& written) {
-      checkpoint::write_hf_weights(
-          path("hf" + std::to_string(shard)), model.tensors, shard, written);
+      interop::write_hf_weights(path("hf" + std::to_string(shard)), model.tensors, shard, written);
     });
   }
   expect_all_bytes(weights_bytes, [&](const checkpoint::Written& written) {
-    checkpoint::write_torch_weights(path("m.bin"), model.tensors, written);
+    interop::write_torch_weights(path("m.bin"), model.tensors, written);
   });
   fs::create_directory(path("ours"));
   checkpoint::Meta meta;
@@ -174,17 +173,17 @@ TEST_F(ProgressOfWriters, CountsTheBytesOfEveryFormat) {
 }
 
 TEST_F(ProgressOfWriters, CountsTheBytesOfATraining) {
-  const checkpoint::Foreign training = planner::open_training_export(
+  const interop::Foreign training = interop::open_training_export(
       fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/interop/torch_tutorial");
   fs::create_directory(path("ds"));
   // Weights and two moments, all in fp32.
-  EXPECT_EQ(checkpoint::universal_bytes(training), 3 * bytes_of(training.weights));
+  EXPECT_EQ(interop::universal_bytes(training), 3 * bytes_of(training.weights));
 
-  expect_all_bytes(checkpoint::universal_bytes(training), [&](const auto& written) {
-    checkpoint::write_universal(path("ds"), training, written);
+  expect_all_bytes(interop::universal_bytes(training), [&](const auto& written) {
+    interop::write_universal(path("ds"), training, written);
   });
-  expect_all_bytes(checkpoint::torch_loop_bytes(training), [&](const auto& written) {
-    checkpoint::write_torch_loop(path("model_1.pth"), path("optimizer_1.pth"), training, written);
+  expect_all_bytes(interop::torch_loop_bytes(training), [&](const auto& written) {
+    interop::write_torch_loop(path("model_1.pth"), path("optimizer_1.pth"), training, written);
   });
 }
 

@@ -18,6 +18,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/json.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
 
 namespace tessera::cli {
@@ -78,7 +79,7 @@ class Conversions : public ::testing::Test {
     return run_program({"inspect", path(name), "--digest"}).out;
   }
   void expect_weights(const fs::path& folder) {
-    const auto source = models::families().get("gpt2").weights_from_hf(folder, resolved);
+    const auto source = interop::weights_from_hf(models::families().get("gpt2"), folder, resolved);
     for (const auto& [name, expected] : weights) {
       std::vector<float> got(expected.size());
       source(*infos.at(name), 0, infos.at(name)->numel(), got.data());

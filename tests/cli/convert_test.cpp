@@ -12,10 +12,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
-#include "tessera/checkpoint/weights.h"
 #include "tessera/config/json.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/interop/formats/weights.h"
 #include "tessera/models/family.h"
 #include "tessera/planner/model_source.h"
 
@@ -95,8 +95,8 @@ TEST_F(Convert, ATorchFileHoldsTheTiedHeadToo) {
   const Outcome o = convert({run_folder(), path("model.pt")});
 
   ASSERT_EQ(o.code, 0) << o.err;
-  std::map<std::string, checkpoint::Weight> held;
-  for (const auto& weight : checkpoint::open_weight_file(path("model.pt")))
+  std::map<std::string, interop::Weight> held;
+  for (const auto& weight : interop::open_weight_file(path("model.pt")))
     held.emplace(weight.name, weight);
   EXPECT_TRUE(held.at("lm_head.weight").same_storage(held.at("transformer.wte.weight")));
 }
@@ -104,7 +104,7 @@ TEST_F(Convert, ATorchFileHoldsTheTiedHeadToo) {
 TEST_F(Convert, NarrowTypesAreRoundedOnceAndSaidInTheConfig) {
   ASSERT_EQ(convert({run_folder(), path("hf"), "--dtype", "bf16"}).code, 0);
 
-  for (const auto& weight : checkpoint::open_weights(path("hf"))) {
+  for (const auto& weight : interop::open_weights(path("hf"))) {
     EXPECT_EQ(weight.dtype, DType::BF16) << weight.name;
     if (weight.name != "transformer.wpe.weight") continue;
     for (std::int64_t i = 0; i < weight.numel(); ++i) {

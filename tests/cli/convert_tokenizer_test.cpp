@@ -15,7 +15,7 @@
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
 #include "tessera/data/tokenizer.h"
-#include "tessera/planner/model_export.h"
+#include "tessera/interop/model_export.h"
 #include "tessera/planner/model_source.h"
 
 namespace tessera::cli {
@@ -155,14 +155,14 @@ TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfTheCheckpoint) {
 
 TEST_F(ConvertedTokenizerJson, GoesAlongWhenTheCheckpointIsMerged) {
   ASSERT_EQ(convert({path("hf"), path("ours"), "--to", "tessera"}).code, 0);
-  const auto beside = planner::files_beside(path("hf"));
+  const auto beside = interop::files_beside(path("hf"));
 
   ASSERT_EQ(run_program({"checkpoint", "merge", path("ours"), path("one")}).code, 0);
   fs::remove_all(path("hf"));
   fs::remove_all(path("ours"));
 
   EXPECT_FALSE(beside.empty());
-  EXPECT_EQ(planner::files_beside(path("one")), beside);
+  EXPECT_EQ(interop::files_beside(path("one")), beside);
   expect_golden_ids(*planner::source_tokenizer(planner::open_model_source(path("one"))));
 }
 

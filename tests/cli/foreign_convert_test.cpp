@@ -7,26 +7,26 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/gpt_files.h"
-#include "checkpoint/llmc_files.h"
-#include "checkpoint/megatron_files.h"
-#include "checkpoint/modelcenter_files.h"
 #include "cli/program.h"
+#include "interop/gpt_files.h"
+#include "interop/llmc_files.h"
+#include "interop/megatron_files.h"
+#include "interop/modelcenter_files.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
-#include "tessera/checkpoint/export.h"
 #include "tessera/config/json.h"
+#include "tessera/interop/formats/export.h"
 
 namespace tessera::cli {
 namespace {
 
 namespace fs = std::filesystem;
-namespace gpt = checkpoint::test::gpt;
-namespace llmc = checkpoint::test::llmc;
-namespace meg = checkpoint::test::megatron;
-namespace mc = checkpoint::test::modelcenter;
+namespace gpt = interop::test::gpt;
+namespace llmc = interop::test::llmc;
+namespace meg = interop::test::megatron;
+namespace mc = interop::test::modelcenter;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -58,7 +58,7 @@ class ForeignConvert : public ::testing::Test {
     }
     const std::string folder = path("direct" + std::to_string(++folders_));
     fs::create_directory(folder);
-    checkpoint::write_hf_weights(folder, tensors, std::uint64_t{1} << 40);
+    interop::write_hf_weights(folder, tensors, std::uint64_t{1} << 40);
     return digest(folder);
   }
   std::string converted(const std::string& from, const std::vector<std::string>& words = {}) {
@@ -82,7 +82,7 @@ meg::Layout layout_of(meg::Optimizer optimizer) {
   layout.pipeline = 2;
   layout.chunks = 2;
   layout.optimizer = optimizer;
-  layout.args = {{"vocab_size", checkpoint::test::op::integer(gpt::kVocab)}};
+  layout.args = {{"vocab_size", interop::test::op::integer(gpt::kVocab)}};
   return layout;
 }
 

@@ -10,17 +10,17 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/support.h"
-#include "checkpoint/torch_bytes.h"
+#include "interop/support.h"
+#include "interop/torch_bytes.h"
 #include "support/peak_memory.h"
 #include <gtest/gtest.h>
 
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/checkpoint/torch_file.h"
-#include "tessera/checkpoint/weights.h"
 #include "tessera/data/token_file.h"
+#include "tessera/interop/formats/torch_file.h"
+#include "tessera/interop/formats/weights.h"
 
-namespace tessera::checkpoint::test {
+namespace tessera::interop::test {
 namespace {
 
 /// A bad file's reason and its bytes; the name that the error says, where it is another's.
@@ -123,7 +123,7 @@ TEST(Hostile, SafetensorsAreRefused) {
        {"unknown escape", tensors(R"({"a\q":{}})", 0)},
        {"control character in a string", tensors("{\"w\n\":{}}", 0)},
        {"expected nothing more", tensors("{}x", 0)}},
-      [&] { open_weight_file(dir.path() / "x.safetensors"); });
+      [&] { interop::open_weight_file(dir.path() / "x.safetensors"); });
 }
 
 std::string call(const std::string& module, const std::string& name) {
@@ -184,7 +184,7 @@ TEST(Hostile, PicklesAreRefused) {
        {"which is not there",
         tensor(op::storage("FloatStorage", "../../etc/passwd", 4), 0, {1}, {1})},
        {"tensor \"w\" is there twice", pickled(op::dict({{"w", w}, {"w", w}}))}},
-      [&] { open_torch_file(dir.path() / "x.bin"); });
+      [&] { interop::open_torch_file(dir.path() / "x.bin"); });
   EXPECT_FALSE(fs::exists("owned"));
 }
 
@@ -232,13 +232,14 @@ TEST(Hostile, ZipFilesAreRefused) {
        {"lies inside of another one",
         zip_of({{"m/data/1", inner.substr(0, 30 + 8 + 16)}, hidden, good})},
        {"another byte order", zip_of({good, {"m/byteorder", "big"}})}},
-      [&] { open_torch_file(dir.path() / "x.bin"); });
+      [&] { interop::open_torch_file(dir.path() / "x.bin"); });
 }
 
 TEST(Hostile, IndexesAreRefused) {
   const files::TempDir dir;
   const std::byte byte{};
-  write_safetensors(dir.path() / "a.safetensors", {{"w", DType::U8, {1}, {&byte, 1}}}, {});
+  checkpoint::write_safetensors(
+      dir.path() / "a.safetensors", {{"w", DType::U8, {1}, {&byte, 1}}}, {});
   const auto map = [](const std::string& members) { return "{\"weight_map\": {" + members + "}}"; };
   const auto leads = [&](const std::string& path) { return map("\"w\": \"" + path + "\""); };
   const std::string wrong = "the file of tensor \"w\" is";
@@ -261,7 +262,7 @@ TEST(Hostile, IndexesAreRefused) {
        {"no object \"weight_map\"", "[]"},
        {"no object \"weight_map\"", "{\"weight_map\": {}}"},
        {"model.safetensors.index.json", std::string(100'000, '[')}},
-      [&] { open_weights(dir.path()); });
+      [&] { interop::open_weights(dir.path()); });
 }
 
 /// Sealed anew, as whoever forges one would.
@@ -314,7 +315,8 @@ TEST(Hostile, ManifestsAreRefused) {
        {"it is cut short", good.substr(0, 20)}},
       [&] {
         const fs::path path = dir.path() / "manifest.json";
-        check_cover(read_manifest(path), Error::Kind::Format, path.string());
+        checkpoint::check_cover(
+            checkpoint::read_manifest(path), Error::Kind::Format, path.string());
       });
 }
 
@@ -392,7 +394,7 @@ class Links : public ::testing::Test {
   void keep_tensor(const std::string& name, const std::string& tensor) {
     keep(name, [&](const fs::path& path) {
       const std::byte byte{7};
-      write_safetensors(path, {{tensor, DType::U8, {1}, {&byte, 1}}}, {});
+      checkpoint::write_safetensors(path, {{tensor, DType::U8, {1}, {&byte, 1}}}, {});
     });
   }
   [[nodiscard]] fs::path snapshot() const { return dir.path() / "snapshots/main"; }
@@ -411,7 +413,7 @@ TEST_F(Links, OfHuggingFacesCacheAreFollowed) {
               "w": "model-00002-of-00002.safetensors"}})");
   });
 
-  EXPECT_EQ(open_weights(snapshot()).size(), 2U);
+  EXPECT_EQ(interop::open_weights(snapshot()).size(), 2U);
 }
 
 TEST_F(Links, OfTokensAreFollowed) {
@@ -425,7 +427,7 @@ TEST_F(Links, ThatLeadNowhereAreNamed) {
   const auto refused = [&](const std::string& target, const std::string& reason) {
     fs::remove(snapshot() / "model.safetensors");
     fs::create_symlink(target, snapshot() / "model.safetensors");
-    const Error error = error_of([&] { open_weights(snapshot()); });
+    const Error error = error_of([&] { interop::open_weights(snapshot()); });
     EXPECT_EQ(error.kind(), Error::Kind::Format) << error.text();
     EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.text();
     EXPECT_NE(std::string(error.what()).find(snapshot().string()), std::string::npos);
@@ -440,7 +442,7 @@ TEST_F(Links, OfAnIndexToAShardThatIsGoneAreNamed) {
   spill(snapshot() / "model.safetensors.index.json", R"({"weight_map": {"w": "a.safetensors"}})");
   fs::create_symlink("../../blobs/gone", snapshot() / "a.safetensors");
 
-  const Error error = error_of([&] { open_weights(snapshot()); });
+  const Error error = error_of([&] { interop::open_weights(snapshot()); });
 
   EXPECT_EQ(error.kind(), Error::Kind::Format);
   EXPECT_NE(std::string(error.what()).find("a.safetensors is not there"), std::string::npos)
@@ -466,4 +468,4 @@ TEST_F(Links, InACheckpointOfOursAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint::test
+}  // namespace tessera::interop::test

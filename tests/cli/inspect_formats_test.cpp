@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/gpt_files.h"
-#include "checkpoint/llmc_files.h"
-#include "checkpoint/megatron_files.h"
-#include "checkpoint/modelcenter_files.h"
 #include "cli/program.h"
+#include "interop/gpt_files.h"
+#include "interop/llmc_files.h"
+#include "interop/megatron_files.h"
+#include "interop/modelcenter_files.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,10 +26,10 @@ namespace tessera::cli {
 namespace {
 
 namespace fs = std::filesystem;
-namespace gpt = checkpoint::test::gpt;
-namespace llmc = checkpoint::test::llmc;
-namespace meg = checkpoint::test::megatron;
-namespace mc = checkpoint::test::modelcenter;
+namespace gpt = interop::test::gpt;
+namespace llmc = interop::test::llmc;
+namespace meg = interop::test::megatron;
+namespace mc = interop::test::modelcenter;
 using ::testing::HasSubstr;
 
 /// Of a GPT-2 with an MLP of `inner` channels and a tied head.

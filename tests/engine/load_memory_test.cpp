@@ -13,11 +13,11 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
-#include "tessera/checkpoint/foreign_write.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
-#include "tessera/planner/foreign_training.h"
-#include "tessera/planner/model_export.h"
+#include "tessera/interop/foreign_training.h"
+#include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/model_export.h"
 
 namespace tessera::engine {
 namespace {
@@ -77,9 +77,9 @@ TEST(MemoryOfAResumedEngine, IsThatOfANewOneAndLittleMore) {
   ASSERT_TRUE(fs::exists(ours / "manifest.json"));
   fs::create_directory(universal);
   ASSERT_GE(peak_growth([&] {
-              const checkpoint::Foreign training = planner::open_training_export(ours);
-              checkpoint::write_universal(universal, training, [](std::uint64_t) {});
-              checkpoint::write_torch_loop(
+              const interop::Foreign training = interop::open_training_export(ours);
+              interop::write_universal(universal, training, [](std::uint64_t) {});
+              interop::write_torch_loop(
                   pair, dir.path() / "optimizer_000000.pth", training, [](std::uint64_t) {});
               return true;
             }),
@@ -100,7 +100,7 @@ TEST(MemoryOfAResumedEngine, IsThatOfANewOneAndLittleMore) {
     EXPECT_LE(of_ours, most);
     for (const fs::path& theirs : {universal, pair}) {
       const std::int64_t of_theirs = growth(run, layout, [&](Engine& engine) {
-        engine.load(planner::open_training(theirs, engine.plan()));
+        engine.load(interop::open_training(theirs, engine.plan()));
       });
       EXPECT_GT(of_theirs, 12 * kWeights) << theirs;
       EXPECT_LE(of_theirs, most) << theirs;

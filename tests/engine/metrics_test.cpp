@@ -8,7 +8,7 @@
 
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
-#include "tessera/engine/plot.h"
+#include "tessera/report/plot.h"
 
 namespace tessera::engine {
 namespace {
@@ -69,7 +69,7 @@ TEST(MetricsFile, CutsTheStepsPastTheCheckpointAndATornLine) {
 
   MetricsFile(path, 3).write(report_of(4, 2.0), false);
 
-  const LossHistory history = read_losses(path);
+  const report::LossHistory history = read_losses(path);
   ASSERT_EQ(history.train.size(), 4U);
   EXPECT_EQ(history.train.back().value, 2.0);
   EXPECT_TRUE(history.eval.empty());
@@ -84,7 +84,7 @@ TEST(MetricsFile, KnowsTheLastStepWhoseLossWasNoNumber) {
     file.write(report_of(2, std::nan("")), false);
   }
 
-  const LossHistory history = read_losses(path);
+  const report::LossHistory history = read_losses(path);
 
   EXPECT_EQ(history.train.size(), 1U);
   EXPECT_EQ(history.last_step, 2);
@@ -101,12 +101,12 @@ TEST(MetricsFile, NumbersReadBackToTheSameDouble) {
 }
 
 TEST(LossPlot, DrawsBothCurvesAndSurvivesInfinity) {
-  LossHistory history;
+  report::LossHistory history;
   for (int step = 1; step <= 100; ++step)
     history.train.push_back({step, 5.0 / step + (step == 50 ? HUGE_VAL : 0)});
   history.eval.push_back({50, 0.25});
 
-  const std::string svg = loss_plot(history);
+  const std::string svg = report::loss_plot(history);
 
   EXPECT_NE(svg.find("<svg"), std::string::npos);
   EXPECT_NE(svg.find("held out: 0.250"), std::string::npos);
@@ -115,10 +115,10 @@ TEST(LossPlot, DrawsBothCurvesAndSurvivesInfinity) {
 }
 
 TEST(LossPlot, OfASingleFlatPointHasAnAxis) {
-  LossHistory history;
+  report::LossHistory history;
   history.train.push_back({1, 2.0});
 
-  EXPECT_EQ(loss_plot(history).find("nan"), std::string::npos);
+  EXPECT_EQ(report::loss_plot(history).find("nan"), std::string::npos);
 }
 
 TEST(StepLine, TellsLossRateNormSpeedMemorySharesAndTimeLeft) {

@@ -18,7 +18,7 @@
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
 #include "tessera/engine/launch.h"
-#include "tessera/models/weights_of.h"
+#include "tessera/interop/weights_of.h"
 
 namespace tessera::test {
 namespace {
@@ -87,7 +87,7 @@ TEST(OpenModels, AreRefusedBeforeTheyAreLoadedWhereTheirWeightsDoNotFit) {
   (void)run.train({.ranks = 1, .accumulation = 1}, 1, folder.path());
   const auto model = engine::find_model(folder.path());
   std::uint64_t elements = 0;
-  for (const auto& param : models::parameters_of(model->shape.model))
+  for (const auto& param : nn::parameters_of(model->shape.model))
     elements += static_cast<std::uint64_t>(param->numel());
   const std::uint64_t weights = elements * sizeof(float);
   // All of them are small and whole on every rank.

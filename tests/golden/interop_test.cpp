@@ -17,19 +17,19 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/error.h"
-#include "tessera/checkpoint/foreign.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/checkpoint/weights.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
-#include "tessera/planner/foreign_training.h"
+#include "tessera/interop/foreign_training.h"
+#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/weights.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using checkpoint::Weight;
+using interop::Weight;
 
 std::map<std::string, Weight> by_name(const std::vector<Weight>& weights) {
   std::map<std::string, Weight> out;
@@ -69,7 +69,7 @@ TEST(GoldenInterop, PytorchModelBinHoldsTheParameters) {
   for (const fs::path& folder : golden::cases("interop")) {
     if (!fs::exists(folder / "pytorch_model.bin")) continue;
     SCOPED_TRACE(folder.filename().string());
-    const auto weights = by_name(checkpoint::open_weights(folder));
+    const auto weights = by_name(interop::open_weights(folder));
 
     EXPECT_GT(compare(folder, [&](const std::string& name) { return find(weights, name); }), 0);
     ++files;
@@ -83,7 +83,7 @@ std::map<std::string, Weight> loop_file(const fs::path& folder, const std::strin
   if (!fs::is_directory(folder)) return out;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().filename().string().starts_with(kind))
-      out = by_name(checkpoint::open_weight_file(entry.path()));
+      out = by_name(interop::open_weight_file(entry.path()));
   }
   return out;
 }
@@ -156,7 +156,7 @@ std::int64_t batch_of(const fs::path& folder) {
 }
 bool in_bf16(const fs::path& folder) {
   const json::Value record = golden::read_json(folder / "case.json");
-  const json::Value* enabled = checkpoint::at_path(record, "config.bf16.enabled");
+  const json::Value* enabled = interop::at_path(record, "config.bf16.enabled");
   return enabled != nullptr && enabled->as_bool();
 }
 
@@ -164,7 +164,7 @@ TEST(GoldenInterop, DeepSpeedsCheckpointsHoldMastersAndMoments) {
   for (const fs::path& folder : trainings()) {
     if (!of_deepspeed(folder)) continue;
     SCOPED_TRACE(folder.filename().string());
-    const checkpoint::Foreign opened = *checkpoint::open_foreign(folder);
+    const interop::Foreign opened = *interop::open_foreign(folder);
     const checkpoint::SafetensorsFile expected(folder / "expected.safetensors");
 
     std::size_t compared = 0;
@@ -266,7 +266,7 @@ std::vector<double> next_losses(const fs::path& folder, const Spread& spread) {
     memory::Ledger ledger;
     const memory::ScopedLedger scoped(ledger);
     engine::Engine engine(plan, world, data);
-    engine.load(planner::open_training(folder, plan));
+    engine.load(interop::open_training(folder, plan));
     std::vector<double> mine;
     while (engine.step() < plan.max_steps)
       mine.push_back(engine.train_step().loss);

@@ -13,7 +13,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/checkpoint/weights.h"
+#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
 #include "tessera/tensor/dtype.h"
 
@@ -69,7 +70,7 @@ fs::path answers_of(const fs::path& folder) {
 
 bool is_supported(const fs::path& folder) {
   if (!fs::exists(answers_of(folder) / "expected.safetensors")) return false;
-  if (checkpoint::weight_files(folder).empty()) return false;
+  if (interop::weight_files(folder).empty()) return false;
   return models::families().has(
       golden::read_json(folder / "config.json").find("model_type")->as_string());
 }
@@ -98,7 +99,7 @@ Case open(const fs::path& folder, comm::World* world) {
   const models::Family& family = models::family_of_hf(config);
   models::Resolved resolved = resolve(family, config);
   ModelRunner runner(resolved.model, DType::F32, world, in_stages(world, resolved.model));
-  const models::WeightSource source = family.weights_from_hf(folder, resolved);
+  const models::WeightSource source = interop::weights_from_hf(family, folder, resolved);
   runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
     source(info, 0, info.numel(), out.data_ptr<float>());
   });

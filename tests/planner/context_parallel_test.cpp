@@ -9,9 +9,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/gpt2.h"
-#include "tessera/planner/first_table.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/report/first_table.h"
 
 namespace tessera::planner {
 namespace {
@@ -168,7 +168,7 @@ TEST(ContextParallelPlan, TellsItsLayoutAndTheBatchOfWhatIsLeft) {
 
   EXPECT_EQ(plan.data_ranks, 2);
   EXPECT_EQ(plan.micro_batch, 2);
-  EXPECT_THAT(first_table(plan, {}),
+  EXPECT_THAT(report::first_table(plan, {}),
               Contains(AllOf(HasSubstr("8 ranks"), HasSubstr("context parallel 2 (ring)"))));
 }
 

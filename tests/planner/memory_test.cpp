@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/first_table.h"
+#include "tessera/report/first_table.h"
 
 namespace tessera::planner {
 namespace {
@@ -229,14 +229,14 @@ TEST(MemoryChecks, ChangesThatAreOfferedFit) {
 TEST(FirstTables, SayWhatIsTrainedAndWhetherItFits) {
   Plan plan = plan_of("nano", R"("train_batch_size": 12)", 2);
   plan.max_steps = 100;
-  TableFacts facts;
+  report::TableFacts facts;
   facts.train_tokens = 1'000'000;
   facts.train_samples = 7812;
   facts.free_disk_bytes = 10 * kGiB;
   facts.available_memory_bytes = 4 * kGiB;
   facts.run_dir = "runs/my";
 
-  const std::vector<std::string> lines = first_table(plan, facts);
+  const std::vector<std::string> lines = report::first_table(plan, facts);
 
   EXPECT_LE(lines.size(), 25U);
   for (const char* words : {"4 layers x 128 x 4 heads",
@@ -261,9 +261,9 @@ TEST(FirstTables, CountTheShortBatchAtTheEndOfAnEpochAsItIs) {
         members + "}";
     Plan plan = make_plan(json::parse(text, "c.json"), 1, "my.json");
     plan.max_steps = steps;
-    TableFacts facts;
+    report::TableFacts facts;
     facts.train_samples = 10;
-    for (const std::string& line : first_table(plan, facts)) {
+    for (const std::string& line : report::first_table(plan, facts)) {
       if (line.starts_with("length")) return line;
     }
     return std::string();
@@ -284,7 +284,8 @@ TEST(FirstTables, SayWhenCheckpointsAreWritten) {
             "data": {"train": "a.txt", "sequence_length": 128, "validation_fraction": 0.1},
             "checkpoint": )" +
         options + "}";
-    return first_table(make_plan(json::parse(text, "c.json"), 1, "my.json"), TableFacts());
+    return report::first_table(make_plan(json::parse(text, "c.json"), 1, "my.json"),
+                               report::TableFacts());
   };
   EXPECT_THAT(table("{}"), Contains(HasSubstr("every 15 minutes")));
   EXPECT_THAT(
@@ -317,10 +318,10 @@ TEST(MemoryOfSaving, TrainingWaitsWhereTheCopyDoesNotFit) {
 
 TEST(FirstTables, StayShortHoweverManyChangesThereAre) {
   const Plan plan = plan_of("nano", R"("train_batch_size": 12)");
-  TableFacts facts;
+  report::TableFacts facts;
   facts.changes.assign(40, "optimizer.params.lr 0.1 -> 0.2");
 
-  const std::vector<std::string> lines = first_table(plan, facts);
+  const std::vector<std::string> lines = report::first_table(plan, facts);
 
   EXPECT_THAT(lines, SizeIs(25));
   EXPECT_THAT(lines.back(), HasSubstr("more changes"));
@@ -329,10 +330,10 @@ TEST(FirstTables, StayShortHoweverManyChangesThereAre) {
 TEST(FirstTables, SayWhereTheNotesStandThatTheyHaveNoRoomFor) {
   Plan plan = plan_of("nano", R"("train_batch_size": 12)");
   plan.notes.assign(40, "a note");
-  TableFacts facts;
+  report::TableFacts facts;
   facts.more_notes = "in runs/a/logs/rank_00000.log";
 
-  const std::vector<std::string> lines = first_table(plan, facts);
+  const std::vector<std::string> lines = report::first_table(plan, facts);
 
   EXPECT_THAT(lines, SizeIs(25));
   EXPECT_THAT(lines.back(), HasSubstr("more notes in runs/a/logs/rank_00000.log"));
@@ -340,10 +341,10 @@ TEST(FirstTables, SayWhereTheNotesStandThatTheyHaveNoRoomFor) {
 
 TEST(FirstTables, WarnWhenTheDiskIsTooSmall) {
   const Plan plan = plan_of("gpt2-small", R"("train_batch_size": 2)");
-  TableFacts facts;
+  report::TableFacts facts;
   facts.free_disk_bytes = kGiB;
 
-  EXPECT_THAT(first_table(plan, facts), Contains(HasSubstr("NOT ENOUGH")));
+  EXPECT_THAT(report::first_table(plan, facts), Contains(HasSubstr("NOT ENOUGH")));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/models/weights_of.h"
+#include "tessera/interop/weights_of.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/train_config.h"
 
@@ -39,7 +39,7 @@ std::string refusal(const std::string& optimizer) {
 
 /// Of the parameter with this name.
 parallel::ParamSetting setting(const Plan& plan, const std::string& name) {
-  for (const auto& info : models::parameters_of(plan.model.model)) {
+  for (const auto& info : nn::parameters_of(plan.model.model)) {
     if (info->name == name) return setting_of(plan, make_rule(plan)->base_lr(), *info);
   }
   ADD_FAILURE() << name << " is no parameter";

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/first_table.h"
 #include "tessera/planner/memory.h"
+#include "tessera/report/first_table.h"
 
 namespace tessera::planner {
 namespace {
@@ -110,7 +110,7 @@ TEST(Stages, OfSeveralChunksAreInterleavedUnlessToldOtherwise) {
 
 TEST(Stages, StandInTheFirstTable) {
   const std::vector<std::string> table =
-      first_table(plan_of(R"({"size": 2, "partition": "uniform"})", 4), {});
+      report::first_table(plan_of(R"({"size": 2, "partition": "uniform"})", 4), {});
 
   EXPECT_THAT(table, Contains(HasSubstr("2 stages, 1f1b, stages wait 25% of 4 micro-batches")));
   EXPECT_THAT(table, Contains(HasSubstr("stage 0 (ranks 0-1): wte to h.1; ")));
@@ -127,14 +127,14 @@ TEST(Stages, AndTheirRanksStandInTheMesh) {
   EXPECT_EQ(mesh[4], "   3  node7      0    0   1   0   1  wte to h.1");
   EXPECT_EQ(mesh[5], "   4  node7      1    1   0   0   0  h.2 to head");
 
-  TableFacts facts;
+  report::TableFacts facts;
   facts.host = "node7";
-  EXPECT_THAT(first_table(plan, facts), Contains(HasSubstr("rank  host   stage   pp  dp")));
+  EXPECT_THAT(report::first_table(plan, facts), Contains(HasSubstr("rank  host   stage   pp  dp")));
 }
 
 TEST(Stages, StandInTheMeshOfRanksThatHoldTheWholeModelToo) {
-  const std::vector<std::string> four = first_table(plan_of("1", 4), {});
-  const std::vector<std::string> eight = first_table(plan_of("1", 8), {});
+  const std::vector<std::string> four = report::first_table(plan_of("1", 4), {});
+  const std::vector<std::string> eight = report::first_table(plan_of("1", 8), {});
 
   EXPECT_THAT(four, Contains(HasSubstr("mesh        rank  host  stage   pp  dp  cp  tp  blocks")));
   EXPECT_THAT(four, Contains(HasSubstr("    0    0   3   0   0  wte to head")));
@@ -156,7 +156,7 @@ TEST(Stages, OfManyRanksAreCutShortInTheTable) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"})", 64);
 
   EXPECT_EQ(mesh_lines(plan, "node7", 4).back(), "  62  more ranks");
-  EXPECT_LE(first_table(plan, {}).size(), 25U);
+  EXPECT_LE(report::first_table(plan, {}).size(), 25U);
 }
 
 /// Two stages with an untied vocabulary share masters, moments and gradients.

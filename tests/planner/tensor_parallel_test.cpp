@@ -7,9 +7,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/gpt2.h"
-#include "tessera/planner/first_table.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/report/first_table.h"
 
 namespace tessera::planner {
 namespace {
@@ -181,7 +181,7 @@ TEST(TensorParallelPlan, TellsItsLayoutAndTheBatchOfWhatIsLeft) {
       4);
 
   EXPECT_EQ(plan.micro_batch, 2);
-  EXPECT_THAT(first_table(plan, {}),
+  EXPECT_THAT(report::first_table(plan, {}),
               Contains(AllOf(HasSubstr("4 ranks"),
                              HasSubstr("data parallel 2, tensor parallel 2 (1d, sequence)"))));
 }

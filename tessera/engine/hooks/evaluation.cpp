@@ -4,7 +4,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/engine/hooks/hooks.h"
-#include "tessera/engine/plot.h"
+#include "tessera/report/plot.h"
 
 namespace tessera::engine {
 
@@ -33,8 +33,8 @@ void EvaluationHook::run(Trainer& trainer) {
   }
   if (engine.world().speaks() && !trainer.run_dir().empty()) {
     trainer.try_to_write([&] {
-      write_loss_plot(trainer.run_dir() / "loss.svg",
-                      read_losses(trainer.run_dir() / "metrics.jsonl"));
+      report::write_loss_plot(trainer.run_dir() / "loss.svg",
+                              read_losses(trainer.run_dir() / "metrics.jsonl"));
     });
   }
   engine.resume_clock();

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// What bmtrain.save leaves of ModelCenter's GPT2: a state_dict with its own names; its config.json
+// lies beside it.
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/torch_file.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFirst = "encoder.layers.0.self_att.self_attention.project_q.weight";
+
+std::optional<fs::path> find_file(const fs::path& path) {
+  std::error_code failed;
+  const fs::path file = fs::is_directory(path, failed) ? path / "pytorch_model.pt" : path;
+  if (!fs::is_regular_file(file, failed)) return std::nullopt;
+  if (file.extension() != ".pt" && file.extension() != ".pth") return std::nullopt;
+  return file;
+}
+
+bool recognises(const fs::path& path) {
+  try {
+    const auto file = find_file(path);
+    return file && Named(open_torch_file(*file)).has(kFirst);
+  } catch (const std::exception&) {
+    return false;  // whoever else reads such files says what is wrong with it
+  }
+}
+
+/// ModelCenter's config.json, which has its own words.
+json::Value their_config(const fs::path& file) {
+  const fs::path path = file.parent_path() / "config.json";
+  TESSERA_REQUIRE(
+      fs::is_regular_file(path),
+      Format,
+      fmt::format("{}: no config.json beside it says how many heads the model has", file.string()),
+      "put ModelCenter's config.json of the model there");
+  return json::parse_strict(files::read(path), path.string());
+}
+
+bool is(const json::Value& config, const char* key, bool wanted) {
+  const json::Value* found = at_path(config, key);
+  return found != nullptr && found->is_bool() && found->as_bool() == wanted;
+}
+std::string word(const json::Value& config, const char* key, const char* absent) {
+  const json::Value* found = at_path(config, key);
+  return found != nullptr && found->is_string() ? found->as_string() : absent;
+}
+
+/// ModelCenter's models share most of their names; those that compute something else go by theirs.
+void refuse_others(const fs::path& file, const json::Value& config, const Named& tensors) {
+  const auto refuse = [&](bool bad, const std::string& what) {
+    TESSERA_REQUIRE(!bad,
+                    Unsupported,
+                    fmt::format("{}: {}, which is no GPT2 of ModelCenter", file.string(), what),
+                    "only models of GPT-2's kind are read from this format");
+  };
+  for (const Weight& weight : tensors.all()) {
+    refuse(weight.name.find("relative_attention_bias") != std::string::npos,
+           "its positions are a bias of its attention (relative_attention_bias)");
+    refuse(weight.name.starts_with("decoder."), "it has a decoder beside its encoder");
+    refuse(weight.name.find(".w_in.w_0.") != std::string::npos, "its MLP is gated");
+    refuse(weight.name.starts_with("token_type_embedding."), "it has types of tokens");
+    refuse(weight.name.starts_with("block_position_embedding."), "it has positions of blocks");
+  }
+  refuse(!tensors.has("position_embedding.weight"), "it has no table of positions");
+  refuse(word(config, "pos_bias_type", "none") != "none",
+         fmt::format("its pos_bias_type is {}", word(config, "pos_bias_type", "none")));
+  refuse(is(config, "length_scale", true), "it scales by lengths (length_scale)");
+  refuse(is(config, "attn_scale", false), "it does not scale its attention (attn_scale)");
+  refuse(is(config, "post_layer_norm", true), "its norms follow the residual (post_layer_norm)");
+  const std::string activation = word(config, "ffn_activate_fn", "gelu");
+  // Two rows of OPT's table of positions are nobody's.
+  refuse(activation == "relu", "its activation is OPT's, relu");
+  refuse(activation != "gelu" && activation != "gelu_new",
+         fmt::format("its activation is {}", activation));
+  refuse(tensors.has("output_projection.bias"), "its head has a bias");
+}
+
+/// The sizes of the model: heads from config.json, the rest from shapes.
+json::Value config_of(const fs::path& file, const json::Value& theirs, const Named& tensors) {
+  const std::int64_t heads = integer_at(theirs, "num_heads", integer_at(theirs, "n_head", 0));
+  TESSERA_REQUIRE(
+      heads > 0,
+      Format,
+      fmt::format("{}: has no num_heads", (file.parent_path() / "config.json").string()),
+      "fetch it again");
+  const auto size = [&](const char* name, std::size_t dim) {
+    const Weight* found = tensors.find(name);
+    TESSERA_REQUIRE(found != nullptr && found->shape.size() > dim,
+                    Format,
+                    fmt::format("{}: has no tensor {}", file.string(), name),
+                    "expected a GPT2 of ModelCenter");
+    return json::Value::integer(found->shape[dim]);
+  };
+  std::int64_t layers = 0;
+  while (tensors.has(fmt::format("encoder.layers.{}.ffn.ffn.w_out.weight", layers)))
+    ++layers;
+  const json::Value* eps = at_path(theirs, "norm_eps");
+  if (eps == nullptr) eps = at_path(theirs, "layernorm_eps");
+  json::Value out = json::Value::object(
+      {{"architectures", json::Value::array({json::Value::string("GPT2LMHeadModel")})},
+       {"model_type", json::Value::string("gpt2")},
+       {"vocab_size", size("input_embedding.weight", 0)},
+       {"n_positions", size("position_embedding.weight", 0)},
+       {"n_embd", size("input_embedding.weight", 1)},
+       {"n_inner", size("encoder.layers.0.ffn.ffn.w_in.w.weight", 0)},
+       {"n_layer", json::Value::integer(layers)},
+       {"n_head", json::Value::integer(heads)},
+       {"activation_function", json::Value::string(word(theirs, "ffn_activate_fn", "gelu"))},
+       {"layer_norm_epsilon",
+        eps != nullptr && eps->is_number() ? *eps : json::Value::number(1e-5)}});
+  // A tied model has no output_projection of its own.
+  if (is(theirs, "tied", false) ||
+      (at_path(theirs, "tied") == nullptr && tensors.has("output_projection.weight")))
+    out["tie_word_embeddings"] = json::Value::boolean(false);
+  return out;
+}
+
+Foreign open(const fs::path& path) {
+  const fs::path file = *find_file(path);
+  const auto weights = open_torch_file(file);
+  const json::Value config = their_config(file);
+  refuse_others(file, config, Named(weights));
+  Foreign out;
+  out.model_config = config_of(file, config, Named(weights));
+  out.what = "a GPT2 of ModelCenter, as bmtrain.save writes it";
+  out.path = file;
+  out.files = 1;
+  const auto size = [&](const char* key) { return integer_at(out.model_config, key, 0); };
+  const std::int64_t width = size("n_embd"), inner = size("n_inner");
+  Taker taker(weights, file.string());
+  const auto plain =
+      [&](const std::string& theirs, const std::string& name, std::vector<std::int64_t> shape) {
+        out.weights.push_back(stream(taker.take(theirs, shape), "transformer." + name));
+      };
+  const auto matrix =
+      [&](const std::string& theirs, const std::string& name, std::int64_t to, std::int64_t from) {
+        out.weights.push_back(stream(transposed(taker.take(theirs + ".weight", {to, from})),
+                                     "transformer." + name + ".weight"));
+        plain(theirs + ".bias", name + ".bias", {to});
+      };
+  plain("input_embedding.weight", "wte.weight", {size("vocab_size"), width});
+  if (at_path(out.model_config, "tie_word_embeddings") == nullptr) {
+    out.weights.back().aliases = {"lm_head.weight"};
+    taker.ignore("output_projection.weight");
+  } else {
+    out.weights.push_back(stream(
+        taker.take("output_projection.weight", {size("vocab_size"), width}), "lm_head.weight"));
+  }
+  plain("position_embedding.weight", "wpe.weight", {size("n_positions"), width});
+  for (std::int64_t i = 0; i < size("n_layer"); ++i) {
+    const std::string theirs = fmt::format("encoder.layers.{}.", i), ours = fmt::format("h.{}.", i);
+    const std::string attention = theirs + "self_att.self_attention.";
+    for (const char* part : {"weight", "bias"}) {
+      plain(theirs + "self_att.layernorm_before_attention." + part, ours + "ln_1." + part, {width});
+      plain(theirs + "ffn.layernorm_before_ffn." + part, ours + "ln_2." + part, {width});
+    }
+    std::vector<Weight> projections, biases;
+    for (const char* part : {"project_q", "project_k", "project_v"}) {
+      projections.push_back(transposed(taker.take(attention + part + ".weight", {width, width})));
+      biases.push_back(taker.take(attention + part + ".bias", {width}));
+    }
+    out.weights.push_back(concatenate("transformer." + ours + "attn.c_attn.weight",
+                                      {width, 3 * width},
+                                      1,
+                                      std::move(projections),
+                                      {width, 3 * width},
+                                      file.string()));
+    out.weights.push_back(concatenate("transformer." + ours + "attn.c_attn.bias",
+                                      {3 * width},
+                                      0,
+                                      std::move(biases),
+                                      {3 * width},
+                                      file.string()));
+    matrix(attention + "attention_out", ours + "attn.c_proj", width, width);
+    matrix(theirs + "ffn.ffn.w_in.w", ours + "mlp.c_fc", inner, width);
+    matrix(theirs + "ffn.ffn.w_out", ours + "mlp.c_proj", width, inner);
+  }
+  for (const char* part : {"weight", "bias"})
+    plain(std::string("encoder.output_layernorm.") + part, std::string("ln_f.") + part, {width});
+  taker.finish();
+  return out;
+}
+
+TESSERA_FOREIGN_FORMAT("modelcenter", (ForeignFormat{recognises, open}));
+
+}  // namespace
+}  // namespace tessera::interop

@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/interop/model_export.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/convert.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/streamed_save.h"
+#include "tessera/data/small_file.h"
+#include "tessera/data/tokenizer_json.h"
+#include "tessera/interop/foreign_training.h"
+#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/model_source.h"
+#include "tessera/interop/weights_of.h"
+#include "tessera/models/gpt2_hf.h"
+#include "tessera/optim/schedule.h"
+#include "tessera/parallel/sharded_optimizer.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::StreamedTensor;
+using interop::Weight;
+
+bool is_float(DType dtype) {
+  return dtype == DType::F64 || dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
+}
+
+const char* torch_name(DType dtype) {
+  if (dtype == DType::BF16) return "bfloat16";
+  return dtype == DType::F16 ? "float16" : "float32";
+}
+
+bool is_infinite(DType dtype, const std::byte* element) {
+  double value = 0;
+  checkpoint::convert(dtype, element, DType::F64, reinterpret_cast<std::byte*>(&value), 1);
+  return std::isinf(value);
+}
+
+/// Converts; finite numbers that become infinite are counted under the tensor's name.
+void narrow(const std::string& name,
+            DType from,
+            const std::byte* in,
+            DType to,
+            std::byte* out,
+            std::int64_t count,
+            Overflows* overflows) {
+  checkpoint::convert(from, in, to, out, count);
+  if (overflows == nullptr || from == to || to == DType::F64) return;
+  const std::uint32_t mask = to == DType::F32 ? 0x7FFFFFFF : 0x7FFF;
+  const std::uint32_t infinity = to == DType::F16    ? 0x7C00
+                                 : to == DType::BF16 ? 0x7F80
+                                                     : 0x7F800000;
+  const std::size_t width = size_of(to);
+  std::int64_t lost = 0;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, out + i * width, width);
+    if ((bits & mask) == infinity && !is_infinite(from, in + i * size_of(from))) ++lost;
+  }
+  if (lost > 0) (*overflows)[name] += lost;
+}
+
+using Read = std::function<void(std::int64_t, std::int64_t, std::byte*)>;
+using SharedOverflows = std::shared_ptr<Overflows>;
+
+/// A parameter of ours in their layout. The whole of a transposed one is kept while it is read.
+Read read_parameter(const models::WeightSource& weights,
+                    const std::shared_ptr<const ParamInfo>& info,
+                    const models::HfTensor& theirs,
+                    DType dtype,
+                    const SharedOverflows& overflows) {
+  auto whole = std::make_shared<std::vector<float>>();
+  return [=](std::int64_t begin, std::int64_t end, std::byte* out) {
+    std::vector<float> piece(static_cast<std::size_t>(end - begin));
+    if (!theirs.transposed) {
+      weights(*info, begin, end, piece.data());
+    } else {
+      if (whole->empty()) {
+        whole->resize(static_cast<std::size_t>(info->numel()));
+        weights(*info, 0, info->numel(), whole->data());
+      }
+      const std::int64_t rows = theirs.shape[0], cols = theirs.shape[1];
+      for (std::int64_t i = begin; i < end; ++i) {
+        piece[static_cast<std::size_t>(i - begin)] =
+            (*whole)[static_cast<std::size_t>(i % cols * rows + i / cols)];
+      }
+      if (end == info->numel()) std::vector<float>().swap(*whole);
+    }
+    narrow(theirs.name,
+           DType::F32,
+           reinterpret_cast<const std::byte*>(piece.data()),
+           dtype,
+           out,
+           end - begin,
+           overflows.get());
+  };
+}
+
+json::Value tokenizer_config(const char* type, std::int64_t max_positions) {
+  return json::Value::object({{"tokenizer_class", json::Value::string(type)},
+                              {"model_max_length", json::Value::integer(max_positions)},
+                              {"clean_up_tokenization_spaces", json::Value::boolean(false)}});
+}
+
+json::Value gpt2_tokenizer_config(const char* type, std::int64_t max_positions) {
+  json::Value config = tokenizer_config(type, max_positions);
+  config["add_prefix_space"] = json::Value::boolean(false);
+  for (const char* token : {"bos_token", "eos_token", "unk_token"})
+    config[token] = json::Value::string("<|endoftext|>");
+  return config;
+}
+
+// The byte tokenizer has no special token: byte 0 ends a text, and generation_config.json says so.
+void add_tokenizer(ModelExport& out,
+                   const planner::ModelSource& source,
+                   std::int64_t max_positions) {
+  const data::TokenizerOptions& options = source.tokenizer;
+  constexpr const char* kFromTokenizerJson = "PreTrainedTokenizerFast";
+  json::Value config;
+  if (options.type == "byte") {
+    config = tokenizer_config(kFromTokenizerJson, max_positions);
+    out.files.emplace_back("tokenizer.json", data::byte_tokenizer_json());
+  } else if (!options.vocab.empty() && options.merges.empty()) {
+    config = gpt2_tokenizer_config(kFromTokenizerJson, max_positions);
+    out.files.emplace_back("tokenizer.json", data::read_small_file(options.vocab));
+  } else {
+    const fs::path shipped = data::share_dir() / "gpt2";
+    const bool own = !options.vocab.empty();
+    const std::string vocab =
+        data::read_small_file(own ? fs::path(options.vocab) : shipped / "vocab.json");
+    const std::string merges =
+        data::read_small_file(own ? fs::path(options.merges) : shipped / "merges.txt");
+    out.files.emplace_back("vocab.json", vocab);
+    out.files.emplace_back("merges.txt", merges);
+    out.files.emplace_back("tokenizer.json", data::gpt2_tokenizer_json(vocab, merges));
+    config = gpt2_tokenizer_config("GPT2Tokenizer", max_positions);
+  }
+  out.files.emplace_back("tokenizer_config.json", config.dump(2) + "\n");
+}
+
+/// Ids of the source's tokenizer; all of the vocabulary where it says nothing of one.
+std::int64_t tokenizer_size(const planner::ModelSource& source) {
+  if (source.says_tokenizer && !source.hugging_face)
+    return planner::source_tokenizer(source)->size();
+  return source.model.vocab_size.value_or(data::make_tokenizer({})->size());
+}
+
+models::Resolved resolve(const planner::ModelSource& source, std::int64_t tokenizer_size) {
+  config::Problems problems;
+  models::Resolved resolved =
+      models::families()
+          .get(source.model.family)
+          .resolve(source.model, tokenizer_size, std::nullopt, problems, {});
+  problems.raise();
+  return resolved;
+}
+
+using Parameters = std::vector<std::shared_ptr<const ParamInfo>>;
+
+/// Tensors of ours under their names, as `dtype`.
+std::vector<checkpoint::StreamedTensor> renamed(const models::WeightSource& weights,
+                                                const planner::ModelSource& source,
+                                                const Parameters& parameters,
+                                                DType dtype,
+                                                const SharedOverflows& overflows = nullptr) {
+  const models::Family& family = models::families().get(source.model.family);
+  std::vector<checkpoint::StreamedTensor> out;
+  for (const auto& info : parameters) {
+    const models::HfTensor theirs = family.hf_tensor(*info);
+    checkpoint::StreamedTensor tensor{theirs.name,
+                                      dtype,
+                                      theirs.shape,
+                                      read_parameter(weights, info, theirs, dtype, overflows),
+                                      {}};
+    if (info->name == "wte.weight" && source.model.tie_embeddings)
+      tensor.aliases = {"lm_head.weight"};
+    out.push_back(std::move(tensor));
+  }
+  return out;
+}
+
+constexpr std::array<const char*, 3> kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
+/// What lies beside weights in a folder of Hugging Face's. It goes along as it is, byte by byte.
+constexpr std::array<const char*, 9> kBesideWeights = {"generation_config.json",
+                                                       "tokenizer.json",
+                                                       "tokenizer_config.json",
+                                                       "vocab.json",
+                                                       "merges.txt",
+                                                       "vocab.txt",
+                                                       "tokenizer.model",
+                                                       "special_tokens_map.json",
+                                                       "added_tokens.json"};
+
+/// What a folder's config.json says of its tokenizer, for which a checkpoint of ours has no word.
+json::Value said_of_tokens(const fs::path& folder) {
+  json::Value ids = json::Value::object();
+  const fs::path path = folder / "config.json";
+  if (!fs::is_regular_file(path)) return ids;
+  const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
+  for (const char* key : kTokenIds) {
+    const json::Value* id = config.is_object() ? config.find(key) : nullptr;
+    if (id != nullptr) ids[key] = *id;
+  }
+  return ids;
+}
+
+/// The same on its way out: over what is written without it.
+void say_again(json::Value& config, const fs::path& checkpoint) {
+  const checkpoint::Checkpoint opened(checkpoint);
+  const json::Value* ids = interop::at_path(opened.meta().extra, "hugging_face.token_ids");
+  if (ids == nullptr || !ids->is_object()) return;
+  for (const auto& [key, id] : ids->members())
+    config[key] = id;
+}
+
+ModelExport of_checkpoint(const planner::ModelSource& source, std::optional<DType> wanted) {
+  const DType dtype = wanted.value_or(DType::F32);
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
+  ModelExport out;
+  json::Value config = models::gpt2_config_to_hf(source.model);
+  config["torch_dtype"] = json::Value::string(torch_name(dtype));
+  out.tensors = renamed(planner::source_weights(source, resolved),
+                        source,
+                        nn::parameters_of(resolved.model),
+                        dtype,
+                        out.overflows);
+  // A converted checkpoint keeps the files that it came with: none is made up beside them.
+  out.files = files_beside(source.folder);
+  const bool brought = !out.files.empty();
+  if (source.says_tokenizer) {
+    const json::Value end = json::Value::integer(planner::source_tokenizer(source)->end_of_text());
+    config["bos_token_id"] = end;
+    config["eos_token_id"] = end;
+    const json::Value generation =
+        json::Value::object({{"bos_token_id", end}, {"eos_token_id", end}});
+    if (!brought) out.files.emplace_back("generation_config.json", generation.dump(2) + "\n");
+    if (!brought) add_tokenizer(out, source, resolved.max_positions);
+  }
+  say_again(config, source.folder);
+  out.files.emplace(out.files.begin(), "config.json", config.dump(2) + "\n");
+  return out;
+}
+
+/// The states of which a checkpoint has one value for each weight, and of which parameters it has
+/// them: frozen ones have none, and rules keep other states of other parameters.
+std::map<std::string, Parameters> states_of(const checkpoint::Checkpoint& opened,
+                                            const Parameters& parameters) {
+  constexpr std::string_view kPrefix = "optimizer.";
+  std::map<std::string_view, std::shared_ptr<const ParamInfo>> by_name;
+  for (const auto& info : parameters)
+    by_name.emplace(info->name, info);
+  std::map<std::string, Parameters> out;
+  for (const auto& tensor : opened.tensors()) {
+    if (!tensor.name.starts_with(kPrefix)) continue;
+    const std::string_view name = std::string_view(tensor.name).substr(kPrefix.size());
+    const std::size_t dot = std::min(name.find('.'), name.size() - 1);
+    const auto found = by_name.find(name.substr(dot + 1));
+    if (found != by_name.end() && found->second->shape == tensor.shape &&
+        tensor.name != parallel::beginning_of(found->second->name))
+      out[std::string(name.substr(0, dot))].push_back(found->second);
+  }
+  return out;
+}
+
+models::WeightSource state_source(const std::shared_ptr<const checkpoint::Checkpoint>& opened,
+                                  const std::string& state) {
+  return [opened, state](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    const checkpoint::PieceBytes piece{
+        fmt::format("optimizer.{}.{}", state, info.name),
+        DType::F32,
+        info.shape,
+        {mesh::whole(info.shape), begin, end},
+        {reinterpret_cast<std::byte*>(out), static_cast<std::size_t>(end - begin) * sizeof(float)}};
+    opened->load({&piece, 1});
+  };
+}
+
+/// The rate of the next update, where the configuration alone says it.
+std::optional<double> next_rate(const json::Value& config, std::int64_t updates) {
+  const auto base = interop::number_at(config, "optimizer.params.lr");
+  if (!base) return std::nullopt;
+  const json::Value* type = interop::at_path(config, "scheduler.type");
+  const json::Value* params = interop::at_path(config, "scheduler.params");
+  try {
+    config::Problems problems;
+    config::Origins origins;
+    const auto schedule =
+        optim::schedule_factory(type != nullptr && type->is_string() ? type->as_string() : "")(
+            params != nullptr && params->is_object() ? *params : json::Value::object(),
+            {.base_lr = *base, .max_steps = interop::integer_at(config, "trainer.max_steps", 0)},
+            problems,
+            origins);
+    if (schedule == nullptr || !problems.empty()) return std::nullopt;
+    return schedule->lr(updates + 1);
+  } catch (const Error&) {
+    return std::nullopt;  // a schedule that needs to know more of the run
+  }
+}
+
+interop::Foreign training_of_checkpoint(const planner::ModelSource& source) {
+  const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
+  interop::Foreign out;
+  out.what = "a checkpoint of tessera";
+  out.path = source.folder;
+  const Parameters parameters = nn::parameters_of(resolved.model);
+  out.weights = renamed(planner::source_weights(source, resolved), source, parameters, DType::F32);
+  for (const auto& [state, kept] : states_of(*opened, parameters)) {
+    auto tensors = renamed(state_source(opened, state), source, kept, DType::F32);
+    for (checkpoint::StreamedTensor& tensor : tensors)
+      tensor.aliases.clear();
+    out.state.emplace(state, std::move(tensors));
+  }
+  const models::Family& family = models::families().get(source.model.family);
+  for (const auto& info : parameters) {
+    if (const std::int64_t began = parallel::updates_before(*opened, info->name); began > 0)
+      out.began.emplace(family.hf_tensor(*info).name, began);
+  }
+  const checkpoint::Meta& meta = opened->meta();
+  out.step = meta.step;
+  out.samples = meta.samples;
+  if (const json::Value* skipped = meta.extra.find("skipped"))
+    out.skipped = skipped->as_integer().value_or(0);
+  out.config = json::Value::object();
+  for (const char* key : {"optimizer", "scheduler", "gradient_clipping", "train_batch_size"}) {
+    if (const json::Value* found = meta.config.find(key)) out.config[key] = *found;
+  }
+  out.lr = next_rate(meta.config, out.step - out.skipped);
+  return out;
+}
+
+/// The tensor as `wanted`, if it is one of floats.
+checkpoint::StreamedTensor as_dtype(const checkpoint::StreamedTensor& tensor,
+                                    std::optional<DType> wanted,
+                                    const SharedOverflows& overflows) {
+  if (!wanted || *wanted == tensor.dtype || !is_float(tensor.dtype)) return tensor;
+  const auto read = [tensor, overflows, dtype = *wanted](
+                        std::int64_t begin, std::int64_t end, std::byte* out) {
+    std::vector<std::byte> piece(static_cast<std::size_t>(end - begin) * size_of(tensor.dtype));
+    tensor.read(begin, end, piece.data());
+    narrow(tensor.name, tensor.dtype, piece.data(), dtype, out, end - begin, overflows.get());
+  };
+  return {tensor.name, *wanted, tensor.shape, read, tensor.aliases, tensor.release};
+}
+
+/// Tied tensors: those that share a storage, and those of which a safetensors file says so.
+std::vector<checkpoint::StreamedTensor> of_weights(const std::vector<fs::path>& paths,
+                                                   const std::vector<Weight>& weights,
+                                                   std::optional<DType> wanted,
+                                                   const SharedOverflows& overflows) {
+  std::vector<checkpoint::StreamedTensor> out;
+  std::map<const std::byte*, std::vector<std::pair<const Weight*, std::size_t>>> at;
+  for (const Weight& weight : weights) {
+    auto& neighbours = at[weight.data];
+    bool tied = false;
+    for (const auto& [other, index] : neighbours) {
+      if (!weight.same_storage(*other)) continue;
+      out[index].aliases.push_back(weight.name);
+      tied = true;
+      break;
+    }
+    if (tied) continue;
+    neighbours.emplace_back(&weight, out.size());
+    out.push_back(as_dtype(interop::stream(weight, weight.name), wanted, overflows));
+  }
+  std::map<std::string, std::size_t> names;
+  for (std::size_t i = 0; i < out.size(); ++i)
+    names.emplace(out[i].name, i);
+  for (const fs::path& path : paths) {
+    if (path.extension() != ".safetensors") continue;
+    const checkpoint::SafetensorsFile file(path);
+    for (const auto& [alias, name] : file.metadata()) {
+      const auto found = names.find(name);
+      if (found != names.end() && names.count(alias) == 0)
+        out[found->second].aliases.push_back(alias);
+    }
+  }
+  return out;
+}
+
+/// What lies beside the weights in a folder: config.json first, if it is there.
+void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dtype) {
+  const fs::path path = folder / "config.json";
+  if (!fs::is_regular_file(path)) return;
+  std::string text = data::read_small_file(path);
+  json::Value config = json::parse_strict(text, path.string());
+  TESSERA_REQUIRE(
+      config.is_object(), Format, path.string() + " is no JSON object", "fetch it again");
+  if (dtype) {
+    const char* key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
+    config[key] = json::Value::string(torch_name(*dtype));
+    text = config.dump(2) + "\n";
+  }
+  out.files.emplace_back("config.json", std::move(text));
+  for (auto& file : files_beside(folder))
+    out.files.push_back(std::move(file));
+}
+
+ModelExport of_foreign(const fs::path& path, std::optional<DType> dtype) {
+  ModelExport out;
+  const interop::Foreign opened = *open_foreign(path);
+  for (const checkpoint::StreamedTensor& tensor : opened.weights)
+    out.tensors.push_back(as_dtype(tensor, dtype, out.overflows));
+  if (opened.model_config.is_object()) {
+    json::Value config = opened.model_config;
+    if (dtype) config["torch_dtype"] = json::Value::string(torch_name(*dtype));
+    out.files.emplace_back("config.json", config.dump(2) + "\n");
+    return out;
+  }
+  const fs::path real = fs::absolute(path).lexically_normal();
+  for (const fs::path& folder : {real, real.parent_path(), real.parent_path().parent_path()}) {
+    if (out.files.empty()) add_files(out, folder, dtype.value_or(DType::F32));
+  }
+  return out;
+}
+
+ModelExport of_file(const fs::path& path, std::optional<DType> dtype) {
+  ModelExport out;
+  out.tensors = of_weights(
+      {path}, interop::state_dict_of(interop::open_weight_file(path)), dtype, out.overflows);
+  add_files(out, fs::absolute(path).parent_path(), dtype);
+  return out;
+}
+
+ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) {
+  ModelExport out;
+  const fs::path path = folder / "config.json";
+  TESSERA_REQUIRE(
+      fs::exists(path),
+      Format,
+      fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
+      "name a run or checkpoint of tessera, or a Hugging Face folder");
+  add_files(out, folder, dtype);
+  out.tensors = of_weights(interop::weight_files(folder),
+                           interop::state_dict_of(interop::open_weights(folder)),
+                           dtype,
+                           out.overflows);
+  return out;
+}
+
+/// None where there is none, and where it is none of ours: its files go along unread.
+std::optional<data::TokenizerOptions> tokenizer_of(const fs::path& folder) {
+  try {
+    const data::TokenizerOptions options = data::tokenizer_options_of(fs::absolute(folder));
+    (void)data::make_tokenizer(options);
+    return options;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> files_beside(const fs::path& folder) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const char* name : kBesideWeights) {
+    std::error_code failed;  // a name that leads to itself is no file
+    if (fs::is_regular_file(folder / name, failed))
+      out.emplace_back(name, data::read_small_file(folder / name));
+  }
+  return out;
+}
+
+ModelExport open_model_export(const fs::path& source, std::optional<DType> dtype) {
+  if (is_foreign_source(source)) return of_foreign(source, dtype);
+  if (fs::is_regular_file(source)) return of_file(source, dtype);
+  TESSERA_REQUIRE(fs::is_directory(source),
+                  Config,
+                  fmt::format("there is no folder {}", source.string()),
+                  "name a run or checkpoint of tessera, or a Hugging Face folder");
+  if (checkpoint::is_ours(source)) return of_checkpoint(planner::open_model_source(source), dtype);
+  return of_hugging_face(source, dtype);
+}
+
+interop::Foreign open_training_export(const fs::path& source) {
+  if (is_foreign_source(source)) return *open_foreign(source);
+  TESSERA_REQUIRE(
+      checkpoint::is_ours(source),
+      Config,
+      fmt::format("{} holds no training: optimizer state is asked for", source.string()),
+      "name a run or checkpoint of tessera, or another program's checkpoint");
+  return training_of_checkpoint(planner::open_model_source(source));
+}
+
+NativeExport open_native_export(const fs::path& path) {
+  TESSERA_REQUIRE(!checkpoint::is_ours(path),
+                  Config,
+                  fmt::format("{} is tessera's already", path.string()),
+                  "copy it, or merge its files: tessera checkpoint merge");
+  const planner::ModelSource source = planner::open_model_source(path);
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
+  NativeExport out;
+  if (source.foreign) {
+    const auto opened = std::make_shared<const checkpoint::Checkpoint>(
+        as_checkpoint(*open_foreign(path),
+                      models::families().get(source.model.family),
+                      resolved,
+                      resolved.max_positions,
+                      1));
+    out.meta = opened->meta();
+    out.tensors = checkpoint::tensors_of(opened);
+  } else {
+    const models::WeightSource weights = planner::source_weights(source, resolved);
+    for (const auto& info : nn::parameters_of(resolved.model)) {
+      const auto read = [weights, info](std::int64_t begin, std::int64_t end, std::byte* bytes) {
+        weights(*info, begin, end, reinterpret_cast<float*>(bytes));
+      };
+      out.tensors.push_back({info->name, DType::F32, info->shape, read, {}});
+    }
+    out.meta.config = json::Value::object();
+    out.meta.extra["imported"] = json::Value::string("a Hugging Face folder");
+  }
+  out.meta.config["model"] = resolved.description;
+  // Without one the checkpoint says nothing of it, and whoever reads text with it is asked.
+  if (auto tokenizer = tokenizer_of(source.folder))
+    out.meta.config["tokenizer"] = config::write(*tokenizer);
+  out.files = files_beside(source.folder);
+  if (json::Value ids = said_of_tokens(source.folder); !ids.members().empty())
+    out.meta.extra["hugging_face"] = json::Value::object({{"token_ids", std::move(ids)}});
+  return out;
+}
+
+}  // namespace tessera::interop

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/interop/model_source.h"
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/config/fields.h"
+#include "tessera/data/small_file.h"
+#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/weights_of.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What Hugging Face's config.json says of the type of the weights, under either name.
+bool says_bf16(const json::Value& hf) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const json::Value* type = hf.find(key);
+    if (type != nullptr && type->is_string()) return type->as_string() == "bfloat16";
+  }
+  return false;
+}
+
+// Whether a run's configuration has the block switched on.
+bool is_on(const json::Value& config, const char* block) {
+  const json::Value* found = config.find(block);
+  const json::Value* enabled =
+      found != nullptr && found->is_object() ? found->find("enabled") : nullptr;
+  return enabled != nullptr && enabled->is_bool() && enabled->as_bool();
+}
+
+planner::ModelSource open_hugging_face(const fs::path& folder, const json::Value& hf) {
+  planner::ModelSource out;
+  out.folder = folder;
+  out.weights = folder;
+  out.hugging_face = true;
+  out.bf16 = says_bf16(hf);
+  const models::Family& family = models::family_of_hf(hf);
+  out.model = family.options_from_hf(hf);
+  out.model.family = hf.find("model_type")->as_string();
+  return out;
+}
+
+// A section of a checkpoint's configuration; what cannot be read there is damage and not the user's
+// doing.
+template <class S>
+void read_section(const json::Value& config, const char* key, const fs::path& folder, S& options) {
+  const json::Value* section = config.find(key);
+  TESSERA_REQUIRE(section != nullptr && section->is_object(),
+                  Format,
+                  fmt::format("{}: its configuration has no {}", folder.string(), key),
+                  "name another checkpoint");
+  config::Problems problems;
+  config::Origins origins;
+  config::read(*section, options, problems, origins);
+  TESSERA_REQUIRE(problems.empty(),
+                  Format,
+                  fmt::format("{}: {}.{}: {}",
+                              folder.string(),
+                              key,
+                              problems.list().front().path,
+                              problems.list().front().what),
+                  "name another checkpoint");
+}
+
+planner::ModelSource open_checkpoint(const fs::path& folder) {
+  const checkpoint::Checkpoint opened(folder);
+  planner::ModelSource out;
+  out.folder = folder;
+  read_section(opened.meta().config, "model", folder, out.model);
+  out.says_tokenizer = opened.meta().extra.find("imported") == nullptr ||
+                       opened.meta().config.find("tokenizer") != nullptr;
+  if (out.says_tokenizer) read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);
+  // A converted checkpoint brings its tokenizer along; what it was made of may be gone.
+  const auto brought = data::find_bpe(folder);
+  if (brought && out.tokenizer.type == "gpt2") out.tokenizer = *brought;
+  out.model.from.reset();
+  out.bf16 = is_on(opened.meta().config, "bf16");
+  return out;
+}
+
+// What another program saved keeps its shape in its own words, or in a config.json beside it.
+planner::ModelSource open_foreign_source(const fs::path& path) {
+  const Foreign opened = *open_foreign(path);
+  planner::ModelSource out;
+  if (opened.model_config.is_object()) {
+    out =
+        open_hugging_face(fs::is_directory(path) ? path : path.parent_path(), opened.model_config);
+    out.foreign = path;
+    return out;
+  }
+  const fs::path real = fs::absolute(path).lexically_normal();
+  for (const fs::path& folder : {real, real.parent_path(), real.parent_path().parent_path()}) {
+    const fs::path file = folder / "config.json";
+    if (!fs::is_regular_file(file)) continue;
+    out = open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
+    out.foreign = path;
+    return out;
+  }
+  throw Error(Error::Kind::Format,
+              fmt::format("{} is {}, and no config.json beside it says the model's shape",
+                          path.string(),
+                          opened.what),
+              "put Hugging Face's config.json of the model into its folder");
+}
+
+planner::ModelSource open_folder(const fs::path& folder) {
+  const fs::path file = folder / "config.json";
+  TESSERA_REQUIRE(
+      fs::exists(file),
+      Format,
+      fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
+      "name a Hugging Face folder, or a run or checkpoint of tessera");
+  return open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
+}
+
+// Weights say nothing of the model but its shapes: the rest lies beside them.
+planner::ModelSource open_lone_file(const fs::path& path) {
+  const fs::path folder = fs::absolute(path).parent_path();
+  TESSERA_REQUIRE(
+      fs::exists(folder / "config.json"),
+      Format,
+      fmt::format("{}: no config.json beside it says the model's shape", path.string()),
+      "put Hugging Face's config.json and tokenizer files of the model into its folder");
+  planner::ModelSource out = open_folder(folder);
+  out.weights = path;
+  return out;
+}
+
+// A checkpoint as a source of weights: the range that is asked for is one piece of the whole
+// tensor.
+void load_range(const checkpoint::Checkpoint& from,
+                const ParamInfo& info,
+                std::int64_t begin,
+                std::int64_t end,
+                float* out) {
+  const std::size_t bytes = static_cast<std::size_t>(end - begin) * sizeof(float);
+  checkpoint::PieceBytes piece;
+  piece.name = info.name;
+  piece.shape = info.shape;
+  piece.piece = {mesh::whole(info.shape), begin, end};
+  piece.bytes = {reinterpret_cast<std::byte*>(out), bytes};
+  from.load(std::span(&piece, 1));
+}
+
+}  // namespace
+
+bool is_foreign_source(const fs::path& path) {
+  if (checkpoint::is_ours(path)) return false;
+  if (fs::is_directory(path) && !weight_files(path).empty()) return false;
+  return is_foreign(path);
+}
+
+planner::ModelSource open_source(const fs::path& path) {
+  if (is_foreign_source(path)) return open_foreign_source(path);
+  if (is_weight_file(path)) return open_lone_file(path);
+  std::error_code failed;
+  TESSERA_REQUIRE(
+      !fs::is_regular_file(path, failed),
+      Config,
+      fmt::format("{} is no file of weights (.safetensors, .bin, .pt, .pth)", path.string()),
+      "name one of these, or the folder of the model");
+  TESSERA_REQUIRE(
+      fs::is_directory(path),
+      Config,
+      fmt::format("there is no folder {}", path.string()),
+      "name a Hugging Face folder, or a run or checkpoint of tessera; a run that has begun "
+      "goes on without it: tessera train RUN/config.json --set model.from=null");
+  if (checkpoint::is_ours(path)) {
+    const auto newest = checkpoint::newest_at(path);
+    TESSERA_REQUIRE(newest.has_value(),
+                    Format,
+                    fmt::format("the run {} has no complete checkpoint", path.string()),
+                    "name another run");
+    return open_checkpoint(*newest);
+  }
+  return open_folder(path);
+}
+
+models::WeightSource weights_of_source(const planner::ModelSource& source,
+                                       const models::Resolved& resolved) {
+  if (source.foreign) {
+    return weights_of(open_foreign(*source.foreign)->weights,
+                      models::families().get(source.model.family),
+                      resolved,
+                      source.foreign->string());
+  }
+  if (source.hugging_face)
+    return weights_from_hf(models::families().get(source.model.family), source.weights, resolved);
+  auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
+  return [opened](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    load_range(*opened, info, begin, end, out);
+  };
+}
+
+namespace {
+const bool kRegistered =
+    planner::model_readers().add("files", planner::ModelReader{open_source, weights_of_source});
+}  // namespace
+
+}  // namespace tessera::interop

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the models that `model.from` may name: a Hugging Face folder or a file of weights, a run or
+// checkpoint of tessera, or another program's checkpoint.
+#pragma once
+
+#include <filesystem>
+
+#include "tessera/planner/model_source.h"
+
+namespace tessera::interop {
+
+/// Whether `path` is a checkpoint of another program. A folder with Hugging Face weights counts as
+/// a Hugging Face folder even if it also holds other files.
+bool is_foreign_source(const std::filesystem::path& path);
+
+}  // namespace tessera::interop

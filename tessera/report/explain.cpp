@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/report/explain.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/config/document.h"
+#include "tessera/planner/draft.h"
+#include "tessera/planner/validate.h"
+
+namespace tessera::report {
+namespace {
+
+using Problem = config::Problems::Problem;
+
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
+const json::Value* find_path(const json::Value& source, std::string_view path) {
+  const json::Value* at = &source;
+  for (const std::string& step : text::split(path, '.')) {
+    at = at->is_object() ? at->find(step) : nullptr;
+    if (at == nullptr) return nullptr;
+  }
+  return at;
+}
+
+std::string in_words(const json::Value& value) {
+  return value.is_string() && !value.as_string().empty() ? value.as_string() : value.dump();
+}
+
+bool starts_with(std::string_view path, std::string_view section) {
+  return path.substr(0, section.size()) == section &&
+         (path.size() == section.size() || path[section.size()] == '.');
+}
+
+std::string line_of(const Problem& problem) {
+  std::string out = problem.place.text();
+  if (!out.empty()) out += ": ";
+  out += problem.path.empty() ? problem.what : problem.path + ": " + problem.what;
+  return problem.fix.empty() ? out : out + "; " + problem.fix;
+}
+
+std::string reason_of(const Problem& problem) {
+  return problem.fix.empty() ? problem.what : problem.what + "; instead: " + problem.fix;
+}
+
+std::string equation(const planner::BatchSizes& sizes, int data_ranks) {
+  return fmt::format("train_batch_size {} = micro {} x accumulation {} x ranks {}",
+                     sizes.global,
+                     sizes.micro,
+                     sizes.accumulation,
+                     data_ranks);
+}
+std::string equation(const planner::Plan& plan) {
+  return equation({plan.global_batch, plan.micro_batch, plan.accumulation}, plan.data_ranks);
+}
+
+// The smallest number of ranks that closes the batch arithmetic, and the arithmetic.
+struct Fewest {
+  int ranks = 1;
+  std::string equation;
+};
+// Nothing if no number does.
+std::optional<Fewest> fewest_ranks(const planner::TrainConfig& config) {
+  const auto unit = static_cast<int>(config.parallel.ranks_per_model());
+  for (int ranks = 1; ranks * unit <= kMostRanks; ++ranks) {
+    config::Problems ignored;
+    if (const auto sizes = planner::solve_batch(config, ranks, ignored, config::Origins()))
+      return Fewest{ranks * unit, equation(*sizes, ranks)};
+  }
+  return std::nullopt;
+}
+
+class Explainer {
+ public:
+  Explainer(const json::Value& source, std::optional<int> ranks, std::string name_of_file)
+      : name_of_file_(std::move(name_of_file)) {
+    model_ = source.is_object() && source.find("model") != nullptr;
+    data_ = source.is_object() && source.find("data") != nullptr;
+    const planner::Draft first =
+        planner::make_draft(source, ranks.value_or(1), name_of_file_, /*model=*/false);
+    const auto fewest = fewest_ranks(first.plan.config);
+    const int few = fewest.value_or(Fewest()).ranks;
+    draft_ = planner::make_draft(source, ranks.value_or(few), name_of_file_, model_);
+    resolved_ = planner::resolved_config(draft_, has_model());
+    out_.ranks = draft_.plan.ranks;
+    out_.ranks_text = ranks_text(ranks.has_value(), fewest);
+  }
+
+  Explanation explain() {
+    for (const config::KeyDoc& key : config::document(planner::TrainConfig()))
+      add(key);
+    add_accepted();
+    add_idle_auto();
+    add_problems();
+    add_notes();
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] bool has_model() const { return model_ && draft_.plan.model.hidden_size > 0; }
+
+  [[nodiscard]] std::string ranks_text(bool given, const std::optional<Fewest>& fewest) const {
+    const int ranks = draft_.plan.ranks;
+    const std::string count = fmt::format("{} {}", ranks, ranks == 1 ? "rank" : "ranks");
+    if (given) return fmt::format("{}, as -n says", count);
+    if (fewest) return fmt::format("{}, the fewest that close {}", count, fewest->equation);
+    const planner::TrainConfig& config = draft_.plan.config;
+    if (!config.train_batch_size && !config.train_micro_batch_size_per_gpu)
+      return fmt::format("{}: the batch size is not said", count);
+    return fmt::format("{}: no number of ranks closes the batch arithmetic", count);
+  }
+
+  void add(const config::KeyDoc& key) {
+    if (key.type.empty()) return;           // a section
+    if (key.path == "run.derived") return;  // a list that a run folder keeps for itself
+    // Of a file that says nothing of them, only the rest has a meaning.
+    const bool about_model = starts_with(key.path, "model") || starts_with(key.path, "tokenizer");
+    if (about_model && !model_ && !draft_.origins.given("tokenizer")) return;
+    if (starts_with(key.path, "data") && !data_) return;
+    const json::Value* value = find_path(resolved_, key.path);
+    if (value != nullptr && value->is_object()) return add_members(key.path, *value);
+    add_key(key.path, value == nullptr ? json::Value() : *value, key.initial);
+  }
+
+  // optimizer.params and scheduler.params, one line a parameter.
+  void add_members(const std::string& path, const json::Value& object) {
+    for (const auto& [name, value] : object.members())
+      add_key(json::join_path(path, name), value, "");
+    for (const planner::AutoValue& automatic : draft_.automatic) {
+      const std::size_t dot = automatic.path.rfind('.');
+      if (dot == std::string::npos || automatic.path.substr(0, dot) != path) continue;
+      if (object.find(automatic.path.substr(dot + 1)) == nullptr)
+        add_key(automatic.path, json::Value(), "");
+    }
+  }
+
+  void add_key(const std::string& path, json::Value value, const std::string& rule) {
+    ExplainedKey out;
+    out.path = path;
+    const bool limitless = value.is_number() && value.as_integer() == kNoLimit && !rule.empty();
+    out.text =
+        value.is_null() ? (rule.empty() ? "not set" : rule) : (limitless ? rule : in_words(value));
+    out.source = source_of(path);
+    if (const planner::AutoValue* automatic = find_auto(path)) {
+      // Nobody's value yet, or one that only the run will know.
+      if (!automatic->resolved || (value.is_null() && rule.empty())) {
+        value = json::Value::string("auto");
+        out.text = "auto";
+      }
+      const std::string how = automatic->resolved ? automatic->how : "unresolved";
+      out.source = fmt::format("{}, auto: {}", automatic->place.text(), how);
+    }
+    out.value = std::move(value);
+    out_.keys.push_back(std::move(out));
+  }
+
+  [[nodiscard]] const planner::AutoValue* find_auto(std::string_view path) const {
+    for (const planner::AutoValue& value : draft_.automatic) {
+      if (value.path == path) return &value;
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] std::string source_of(const std::string& path) const {
+    if (draft_.origins.given(path)) return draft_.origins.place(path).text();
+    const std::string how = derivation(path);
+    return how.empty() ? "default" : "derived: " + how;
+  }
+
+  // How a value that nobody wrote follows from others.
+  [[nodiscard]] std::string derivation(const std::string& path) const {
+    const planner::Plan& plan = draft_.plan;
+    const bool batch = path == "train_batch_size" || path == "train_micro_batch_size_per_gpu" ||
+                       path == "gradient_accumulation_steps";
+    if (batch && plan.global_batch > 0) return equation(plan);
+    if (path == "zero_optimization.stage" && plan.zero_stage == 1)
+      return fmt::format("{} ranks and no zero_optimization block", plan.data_ranks);
+    if (path == "run.dir") return fmt::format("the name of {}", name_of_file_);
+    if (path == "run.threads_per_rank") return "cores / local ranks";
+    if (path == "data.sequence_length" && has_model()) return "model.max_positions";
+    if (path == "data.stride" && has_model() && plan.config.data.pack)
+      return "data.sequence_length";
+    if (starts_with(path, "model") && has_model()) return model_derivation(path);
+    if (starts_with(path, "model") && draft_.source) return source_derivation(path);
+    return "";
+  }
+
+  // Where the model itself could not be made.
+  [[nodiscard]] std::string source_derivation(const std::string& path) const {
+    models::ModelOptions theirs = draft_.source->model;
+    const json::Value all = json::Value::object({{"model", config::write(theirs)}});
+    if (find_path(all, path) == nullptr) return "";
+    return fmt::format("model.from {}", draft_.plan.config.model.from.value_or(""));
+  }
+
+  [[nodiscard]] std::string model_derivation(const std::string& path) const {
+    const auto& options = draft_.plan.config.model;
+    const bool size =
+        path == "model.num_layers" || path == "model.hidden_size" || path == "model.num_heads";
+    if (options.from && find_path(resolved_, path) != nullptr)
+      return fmt::format("model.from {}", *options.from);
+    if (size) return fmt::format("preset {}", options.preset.value_or("nano"));
+    if (path == "model.vocab_size")
+      return fmt::format("the tokenizer's {}, rounded up", draft_.plan.model.tokenizer_size);
+    if (path == "model.max_positions") return "data.sequence_length, the preset, or 1024";
+    if (path == "model.ffn_hidden_size") return "mlp_ratio x hidden_size";
+    return "";
+  }
+
+  void add_accepted() {
+    for (const config::TakenKey& key : draft_.accepted) {
+      out_.accepted.push_back({key.path,
+                               key.value,
+                               in_words(key.value),
+                               fmt::format("{}, {}", key.value.key_place.text(), key.why),
+                               ""});
+    }
+  }
+
+  // "auto" of a key that has no effect here either way.
+  void add_idle_auto() {
+    for (const planner::AutoValue& value : draft_.automatic) {
+      const bool listed =
+          std::any_of(out_.keys.begin(), out_.keys.end(), [&](const ExplainedKey& key) {
+            return key.path == value.path;
+          });
+      if (listed) continue;
+      out_.accepted.push_back({value.path,
+                               json::Value::string("auto"),
+                               "auto",
+                               fmt::format("{}, {}", value.place.text(), value.how),
+                               ""});
+    }
+  }
+
+  void add_problems() {
+    if (draft_.failure) {
+      try {
+        std::rethrow_exception(draft_.failure);
+      } catch (const Error& error) {
+        out_.refused.push_back({"model.from", json::Value(), "", "", error.what()});
+      }
+    }
+    for (const Problem& problem : draft_.problems.list())
+      add_problem(problem);
+  }
+
+  void add_problem(const Problem& problem) {
+    if (problem.kind == config::Problems::Kind::Unknown)
+      return out_.unknown.push_back(line_of(problem));
+    if (problem.kind == config::Problems::Kind::Missing)
+      return out_.needed.push_back(line_of(problem));
+    const auto it = std::find_if(out_.keys.begin(), out_.keys.end(), [&](const ExplainedKey& key) {
+      return key.path == problem.path;
+    });
+    const json::Value* written = find_path(draft_.written, problem.path);
+    if (it != out_.keys.end()) {
+      // What was refused is not what it resolved to.
+      if (written != nullptr) {
+        it->value = *written;
+        it->text = in_words(*written);
+        it->source = written->place.text();
+      }
+      it->refused += (it->refused.empty() ? "" : "; ") + reason_of(problem);
+      return;
+    }
+    out_.refused.push_back({problem.path,
+                            written == nullptr ? json::Value() : *written,
+                            written == nullptr ? "" : in_words(*written),
+                            problem.place.text(),
+                            reason_of(problem)});
+  }
+
+  // What the tables say already is not said again.
+  void add_notes() {
+    const std::vector<std::string>& notes = draft_.plan.notes;
+    const auto first = notes.begin() + static_cast<std::ptrdiff_t>(draft_.accepted.size());
+    std::copy_if(first, notes.end(), std::back_inserter(out_.notes), [](const std::string& note) {
+      return note.find(" is \"auto\": ") == std::string::npos;
+    });
+    if (!model_) out_.notes.emplace_back("no model is given: what depends on its size stays open");
+  }
+
+  std::string name_of_file_;
+  bool model_ = false, data_ = false;
+  planner::Draft draft_;
+  json::Value resolved_;
+  Explanation out_;
+};
+
+std::string table(const std::vector<ExplainedKey>& keys) {
+  std::size_t path = 0, text = 0;
+  constexpr std::size_t kWide = 32;  // longer values push their own line only
+  for (const ExplainedKey& key : keys) {
+    path = std::max(path, key.path.size());
+    text = std::max(text, std::min(key.text.size(), kWide));
+  }
+  std::string out;
+  for (const ExplainedKey& key : keys) {
+    std::string line =
+        fmt::format("  {:<{}}  {:<{}}  {}", key.path, path, key.text, text, key.source);
+    if (!key.refused.empty()) line += fmt::format("  refused: {}", key.refused);
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::string list(const std::string& title, const std::vector<std::string>& lines) {
+  if (lines.empty()) return "";
+  std::string out = title + "\n";
+  for (const std::string& line : lines)
+    out += "  " + line + "\n";
+  return out;
+}
+
+json::Value keys_json(const std::vector<ExplainedKey>& keys) {
+  json::Value out = json::Value::array();
+  for (const ExplainedKey& key : keys) {
+    json::Value entry = json::Value::object({{"key", json::Value::string(key.path)},
+                                             {"value", key.value},
+                                             {"source", json::Value::string(key.source)}});
+    if (!key.refused.empty()) entry["refused"] = json::Value::string(key.refused);
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+json::Value lines_json(const std::vector<std::string>& lines) {
+  json::Value out = json::Value::array();
+  for (const std::string& line : lines)
+    out.push_back(json::Value::string(line));
+  return out;
+}
+
+}  // namespace
+
+bool Explanation::trains() const {
+  return refused.empty() && unknown.empty() &&
+         std::none_of(keys.begin(), keys.end(), [](const ExplainedKey& key) {
+           return !key.refused.empty();
+         });
+}
+
+Explanation explain_config(const json::Value& source,
+                           std::optional<int> ranks,
+                           const std::string& name_of_file) {
+  return Explainer(source, ranks, name_of_file).explain();
+}
+
+std::string as_text(const Explanation& explanation) {
+  std::string out = explanation.ranks_text + "\n" + table(explanation.keys);
+  if (!explanation.accepted.empty())
+    out += "accepted, without a meaning here\n" + table(explanation.accepted);
+  if (!explanation.refused.empty()) out += "train would refuse\n" + table(explanation.refused);
+  out += list("train needs to be told", explanation.needed);
+  out += list("notes", explanation.notes);
+  return out;
+}
+
+json::Value as_json(const Explanation& explanation) {
+  json::Value out = json::Value::object();
+  out["ranks"] = json::Value::integer(explanation.ranks);
+  out["ranks_source"] = json::Value::string(explanation.ranks_text);
+  out["keys"] = keys_json(explanation.keys);
+  out["accepted"] = keys_json(explanation.accepted);
+  out["refused"] = keys_json(explanation.refused);
+  out["needed"] = lines_json(explanation.needed);
+  out["unknown"] = lines_json(explanation.unknown);
+  out["notes"] = lines_json(explanation.notes);
+  out["trains"] = json::Value::boolean(explanation.trains());
+  return out;
+}
+
+}  // namespace tessera::report

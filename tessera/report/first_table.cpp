@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/report/first_table.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+#include "tessera/data/dataset.h"
+#include "tessera/parallel/pipeline/simulate.h"
+#include "tessera/planner/memory.h"
+#include "tessera/planner/precision.h"
+#include "tessera/planner/stages.h"
+
+namespace tessera::report {
+namespace {
+
+constexpr std::size_t kMostLines = 25;
+
+std::string bytes(std::int64_t count) {
+  return text::bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 0)));
+}
+
+std::string plural(std::int64_t count, const std::string& one) {
+  return text::with_commas(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+std::string model_line(const planner::Plan& plan) {
+  const models::Resolved& m = plan.model;
+  const auto& options = plan.config.model;
+  const std::string name =
+      options.from ? " from " + *options.from : (options.preset ? " " + *options.preset : "");
+  if (m.description.find("family") == nullptr) {
+    return fmt::format(
+        "the program's own: {} blocks, positions {}", m.model.blocks.size(), plan.sequence_length);
+  }
+  return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}",
+                     options.family,
+                     name,
+                     m.num_layers,
+                     m.hidden_size,
+                     m.num_heads,
+                     text::with_commas(m.vocab_size),
+                     m.max_positions);
+}
+
+std::string batch_line(const planner::Plan& plan) {
+  const std::string grows =
+      plan.batch_ramp ? "; rampup " + plan.config.rampup_batch_size.dump() : std::string();
+  return fmt::format("{} sequences = micro {} x accumulation {} x ranks {}; {} tokens an update{}",
+                     plan.global_batch,
+                     plan.micro_batch,
+                     plan.accumulation,
+                     plan.data_ranks,
+                     text::with_commas(plan.global_batch * plan.sequence_length),
+                     grows);
+}
+
+std::string layout_line(const planner::Plan& plan) {
+  const std::string groups = plan.zero_stage == 3 && plan.shard_ranks < plan.data_ranks
+                                 ? fmt::format(" in groups of {}", plan.shard_ranks)
+                                 : "";
+  const planner::ParallelOptions& parallel = plan.config.parallel;
+  const std::string tensor = parallel.tensor.size == 1
+                                 ? ""
+                                 : fmt::format(", tensor parallel {} ({}{})",
+                                               parallel.tensor.size,
+                                               parallel.tensor.mode.value_or("1d"),
+                                               parallel.sequence ? ", sequence" : "");
+  const std::string context =
+      parallel.context.size == 1
+          ? ""
+          : fmt::format(", context parallel {} ({})", parallel.context.size, parallel.context.mode);
+  return fmt::format("{} x {}, data parallel {}{}{}, ZeRO stage {}{}, {}",
+                     plural(plan.ranks, "rank"),
+                     plural(plan.threads, "thread"),
+                     plan.data_ranks,
+                     tensor,
+                     context,
+                     plan.zero_stage,
+                     groups,
+                     planner::precision_text(plan));
+}
+
+std::string sources_text(const std::vector<std::string>& sources) {
+  if (sources.empty()) return "none";
+  const std::string more =
+      sources.size() > 1 ? fmt::format(" and {} more", sources.size() - 1) : "";
+  return sources.front() + more;
+}
+
+std::string data_line(const planner::Plan& plan, const TableFacts& facts) {
+  return fmt::format("{}: {} tokens, {} of {} tokens, {} tokenizer",
+                     sources_text(plan.config.data.train),
+                     text::with_commas(facts.train_tokens),
+                     plural(facts.train_samples, "sample"),
+                     plan.sequence_length,
+                     plan.tokenizer->name());
+}
+
+std::string validation_line(const planner::Plan& plan, const TableFacts& facts) {
+  if (facts.validation_tokens == 0) return "none";
+  const std::string source =
+      plan.config.data.validation.empty()
+          ? fmt::format("the last {} of the data", plan.config.data.validation_fraction)
+          : sources_text(plan.config.data.validation);
+  const std::string when = plan.config.eval.every > 0
+                               ? fmt::format("every {} steps", plan.config.eval.every)
+                               : "never read";
+  return fmt::format("{}: {} tokens, {}", source, text::with_commas(facts.validation_tokens), when);
+}
+
+// Of all steps. An epoch's last batch is short where it is not dropped.
+std::int64_t samples_of_steps(const planner::Plan& plan, std::int64_t in_epoch) {
+  if (plan.config.data.drop_last || in_epoch <= 0) {
+    return plan.batch_ramp ? plan.batch_ramp->samples_before(plan.max_steps + 1)
+                           : plan.max_steps * plan.global_batch;
+  }
+  const auto size_at = batch_sizes(plan);
+  const data::BatchPlan batches(in_epoch, plan.global_batch, /*drop_last=*/false, size_at);
+  std::int64_t samples = 0, left = plan.max_steps;
+  const auto grows = [&] { return size_at && size_at(samples) != plan.global_batch; };
+  for (; left > 0 && (samples % in_epoch != 0 || grows()); --left)
+    samples = batches.at(samples).consumed_after;
+  const std::int64_t steps = batches.steps_per_epoch();
+  return samples + left / steps * in_epoch + left % steps * plan.global_batch;
+}
+
+std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
+  const auto samples = static_cast<double>(samples_of_steps(plan, facts.train_samples));
+  return fmt::format(
+      "{}, {} tokens, {:.2f} passes over the data",
+      plural(plan.max_steps, "step"),
+      text::count(samples * static_cast<double>(plan.sequence_length)),
+      facts.train_samples > 0 ? samples / static_cast<double>(facts.train_samples) : 0.0);
+}
+
+std::string optimizer_line(const planner::Plan& plan) {
+  const json::Value* optimizer = plan.resolved.find("optimizer");
+  const json::Value* params = optimizer == nullptr ? nullptr : optimizer->find("params");
+  std::string out = plan.config.optimizer.type;
+  if (params != nullptr && params->is_object()) {
+    for (const auto& [key, value] : params->members())
+      out += " " + key + " " + value.dump();
+  }
+  out += ", schedule " +
+         (plan.config.scheduler.type.empty() ? "constant" : plan.config.scheduler.type);
+  if (plan.config.gradient_clipping > 0)
+    out += ", clipping " + text::number(plan.config.gradient_clipping);
+  return out;
+}
+
+std::string when_saved(const planner::CheckpointOptions& options) {
+  std::vector<std::string> when;
+  if (options.every.value_or(0) > 0) when.push_back(fmt::format("every {} steps", *options.every));
+  if (const auto interval = options.interval_s())
+    when.push_back(fmt::format("every {} minutes", text::number(*interval / 60)));
+  if (options.best) when.emplace_back("at the best evaluation");
+  if (when.empty()) return options.final ? "at the end only" : "never";
+  return text::join(when, " and ");
+}
+
+std::string checkpoint_line(const planner::Plan& plan, const TableFacts& facts) {
+  const planner::CheckpointOptions& options = plan.config.checkpoint;
+  const std::int64_t one = planner::checkpoint_bytes(plan),
+                     kept = options.keep + (options.best ? 1 : 0);
+  const bool tight = static_cast<std::uint64_t>(one * kept) > facts.free_disk_bytes;
+  return fmt::format("{}, {} x {} kept = {}; {} free on the disk{}",
+                     when_saved(options),
+                     bytes(one),
+                     kept,
+                     bytes(one * kept),
+                     text::bytes(facts.free_disk_bytes),
+                     tight ? " (NOT ENOUGH: lower checkpoint.keep or choose another run.dir)" : "");
+}
+
+std::string memory_line(const planner::Plan& plan, const TableFacts& facts) {
+  const std::int64_t need = planner::estimate_memory(plan).total();
+  return fmt::format("{} a rank x {} = {} of {} free",
+                     bytes(need),
+                     plan.ranks,
+                     bytes(need * plan.ranks),
+                     text::bytes(facts.available_memory_bytes));
+}
+
+std::string memory_split_line(const planner::Plan& plan) {
+  const std::int64_t saving = planner::saving_bytes(plan);
+  return planner::estimate_memory(plan).text() +
+         (saving > 0 ? fmt::format("; and {} while it saves", bytes(saving)) : "");
+}
+
+// Long lists end with a line that says how many are missing.
+void append_capped(std::vector<std::string>& lines,
+                   const std::vector<std::string>& more,
+                   const std::string& what) {
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    const bool last_free = lines.size() + 1 >= kMostLines;
+    if (last_free && i + 1 < more.size()) {
+      lines.push_back(fmt::format("  {} more {}", more.size() - i, what));
+      return;
+    }
+    if (lines.size() >= kMostLines) return;
+    lines.push_back("  " + more[i]);
+  }
+}
+
+// Long pipelines are cut short: the table is one screen.
+void append_stages(std::vector<std::string>& lines, const planner::Plan& plan) {
+  constexpr std::size_t kMost = 8;
+  const parallel::StageLayout& layout = plan.stages;
+  if (layout.stages == 1) return;
+  const parallel::PipelineSize size{
+      layout.stages, layout.chunks, static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1))};
+  const double bubble =
+      parallel::simulate(
+          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
+          .bubble();
+  lines.push_back(fmt::format("{:<11} {} stages, {}, stages wait {:.0f}% of {} micro-batches' time",
+                              "pipeline",
+                              layout.stages,
+                              plan.config.parallel.pipeline.schedule,
+                              100 * bubble,
+                              size.micros));
+  const std::vector<std::string> stages = planner::stage_lines(plan);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (s == kMost - 1 && stages.size() > kMost) {
+      lines.push_back(fmt::format("  stages {} to {} like these", s, stages.size() - 1));
+      return;
+    }
+    lines.push_back("  stage " + stages[s]);
+  }
+}
+
+// Who holds what; less of it where every rank holds the whole model.
+void append_mesh(std::vector<std::string>& lines,
+                 const planner::Plan& plan,
+                 const TableFacts& facts) {
+  constexpr std::size_t kBelow = 7;  // the rows below, but for one of the notes
+  constexpr std::size_t kMost = 10, kMostOfWhole = 5, kLeast = 3;
+  if (plan.ranks == 1) return;
+  const std::size_t most = plan.config.parallel.ranks_per_model() == 1 ? kMostOfWhole : kMost;
+  const std::size_t taken = lines.size() + kBelow;
+  const std::size_t left = kMostLines > taken ? kMostLines - taken : 0;
+  if (left < kLeast) return;
+  const std::vector<std::string> mesh = planner::mesh_lines(plan, facts.host, std::min(left, most));
+  for (std::size_t i = 0; i < mesh.size(); ++i)
+    lines.push_back(fmt::format("{:<11} {}", i == 0 ? "mesh" : "", mesh[i]));
+}
+
+}  // namespace
+
+std::vector<std::string> first_table(const planner::Plan& plan, const TableFacts& facts) {
+  std::vector<std::string> lines;
+  const auto row = [&](const char* name, const std::string& what) {
+    lines.push_back(fmt::format("{:<11} {}", name, what));
+  };
+  row("model", model_line(plan));
+  row("parameters", text::with_commas(plan.model.num_parameters));
+  row("data", data_line(plan, facts));
+  row("validation", validation_line(plan, facts));
+  row("batch", batch_line(plan));
+  row("length", length_line(plan, facts));
+  row("optimizer", optimizer_line(plan));
+  row("layout", layout_line(plan));
+  append_stages(lines, plan);
+  append_mesh(lines, plan, facts);
+  row("memory", memory_line(plan, facts));
+  row("", memory_split_line(plan));
+  row("run", facts.run_dir);
+  row("checkpoints", checkpoint_line(plan, facts));
+  row("seed", std::to_string(plan.config.trainer.seed));
+  row("start",
+      facts.resume_from.empty()
+          ? "from the beginning"
+          : fmt::format("from step {} of {}", facts.resume_step, facts.resume_from));
+  append_capped(lines, facts.changes, "changes");
+  append_capped(lines,
+                plan.notes,
+                facts.more_notes.empty() ? "notes" : fmt::format("notes {}", facts.more_notes));
+  return lines;
+}
+
+}  // namespace tessera::report

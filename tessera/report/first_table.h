@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run says before its first step: what is trained, on what, how, where, and whether it fits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/planner/train_config.h"
+
+namespace tessera::report {
+
+/// What the plan alone does not know.
+struct TableFacts {
+  std::int64_t train_tokens = 0, validation_tokens = 0, train_samples = 0;
+  std::uint64_t free_disk_bytes = 0;
+  std::uint64_t available_memory_bytes = 0;
+  std::string host;  ///< of every rank
+  std::string run_dir;
+  std::int64_t resume_step = 0;
+  std::string resume_from;           ///< checkpoint; empty: from the beginning
+  std::vector<std::string> changes;  ///< accepted differences to it
+  std::string more_notes;  ///< "in FILE": where all notes stand, if the table has no room for them
+};
+
+/// Lines of the table, at most 25 however much there is to say.
+std::vector<std::string> first_table(const planner::Plan& plan, const TableFacts& facts);
+
+}  // namespace tessera::report

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/gpt2_hf.h"
+
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/weights_of.h"
+#include "tessera/models/gpt2.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace models;  // NOLINT(google-build-using-namespace)
+
+json::Value hf_config(const std::string& more = "") {
+  return json::parse_strict("{\"model_type\": \"gpt2\"" + (more.empty() ? "" : ", " + more) + "}",
+                            "config.json");
+}
+
+std::string error_of(const std::function<void()>& fn, Error::Kind kind) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind);
+    return error.text();
+  }
+  ADD_FAILURE() << "expected an error";
+  return "";
+}
+
+TEST(Gpt2HfConfig, HasTheLibrarysDefaultsForAbsentKeys) {
+  const ModelOptions options = gpt2_options_from_hf(hf_config());
+
+  EXPECT_EQ(options.num_layers, 12);
+  EXPECT_EQ(options.hidden_size, 768);
+  EXPECT_EQ(options.num_heads, 12);
+  EXPECT_EQ(options.vocab_size, 50257);
+  EXPECT_EQ(options.max_positions, 1024);
+  EXPECT_EQ(options.ffn_hidden_size, 3072);
+  EXPECT_EQ(options.attention_dropout, 0.1);
+  EXPECT_EQ(options.activation, "gelu_tanh");
+  EXPECT_TRUE(options.tie_embeddings);
+}
+
+TEST(Gpt2HfConfig, HonoursWhatItSays) {
+  const ModelOptions options = gpt2_options_from_hf(hf_config(
+      R"("n_embd": 48, "n_inner": 100, "activation_function": "relu", "layer_norm_epsilon": 1e-6, "embd_pdrop": 0.2,
+                   "attn_pdrop": 0.3, "resid_pdrop": 0.4, "tie_word_embeddings": false, "initializer_range": 0.01,
+                   "reorder_and_upcast_attn": true, "summary_type": "cls_index", "n_ctx": 1024)"));
+
+  EXPECT_EQ(options.ffn_hidden_size, 100);
+  EXPECT_EQ(options.activation, "relu");
+  EXPECT_EQ(options.layer_norm_eps, 1e-6);
+  EXPECT_EQ(options.embedding_dropout, 0.2);
+  EXPECT_EQ(options.attention_dropout, 0.3);
+  EXPECT_EQ(options.residual_dropout, 0.4);
+  EXPECT_FALSE(options.tie_embeddings);
+  EXPECT_EQ(options.init_std, 0.01);
+}
+
+TEST(Gpt2HfConfig, RefusesOtherMathematicsByName) {
+  const std::map<std::string, std::string> cases = {{"scale_attn_weights", "false"},
+                                                    {"scale_attn_by_inverse_layer_idx", "true"},
+                                                    {"activation_function", "\"tanh\""},
+                                                    {"add_cross_attention", "true"},
+                                                    {"pruned_heads", "{\"0\": [1]}"}};
+  for (const auto& [key, value] : cases) {
+    const std::string text =
+        error_of([&] { gpt2_options_from_hf(hf_config("\"" + key + "\": " + value)); },
+                 Error::Kind::Unsupported);
+
+    EXPECT_NE(text.find(key), std::string::npos) << text;
+    EXPECT_NE(text.find("config.json:1:"), std::string::npos) << text;
+  }
+}
+
+TEST(Gpt2HfConfig, RefusesNumbersThatCannotBe) {
+  for (const char* bad : {"\"n_layer\": 0",
+                          "\"n_layer\": 1.5",
+                          "\"n_embd\": 1e30",
+                          "\"n_head\": \"12\"",
+                          "\"embd_pdrop\": 1.0"}) {
+    error_of([&] { gpt2_options_from_hf(hf_config(bad)); }, Error::Kind::Format);
+  }
+}
+
+TEST(HfFamily, IsNamedByTheModelType) {
+  EXPECT_EQ(&family_of_hf(hf_config()), &families().get("gpt2"));
+  const std::string text =
+      error_of([] { family_of_hf(json::parse_strict("{\"model_type\": \"gpt\"}", "config.json")); },
+               Error::Kind::Unsupported);
+  EXPECT_NE(text.find("gpt2"), std::string::npos);
+}
+
+/// A folder with a model of 1 layer, 4 channels, 2 heads, 6 channels in its MLP, 5 tokens, 3
+/// positions; element i of tensor number n is 1000 n + i.
+class HfFolder {
+ public:
+  HfFolder() {
+    add("wte.weight", {5, 4});
+    add("wpe.weight", {3, 4});
+    for (const char* norm : {"h.0.ln_1", "h.0.ln_2", "ln_f"}) {
+      add(std::string(norm) + ".weight", {4});
+      add(std::string(norm) + ".bias", {4});
+    }
+    add("h.0.attn.c_attn.weight", {4, 12});
+    add("h.0.attn.c_attn.bias", {12});
+    add("h.0.attn.c_proj.weight", {4, 4});
+    add("h.0.attn.c_proj.bias", {4});
+    add("h.0.mlp.c_fc.weight", {4, 6});
+    add("h.0.mlp.c_fc.bias", {6});
+    add("h.0.mlp.c_proj.weight", {6, 4});
+    add("h.0.mlp.c_proj.bias", {4});
+  }
+  void add(const std::string& name, const Shape& shape) {
+    std::int64_t numel = 1;
+    for (const std::int64_t size : shape)
+      numel *= size;
+    tensors[name] =
+        (at::arange(numel, at::kFloat) + 1000.0 * static_cast<double>(tensors.size())).view(shape);
+  }
+  /// Writes a file with the tensors that `keep` wants.
+  void write(const std::string& file,
+             const std::string& prefix,
+             const std::function<bool(const std::string&)>& keep,
+             at::ScalarType type = at::kFloat) {
+    std::vector<checkpoint::TensorBytes> list;
+    std::vector<at::Tensor> alive;
+    for (const auto& [name, tensor] : tensors) {
+      if (!keep(name)) continue;
+      alive.push_back(tensor.to(type).contiguous());
+      const DType dtype = type == at::kFloat      ? DType::F32
+                          : type == at::kBFloat16 ? DType::BF16
+                          : type == at::kHalf     ? DType::F16
+                                                  : DType::F64;
+      list.push_back(
+          {prefix + name,
+           dtype,
+           tensor.sizes().vec(),
+           {static_cast<const std::byte*>(alive.back().data_ptr()), alive.back().nbytes()}});
+    }
+    checkpoint::write_safetensors(dir.path() / file, std::move(list), {});
+  }
+  void write_whole(const std::string& prefix = "transformer.") {
+    fs::remove(dir.path() / "model.safetensors");
+    write("model.safetensors", prefix, [](const std::string&) { return true; });
+  }
+
+  files::TempDir dir;
+  std::map<std::string, at::Tensor> tensors;
+};
+
+Resolved tiny_model(bool tie = true, std::int64_t ffn = 6) {
+  ModelOptions options;
+  options.num_layers = 1;
+  options.hidden_size = 4;
+  options.num_heads = 2;
+  options.ffn_hidden_size = ffn;
+  options.vocab_size = 5;
+  options.max_positions = 3;
+  options.tie_embeddings = tie;
+  config::Problems problems;
+  Resolved resolved =
+      families().get("gpt2").resolve(options, 5, std::nullopt, problems, config::Origins());
+  problems.raise();
+  return resolved;
+}
+
+std::map<std::string, std::shared_ptr<const ParamInfo>> infos_of(const Resolved& resolved) {
+  std::map<std::string, std::shared_ptr<const ParamInfo>> out;
+  for (const auto& spec : resolved.model.blocks) {
+    nn::Params params(spec.name);
+    const auto block = spec.make();
+    block->declare(params);
+    for (const auto& param : params.list())
+      out[param->info().name] = param->shared_info();
+  }
+  return out;
+}
+
+void expect_all_loaded(const HfFolder& folder, const Resolved& resolved) {
+  const WeightSource source = weights_from_hf(families().get("gpt2"), folder.dir.path(), resolved);
+  for (const auto& [name, info] : infos_of(resolved)) {
+    at::Tensor expected = folder.tensors.at(name);
+    if (gpt2_hf_tensor(*info).transposed) expected = expected.t();
+    expected = expected.reshape({-1});
+    // Every range, so that a shard may start and end anywhere.
+    for (std::int64_t begin = 0; begin < info->numel(); ++begin) {
+      for (std::int64_t end = begin; end <= info->numel(); end += 3) {
+        at::Tensor out = at::zeros({end - begin});
+        source(*info, begin, end, out.data_ptr<float>());
+        ASSERT_TRUE(at::equal(out, expected.slice(0, begin, end)))
+            << name << " " << begin << " " << end;
+      }
+    }
+  }
+}
+
+TEST(Gpt2HfWeights, LoadWithAndWithoutPrefix) {
+  for (const char* prefix : {"transformer.", ""}) {
+    HfFolder folder;
+    folder.write_whole(prefix);
+
+    expect_all_loaded(folder, tiny_model());
+  }
+}
+
+TEST(Gpt2HfWeights, OfATiedModelMayStoreTheHeadOnlyAsTheTable) {
+  HfFolder folder;
+  folder.tensors["lm_head.weight"] = folder.tensors.at("wte.weight").clone();
+  folder.write_whole("");
+  expect_all_loaded(folder, tiny_model());
+
+  folder.tensors.at("lm_head.weight")[4][3] += 1;
+  folder.write_whole("");
+  const std::string text =
+      error_of([&] { weights_from_hf(families().get("gpt2"), folder.dir.path(), tiny_model()); },
+               Error::Kind::Format);
+  EXPECT_NE(text.find("lm_head.weight differs from wte.weight"), std::string::npos) << text;
+  EXPECT_NE(text.find("tie_word_embeddings"), std::string::npos) << text;
+  expect_all_loaded(folder, tiny_model(/*tie=*/false));
+}
+
+TEST(WeightsOf, ATiedModelTakeAHeadOnlyWhereItIsTheTable) {
+  HfFolder folder;
+  folder.tensors["lm_head.weight"] = folder.tensors.at("wte.weight").clone();
+  const auto open = [&] {
+    folder.write_whole("");
+    std::vector<checkpoint::StreamedTensor> tensors;
+    for (const interop::Weight& weight : interop::open_weights(folder.dir.path()))
+      tensors.push_back(interop::stream(weight, weight.name));
+    interop::weights_of(tensors, families().get("gpt2"), tiny_model(), "the file");
+  };
+  EXPECT_NO_THROW(open());
+
+  folder.tensors.at("lm_head.weight")[0][0] += 1;
+  EXPECT_NE(error_of(open, Error::Kind::Format).find("tie_word_embeddings"), std::string::npos);
+}
+
+TEST(Gpt2HfWeights, AreFoundInADictOfATrainingLoops) {
+  for (const char* prefix :
+       {"state_dict.transformer.", "model.transformer.", "module.", "model_state_dict.module."}) {
+    HfFolder folder;
+    folder.write_whole(prefix);
+
+    expect_all_loaded(folder, tiny_model());
+  }
+}
+
+TEST(Gpt2HfWeights, AreFoundBehindWrappers) {
+  for (const char* prefix : {"_orig_mod.transformer.",
+                             "_orig_mod.",
+                             "module._orig_mod.transformer.",
+                             "model._orig_mod.module.transformer."}) {
+    HfFolder folder;
+    folder.write_whole(prefix);
+
+    expect_all_loaded(folder, tiny_model());
+  }
+}
+
+TEST(StateDicts, AreWhatALoopKeepsBesideOtherThings) {
+  const auto named = [](const std::string& name) {
+    interop::Weight weight;
+    weight.name = name;
+    return weight;
+  };
+  const auto names = [](const std::vector<interop::Weight>& weights) {
+    std::vector<std::string> out;
+    for (const auto& weight : weights)
+      out.push_back(weight.name);
+    return out;
+  };
+
+  EXPECT_EQ(names(interop::state_dict_of({named("model.module.transformer.wte.weight"),
+                                          named("model.module.lm_head.weight"),
+                                          named("optimizer.state.0.exp_avg")})),
+            (std::vector<std::string>{"transformer.wte.weight", "lm_head.weight"}));
+  EXPECT_EQ(names(interop::state_dict_of({named("wte.weight"), named("state_dict.wte.weight")})),
+            (std::vector<std::string>{"wte.weight", "state_dict.wte.weight"}));
+  // A Llama's own names.
+  EXPECT_EQ(
+      names(interop::state_dict_of({named("model.embed_tokens.weight"), named("lm_head.weight")})),
+      (std::vector<std::string>{"model.embed_tokens.weight", "lm_head.weight"}));
+}
+
+TEST(Gpt2HfWeights, PutQueriesKeysAndValuesInThirds) {
+  HfFolder folder;
+  folder.write_whole();
+  const Resolved model = tiny_model();
+  const auto info = infos_of(model).at("h.0.attn.c_attn.weight");
+  at::Tensor ours = at::zeros({3, 2, 2, 4});
+
+  weights_from_hf(families().get("gpt2"), folder.dir.path(), model)(
+      *info, 0, info->numel(), ours.data_ptr<float>());
+
+  // Key (1) of head 1, channel 0, from input 3: column 4 + 2 + 0 of row 3.
+  EXPECT_EQ(ours[1][1][0][3].item<float>(),
+            folder.tensors.at("h.0.attn.c_attn.weight")[3][6].item<float>());
+}
+
+TEST(Gpt2HfWeights, LoadShards) {
+  HfFolder folder;
+  const auto in_first = [](const std::string& name) { return name.size() % 2 == 0; };
+  folder.write("model-00001-of-00002.safetensors", "transformer.", in_first);
+  folder.write("model-00002-of-00002.safetensors", "transformer.", [&](const std::string& name) {
+    return !in_first(name);
+  });
+  std::string map;
+  for (const auto& [name, tensor] : folder.tensors) {
+    map += (map.empty() ? "" : ", ") + ("\"transformer." + name) + "\": \"model-0000" +
+           (in_first(name) ? "1" : "2") + "-of-00002.safetensors\"";
+  }
+  files::write_atomic(folder.dir.path() / "model.safetensors.index.json",
+                      "{\"weight_map\": {" + map + "}}");
+
+  expect_all_loaded(folder, tiny_model());
+}
+
+TEST(Gpt2HfWeights, RefuseAnIndexThatLeadsOutOfTheFolder) {
+  HfFolder folder;
+  files::write_atomic(folder.dir.path() / "model.safetensors.index.json",
+                      "{\"weight_map\": {\"a\": \"../secret.safetensors\"}}");
+
+  error_of([&] { weights_from_hf(families().get("gpt2"), folder.dir.path(), tiny_model()); },
+           Error::Kind::Format);
+}
+
+TEST(Gpt2HfWeights, IgnoreMasksAndATiedHead) {
+  HfFolder folder;
+  folder.add("h.0.attn.bias", {1, 1, 3, 3});
+  folder.add("h.0.attn.masked_bias", {1});
+  folder.tensors["lm_head.weight"] = folder.tensors.at("wte.weight");
+  folder.write_whole("");
+
+  expect_all_loaded(folder, tiny_model());
+}
+
+TEST(Gpt2HfWeights, LoadAHeadOfItsOwn) {
+  HfFolder folder;
+  folder.add("lm_head.weight", {5, 4});
+  folder.write_whole("");
+
+  expect_all_loaded(folder, tiny_model(/*tie=*/false));
+}
+
+TEST(Gpt2HfWeights, ReadEveryFloatType) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    HfFolder folder;
+    folder.write(
+        "model.safetensors", "transformer.", [](const std::string&) { return true; }, type);
+    for (auto& [name, tensor] : folder.tensors)
+      tensor = tensor.to(type).to(at::kFloat);
+
+    expect_all_loaded(folder, tiny_model());
+  }
+}
+
+TEST(Gpt2HfWeights, ListWhatDoesNotFit) {
+  HfFolder folder;
+  folder.tensors.erase("h.0.ln_2.bias");
+  folder.add("score.weight", {2, 4});
+  folder.add("h.0.mlp.c_fc.weight", {6, 4});
+  folder.write_whole();
+
+  const std::string text =
+      error_of([&] { weights_from_hf(families().get("gpt2"), folder.dir.path(), tiny_model()); },
+               Error::Kind::Format);
+
+  EXPECT_NE(text.find("missing (1): transformer.h.0.ln_2.bias"), std::string::npos) << text;
+  EXPECT_NE(text.find("unexpected (1): transformer.score.weight"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("of another shape (1): transformer.h.0.mlp.c_fc.weight [6, 4] instead of [4, 6]"),
+      std::string::npos)
+      << text;
+}
+
+TEST(Gpt2HfWeights, RefuseTwoNamesOfOneTensor) {
+  HfFolder folder;
+  folder.tensors["module.wpe.weight"] = folder.tensors.at("wpe.weight").clone();
+  folder.write_whole("");
+
+  EXPECT_NE(
+      error_of([&] { weights_from_hf(families().get("gpt2"), folder.dir.path(), tiny_model()); },
+               Error::Kind::Format)
+          .find("unexpected (1): "),
+      std::string::npos);
+}
+
+// Of more rows and columns than are read at a time.
+TEST(Gpt2HfWeights, TransposeLargeMatricesInAnyRange) {
+  HfFolder folder;
+  folder.add("h.0.mlp.c_fc.weight", {4, 37});
+  folder.add("h.0.mlp.c_fc.bias", {37});
+  folder.add("h.0.mlp.c_proj.weight", {37, 4});
+  folder.write_whole();
+
+  expect_all_loaded(folder, tiny_model(/*tie=*/true, /*ffn=*/37));
+}
+
+TEST(Gpt2HfWeights, SayWhichFilesTheyLookFor) {
+  const files::TempDir empty;
+
+  const std::string text =
+      error_of([&] { weights_from_hf(families().get("gpt2"), empty.path(), tiny_model()); },
+               Error::Kind::Format);
+
+  EXPECT_NE(text.find("model.safetensors"), std::string::npos);
+}
+
+TEST(HfFolderOptions, TakeShapeFromTheFolderAndDropoutFromTheUser) {
+  config::Problems problems;
+  config::Origins origins;
+  origins.note("model.dropout", {});
+  ModelOptions given;
+  given.dropout = 0.25;
+  given.from = "a folder";
+
+  const ModelOptions options = merge_options(
+      given,
+      gpt2_options_from_hf(json::parse_strict(
+          R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 48, "n_head": 4})", "hf")),
+      problems,
+      origins);
+
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(options.num_layers, 2);
+  EXPECT_EQ(options.dropout, 0.25);
+  EXPECT_FALSE(options.attention_dropout.has_value());
+  EXPECT_EQ(options.from, given.from);
+}
+
+TEST(HfFolderOptions, RefuseSizesThatContradictTheWeights) {
+  config::Problems problems;
+  config::Origins origins;
+  origins.note("model.num_layers", {});
+  ModelOptions given;
+  given.num_layers = 3;
+
+  merge_options(
+      given,
+      gpt2_options_from_hf(json::parse_strict(R"({"model_type": "gpt2", "n_layer": 2})", "hf")),
+      problems,
+      origins);
+
+  ASSERT_EQ(problems.list().size(), 1U);
+  EXPECT_EQ(problems.list()[0].path, "model.num_layers");
+}
+
+}  // namespace
+}  // namespace tessera::interop

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan takes from elsewhere: a model's folder and its tokenizer.
+#include "tessera/planner/model_source.h"
+
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+TEST(ModelSources, AreFoundFromAnotherFolderByTheirTokenizersFiles) {
+  const fs::path shipped = data::share_dir() / "gpt2";
+  const std::string vocab = fs::relative(shipped / "vocab.json").string(),
+                    merges = fs::relative(shipped / "merges.txt").string();
+  const json::Value config =
+      json::parse(R"({"model": {"preset": "nano"}, "data": {"train": "a.txt"},
+                      "train_batch_size": 1,
+                      "tokenizer": {"type": "gpt2", "vocab": ")" +
+                      vocab + R"(", "merges": ")" + merges + "\"}}",
+                  "c.json");
+
+  const planner::Plan plan = planner::make_plan(config, 1, "c.json");
+
+  const json::Value* const tokenizer = plan.resolved.find("tokenizer");
+  for (const char* key : {"vocab", "merges"}) {
+    const fs::path file = tokenizer->find(key)->as_string();
+    EXPECT_TRUE(file.is_absolute()) << file;
+    EXPECT_TRUE(fs::exists(file)) << file;
+  }
+}
+
+TEST(ModelSources, HaveAConfigJsonThatEnds) {
+  const files::TempDir folder;
+  fs::create_symlink("/dev/zero", folder.path() / "config.json");
+  try {
+    (void)planner::open_model_source(folder.path());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Format);
+    EXPECT_THAT(error.what(), HasSubstr("config.json is not a plain file"));
+  }
+}
+
+TEST(ModelSources, ThatAreALoneFileNeedTheirDescriptionBesideThem) {
+  const files::TempDir folder;
+  const auto refusal = [&](const char* name) -> Error {
+    files::write_atomic(folder.path() / name, "no weights are read");
+    try {
+      (void)planner::open_model_source(folder.path() / name);
+    } catch (const Error& error) {
+      return error;
+    }
+    return {Error::Kind::Bug, "no error"};
+  };
+
+  for (const char* name : {"model.safetensors", "pytorch_model.bin", "lone.pth", "lone.pt"}) {
+    const Error error = refusal(name);
+    EXPECT_EQ(error.kind(), Error::Kind::Format);
+    EXPECT_THAT(error.what(), HasSubstr(std::string(name) + ": no config.json beside it"));
+  }
+  const Error error = refusal("notes.txt");
+  EXPECT_EQ(error.kind(), Error::Kind::Config);
+  EXPECT_THAT(error.what(), HasSubstr("notes.txt is no file of weights"));
+}
+
+}  // namespace
+}  // namespace tessera::interop
