@@ -5,14 +5,14 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/ops/cpu/tensors.h"
+#include "tessera/ops/arguments.h"
+#include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
-
-constexpr std::int64_t kGrain = 16384;
 
 const std::pair<const char*, Activation> kNames[] = {{"gelu_tanh", Activation::GeluTanh},
                                                      {"gelu_new", Activation::GeluTanh},
@@ -24,7 +24,7 @@ const std::pair<const char*, Activation> kNames[] = {{"gelu_tanh", Activation::G
 std::int64_t gated_features(const at::Tensor& x) {
   TESSERA_REQUIRE(x.dim() > 0 && x.size(-1) > 0 && x.size(-1) % 2 == 0,
                   Shape,
-                  "gates of " + cpu::shape(x),
+                  "gates of " + shape(x),
                   "the last dimension holds as many gates as features behind them");
   return x.size(-1) / 2;
 }
@@ -51,79 +51,51 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
   at::Tensor y = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
   if (x.is_meta()) return y;
   const OpScope scope("activation", [&] {
-    return OpWork{.bytes = 2.0 * static_cast<double>(x.nbytes()), .shape = cpu::shape(x)};
+    return OpWork{.bytes = 2.0 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
-  const at::Tensor from = x.contiguous();
-  const auto kernel = cpu::kernels().activate[cpu::float_of(x)];
-  cpu::parallel(x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    kernel(from.data_ptr(), y.data_ptr(), static_cast<int>(activation), begin, end);
-  });
+  backend(x.device()).activate(x, activation, y);
   return y;
 }
 
 at::Tensor activate_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation) {
   TESSERA_REQUIRE(dy.numel() == x.numel(),
                   Shape,
-                  "activation gradient of " + cpu::shape(dy) + " for an input of " + cpu::shape(x),
+                  "activation gradient of " + shape(dy) + " for an input of " + shape(x),
                   "both need the same shape");
   at::Tensor dx = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
   if (x.is_meta()) return dx;
   const OpScope scope("activation backward", [&] {
-    return OpWork{.bytes = 3.0 * static_cast<double>(x.nbytes()), .shape = cpu::shape(x)};
+    return OpWork{.bytes = 3.0 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
-  const at::Tensor gradient = dy.to(x.scalar_type()).contiguous(), from = x.contiguous();
-  const auto kernel = cpu::kernels().activate_grad[cpu::float_of(x)];
-  cpu::parallel(x.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    kernel(gradient.data_ptr(),
-           from.data_ptr(),
-           dx.data_ptr(),
-           static_cast<int>(activation),
-           begin,
-           end);
-  });
+  backend(x.device()).activate_backward(dy, x, activation, dx);
   return dx;
 }
 
 at::Tensor gated(const at::Tensor& x, Activation activation) {
-  const std::int64_t F = gated_features(x), N = x.numel() / (2 * F);
+  const std::int64_t F = gated_features(x);
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = F;
   at::Tensor y = at::empty(sizes, x.options());
   if (x.is_meta()) return y;
   const OpScope scope("gated activation", [&] {
-    return OpWork{.bytes = 1.5 * static_cast<double>(x.nbytes()), .shape = cpu::shape(x)};
+    return OpWork{.bytes = 1.5 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
-  const at::Tensor from = x.contiguous();
-  const auto kernel = cpu::kernels().gated[cpu::float_of(x)];
-  cpu::parallel(N, kGrain / (2 * F), [&](std::int64_t begin, std::int64_t end) {
-    kernel(from.data_ptr(), y.data_ptr(), F, static_cast<int>(activation), begin, end);
-  });
+  backend(x.device()).gated(x, activation, y);
   return y;
 }
 
 at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation) {
   const std::int64_t F = gated_features(x), N = x.numel() / (2 * F);
-  TESSERA_REQUIRE(
-      dy.numel() == N * F,
-      Shape,
-      "gated activation gradient of " + cpu::shape(dy) + " for an input of " + cpu::shape(x),
-      "its last dimension is half of the input's");
+  TESSERA_REQUIRE(dy.numel() == N * F,
+                  Shape,
+                  "gated activation gradient of " + shape(dy) + " for an input of " + shape(x),
+                  "its last dimension is half of the input's");
   at::Tensor dx = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
   if (x.is_meta()) return dx;
   const OpScope scope("gated activation backward", [&] {
-    return OpWork{.bytes = 2.5 * static_cast<double>(x.nbytes()), .shape = cpu::shape(x)};
+    return OpWork{.bytes = 2.5 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
-  const at::Tensor gradient = dy.to(x.scalar_type()).contiguous(), from = x.contiguous();
-  const auto kernel = cpu::kernels().gated_grad[cpu::float_of(x)];
-  cpu::parallel(N, kGrain / (2 * F), [&](std::int64_t begin, std::int64_t end) {
-    kernel(gradient.data_ptr(),
-           from.data_ptr(),
-           dx.data_ptr(),
-           F,
-           static_cast<int>(activation),
-           begin,
-           end);
-  });
+  backend(x.device()).gated_backward(dy, x, activation, dx);
   return dx;
 }
 

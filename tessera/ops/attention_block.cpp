@@ -3,7 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/ops/cpu/tensors.h"
+#include "tessera/base/error.h"
+#include "tessera/ops/arguments.h"
 
 namespace tessera::ops {
 namespace {
@@ -24,7 +25,7 @@ AttentionArgs args_of(const AttentionBlock& block) {
 void check(const at::Tensor& q, const at::Tensor& k, const AttentionBlock& block) {
   TESSERA_REQUIRE(!block.causal || q.size(2) == k.size(2),
                   Shape,
-                  "a causal block of q " + cpu::shape(q) + " and k " + cpu::shape(k),
+                  "a causal block of q " + shape(q) + " and k " + shape(k),
                   "give it as many queries as keys");
 }
 

@@ -2,11 +2,12 @@
 #include "tessera/ops/cross_entropy.h"
 
 #include <algorithm>
-#include <vector>
 
 #include <ATen/ATen.h>
 
-#include "tessera/ops/cpu/tensors.h"
+#include "tessera/base/error.h"
+#include "tessera/ops/arguments.h"
+#include "tessera/ops/backend.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/op_log.h"
 
@@ -18,34 +19,21 @@ double entropy_of(const at::Tensor& logits_NV,
                   const at::Tensor& labels_N,
                   double label_smoothing,
                   const at::Tensor& dlogits_NV) {
-  const std::int64_t N = logits_NV.size(0), V = logits_NV.size(1);
-  std::vector<double> losses(static_cast<std::size_t>(N));
   const bool grad = dlogits_NV.defined();
   const OpScope scope("cross entropy", [&] {
     return OpWork{.bytes = static_cast<double>(logits_NV.nbytes()) +
                            (grad ? static_cast<double>(dlogits_NV.nbytes()) : 0.0),
-                  .shape = cpu::shape(logits_NV)};
+                  .shape = shape(logits_NV)};
   });
-  const cpu::EntropyRows rows{.logits = cpu::destination(logits_NV, N * V, "logits"),
-                              .labels = labels_N.data_ptr<std::int64_t>(),
-                              .losses = losses.data(),
-                              .vocab = V,
-                              .ignored = kIgnoreLabel,
-                              .smoothing = label_smoothing,
-                              .dlogits = grad ? dlogits_NV.data_ptr() : nullptr};
-  const auto kernel = cpu::kernels().cross_entropy[grad ? cpu::float_of(dlogits_NV) : cpu::kF32];
-  cpu::parallel(N,
-                std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, V)),
-                [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
-  double sum = 0.0;
-  for (const double loss : losses)
-    sum += loss;
-  return sum;
+  check_destination(logits_NV, logits_NV.numel(), "logits");
+  return backend(logits_NV.device())
+      .cross_entropy(logits_NV, labels_N, label_smoothing, dlogits_NV);
 }
 
 }  // namespace
 
-std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab) {
+std::int64_t count_labels(const at::Tensor& labels_N, std::int64_t vocab) {
+  const at::Tensor labels = labels_N.cpu();
   const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
   std::int64_t count = 0;
   for (std::int64_t row = 0; row < labels.numel(); ++row) {
@@ -67,12 +55,11 @@ CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
   CrossEntropyOut out;
   if (want_grad) out.dlogits_NV = logits_NV;
   if (logits_NV.is_meta()) return out;
-  TESSERA_REQUIRE(
-      logits_NV.dim() == 2 && labels_N.numel() == logits_NV.size(0) &&
-          labels_N.scalar_type() == at::kLong,
-      Shape,
-      "cross entropy of " + cpu::shape(logits_NV) + " with labels " + cpu::shape(labels_N),
-      "expected [rows, vocabulary] and int64 [rows]");
+  TESSERA_REQUIRE(logits_NV.dim() == 2 && labels_N.numel() == logits_NV.size(0) &&
+                      labels_N.scalar_type() == at::kLong,
+                  Shape,
+                  "cross entropy of " + shape(logits_NV) + " with labels " + shape(labels_N),
+                  "expected [rows, vocabulary] and int64 [rows]");
   const at::Tensor labels = labels_N.contiguous();
   out.count = count_labels(labels, logits_NV.size(1));
   out.loss_sum = entropy_of(logits_NV, labels, label_smoothing, out.dlogits_NV);
@@ -83,25 +70,21 @@ void exp_rows_(const at::Tensor& logits_NV, const at::Tensor& largest_N, const a
   const std::int64_t N = logits_NV.size(0), V = logits_NV.size(1);
   TESSERA_ASSERT(V > 0 && largest_N.numel() == N && sums_N.numel() == N &&
                  largest_N.is_contiguous() && sums_N.is_contiguous());
-  float* const x = cpu::destination(logits_NV, N * V, "logits");
-  auto* const largest = largest_N.data_ptr<double>();
-  auto* const sums = sums_N.data_ptr<double>();
-  const auto kernel = cpu::kernels().exp_rows;
-  cpu::parallel(N, std::max<std::int64_t>(1, 4096 / V), [&](std::int64_t begin, std::int64_t end) {
-    kernel(x, V, largest, sums, begin, end);
-  });
+  check_destination(logits_NV, N * V, "logits");
+  backend(logits_NV.device()).exp_rows(logits_NV, largest_N, sums_N);
 }
 
 std::int64_t logits_rows_at_once(at::ScalarType dtype,
                                  std::int64_t rows,
                                  std::int64_t vocab,
-                                 bool want_grad) {
+                                 bool want_grad,
+                                 at::Device device) {
   // 64 MB: with more rows at once the products are not faster.
   constexpr std::int64_t kElements = 1 << 24, kLeast = 256;
   // Gradients in another type than bf16 take the logits' place.
   if (want_grad && dtype != at::kBFloat16) return rows;
   // Where weights are widened for a product they would be once more for each.
-  if (!products_to_fp32(dtype)) return rows;
+  if (!products_to_fp32(dtype, device)) return rows;
   return std::min(rows, std::max(kLeast, kElements / vocab / kLeast * kLeast));
 }
 
@@ -124,10 +107,11 @@ CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
   }
   TESSERA_REQUIRE(labels_N.numel() == x_NC.size(0) && labels_N.scalar_type() == at::kLong,
                   Shape,
-                  "cross entropy of " + cpu::shape(x_NC) + " with labels " + cpu::shape(labels_N),
+                  "cross entropy of " + shape(x_NC) + " with labels " + shape(labels_N),
                   "expected [rows, channels] and int64 [rows]");
-  const std::int64_t N = x_NC.size(0), step = logits_rows_at_once(
-                                           x_NC.scalar_type(), N, weight_VC.size(0), want_grad);
+  const std::int64_t N = x_NC.size(0),
+                     step = logits_rows_at_once(
+                         x_NC.scalar_type(), N, weight_VC.size(0), want_grad, x_NC.device());
   const at::Tensor labels = labels_N.contiguous();
   CrossEntropyOut out;
   out.count = count_labels(labels, weight_VC.size(0));

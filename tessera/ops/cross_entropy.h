@@ -13,7 +13,7 @@ inline constexpr std::int64_t kIgnoreLabel = -100;
 
 /// How many of contiguous int64 `labels` are not -100. Error{Data} for another one outside of [0,
 /// vocab).
-std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocab);
+std::int64_t count_labels(const at::Tensor& labels_N, std::int64_t vocab);
 
 struct CrossEntropyOut {
   double loss_sum = 0.0;   ///< fp64, over rows whose label is not -100, in row order
@@ -37,7 +37,8 @@ void exp_rows_(const at::Tensor& logits_NV, const at::Tensor& largest_N, const a
 std::int64_t logits_rows_at_once(at::ScalarType dtype,
                                  std::int64_t rows,
                                  std::int64_t vocab,
-                                 bool want_grad);
+                                 bool want_grad,
+                                 at::Device device = at::kCPU);
 /// Samples of `tokens` each whose gradients of logits should exist at a time.
 std::int64_t samples_of_logits(std::int64_t tokens, std::int64_t vocab);
 /// The same of logits = x_NC weight_VC^T, which are fp32 and, where that is cheap, exist for some

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW on flat ranges, one pass over memory.
+// AdamW on flat ranges, one pass over memory. `device` is where all pointers of a call lead.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,13 @@ void adamw(float* master,
            std::uint16_t* working,
            DType working_dtype,
            std::int64_t numel,
-           const AdamWScalars& scalars);
+           const AdamWScalars& scalars,
+           Device device = {});
 /// sums[c] = sum of g^2 over chunk c of `chunk` elements, in fp64 in element order (sixteen
 /// interleaved partial sums).
-void chunk_square_sums(const float* grad, std::int64_t numel, std::int64_t chunk, double* sums);
+void chunk_square_sums(
+    const float* grad, std::int64_t numel, std::int64_t chunk, double* sums, Device device = {});
 /// Index of the first element that is NaN or infinite, or -1.
-std::int64_t first_nonfinite(const float* values, std::int64_t numel);
+std::int64_t first_nonfinite(const float* values, std::int64_t numel, Device device = {});
 
 }  // namespace tessera::ops

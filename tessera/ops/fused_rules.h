@@ -21,6 +21,7 @@ struct RuleRange {
   DType working_dtype = DType::BF16;  ///< BF16 or F16
   std::int64_t numel = 0;
   double grad_scale = 1.0;
+  Device device = {};  ///< of all pointers
 };
 
 struct SgdStep {
@@ -128,12 +129,14 @@ void apply_direction(const RuleRange& range,
                      const DirectionStep& step);
 
 /// sums[c] = sum of x^2 over column c of the row-major matrix, in fp64 in row order.
-void column_square_sums(const float* x_RC, std::int64_t rows, std::int64_t columns, double* sums_C);
+void column_square_sums(
+    const float* x_RC, std::int64_t rows, std::int64_t columns, double* sums_C, Device device = {});
 /// x = (x * of_rows[row]) * of_columns[column], in place.
 void scale_rows_columns(float* x_RC,
                         std::int64_t rows,
                         std::int64_t columns,
                         const float* of_rows_R,
-                        const float* of_columns_C);
+                        const float* of_columns_C,
+                        Device device = {});
 
 }  // namespace tessera::ops

@@ -7,10 +7,10 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/ops/cpu/few_rows.h"
-#include "tessera/ops/cpu/tensors.h"
+#include "tessera/base/error.h"
+#include "tessera/ops/arguments.h"
+#include "tessera/ops/backend.h"
 #include "tessera/ops/embedding.h"
-#include "tessera/ops/linear.h"
 #include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
@@ -19,20 +19,9 @@ namespace {
 constexpr double kLargest = 127.0;
 /// Rows that are in fp32 at a time.
 constexpr std::int64_t kRows = 4096;
-/// Elements that make a share of work worth a thread.
-constexpr std::int64_t kGrainElements = 32768;
-
 at::Tensor widened(const at::Tensor& rows_NI, const at::Tensor& scales_N, at::ScalarType dtype) {
-  const at::Tensor rows = rows_NI.contiguous(), scales = cpu::plain_float(scales_N);
-  at::Tensor out = at::empty(rows.sizes(), dtype);
-  const cpu::Int8Widening all{.rows = rows.const_data_ptr<std::int8_t>(),
-                              .scales = scales.const_data_ptr<float>(),
-                              .columns = rows.size(1),
-                              .to = out.data_ptr()};
-  const auto kernel = cpu::kernels().widen_int8[cpu::float_of(out)];
-  cpu::parallel(rows.size(0),
-                kGrainElements / std::max<std::int64_t>(1, rows.size(1)),
-                [&](std::int64_t begin, std::int64_t end) { kernel(all, begin, end); });
+  at::Tensor out = at::empty(rows_NI.sizes(), rows_NI.options().dtype(dtype));
+  backend(rows_NI.device()).widen_int8(rows_NI, scales_N, out);
   return out;
 }
 
@@ -40,7 +29,8 @@ at::Tensor widened(const at::Tensor& rows_NI, const at::Tensor& scales_N, at::Sc
 
 Int8Rows to_int8(const at::Tensor& weight_OI) {
   const std::int64_t O = weight_OI.size(0);
-  Int8Rows out{at::empty(weight_OI.sizes(), at::kChar), at::empty({O}, at::kFloat)};
+  Int8Rows out{at::empty(weight_OI.sizes(), weight_OI.options().dtype(at::kChar)),
+               at::empty({O}, weight_OI.options().dtype(at::kFloat))};
   for (std::int64_t row = 0; row < O; row += kRows) {
     const std::int64_t count = std::min(kRows, O - row);
     const at::Tensor values = weight_OI.narrow(0, row, count).to(at::kFloat);
@@ -70,7 +60,7 @@ at::Tensor linear_int8(const at::Tensor& x_NI,
   const std::int64_t O = matrix.rows_OI.size(0), I = matrix.rows_OI.size(1);
   TESSERA_REQUIRE(x_NI.size(-1) == I,
                   Shape,
-                  "linear_int8 of " + cpu::shape(x_NI) + " and " + cpu::shape(matrix.rows_OI),
+                  "linear_int8 of " + shape(x_NI) + " and " + shape(matrix.rows_OI),
                   "give both the same inner size");
   const OpScope scope("linear int8", [&] {
     const double N = static_cast<double>(x_NI.numel()) / static_cast<double>(I);
@@ -79,10 +69,8 @@ at::Tensor linear_int8(const at::Tensor& x_NI,
                            N * static_cast<double>(O) * static_cast<double>(x_NI.element_size()),
                   .shape = fmt::format("{} x {} -> {}", x_NI.numel() / I, I, O)};
   });
-  if (!cpu::few_rows_fit(x_NI, matrix.rows_OI))
-    return ops::linear(x_NI, from_int8(matrix, x_NI.scalar_type()), bias_O, out_dtype);
-  return cpu::few_rows_linear(
-      x_NI, matrix.rows_OI, matrix.scales_O, bias_O, out_dtype.value_or(x_NI.scalar_type()));
+  return backend(x_NI.device())
+      .linear_int8(x_NI, matrix, bias_O, out_dtype.value_or(x_NI.scalar_type()));
 }
 
 at::Tensor embedding_int8(const Int8Rows& table, const at::Tensor& ids_N, at::ScalarType dtype) {

@@ -17,7 +17,7 @@ at::Tensor linear(const at::Tensor& x_NI,
                   const at::Tensor& bias_O = {},
                   std::optional<at::ScalarType> out_dtype = std::nullopt);
 /// Whether linear() makes an fp32 result of operands of that dtype as fast as one of theirs.
-bool products_to_fp32(at::ScalarType dtype);
+bool products_to_fp32(at::ScalarType dtype, at::Device device = at::kCPU);
 /// dx_NI = dy_NO weight_OI, in dy's dtype (fp32 accumulation).
 at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
 /// Writes (or adds, if `accumulate`) scale * dy_NO^T x_NI into the fp32 tensor dw_OI.

@@ -3,35 +3,22 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/ops/cpu/row_blocks.h"
-#include "tessera/ops/cpu/tensors.h"
+#include "tessera/base/error.h"
+#include "tessera/ops/arguments.h"
+#include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
 
-/// Elements that make a share of work worth a thread.
-constexpr std::int64_t kGrainElements = 8192;
-
-std::int64_t rows_per_thread(std::int64_t channels) {
-  return std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, channels));
-}
-
-/// One of the two.
+/// Names in errors and in the log of operations.
 struct Norm {
   const char* name;
   const char* backward_name;
   bool has_mean;
-  decltype(cpu::Kernels::layer_norm) cpu::Kernels::*forward;
-  decltype(cpu::Kernels::layer_norm_grad) cpu::Kernels::*backward;
 };
-constexpr Norm kLayerNorm = {"layer_norm",
-                             "layer_norm backward",
-                             true,
-                             &cpu::Kernels::layer_norm,
-                             &cpu::Kernels::layer_norm_grad};
-constexpr Norm kRmsNorm = {
-    "rms_norm", "rms_norm backward", false, &cpu::Kernels::rms_norm, &cpu::Kernels::rms_norm_grad};
+constexpr Norm kLayerNorm = {"layer_norm", "layer_norm backward", true};
+constexpr Norm kRmsNorm = {"rms_norm", "rms_norm backward", false};
 
 void check_channels(const Norm& norm,
                     const at::Tensor& x,
@@ -43,24 +30,16 @@ void check_channels(const Norm& norm,
   };
   TESSERA_REQUIRE(C > 0 && fits(weight) && fits(bias),
                   Shape,
-                  norm.name + (" of " + cpu::shape(x)) + " with a weight of " +
-                      (weight.defined() ? cpu::shape(weight) : "none"),
+                  norm.name + (" of " + shape(x)) + " with a weight of " +
+                      (weight.defined() ? shape(weight) : "none"),
                   "weight and bias need one value for each of the input's last dimension");
-}
-
-const void* data_or_null(const at::Tensor& x) {
-  return x.defined() ? x.const_data_ptr() : nullptr;
-}
-
-float* floats_or_null(const at::Tensor& x) {
-  return x.defined() ? x.data_ptr<float>() : nullptr;
 }
 
 /// What is added to x, or to its gradient, or nothing.
 void check_addend(const Norm& norm, const at::Tensor& x, const at::Tensor& plus) {
   TESSERA_REQUIRE(!plus.defined() || plus.sizes() == x.sizes(),
                   Shape,
-                  norm.name + (" of " + cpu::shape(x)) + " plus " + cpu::shape(plus),
+                  norm.name + (" of " + shape(x)) + " plus " + shape(plus),
                   "give both one shape");
 }
 
@@ -82,26 +61,18 @@ LayerNormOut forward(const Norm& norm,
   if (x_NC.is_meta()) return out;
   const OpScope scope(norm.name, [&] {
     const double passes = branch_NC.defined() ? 4.0 : 2.0;
-    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
+    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()), .shape = shape(x_NC)};
   });
-  const at::Tensor branch =
-      branch_NC.defined() ? branch_NC.to(x_NC.scalar_type()).contiguous() : at::Tensor();
-  const at::Tensor x = x_NC.contiguous(), weight = cpu::plain_float(weight_C);
-  const at::Tensor bias = bias_C.defined() ? cpu::plain_float(bias_C) : at::Tensor();
-  const cpu::NormRows rows{.x = x.data_ptr(),
-                           .weight = weight.data_ptr<float>(),
-                           .bias = floats_or_null(bias),
-                           .y = out.y_NC.data_ptr(),
-                           .mean = floats_or_null(out.mean_N),
-                           .rstd = out.rstd_N.data_ptr<float>(),
-                           .channels = C,
-                           .eps = eps,
-                           .plus = data_or_null(branch),
-                           .sum = branch.defined() ? out.x_NC.data_ptr() : nullptr};
-  const auto kernel = (cpu::kernels().*norm.forward)[cpu::float_of(x)];
-  cpu::parallel(N, rows_per_thread(C), [&](std::int64_t begin, std::int64_t end) {
-    kernel(rows, begin, end);
-  });
+  backend(x_NC.device())
+      .norm({.x_NC = x_NC,
+             .weight_C = weight_C,
+             .bias_C = bias_C,
+             .branch_NC = branch_NC,
+             .eps = eps,
+             .y_NC = out.y_NC,
+             .mean_N = out.mean_N,
+             .rstd_N = out.rstd_N,
+             .sum_NC = out.x_NC});
   return out;
 }
 
@@ -123,40 +94,22 @@ at::Tensor backward(const Norm& norm,
   if (x_NC.is_meta()) return dx;
   const OpScope scope(norm.backward_name, [&] {
     const double passes = 2.0 + (dx.defined() ? 1.0 : 0.0) + (plus_NC.defined() ? 1.0 : 0.0);
-    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()), .shape = cpu::shape(x_NC)};
+    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()), .shape = shape(x_NC)};
   });
-  const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
-  const at::Tensor dy = dy_NC.to(x_NC.scalar_type()).contiguous(), x = x_NC.contiguous();
-  const at::Tensor plus =
-      plus_NC.defined() ? plus_NC.to(x_NC.scalar_type()).contiguous() : at::Tensor();
-  const at::Tensor weight = dx.defined() ? cpu::plain_float(weight_C) : at::Tensor();
-  const cpu::NormGradRows rows{.dy = dy.data_ptr(),
-                               .x = x.data_ptr(),
-                               .mean = floats_or_null(mean_N),
-                               .rstd = rstd_N.data_ptr<float>(),
-                               .weight = floats_or_null(weight),
-                               .dx = dx.defined() ? dx.data_ptr() : nullptr,
-                               .channels = C,
-                               .plus = data_or_null(plus)};
-  const cpu::RowBlocks blocks{N};
-  const at::Tensor partial = at::zeros({blocks.count(), 2, C}, rstd_N.options());
-  float* sums = partial.data_ptr<float>();
-  const auto kernel = (cpu::kernels().*norm.backward)[cpu::float_of(x)];
-  cpu::parallel(blocks.count(), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      float* dweight = dweight_C.defined() ? sums + block * 2 * C : nullptr;
-      float* dbias = dbias_C.defined() ? sums + (block * 2 + 1) * C : nullptr;
-      kernel(rows, dweight, dbias, blocks.begin(block), blocks.end(block));
-    }
-  });
-  if (dweight_C.defined()) {
-    float* to = cpu::destination(dweight_C, C, "dweight");
-    cpu::fold_blocks(sums, blocks.count(), 2 * C, C, accumulate_weight, to);
-  }
-  if (dbias_C.defined()) {
-    float* to = cpu::destination(dbias_C, C, "dbias");
-    cpu::fold_blocks(sums + C, blocks.count(), 2 * C, C, accumulate_bias, to);
-  }
+  if (dweight_C.defined()) check_destination(dweight_C, x_NC.size(-1), "dweight");
+  if (dbias_C.defined()) check_destination(dbias_C, x_NC.size(-1), "dbias");
+  backend(x_NC.device())
+      .norm_backward({.dy_NC = dy_NC,
+                      .x_NC = x_NC,
+                      .mean_N = mean_N,
+                      .rstd_N = rstd_N,
+                      .weight_C = weight_C,
+                      .plus_NC = plus_NC,
+                      .dx_NC = dx,
+                      .dweight_C = dweight_C,
+                      .dbias_C = dbias_C,
+                      .accumulate_weight = accumulate_weight,
+                      .accumulate_bias = accumulate_bias});
   return dx;
 }
 

@@ -9,8 +9,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/arguments.h"
 #include "tessera/ops/attention_block.h"
-#include "tessera/ops/cpu/tensors.h"
 
 namespace tessera::ops {
 namespace {
@@ -65,16 +65,16 @@ void check(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) 
                       args.starts_BT.size(1) == q.size(2),
                   Shape,
                   fmt::format("documents that begin at {} for queries {} and keys {}",
-                              cpu::shape(args.starts_BT),
-                              cpu::shape(q),
-                              cpu::shape(k)),
+                              shape(args.starts_BT),
+                              shape(q),
+                              shape(k)),
                   "expected causal attention of whole samples, and [batch, tokens]");
 }
 
 }  // namespace
 
 std::vector<std::vector<Run>> documents_of(const at::Tensor& starts_BT) {
-  const at::Tensor starts = starts_BT.contiguous();
+  const at::Tensor starts = starts_BT.cpu().contiguous();
   const std::int64_t tokens = starts.size(1);
   std::vector<std::vector<Run>> out(static_cast<std::size_t>(starts.size(0)));
   const std::int64_t* start = starts.data_ptr<std::int64_t>();

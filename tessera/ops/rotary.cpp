@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/rotary.h"
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include <ATen/ATen.h>
 
-#include "tessera/ops/cpu/tensors.h"
+#include "tessera/base/error.h"
+#include "tessera/ops/arguments.h"
+#include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
 
 namespace tessera::ops {
 namespace {
-
-/// Elements that make a share of work worth a thread.
-constexpr std::int64_t kGrainElements = 8192;
 
 void check_table(const at::Tensor& x, const RotaryTable& table) {
   const at::Tensor& c = table.cosine_BTP;
@@ -23,43 +21,20 @@ void check_table(const at::Tensor& x, const RotaryTable& table) {
                     2 * c.size(2) <= x.size(3);
   TESSERA_REQUIRE(fits,
                   Shape,
-                  "heads of " + cpu::shape(x) + " with a table of " + cpu::shape(c),
+                  "heads of " + shape(x) + " with a table of " + shape(c),
                   "expected [batch, heads, tokens, channels] and [batch or 1, tokens, pairs] with "
                   "at most half as many pairs as channels");
 }
 
-cpu::RotaryRows::Strides strides_of(const at::Tensor& x_BHTK) {
-  return {x_BHTK.stride(0), x_BHTK.stride(2), x_BHTK.stride(1)};
-}
-
 at::Tensor turned(const char* name, const at::Tensor& x_BHTK, const RotaryTable& table, int way) {
   check_table(x_BHTK, table);
-  const std::int64_t B = x_BHTK.size(0), H = x_BHTK.size(1), T = x_BHTK.size(2), K = x_BHTK.size(3),
-                     P = table.cosine_BTP.size(2);
+  const std::int64_t B = x_BHTK.size(0), H = x_BHTK.size(1), T = x_BHTK.size(2), K = x_BHTK.size(3);
   at::Tensor y = at::empty({B, T, H, K}, x_BHTK.options()).transpose(1, 2);
   if (x_BHTK.is_meta() || x_BHTK.numel() == 0) return y;
   const OpScope scope(name, [&] {
-    return OpWork{.bytes = 2.0 * static_cast<double>(x_BHTK.nbytes()), .shape = cpu::shape(x_BHTK)};
+    return OpWork{.bytes = 2.0 * static_cast<double>(x_BHTK.nbytes()), .shape = shape(x_BHTK)};
   });
-  const at::Tensor x = x_BHTK.stride(3) == 1 || K == 1 ? x_BHTK : x_BHTK.contiguous();
-  const at::Tensor cosine = cpu::plain_float(table.cosine_BTP),
-                   sine = cpu::plain_float(table.sine_BTP);
-  const cpu::RotaryRows rows{.x = x.data_ptr(),
-                             .y = y.data_ptr(),
-                             .from = strides_of(x),
-                             .to = strides_of(y),
-                             .tokens = T,
-                             .heads = H,
-                             .channels = K,
-                             .pairs = P,
-                             .cosine = cosine.data_ptr<float>(),
-                             .sine = sine.data_ptr<float>(),
-                             .table_tokens = cosine.size(0) == 1 ? 0 : T,
-                             .direction = static_cast<float>(way)};
-  const auto kernel = cpu::kernels().rotary[cpu::float_of(x)];
-  cpu::parallel(B * T, kGrainElements / (H * K), [&](std::int64_t begin, std::int64_t end) {
-    kernel(rows, begin, end);
-  });
+  backend(x_BHTK.device()).rotary(x_BHTK, table, way, y);
   return y;
 }
 
@@ -80,29 +55,14 @@ RotaryTable rotary_table(const at::Tensor& positions_BT, const std::vector<doubl
   TESSERA_REQUIRE(positions_BT.dim() == 2 && positions_BT.scalar_type() == at::kLong,
                   Shape,
                   std::string("positions of ") + c10::toString(positions_BT.scalar_type()) +
-                      cpu::shape(positions_BT),
+                      shape(positions_BT),
                   "expected int64 of [batch, tokens]");
   const auto P = static_cast<std::int64_t>(frequencies.size());
   const at::TensorOptions floats = positions_BT.options().dtype(at::kFloat);
   RotaryTable table{at::empty({positions_BT.size(0), positions_BT.size(1), P}, floats),
                     at::empty({positions_BT.size(0), positions_BT.size(1), P}, floats)};
   if (positions_BT.is_meta()) return table;
-  const at::Tensor positions = positions_BT.contiguous();
-  const std::int64_t* position = positions.const_data_ptr<std::int64_t>();
-  float *cosine = table.cosine_BTP.data_ptr<float>(), *sine = table.sine_BTP.data_ptr<float>();
-  constexpr std::int64_t kGrainAngles = 1024;
-  cpu::parallel(positions.numel(),
-                kGrainAngles / std::max<std::int64_t>(1, P),
-                [&](std::int64_t begin, std::int64_t end) {
-                  for (std::int64_t token = begin; token < end; ++token) {
-                    for (std::int64_t pair = 0; pair < P; ++pair) {
-                      const double angle = static_cast<double>(position[token]) *
-                                           frequencies[static_cast<std::size_t>(pair)];
-                      cosine[token * P + pair] = static_cast<float>(std::cos(angle));
-                      sine[token * P + pair] = static_cast<float>(std::sin(angle));
-                    }
-                  }
-                });
+  backend(positions_BT.device()).rotary_table(positions_BT, frequencies, table);
   return table;
 }
 

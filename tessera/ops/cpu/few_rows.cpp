@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/ops/arguments.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tensors.h"
 

@@ -24,14 +24,6 @@ inline Float float_of(const at::Tensor& x) {
   return kF16;
 }
 
-inline std::string shape(const at::Tensor& x) {
-  std::string out = "[";
-  for (std::int64_t dim = 0; dim < x.dim(); ++dim) {
-    out += (dim > 0 ? ", " : "") + std::to_string(x.size(dim));
-  }
-  return out + "]";
-}
-
 /// Up to so many elements a call of libtorch's takes longer than the work.
 constexpr std::int64_t kFewElements = 16384;
 
@@ -53,15 +45,6 @@ inline at::Tensor rounded(const at::Tensor& x, at::ScalarType dtype) {
   const StridedRows row{y.data_ptr(), 0};
   kernels().round_rows[float_of(y)](x.data_ptr<float>(), nullptr, x.numel(), row, 1);
   return y;
-}
-
-/// A destination that the kernels write: fp32, row-major, of `numel` elements.
-inline float* destination(const at::Tensor& to, std::int64_t numel, const char* name) {
-  TESSERA_REQUIRE(to.scalar_type() == at::kFloat && to.is_contiguous() && to.numel() == numel,
-                  Shape,
-                  std::string(name) + " is " + c10::toString(to.scalar_type()) + shape(to),
-                  "pass contiguous float of " + std::to_string(numel) + " elements");
-  return to.data_ptr<float>();
 }
 
 /// fn(begin, end) over [0, n), cut for at::get_num_threads() threads with at least `grain` each.

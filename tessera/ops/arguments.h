@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every backend derives from the arguments of an operation in the same way, and the checks
+// that the operations share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/ops/attention.h"
+#include "tessera/ops/dropout.h"
+
+namespace tessera::ops {
+
+/// "[2, 3]", for error messages and for the log of operations.
+std::string shape(const at::Tensor& x);
+
+/// Error{Shape} unless `to` is contiguous fp32 with `numel` elements.
+void check_destination(const at::Tensor& to, std::int64_t numel, const char* name);
+
+/// Error{Data} unless every id is int64 and in [0, rows). Copies ids of another device to the host.
+void check_ids(const at::Tensor& ids, std::int64_t rows);
+
+/// How the elements of a tensor lie in their samples, by its DropoutKey.
+struct DropoutRuns {
+  std::int64_t each = 0;    ///< elements of a sample in the tensor
+  std::int64_t length = 0;  ///< elements of one of the sample's parts
+  std::int64_t run = 0;  ///< consecutive elements of the tensor that are consecutive in the sample
+};
+/// Error{Shape} unless the tensor can be cut into the parts of `key`.
+DropoutRuns dropout_runs(const at::Tensor& x, const DropoutKey& key);
+
+/// args.scale, or its default.
+double attention_scale(const AttentionArgs& args, const at::Tensor& q_BHTK);
+/// The window of the whole matrices of probabilities that q and k see. Error{Shape} unless
+/// args.place has as many queries and keys as q and k.
+DropoutWindow attention_window(const AttentionArgs& args,
+                               const at::Tensor& q_BHTK,
+                               const at::Tensor& k_BGSK);
+
+}  // namespace tessera::ops

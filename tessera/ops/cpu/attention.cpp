@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/attention.h"
+
+#include <optional>
+
+#include "tessera/ops/arguments.h"
+#include "tessera/ops/cpu/attention_blocks.h"
+#include "tessera/ops/cpu/backend.h"
+#include "tessera/ops/cpu/dropout_rows.h"
+#include "tessera/ops/cpu/isa.h"
+#include "tessera/ops/cpu/tensors.h"
+
+namespace tessera::ops::cpu {
+namespace {
+
+/// A query that sees every key needs no mask: one new token after a cache, for example.
+bool sees_all(const AttentionArgs& args, std::int64_t keys) {
+  return !args.causal || args.query_offset + 1 >= keys;
+}
+
+/// The channels of a head side by side and its rows apart, as the kernels want them.
+at::Tensor in_rows(const at::Tensor& x) {
+  const bool apart = x.size(2) <= 1 || x.stride(2) >= x.size(3);
+  return x.stride(3) == 1 && apart ? x : x.contiguous();
+}
+
+/// The arguments as the kernels want them.
+class Blocks {
+ public:
+  Blocks(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k)
+      : key_(args.dropout),
+        how_{.causal = args.causal,
+             .query_offset = args.query_offset,
+             .scale = static_cast<float>(attention_scale(args, q))} {
+    if (args.mask_BS.defined())
+      how_.bias_BS = plain_float((1.0 - args.mask_BS.to(at::kFloat)) * -10000.0);
+    if (!key_.active()) return;
+    key_.parts.clear();  // those of the tokens between layers
+    rows_.emplace(key_, attention_window(args, q, k));
+    how_.dropout = &*rows_;
+  }
+  Blocks(const Blocks&) = delete;
+  Blocks& operator=(const Blocks&) = delete;
+  operator const AttentionBlocks&() const { return how_; }
+
+ private:
+  DropoutKey key_;
+  std::optional<DropoutRows> rows_;
+  AttentionBlocks how_;
+};
+
+/// [B, H, N, K] whose memory is [B, N, parts, H, K]: what a fused projection makes, and takes back.
+std::vector<at::Tensor> fused_heads(const at::Tensor& like, std::int64_t parts) {
+  const at::Tensor all =
+      at::empty({like.size(0), like.size(2), parts, like.size(1), like.size(3)}, like.options());
+  std::vector<at::Tensor> out;
+  for (std::int64_t part = 0; part < parts; ++part)
+    out.push_back(all.select(2, part).transpose(1, 2));
+  return out;
+}
+
+AttentionOut blocks_attention(const at::Tensor& q,
+                              const at::Tensor& k,
+                              const at::Tensor& v,
+                              const AttentionArgs& args) {
+  const at::Tensor y = fused_heads(q, 1)[0];
+  const at::Tensor log_sum =
+      at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  attention_blocks(in_rows(q), in_rows(k), in_rows(v), Blocks(args, q, k), y, log_sum);
+  return {y, log_sum};
+}
+
+/// Text is made one query at a time, in every dtype; what is saved is the same.
+bool is_one_query(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k) {
+  return !args.mask_BS.defined() && !args.dropout.active() && isa() != Isa::Portable &&
+         q.size(2) == 1 && sees_all(args, k.size(2)) && k.size(2) > 0;
+}
+
+AttentionOut one_query(const at::Tensor& q_BHTK,
+                       const at::Tensor& k_BGSK,
+                       const at::Tensor& v_BGSK,
+                       const AttentionArgs& args) {
+  const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), G = k_BGSK.size(1), S = k_BGSK.size(2),
+                     K = q_BHTK.size(3);
+  const at::Tensor q = plain_float(q_BHTK), k = in_rows(k_BGSK), v = in_rows(v_BGSK);
+  const at::Tensor y = at::empty({B, H, 1, K}, q.options()),
+                   log_sum = at::empty({B, H, 1}, q.options());
+  const at::Tensor scores = at::empty({B * H, S}, q.options());
+  const auto kernel = kernels().attend_one[float_of(k)];
+  const auto rows_of = [&](const at::Tensor& x, std::int64_t head) {
+    const std::int64_t first = head / H * x.stride(0) + head % H / (H / G) * x.stride(1);
+    return StridedRows{static_cast<char*>(x.data_ptr()) + first * x.element_size(), x.stride(2)};
+  };
+  parallel(B * H, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t head = begin; head < end; ++head) {
+      kernel({.query = q.data_ptr<float>() + head * K,
+              .keys = rows_of(k, head),
+              .values = rows_of(v, head),
+              .count = S,
+              .channels = K,
+              .scale = static_cast<float>(attention_scale(args, q)),
+              .scores = scores.data_ptr<float>() + head * S,
+              .y = y.data_ptr<float>() + head * K,
+              .log_sum = log_sum.data_ptr<float>() + head});
+    }
+  });
+  return {rounded(y, q_BHTK.scalar_type()), log_sum};
+}
+
+AttentionGrads blocks_backward(const at::Tensor& dy,
+                               const at::Tensor& q,
+                               const at::Tensor& k,
+                               const at::Tensor& v,
+                               const AttentionOut& out,
+                               const AttentionArgs& args) {
+  std::vector<at::Tensor> d;
+  if (q.sizes() == k.sizes()) {
+    d = fused_heads(q, 3);
+  } else {
+    d = {fused_heads(q, 1)[0], fused_heads(k, 1)[0], fused_heads(k, 1)[0]};
+  }
+  attention_blocks_backward(in_rows(dy.to(q.scalar_type())),
+                            in_rows(q),
+                            in_rows(k),
+                            in_rows(v),
+                            in_rows(out.y_BHTK),
+                            out.saved,
+                            Blocks(args, q, k),
+                            d[0],
+                            d[1],
+                            d[2]);
+  return {d[0], d[1], d[2]};
+}
+
+}  // namespace
+
+AttentionOut CpuBackend::attention(const at::Tensor& q_BHTK,
+                                   const at::Tensor& k_BGSK,
+                                   const at::Tensor& v_BGSK,
+                                   const AttentionArgs& args) const {
+  if (is_one_query(args, q_BHTK, k_BGSK)) return one_query(q_BHTK, k_BGSK, v_BGSK, args);
+  return blocks_attention(q_BHTK, k_BGSK, v_BGSK, args);
+}
+
+AttentionGrads CpuBackend::attention_backward(const at::Tensor& dy_BHTK,
+                                              const at::Tensor& q_BHTK,
+                                              const at::Tensor& k_BGSK,
+                                              const at::Tensor& v_BGSK,
+                                              const AttentionOut& out,
+                                              const AttentionArgs& args) const {
+  return blocks_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
+}
+
+}  // namespace tessera::ops::cpu

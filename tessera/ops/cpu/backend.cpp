@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/cpu/backend.h"
+
+namespace tessera::ops::cpu {
+namespace {
+
+const CpuBackend the_backend;
+TESSERA_BACKEND(cpu, the_backend);
+
+}  // namespace
+
+bool CpuBackend::runs_on(c10::DeviceType type) const {
+  return type == c10::DeviceType::CPU;
+}
+
+}  // namespace tessera::ops::cpu
