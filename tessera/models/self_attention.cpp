@@ -52,8 +52,16 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
                                      const nn::Batch& batch,
                                      const nn::Block& block,
                                      nn::StepContext& context) const {
-  const nn::Qkv qkv =
-      nn::split_qkv(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), *qkv_weight_);
+  nn::Qkv qkv = nn::split_qkv(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), *qkv_weight_);
+  if (!spec_.rotary_frequencies.empty()) {
+    const ops::RotaryTable table = nn::rotary_table(batch.tensor("input_ids"),
+                                                    spec_.max_positions,
+                                                    spec_.rotary_frequencies,
+                                                    context,
+                                                    document_starts(batch));
+    qkv.q_BHTK = nn::rotary(qkv.q_BHTK, table);
+    qkv.k_BGTK = nn::rotary(qkv.k_BGTK, table);
+  }
   ops::AttentionArgs args;
   args.first_head = qkv.first_head;
   if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -23,6 +24,10 @@ struct SelfAttentionSpec {
   bool qkv_bias = false, output_bias = false;
   Init qkv_init, output_init;  ///< of the weights
   double dropout = 0.0;        ///< on attention probabilities
+  /// Rotary position embedding of queries and keys, for at most `max_positions` tokens: radians a
+  /// token of each pair of channels, as ops::rotary_frequencies() gives them. Empty: none.
+  std::vector<double> rotary_frequencies;
+  std::int64_t max_positions = 0;
 };
 
 /// Reads "attention_mask" and "document_starts" of the batch, and uses the KV cache of its block.

@@ -100,6 +100,14 @@ at::Tensor activate(const at::Tensor& x, ops::Activation activation);
 /// x [..., 2 F], gates before what they let through: a projection by a weight [2, F, I]. -> [...,
 /// F].
 at::Tensor gated(const at::Tensor& x, ops::Activation activation);
+/// The rotary table of the queries and keys of this rank, from the positions of their tokens: those
+/// of positions(), of the samples and tokens that attention sees here. `ids_BT` and `starts_BT` as
+/// the batch has them.
+ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
+                              std::int64_t most,
+                              const std::vector<double>& frequencies,
+                              const StepContext& context,
+                              const at::Tensor& starts_BT = {});
 /// Queries or keys, turned by the places of their tokens.
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
