@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/config/fields.h"
+#include "tessera/models/trunk.h"
 #include "tessera/nn/block.h"
 
 namespace tessera::models {
@@ -50,11 +51,13 @@ struct Gpt2Shape {
   [[nodiscard]] std::int64_t num_parameters() const;
 };
 
-/// The block list: "wte" (embedding), "h.0" ..., "head" (final norm, head, loss). Parameter names
-/// are Hugging Face's without "transformer.": wte.weight, wpe.weight, h.N.ln_1.weight,
-/// h.N.attn.c_attn.weight [3, heads, head_dim, embed] (where heads share keys and values:
-/// [kv_heads, heads / kv_heads + 2, head_dim, embed]), h.N.attn.c_proj.weight [embed, heads *
-/// head_dim], h.N.mlp.c_fc.weight, ..., ln_f.weight, lm_head.weight (untied only).
+/// The blocks "wte" (embedding) and "h.0", "h.1", ... Parameter names are Hugging Face's without
+/// "transformer.": wte.weight, wpe.weight, h.N.ln_1.weight, h.N.attn.c_attn.weight [3, heads,
+/// head_dim, embed] (where heads share keys and values: [kv_heads, heads / kv_heads + 2, head_dim,
+/// embed]), h.N.attn.c_proj.weight [embed, heads * head_dim], h.N.mlp.c_fc.weight, ...
+Trunk gpt2_trunk(const Gpt2Shape& shape);
+/// The trunk with the objective causal_lm as the block "head": ln_f.weight, ln_f.bias and, untied
+/// only, lm_head.weight.
 nn::Model gpt2(const Gpt2Shape& shape);
 
 }  // namespace tessera::models

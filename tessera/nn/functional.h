@@ -100,6 +100,14 @@ at::Tensor activate(const at::Tensor& x, ops::Activation activation);
 /// x [..., 2 F], gates before what they let through: a projection by a weight [2, F, I]. -> [...,
 /// F].
 at::Tensor gated(const at::Tensor& x, ops::Activation activation);
+/// The rotary table of the queries and keys of this rank, from the positions of their tokens: those
+/// of positions(), of the samples and tokens that attention sees here. `ids_BT` and `starts_BT` as
+/// the batch has them.
+ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
+                              std::int64_t most,
+                              const std::vector<double>& frequencies,
+                              const StepContext& context,
+                              const at::Tensor& starts_BT = {});
 /// Queries or keys, turned by the places of their tokens.
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
@@ -112,6 +120,18 @@ at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const ops:
 /// have the sum over their own tokens, as terms are.
 at::Tensor flow_sum(const at::Tensor& x, StepContext& context);
 
+/// One token of each sample: x [B, T, C] between layers and the position of a token in each of all
+/// samples -> [B, 1, C]; on a grid of ranks, of this rank's samples and channels as x is.
+/// Error{Unsupported} where ranks share the tokens.
+at::Tensor select_tokens(const at::Tensor& x_BTC,
+                         const at::Tensor& positions_B,
+                         StepContext& context);
+/// x [B, ..., C] between layers -> all samples and channels of it, on every tensor-parallel rank:
+/// where they are cut over a grid of ranks an all-gather of the parts, else x itself. The gradient
+/// has to be the same on all ranks; each takes its own part of it. linear() and vocab_logits()
+/// multiply the result by weights that no rank holds a part of.
+at::Tensor gather_flow(const at::Tensor& x, StepContext& context);
+
 struct VocabLoss {
   at::Tensor sum;     ///< 0-d fp64, differentiable through x and weight
   at::Tensor logits;  ///< fp32 [B, T, V] if the context wants them
@@ -123,7 +143,8 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
                      StepContext& context);
-/// Logits alone (Eval without labels, Prefill, Decode): fp32 [B, T, V].
+/// Logits alone (Eval without labels, Prefill, Decode): fp32 [B, T, V] of x [B, T, C], or [B, V] of
+/// [B, C].
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context);
 
 }  // namespace tessera::nn

@@ -103,6 +103,12 @@ at::Tensor local_linear(const at::Tensor& x,
                                    LinearNode::Use{&weight, bias, &context, std::move(again)});
 }
 
+/// Whether the ranks of a grid hold the weight in parts. A weight that all of them hold whole is
+/// multiplied by what gather_flow() gives, without communication.
+bool is_on_grid(const Param& weight, const StepContext& context) {
+  return context.on_grid() && weight.info().cut();
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x,
@@ -110,7 +116,7 @@ at::Tensor linear(const at::Tensor& x,
                   const Param* bias,
                   StepContext& context) {
   if (weight.scales().defined()) return int8_linear(x, weight, bias, std::nullopt);
-  if (context.on_grid()) return grid::linear(x, weight, bias, std::nullopt, context);
+  if (is_on_grid(weight, context)) return grid::linear(x, weight, bias, std::nullopt, context);
   switch (one_d::cut_of(weight.info())) {
     case one_d::Cut::None:
       break;
@@ -132,7 +138,7 @@ at::Tensor linear(const at::Tensor& x,
 
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context) {
   if (weight_VC.scales().defined()) return int8_linear(x_BTC, weight_VC, nullptr, at::kFloat);
-  if (context.on_grid()) {
+  if (is_on_grid(weight_VC, context)) {
     return grid::all_logits(
         grid::linear(x_BTC, weight_VC, nullptr, at::kFloat, context), weight_VC, context);
   }

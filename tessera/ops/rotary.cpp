@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/rotary.h"
 
+#include <algorithm>
 #include <cmath>
-#include <string>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
@@ -26,6 +31,44 @@ void check_table(const at::Tensor& x, const RotaryTable& table) {
                   "at most half as many pairs as channels");
 }
 
+constexpr std::pair<std::string_view, RotaryScalingKind> kScalings[] = {
+    {"default", RotaryScalingKind::Default},
+    {"linear", RotaryScalingKind::Linear},
+    {"llama3", RotaryScalingKind::Llama3},
+};
+
+void check_scaling(const RotaryScaling& scaling) {
+  if (scaling.kind == RotaryScalingKind::Default) return;
+  TESSERA_REQUIRE(scaling.factor > 0,
+                  Config,
+                  fmt::format("a rotary scaling with the factor {}", scaling.factor),
+                  "give a factor above 0");
+  if (scaling.kind == RotaryScalingKind::Linear) return;
+  TESSERA_REQUIRE(scaling.low_freq_factor > 0 &&
+                      scaling.high_freq_factor > scaling.low_freq_factor &&
+                      scaling.original_positions > 0,
+                  Config,
+                  fmt::format("a rotary scaling \"llama3\" with low_freq_factor {}, "
+                              "high_freq_factor {} and {} original positions",
+                              scaling.low_freq_factor,
+                              scaling.high_freq_factor,
+                              scaling.original_positions),
+                  "give 0 < low_freq_factor < high_freq_factor, and at least one position");
+}
+
+double scaled(double frequency, const RotaryScaling& scaling) {
+  if (scaling.kind == RotaryScalingKind::Default) return frequency;
+  const double lowered = frequency / scaling.factor;
+  if (scaling.kind == RotaryScalingKind::Linear) return lowered;
+  // Periods of the pair within the texts of the first training.
+  const double periods = static_cast<double>(scaling.original_positions) * frequency / (2.0 * M_PI);
+  const double kept =
+      (periods - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+  if (kept <= 0.0) return lowered;
+  if (kept >= 1.0) return frequency;
+  return (1.0 - kept) * lowered + kept * frequency;
+}
+
 at::Tensor turned(const char* name, const at::Tensor& x_BHTK, const RotaryTable& table, int way) {
   check_table(x_BHTK, table);
   const std::int64_t B = x_BHTK.size(0), H = x_BHTK.size(1), T = x_BHTK.size(2), K = x_BHTK.size(3);
@@ -40,14 +83,38 @@ at::Tensor turned(const char* name, const at::Tensor& x_BHTK, const RotaryTable&
 
 }  // namespace
 
-std::vector<double> rotary_frequencies(std::int64_t channels, double base) {
+RotaryScalingKind rotary_scaling_from_name(std::string_view name) {
+  const auto* const known = std::find_if(std::begin(kScalings),
+                                         std::end(kScalings),
+                                         [&](const auto& entry) { return entry.first == name; });
+  TESSERA_REQUIRE(known != std::end(kScalings),
+                  Config,
+                  fmt::format("unknown rotary scaling \"{}\"", name),
+                  text::suggestion(name, rotary_scaling_names()));
+  return known->second;
+}
+
+std::vector<std::string> rotary_scaling_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kScalings)
+    names.emplace_back(name);
+  return names;
+}
+
+std::vector<double> rotary_frequencies(std::int64_t channels,
+                                       double base,
+                                       const RotaryScaling& scaling) {
   TESSERA_REQUIRE(channels > 0 && channels % 2 == 0,
                   Shape,
                   "rotary positions of " + std::to_string(channels) + " channels",
                   "channels turn in pairs");
+  check_scaling(scaling);
   std::vector<double> out;
-  for (std::int64_t pair = 0; pair < channels / 2; ++pair)
-    out.push_back(std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(channels)));
+  for (std::int64_t pair = 0; pair < channels / 2; ++pair) {
+    const double frequency =
+        std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(channels));
+    out.push_back(scaled(frequency, scaling));
+  }
   return out;
 }
 

@@ -109,6 +109,60 @@ TEST(Rotary, FrequenciesFallFromOneByTheBase) {
   EXPECT_THROW(rotary_frequencies(7, 10000.0), Error);
 }
 
+TEST(Rotary, DividesAllFrequenciesByALinearFactor) {
+  const RotaryScaling linear{.kind = rotary_scaling_from_name("linear"), .factor = 2.0};
+
+  const std::vector<double> plain = rotary_frequencies(16, 10000.0),
+                            scaled = rotary_frequencies(16, 10000.0, linear);
+
+  for (std::size_t i = 0; i < plain.size(); ++i)
+    EXPECT_EQ(scaled[i], plain[i] / 2.0);
+}
+
+// As transformers writes it, by wavelengths.
+TEST(Rotary, InterpolatesBetweenShortAndLongWavelengthsAsLlama3Does) {
+  constexpr double kPi = 3.14159265358979323846;
+  const RotaryScaling llama3{.kind = rotary_scaling_from_name("llama3"),
+                             .factor = 8.0,
+                             .low_freq_factor = 1.0,
+                             .high_freq_factor = 4.0,
+                             .original_positions = 8192};
+
+  const std::vector<double> plain = rotary_frequencies(128, 500000.0),
+                            scaled = rotary_frequencies(128, 500000.0, llama3);
+
+  int kept = 0, divided = 0, between = 0;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const double wavelength = 2.0 * kPi / plain[i];
+    double expected = 0;
+    if (wavelength < 8192.0 / 4.0) {
+      expected = plain[i];
+      ++kept;
+    } else if (wavelength > 8192.0 / 1.0) {
+      expected = plain[i] / 8.0;
+      ++divided;
+    } else {
+      const double smooth = (8192.0 / wavelength - 1.0) / (4.0 - 1.0);
+      expected = (1.0 - smooth) * plain[i] / 8.0 + smooth * plain[i];
+      ++between;
+    }
+    EXPECT_NEAR(scaled[i], expected, 1e-14 * expected) << "pair " << i;
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(divided, 0);
+  EXPECT_GT(between, 0);
+}
+
+TEST(Rotary, RefusesScalingsItDoesNotHave) {
+  EXPECT_THROW((void)rotary_scaling_from_name("llama33"), Error);
+  const auto refuses = [](RotaryScaling scaling) {
+    EXPECT_THROW((void)rotary_frequencies(8, 10000.0, scaling), Error);
+  };
+  refuses({.kind = RotaryScalingKind::Linear, .factor = 0.0});
+  refuses({.kind = RotaryScalingKind::Llama3, .factor = 8.0, .high_freq_factor = 1.0});
+  refuses({.kind = RotaryScalingKind::Llama3, .factor = 8.0, .original_positions = 0});
+}
+
 TEST(Rotary, ScoresDependOnDistancesAlone) {
   constexpr std::int64_t K = 16;
   const at::Tensor q = random({1, 1, 1, K}, 1), k = random({1, 1, 1, K}, 2);

@@ -45,10 +45,11 @@ class ModelRunner {
   explicit ModelRunner(const nn::Model& model,
                        DType working = DType::F32,
                        comm::World* world = nullptr,
-                       const parallel::StageLayout& layout = {})
+                       const parallel::StageLayout& layout = {},
+                       nn::TensorMode tensor = nn::TensorMode::OneD)
       : alone_(world == nullptr ? comm::solo_world() : nullptr),
         world_(world == nullptr ? *alone_ : *world),
-        instance_(model, {.working = working}, world_, layout) {
+        instance_(model, {.working = working, .tensor = tensor}, world_, layout) {
     if (layout.stages > 1) {
       link_ = std::make_unique<parallel::StageLink>(
           world_, model, layout, working, instance_.tensor_parallel());

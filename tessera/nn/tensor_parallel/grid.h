@@ -136,6 +136,9 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      StepContext& context);
 /// [B, T, V] of all samples on every rank, from the ranks' parts. Its gradient is this rank's part.
 at::Tensor all_logits(const at::Tensor& x, const Param& weight_VC, StepContext& context);
+/// All samples and channels of x [B, ..., C] between layers, on every rank. Its gradient is this
+/// rank's part.
+at::Tensor gather_flow(const at::Tensor& x, StepContext& context);
 
 /// The masks of this rank's samples and channels of what runs between layers.
 void cut_dropout(ops::DropoutKey& key, const StepContext& context);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers, norms and tables on a grid of ranks.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -294,47 +295,41 @@ struct TableNode : torch::autograd::Function<TableNode> {
   }
 };
 
-/// Bounds of a rank's part of the vocabulary.
-Range tokens_of(const ParamInfo& info, int index, const StepContext& context) {
-  const int parts = context.tensor->world->mesh().size(inner(context.tensor->mode).channels);
-  const auto [begin, end] = mesh::even_cut(info.shape.front(), info.unit, parts, index);
-  return {begin, end - begin};
-}
-
-struct AllLogitsNode : torch::autograd::Function<AllLogitsNode> {
+/// Gathers the parts of a value that lies over the ranks as `spread` says.
+struct GatherNode : torch::autograd::Function<GatherNode> {
   struct Use {
-    const Param* weight;
     StepContext* context;
-    std::int64_t batch;
+    Spread spread;
+    std::int64_t batch;                  ///< samples of all ranks
+    std::vector<std::int64_t> channels;  ///< of each rank along spread.channels
+    const char* what;
   };
-  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, Use use) {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, const Use& use) {
     keep(node, use);
     StepContext& context = *use.context;
     const TensorParallel& tensor = *context.tensor;
-    const Spread spread = inner(tensor.mode);
+    const Spread& spread = use.spread;
     const mesh::Mesh& mesh = tensor.world->mesh();
-    std::vector<std::int64_t> tokens, samples;
-    for (int r = 0; r < mesh.size(spread.channels); ++r)
-      tokens.push_back(tokens_of(use.weight->info(), r, context).count);
+    std::vector<std::int64_t> samples;
     for (int r = 0; r < mesh.size(spread.major); ++r) {
       const auto [begin, end] = mesh::even_cut(use.batch, 1, mesh.size(spread.major), r);
       samples.push_back(end - begin);
     }
-    at::Tensor all = gather(by_samples(x), 2, tokens, spread.channels, context, "logits");
-    all = gather(all, 0, minor_counts(use.batch, spread, tensor), spread.minor, context, "logits");
-    all = gather(all, 0, samples, spread.major, context, "logits");
+    at::Tensor all = gather(by_samples(x), 2, use.channels, spread.channels, context, use.what);
+    all = gather(all, 0, minor_counts(use.batch, spread, tensor), spread.minor, context, use.what);
+    all = gather(all, 0, samples, spread.major, context, use.what);
     auto sizes = x.sizes().vec();
     sizes.front() = all.size(0);
     sizes.back() = all.size(2);
     return all.reshape(sizes);
   }
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
-    const Use use = kept<Use>(node);
-    const Spread spread = inner(use.context->tensor->mode);
-    const Range samples = own_samples(use.batch, spread, *use.context->tensor),
-                tokens = tokens_of(
-                    use.weight->info(), along({spread.channels}, *use.context).index, *use.context);
-    return {grads[0].narrow(0, samples.begin, samples.count).narrow(-1, tokens.begin, tokens.count),
+    const Use& use = kept<Use>(node);
+    const Range samples = own_samples(use.batch, use.spread, *use.context->tensor);
+    const auto rank = static_cast<std::size_t>(along({use.spread.channels}, *use.context).index);
+    const std::int64_t first = std::accumulate(
+        use.channels.begin(), use.channels.begin() + static_cast<std::ptrdiff_t>(rank), INT64_C(0));
+    return {grads[0].narrow(0, samples.begin, samples.count).narrow(-1, first, use.channels[rank]),
             {}};
   }
 };
@@ -377,8 +372,28 @@ at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& 
 
 at::Tensor all_logits(const at::Tensor& x, const Param& weight_VC, StepContext& context) {
   TESSERA_ASSERT(context.batch != nullptr);
-  return detail::apply<AllLogitsNode>(
-      x, AllLogitsNode::Use{&weight_VC, &context, context.batch->size()});
+  const Spread spread = inner(context.tensor->mode);
+  const ParamInfo& info = weight_VC.info();
+  const int parts = context.tensor->world->mesh().size(spread.channels);
+  std::vector<std::int64_t> tokens;
+  for (int r = 0; r < parts; ++r) {
+    const auto [begin, end] = mesh::even_cut(info.shape.front(), info.unit, parts, r);
+    tokens.push_back(end - begin);
+  }
+  return detail::apply<GatherNode>(
+      x, GatherNode::Use{&context, spread, context.batch->size(), std::move(tokens), "logits"});
+}
+
+at::Tensor gather_flow(const at::Tensor& x, StepContext& context) {
+  TESSERA_ASSERT(context.batch != nullptr);
+  const Spread spread = stream(context.tensor->mode);
+  const auto parts = static_cast<std::size_t>(context.tensor->world->mesh().size(spread.channels));
+  return detail::apply<GatherNode>(x,
+                                   GatherNode::Use{&context,
+                                                   spread,
+                                                   context.batch->size(),
+                                                   std::vector<std::int64_t>(parts, x.size(-1)),
+                                                   "hidden states"});
 }
 
 }  // namespace tessera::nn::grid

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/norm.h"
+
+namespace tessera::models {
+
+void Norm::declare(nn::Params& params,
+                   const std::string& name,
+                   std::int64_t channels,
+                   const nn::Params::Tags& tags) {
+  weight_ = params.add(name + ".weight", {channels}, {"embed"}, Init::ones(), tags);
+  if (spec_.kind == NormKind::LayerNorm)
+    bias_ = params.add(name + ".bias", {channels}, {"embed"}, Init::zeros(), tags);
+}
+
+at::Tensor Norm::operator()(const at::Tensor& x_BTC, nn::StepContext& context) const {
+  return residual(x_BTC, context).normed_BTC;
+}
+
+nn::Normed Norm::residual(const at::Tensor& x_BTC,
+                          nn::StepContext& context,
+                          const at::Tensor& branch_BTC,
+                          const ops::DropoutKey& key) const {
+  if (spec_.kind == NormKind::RmsNorm)
+    return nn::residual_rms_norm(x_BTC, branch_BTC, key, *weight_, spec_.eps, context);
+  return nn::residual_layer_norm(x_BTC, branch_BTC, key, *weight_, *bias_, spec_.eps, context);
+}
+
+}  // namespace tessera::models

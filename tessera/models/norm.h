@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The normalization that a model family uses, chosen once by its specification.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/functional.h"
+
+namespace tessera::models {
+
+enum class NormKind : std::uint8_t {
+  LayerNorm,  ///< mean and variance, with a weight and a bias
+  RmsNorm     ///< root mean square, with a weight
+};
+
+struct NormSpec {
+  NormKind kind = NormKind::LayerNorm;
+  double eps = 1e-5;
+};
+
+/// A normalization layer over the channels of the residual stream.
+class Norm {
+ public:
+  explicit Norm(NormSpec spec) : spec_(spec) {}
+  /// Declares `name`.weight, and `name`.bias of a LayerNorm.
+  void declare(nn::Params& params,
+               const std::string& name,
+               std::int64_t channels,
+               const nn::Params::Tags& tags = {});
+  [[nodiscard]] at::Tensor operator()(const at::Tensor& x_BTC, nn::StepContext& context) const;
+  /// Adds dropout(branch) to the residual stream x and normalizes the sum: see
+  /// nn::residual_layer_norm(). Without a branch the stream itself is normalized.
+  [[nodiscard]] nn::Normed residual(const at::Tensor& x_BTC,
+                                    nn::StepContext& context,
+                                    const at::Tensor& branch_BTC = {},
+                                    const ops::DropoutKey& key = {}) const;
+
+ private:
+  NormSpec spec_;
+  Param* weight_ = nullptr;
+  Param* bias_ = nullptr;
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/objective.h"
+
+#include <utility>
+
+namespace tessera::models {
+
+Registry<ObjectiveFactory>& objectives() {
+  static Registry<ObjectiveFactory> registry("objective");
+  return registry;
+}
+
+nn::Model with_objective(Trunk trunk, std::string_view objective, const json::Value& options) {
+  config::Problems problems;
+  config::Origins origins;
+  nn::BlockSpec head = objectives().get(objective)(trunk.output, options, problems, origins);
+  problems.raise();
+  nn::Model model{.blocks = std::move(trunk.blocks)};
+  model.blocks.push_back(std::move(head));
+  return model;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Causal language modelling: the final norm, a head over the vocabulary, and the cross-entropy of
+// the next token.
+#include <memory>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/models/objective.h"
+#include "tessera/models/objectives/labels.h"
+#include "tessera/nn/functional.h"
+#include "tessera/ops/cross_entropy.h"
+
+// Legend: B batch, T tokens, C embed, V vocabulary.
+namespace tessera::models {
+namespace {
+
+struct CausalLmOptions {
+  double label_smoothing = 0.0;
+  void describe(config::Fields& fields) { describe_label_smoothing(label_smoothing, fields); }
+};
+
+class CausalLm final : public nn::Objective {
+ public:
+  CausalLm(TrunkOutput trunk, CausalLmOptions options)
+      : trunk_(std::move(trunk)), options_(options), norm_(trunk_.norm) {}
+
+  void declare(nn::Params& params) override {
+    norm_.declare(params, trunk_.norm_name, trunk_.hidden_size, kGlobalName);
+    weight_ = declare_vocabulary_head(params, trunk_);
+  }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    at::Tensor x_BTC = in.diff.at(0);
+    const bool generating =
+        context.mode() == nn::Mode::Prefill || context.mode() == nn::Mode::Decode;
+    if (generating && !context.want_logits) x_BTC = x_BTC.narrow(1, x_BTC.size(1) - 1, 1);
+    x_BTC = norm_(x_BTC, context);
+    if (generating || !batch.has("labels"))
+      return {.outputs = {{"logits", nn::vocab_logits(x_BTC, *weight_, context)}}};
+    // Evaluation reports the plain cross-entropy.
+    const double smoothing = context.training() ? options_.label_smoothing : 0.0;
+    const nn::VocabLoss loss =
+        nn::vocab_loss(x_BTC, *weight_, batch.tensor("labels"), smoothing, context);
+    nn::Outcome out = {.terms = {{.name = "loss", .sum = loss.sum}}};
+    if (loss.logits.defined()) out.outputs["logits"] = loss.logits;
+    return out;
+  }
+
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
+    return {number_of_labels(batch.tensor("labels"))};
+  }
+  [[nodiscard]] std::int64_t samples_at_once(const nn::Batch& batch) const override {
+    // The room, not this rank's share: all ranks must take the same steps.
+    return ops::samples_of_logits(batch.tensor("labels").size(1),
+                                  weight_->info().room_numel() / trunk_.hidden_size);
+  }
+
+ private:
+  TrunkOutput trunk_;
+  CausalLmOptions options_;
+  Norm norm_;
+  Param* weight_ = nullptr;
+};
+
+nn::BlockSpec make_causal_lm(const TrunkOutput& trunk,
+                             const json::Value& options,
+                             config::Problems& problems,
+                             config::Origins& origins) {
+  CausalLmOptions read;
+  config::read(options, read, problems, origins);
+  return {"head", [trunk, read] { return std::make_unique<CausalLm>(trunk, read); }};
+}
+
+TESSERA_OBJECTIVE("causal_lm", make_causal_lm);
+
+}  // namespace
+}  // namespace tessera::models

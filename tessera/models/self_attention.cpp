@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/self_attention.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "tessera/nn/functional.h"
+
+// Legend: B batch, T tokens, C embed, H heads, G heads of keys and values, K channels of a head, O
+// outputs of the fused projection.
+namespace tessera::models {
+
+namespace {
+using Axes = std::vector<std::string>;
+}  // namespace
+
+at::Tensor document_starts(const nn::Batch& batch) {
+  return batch.has("document_starts") ? batch.tensor("document_starts") : at::Tensor();
+}
+
+void SelfAttention::declare(nn::Params& params) {
+  const std::int64_t C = spec_.hidden_size, H = spec_.num_heads, G = spec_.num_kv_heads,
+                     K = spec_.head_dim;
+  const std::int64_t group = std::max<std::int64_t>(1, H / G), O = (H + 2 * G) * K;
+  const bool shared = group > 1;
+  qkv_weight_ =
+      params.add(spec_.qkv_name + ".weight",
+                 shared ? Shape{G, group + 2, K, C} : Shape{3, H, K, C},
+                 shared ? Axes{"kv_heads", "", "", "embed"} : Axes{"", "heads", "", "embed"},
+                 spec_.qkv_init,
+                 {.matrix_shape = {O, C}});
+  if (spec_.qkv_bias) {
+    qkv_bias_ = params.add(spec_.qkv_name + ".bias",
+                           shared ? Shape{G, group + 2, K} : Shape{3, H, K},
+                           shared ? Axes{"kv_heads", "", ""} : Axes{"", "heads", ""},
+                           Init::zeros(),
+                           {.matrix_shape = {O}});
+  }
+  output_weight_ = params.add(spec_.output_name + ".weight",
+                              {C, H * K},
+                              {"embed", shared ? "kv_heads" : "heads"},
+                              spec_.output_init,
+                              {.unit = group * K});
+  if (spec_.output_bias)
+    output_bias_ = params.add(spec_.output_name + ".bias", {C}, {"embed"}, Init::zeros());
+}
+
+at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
+                                     const nn::Batch& batch,
+                                     const nn::Block& block,
+                                     nn::StepContext& context) const {
+  nn::Qkv qkv = nn::split_qkv(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), *qkv_weight_);
+  if (!spec_.rotary_frequencies.empty()) {
+    const ops::RotaryTable table = nn::rotary_table(batch.tensor("input_ids"),
+                                                    spec_.max_positions,
+                                                    spec_.rotary_frequencies,
+                                                    context,
+                                                    document_starts(batch));
+    qkv.q_BHTK = nn::rotary(qkv.q_BHTK, table);
+    qkv.k_BGTK = nn::rotary(qkv.k_BGTK, table);
+  }
+  ops::AttentionArgs args;
+  args.first_head = qkv.first_head;
+  if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
+  args.starts_BT = document_starts(batch);
+  args.dropout = context.dropout("attention", spec_.dropout);
+  const at::Tensor y_BHTK =
+      nn::attention(qkv.q_BHTK, qkv.k_BGTK, qkv.v_BGTK, std::move(args), block, context);
+  return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, output_bias_, context);
+}
+
+}  // namespace tessera::models

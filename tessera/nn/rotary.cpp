@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/rotary.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/grid.h"
+
+namespace tessera::nn {
+
+ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
+                              std::int64_t most,
+                              const std::vector<double>& frequencies,
+                              const StepContext& context,
+                              const at::Tensor& starts_BT) {
+  // Without documents in a sample all samples have the same positions: one row serves them.
+  if (!starts_BT.defined())
+    return ops::rotary_table(positions(ids_BT.narrow(0, 0, 1), most, context), frequencies);
+  at::Tensor positions_BT = positions(ids_BT, most, context, starts_BT);
+  if (context.on_grid()) {
+    const grid::Range samples =
+        grid::own_samples(positions_BT.size(0), grid::inner(context.tensor->mode), *context.tensor);
+    positions_BT = positions_BT.narrow(0, samples.begin, samples.count);
+  }
+  return ops::rotary_table(positions_BT, frequencies);
+}
+
+}  // namespace tessera::nn
