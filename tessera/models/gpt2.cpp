@@ -22,15 +22,16 @@ using nn::Flow;
 using nn::Outcome;
 using nn::Params;
 using nn::StepContext;
-using Axes = std::vector<std::string>;
+using Axes = std::vector<LogicalAxis>;
+using enum LogicalAxis;
 
 constexpr Params::Tags kGlobalName = {.without_prefix = true};
 
 Param* token_table(Params& params, const Gpt2Shape& shape) {
   const Shape sizes = {shape.vocab_size, shape.hidden_size};
   const Init init = Init::normal(shape.init_std);
-  if (shape.tie_embeddings) return params.tied("wte.weight", sizes, {"vocab", "embed"}, init);
-  return params.add("wte.weight", sizes, {"vocab", "embed"}, init, kGlobalName);
+  if (shape.tie_embeddings) return params.tied("wte.weight", sizes, {Vocab, Embed}, init);
+  return params.add("wte.weight", sizes, {Vocab, Embed}, init, kGlobalName);
 }
 
 struct Norm {
@@ -40,8 +41,8 @@ struct Norm {
                const std::string& name,
                std::int64_t channels,
                const Params::Tags& tags = {}) {
-    weight = params.add(name + ".weight", {channels}, {"embed"}, Init::ones(), tags);
-    bias = params.add(name + ".bias", {channels}, {"embed"}, Init::zeros(), tags);
+    weight = params.add(name + ".weight", {channels}, {Embed}, Init::ones(), tags);
+    bias = params.add(name + ".bias", {channels}, {Embed}, Init::zeros(), tags);
   }
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x, double eps, StepContext& context) const {
     return nn::layer_norm(x, *weight, *bias, eps, context);
@@ -69,9 +70,9 @@ class Embedding final : public nn::Block {
     tokens_ = token_table(params, shape_);
     positions_ = params.add("wpe.weight",
                             {shape_.max_positions, shape_.hidden_size},
-                            {"", "embed"},
+                            {None, Embed},
                             Init::normal(shape_.init_std),
-                            kGlobalName);
+                            {.without_prefix = true, .role = Role::PositionTable});
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -111,27 +112,27 @@ class Layer final : public nn::Block {
     qkv_weight_ =
         params.add("attn.c_attn.weight",
                    shared ? Shape{G, group + 2, K, C} : Shape{3, H, K, C},
-                   shared ? Axes{"kv_heads", "", "", "embed"} : Axes{"", "heads", "", "embed"},
+                   shared ? Axes{KvHeads, None, None, Embed} : Axes{None, Heads, None, Embed},
                    init,
                    {.matrix_shape = {O, C}});
     if (shape_.qkv_bias) {
       qkv_bias_ = params.add("attn.c_attn.bias",
                              shared ? Shape{G, group + 2, K} : Shape{3, H, K},
-                             shared ? Axes{"kv_heads", "", ""} : Axes{"", "heads", ""},
+                             shared ? Axes{KvHeads, None, None} : Axes{None, Heads, None},
                              Init::zeros(),
                              {.matrix_shape = {O}});
     }
     proj_weight_ = params.add("attn.c_proj.weight",
                               {C, C},
-                              {"embed", shared ? "kv_heads" : "heads"},
+                              {Embed, shared ? KvHeads : Heads},
                               residual,
                               {.unit = group * K});
-    proj_bias_ = params.add("attn.c_proj.bias", {C}, {"embed"}, Init::zeros());
+    proj_bias_ = params.add("attn.c_proj.bias", {C}, {Embed}, Init::zeros());
     ln_2_.declare(params, "ln_2", C);
-    fc_weight_ = params.add("mlp.c_fc.weight", {F, C}, {"ffn", "embed"}, init);
-    fc_bias_ = params.add("mlp.c_fc.bias", {F}, {"ffn"}, Init::zeros());
-    out_weight_ = params.add("mlp.c_proj.weight", {C, F}, {"embed", "ffn"}, residual);
-    out_bias_ = params.add("mlp.c_proj.bias", {C}, {"embed"}, Init::zeros());
+    fc_weight_ = params.add("mlp.c_fc.weight", {F, C}, {Ffn, Embed}, init);
+    fc_bias_ = params.add("mlp.c_fc.bias", {F}, {Ffn}, Init::zeros());
+    out_weight_ = params.add("mlp.c_proj.weight", {C, F}, {Embed, Ffn}, residual);
+    out_bias_ = params.add("mlp.c_proj.bias", {C}, {Embed}, Init::zeros());
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -191,7 +192,7 @@ class Head final : public nn::Objective {
     weight_ = shape_.tie_embeddings ? token_table(params, shape_)
                                     : params.add("lm_head.weight",
                                                  {shape_.vocab_size, shape_.hidden_size},
-                                                 {"vocab", "embed"},
+                                                 {Vocab, Embed},
                                                  Init::normal(shape_.init_std),
                                                  kGlobalName);
   }

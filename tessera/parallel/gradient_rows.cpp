@@ -14,7 +14,7 @@ namespace {
 /// Alone in its buffer.
 bool is_table(const FlatGroup& group) {
   const auto segments = group.layout.segments();
-  return segments.size() == 1 && is_vocabulary_table(*segments.front().info);
+  return segments.size() == 1 && segments.front().info->role == Role::TokenTable;
 }
 
 TablePlace place_of(const FlatGroup& group) {

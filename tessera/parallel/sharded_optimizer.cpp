@@ -46,9 +46,7 @@ optim::ParamFacts facts_of(const ParamInfo& info) {
   facts.matrix = shape.size() >= 2;
   facts.columns = shape.empty() ? 1 : shape.back();
   facts.rows = facts.columns == 0 ? 1 : info.numel() / facts.columns;
-  const bool vocab = std::find(info.axes.begin(), info.axes.end(), "vocab") != info.axes.end();
-  const bool table = info.shape.size() == 2 && info.axes.size() == 2 && info.axes[0].empty();
-  facts.embedding = facts.matrix && (vocab || table);
+  facts.embedding = facts.matrix && info.role != Role::Matrix && info.role != Role::Vector;
   return facts;
 }
 
@@ -94,7 +92,7 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
       kept_(kept) {
   TESSERA_ASSERT(kept_.masters == DType::F32 || kept_.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
-  if (const auto* rule_of_signs = dynamic_cast<const optim::CompressedRule*>(&rule)) {
+  if (const auto* rule_of_signs = rule.compressed()) {
     TESSERA_ASSERT(model_.tensor_parallel() == nullptr && model_.context_parallel() == nullptr);
     TESSERA_ASSERT(stage_ <= (rule_of_signs->local_weights() ? 0 : 1));
     compressed_ = std::make_unique<CompressedState>(world_, model_, *rule_of_signs);

@@ -41,8 +41,7 @@ struct ParamSetting {
   std::optional<double> weight_decay = {};
 };
 using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
-/// What a rule may know of a parameter. A matrix with an axis over the vocabulary, or whose rows
-/// have no logical axis (a table of positions), is an embedding.
+/// What a rule may know of a parameter. Tables and output heads count as embeddings.
 optim::ParamFacts facts_of(const ParamInfo& info);
 
 /// In a checkpoint, F64 [1]: updates of the training before the state of a parameter began; absent

@@ -95,7 +95,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
           numel < weights.persistence_threshold && persistent + numel <= weights.persistent;
       const bool sharded = known ? by_name.at(info.name).sharded : sharding && !small;
       if (sharding && !sharded && !known) persistent += numel;
-      const bool table = is_vocabulary_table(info);
+      const bool table = info.role == Role::TokenTable;
       const std::string name =
           info.tied || (table && weights.tables_apart)
               ? info.name
