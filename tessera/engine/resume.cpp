@@ -13,7 +13,7 @@
 #include "tessera/checkpoint/foreign.h"
 #include "tessera/models/weights_of.h"
 #include "tessera/ops/activation.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/param_facts.h"
 #include "tessera/planner/foreign_training.h"
 #include "tessera/planner/recipe.h"
 

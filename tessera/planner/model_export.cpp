@@ -24,7 +24,7 @@
 #include "tessera/models/gpt2_hf.h"
 #include "tessera/models/weights_of.h"
 #include "tessera/optim/schedule.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/state_beginnings.h"
 #include "tessera/planner/foreign_training.h"
 #include "tessera/planner/model_source.h"
 

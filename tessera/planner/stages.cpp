@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/pipeline/partition.h"
 #include "tessera/parallel/pipeline/schedule.h"
-#include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::planner {

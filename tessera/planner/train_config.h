@@ -26,7 +26,7 @@
 #include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/gradient_fold.h"
 #include "tessera/parallel/pipeline/schedule.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/shard_store.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/param_groups.h"
 
