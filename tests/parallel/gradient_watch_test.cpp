@@ -112,7 +112,7 @@ TEST(GradientWatch, NamesTheLowestRankAndTheBlockThatRanFirst) {
 
   expect_found({spread, other, first}, first, {.stage = 1});
   expect_found({spread, other, first}, first, {.stage = 1, .accumulate = DType::BF16});
-  expect_found({spread, other, first}, first, {.stage = 2, .travel = DType::BF16});
+  expect_found({spread, other, first}, first, {.stage = 2, .comm_dtype = DType::BF16});
 }
 
 TEST(GradientWatch, FindsNothingInASumThatOverflowsOfFiniteGradients) {
