@@ -38,6 +38,7 @@
 namespace {
 
 using namespace tessera;  // NOLINT: an example reads better so
+using enum LogicalAxis;
 
 constexpr std::int64_t kColours = 3, kClasses = 10, kBytes = 256;
 constexpr std::int64_t kLeastSide = 63;  // smaller ones have no pixel left for the last pooling
@@ -69,8 +70,8 @@ class Convolution final : public nn::Block {
   explicit Convolution(ConvolutionSizes sizes) : sizes_(sizes) {}
   void declare(nn::Params& params) override {
     const std::int64_t inputs = sizes_.in * sizes_.side * sizes_.side;
-    weight_ = params.add("weight", {sizes_.out, inputs}, {"", ""}, he_normal(inputs));
-    bias_ = params.add("bias", {sizes_.out}, {""}, Init::zeros());
+    weight_ = params.add("weight", {sizes_.out, inputs}, {None, None}, he_normal(inputs));
+    bias_ = params.add("bias", {sizes_.out}, {None}, Init::zeros());
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor x_BHWC = in.diff.empty() ? picture(batch) : in.diff.at(0);
@@ -104,8 +105,8 @@ class Dense final : public nn::Block {
  public:
   Dense(std::int64_t in, std::int64_t out) : in_(in), out_(out) {}
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {out_, in_}, {"", ""}, he_normal(in_));
-    bias_ = params.add("bias", {out_}, {""}, Init::zeros());
+    weight_ = params.add("weight", {out_, in_}, {None, None}, he_normal(in_));
+    bias_ = params.add("bias", {out_}, {None}, Init::zeros());
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
     const at::Tensor& x = in.diff.at(0);
@@ -125,7 +126,7 @@ class Classes final : public nn::Objective {
  public:
   explicit Classes(std::int64_t in) : in_(in) {}
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kClasses, in_}, {"", ""}, he_normal(in_));
+    weight_ = params.add("weight", {kClasses, in_}, {None, None}, he_normal(in_));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor x_B1F = in.diff.at(0).unsqueeze(1);

@@ -20,14 +20,15 @@
 namespace {
 
 using namespace tessera;  // NOLINT: an example reads better so
+using enum LogicalAxis;
 
 /// y = x + sigmoid(gate) * tanh(x W): a gated residual layer that starts as nearly nothing.
 class GatedResidual final : public nn::Block {
  public:
   explicit GatedResidual(std::int64_t width) : width_(width) {}
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {width_, width_}, {"embed", "embed"}, Init::normal(0.02));
-    gate_ = params.add("gate", {width_}, {"embed"}, Init::zeros());
+    weight_ = params.add("weight", {width_, width_}, {Embed, Embed}, Init::normal(0.02));
+    gate_ = params.add("gate", {width_}, {Embed}, Init::zeros());
   }
   nn::Outcome forward(nn::Flow in,
                       const nn::Batch& /*batch*/,

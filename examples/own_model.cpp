@@ -22,6 +22,7 @@
 namespace {
 
 using namespace tessera;  // NOLINT: an example reads better so
+using enum LogicalAxis;
 
 constexpr std::int64_t kVocab = 256, kWidth = 64;
 constexpr int kLayers = 5;
@@ -29,7 +30,7 @@ constexpr int kLayers = 5;
 class Table final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    table_ = params.add("weight", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.02));
+    table_ = params.add("weight", {kVocab, kWidth}, {Vocab, Embed}, Init::normal(0.02));
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     return {.flow = {.diff = {nn::embedding(batch.tensor("input_ids"), *table_, context)}}};
@@ -46,8 +47,8 @@ class Convolution final : public nn::Block {
   explicit Convolution(std::int64_t gap) : gap_(gap) {}
   void declare(nn::Params& params) override {
     const Init init = Init::normal(0.05);
-    in_ = params.add("in.weight", {2 * kWidth, 2 * kWidth}, {"ffn", "embed"}, init);
-    out_ = params.add("out.weight", {kWidth, 2 * kWidth}, {"embed", "ffn"}, init);
+    in_ = params.add("in.weight", {2 * kWidth, 2 * kWidth}, {Ffn, Embed}, init);
+    out_ = params.add("out.weight", {kWidth, 2 * kWidth}, {Embed, Ffn}, init);
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
     const at::Tensor x_BTC = in.diff.at(0);
@@ -66,7 +67,7 @@ class Convolution final : public nn::Block {
 class Loss final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.02));
+    weight_ = params.add("weight", {kVocab, kWidth}, {Vocab, Embed}, Init::normal(0.02));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const nn::VocabLoss loss = nn::vocab_loss(

@@ -14,7 +14,7 @@
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/ops/activation.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/param_facts.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::engine {

@@ -16,7 +16,7 @@
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/geometry.h"
 #include "tessera/interop/weights_of.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/param_facts.h"
 
 namespace tessera::interop {
 namespace {

@@ -26,7 +26,7 @@
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/gpt2_hf.h"
 #include "tessera/optim/schedule.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/state_beginnings.h"
 
 namespace tessera::interop {
 namespace {

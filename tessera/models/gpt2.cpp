@@ -19,6 +19,8 @@ namespace tessera::models {
 
 namespace {
 
+using enum LogicalAxis;
+
 using nn::Batch;
 using nn::Flow;
 using nn::Outcome;
@@ -68,9 +70,9 @@ class Embedding final : public nn::Block {
     tokens_ = declare_table(params, output_of(shape_));
     positions_ = params.add("wpe.weight",
                             {shape_.max_positions, shape_.hidden_size},
-                            {"", "embed"},
+                            {None, Embed},
                             Init::normal(shape_.init_std),
-                            kGlobalName);
+                            {.without_prefix = true, .role = Role::PositionTable});
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -106,10 +108,10 @@ class Layer final : public nn::Block {
     attention_.declare(params);
     ln_2_.declare(params, "ln_2", C);
     fc_weight_ =
-        params.add("mlp.c_fc.weight", {F, C}, {"ffn", "embed"}, Init::normal(shape_.init_std));
-    fc_bias_ = params.add("mlp.c_fc.bias", {F}, {"ffn"}, Init::zeros());
-    out_weight_ = params.add("mlp.c_proj.weight", {C, F}, {"embed", "ffn"}, residual_init(shape_));
-    out_bias_ = params.add("mlp.c_proj.bias", {C}, {"embed"}, Init::zeros());
+        params.add("mlp.c_fc.weight", {F, C}, {Ffn, Embed}, Init::normal(shape_.init_std));
+    fc_bias_ = params.add("mlp.c_fc.bias", {F}, {Ffn}, Init::zeros());
+    out_weight_ = params.add("mlp.c_proj.weight", {C, F}, {Embed, Ffn}, residual_init(shape_));
+    out_bias_ = params.add("mlp.c_proj.bias", {C}, {Embed}, Init::zeros());
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }

@@ -19,6 +19,8 @@ namespace tessera::models {
 
 namespace {
 
+using enum LogicalAxis;
+
 NormSpec norm_of(const LlamaShape& shape) {
   return {NormKind::RmsNorm, shape.rms_norm_eps};
 }
@@ -81,16 +83,16 @@ class GatedMlp {
     const Init init = Init::normal(shape_.init_std);
     gate_up_weight_ = params.add("mlp.gate_up_proj.weight",
                                  {2, F, C},
-                                 {"", "ffn", "embed"},
+                                 {None, Ffn, Embed},
                                  init,
                                  {.matrix_shape = {2 * F, C}});
     if (shape_.mlp_bias) {
       gate_up_bias_ = params.add(
-          "mlp.gate_up_proj.bias", {2, F}, {"", "ffn"}, Init::zeros(), {.matrix_shape = {2 * F}});
+          "mlp.gate_up_proj.bias", {2, F}, {None, Ffn}, Init::zeros(), {.matrix_shape = {2 * F}});
     }
-    down_weight_ = params.add("mlp.down_proj.weight", {C, F}, {"embed", "ffn"}, init);
+    down_weight_ = params.add("mlp.down_proj.weight", {C, F}, {Embed, Ffn}, init);
     if (shape_.mlp_bias)
-      down_bias_ = params.add("mlp.down_proj.bias", {C}, {"embed"}, Init::zeros());
+      down_bias_ = params.add("mlp.down_proj.bias", {C}, {Embed}, Init::zeros());
   }
 
   [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC, nn::StepContext& context) const {

@@ -3,13 +3,15 @@
 
 namespace tessera::models {
 
+using enum LogicalAxis;
+
 void Norm::declare(nn::Params& params,
                    const std::string& name,
                    std::int64_t channels,
                    const nn::Params::Tags& tags) {
-  weight_ = params.add(name + ".weight", {channels}, {"embed"}, Init::ones(), tags);
+  weight_ = params.add(name + ".weight", {channels}, {Embed}, Init::ones(), tags);
   if (spec_.kind == NormKind::LayerNorm)
-    bias_ = params.add(name + ".bias", {channels}, {"embed"}, Init::zeros(), tags);
+    bias_ = params.add(name + ".bias", {channels}, {Embed}, Init::zeros(), tags);
 }
 
 at::Tensor Norm::operator()(const at::Tensor& x_BTC, nn::StepContext& context) const {

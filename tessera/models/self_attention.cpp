@@ -14,7 +14,9 @@
 namespace tessera::models {
 
 namespace {
-using Axes = std::vector<std::string>;
+
+using enum LogicalAxis;
+using Axes = std::vector<LogicalAxis>;
 }  // namespace
 
 at::Tensor document_starts(const nn::Batch& batch) {
@@ -29,23 +31,23 @@ void SelfAttention::declare(nn::Params& params) {
   qkv_weight_ =
       params.add(spec_.qkv_name + ".weight",
                  shared ? Shape{G, group + 2, K, C} : Shape{3, H, K, C},
-                 shared ? Axes{"kv_heads", "", "", "embed"} : Axes{"", "heads", "", "embed"},
+                 shared ? Axes{KvHeads, None, None, Embed} : Axes{None, Heads, None, Embed},
                  spec_.qkv_init,
                  {.matrix_shape = {O, C}});
   if (spec_.qkv_bias) {
     qkv_bias_ = params.add(spec_.qkv_name + ".bias",
                            shared ? Shape{G, group + 2, K} : Shape{3, H, K},
-                           shared ? Axes{"kv_heads", "", ""} : Axes{"", "heads", ""},
+                           shared ? Axes{KvHeads, None, None} : Axes{None, Heads, None},
                            Init::zeros(),
                            {.matrix_shape = {O}});
   }
   output_weight_ = params.add(spec_.output_name + ".weight",
                               {C, H * K},
-                              {"embed", shared ? "kv_heads" : "heads"},
+                              {Embed, shared ? KvHeads : Heads},
                               spec_.output_init,
                               {.unit = group * K});
   if (spec_.output_bias)
-    output_bias_ = params.add(spec_.output_name + ".bias", {C}, {"embed"}, Init::zeros());
+    output_bias_ = params.add(spec_.output_name + ".bias", {C}, {Embed}, Init::zeros());
 }
 
 at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,

@@ -3,19 +3,21 @@
 
 namespace tessera::models {
 
+using enum LogicalAxis;
+
 Param* declare_table(nn::Params& params, const TrunkOutput& trunk) {
   const Shape sizes = {trunk.vocabulary.vocab_size, trunk.hidden_size};
   const Init init = Init::normal(trunk.init_std);
   const std::string& name = trunk.vocabulary.name;
-  if (trunk.vocabulary.tied) return params.tied(name, sizes, {"vocab", "embed"}, init);
-  return params.add(name, sizes, {"vocab", "embed"}, init, kGlobalName);
+  if (trunk.vocabulary.tied) return params.tied(name, sizes, {Vocab, Embed}, init);
+  return params.add(name, sizes, {Vocab, Embed}, init, kGlobalName);
 }
 
 Param* declare_vocabulary_head(nn::Params& params, const TrunkOutput& trunk) {
   if (trunk.vocabulary.tied) return declare_table(params, trunk);
   return params.add("lm_head.weight",
                     {trunk.vocabulary.vocab_size, trunk.hidden_size},
-                    {"vocab", "embed"},
+                    {Vocab, Embed},
                     Init::normal(trunk.init_std),
                     kGlobalName);
 }

@@ -39,7 +39,7 @@ Batch Batch::samples(std::int64_t first, std::int64_t count) const {
 namespace {
 
 std::shared_ptr<Param> make(
-    std::string name, Shape shape, std::vector<std::string> axes, Init init, Params::Tags tags) {
+    std::string name, Shape shape, std::vector<LogicalAxis> axes, Init init, Params::Tags tags) {
   TESSERA_REQUIRE(std::all_of(shape.begin(), shape.end(), [](auto size) { return size >= 1; }),
                   Shape,
                   fmt::format("parameter {} has the shape [{}]", name, fmt::join(shape, ", ")),
@@ -48,11 +48,19 @@ std::shared_ptr<Param> make(
                   Shape,
                   "parameter " + name + " has " + std::to_string(shape.size()) + " dims and " +
                       std::to_string(axes.size()) + " logical axes",
-                  "name one axis for each dim, \"\" for none");
+                  "give each dim its logical axis, LogicalAxis::None where it has none");
   ParamInfo info;
   info.name = std::move(name);
   info.matrix_shape = tags.matrix_shape.empty() ? shape : std::move(tags.matrix_shape);
   info.shape = std::move(shape);
+  info.role = tags.role.value_or(role_of(info.shape, axes, info.matrix_shape));
+  const bool table = info.role == Role::TokenTable || info.role == Role::PositionTable;
+  TESSERA_REQUIRE(
+      !table || info.shape.size() == 2,
+      Shape,
+      fmt::format(
+          "parameter {} is declared as a table and has {} dims", info.name, info.shape.size()),
+      "give a table two dims, its rows and its channels, or another Role");
   info.axes = std::move(axes);
   info.init = init;
   info.trainable = tags.trainable;
@@ -65,13 +73,13 @@ std::shared_ptr<Param> make(
 
 Param* Params::add(std::string name,
                    Shape global,
-                   std::vector<std::string> logical_axes,
+                   std::vector<LogicalAxis> logical_axes,
                    Init init) {
   return add(std::move(name), std::move(global), std::move(logical_axes), init, Tags{});
 }
 
 Param* Params::add(
-    std::string name, Shape global, std::vector<std::string> logical_axes, Init init, Tags tags) {
+    std::string name, Shape global, std::vector<LogicalAxis> logical_axes, Init init, Tags tags) {
   if (!tags.without_prefix && !prefix_.empty()) name = prefix_ + "." + name;
   list_.push_back(
       make(std::move(name), std::move(global), std::move(logical_axes), init, std::move(tags)));
@@ -80,10 +88,18 @@ Param* Params::add(
 
 Param* Params::tied(std::string global_name,
                     Shape global,
-                    std::vector<std::string> logical_axes,
+                    std::vector<LogicalAxis> logical_axes,
                     Init init) {
-  const auto plain =
-      make(std::move(global_name), std::move(global), std::move(logical_axes), init, Tags{});
+  return tied(std::move(global_name), std::move(global), std::move(logical_axes), init, Tags{});
+}
+
+Param* Params::tied(std::string global_name,
+                    Shape global,
+                    std::vector<LogicalAxis> logical_axes,
+                    Init init,
+                    Tags tags) {
+  const auto plain = make(
+      std::move(global_name), std::move(global), std::move(logical_axes), init, std::move(tags));
   ParamInfo info = plain->info();
   info.tied = true;
   list_.push_back(std::make_shared<Param>(std::make_shared<const ParamInfo>(std::move(info))));

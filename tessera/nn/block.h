@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,18 +76,24 @@ class Params {
     bool without_prefix = false;  ///< the name is global already
     mesh::ShardSpec spec = {};
     std::int64_t unit = 1;  ///< elements of a cut dim that stay together: the channels of a head
+    std::optional<Role> role = {};  ///< absent: by the axes and the matrix shape, role_of()
   };
   explicit Params(std::string prefix) : prefix_(std::move(prefix)) {}
   /// A parameter of this block. The pointer lives as long as the model.
-  Param* add(std::string name, Shape global, std::vector<std::string> logical_axes, Init init);
+  Param* add(std::string name, Shape global, std::vector<LogicalAxis> logical_axes, Init init);
   Param* add(
-      std::string name, Shape global, std::vector<std::string> logical_axes, Init init, Tags tags);
+      std::string name, Shape global, std::vector<LogicalAxis> logical_axes, Init init, Tags tags);
   /// A parameter that several blocks use: `global_name` without prefix, equal declarations in each
   /// home.
   Param* tied(std::string global_name,
               Shape global,
-              std::vector<std::string> logical_axes,
+              std::vector<LogicalAxis> logical_axes,
               Init init);
+  Param* tied(std::string global_name,
+              Shape global,
+              std::vector<LogicalAxis> logical_axes,
+              Init init,
+              Tags tags);
   [[nodiscard]] const std::vector<std::shared_ptr<Param>>& list() const { return list_; }
 
  private:

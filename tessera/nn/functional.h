@@ -91,7 +91,7 @@ struct Qkv {
   std::int64_t first_head = 0;  ///< of q, among all heads of the layer
 };
 /// Those that one projection made, by `weight` of [3, H, K, I], or of [G, H / G + 2, K, I] with the
-/// axis "kv_heads" first: to each head of keys and values the queries that share it, then its keys,
+/// axis KvHeads first: to each head of keys and values the queries that share it, then its keys,
 /// then its values (Megatron-LM's order), so that ranks that share the heads need one product.
 Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight);
 /// [B, H, T, K] -> [B, T, H * K].

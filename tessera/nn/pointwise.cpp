@@ -208,7 +208,7 @@ HeadRange heads_of(const Param& weight) {
 
 Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight) {
   const ParamInfo& info = weight.info();
-  if (info.axes.front() != "kv_heads") {
+  if (info.axes.front() != LogicalAxis::KvHeads) {
     const HeadRange heads = heads_of(weight);
     variable_list qkv = split_heads(x_BTO, 3, heads.count);
     return {std::move(qkv[0]), std::move(qkv[1]), std::move(qkv[2]), heads.first};

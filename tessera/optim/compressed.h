@@ -38,6 +38,7 @@ struct MomentumSize {
 /// state()[0] is what is exchanged: whole on every rank, in every stage. Threads: as Rule.
 class CompressedRule : public Rule {
  public:
+  [[nodiscard]] const CompressedRule* compressed() const final { return this; }
   [[nodiscard]] virtual Exchange exchange(std::int64_t step) const = 0;
   /// Whether all parameters travel as one vector with one scale, or each by itself.
   [[nodiscard]] virtual bool fused() const { return false; }

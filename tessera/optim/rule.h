@@ -72,6 +72,8 @@ struct MatrixView {
   std::span<const double> norms = {};
 };
 
+class CompressedRule;
+
 struct UpdateScalars {
   double lr = 0.0;
   double grad_scale = 1.0;  ///< clip coefficient, divided by the loss scale
@@ -90,6 +92,8 @@ struct UpdateScalars {
 class Rule {
  public:
   virtual ~Rule() = default;
+  /// This rule where it is a compressed one (optim/compressed.h), else nullptr.
+  [[nodiscard]] virtual const CompressedRule* compressed() const { return nullptr; }
   [[nodiscard]] virtual Scope scope(const ParamFacts& facts) const = 0;
   [[nodiscard]] virtual std::vector<StateSpec> state(const ParamFacts& facts) const = 0;
   /// How many norms of a parameter update() needs; 0 for elementwise rules.

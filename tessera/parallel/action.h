@@ -11,7 +11,7 @@ namespace tessera::parallel {
 /// What an action does. Load: make the micro-batch's tensors. Backward: inputs and weights
 /// together; or BackwardInputs, and BackwardWeights any time after it. Between stages travel the
 /// flow that a chunk begins with, and the gradient of the flow that it ended with.
-enum class Do : std::uint8_t {
+enum class ActionKind : std::uint8_t {
   Load,
   Forward,
   Backward,
@@ -24,24 +24,26 @@ enum class Do : std::uint8_t {
 };
 
 /// The blocks of a chunk run in reverse.
-constexpr bool is_backward(Do kind) {
-  return kind == Do::Backward || kind == Do::BackwardInputs || kind == Do::BackwardWeights;
+constexpr bool is_backward(ActionKind kind) {
+  return kind == ActionKind::Backward || kind == ActionKind::BackwardInputs ||
+         kind == ActionKind::BackwardWeights;
 }
 /// The blocks of a chunk run, there or back; all else is quick, or waits.
-constexpr bool is_pass(Do kind) {
-  return kind == Do::Forward || is_backward(kind);
+constexpr bool is_pass(ActionKind kind) {
+  return kind == ActionKind::Forward || is_backward(kind);
 }
 /// The blocks of a chunk run and read their weights.
-constexpr bool reads_weights(Do kind) {
-  return kind == Do::Forward || kind == Do::Backward || kind == Do::BackwardInputs;
+constexpr bool reads_weights(ActionKind kind) {
+  return kind == ActionKind::Forward || kind == ActionKind::Backward ||
+         kind == ActionKind::BackwardInputs;
 }
 /// Gradients of weights are made.
-constexpr bool makes_gradients(Do kind) {
-  return kind == Do::Backward || kind == Do::BackwardWeights;
+constexpr bool makes_gradients(ActionKind kind) {
+  return kind == ActionKind::Backward || kind == ActionKind::BackwardWeights;
 }
 
 struct Action {
-  Do kind;
+  ActionKind kind;
   int chunk = 0;  ///< of this stage's model; 0 without interleaving
   int micro = 0;
   int peer = -1;  ///< stage of sends and receives; -1 for none

@@ -132,10 +132,10 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
     const auto m = static_cast<std::size_t>(action.micro);
     auto& slot = micros[m];
     if (is_pass(action.kind)) {
-      const Timed timed(action.kind == Do::Forward ? times_.forward : times_.backward);
+      const Timed timed(action.kind == ActionKind::Forward ? times_.forward : times_.backward);
       posted = post_ahead(actions, std::max(posted, i + 1), micros);
     }
-    if (action.kind == Do::Load) {
+    if (action.kind == ActionKind::Load) {
       const Timed timed(times_.data);
       load(slot, action.micro, input);
       add_denominators(slot->batch, denominators);
@@ -189,9 +189,9 @@ std::size_t Executor::post_ahead(const std::vector<Action>& actions,
                                  Micros& micros) {
   for (; from < actions.size(); ++from) {
     const Action& action = actions[from];
-    const bool gradient = action.kind == Do::ReceiveGradient;
-    if (is_pass(action.kind) || action.kind == Do::Load) break;
-    if (!gradient && action.kind != Do::ReceiveFlow) continue;
+    const bool gradient = action.kind == ActionKind::ReceiveGradient;
+    if (is_pass(action.kind) || action.kind == ActionKind::Load) break;
+    if (!gradient && action.kind != ActionKind::ReceiveFlow) continue;
     auto& slot = micros[static_cast<std::size_t>(action.micro)];
     if (!slot) break;
     if (slot->batch.size() == 0) continue;
@@ -204,7 +204,7 @@ std::size_t Executor::post_ahead(const std::vector<Action>& actions,
 void Executor::post(const Action& action, Micro& micro) {
   Pass& pass = micro.passes[static_cast<std::size_t>(action.chunk)];
   const int part = part_of(action);
-  if (action.kind == Do::ReceiveFlow) {
+  if (action.kind == ActionKind::ReceiveFlow) {
     pass.flow_coming = link_->post_flow(part, micro.batch, micro.context);
   } else {
     pass.grads_coming = link_->post_gradient(part + 1, pass.like);
@@ -212,41 +212,42 @@ void Executor::post(const Action& action, Micro& micro) {
 }
 
 void Executor::act(const Action& action, Micro& micro, const StepInput& input, StepOutput& output) {
-  const bool on_the_way_there =
-      action.kind == Do::Forward || action.kind == Do::ReceiveFlow || action.kind == Do::SendFlow;
+  const bool on_the_way_there = action.kind == ActionKind::Forward ||
+                                action.kind == ActionKind::ReceiveFlow ||
+                                action.kind == ActionKind::SendFlow;
   const Timed timed(on_the_way_there ? times_.forward : times_.backward);
   std::optional<Timed> receiving;
-  if (action.kind == Do::ReceiveFlow || action.kind == Do::ReceiveGradient)
+  if (action.kind == ActionKind::ReceiveFlow || action.kind == ActionKind::ReceiveGradient)
     receiving.emplace(times_.receive);
   Pass& pass = micro.passes[static_cast<std::size_t>(action.chunk)];
   const int part = part_of(action);
   switch (action.kind) {
-    case Do::Load:
+    case ActionKind::Load:
       return;
-    case Do::ReceiveFlow:
+    case ActionKind::ReceiveFlow:
       if (!pass.flow_coming) post(action, micro);
       pass.flow = link_->take_flow(std::move(*pass.flow_coming));
       pass.flow_coming.reset();
       return;
-    case Do::Forward:
+    case ActionKind::Forward:
       return forward(action, micro, input, output);
-    case Do::SendFlow:
+    case ActionKind::SendFlow:
       link_->send_flow(part + 1, pass.flow);
       pass.flow = {};
       return;
-    case Do::ReceiveGradient:
+    case ActionKind::ReceiveGradient:
       if (!pass.grads_coming) post(action, micro);
       pass.grads = link_->take_gradient(std::move(*pass.grads_coming));
       pass.grads_coming.reset();
       return;
-    case Do::Backward:
-    case Do::BackwardInputs:
+    case ActionKind::Backward:
+    case ActionKind::BackwardInputs:
       return backward(action, micro, input, output);
-    case Do::SendGradient:
+    case ActionKind::SendGradient:
       link_->send_gradient(part, pass.grads, pass.first);
       pass.grads.clear();
       return;
-    case Do::BackwardWeights:
+    case ActionKind::BackwardWeights:
       return backward_weights(action, micro, input.num_micros);
   }
 }
@@ -270,7 +271,7 @@ void Executor::skip(const Action& action, int num_micros) {
   if (!is_pass(action.kind)) return;
   const auto [first, last] = model_.blocks_of(action.chunk);
   for (int i = 0; i < last - first; ++i) {
-    const int b = action.kind == Do::Forward ? first + i : last - 1 - i;
+    const int b = action.kind == ActionKind::Forward ? first + i : last - 1 - i;
     const BlockRun run{b, action.micro, num_micros};
     run_block(action, run, [] {});
   }
@@ -324,7 +325,7 @@ void Executor::backward(const Action& action,
                         const StepInput& input,
                         StepOutput& output) {
   Pass& pass = micro.passes[static_cast<std::size_t>(action.chunk)];
-  const bool inputs_only = action.kind == Do::BackwardInputs;
+  const bool inputs_only = action.kind == ActionKind::BackwardInputs;
   std::vector<at::Tensor> flow_grads = std::exchange(pass.grads, {});
   const auto [first, last] = model_.blocks_of(action.chunk);
   for (int b = last - 1; b >= first; --b) {
@@ -503,18 +504,18 @@ nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
   };
   for (auto action_at = actions.begin(); action_at != actions.end(); ++action_at) {
     const Action& action = *action_at;
-    if (action.kind == Do::ReceiveFlow) {
+    if (action.kind == ActionKind::ReceiveFlow) {
       if (!coming) ask(action);
       flow = link_->take_flow(std::move(*coming));
       coming.reset();
-    } else if (action.kind == Do::SendFlow) {
+    } else if (action.kind == ActionKind::SendFlow) {
       link_->send_flow(part_of(action) + 1, flow);
       flow = {};
     } else {
       const auto next = std::find_if(action_at + 1, actions.end(), [](const Action& other) {
-        return other.kind != Do::SendFlow;
+        return other.kind != ActionKind::SendFlow;
       });
-      if (next != actions.end() && next->kind == Do::ReceiveFlow) ask(*next);
+      if (next != actions.end() && next->kind == ActionKind::ReceiveFlow) ask(*next);
       infer_chunk(action, flow, out, batch, context);
     }
   }

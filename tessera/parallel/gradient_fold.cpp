@@ -10,18 +10,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/parallel/gradient_axes.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 namespace {
-
-/// Homes of one size that are enough for a second buffer: one block's gradient is folded while the
-/// next one's is made.
-constexpr int kHomesForTwo = 3;
-
-/// Messages of tied parameters between stages.
-constexpr int kTied = 0x7469;
 
 const Home& home_of(const FlatGroup& group, int block, std::size_t* index) {
   for (std::size_t h = 0; h < group.homes.size(); ++h) {
@@ -48,38 +42,16 @@ void zero_gaps(const at::Tensor& flat, const FlatLayout& layout) {
 
 }  // namespace
 
-std::int64_t InFlight::bytes(const FoldOptions& options, int ranks, std::int64_t numel) const {
-  const auto values = static_cast<std::int64_t>(size_of(type)) * numel;
-  const auto shard = static_cast<std::int64_t>(size_of(options.accumulate)) * numel / ranks;
-  const std::int64_t each = values + (reduced ? shard : 0) + (received ? values : 0);
-  return buffers * each + (staging ? 4 * numel : 0);
-}
-
-InFlight in_flight(const FoldOptions& options, int ranks, std::int64_t numel, int homes) {
-  const bool several = ranks > 1, local = options.locally();
-  InFlight out;
-  out.staging = options.accumulate != DType::F32 || (options.narrow() && !local);
-  const bool passes = local ? options.narrow() && several
-                            : several || options.max_micros > 1 || !options.direct(ranks, 0);
-  if (!passes) return out;
-  out.buffers = homes >= kHomesForTwo && numel <= options.bucket / 2 ? 2 : 1;
-  out.type = options.narrow() ? options.travel : options.accumulate;
-  out.reduced = options.reduction == Reduction::Once && options.max_micros > 1 && !local;
-  out.received = options.narrow() && several;
-  return out;
-}
-
 GradientFold::GradientFold(comm::World& world, ModelInstance& model, FoldOptions options)
     : world_(world),
       model_(model),
       options_(options),
       group_(world.group(mesh::AxisSet::dp())),
-      rows_(world, group_) {
+      rows_(world, group_, options_),
+      norm_(world, model),
+      search_(world, model) {
   const memory::ScopedTag tag(memory::Tag::Gradients);
   allocate();
-  sums_region_ = world_.transport().allocate(
-      static_cast<std::size_t>(chunks_per_rank_ * group_.size()) * sizeof(double),
-      memory::Tag::Communication);
 }
 
 GradientFold::~GradientFold() = default;
@@ -101,12 +73,11 @@ void GradientFold::allocate() {
       if (group.trainable) {
         const PoolKey key = {numel, of_block[{numel, group.homes[h].block}]++};
         home.pool = &pools_[key];
-        home.rows = may_have_rows(group, h);
+        home.rows.enabled = rows_.supports(group, h);
         ++homes_of_pool[key];
       }
       slot.homes.push_back(std::move(home));
     }
-    if (group.trainable) chunks_per_rank_ += shard / kChunk;
     slots_.push_back(std::move(slot));
   }
   const memory::ScopedTag tag(memory::Tag::GradientsInFlight);
@@ -166,7 +137,7 @@ void GradientFold::after(const Action& action, const BlockRun& run) {
   if (makes_gradients(action.kind)) {
     for (GradSink* sink : sinks_of(run))
       sink->close();
-    if (watching_ || diagnosing_) inspect(run);
+    if (watching_ || diagnosing_) search_.inspect(run);
     if (!diagnosing_) post(run);
     for (GradSink* sink : sinks_of(run))
       sink->release();
@@ -207,6 +178,25 @@ void GradientFold::take(const FlatGroup& group, HomeSlot& home) {
   if (direct(0)) zero_gaps(home.accumulator, group.layout);
 }
 
+/// Where rows of the home's gradient go once they are too many, or a block writes more.
+DenseGradient GradientFold::dense_of(const FlatGroup& group, HomeSlot& slot, const BlockRun& run) {
+  return {.micro =
+              [this, &group, &slot, run] {
+                return view_of(open_dense(group, slot, run), group.layout.segments().front());
+              },
+          .sum = [this, &group, &slot]() -> const at::Tensor& {
+            if (!slot.accumulator.defined()) take(group, slot);
+            return slot.accumulator;
+          }};
+}
+
+/// The sum of the home in its accumulator.
+void GradientFold::make_dense(const FlatGroup& group, HomeSlot& slot) {
+  if (!slot.rows.sum) return;
+  if (!slot.accumulator.defined()) take(group, slot);
+  rows_.make_dense(group, slot.rows, slot.accumulator);
+}
+
 void GradientFold::open(const BlockRun& run) {
   for (const int g : model_.groups_of(run.block)) {
     const FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
@@ -214,7 +204,9 @@ void GradientFold::open(const BlockRun& run) {
     std::size_t h = 0;
     const Home& home = home_of(group, run.block, &h);
     HomeSlot& slot = slots_[static_cast<std::size_t>(g)].homes[h];
-    if (open_rows(group, home, slot, run)) continue;
+    if (takes_rows(slot, run) &&
+        rows_.open(group, *home.params.front(), slot.rows, dense_of(group, slot, run), run.micro))
+      continue;
     const at::Tensor flat = open_dense(group, slot, run);
     const bool holds = run.micro > 0 && locally() && !slot.pool->staging.defined();
     for (std::size_t i = 0; i < home.params.size(); ++i)
@@ -249,7 +241,9 @@ void GradientFold::post(const BlockRun& run) {
 
 void GradientFold::reduce(int g, const Home& home, HomeSlot& slot, const BlockRun& run) {
   const FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
-  if (takes_rows(slot, run) && reduce_rows(group, home, slot, run)) return;
+  if (takes_rows(slot, run) &&
+      rows_.reduce(group, *home.params.front(), slot.rows, dense_of(group, slot, run), run))
+    return;
   make_dense(group, slot);
   const at::Tensor& staging = slot.pool->staging;
   if (slot.local || (locally() && staging.defined())) {
@@ -308,107 +302,64 @@ void GradientFold::fold_received(Buffer& buffer) const {
   }
 }
 
+void GradientFold::begin(std::span<const Action> actions) {
+  search_.clear();
+  const bool makes = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+    return makes_gradients(action.kind);
+  });
+  if (!makes) return;
+  // Until a block runs its backward, activations may have the room of its sum.
+  for (Slot& slot : slots_) {
+    for (HomeSlot& home : slot.homes) {
+      if (!home.local) home.accumulator.reset();
+      home.rows.clear();
+    }
+  }
+}
+
 void GradientFold::finish() {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     Slot& slot = slots_[g];
     for (HomeSlot& home : slot.homes)
       settle(home);
     const FlatGroup& group = model_.groups()[g];
-    if (group.across_stages()) {
-      for (HomeSlot& home : slot.homes)
-        make_dense(group, home);
-      add_over_stages(g);
-    } else {
+    if (!group.across_stages()) {
       add_homes(group, slot);
-    }
-  }
-  if (model_.tensor_parallel() != nullptr && model_.tensor_parallel()->sequence) add_shares();
-  if (model_.context_parallel() != nullptr) add_over_context();
-}
-
-/// Tensor-parallel ranks used what they all have whole on their own tokens alone.
-void GradientFold::add_shares() {
-  std::vector<at::Tensor> shares;
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    const FlatGroup& group = model_.groups()[g];
-    if (!group.trainable) continue;
-    const std::int64_t begin = group.layout.shard_begin(group_.index),
-                       end = begin + group.layout.shard_numel();
-    for (const Segment& segment : group.layout.segments()) {
-      const std::int64_t from = std::max(begin, segment.begin), to = std::min(end, segment.end());
-      if (segment.info->cut() || from >= to) continue;
-      shares.push_back(sum_of(slots_[g].homes.front()).narrow(0, from - begin, to - from));
-    }
-  }
-  if (shares.empty()) return;
-  const at::Tensor all = at::cat(shares).to(at::kFloat);
-  world_.transport()
-      .all_reduce(*model_.tensor_parallel()->group,
-                  span_of(all),
-                  comm::Op::Sum,
-                  TESSERA_HERE("add gradients of the ranks' tokens"))
-      ->wait();
-  std::int64_t at = 0;
-  for (const at::Tensor& share : shares) {
-    share.copy_(all.narrow(0, at, share.numel()));
-    at += share.numel();
-  }
-}
-
-/// Context-parallel ranks used every parameter on their own tokens alone.
-void GradientFold::add_over_context() {
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    const FlatGroup& group = model_.groups()[g];
-    if (!group.trainable) continue;
-    const at::Tensor& sum = sum_of(slots_[g].homes.front());
-    const at::Tensor wide = sum.to(at::kFloat);
-    const comm::WorkPtr work = world_.transport().all_reduce(
-        *model_.context_parallel()->group,
-        span_of(wide),
-        comm::Op::Sum,
-        TESSERA_HERE("add gradients of the ranks' tokens, " + group.layout.name()));
-    work->wait();
-    work->wait_reusable();
-    if (!wide.is_same(sum)) sum.copy_(wide);
-  }
-}
-
-/// The stage of the first home adds the homes in the order of their blocks, as one rank would, and
-/// gives the sum to the other stages.
-void GradientFold::add_over_stages(std::size_t g) {
-  const FlatGroup& group = model_.groups()[g];
-  if (!group.trainable) return;
-  std::vector<HomeSlot>& homes = slots_[g].homes;
-  const comm::Group& column = world_.group({mesh::Axis::Pp});
-  const auto rank_of = [&](int stage) { return column.ranks[static_cast<std::size_t>(stage)]; };
-  comm::Transport& transport = world_.transport();
-  const auto site = TESSERA_HERE("add gradients of " + group.layout.name());
-  const at::Tensor& sum = sum_of(homes.front());
-  const int first = group.home_stages.front();
-  if (!group.counted) {
-    for (const HomeSlot& home : homes)
-      transport.send(rank_of(first), kTied, span_of(sum_of(home)), site)->wait();
-    transport.recv(rank_of(first), kTied, span_of(sum), site)->wait();
-    return;
-  }
-  const at::Tensor other = at::empty_like(sum);
-  std::size_t own = 1;
-  std::vector<int> others;
-  for (std::size_t h = 1; h < group.home_stages.size(); ++h) {
-    const int stage = group.home_stages[h];
-    if (stage == first) {
-      sum.add_(sum_of(homes[own++]));
       continue;
     }
-    transport.recv(rank_of(stage), kTied, span_of(other), site)->wait();
-    sum.add_(other);
-    if (std::find(others.begin(), others.end(), stage) == others.end()) others.push_back(stage);
+    if (!group.trainable) continue;
+    std::vector<at::Tensor> sums;
+    for (HomeSlot& home : slot.homes) {
+      make_dense(group, home);
+      sums.push_back(sum_of(home));
+    }
+    add_over_stages(world_, group, sums);
   }
-  std::vector<comm::WorkPtr> sent;
-  for (const int stage : others)
-    sent.push_back(transport.send(rank_of(stage), kTied, span_of(sum), site));
-  for (const comm::WorkPtr& work : sent)
-    work->wait_reusable();
+  const auto sum = [this](std::size_t g) -> const at::Tensor& {
+    return sum_of(slots_[g].homes.front());
+  };
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  if (tensor != nullptr && tensor->sequence) add_over_sequence(world_, model_, sum);
+  if (model_.context_parallel() != nullptr) add_over_context(world_, model_, sum);
+}
+
+/// Onto the first home's sum, in the order of the blocks. Rows are added to the second's, which
+/// takes the first one's place.
+void GradientFold::add_homes(const FlatGroup& group, Slot& slot) {
+  HomeSlot& first = slot.homes.front();
+  for (std::size_t h = 1; h < slot.homes.size(); ++h) {
+    HomeSlot& other = slot.homes[h];
+    make_dense(group, other);
+    if (!other.accumulator.defined()) continue;
+    if (!first.rows.sum) {
+      sum_of(first).add_(sum_of(other));
+      continue;
+    }
+    rows_.add_to(group, first.rows, other.accumulator);
+    std::swap(first.accumulator, other.accumulator);
+    std::swap(first.local, other.local);
+  }
+  make_dense(group, first);
 }
 
 at::Tensor GradientFold::shard(int group) const {
@@ -453,6 +404,21 @@ void GradientFold::keep_own(bool on) {
 at::Tensor GradientFold::own(int group) const {
   TESSERA_ASSERT(keeps_own_);
   return sum_of(slots_[static_cast<std::size_t>(group)].homes.front()).to(at::kFloat);
+}
+
+std::vector<double> GradientFold::chunk_sums() {
+  if (keeps_apart()) return norm_.rank_sums([this](int group) { return own(group); });
+  return norm_.chunk_sums([this](int group) { return shard(group); });
+}
+
+std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const double> sums) const {
+  if (keeps_apart()) return std::nullopt;  // the sums are norms of ranks, not of chunks
+  return norm_.suspect(sums);
+}
+
+std::optional<GradientFold::Culprit> GradientFold::diagnosis() {
+  diagnosing_ = false;
+  return search_.culprit_of_all();
 }
 
 }  // namespace tessera::parallel

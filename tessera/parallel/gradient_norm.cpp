@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norm of what GradientFold holds, and where what is not finite began.
+#include "tessera/parallel/gradient_norm.h"
+
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include <ATen/ATen.h>
 
-#include "tessera/base/error.h"
+#include "tessera/memory/ledger.h"
 #include "tessera/ops/fused_adamw.h"
-#include "tessera/parallel/gradient_fold.h"
-#include "tessera/tensor/dtype.h"
 
 namespace tessera::parallel {
 namespace {
@@ -26,38 +22,24 @@ std::size_t sums_of(const ParamPlace& place) {
 
 }  // namespace
 
-/// With g_r the rank's sum, of all stages, n g_r is what it takes for the gradient: (1/n) sum of
-/// |n g_r|^2.
-std::vector<double> GradientFold::own_sums() {
-  std::vector<double> ordered;
-  int of_group = -1;
-  at::Tensor mine;
-  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
-    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
-    if (!group.trainable || !group.counted) continue;
-    if (std::exchange(of_group, group_index) != group_index) mine = own(group_index);
-    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
-    const std::size_t first = ordered.size();
-    ordered.resize(first + static_cast<std::size_t>(chunks_of(segment.numel)));
-    ops::chunk_square_sums(mine.const_data_ptr<float>() + segment.begin,
-                           segment.numel,
-                           kChunk,
-                           ordered.data() + first);
+GradientNorm::GradientNorm(comm::World& world, ModelInstance& model)
+    : world_(world), model_(model), group_(world.group(mesh::AxisSet::dp())) {
+  for (const FlatGroup& group : model_.groups()) {
+    if (group.trainable) chunks_per_rank_ += group.layout.shard_numel() / kChunk;
   }
-  ordered = over_stages(std::move(ordered));
-  const double sum = std::accumulate(ordered.begin(), ordered.end(), 0.0);
-  return world_.all_gather(
-      group_, {sum * group_.size()}, TESSERA_HERE("gather the ranks' own gradient norms"));
+  sums_region_ = world_.transport().allocate(
+      static_cast<std::size_t>(chunks_per_rank_ * group_.size()) * sizeof(double),
+      memory::Tag::Communication);
 }
 
-std::vector<double> GradientFold::chunk_sums() {
-  if (keeps_own_ && group_.size() > 1) return own_sums();
+std::vector<double> GradientNorm::chunk_sums(const OfGroup& shard) {
   const int n = group_.size();
   auto* all = static_cast<double*>(sums_region_->data());
   double* mine = all + group_.index * chunks_per_rank_;
-  std::vector<std::int64_t> first_chunk(slots_.size(), 0);  // of a group, within a rank's part
+  std::vector<std::int64_t> first_chunk(model_.groups().size(),
+                                        0);  // of a group, within a rank's part
   std::int64_t at = 0;
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
+  for (std::size_t g = 0; g < model_.groups().size(); ++g) {
     if (!model_.groups()[g].trainable) continue;
     first_chunk[g] = at;
     const at::Tensor part = shard(static_cast<int>(g));
@@ -86,8 +68,32 @@ std::vector<double> GradientFold::chunk_sums() {
   return over_stages(over_boxes(std::move(ordered)));
 }
 
+/// With g_r the rank's sum, of all stages, n g_r is what it takes for the gradient: (1/n) sum of
+/// |n g_r|^2.
+std::vector<double> GradientNorm::rank_sums(const OfGroup& own) {
+  std::vector<double> ordered;
+  int of_group = -1;
+  at::Tensor mine;
+  for (const auto& [group_index, segment_index] : model_.canonical_order()) {
+    const FlatGroup& group = model_.groups()[static_cast<std::size_t>(group_index)];
+    if (!group.trainable || !group.counted) continue;
+    if (std::exchange(of_group, group_index) != group_index) mine = own(group_index);
+    const Segment& segment = group.layout.segments()[static_cast<std::size_t>(segment_index)];
+    const std::size_t first = ordered.size();
+    ordered.resize(first + static_cast<std::size_t>(chunks_of(segment.numel)));
+    ops::chunk_square_sums(mine.const_data_ptr<float>() + segment.begin,
+                           segment.numel,
+                           kChunk,
+                           ordered.data() + first);
+  }
+  ordered = over_stages(std::move(ordered));
+  const double sum = std::accumulate(ordered.begin(), ordered.end(), 0.0);
+  return world_.all_gather(
+      group_, {sum * group_.size()}, TESSERA_HERE("gather the ranks' own gradient norms"));
+}
+
 /// Every stage's sums, in the order of the whole model.
-std::vector<double> GradientFold::over_stages(std::vector<double> mine) {
+std::vector<double> GradientNorm::over_stages(std::vector<double> mine) {
   const int stages = model_.layout().stages;
   if (stages == 1) return mine;
   std::vector<std::size_t> counts(static_cast<std::size_t>(stages), 0);
@@ -113,7 +119,7 @@ std::vector<double> GradientFold::over_stages(std::vector<double> mine) {
 
 /// Of a parameter that tensor-parallel ranks hold in boxes: the first of its sums becomes that of
 /// all chunks of all ranks, the others zero. What several ranks have counts once.
-std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
+std::vector<double> GradientNorm::over_boxes(std::vector<double> ordered) {
   const nn::TensorParallel* const tensor = model_.tensor_parallel();
   if (tensor == nullptr) return ordered;
   struct Cut {
@@ -151,8 +157,7 @@ std::vector<double> GradientFold::over_boxes(std::vector<double> ordered) {
   return ordered;
 }
 
-std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const double> sums) const {
-  if (keeps_own_ && group_.size() > 1) return std::nullopt;  // norms of ranks, not of chunks
+std::optional<GradientNorm::Suspect> GradientNorm::suspect(std::span<const double> sums) const {
   std::optional<Suspect> out;
   std::pair<bool, int> nearest;  // not tied, block
   auto sum = sums.begin();
@@ -164,78 +169,6 @@ std::optional<GradientFold::Suspect> GradientFold::suspect(std::span<const doubl
     if (finite || (out && here <= nearest)) continue;
     nearest = here;
     out = Suspect{model_.name(here.second), place.info->name};
-  }
-  return out;
-}
-
-void GradientFold::begin(std::span<const Action> actions) {
-  found_.reset();
-  const bool makes = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
-    return makes_gradients(action.kind);
-  });
-  if (!makes) return;
-  // Until a block runs its backward, activations may have the room of its sum.
-  for (Slot& slot : slots_) {
-    for (HomeSlot& home : slot.homes) {
-      if (!home.local) home.accumulator.reset();
-      home.only_rows = false;
-      home.own.reset();
-      home.sum.reset();
-    }
-  }
-}
-
-void GradientFold::start_diagnosis() {
-  diagnosing_ = true;
-}
-
-/// Looks through the gradient of one block and micro-batch of this rank. The lowest micro-batch
-/// counts, and of it the block that runs its backward first.
-void GradientFold::inspect(const BlockRun& run) {
-  const auto params = model_.params(run.block);
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    if (!params[i]->info().trainable) continue;
-    GradSink& sink = params[i]->grad();
-    const at::Tensor grad = sink.rows() != nullptr ? sink.rows()->values() : sink.out();
-    const bool later =
-        found_ && std::pair(found_->micro, -found_->block) <= std::pair(run.micro, -run.block);
-    if (later || ops::first_nonfinite(grad.const_data_ptr<float>(), grad.numel()) < 0) continue;
-    const auto place = std::find_if(
-        model_.places().begin(), model_.places().end(), [&](const ParamPlace& candidate) {
-          return candidate.info->name == params[i]->info().name;
-        });
-    found_ = Found{run.micro, run.block, static_cast<int>(place - model_.places().begin())};
-  }
-}
-
-std::optional<GradientFold::Culprit> GradientFold::diagnosis() {
-  diagnosing_ = false;
-  const Finding mine = finding();
-  return culprit(world_.all_gather(world_.everyone(),
-                                   {mine.begin(), mine.end()},
-                                   TESSERA_HERE("find the gradient that is not finite")));
-}
-
-GradientFold::Finding GradientFold::finding() const {
-  const Found mine = found_.value_or(Found{-1, 0, 0});
-  return {static_cast<double>(mine.micro),
-          static_cast<double>(mine.block),
-          static_cast<double>(mine.place)};
-}
-
-/// Stages see other blocks, tensor-parallel ranks other parts of the same gradient: the lowest
-/// micro-batch speaks, of the lowest data-parallel rank that has one, on the last stage.
-std::optional<GradientFold::Culprit> GradientFold::culprit(std::span<const double> all) const {
-  std::optional<Culprit> out;
-  std::array<int, 3> first{};
-  for (std::size_t r = 0; 3 * r < all.size(); ++r) {
-    const auto micro = static_cast<int>(all[3 * r]), block = static_cast<int>(all[3 * r + 1]);
-    const int rank = world_.everyone().ranks[r];
-    const std::array<int, 3> here = {micro, world_.mesh().index(rank, mesh::AxisSet::dp()), -block};
-    if (micro < 0 || (out && first <= here)) continue;
-    first = here;
-    const auto place = static_cast<std::size_t>(all[3 * r + 2]);
-    out = Culprit{rank, micro, model_.name(block), model_.places()[place].info->name};
   }
   return out;
 }

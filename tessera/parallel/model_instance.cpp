@@ -87,7 +87,7 @@ void ModelInstance::group(comm::World& world) {
         residency = Residency::Whole;
         persistent += info.room_numel();
       }
-      const bool alone = info.tied || (options_.tables_apart && is_vocabulary_table(info));
+      const bool alone = info.tied || (options_.tables_apart && info.role == Role::TokenTable);
       std::string key = alone ? info.name : entry.name + (info.trainable ? "" : " (frozen)");
       if (!alone && sharded && residency == Residency::Whole) key += " (persistent)";
       const auto [it, fresh] = by_name.emplace(key, static_cast<int>(drafts.size()));

@@ -45,7 +45,7 @@ void WeightGather::begin(std::span<const Action> actions) {
     if (!reads_weights(action.kind)) continue;
     const auto [first, last] = model_.blocks_of(action.chunk);
     for (int i = 0; i < last - first; ++i)
-      trace.push_back(action.kind == Do::Forward ? first + i : last - 1 - i);
+      trace.push_back(action.kind == ActionKind::Forward ? first + i : last - 1 - i);
   }
   order_.begin(std::move(trace));
 }

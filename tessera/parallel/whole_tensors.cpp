@@ -1,20 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directions that a rule transforms whole: how ShardedOptimizer brings each to its owner and back.
+#include "tessera/parallel/whole_tensors.h"
+
+#include <algorithm>
+#include <numeric>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
 
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/memory/ledger.h"
+#include "tessera/parallel/param_facts.h"
 
 namespace tessera::parallel {
 namespace {
 
-/// Messages of an update between ranks: directions on their way to the owner and back.
+/// Tags of the messages of an update: directions to their owners, and back from them.
 constexpr int kToOwner = 0x6f70;
 constexpr int kFromOwner = 0x6f71;
+
+/// Work of a transform: products of a matrix with its own transpose.
+double cost(const optim::ParamFacts& facts) {
+  return static_cast<double>(facts.numel()) *
+         static_cast<double>(std::min(facts.rows, facts.columns));
+}
+
+std::int64_t extent_of(const optim::StateSpec& state, const optim::ParamFacts& facts) {
+  return state.extent == optim::Extent::Rows ? facts.rows : facts.columns;
+}
 
 /// A view of the box.
 at::Tensor box_of(const at::Tensor& whole, const mesh::Box& box) {
@@ -30,40 +43,88 @@ comm::Span floats(const at::Tensor& tensor) {
 
 }  // namespace
 
-ShardedOptimizer::Part* ShardedOptimizer::part_of(int group, int segment) {
-  for (Part& part : slots_[static_cast<std::size_t>(group)].parts) {
-    if (part.segment_index == segment) return &part;
+std::vector<int> balanced_owners(std::span<const double> costs, int ranks) {
+  std::vector<std::size_t> order(costs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return costs[a] > costs[b];
+  });
+  std::vector<int> owners(costs.size());
+  std::vector<double> load(static_cast<std::size_t>(ranks), 0.0);
+  for (const std::size_t i : order) {
+    const auto least = std::min_element(load.begin(), load.end());
+    owners[i] = static_cast<int>(least - load.begin());
+    *least += costs[i];
   }
-  return nullptr;
+  return owners;
+}
+
+WholeTensors::WholeTensors(const UpdateContext& context) : context_(context) {
+  for (std::size_t g = 0; g < context_.model.groups().size(); ++g) {
+    const FlatGroup& group = context_.model.groups()[g];
+    for (std::size_t s = 0; s < group.layout.segments().size() && group.trainable; ++s) {
+      optim::ParamFacts facts = facts_of(*group.layout.segments()[s].info);
+      if (context_.rule.scope(facts) == optim::Scope::WholeTensor)
+        wholes_.push_back({static_cast<int>(g), static_cast<int>(s), 0, {}, std::move(facts)});
+    }
+  }
+  assign_owners();
+}
+
+void WholeTensors::assign_owners() {
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
+  std::vector<double> costs;
+  for (const Whole& whole : wholes_)
+    costs.push_back(cost(whole.facts));
+  const std::vector<int> owners = balanced_owners(costs, context_.group().size());
+  for (std::size_t i = 0; i < wholes_.size(); ++i) {
+    Whole& whole = wholes_[i];
+    whole.owner = owners[i];
+    if (!owns(whole)) continue;
+    for (const optim::StateSpec& state : context_.rule.state(whole.facts)) {
+      if (state.extent != optim::Extent::Elements)
+        whole.state.push_back(at::zeros({extent_of(state, whole.facts)}, at::kFloat));
+    }
+  }
+}
+
+comm::WorkPtr WholeTensors::send(int index,
+                                 int tag,
+                                 const at::Tensor& piece,
+                                 const Whole& whole) const {
+  return context_.world.transport().send(
+      context_.group().ranks[static_cast<std::size_t>(index)],
+      tag,
+      floats(piece),
+      TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)));
+}
+
+void WholeTensors::receive(int index, int tag, const at::Tensor& piece, const Whole& whole) const {
+  context_.world.transport()
+      .recv(context_.group().ranks[static_cast<std::size_t>(index)],
+            tag,
+            floats(piece),
+            TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)))
+      ->wait();
 }
 
 /// Directions go to their owners, all at once; each owner transforms its own in order and sends the
 /// pieces back.
-void ShardedOptimizer::transform(const optim::UpdateScalars& scalars) {
+void WholeTensors::transform(ShardStore& store,
+                             const ParameterNorms& norms,
+                             const optim::UpdateScalars& scalars) {
   std::vector<comm::WorkPtr> sent;
-  if (stage_ > 0) {
-    for (const Whole& whole : wholes_) {
-      const Part* part = part_of(whole.group, whole.segment);
-      if (part == nullptr || owns(whole)) continue;
-      sent.push_back(
-          world_.transport().send(group_.ranks[static_cast<std::size_t>(whole.owner)],
-                                  kToOwner,
-                                  floats(part->direction),
-                                  TESSERA_HERE(fmt::format("direction of {}", whole.facts.name))));
-    }
+  for (const Whole& whole : wholes_) {
+    const ParamShard* shard = store.find(whole.group, whole.segment);
+    if (shard != nullptr && !owns(whole))
+      sent.push_back(send(whole.owner, kToOwner, shard->direction, whole));
   }
   for (Whole& whole : wholes_) {
-    if (owns(whole)) transform_one(whole, scalars);
+    if (owns(whole)) transform_owned(whole, store, norms, scalars);
   }
-  for (Whole& whole : wholes_) {
-    Part* part = part_of(whole.group, whole.segment);
-    if (part == nullptr || owns(whole)) continue;
-    world_.transport()
-        .recv(group_.ranks[static_cast<std::size_t>(whole.owner)],
-              kFromOwner,
-              floats(part->direction),
-              TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)))
-        ->wait();
+  for (const Whole& whole : wholes_) {
+    const ParamShard* shard = store.find(whole.group, whole.segment);
+    if (shard != nullptr && !owns(whole)) receive(whole.owner, kFromOwner, shard->direction, whole);
   }
   for (const comm::WorkPtr& work : sent) {
     work->wait();
@@ -73,13 +134,13 @@ void ShardedOptimizer::transform(const optim::UpdateScalars& scalars) {
 
 /// The whole tensor from the boxes of all tensor-parallel ranks: each of them transforms it,
 /// because they own it at the same place along their data-parallel ranks.
-at::Tensor ShardedOptimizer::whole_of(const ParamInfo& info, const at::Tensor& held) {
-  const comm::Group& group = *model_.tensor_parallel()->group;
+at::Tensor WholeTensors::assemble(const ParamInfo& info, const at::Tensor& held) const {
+  const comm::Group& group = *context_.model.tensor_parallel()->group;
   const std::int64_t room = info.room_numel();
   const at::Tensor mine = at::zeros({room}, at::kFloat);
   mine.narrow(0, 0, held.numel()).copy_(held);
   const at::Tensor all = at::empty({group.size(), room}, at::kFloat);
-  const auto work = world_.transport().all_gather(
+  const auto work = context_.world.transport().all_gather(
       group,
       floats(mine),
       floats(all),
@@ -89,21 +150,42 @@ at::Tensor ShardedOptimizer::whole_of(const ParamInfo& info, const at::Tensor& h
   at::Tensor whole = at::empty(info.shape, at::kFloat);
   for (int r = 0; r < group.size(); ++r) {
     const mesh::Box box = mesh::local_box(
-        info.shape, info.spec, world_.mesh(), group.ranks[static_cast<std::size_t>(r)]);
+        info.shape, info.spec, context_.world.mesh(), group.ranks[static_cast<std::size_t>(r)]);
     const at::Tensor place = box_of(whole, box);
     place.copy_(all[r].narrow(0, 0, box.numel()).view(place.sizes()));
   }
   return whole;
 }
 
-void ShardedOptimizer::transform_one(Whole& whole, const optim::UpdateScalars& scalars) {
+void WholeTensors::apply_rule(Whole& whole,
+                              const at::Tensor& held,
+                              const ParameterNorms& norms,
+                              const optim::UpdateScalars& scalars) const {
+  const ParamInfo& info = *segment_of(whole).info;
+  const at::Tensor matrix = info.cut() ? assemble(info, held) : held;
+  const std::vector<double> of_whole = norms.of(whole.group, whole.segment);
+  optim::MatrixView view;
+  view.direction = matrix.data_ptr<float>();
+  for (at::Tensor& state : whole.state)
+    view.state.push_back(state.data_ptr<float>());
+  view.facts = &whole.facts;
+  view.norms = of_whole;
+  context_.rule.transform(view, scalars);
+  if (info.cut()) held.copy_(box_of(matrix, info.held()).reshape({-1}));
+}
+
+void WholeTensors::transform_owned(Whole& whole,
+                                   ShardStore& store,
+                                   const ParameterNorms& norms,
+                                   const optim::UpdateScalars& scalars) const {
+  const comm::Group& ranks = context_.group();
   const Segment& segment = segment_of(whole);
-  const FlatLayout& layout = model_.groups()[static_cast<std::size_t>(whole.group)].layout;
-  Part* const own = part_of(whole.group, whole.segment);
+  const FlatLayout& layout = group_of(whole).layout;
+  const ParamShard* const own = store.find(whole.group, whole.segment);
   const bool alone = own != nullptr && own->numel == segment.numel;
   const at::Tensor held = alone ? own->direction : at::empty({segment.numel}, at::kFloat);
   const auto each_piece = [&](auto fn) {
-    for (int r = 0; r < group_.size() && stage_ > 0; ++r) {
+    for (int r = 0; r < ranks.size() && context_.stage > 0; ++r) {
       const Segment range =
           segment.within(layout.shard_begin(r), layout.shard_begin(r) + layout.shard_numel());
       if (range.numel == 0) continue;
@@ -112,43 +194,47 @@ void ShardedOptimizer::transform_one(Whole& whole, const optim::UpdateScalars& s
   };
   if (!alone) {
     each_piece([&](int r, const at::Tensor& piece) {
-      if (r == group_.index) {
+      if (r == ranks.index) {
         piece.copy_(own->direction);
-        return;
+      } else {
+        receive(r, kToOwner, piece, whole);
       }
-      world_.transport()
-          .recv(group_.ranks[static_cast<std::size_t>(r)],
-                kToOwner,
-                floats(piece),
-                TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)))
-          ->wait();
     });
   }
-  const ParamInfo& info = *segment.info;
-  const at::Tensor matrix = info.cut() ? whole_of(info, held) : held;
-  optim::MatrixView view;
-  view.direction = matrix.data_ptr<float>();
-  for (at::Tensor& state : whole.state)
-    view.state.push_back(state.data_ptr<float>());
-  view.facts = &whole.facts;
-  view.norms = whole.norms;
-  rule_.transform(view, scalars_of(whole.facts, scalars));
-  if (info.cut()) held.copy_(box_of(matrix, info.held()).reshape({-1}));
+  apply_rule(whole, held, norms, store.beginnings().scalars_of(whole.facts, scalars));
   if (alone) return;
   std::vector<comm::WorkPtr> sent;
   each_piece([&](int r, const at::Tensor& piece) {
-    if (r == group_.index) {
+    if (r == ranks.index) {
       own->direction.copy_(piece);
-      return;
+    } else {
+      sent.push_back(send(r, kFromOwner, piece, whole));
     }
-    sent.push_back(
-        world_.transport().send(group_.ranks[static_cast<std::size_t>(r)],
-                                kFromOwner,
-                                floats(piece),
-                                TESSERA_HERE(fmt::format("direction of {}", whole.facts.name))));
   });
   for (const comm::WorkPtr& work : sent)
     work->wait();
+}
+
+void WholeTensors::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
+  const nn::TensorParallel* const tensor = context_.model.tensor_parallel();
+  const bool first_holder = tensor == nullptr || tensor->group->index == 0;
+  for (Whole& whole : wholes_) {
+    const bool writes =
+        whole.owner == context_.group().index && group_of(whole).counted && first_holder;
+    if (for_save ? !writes : !owns(whole)) continue;
+    std::size_t s = 0;
+    for (const optim::StateSpec& state : context_.rule.state(whole.facts)) {
+      if (state.extent == optim::Extent::Elements) continue;
+      const std::int64_t numel = extent_of(state, whole.facts);
+      const Shape shape = {numel};
+      auto* const data = static_cast<std::byte*>(whole.state[s++].data_ptr());
+      out.push_back({fmt::format("optimizer.{}.{}", state.name, whole.facts.name),
+                     DType::F32,
+                     shape,
+                     {mesh::whole(shape), 0, numel},
+                     {data, static_cast<std::size_t>(numel) * sizeof(float)}});
+    }
+  }
 }
 
 }  // namespace tessera::parallel

@@ -11,10 +11,11 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/fold_options.h"
 #include "tessera/parallel/gather_order.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/pipeline/simulate.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/row_exchange.h"
 #include "tessera/planner/activations.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
@@ -95,7 +96,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tens
           numel < weights.persistence_threshold && persistent + numel <= weights.persistent;
       const bool sharded = known ? by_name.at(info.name).sharded : sharding && !small;
       if (sharding && !sharded && !known) persistent += numel;
-      const bool table = is_vocabulary_table(info);
+      const bool table = info.role == Role::TokenTable;
       const std::string name =
           info.tied || (table && weights.tables_apart)
               ? info.name
@@ -166,7 +167,7 @@ std::int64_t direction_bytes(std::int64_t numel, std::int64_t largest, std::int6
 std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
   constexpr std::int64_t kShare = parallel::TablePlace::kShare;
   const std::int64_t n = plan.data_ranks, tokens = plan.micro_batch * plan.sequence_length;
-  const bool wide = plan.fold.accumulate == DType::F32 && plan.fold.travel == DType::F32;
+  const bool wide = plan.fold.accumulate == DType::F32 && plan.fold.comm_dtype == DType::F32;
   const bool asked = buffer.homes > 1 || (plan.fold.sparse_rows && n > 1);
   const std::int64_t own = plan.fold.locally() ? plan.accumulation * tokens : tokens;
   if (buffer.rows == 0 || !wide || !asked || n * own * kShare > buffer.rows) return 0;

@@ -306,9 +306,9 @@ class Planner {
                                 plan_.kept.masters == DType::BF16 ? "bf16" : "fp32") == "bf16"
                                 ? DType::BF16
                                 : DType::F32;
-    plan_.fold.travel = config.communication_data_type == "bf16"   ? DType::BF16
-                        : config.communication_data_type == "fp16" ? DType::F16
-                                                                   : DType::F32;
+    plan_.fold.comm_dtype = config.communication_data_type == "bf16"   ? DType::BF16
+                            : config.communication_data_type == "fp16" ? DType::F16
+                                                                       : DType::F32;
     plan_.fold.sparse_rows = weights.tables_apart = config.sparse_gradients;
     plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
     plan_.save_in_background = config.checkpoint.async;
@@ -414,7 +414,7 @@ class Planner {
       }
     }
     const json::Value* const tied = plan_.model.description.find("tie_embeddings");
-    const bool whole = plan_.data_ranks == 1 || plan_.fold.travel != DType::F32 ||
+    const bool whole = plan_.data_ranks == 1 || plan_.fold.comm_dtype != DType::F32 ||
                        plan_.fold.accumulate != DType::F32;
     if (config.sparse_gradients && !whole && tied != nullptr && tied->is_bool() &&
         tied->as_bool()) {

@@ -226,7 +226,7 @@ void check_schedule(const Plan& plan, config::Problems& problems, const config::
 
 ExchangeNeeds exchange_needs(const OptimizerOptions& options) {
   const auto rule = rule_if_any(options);
-  const auto* compressed = dynamic_cast<const optim::CompressedRule*>(rule.get());
+  const auto* compressed = rule != nullptr ? rule->compressed() : nullptr;
   if (compressed == nullptr) return {};
   return {true, compressed->local_weights(), compressed->fused()};
 }

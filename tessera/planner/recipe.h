@@ -8,7 +8,7 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/shard_store.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {

@@ -71,7 +71,7 @@ Promise promise_of(const Plan& plan) {
   const std::vector<std::string> reasons = what_rounds_elsewhere(plan);
   if (reasons.empty()) return out;
   const bool narrow = plan.working != DType::F32 || plan.fold.accumulate != DType::F32 ||
-                      plan.fold.travel != DType::F32;
+                      plan.fold.comm_dtype != DType::F32;
   const auto layers = static_cast<double>(plan.model.num_layers);
   out.bits = false;
   out.gradient = narrow ? kNarrowGradient * std::sqrt(layers / kLayers) : kGradient;

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/pipeline/partition.h"
 #include "tessera/parallel/pipeline/schedule.h"
-#include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
@@ -263,10 +263,10 @@ std::vector<double> predicted_work(const nn::Model& model, std::int64_t sequence
       const optim::ParamFacts facts = parallel::facts_of(*info);
       if (!facts.matrix || (facts.embedding && !objective)) continue;
       work += static_cast<double>(info->numel());
-      const auto has = [&](const char* axis) {
+      const auto has = [&](LogicalAxis axis) {
         return std::find(info->axes.begin(), info->axes.end(), axis) != info->axes.end();
       };
-      if ((has("heads") || has("kv_heads")) && has("embed"))
+      if ((has(LogicalAxis::Heads) || has(LogicalAxis::KvHeads)) && has(LogicalAxis::Embed))
         attended = std::min(facts.rows, facts.columns);
     }
     // Scores and their sum over values, of the half of the tokens that come before.

@@ -23,10 +23,10 @@
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/executor.h"
+#include "tessera/parallel/fold_options.h"
 #include "tessera/parallel/gather_order.h"
-#include "tessera/parallel/gradient_fold.h"
 #include "tessera/parallel/pipeline/schedule.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/shard_store.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/param_groups.h"
 

@@ -57,18 +57,22 @@ void check_grid(const TensorOptions& tensor,
 // What is cut of a model, by the words of its options.
 using Sizes = models::ModelOptions;
 struct CutAxis {
-  const char* axis;
+  LogicalAxis axis;
   const char* path;
   std::optional<std::int64_t> Sizes::*size;
   const char* name;
 };
 constexpr std::array kCutAxes = {
-    CutAxis{"heads", "model.num_heads", &Sizes::num_heads, "heads"},
-    CutAxis{"kv_heads", "model.num_kv_heads", &Sizes::num_kv_heads, "heads of keys and values"},
-    CutAxis{"ffn", "model.ffn_hidden_size", &Sizes::ffn_hidden_size, "features of the MLP"},
-    CutAxis{"vocab", "model.vocab_size", &Sizes::vocab_size, "tokens of the vocabulary"},
-    CutAxis{"embed", "model.hidden_size", &Sizes::hidden_size, "channels"},
-    CutAxis{"", "model.max_positions", &Sizes::max_positions, "positions"}};
+    CutAxis{LogicalAxis::Heads, "model.num_heads", &Sizes::num_heads, "heads"},
+    CutAxis{LogicalAxis::KvHeads,
+            "model.num_kv_heads",
+            &Sizes::num_kv_heads,
+            "heads of keys and values"},
+    CutAxis{
+        LogicalAxis::Ffn, "model.ffn_hidden_size", &Sizes::ffn_hidden_size, "features of the MLP"},
+    CutAxis{LogicalAxis::Vocab, "model.vocab_size", &Sizes::vocab_size, "tokens of the vocabulary"},
+    CutAxis{LogicalAxis::Embed, "model.hidden_size", &Sizes::hidden_size, "channels"},
+    CutAxis{LogicalAxis::None, "model.max_positions", &Sizes::max_positions, "positions"}};
 
 mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
@@ -181,7 +185,7 @@ void check_cuts(const Plan& plan,
         const std::int64_t here = parts_of(*info, dim, mode, mesh);
         if (here == 1) continue;
         // Channels between layers are not bound to heads.
-        const std::int64_t unit = info->axes[dim] == "embed" ? 1 : info->unit;
+        const std::int64_t unit = info->axes[dim] == LogicalAxis::Embed ? 1 : info->unit;
         parts = std::max(parts, here);
         least = std::min(least, info->shape[dim] / unit);
       }
@@ -229,7 +233,7 @@ std::set<std::int64_t> heads_of(const nn::Model& model) {
   std::set<std::int64_t> out;
   for (const auto& info : nn::parameters_of(model)) {
     for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
-      if (info->axes[dim] == "heads") out.insert(info->shape[dim] / info->unit);
+      if (info->axes[dim] == LogicalAxis::Heads) out.insert(info->shape[dim] / info->unit);
     }
   }
   return out;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tensor/param.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -37,8 +38,12 @@ bool decays(const ParamInfo& info) {
   return info.matrix_shape.size() >= 2;
 }
 
-bool is_vocabulary_table(const ParamInfo& info) {
-  return info.shape.size() == 2 && !info.axes.empty() && info.axes.front() == "vocab";
+Role role_of(const Shape& shape, const std::vector<LogicalAxis>& axes, const Shape& matrix_shape) {
+  if (shape.size() == 2 && !axes.empty() && axes.front() == LogicalAxis::Vocab)
+    return Role::TokenTable;
+  if (matrix_shape.size() < 2) return Role::Vector;
+  const bool vocabulary = std::find(axes.begin(), axes.end(), LogicalAxis::Vocab) != axes.end();
+  return vocabulary ? Role::OutputHead : Role::Matrix;
 }
 
 void GradSink::open(at::Tensor out, bool holds) {

@@ -29,12 +29,24 @@ struct Init {
   static Init normal(double std) { return {Kind::Normal, std}; }
 };
 
+/// What a dim of a parameter runs over. Tensor parallelism decides by it which dims it cuts.
+enum class LogicalAxis : std::uint8_t { None, Embed, Heads, KvHeads, Ffn, Vocab };
+
+/// What a parameter is to its model: rules of optimizers and layouts depend on it.
+enum class Role : std::uint8_t {
+  Matrix,
+  Vector,         ///< a bias, or the weights of a norm: its matrix shape has one dim
+  TokenTable,     ///< [tokens, channels]: an embedding, the output head, or both when tied
+  PositionTable,  ///< [positions, channels], looked up by the position of a token
+  OutputHead      ///< another matrix with a dim over the vocabulary
+};
+
 struct ParamInfo {
   std::string name;  ///< "h.0.attn.c_attn.weight": the key of checkpoints, the same in every layout
   Shape shape;       ///< global
-  std::vector<std::string> axes;  ///< logical axis of each dim: "embed", "heads", "kv_heads",
-                                  ///< "ffn", "vocab"; "" for none
+  std::vector<LogicalAxis> axes;  ///< of each dim
   Shape matrix_shape;  ///< as weight decay ("two or more dimensions"), Muon and export see it
+  Role role = Role::Matrix;
   Init init;
   bool trainable = true;
   bool tied = false;      ///< several blocks use it; then it has a flat buffer of its own
@@ -53,8 +65,8 @@ struct ParamInfo {
 };
 /// Whether weight decay applies by the rule "two or more dimensions" (of the matrix shape).
 bool decays(const ParamInfo& info);
-/// A table with a row a token, of which a micro-batch may touch few.
-bool is_vocabulary_table(const ParamInfo& info);
+/// The role of a parameter whose block declares none, by its axes and its matrix shape.
+Role role_of(const Shape& shape, const std::vector<LogicalAxis>& axes, const Shape& matrix_shape);
 
 /// Where the gradient of one micro-batch goes: fp32, in the shape of what this rank holds of the
 /// parameter.

@@ -13,7 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/state_beginnings.h"
 
 namespace tessera::engine {
 namespace {

@@ -22,6 +22,8 @@
 namespace tessera::test {
 namespace {
 
+using enum LogicalAxis;
+
 // Legend: B batch, T tokens, C embed, F ffn, H heads, K channels of a head, V vocabulary.
 constexpr std::int64_t kEmbed = 32, kHeads = 4, kFeatures = 48, kVocab = 256, kPositions = 16;
 constexpr double kDropout = 0.1, kEps = 1e-5;
@@ -29,8 +31,12 @@ constexpr double kDropout = 0.1, kEps = 1e-5;
 class Tables final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    tokens_ = params.add("tokens", {kVocab, kEmbed}, {"vocab", "embed"}, Init::normal(0.1));
-    positions_ = params.add("positions", {kPositions, kEmbed}, {"", "embed"}, Init::normal(0.1));
+    tokens_ = params.add("tokens", {kVocab, kEmbed}, {Vocab, Embed}, Init::normal(0.1));
+    positions_ = params.add("positions",
+                            {kPositions, kEmbed},
+                            {None, Embed},
+                            Init::normal(0.1),
+                            {.role = Role::PositionTable});
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor& ids_BT = batch.tensor("input_ids");
@@ -52,18 +58,18 @@ class Layer final : public nn::Block {
   void declare(nn::Params& params) override {
     constexpr std::int64_t K = kEmbed / kHeads;
     const Init init = Init::normal(0.1);
-    weight_ = params.add("norm.weight", {kEmbed}, {"embed"}, Init::ones());
-    bias_ = params.add("norm.bias", {kEmbed}, {"embed"}, Init::zeros());
+    weight_ = params.add("norm.weight", {kEmbed}, {Embed}, Init::ones());
+    bias_ = params.add("norm.bias", {kEmbed}, {Embed}, Init::zeros());
     qkv_ = params.add("qkv",
                       {3, kHeads, K, kEmbed},
-                      {"", "heads", "", "embed"},
+                      {None, Heads, None, Embed},
                       init,
                       {.matrix_shape = {3 * kEmbed, kEmbed}});
-    merge_ = params.add("merge", {kEmbed, kEmbed}, {"embed", "heads"}, init, {.unit = K});
-    gate_ = params.add("gate", {kFeatures, kEmbed}, {"ffn", "embed"}, init);
-    up_ = params.add("up", {kFeatures, kEmbed}, {"ffn", "embed"}, init);
-    down_ = params.add("down", {kEmbed, kFeatures}, {"embed", "ffn"}, init);
-    scale_ = params.add("scale", {kEmbed}, {"embed"}, Init::ones());
+    merge_ = params.add("merge", {kEmbed, kEmbed}, {Embed, Heads}, init, {.unit = K});
+    gate_ = params.add("gate", {kFeatures, kEmbed}, {Ffn, Embed}, init);
+    up_ = params.add("up", {kFeatures, kEmbed}, {Ffn, Embed}, init);
+    down_ = params.add("down", {kEmbed, kFeatures}, {Embed, Ffn}, init);
+    scale_ = params.add("scale", {kEmbed}, {Embed}, Init::ones());
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
     const at::Tensor x_BTC = in.diff.at(0);
@@ -97,7 +103,7 @@ class Layer final : public nn::Block {
 class Loss final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kVocab, kEmbed}, {"vocab", "embed"}, Init::normal(0.1));
+    weight_ = params.add("weight", {kVocab, kEmbed}, {Vocab, Embed}, Init::normal(0.1));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     return {.terms = {{.name = "loss",

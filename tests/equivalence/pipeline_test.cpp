@@ -22,6 +22,8 @@
 namespace tessera::test {
 namespace {
 
+using enum LogicalAxis;
+
 constexpr std::int64_t kSteps = 3;
 
 constexpr std::array kSchedules = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
@@ -237,8 +239,8 @@ constexpr std::int64_t kWidth = 16, kVocab = 256;
 class OwnTable final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    table_ = params.tied("table", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.1));
-    second_ = params.tied("second", {kWidth}, {"embed"}, Init::ones());
+    table_ = params.tied("table", {kVocab, kWidth}, {Vocab, Embed}, Init::normal(0.1));
+    second_ = params.tied("second", {kWidth}, {Embed}, Init::ones());
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor& ids_BT = batch.tensor("input_ids");
@@ -256,9 +258,9 @@ class OwnTable final : public nn::Block {
 class OwnLayer final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kWidth, kWidth}, {"embed", "embed"}, Init::normal(0.2));
-    scale_ = params.add("scale", {kWidth}, {"embed"}, Init::ones());
-    second_ = params.tied("second", {kWidth}, {"embed"}, Init::ones());
+    weight_ = params.add("weight", {kWidth, kWidth}, {Embed, Embed}, Init::normal(0.2));
+    scale_ = params.add("scale", {kWidth}, {Embed}, Init::ones());
+    second_ = params.tied("second", {kWidth}, {Embed}, Init::ones());
   }
   nn::Outcome forward(nn::Flow in,
                       const nn::Batch& /*batch*/,
@@ -285,7 +287,7 @@ class OwnLayer final : public nn::Block {
 class OwnLoss final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
-    table_ = params.tied("table", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.1));
+    table_ = params.tied("table", {kVocab, kWidth}, {Vocab, Embed}, Init::normal(0.1));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor x_BTC = in.diff.at(0) + in.diff.at(1).unsqueeze(-1);

@@ -19,6 +19,8 @@
 namespace tessera::test {
 namespace {
 
+using enum LogicalAxis;
+
 // Legend: B batch, T tokens, C channels, F features, V vocabulary.
 constexpr std::int64_t kWidth = 16, kFeatures = 24, kVocab = 256;
 
@@ -30,7 +32,7 @@ struct Weight {
 class Table final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    table_ = params.add("table", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.5));
+    table_ = params.add("table", {kVocab, kWidth}, {Vocab, Embed}, Init::normal(0.5));
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     return {.flow = {.diff = {nn::embedding(batch.tensor("input_ids"), *table_, context)}}};
@@ -46,8 +48,8 @@ class Layer final : public nn::Block {
   explicit Layer(Weight weight) : weight_(weight) {}
 
   void declare(nn::Params& params) override {
-    up_ = params.add("up", {kFeatures, kWidth}, {"ffn", "embed"}, Init::normal(0.2));
-    down_ = params.add("down", {kWidth, kFeatures}, {"embed", "ffn"}, Init::normal(0.2));
+    up_ = params.add("up", {kFeatures, kWidth}, {Ffn, Embed}, Init::normal(0.2));
+    down_ = params.add("down", {kWidth, kFeatures}, {Embed, Ffn}, Init::normal(0.2));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
     const at::Tensor& x_BTC = in.diff.at(0);
@@ -70,7 +72,7 @@ class Layer final : public nn::Block {
 class Loss final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
-    head_ = params.add("head", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.1));
+    head_ = params.add("head", {kVocab, kWidth}, {Vocab, Embed}, Init::normal(0.1));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     return {

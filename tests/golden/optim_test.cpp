@@ -17,7 +17,7 @@
 #include "tessera/optim/compressed.h"
 #include "tessera/optim/lamb.h"
 #include "tessera/optim/rule.h"
-#include "tessera/parallel/compressed_reduce.h"
+#include "tessera/parallel/compressed/compressed_reduce.h"
 
 namespace tessera {
 namespace {

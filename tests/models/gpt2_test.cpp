@@ -64,7 +64,7 @@ TEST(Gpt2, FusesQueriesKeysAndValuesInOneParameterCutByHeads) {
   const ParamInfo& weight = *runner.infos.at("h.0.attn.c_attn.weight");
   EXPECT_EQ(weight.shape, (Shape{3, 4, 8, 32}));
   EXPECT_EQ(weight.matrix_shape, (Shape{96, 32}));
-  EXPECT_EQ(weight.axes.at(1), "heads");
+  EXPECT_EQ(weight.axes.at(1), LogicalAxis::Heads);
   EXPECT_TRUE(decays(weight));
   EXPECT_FALSE(decays(*runner.infos.at("h.0.attn.c_attn.bias")));
 }

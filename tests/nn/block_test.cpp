@@ -10,12 +10,14 @@
 namespace tessera::nn {
 namespace {
 
+using enum LogicalAxis;
+
 TEST(Params, PutsTheBlocksNameBeforeItsParameters) {
   Params params("h.3");
 
-  params.add("ln_1.weight", {8}, {"embed"}, Init::ones());
-  params.add("wpe.weight", {4, 8}, {"", "embed"}, Init::normal(0.02), {.without_prefix = true});
-  params.tied("wte.weight", {9, 8}, {"vocab", "embed"}, Init::normal(0.02));
+  params.add("ln_1.weight", {8}, {Embed}, Init::ones());
+  params.add("wpe.weight", {4, 8}, {None, Embed}, Init::normal(0.02), {.without_prefix = true});
+  params.tied("wte.weight", {9, 8}, {Vocab, Embed}, Init::normal(0.02));
 
   const auto& list = params.list();
   EXPECT_EQ(list[0]->info().name, "h.3.ln_1.weight");
@@ -28,17 +30,42 @@ TEST(Params, PutsTheBlocksNameBeforeItsParameters) {
 TEST(Params, TakesTheShapeAsMatrixShapeUnlessTold) {
   Params params("h.0");
 
-  const Param* plain = params.add("w", {6, 4}, {"", ""}, Init::ones());
+  const Param* plain = params.add("w", {6, 4}, {None, None}, Init::ones());
   const Param* fused =
-      params.add("q", {3, 2, 4}, {"", "heads", ""}, Init::ones(), {.matrix_shape = {24}});
+      params.add("q", {3, 2, 4}, {None, Heads, None}, Init::ones(), {.matrix_shape = {24}});
 
   EXPECT_EQ(plain->info().matrix_shape, (Shape{6, 4}));
   EXPECT_EQ(fused->info().matrix_shape, (Shape{24}));
 }
 
+TEST(Params, TakesRolesFromTheAxesUnlessTold) {
+  Params params("h.0");
+  const auto role = [&](Shape shape, std::vector<LogicalAxis> axes, Params::Tags tags = {}) {
+    const std::string name = "p" + std::to_string(params.list().size());
+    return params.add(name, std::move(shape), std::move(axes), Init::ones(), std::move(tags))
+        ->info()
+        .role;
+  };
+
+  EXPECT_EQ(role({9, 8}, {Vocab, Embed}), Role::TokenTable);
+  EXPECT_EQ(role({8, 9}, {Embed, Vocab}), Role::OutputHead);
+  EXPECT_EQ(role({4, 8}, {None, Embed}), Role::Matrix) << "a router is no table of positions";
+  EXPECT_EQ(role({4, 8}, {None, Embed}, {.role = Role::PositionTable}), Role::PositionTable);
+  EXPECT_EQ(role({8}, {Embed}), Role::Vector);
+  EXPECT_EQ(role({3, 2, 4}, {None, Heads, None}, {.matrix_shape = {24}}), Role::Vector);
+}
+
+TEST(Params, RefusesATableThatHasNotTwoDims) {
+  Params params("h.0");
+
+  EXPECT_THROW(
+      params.add("t", {2, 3, 4}, {None, None, Embed}, Init::ones(), {.role = Role::PositionTable}),
+      Error);
+}
+
 TEST(Params, RefusesAxesThatDoNotFitTheShape) {
   Params params("h.0");
-  const auto refusal = [&](const Shape& shape, const std::vector<std::string>& axes) {
+  const auto refusal = [&](const Shape& shape, const std::vector<LogicalAxis>& axes) {
     try {
       params.add("w", shape, axes, Init::ones());
     } catch (const Error& error) {
@@ -48,9 +75,9 @@ TEST(Params, RefusesAxesThatDoNotFitTheShape) {
     return std::string();
   };
 
-  EXPECT_EQ(refusal({6, 4}, {"embed"}), "parameter h.0.w has 2 dims and 1 logical axes");
-  EXPECT_EQ(refusal({6, -1}, {"", ""}), "parameter h.0.w has the shape [6, -1]");
-  EXPECT_EQ(refusal({0}, {""}), "parameter h.0.w has the shape [0]");
+  EXPECT_EQ(refusal({6, 4}, {Embed}), "parameter h.0.w has 2 dims and 1 logical axes");
+  EXPECT_EQ(refusal({6, -1}, {None, None}), "parameter h.0.w has the shape [6, -1]");
+  EXPECT_EQ(refusal({0}, {None}), "parameter h.0.w has the shape [0]");
   EXPECT_EQ(refusal({}, {}), "");
 }
 
@@ -62,9 +89,9 @@ class Declaring final : public Block {
       : plain_(std::move(plain)), tied_(std::move(tied)) {}
   void declare(Params& params) override {
     for (const auto& [name, size] : plain_)
-      params.add(name, {size}, {""}, Init::ones());
+      params.add(name, {size}, {None}, Init::ones());
     for (const auto& [name, size] : tied_)
-      params.tied(name, {size}, {""}, Init::ones());
+      params.tied(name, {size}, {None}, Init::ones());
   }
   Outcome forward(Flow /*in*/, const Batch& /*batch*/, StepContext& /*context*/) override {
     return {};

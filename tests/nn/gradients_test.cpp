@@ -17,6 +17,8 @@
 namespace tessera::nn {
 namespace {
 
+using enum LogicalAxis;
+
 using test::relative_error;
 using test::TestParam;
 
@@ -345,7 +347,7 @@ TEST(Heads, SplitAndMergeAreInverse) {
 TEST(Heads, OfQueriesStandBeforeTheKeysAndValuesThatTheyShare) {
   ParamInfo info;
   info.shape = {2, 5, 8, 4};  // two groups of three queries
-  info.axes = {"kv_heads", "", "", "embed"};
+  info.axes = {KvHeads, None, None, Embed};
   const Param weight(std::make_shared<const ParamInfo>(info));
   const at::Tensor x = leaf(random({2, 7, 2 * 5 * 8}, 1));
   const at::Tensor dq = random({2, 6, 7, 8}, 2), dk = random({2, 2, 7, 8}, 3),

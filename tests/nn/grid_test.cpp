@@ -28,6 +28,7 @@ namespace tessera::nn {
 namespace {
 
 using ::testing::HasSubstr;
+using enum LogicalAxis;
 
 // Sums of some hundred fp32 products, cut elsewhere.
 constexpr double kTolerance = 2e-6;
@@ -132,10 +133,10 @@ TEST(GridLinear, PairsAreTheWholeLayers) {
       expect_same(mlp,
                   random({samples, kT, kC}, 1),
                   random({samples, kT, kC}, 2),
-                  {{random({features, kC}, 3), {"ffn", "embed"}},
-                   {random({features}, 4), {"ffn"}},
-                   {random({kC, features}, 5), {"embed", "ffn"}},
-                   {random({kC}, 6), {"embed"}}});
+                  {{random({features, kC}, 3), {Ffn, Embed}},
+                   {random({features}, 4), {Ffn}},
+                   {random({kC, features}, 5), {Embed, Ffn}},
+                   {random({kC}, 6), {Embed}}});
     }
   }
 }
@@ -145,12 +146,12 @@ TEST(GridLinear, DefersItsWeightGradients) {
   const Layers layers = [](const at::Tensor& x, const std::vector<PlacedParam>& p, StepContext& c) {
     return linear(linear(layer_norm(x, p[4], p[5], 1e-5, c), p[0], &p[1], c), p[2], &p[3], c);
   };
-  const std::vector<Declared> declared = {{random({10, kC}, 3), {"ffn", "embed"}},
-                                          {random({10}, 4), {"ffn"}},
-                                          {random({kC, 10}, 5), {"embed", "ffn"}},
-                                          {random({kC}, 6), {"embed"}},
-                                          {random({kC}, 7), {"embed"}},
-                                          {random({kC}, 8), {"embed"}}};
+  const std::vector<Declared> declared = {{random({10, kC}, 3), {Ffn, Embed}},
+                                          {random({10}, 4), {Ffn}},
+                                          {random({kC, 10}, 5), {Embed, Ffn}},
+                                          {random({kC}, 6), {Embed}},
+                                          {random({kC}, 7), {Embed}},
+                                          {random({kC}, 8), {Embed}}};
   const at::Tensor x = random({4, kT, kC}, 1), dy = random({4, kT, kC}, 2);
   const Batch batch = batch_of(4);
   for (const Grid& grid : kGrids) {
@@ -188,8 +189,7 @@ TEST(GridLayerNorm, SumsOverTheChannelsOfAllRanks) {
   const Layers layers = [](const at::Tensor& x, const std::vector<PlacedParam>& p, StepContext& c) {
     return layer_norm(x, p[0], p[1], 1e-5, c);
   };
-  const std::vector<Declared> declared = {{random({kC}, 7), {"embed"}},
-                                          {random({kC}, 8), {"embed"}}};
+  const std::vector<Declared> declared = {{random({kC}, 7), {Embed}}, {random({kC}, 8), {Embed}}};
   expect_same(layers, random({5, kT, kC}, 1), random({5, kT, kC}, 2), declared);
   expect_same(layers, random({5, kT, kC}, 1) + 100, random({5, kT, kC}, 2), declared, 1e-4);
 }
@@ -199,7 +199,7 @@ TEST(GridRmsNorm, SumsOverTheChannelsOfAllRanks) {
     return rms_norm(x, p[0], 1e-5, c);
   };
   expect_same(
-      layers, random({5, kT, kC}, 1) + 1, random({5, kT, kC}, 2), {{random({kC}, 7), {"embed"}}});
+      layers, random({5, kT, kC}, 1) + 1, random({5, kT, kC}, 2), {{random({kC}, 7), {Embed}}});
 }
 
 Layers attention_layer(double p, const at::Tensor& mask = {}) {
@@ -226,12 +226,12 @@ Layers attention_layer(double p, const at::Tensor& mask = {}) {
 // Queries and keys are sums that are cut too, and a score's rounding grows with the score: weights
 // that keep the size of what they multiply, as those of a model do.
 std::vector<Declared> attention_params(std::int64_t H, std::int64_t K) {
-  return {{random({3, H, K, kC}, 3) / 5, {"", "heads", "", "embed"}},
-          {random({3, H, K}, 4) / 5, {"", "heads", ""}},
-          {random({kC, H * K}, 5) / 5, {"embed", "heads"}, K},
-          {random({kC}, 6), {"embed"}},
-          {random({kC}, 7), {"embed"}},
-          {random({kC}, 8), {"embed"}}};
+  return {{random({3, H, K, kC}, 3) / 5, {None, Heads, None, Embed}},
+          {random({3, H, K}, 4) / 5, {None, Heads, None}},
+          {random({kC, H * K}, 5) / 5, {Embed, Heads}, K},
+          {random({kC}, 6), {Embed}},
+          {random({kC}, 7), {Embed}},
+          {random({kC}, 8), {Embed}}};
 }
 
 TEST(GridAttention, IsCutByWholeHeadsAndSamples) {
@@ -290,21 +290,21 @@ TEST(GridEmbedding, LooksRowsUpWhereTheyAre) {
     expect_same(layers,
                 random({samples, kT, kC}, 1),
                 random({samples, kT, kC}, 2),
-                {{random({13, kC}, 3), {"vocab", "embed"}}, {random({kT, kC}, 4), {"", "embed"}}});
+                {{random({13, kC}, 3), {Vocab, Embed}},
+                 {random({kT, kC}, 4), {None, Embed}, 1, Role::PositionTable}});
   }
 }
 
 TEST(GridEmbedding, RefusesATokenOfNobody) {
   for (const Grid& grid : kGrids) {
-    EXPECT_THROW(
-        on_grid(grid,
-                [](comm::World&, const TensorParallel& tensor) {
-                  const PlacedParam table({random({13, kC}, 3), {"vocab", "embed"}}, &tensor);
-                  StepContext context(Mode::Eval, 1);
-                  context.tensor = &tensor;
-                  embedding(at::full({9, 4}, 13, at::kLong), table, context);
-                }),
-        Error)
+    EXPECT_THROW(on_grid(grid,
+                         [](comm::World&, const TensorParallel& tensor) {
+                           const PlacedParam table({random({13, kC}, 3), {Vocab, Embed}}, &tensor);
+                           StepContext context(Mode::Eval, 1);
+                           context.tensor = &tensor;
+                           embedding(at::full({9, 4}, 13, at::kLong), table, context);
+                         }),
+                 Error)
         << grid.name;
   }
 }
@@ -326,13 +326,13 @@ TEST(GridLoss, IsTheWholeMicroBatchsAndVocabularys) {
     expect_same(layers,
                 random({5, kT, kC}, 1),
                 at::scalar_tensor(0.25, at::kDouble),
-                {{random({29, kC}, 3), {"vocab", "embed"}}});
+                {{random({29, kC}, 3), {Vocab, Embed}}});
   }
 }
 
 TEST(GridLoss, GivesTheLogitsOfAllSamplesToEveryRank) {
   const at::Tensor x = random({5, kT, kC}, 1), labels = some_labels(5, 29);
-  const Declared table{random({29, kC}, 3), {"vocab", "embed"}};
+  const Declared table{random({29, kC}, 3), {Vocab, Embed}};
   const Batch batch = batch_of(5);
   const auto loss = [&](const PlacedParam& weight, const at::Tensor& in, StepContext& context) {
     context.batch = &batch;
@@ -359,7 +359,7 @@ TEST(GridLogits, HaveTheGradientOfTheWhole) {
     return vocab_logits(x, p[0], c).mean(at::IntArrayRef{0, 1});
   };
   expect_same(
-      layers, random({5, kT, kC}, 1), random({29}, 2), {{random({29, kC}, 3), {"vocab", "embed"}}});
+      layers, random({5, kT, kC}, 1), random({29}, 2), {{random({29, kC}, 3), {Vocab, Embed}}});
 }
 
 TEST(GridLoss, In16BitsDiffersByRoundingAlone) {
@@ -383,13 +383,13 @@ TEST(GridLoss, In16BitsDiffersByRoundingAlone) {
     expect_same(layers,
                 random({5, kT, kC}, 1).to(dtype),
                 at::scalar_tensor(1.0, at::kDouble),
-                {{random({29, kC}, 3).to(dtype), {"vocab", "embed"}},
-                 {(random({48, kC}, 4) / 5).to(dtype), {"ffn", "embed"}},
-                 {random({48}, 5).to(dtype), {"ffn"}},
-                 {(random({kC, 48}, 6) / 7).to(dtype), {"embed", "ffn"}},
-                 {random({kC}, 7).to(dtype), {"embed"}},
-                 {random({kC}, 8).to(dtype), {"embed"}},
-                 {random({kC}, 9).to(dtype), {"embed"}}},
+                {{random({29, kC}, 3).to(dtype), {Vocab, Embed}},
+                 {(random({48, kC}, 4) / 5).to(dtype), {Ffn, Embed}},
+                 {random({48}, 5).to(dtype), {Ffn}},
+                 {(random({kC, 48}, 6) / 7).to(dtype), {Embed, Ffn}},
+                 {random({kC}, 7).to(dtype), {Embed}},
+                 {random({kC}, 8).to(dtype), {Embed}},
+                 {random({kC}, 9).to(dtype), {Embed}}},
                 tolerance,
                 at::kFloat);
   }
@@ -403,7 +403,7 @@ TEST(GridLayers, OfFewerSamplesThanRanksAreTheSame) {
         .sum;
   };
   std::vector<Declared> declared = attention_params(4, 6);
-  declared.push_back({random({29, kC}, 9) / 5, {"vocab", "embed"}});
+  declared.push_back({random({29, kC}, 9) / 5, {Vocab, Embed}});
   expect_same(layers, random({1, kT, kC}, 1), at::scalar_tensor(1.0, at::kDouble), declared);
 }
 
@@ -443,7 +443,7 @@ TEST(GridTraffic, OfALinearLayerIn2dIsThatOfSumma) {
   const Layers layers = [](const at::Tensor& x, const std::vector<PlacedParam>& p, StepContext& c) {
     return linear(x, p[0], nullptr, c);
   };
-  const std::vector<Declared> declared = {{random({kF, kC}, 3), {"ffn", "embed"}}};
+  const std::vector<Declared> declared = {{random({kF, kC}, 3), {Ffn, Embed}}};
   for (const Grid& grid : {kTwo, kNine, kHalf}) {
     SCOPED_TRACE(grid.name);
     const std::int64_t q = grid.row, rows = kSamples * kT / (q * grid.depth);
@@ -470,7 +470,7 @@ TEST(GridTraffic, OfTheHeadIn2dSendsTermsOfLogits) {
     SCOPED_TRACE(grid.name);
     const std::int64_t q = grid.row, y = kSamples * kT / q * kV / q, w = kV * kC / (q * q);
 
-    const Moved found = moved(grid, layers, {{random({kV, kC}, 3), {"vocab", "embed"}}}, kSamples);
+    const Moved found = moved(grid, layers, {{random({kV, kC}, 3), {Vocab, Embed}}}, kSamples);
 
     EXPECT_EQ(found.forward.elements, (q - 1) * y + q * w);
     EXPECT_EQ(found.forward.calls, 2 * q - 1);
@@ -488,7 +488,7 @@ TEST(GridTraffic, OfALinearLayerIn3dIsThreePartsOfAFace) {
   constexpr std::int64_t kRows = kSamples * kT / (kQ * kQ);
   constexpr std::int64_t kX = kRows * kC / kQ, kY = kRows * kF / kQ, kW = kF * kC / (kQ * kQ * kQ);
 
-  const Moved found = moved(kThree, layers, {{random({kF, kC}, 3), {"ffn", "embed"}}}, kSamples);
+  const Moved found = moved(kThree, layers, {{random({kF, kC}, 3), {Ffn, Embed}}}, kSamples);
 
   EXPECT_EQ(found.forward.elements, kQ * (kX + kW + kY));
   EXPECT_EQ(found.forward.calls, 3);
@@ -507,7 +507,7 @@ TEST(GridTraffic, OfANormIsTwoSumsOfEachRow) {
     const std::int64_t q = grid.row, rows = kSamples * kT / (grid.depth * grid.col);
 
     const Moved found =
-        moved(grid, layers, {{random({kC}, 7), {"embed"}}, {random({kC}, 8), {"embed"}}}, kSamples);
+        moved(grid, layers, {{random({kC}, 7), {Embed}}, {random({kC}, 8), {Embed}}}, kSamples);
 
     EXPECT_EQ(found.forward.elements, q * 2 * rows);
     EXPECT_EQ(found.forward.calls, 1);
@@ -517,12 +517,13 @@ TEST(GridTraffic, OfANormIsTwoSumsOfEachRow) {
 }
 
 TEST(GridPlaces, CoverEveryParameterOnceBesideCopies) {
-  const std::vector<Declared> declared = {{at::zeros({3, 5, 6, kC}), {"", "heads", "", "embed"}},
-                                          {at::zeros({kC, 30}), {"embed", "heads"}, 6},
-                                          {at::zeros({3, 5, 6}), {"", "heads", ""}},
-                                          {at::zeros({13, kC}), {"vocab", "embed"}},
-                                          {at::zeros({kT, kC}), {"", "embed"}},
-                                          {at::zeros({kC}), {"embed"}}};
+  const std::vector<Declared> declared = {
+      {at::zeros({3, 5, 6, kC}), {None, Heads, None, Embed}},
+      {at::zeros({kC, 30}), {Embed, Heads}, 6},
+      {at::zeros({3, 5, 6}), {None, Heads, None}},
+      {at::zeros({13, kC}), {Vocab, Embed}},
+      {at::zeros({kT, kC}), {None, Embed}, 1, Role::PositionTable},
+      {at::zeros({kC}), {Embed}}};
   for (const Grid& grid : kGrids) {
     on_grid(grid, [&](comm::World& world, const TensorParallel& tensor) {
       for (const Declared& one : declared) {
@@ -546,7 +547,7 @@ TEST(GridPlaces, CoverEveryParameterOnceBesideCopies) {
 TEST(GridPlaces, RefuseFewerHeadsThanTheSide) {
   try {
     on_grid(kNine, [](comm::World&, const TensorParallel& tensor) {
-      const PlacedParam param({random({kC, 12}, 1), {"embed", "heads"}, 6}, &tensor);
+      const PlacedParam param({random({kC, 12}, 1), {Embed, Heads}, 6}, &tensor);
     });
     FAIL() << "two heads were cut into three parts";
   } catch (const Error& error) {

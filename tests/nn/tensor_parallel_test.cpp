@@ -28,6 +28,7 @@ namespace tessera::nn {
 namespace {
 
 using ::testing::HasSubstr;
+using enum LogicalAxis;
 
 // Sums of some hundred fp32 products, cut elsewhere.
 constexpr double kTolerance = 2e-6;
@@ -107,10 +108,10 @@ TEST(TensorParallelLinear, ColumnsThenRowsAreTheWholeLayers) {
     expect_same(mlp,
                 random({kB, kT, kC}, 1),
                 random({kB, kT, kC}, 2),
-                {{random({features, kC}, 3), {"ffn", "embed"}},
-                 {random({features}, 4), {"ffn"}},
-                 {random({kC, features}, 5), {"embed", "ffn"}},
-                 {random({kC}, 6), {"embed"}}});
+                {{random({features, kC}, 3), {Ffn, Embed}},
+                 {random({features}, 4), {Ffn}},
+                 {random({kC, features}, 5), {Embed, Ffn}},
+                 {random({kC}, 6), {Embed}}});
   }
 }
 
@@ -143,12 +144,12 @@ Layers attention_layer(double p) {
 // Projections keep the size of their input: scores of hundreds would make a softmax of the
 // rounding.
 std::vector<Declared> attention_params(std::int64_t H, std::int64_t K) {
-  return {{random({3, H, K, kC}, 3) / std::sqrt(kC), {"", "heads", "", "embed"}},
-          {random({3, H, K}, 4), {"", "heads", ""}},
-          {random({kC, H * K}, 5), {"embed", "heads"}, K},
-          {random({kC}, 6), {"embed"}},
-          {random({kC}, 7), {"embed"}},
-          {random({kC}, 8), {"embed"}}};
+  return {{random({3, H, K, kC}, 3) / std::sqrt(kC), {None, Heads, None, Embed}},
+          {random({3, H, K}, 4), {None, Heads, None}},
+          {random({kC, H * K}, 5), {Embed, Heads}, K},
+          {random({kC}, 6), {Embed}},
+          {random({kC}, 7), {Embed}},
+          {random({kC}, 8), {Embed}}};
 }
 
 // 5 heads over 2, 3 and 4 ranks.
@@ -196,20 +197,20 @@ TEST(TensorParallelEmbedding, LooksRowsUpWhereTheyAre) {
   expect_same(layers,
               random({kB, kT, kC}, 1),
               random({kB, kT, kC}, 2),
-              {{random({13, kC}, 3), {"vocab", "embed"}}, {random({kT, kC}, 4), {"", "embed"}}});
+              {{random({13, kC}, 3), {Vocab, Embed}},
+               {random({kT, kC}, 4), {None, Embed}, 1, Role::PositionTable}});
 }
 
 TEST(TensorParallelEmbedding, RefusesATokenOfNobody) {
-  EXPECT_THROW(
-      on_ranks(2,
-               false,
-               [](comm::World&, const TensorParallel& tensor) {
-                 const PlacedParam table({random({13, kC}, 3), {"vocab", "embed"}}, &tensor);
-                 StepContext context(Mode::Eval, 1);
-                 context.tensor = &tensor;
-                 embedding(at::full({1, 4}, 13, at::kLong), table, context);
-               }),
-      Error);
+  EXPECT_THROW(on_ranks(2,
+                        false,
+                        [](comm::World&, const TensorParallel& tensor) {
+                          const PlacedParam table({random({13, kC}, 3), {Vocab, Embed}}, &tensor);
+                          StepContext context(Mode::Eval, 1);
+                          context.tensor = &tensor;
+                          embedding(at::full({1, 4}, 13, at::kLong), table, context);
+                        }),
+               Error);
 }
 
 at::Tensor some_labels(std::int64_t vocab) {
@@ -230,7 +231,7 @@ TEST(TensorParallelLoss, IsTheWholeVocabularysWithAndWithoutLabelSmoothing) {
     expect_same(layers,
                 random({kB, kT, kC}, 1),
                 at::scalar_tensor(0.25, at::kDouble),
-                {{random({29, kC}, 3), {"vocab", "embed"}}});
+                {{random({29, kC}, 3), {Vocab, Embed}}});
   }
 }
 
@@ -242,7 +243,7 @@ TEST(TensorParallelLoss, DoesNotOverflowWithLargeLogits) {
   expect_same(layers,
               random({kB, kT, kC}, 1) * 100,
               at::scalar_tensor(1.0, at::kDouble),
-              {{random({29, kC}, 3), {"vocab", "embed"}}},
+              {{random({29, kC}, 3), {Vocab, Embed}}},
               1e-4);
 }
 
@@ -266,17 +267,17 @@ TEST(TensorParallelLoss, In16BitsDiffersByRoundingAlone) {
     expect_same(layers,
                 random({kB, kT, kC}, 1).to(dtype),
                 at::scalar_tensor(1.0, at::kDouble),
-                {{random({29, kC}, 3).to(dtype), {"vocab", "embed"}},
-                 {(random({48, kC}, 4) / 5).to(dtype), {"ffn", "embed"}},
-                 {random({48}, 5).to(dtype), {"ffn"}},
-                 {(random({kC, 48}, 6) / 7).to(dtype), {"embed", "ffn"}},
-                 {random({kC}, 7).to(dtype), {"embed"}}},
+                {{random({29, kC}, 3).to(dtype), {Vocab, Embed}},
+                 {(random({48, kC}, 4) / 5).to(dtype), {Ffn, Embed}},
+                 {random({48}, 5).to(dtype), {Ffn}},
+                 {(random({kC, 48}, 6) / 7).to(dtype), {Embed, Ffn}},
+                 {random({kC}, 7).to(dtype), {Embed}}},
                 tolerance);
   }
 }
 
 TEST(TensorParallelLogits, AreGatheredFromUnevenShares) {
-  const Declared table{random({29, kC}, 3), {"vocab", "embed"}};
+  const Declared table{random({29, kC}, 3), {Vocab, Embed}};
   const at::Tensor x = random({kB, kT, kC}, 1);
   StepContext alone(Mode::Prefill, 1);
   const PlacedParam whole(table, nullptr);
@@ -297,10 +298,8 @@ TEST(TensorParallelLogits, HaveTheGradientOfTheWhole) {
   const Layers layers = [](const at::Tensor& x, const std::vector<PlacedParam>& p, StepContext& c) {
     return vocab_logits(x, p[0], c).mean(at::IntArrayRef{0, 1});
   };
-  expect_same(layers,
-              random({kB, kT, kC}, 1),
-              random({29}, 2),
-              {{random({29, kC}, 3), {"vocab", "embed"}}});
+  expect_same(
+      layers, random({kB, kT, kC}, 1), random({29}, 2), {{random({29, kC}, 3), {Vocab, Embed}}});
 }
 
 // All-reduces count twice their data, gathers and scatters once theirs.
@@ -314,8 +313,8 @@ TEST(TensorParallelLayer, MeetsTwiceForwardAndTwiceBackward) {
                       c);
   };
   std::vector<Declared> declared = attention_params(4, 6);
-  declared.push_back({random({48, kC}, 9), {"ffn", "embed"}});
-  declared.push_back({random({kC, 48}, 10), {"embed", "ffn"}});
+  declared.push_back({random({48, kC}, 9), {Ffn, Embed}});
+  declared.push_back({random({kC, 48}, 10), {Embed, Ffn}});
   for (const bool sequence : {false, true}) {
     on_ranks(2, sequence, [&](comm::World& world, const TensorParallel& tensor) {
       std::vector<PlacedParam> params = placed(declared, &tensor);
@@ -340,7 +339,7 @@ TEST(TensorParallelLayer, MeetsTwiceForwardAndTwiceBackward) {
 TEST(TensorParallelPlaces, RefuseFewerHeadsThanRanks) {
   try {
     on_ranks(3, false, [](comm::World&, const TensorParallel& tensor) {
-      const PlacedParam param({random({kC, 12}, 1), {"embed", "heads"}, 6}, &tensor);
+      const PlacedParam param({random({kC, 12}, 1), {Embed, Heads}, 6}, &tensor);
     });
     FAIL() << "two heads were cut into three parts";
   } catch (const Error& error) {
@@ -351,7 +350,7 @@ TEST(TensorParallelPlaces, RefuseFewerHeadsThanRanks) {
 TEST(TensorParallelTokens, ThatDoNotDivideAreRefused) {
   try {
     on_ranks(2, true, [](comm::World&, const TensorParallel& tensor) {
-      const PlacedParam table({random({8, kC}, 3), {"", "embed"}}, &tensor);
+      const PlacedParam table({random({8, kC}, 3), {None, Embed}, 1, Role::PositionTable}, &tensor);
       StepContext context(Mode::Train, 1);
       context.tensor = &tensor;
       embedding(at::zeros({1, 5}, at::kLong), table, context);

@@ -34,7 +34,7 @@ class Hungry final : public nn::Objective {
  public:
   explicit Hungry(When when) : when_(when) {}
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {4}, {"embed"}, Init::normal(1.0));
+    weight_ = params.add("weight", {4}, {LogicalAxis::Embed}, Init::normal(1.0));
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext&) override {
     if (batch.size() > 0 && when_ == When::Forward) ask_for_too_much();
@@ -84,7 +84,7 @@ class Given final : public nn::Objective {
   Given(std::vector<int> terms, std::size_t denominators)
       : terms_(std::move(terms)), denominators_(denominators, 1.0) {}
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {4}, {"embed"}, Init::normal(1.0));
+    weight_ = params.add("weight", {4}, {LogicalAxis::Embed}, Init::normal(1.0));
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& /*batch*/, nn::StepContext&) override {
     nn::Outcome out;

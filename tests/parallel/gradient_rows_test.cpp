@@ -152,7 +152,7 @@ void expect_sums(const Case& c) {
       const std::vector<Action> actions = accumulation_schedule(c.micros);
       fold.begin(actions);
       for (const Action& action : actions) {
-        if (action.kind != Do::Backward) continue;
+        if (action.kind != ActionKind::Backward) continue;
         for (int b = model.num_blocks() - 1; b >= 0; --b) {
           const BlockRun run{b, action.micro, c.micros};
           fold.before(action, run);
@@ -274,7 +274,7 @@ TEST(GradientRows, NeedNoMoreThanTheTableAndAMicroBatch) {
         const std::vector<Action> actions = accumulation_schedule(kMicros);
         fold.begin(actions);
         for (const Action& action : actions) {
-          if (action.kind != Do::Backward) continue;
+          if (action.kind != ActionKind::Backward) continue;
           const BlockRun run{0, action.micro, kMicros};
           fold.before(action, run);
           for (const auto& param : model.params(0)) {

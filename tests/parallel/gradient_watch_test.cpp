@@ -46,7 +46,7 @@ void fold_step(comm::World& world,
   const std::vector<Action> actions = accumulation_schedule(micros);
   fold.begin(actions);
   for (const Action& action : actions) {
-    if (action.kind != Do::Backward) continue;
+    if (action.kind != ActionKind::Backward) continue;
     for (int b = model.num_blocks() - 1; b >= 0; --b) {
       const BlockRun run{b, action.micro, micros};
       fold.before(action, run);
@@ -112,7 +112,7 @@ TEST(GradientWatch, NamesTheLowestRankAndTheBlockThatRanFirst) {
 
   expect_found({spread, other, first}, first, {.stage = 1});
   expect_found({spread, other, first}, first, {.stage = 1, .accumulate = DType::BF16});
-  expect_found({spread, other, first}, first, {.stage = 2, .travel = DType::BF16});
+  expect_found({spread, other, first}, first, {.stage = 2, .comm_dtype = DType::BF16});
 }
 
 TEST(GradientWatch, FindsNothingInASumThatOverflowsOfFiniteGradients) {

@@ -17,6 +17,8 @@
 namespace tessera::parallel {
 namespace {
 
+using enum LogicalAxis;
+
 using test::ModelRunner;
 
 constexpr std::int64_t kSamples = 5, kTokens = 6, kChannels = 8, kVocab = 12;
@@ -27,7 +29,7 @@ using Runs = std::vector<std::vector<std::int64_t>>;
 class Table final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    table_ = params.add("weight", {kVocab, kChannels}, {"vocab", "embed"}, Init::normal(1.0));
+    table_ = params.add("weight", {kVocab, kChannels}, {Vocab, Embed}, Init::normal(1.0));
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     return {.flow = {.diff = {nn::embedding(batch.tensor("input_ids"), *table_, context)}}};
@@ -41,7 +43,7 @@ class Loss final : public nn::Objective {
  public:
   Loss(std::int64_t at_once, Runs& runs) : at_once_(at_once), runs_(runs) {}
   void declare(nn::Params& params) override {
-    head_ = params.add("weight", {kVocab, kChannels}, {"vocab", "embed"}, Init::normal(1.0));
+    head_ = params.add("weight", {kVocab, kChannels}, {Vocab, Embed}, Init::normal(1.0));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     runs_.push_back(batch.sample_ids);

@@ -74,7 +74,7 @@ TEST(PipelineSchedules, OneForwardOneBackwardWarmsUpBehindTheStagesBehind) {
 
   std::string text;
   for (const Action& action : list)
-    text += (action.kind == Do::Forward ? " F" : " B") + std::to_string(action.micro);
+    text += (action.kind == ActionKind::Forward ? " F" : " B") + std::to_string(action.micro);
   EXPECT_EQ(text, " F0 F1 F2 B0 F3 B1 B2 B3");
 }
 
@@ -194,7 +194,7 @@ TEST(ForwardPasses, GoThroughAStageOneMicroBatchAfterTheOther) {
     for (const std::vector<Action>& list : forward_lists(placement, size)) {
       std::vector<std::pair<int, int>> passes, expected;
       for (const Action& action : list) {
-        if (action.kind == Do::Forward) passes.emplace_back(action.micro, action.chunk);
+        if (action.kind == ActionKind::Forward) passes.emplace_back(action.micro, action.chunk);
       }
       for (int m = 0; m < size.micros; ++m) {
         for (int c = 0; c < size.chunks; ++c)
@@ -234,7 +234,7 @@ class Checker : public ::testing::Test {
   [[nodiscard]] std::string fault(int room = 64) const {
     return find_fault(lists_, size_, Placement::Loop, room).value_or("none");
   }
-  std::vector<Action>::iterator find(int stage, Do kind, int micro) {
+  std::vector<Action>::iterator find(int stage, ActionKind kind, int micro) {
     auto& list = lists_[static_cast<std::size_t>(stage)];
     return std::find_if(list.begin(), list.end(), [&](const Action& action) {
       return action.kind == kind && action.micro == micro;
@@ -243,28 +243,28 @@ class Checker : public ::testing::Test {
 };
 
 TEST_F(Checker, FindsWhatIsMissing) {
-  lists_[1].erase(find(1, Do::Backward, 2));
+  lists_[1].erase(find(1, ActionKind::Backward, 2));
 
   EXPECT_EQ(fault(),
             "stage 1: send of a gradient of chunk 0, micro-batch 2 comes before its backward");
 }
 
 TEST_F(Checker, FindsGradientsOutOfOrder) {
-  std::swap(*find(0, Do::Backward, 0), *find(0, Do::Backward, 1));
+  std::swap(*find(0, ActionKind::Backward, 0), *find(0, ActionKind::Backward, 1));
 
   EXPECT_NE(fault(), "none");
 }
 
 TEST_F(Checker, FindsAMessageThatNobodySends) {
-  lists_[0].erase(find(0, Do::SendFlow, 2));
+  lists_[0].erase(find(0, ActionKind::SendFlow, 2));
 
   EXPECT_EQ(fault(), "stage 0: chunk 0, micro-batch 2 is not completed");
 }
 
 TEST_F(Checker, FindsMessagesThatCross) {
-  const Action send = *find(0, Do::SendFlow, 0);
-  lists_[0].erase(find(0, Do::SendFlow, 0));
-  lists_[0].insert(find(0, Do::SendFlow, 1) + 1, send);
+  const Action send = *find(0, ActionKind::SendFlow, 0);
+  lists_[0].erase(find(0, ActionKind::SendFlow, 0));
+  lists_[0].insert(find(0, ActionKind::SendFlow, 1) + 1, send);
 
   EXPECT_EQ(fault(), "stage 1: receive of a flow of chunk 0, micro-batch 0 meets micro-batch 1");
 }
@@ -272,7 +272,7 @@ TEST_F(Checker, FindsMessagesThatCross) {
 TEST_F(Checker, FindsADeadlock) {
   size_.micros = 1;
   lists_ = all_actions(pipeline_schedules().get("1f1b"), size_);
-  std::swap(*find(0, Do::SendFlow, 0), *find(0, Do::ReceiveGradient, 0));
+  std::swap(*find(0, ActionKind::SendFlow, 0), *find(0, ActionKind::ReceiveGradient, 0));
 
   EXPECT_EQ(fault(), "stage 0: receive of a gradient of chunk 0, micro-batch 0 waits for ever");
 }

@@ -23,6 +23,8 @@
 namespace tessera::parallel {
 namespace {
 
+using enum LogicalAxis;
+
 constexpr std::int64_t kWidth = 4, kVocab = 12, kSamples = 2, kTokens = 3;
 constexpr int kMicros = 2;
 
@@ -49,7 +51,7 @@ class Counted {
 class Table final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    table_ = params.tied("table", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.1));
+    table_ = params.tied("table", {kVocab, kWidth}, {Vocab, Embed}, Init::normal(0.1));
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     return {.flow = {.diff = {nn::embedding(batch.tensor("input_ids"), *table_, context)}}};
@@ -64,7 +66,7 @@ class Layer final : public nn::Block {
  public:
   explicit Layer(const std::string& name) : counted_(name) {}
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kWidth, kWidth}, {"embed", "embed"}, Init::normal(0.2));
+    weight_ = params.add("weight", {kWidth, kWidth}, {Embed, Embed}, Init::normal(0.2));
   }
   nn::Outcome forward(nn::Flow in,
                       const nn::Batch& /*batch*/,
@@ -81,7 +83,7 @@ class Layer final : public nn::Block {
 class Loss final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
-    table_ = params.tied("table", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.1));
+    table_ = params.tied("table", {kVocab, kWidth}, {Vocab, Embed}, Init::normal(0.1));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     return {.terms = {

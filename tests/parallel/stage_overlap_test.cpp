@@ -158,7 +158,7 @@ class Walk {
   /// Posted, and waited for.
   Span receive(const Action& action) {
     const int part = layout_.part(stage_, action.chunk);
-    const std::string what = action.kind == Do::ReceiveFlow
+    const std::string what = action.kind == ActionKind::ReceiveFlow
                                  ? "receive flow into part " + std::to_string(part)
                                  : "receive gradient out of part " + std::to_string(part + 1);
     return {next("post " + what), next("wait for " + what)};
@@ -195,12 +195,14 @@ int receives_ahead(const std::string& schedule, int stage, const Log& log) {
     if (is_pass(action.kind)) {
       before = &action;
       ran = walk.pass(action);
-    } else if (action.kind == Do::ReceiveFlow || action.kind == Do::ReceiveGradient) {
+    } else if (action.kind == ActionKind::ReceiveFlow ||
+               action.kind == ActionKind::ReceiveGradient) {
       const Walk::Span received = walk.receive(action);
       if (before == nullptr) continue;
       // The shape of a gradient is known when its forward has run.
-      const bool just_made = action.kind == Do::ReceiveGradient && before->kind == Do::Forward &&
-                             before->chunk == action.chunk && before->micro == action.micro;
+      const bool just_made = action.kind == ActionKind::ReceiveGradient &&
+                             before->kind == ActionKind::Forward && before->chunk == action.chunk &&
+                             before->micro == action.micro;
       if (just_made) continue;
       EXPECT_LT(received.begin, ran.begin) << "chunk " << action.chunk << ", " << action.micro;
       EXPECT_GT(received.end, ran.end) << "chunk " << action.chunk << ", " << action.micro;
@@ -235,7 +237,8 @@ TEST(StageOverlap, ASendWaitsForNobody) {
     EXPECT_EQ(in_second_pass.wait_for(kPatience), std::future_status::ready);
   };
   hooks.run = [&](int stage, const Action& action) {
-    if (stage == 0 && action.kind == Do::Forward && action.micro == 1 && !std::exchange(told, true))
+    if (stage == 0 && action.kind == ActionKind::Forward && action.micro == 1 &&
+        !std::exchange(told, true))
       promise.set_value();
   };
 

@@ -76,7 +76,7 @@ void run_blocks(ModelInstance& model, WeightGather& gather, int micros) {
   for (const Action& action : actions) {
     if (!reads_weights(action.kind)) continue;
     for (int i = 0; i < model.num_blocks(); ++i) {
-      const int b = action.kind == Do::Forward ? i : model.num_blocks() - 1 - i;
+      const int b = action.kind == ActionKind::Forward ? i : model.num_blocks() - 1 - i;
       gather.before(action, {b, action.micro, micros});
       gather.after(action, {b, action.micro, micros});
     }

@@ -110,7 +110,7 @@ TEST(ContextParallelOptions, RulesThatCompressGradientsAreRefused) {
 class Mean final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    params.add("weight", {4, 4}, {"", "embed"}, Init::zeros());
+    params.add("weight", {4, 4}, {LogicalAxis::None, LogicalAxis::Embed}, Init::zeros());
   }
   nn::Outcome forward(nn::Flow in,
                       const nn::Batch& /*batch*/,

@@ -13,6 +13,8 @@
 namespace tessera::planner {
 namespace {
 
+using enum LogicalAxis;
+
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -23,8 +25,8 @@ json::Value source_of(const std::string& text) {
 class OwnBlock final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
-    params.add("weight", {5, 7}, {"", ""}, Init::zeros());
-    params.tied("shared", {3}, {""}, Init::zeros());
+    params.add("weight", {5, 7}, {None, None}, Init::zeros());
+    params.tied("shared", {3}, {None}, Init::zeros());
   }
   nn::Outcome forward(nn::Flow /*in*/,
                       const nn::Batch& /*batch*/,

@@ -169,12 +169,12 @@ class ModelRunner {
    public:
     explicit Collector(ModelRunner& runner) : runner_(runner) {}
     void before(const parallel::Action& action, const parallel::BlockRun& run) override {
-      if (action.kind != parallel::Do::Backward) return;
+      if (action.kind != parallel::ActionKind::Backward) return;
       for (const auto& param : runner_.instance_.params(run.block))
         param->grad().open(at::full(param->info().local_shape(), 123.0F));
     }
     void after(const parallel::Action& action, const parallel::BlockRun& run) override {
-      if (action.kind != parallel::Do::Backward) return;
+      if (action.kind != parallel::ActionKind::Backward) return;
       for (const auto& param : runner_.instance_.params(run.block)) {
         param->grad().close();
         at::Tensor& total = runner_.grads[param->info().name];

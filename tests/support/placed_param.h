@@ -2,6 +2,7 @@
 // Layers on the parts of parameters that a rank holds, and what they give.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,8 +33,9 @@ inline double error_of(const at::Tensor& ours, const at::Tensor& expected) {
 /// A whole value, its logical axes, and what heads need.
 struct Declared {
   at::Tensor value;
-  std::vector<std::string> axes;
+  std::vector<LogicalAxis> axes;
   std::int64_t unit = 1;
+  std::optional<Role> role = {};  ///< absent: a vector where one dim has an axis, or by the axes
 };
 
 inline at::Tensor part_of(const at::Tensor& whole, const mesh::Box& box) {
@@ -72,6 +74,11 @@ class PlacedParam {
     info.matrix_shape = info.shape;
     info.axes = declared.axes;
     info.unit = declared.unit;
+    const auto named = std::count_if(info.axes.begin(), info.axes.end(), [](LogicalAxis axis) {
+      return axis != LogicalAxis::None;
+    });
+    const Role role = named == 1 ? Role::Vector : role_of(info.shape, info.axes, info.matrix_shape);
+    info.role = declared.role.value_or(role);
     return std::make_shared<const ParamInfo>(std::move(info));
   }
   Param param_;

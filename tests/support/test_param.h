@@ -32,7 +32,8 @@ class TestParam {
     info.name = "test";
     info.shape = value.sizes().vec();
     info.matrix_shape = info.shape;
-    info.axes.assign(info.shape.size(), "");
+    info.axes.assign(info.shape.size(), LogicalAxis::None);
+    info.role = role_of(info.shape, info.axes, info.matrix_shape);
     info.trainable = trainable;
     return std::make_shared<const ParamInfo>(std::move(info));
   }

@@ -19,6 +19,8 @@
 namespace tessera::models {
 namespace {
 
+using enum LogicalAxis;
+
 struct ClassificationOptions {
   std::int64_t num_labels = 2;
   double label_smoothing = 0.0;
@@ -51,7 +53,7 @@ class SequenceClassification final : public nn::Objective {
     // Without logical axes: small enough that every tensor-parallel rank holds all of it.
     score_ = params.add("score.weight",
                         {options_.num_labels, trunk_.hidden_size},
-                        {"", ""},
+                        {None, None},
                         Init::normal(trunk_.init_std),
                         kGlobalName);
   }

@@ -22,7 +22,7 @@ using namespace detail;
 /// The axes over which samples lie of what a vector is added to: all ranks along them have it.
 mesh::AxisSet users_of(const ParamInfo& vector, const StepContext& context) {
   const bool between =
-      std::find(vector.axes.begin(), vector.axes.end(), "embed") != vector.axes.end();
+      std::find(vector.axes.begin(), vector.axes.end(), LogicalAxis::Embed) != vector.axes.end();
   const TensorMode mode = context.tensor->mode;
   return (between ? stream(mode) : inner(mode)).samples();
 }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -23,54 +23,49 @@ enum class Part : std::uint8_t {
   Vector     ///< the only dim that has a name: norms, biases
 };
 
+constexpr std::optional<LogicalAxis> kAnyAxis = {};
 constexpr mesh::AxisSet kDepth = {mesh::Axis::TpDepth}, kRow = {mesh::Axis::TpRow},
                         kCol = {mesh::Axis::TpCol};
 
 struct Row {
   TensorMode mode;
   Part part;
-  std::string_view axis;  ///< "*": any
+  std::optional<LogicalAxis> axis;  ///< absent: any
   mesh::AxisSet over;
   mesh::AxisSet then = {};  ///< what the first cut leaves is cut over these
 };
 /// The first row that fits counts. Axes that are not here are replicated.
 constexpr std::array kTable = {
-    Row{TensorMode::OneD, Part::Any, "heads", mesh::AxisSet::tp()},
-    Row{TensorMode::OneD, Part::Any, "kv_heads", mesh::AxisSet::tp()},
-    Row{TensorMode::OneD, Part::Any, "ffn", mesh::AxisSet::tp()},
-    Row{TensorMode::OneD, Part::Any, "vocab", mesh::AxisSet::tp()},
+    Row{TensorMode::OneD, Part::Any, LogicalAxis::Heads, mesh::AxisSet::tp()},
+    Row{TensorMode::OneD, Part::Any, LogicalAxis::KvHeads, mesh::AxisSet::tp()},
+    Row{TensorMode::OneD, Part::Any, LogicalAxis::Ffn, mesh::AxisSet::tp()},
+    Row{TensorMode::OneD, Part::Any, LogicalAxis::Vocab, mesh::AxisSet::tp()},
     // Channels of what runs between layers lie over the rows of the grid, samples over its columns.
-    Row{TensorMode::TwoD, Part::Outputs, "*", kRow},
-    Row{TensorMode::TwoD, Part::Inputs, "*", kCol},
-    Row{TensorMode::TwoD, Part::Rows, "*", kCol},
-    Row{TensorMode::TwoD, Part::Channels, "*", kRow},
-    Row{TensorMode::TwoD, Part::Vector, "*", kRow},
+    Row{TensorMode::TwoD, Part::Outputs, kAnyAxis, kRow},
+    Row{TensorMode::TwoD, Part::Inputs, kAnyAxis, kCol},
+    Row{TensorMode::TwoD, Part::Rows, kAnyAxis, kCol},
+    Row{TensorMode::TwoD, Part::Channels, kAnyAxis, kRow},
+    Row{TensorMode::TwoD, Part::Vector, kAnyAxis, kRow},
     // Between layers channels lie over the rows of the cube, inside of a pair over its depth.
-    Row{TensorMode::ThreeD, Part::Vector, "embed", kRow},
-    Row{TensorMode::ThreeD, Part::Any, "embed", kRow, kCol},
-    Row{TensorMode::ThreeD, Part::Any, "*", kDepth},
+    Row{TensorMode::ThreeD, Part::Vector, LogicalAxis::Embed, kRow},
+    Row{TensorMode::ThreeD, Part::Any, LogicalAxis::Embed, kRow, kCol},
+    Row{TensorMode::ThreeD, Part::Any, kAnyAxis, kDepth},
 };
 
-bool is_table(const ParamInfo& info) {
-  return info.axes.size() == 2 && info.axes[1] == "embed" &&
-         (info.axes[0].empty() || info.axes[0] == "vocab");
-}
-
 Part part_of(const ParamInfo& info, std::size_t dim) {
-  if (is_table(info)) return dim == 0 ? Part::Rows : Part::Channels;
-  const auto named = std::count_if(
-      info.axes.begin(), info.axes.end(), [](const std::string& axis) { return !axis.empty(); });
-  if (named == 1) return Part::Vector;
+  if (info.role == Role::TokenTable || info.role == Role::PositionTable)
+    return dim == 0 ? Part::Rows : Part::Channels;
+  if (info.role == Role::Vector) return Part::Vector;
   return dim + 1 == info.axes.size() ? Part::Inputs : Part::Outputs;
 }
 
 const Row* row_of(const ParamInfo& info, std::size_t dim, TensorMode mode) {
   const Part part = part_of(info, dim);
-  const std::string& axis = info.axes[dim];
-  if (axis.empty() && part != Part::Rows) return nullptr;
+  const LogicalAxis axis = info.axes[dim];
+  if (axis == LogicalAxis::None && part != Part::Rows) return nullptr;
   const auto row = std::find_if(kTable.begin(), kTable.end(), [&](const Row& candidate) {
     return candidate.mode == mode && (candidate.part == Part::Any || candidate.part == part) &&
-           (candidate.axis == "*" || candidate.axis == axis);
+           (!candidate.axis || *candidate.axis == axis);
   });
   return row == kTable.end() ? nullptr : &*row;
 }
@@ -89,7 +84,7 @@ mesh::ShardSpec spec_of(const ParamInfo& info, TensorMode mode) {
     const Row* const row = row_of(info, d, mode);
     if (row == nullptr) continue;
     // Heads stay whole; channels between layers are cut anywhere.
-    const std::int64_t unit = info.axes[d] == "embed" ? 1 : info.unit;
+    const std::int64_t unit = info.axes[d] == LogicalAxis::Embed ? 1 : info.unit;
     spec.splits.push_back({.dim = static_cast<int>(d), .axes = row->over, .unit = unit});
     if (!row->then.empty())
       spec.splits.push_back({.dim = static_cast<int>(d), .axes = row->then, .unit = unit});

@@ -17,7 +17,7 @@ struct Way {
 };
 Way way(const ParamInfo& info) {
   const Spread stream = grid::stream(TensorMode::ThreeD), inner = grid::inner(TensorMode::ThreeD);
-  return info.axes.back() == "embed" ? Way{stream, inner} : Way{inner, stream};
+  return info.axes.back() == LogicalAxis::Embed ? Way{stream, inner} : Way{inner, stream};
 }
 
 /// The samples of all ranks along the minor axis.

@@ -18,19 +18,19 @@ class Plan {
       counts.assign(static_cast<std::size_t>(size.chunks), 0);
   }
   /// The next micro-batch of that kind; nothing if all have had their turn.
-  void add(Do kind, int chunk = 0) {
+  void add(ActionKind kind, int chunk = 0) {
     int& next = next_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(chunk)];
     if (next < micros_) actions_.push_back({.kind = kind, .chunk = chunk, .micro = next});
     ++next;
   }
-  [[nodiscard]] int count(Do kind, int chunk = 0) const {
+  [[nodiscard]] int count(ActionKind kind, int chunk = 0) const {
     return next_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(chunk)];
   }
   [[nodiscard]] std::vector<Action> take() { return std::move(actions_); }
 
  private:
   int micros_;
-  std::array<std::vector<int>, static_cast<std::size_t>(Do::SendGradient) + 1> next_;
+  std::array<std::vector<int>, static_cast<std::size_t>(ActionKind::SendGradient) + 1> next_;
   std::vector<Action> actions_;
 };
 
@@ -39,9 +39,9 @@ class Plan {
 std::vector<Action> gpipe(const PipelineSize& size, int /*stage*/) {
   Plan plan(size);
   for (int m = 0; m < size.micros; ++m)
-    plan.add(Do::Forward);
+    plan.add(ActionKind::Forward);
   for (int m = 0; m < size.micros; ++m)
-    plan.add(Do::Backward);
+    plan.add(ActionKind::Backward);
   return plan.take();
 }
 
@@ -51,10 +51,10 @@ std::vector<Action> one_forward_one_backward(const PipelineSize& size, int stage
   Plan plan(size);
   const int warm_up = std::min(size.stages - 1 - stage, size.micros);
   for (int m = 0; m < warm_up; ++m)
-    plan.add(Do::Forward);
+    plan.add(ActionKind::Forward);
   for (int m = 0; m < size.micros; ++m) {
-    plan.add(Do::Forward);
-    plan.add(Do::Backward);
+    plan.add(ActionKind::Forward);
+    plan.add(ActionKind::Backward);
   }
   return plan.take();
 }
@@ -65,17 +65,17 @@ std::vector<Action> interleaved(const PipelineSize& size, int stage) {
   const int p = size.stages, v = size.chunks, total = size.micros * v;
   const int warm_up = size.micros == p ? total : std::min(2 * (p - 1 - stage) + (v - 1) * p, total);
   std::vector<Action> actions;
-  const auto add = [&](Do kind, int k) {
+  const auto add = [&](ActionKind kind, int k) {
     const int turn = k % (p * v) / p;
     actions.push_back({.kind = kind,
-                       .chunk = kind == Do::Forward ? turn : v - 1 - turn,
+                       .chunk = kind == ActionKind::Forward ? turn : v - 1 - turn,
                        .micro = k / (p * v) * p + k % p});
   };
   for (int k = 0; k < warm_up; ++k)
-    add(Do::Forward, k);
+    add(ActionKind::Forward, k);
   for (int k = 0; k < total; ++k) {
-    if (warm_up + k < total) add(Do::Forward, warm_up + k);
-    add(Do::Backward, k);
+    if (warm_up + k < total) add(ActionKind::Forward, warm_up + k);
+    add(ActionKind::Backward, k);
   }
   return actions;
 }
@@ -87,14 +87,14 @@ std::vector<Action> zero_bubble_h1(const PipelineSize& size, int stage) {
   Plan plan(size);
   const int warm_up = std::min(size.stages - 1 - stage, size.micros);
   for (int m = 0; m < warm_up; ++m)
-    plan.add(Do::Forward);
+    plan.add(ActionKind::Forward);
   for (int m = 0; m < size.micros; ++m) {
-    plan.add(Do::Forward);
-    plan.add(Do::BackwardInputs);
-    if (m >= stage) plan.add(Do::BackwardWeights);
+    plan.add(ActionKind::Forward);
+    plan.add(ActionKind::BackwardInputs);
+    if (m >= stage) plan.add(ActionKind::BackwardWeights);
   }
-  while (plan.count(Do::BackwardWeights) < size.micros)
-    plan.add(Do::BackwardWeights);
+  while (plan.count(ActionKind::BackwardWeights) < size.micros)
+    plan.add(ActionKind::BackwardWeights);
   return plan.take();
 }
 
@@ -107,37 +107,38 @@ std::vector<Action> zero_bubble_v(const PipelineSize& size, int stage) {
   // Fewer micro-batches leave holes in the order of so many.
   const int micros = std::max(2 * p - 1, size.micros);
   const auto whole = [&](int chunk) {
-    plan.add(Do::BackwardInputs, chunk);
-    plan.add(Do::BackwardWeights, chunk);
+    plan.add(ActionKind::BackwardInputs, chunk);
+    plan.add(ActionKind::BackwardWeights, chunk);
   };
   for (int i = 0; i < 2 * (p - stage) - 1; ++i)
-    plan.add(Do::Forward, 0);
+    plan.add(ActionKind::Forward, 0);
   for (int i = 0; i < stage; ++i) {
-    plan.add(Do::Forward, 1);
-    plan.add(Do::Forward, 0);
+    plan.add(ActionKind::Forward, 1);
+    plan.add(ActionKind::Forward, 0);
   }
   for (int i = 0; i < p - stage; ++i) {
-    plan.add(Do::Forward, 1);
+    plan.add(ActionKind::Forward, 1);
     whole(1);
   }
-  while (plan.count(Do::Forward, 1) < plan.count(Do::Forward, 0) ||
-         plan.count(Do::Forward, 0) < micros) {
-    if (plan.count(Do::Forward, 0) < micros) plan.add(Do::Forward, 0);
+  while (plan.count(ActionKind::Forward, 1) < plan.count(ActionKind::Forward, 0) ||
+         plan.count(ActionKind::Forward, 0) < micros) {
+    if (plan.count(ActionKind::Forward, 0) < micros) plan.add(ActionKind::Forward, 0);
     whole(0);
-    plan.add(Do::Forward, 1);
+    plan.add(ActionKind::Forward, 1);
     whole(1);
   }
   for (int i = 0; i < stage; ++i) {
-    plan.add(Do::BackwardInputs, 0);
-    plan.add(Do::BackwardInputs, 1);
+    plan.add(ActionKind::BackwardInputs, 0);
+    plan.add(ActionKind::BackwardInputs, 1);
   }
   for (int i = 0; i < p - stage; ++i) {
-    plan.add(Do::BackwardInputs, 0);
-    plan.add(Do::BackwardWeights, 0);
+    plan.add(ActionKind::BackwardInputs, 0);
+    plan.add(ActionKind::BackwardWeights, 0);
   }
   for (const int chunk : {1, 0}) {
-    while (plan.count(Do::BackwardWeights, chunk) < plan.count(Do::BackwardInputs, chunk))
-      plan.add(Do::BackwardWeights, chunk);
+    while (plan.count(ActionKind::BackwardWeights, chunk) <
+           plan.count(ActionKind::BackwardInputs, chunk))
+      plan.add(ActionKind::BackwardWeights, chunk);
   }
   return plan.take();
 }

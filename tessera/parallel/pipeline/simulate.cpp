@@ -14,7 +14,7 @@
 namespace tessera::parallel {
 namespace {
 
-const char* name(Do kind) {
+const char* name(ActionKind kind) {
   static constexpr std::array<const char*, 9> kNames = {"load",
                                                         "forward",
                                                         "backward",
@@ -35,11 +35,11 @@ std::string text(int stage, const Action& action) {
                      action.micro);
 }
 
-bool is_send(Do kind) {
-  return kind == Do::SendFlow || kind == Do::SendGradient;
+bool is_send(ActionKind kind) {
+  return kind == ActionKind::SendFlow || kind == ActionKind::SendGradient;
 }
-bool is_receive(Do kind) {
-  return kind == Do::ReceiveFlow || kind == Do::ReceiveGradient;
+bool is_receive(ActionKind kind) {
+  return kind == ActionKind::ReceiveFlow || kind == ActionKind::ReceiveGradient;
 }
 
 /// Follows one chunk and micro-batch through a stage's list.
@@ -94,8 +94,9 @@ class ListCheck {
     return at(layout_.chunk_of_part(part), micro).*what;
   }
   static bool once(bool& done) { return !std::exchange(done, true); }
-  static bool is_of_forward(Do kind) {
-    return kind == Do::ReceiveFlow || kind == Do::Forward || kind == Do::SendFlow;
+  static bool is_of_forward(ActionKind kind) {
+    return kind == ActionKind::ReceiveFlow || kind == ActionKind::Forward ||
+           kind == ActionKind::SendFlow;
   }
 
   const char* step(const Action& action) {
@@ -105,39 +106,41 @@ class ListCheck {
     const auto c = static_cast<std::size_t>(action.chunk),
                m = static_cast<std::size_t>(action.micro);
     const int other =
-        action.kind == Do::ReceiveFlow || action.kind == Do::SendGradient ? part - 1 : part + 1;
+        action.kind == ActionKind::ReceiveFlow || action.kind == ActionKind::SendGradient
+            ? part - 1
+            : part + 1;
     if (is_send(action.kind) || is_receive(action.kind)) {
       if (!crosses(other) || action.peer != layout_.stage_of_part(other)) return "has another peer";
     }
     switch (action.kind) {
-      case Do::Load:
+      case ActionKind::Load:
         if (loaded_[m]) return "happens twice";
         loaded_[m] = true;
         return nullptr;
-      case Do::ReceiveFlow:
+      case ActionKind::ReceiveFlow:
         return once(passed.received_flow) ? nullptr : "happens twice";
-      case Do::Forward:
+      case ActionKind::Forward:
         if (trains_ && !loaded_[m]) return "comes before its load";
         if (passed.received_flow != crosses(part - 1) ||
             !neighbour_done(part - 1, action.micro, &Passed::forward))
           return "comes before what it begins with";
         return once(passed.forward) ? nullptr : "happens twice";
-      case Do::SendFlow:
+      case ActionKind::SendFlow:
         if (!passed.forward) return "comes before its forward";
         return once(passed.sent_flow) ? nullptr : "happens twice";
-      case Do::ReceiveGradient:
+      case ActionKind::ReceiveGradient:
         return once(passed.received_gradient) ? nullptr : "happens twice";
-      case Do::Backward:
-      case Do::BackwardInputs:
+      case ActionKind::Backward:
+      case ActionKind::BackwardInputs:
         if (!passed.forward || passed.received_gradient != crosses(part + 1) ||
             !neighbour_done(part + 1, action.micro, &Passed::inputs))
           return "comes before what it begins with";
         if (!once(passed.inputs)) return "happens twice";
-        return action.kind == Do::Backward ? weights(passed, action, c) : nullptr;
-      case Do::BackwardWeights:
+        return action.kind == ActionKind::Backward ? weights(passed, action, c) : nullptr;
+      case ActionKind::BackwardWeights:
         if (!passed.inputs) return "comes before that of its inputs";
         return weights(passed, action, c);
-      case Do::SendGradient:
+      case ActionKind::SendGradient:
         if (!passed.inputs) return "comes before its backward";
         return once(passed.sent_gradient) ? nullptr : "happens twice";
     }
@@ -209,7 +212,8 @@ class Play {
       return {true, {}};
     }
     const int part = layout_.part(stage, action.chunk);
-    const bool gradient = action.kind == Do::SendGradient || action.kind == Do::ReceiveGradient;
+    const bool gradient =
+        action.kind == ActionKind::SendGradient || action.kind == ActionKind::ReceiveGradient;
     if (is_send(action.kind)) {
       const int boundary = gradient ? part : part + 1;
       auto& channel = channels_[{stage, action.peer, boundary, gradient}];
@@ -280,16 +284,16 @@ Simulation simulate(const StageActions& stages,
   out.stages.resize(p);
   std::vector<double> now(p, 0.0);
   std::vector<int> kept(p, 0);
-  const auto cost = [&](std::size_t stage, Do kind) {
+  const auto cost = [&](std::size_t stage, ActionKind kind) {
     const PassTimes& time = times[times.size() == 1 ? 0 : stage];
     switch (kind) {
-      case Do::Forward:
+      case ActionKind::Forward:
         return time.forward;
-      case Do::Backward:
+      case ActionKind::Backward:
         return time.inputs + time.weights;
-      case Do::BackwardInputs:
+      case ActionKind::BackwardInputs:
         return time.inputs;
-      case Do::BackwardWeights:
+      case ActionKind::BackwardWeights:
         return time.weights;
       default:
         return 0.0;
@@ -298,7 +302,7 @@ Simulation simulate(const StageActions& stages,
   const auto act = [&](int stage, const Action& action, double earliest) {
     const auto s = static_cast<std::size_t>(stage);
     Simulation::Stage& of = out.stages[s];
-    if (action.kind == Do::Forward) of.most_kept = std::max(of.most_kept, ++kept[s]);
+    if (action.kind == ActionKind::Forward) of.most_kept = std::max(of.most_kept, ++kept[s]);
     if (makes_gradients(action.kind)) --kept[s];
     now[s] = std::max(now[s], earliest);
     if (of.busy == 0) of.begin = now[s];

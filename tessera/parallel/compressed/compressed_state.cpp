@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/parallel/compressed_state.h"
+#include "tessera/parallel/compressed/compressed_state.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/ops/fused_adamw.h"
-#include "tessera/parallel/sharded_optimizer.h"
+#include "tessera/parallel/param_facts.h"
 
 namespace tessera::parallel {
 namespace {

@@ -13,7 +13,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/optim/compressed.h"
-#include "tessera/parallel/compressed_reduce.h"
+#include "tessera/parallel/compressed/compressed_reduce.h"
 #include "tessera/parallel/model_instance.h"
 
 namespace tessera::parallel {

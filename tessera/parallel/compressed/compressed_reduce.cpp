@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/parallel/compressed_reduce.h"
+#include "tessera/parallel/compressed/compressed_reduce.h"
 
 #include <algorithm>
 #include <array>

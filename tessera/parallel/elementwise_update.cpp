@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Updates of rules that look at one element at a time, such as AdamW.
+#include "tessera/parallel/update_strategy.h"
+
+namespace tessera::parallel {
+namespace {
+
+class ElementwiseUpdate final : public UpdateStrategy {
+ public:
+  explicit ElementwiseUpdate(const UpdateContext& context) : context_(context) {}
+
+  void update(ShardStore& store,
+              GradientFold& gradients,
+              const optim::UpdateScalars& scalars) override {
+    update_shards(context_, store, gradients, scalars);
+  }
+
+  static std::unique_ptr<UpdateStrategy> make(const UpdateContext& context) {
+    return std::make_unique<ElementwiseUpdate>(context);
+  }
+
+ private:
+  UpdateContext context_;
+};
+
+const bool kRegistered = register_update(UpdateKind::Elementwise, ElementwiseUpdate::make);
+
+}  // namespace
+}  // namespace tessera::parallel

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/gradient_axes.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "tessera/tensor/span.h"
+
+namespace tessera::parallel {
+namespace {
+
+/// Tag of the messages of tied parameters between stages.
+constexpr int kTied = 0x7469;
+
+}  // namespace
+
+void add_over_stages(comm::World& world,
+                     const FlatGroup& group,
+                     const std::vector<at::Tensor>& sums) {
+  const comm::Group& column = world.group({mesh::Axis::Pp});
+  const auto rank_of = [&](int stage) { return column.ranks[static_cast<std::size_t>(stage)]; };
+  comm::Transport& transport = world.transport();
+  const auto site = TESSERA_HERE("add gradients of " + group.layout.name());
+  const at::Tensor& sum = sums.front();
+  const int first = group.home_stages.front();
+  if (!group.counted) {
+    for (const at::Tensor& home : sums)
+      transport.send(rank_of(first), kTied, span_of(home), site)->wait();
+    transport.recv(rank_of(first), kTied, span_of(sum), site)->wait();
+    return;
+  }
+  const at::Tensor other = at::empty_like(sum);
+  std::size_t own = 1;
+  std::vector<int> others;
+  for (std::size_t h = 1; h < group.home_stages.size(); ++h) {
+    const int stage = group.home_stages[h];
+    if (stage == first) {
+      sum.add_(sums[own++]);
+      continue;
+    }
+    transport.recv(rank_of(stage), kTied, span_of(other), site)->wait();
+    sum.add_(other);
+    if (std::find(others.begin(), others.end(), stage) == others.end()) others.push_back(stage);
+  }
+  std::vector<comm::WorkPtr> sent;
+  for (const int stage : others)
+    sent.push_back(transport.send(rank_of(stage), kTied, span_of(sum), site));
+  for (const comm::WorkPtr& work : sent)
+    work->wait_reusable();
+}
+
+void add_over_sequence(comm::World& world, ModelInstance& model, const SumOfGroup& sum) {
+  const int rank = world.group(mesh::AxisSet::dp()).index;
+  std::vector<at::Tensor> shares;
+  for (std::size_t g = 0; g < model.groups().size(); ++g) {
+    const FlatGroup& group = model.groups()[g];
+    if (!group.trainable) continue;
+    const std::int64_t begin = group.layout.shard_begin(rank),
+                       end = begin + group.layout.shard_numel();
+    for (const Segment& segment : group.layout.segments()) {
+      const std::int64_t from = std::max(begin, segment.begin), to = std::min(end, segment.end());
+      if (segment.info->cut() || from >= to) continue;
+      shares.push_back(sum(g).narrow(0, from - begin, to - from));
+    }
+  }
+  if (shares.empty()) return;
+  const at::Tensor all = at::cat(shares).to(at::kFloat);
+  world.transport()
+      .all_reduce(*model.tensor_parallel()->group,
+                  span_of(all),
+                  comm::Op::Sum,
+                  TESSERA_HERE("add gradients of the ranks' tokens"))
+      ->wait();
+  std::int64_t at = 0;
+  for (const at::Tensor& share : shares) {
+    share.copy_(all.narrow(0, at, share.numel()));
+    at += share.numel();
+  }
+}
+
+void add_over_context(comm::World& world, ModelInstance& model, const SumOfGroup& sum_of_group) {
+  for (std::size_t g = 0; g < model.groups().size(); ++g) {
+    const FlatGroup& group = model.groups()[g];
+    if (!group.trainable) continue;
+    const at::Tensor& sum = sum_of_group(g);
+    const at::Tensor wide = sum.to(at::kFloat);
+    const comm::WorkPtr work = world.transport().all_reduce(
+        *model.context_parallel()->group,
+        span_of(wide),
+        comm::Op::Sum,
+        TESSERA_HERE("add gradients of the ranks' tokens, " + group.layout.name()));
+    work->wait();
+    work->wait_reusable();
+    if (!wide.is_same(sum)) sum.copy_(wide);
+  }
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/parameter_norms.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/memory/ledger.h"
+#include "tessera/parallel/param_facts.h"
+
+namespace tessera::parallel {
+
+ParameterNorms::ParameterNorms(const UpdateContext& context) : context_(context) {
+  for (const FlatGroup& group : context_.model.groups()) {
+    first_place_.push_back(places_.size());
+    for (const Segment& segment : group.layout.segments()) {
+      Place place;
+      place.info = segment.info.get();
+      place.chunks = chunks_of(segment.numel);
+      place.count = group.trainable ? context_.rule.num_norms(facts_of(*segment.info)) : 0;
+      place.sum = num_sums_;
+      place.norm = num_norms_;
+      num_sums_ += static_cast<std::size_t>(place.count * place.chunks);
+      num_norms_ += static_cast<std::size_t>(place.count);
+      places_.push_back(place);
+    }
+  }
+}
+
+const ParameterNorms::Place& ParameterNorms::place(int group, int segment) const {
+  return places_[first_place_[static_cast<std::size_t>(group)] + static_cast<std::size_t>(segment)];
+}
+
+std::vector<double> ParameterNorms::of(int group, int segment) const {
+  const Place& at = place(group, segment);
+  const auto first = norms_.begin() + static_cast<std::ptrdiff_t>(at.norm);
+  return {first, first + at.count};
+}
+
+void ParameterNorms::prepare(ShardStore& store,
+                             GradientFold& gradients,
+                             const optim::UpdateScalars& scalars) {
+  std::vector<double> sums(num_sums_, 0.0);
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
+  for (std::size_t g = 0; g < store.num_groups(); ++g) {
+    if (!context_.model.groups()[g].trainable) continue;
+    const at::Tensor gradient = gradient_of_shard(context_, gradients, g);
+    for (ParamShard& shard : store.shards(g))
+      add_sums(store, shard, gradient, scalars, sums);
+  }
+  reduce(std::move(sums));
+  for (std::size_t g = 0; g < store.num_groups(); ++g) {
+    if (!context_.model.groups()[g].trainable) continue;
+    for (ParamShard& shard : store.shards(g))
+      shard.norms = of(shard.group, shard.segment_index);
+  }
+}
+
+void ParameterNorms::add_sums(ShardStore& store,
+                              ParamShard& shard,
+                              const at::Tensor& gradient,
+                              const optim::UpdateScalars& scalars,
+                              std::vector<double>& sums) const {
+  const optim::Scope scope = context_.rule.scope(shard.facts);
+  if (scope == optim::Scope::Elementwise) return;
+  if (scope == optim::Scope::WholeTensor) shard.direction = at::empty({shard.numel}, at::kFloat);
+  const Place& at = place(shard.group, shard.segment_index);
+  const std::int64_t mine = chunks_of(shard.numel);
+  std::vector<double> own(static_cast<std::size_t>(at.count * mine), 0.0);
+  WidenedShard widened(store, shard, gradient.const_data_ptr<float>());
+  context_.rule.prepare(
+      widened.view(), store.beginnings().scalars_of(shard.facts, scalars), own.data());
+  widened.write_back();
+  const std::int64_t first = static_cast<std::int64_t>(at.sum) + shard.first / kChunk;
+  for (std::int64_t k = 0; k < at.count; ++k)
+    std::copy_n(own.begin() + k * mine, mine, sums.begin() + first + k * at.chunks);
+}
+
+/// A sum is written by one rank and zero elsewhere, so adding the ranks' is exact; chunks are then
+/// added in their order.
+void ParameterNorms::reduce(std::vector<double> sums) {
+  norms_.clear();
+  if (sums.empty()) return;
+  if (context_.stage > 0) {
+    sums = context_.world.all_reduce(context_.group(),
+                                     std::move(sums),
+                                     comm::Op::Sum,
+                                     TESSERA_HERE("sums of the optimizer's norms"));
+  }
+  for (const Place& at : places_) {
+    for (std::int64_t k = 0; k < at.count; ++k) {
+      const auto first = sums.begin() + static_cast<std::ptrdiff_t>(at.sum) + k * at.chunks;
+      norms_.push_back(std::accumulate(first, first + at.chunks, 0.0));
+    }
+  }
+  add_boxes(norms_);
+  for (double& norm : norms_)
+    norm = std::sqrt(norm);
+}
+
+/// Adds the sums of the boxes in which tensor-parallel ranks hold parameters. A box that several
+/// ranks hold counts once.
+void ParameterNorms::add_boxes(std::vector<double>& totals) const {
+  const nn::TensorParallel* const tensor = context_.model.tensor_parallel();
+  if (tensor == nullptr) return;
+  std::vector<double> sums = totals;
+  const auto each_norm = [&](auto fn) {
+    for (const Place& at : places_) {
+      for (std::size_t i = at.norm; i < at.norm + static_cast<std::size_t>(at.count); ++i)
+        fn(*at.info, i);
+    }
+  };
+  each_norm([&](const ParamInfo& info, std::size_t i) {
+    if (info.copy) sums[i] = 0.0;
+  });
+  sums = context_.world.all_reduce(*tensor->group,
+                                   std::move(sums),
+                                   comm::Op::Sum,
+                                   TESSERA_HERE("sums of the optimizer's norms"));
+  each_norm([&](const ParamInfo& info, std::size_t i) {
+    if (info.cut()) totals[i] = sums[i];
+  });
+}
+
+}  // namespace tessera::parallel

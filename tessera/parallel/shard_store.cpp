@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/shard_store.h"
+
+#include <span>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/memory/ledger.h"
+#include "tessera/parallel/param_facts.h"
+#include "tessera/tensor/dtype.h"
+
+namespace tessera::parallel {
+namespace {
+
+std::span<std::byte> bytes_of(float* data, std::int64_t numel) {
+  return {reinterpret_cast<std::byte*>(data), static_cast<std::size_t>(numel) * sizeof(float)};
+}
+
+}  // namespace
+
+ShardStore::ShardStore(comm::World& world,
+                       ModelInstance& model,
+                       const optim::Rule& rule,
+                       Options options)
+    : model_(model),
+      group_(world.group(mesh::AxisSet::dp())),
+      rule_(rule),
+      options_(std::move(options)) {
+  TESSERA_ASSERT(options_.kept.masters == DType::F32 || options_.kept.masters == model_.working());
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
+  slots_.resize(model_.groups().size());
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    FlatGroup& group = model_.groups()[g];
+    Slot& slot = slots_[g];
+    slot.begin = options_.stage == 0 ? 0 : group.layout.shard_begin(group_.index);
+    slot.numel = options_.stage == 0 ? group.layout.numel() : group.layout.shard_numel();
+    TESSERA_ASSERT(group.weights.own().numel() == slot.numel);
+    if (model_.working() == DType::F32 && !options_.local_weights) {
+      slot.master = group.weights.own().data_ptr<float>();
+    } else if (options_.kept.masters == DType::F32) {
+      slot.master_storage = at::zeros({slot.numel}, at::kFloat);
+      slot.master = slot.master_storage.data_ptr<float>();
+    }
+    make_shards(g);
+  }
+}
+
+void ShardStore::make_shards(std::size_t g) {
+  const FlatGroup& group = model_.groups()[g];
+  Slot& slot = slots_[g];
+  for (std::size_t s = 0; s < group.layout.segments().size(); ++s) {
+    const Segment& segment = group.layout.segments()[s];
+    const Segment range = segment.within(slot.begin, slot.begin + slot.numel);
+    if (range.numel == 0) continue;
+    ParamShard shard;
+    shard.segment = &segment;
+    shard.group = static_cast<int>(g);
+    shard.segment_index = static_cast<int>(s);
+    shard.at = range.begin - slot.begin;
+    shard.first = range.begin - segment.begin;
+    shard.numel = range.numel;
+    shard.facts = facts_of(*segment.info);
+    if (options_.settings) shard.setting = options_.settings(*segment.info);
+    if (group.trainable) {
+      for (const optim::StateSpec& state : rule_.state(shard.facts)) {
+        if (state.extent == optim::Extent::Elements)
+          shard.states.push_back(make_state(shard, state.name));
+      }
+    }
+    slot.shards.push_back(std::move(shard));
+  }
+}
+
+ShardState ShardStore::make_state(const ParamShard& shard, const std::string& name) const {
+  if (options_.make_state) return options_.make_state(shard, shard.states.size(), name);
+  return {name, at::zeros({shard.numel}, to_torch(options_.kept.states))};
+}
+
+ParamShard* ShardStore::find(int group, int segment) {
+  for (ParamShard& shard : shards(static_cast<std::size_t>(group))) {
+    if (shard.segment_index == segment) return &shard;
+  }
+  return nullptr;
+}
+
+at::Tensor ShardStore::working_of(const ParamShard& shard) const {
+  const FlatGroup& group = model_.groups()[static_cast<std::size_t>(shard.group)];
+  return group.weights.own().narrow(0, shard.at, shard.numel);
+}
+
+optim::ShardView ShardStore::view(ParamShard& shard, const float* gradient) {
+  const auto g = static_cast<std::size_t>(shard.group);
+  optim::ShardView view;
+  if (slots_[g].master != nullptr) view.master = slots_[g].master + shard.at;
+  view.grad = gradient;
+  if (model_.working() != DType::F32) {
+    view.working =
+        static_cast<std::uint16_t*>(model_.groups()[g].weights.own().data_ptr()) + shard.at;
+    view.working_dtype = model_.working();
+  }
+  for (const ShardState& state : shard.states) {
+    const bool wide = state.values.scalar_type() == at::kFloat;
+    view.state.push_back(wide ? state.values.data_ptr<float>() : nullptr);
+  }
+  view.numel = shard.numel;
+  view.decay = shard.setting.decay;
+  view.lr_scale = shard.setting.lr_scale;
+  view.weight_decay = shard.setting.weight_decay;
+  view.facts = &shard.facts;
+  view.norms = shard.norms;
+  view.direction = shard.direction.defined() ? shard.direction.data_ptr<float>() : nullptr;
+  return view;
+}
+
+void ShardStore::fill(const FillRange& source) {
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    model_.groups()[g].weights.begin_write();
+    for (const ParamShard& shard : slots_[g].shards) {
+      const ParamInfo& info = *shard.segment->info;
+      const std::int64_t end = shard.first + shard.numel;
+      if (slots_[g].master != nullptr) {
+        fill_held(source, info, shard.first, end, slots_[g].master + shard.at);
+        continue;
+      }
+      const at::Tensor wide = at::empty({shard.numel}, at::kFloat);
+      fill_held(source, info, shard.first, end, wide.data_ptr<float>());
+      working_of(shard).copy_(wide);
+    }
+  }
+  publish();
+}
+
+void ShardStore::publish() {
+  for (FlatGroup& group : model_.groups())
+    group.weights.begin_write();
+  for (const auto& [wide, kept] : widened_)
+    kept.copy_(wide);
+  widened_.clear();
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    publish_group(g);
+    model_.groups()[g].weights.written();
+  }
+}
+
+void ShardStore::publish_group(std::size_t g) {
+  const at::Tensor& own = model_.groups()[g].weights.own();
+  if (slots_[g].master_storage.defined()) own.copy_(slots_[g].master_storage);
+  if (!options_.local_weights || !model_.groups()[g].trainable) return;
+  for (const ParamShard& shard : slots_[g].shards) {
+    const at::Tensor master = slots_[g].master_storage.narrow(0, shard.at, shard.numel);
+    working_of(shard).copy_(master + shard.states.front().values);
+  }
+}
+
+/// The fp32 memory that stands for `kept` among the pieces: its own where it is fp32.
+float* ShardStore::widen(const at::Tensor& kept) {
+  if (kept.scalar_type() == at::kFloat) return kept.data_ptr<float>();
+  widened_.emplace_back(kept.to(at::kFloat), kept);
+  return widened_.back().first.data_ptr<float>();
+}
+
+void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    if (for_save && !model_.groups()[g].counted) continue;  // another stage's
+    Slot& slot = slots_[g];
+    float* const masters =
+        slot.master != nullptr ? slot.master : widen(model_.groups()[g].weights.own());
+    for (ParamShard& shard : slot.shards)
+      add_shard_pieces(g, shard, masters, for_save, out);
+  }
+}
+
+void ShardStore::add_shard_pieces(std::size_t g,
+                                  ParamShard& shard,
+                                  float* masters,
+                                  bool for_save,
+                                  std::vector<checkpoint::PieceBytes>& out) {
+  const Slot& slot = slots_[g];
+  const FlatLayout& layout = model_.groups()[g].layout;
+  // A replicated state is still written once: every rank writes its shard of it.
+  const std::int64_t begin = for_save ? layout.shard_begin(group_.index) : slot.begin;
+  const std::int64_t end = for_save ? begin + layout.shard_numel() : slot.begin + slot.numel;
+  const Segment range = shard.segment->within(begin, end);
+  if (range.numel == 0) return;
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  const bool first_holder = tensor == nullptr || tensor->group->index == 0;
+  const ParamInfo& info = *shard.segment->info;
+  if (for_save && (info.cut() ? info.copy : !first_holder)) return;
+  const std::int64_t first = range.begin - shard.segment->begin, numel = range.numel;
+  const std::int64_t offset = first - shard.first;
+  const mesh::Piece piece{info.held(), first, first + numel};
+  out.push_back(
+      {info.name, DType::F32, info.shape, piece, bytes_of(masters + shard.at + offset, numel)});
+  for (const ShardState& state : shard.states) {
+    if (!(for_save ? state.in_saves : state.in_loads)) continue;
+    out.push_back({fmt::format("optimizer.{}.{}", state.name, info.name),
+                   DType::F32,
+                   info.shape,
+                   piece,
+                   bytes_of(widen(state.values) + offset, numel)});
+  }
+}
+
+void ShardStore::add_beginnings(std::vector<checkpoint::PieceBytes>& out) {
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  if (group_.index > 0 || (tensor != nullptr && tensor->group->index > 0)) return;
+  beginnings_.add_pieces(model_, out);
+}
+
+void ShardStore::load_beginnings(const checkpoint::Checkpoint& checkpoint) {
+  if (options_.counts_from_beginnings) beginnings_.load(model_, rule_, checkpoint);
+}
+
+WidenedShard::WidenedShard(ShardStore& store, ParamShard& shard, const float* gradient)
+    : shard_(shard), view_(store.view(shard, gradient + shard.at)) {
+  if (view_.master == nullptr) {
+    master_ = store.working_of(shard).to(at::kFloat);
+    view_.master = master_.data_ptr<float>();
+  }
+  for (std::size_t s = 0; s < shard.states.size(); ++s) {
+    states_.push_back(shard.states[s].values.to(at::kFloat));
+    view_.state[s] = states_.back().data_ptr<float>();
+  }
+}
+
+void WidenedShard::write_back() {
+  for (std::size_t s = 0; s < states_.size(); ++s) {
+    const at::Tensor& kept = shard_.states[s].values;
+    if (!states_[s].is_same(kept)) kept.copy_(states_[s]);
+  }
+}
+
+}  // namespace tessera::parallel

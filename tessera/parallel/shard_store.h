@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// The master weights and optimizer states that a rank owns: which range of which flat group, in
+// which type, in which memory, and which pieces of a checkpoint they are.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/comm/world.h"
+#include "tessera/optim/rule.h"
+#include "tessera/parallel/held.h"
+#include "tessera/parallel/model_instance.h"
+#include "tessera/parallel/state_beginnings.h"
+
+namespace tessera::parallel {
+
+/// Types of what is kept between updates: F32, or the type of 16-bit working weights. Without fp32
+/// masters the working weights are the only ones; every update widens a parameter, and rounds it to
+/// nearest.
+struct KeptTypes {
+  DType masters = DType::F32;
+  DType states = DType::F32;  ///< of Extent::Elements
+};
+/// How one parameter is updated, beside the rule's own options.
+struct ParamSetting {
+  bool decay = true;
+  std::optional<double> lr_scale = {};  ///< as optim::ShardView's
+  std::optional<double> weight_decay = {};
+};
+using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
+
+/// One state of Extent::Elements of a range of a parameter, such as its momentum.
+struct ShardState {
+  std::string name;   ///< as in optim::StateSpec
+  at::Tensor values;  ///< [numel of the range], in the type that is kept
+  /// Whether the store's pieces for a save, and for a load, contain it. What they leave out is
+  /// among the pieces of the update strategy.
+  bool in_saves = true, in_loads = true;
+};
+
+/// The range of one parameter that this rank updates.
+struct ParamShard {
+  const Segment* segment = nullptr;
+  int group = 0;
+  int segment_index = 0;
+  std::int64_t at = 0;     ///< offset in the group's shard
+  std::int64_t first = 0;  ///< offset in what the model-parallel rank holds of the parameter
+  std::int64_t numel = 0;
+  ParamSetting setting;
+  optim::ParamFacts facts;
+  std::vector<ShardState> states;
+  at::Tensor direction;       ///< during an update
+  std::vector<double> norms;  ///< during an update
+};
+
+/// Memory of a parameter: fp32 working weights: 0 + states; 16-bit working weights: 4 (masters of
+/// 16 bits: 0) + states; divided by the number of data-parallel ranks from stage 1 on. Threads: the
+/// rank's own.
+class ShardStore {
+ public:
+  struct Options {
+    int stage = 0;  ///< of ZeRO; 0: every rank updates the whole buffers
+    ParamSettings settings = {};
+    KeptTypes kept = {};
+    /// The working weights of a rank are master + states[0], so that fp32 masters are kept apart
+    /// from them.
+    bool local_weights = false;
+    /// Parameters whose state a checkpoint lacks count their updates from there on.
+    bool counts_from_beginnings = true;
+    /// Allocates state `index` of a shard; absent: zeros in the type that is kept.
+    std::function<ShardState(const ParamShard&, std::size_t index, const std::string& name)>
+        make_state = {};
+  };
+
+  /// World, model and rule must outlive this.
+  ShardStore(comm::World& world, ModelInstance& model, const optim::Rule& rule, Options options);
+  ShardStore(const ShardStore&) = delete;
+  ShardStore& operator=(const ShardStore&) = delete;
+
+  [[nodiscard]] std::size_t num_groups() const { return slots_.size(); }
+  /// Shards of a flat group in the order of the buffer, those of frozen groups too.
+  [[nodiscard]] std::vector<ParamShard>& shards(std::size_t group) { return slots_[group].shards; }
+  /// nullptr where another rank updates all of the parameter.
+  [[nodiscard]] ParamShard* find(int group, int segment);
+  /// A shard as a rule sees it, with `gradient` of its first element. Pointers to what is kept in
+  /// 16 bits are null.
+  [[nodiscard]] optim::ShardView view(ParamShard& shard, const float* gradient);
+  [[nodiscard]] const Options& options() const { return options_; }
+  [[nodiscard]] const StateBeginnings& beginnings() const { return beginnings_; }
+
+  /// First weights: fills the ranges that this rank owns, then publish().
+  void fill(const FillRange& source);
+  /// Copies the masters into the working weights and starts their gather.
+  void publish();
+  /// The copy alone, of one group.
+  void publish_group(std::size_t group);
+
+  /// Appends masters and states as fp32. With `for_save` every element of the job appears on
+  /// exactly one rank; without it on every rank that needs it. The pieces are valid until publish()
+  /// or release_pieces().
+  void add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save);
+  void add_beginnings(std::vector<checkpoint::PieceBytes>& out);
+  void load_beginnings(const checkpoint::Checkpoint& checkpoint);
+  void release_pieces() { widened_.clear(); }
+
+ private:
+  friend class WidenedShard;
+  struct Slot {
+    std::int64_t begin = 0, numel = 0;  ///< the range of the flat buffer that this rank updates
+    at::Tensor master_storage;  ///< fp32 masters apart from the working weights; else undefined
+    float* master = nullptr;    ///< nullptr: masters of 16 bits
+    std::vector<ParamShard> shards;
+  };
+  void make_shards(std::size_t group);
+  [[nodiscard]] ShardState make_state(const ParamShard& shard, const std::string& name) const;
+  /// 16-bit masters of the shard, a view.
+  [[nodiscard]] at::Tensor working_of(const ParamShard& shard) const;
+  float* widen(const at::Tensor& kept);
+  void add_shard_pieces(std::size_t group,
+                        ParamShard& shard,
+                        float* masters,
+                        bool for_save,
+                        std::vector<checkpoint::PieceBytes>& out);
+
+  ModelInstance& model_;
+  const comm::Group& group_;
+  const optim::Rule& rule_;
+  Options options_;
+  std::vector<Slot> slots_;
+  StateBeginnings beginnings_;
+  /// Between add_pieces() and publish() or release_pieces(): fp32 copies of what is kept in 16
+  /// bits, and what they are copies of.
+  std::vector<std::pair<at::Tensor, at::Tensor>> widened_;
+};
+
+/// A shard for one call of a rule: what is kept in 16 bits is copied to fp32.
+class WidenedShard {
+ public:
+  /// `gradient`: of the first element of the group's shard.
+  WidenedShard(ShardStore& store, ParamShard& shard, const float* gradient);
+  [[nodiscard]] const optim::ShardView& view() const { return view_; }
+  /// Rounds the states that the rule changed back. Weights are rounded by the rule itself.
+  void write_back();
+
+ private:
+  ParamShard& shard_;
+  at::Tensor master_;
+  std::vector<at::Tensor> states_;
+  optim::ShardView view_;
+};
+
+}  // namespace tessera::parallel

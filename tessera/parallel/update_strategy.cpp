@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/update_strategy.h"
+
+#include <algorithm>
+#include <map>
+
+#include "tessera/base/error.h"
+#include "tessera/memory/ledger.h"
+#include "tessera/parallel/param_facts.h"
+
+namespace tessera::parallel {
+namespace {
+
+std::map<UpdateKind, UpdateFactory>& factories() {
+  static std::map<UpdateKind, UpdateFactory> instance;
+  return instance;
+}
+
+}  // namespace
+
+UpdateKind update_kind(const optim::Rule& rule, ModelInstance& model) {
+  if (rule.compressed() != nullptr) return UpdateKind::Compressed;
+  for (const FlatGroup& group : model.groups()) {
+    const auto segments = group.layout.segments();
+    const bool elementwise =
+        std::all_of(segments.begin(), segments.end(), [&](const Segment& segment) {
+          return rule.scope(facts_of(*segment.info)) == optim::Scope::Elementwise;
+        });
+    if (group.trainable && !elementwise) return UpdateKind::WholeParameter;
+  }
+  return UpdateKind::Elementwise;
+}
+
+bool register_update(UpdateKind kind, UpdateFactory factory) {
+  return factories().emplace(kind, factory).second;
+}
+
+std::unique_ptr<UpdateStrategy> make_update(const UpdateContext& context) {
+  const auto found = factories().find(update_kind(context.rule, context.model));
+  TESSERA_ASSERT(found != factories().end());
+  return found->second(context);
+}
+
+at::Tensor gradient_of_shard(const UpdateContext& context, GradientFold& gradients, std::size_t g) {
+  const auto group = static_cast<int>(g);
+  return context.stage == 0 ? gradients.gather(group) : gradients.shard(group);
+}
+
+void update_shards(const UpdateContext& context,
+                   ShardStore& store,
+                   GradientFold& gradients,
+                   const optim::UpdateScalars& scalars) {
+  for (std::size_t g = 0; g < store.num_groups(); ++g) {
+    if (!context.model.groups()[g].trainable) continue;
+    WorkingWeights& weights = context.model.groups()[g].weights;
+    weights.begin_write();
+    const at::Tensor gradient = gradient_of_shard(context, gradients, g);
+    const memory::ScopedTag tag(memory::Tag::Optimizer);
+    for (ParamShard& shard : store.shards(g)) {
+      WidenedShard widened(store, shard, gradient.const_data_ptr<float>());
+      context.rule.update(widened.view(), store.beginnings().scalars_of(shard.facts, scalars));
+      widened.write_back();
+      shard.direction.reset();
+      shard.norms.clear();
+    }
+    if (store.options().local_weights) store.publish_group(g);
+    weights.written();
+  }
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directions that a rule of Scope::WholeTensor transforms whole: each is gathered to an owner rank,
+// transformed there and scattered.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/parallel/parameter_norms.h"
+#include "tessera/parallel/update_strategy.h"
+
+namespace tessera::parallel {
+
+/// The rank that owns each of several tasks, by their costs: the most expensive first, each to the
+/// rank with the least to do. The same on every rank.
+std::vector<int> balanced_owners(std::span<const double> costs, int ranks);
+
+/// The load of matrix products is balanced over the data-parallel ranks. In stage 0 every rank
+/// transforms all. Where tensor-parallel ranks hold boxes of a parameter, the whole is assembled
+/// from them on each. Threads: the rank's own.
+class WholeTensors {
+ public:
+  explicit WholeTensors(const UpdateContext& context);
+
+  /// From the directions that ParameterNorms::prepare() wrote to those that Rule::update() takes.
+  /// Collective.
+  void transform(ShardStore& store,
+                 const ParameterNorms& norms,
+                 const optim::UpdateScalars& scalars);
+  /// States of Extent::Rows and Columns, on their owners. Local.
+  void add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save);
+
+ private:
+  struct Whole {
+    int group = 0, segment = 0;
+    int owner = 0;                  ///< index in the data-parallel group
+    std::vector<at::Tensor> state;  ///< of Extent::Rows and Columns, at the owner
+    optim::ParamFacts facts;
+  };
+  void assign_owners();
+  [[nodiscard]] bool owns(const Whole& whole) const {
+    return context_.stage == 0 || whole.owner == context_.group().index;
+  }
+  [[nodiscard]] const FlatGroup& group_of(const Whole& whole) const {
+    return context_.model.groups()[static_cast<std::size_t>(whole.group)];
+  }
+  [[nodiscard]] const Segment& segment_of(const Whole& whole) const {
+    return group_of(whole).layout.segments()[static_cast<std::size_t>(whole.segment)];
+  }
+  comm::WorkPtr send(int index, int tag, const at::Tensor& piece, const Whole& whole) const;
+  void receive(int index, int tag, const at::Tensor& piece, const Whole& whole) const;
+  void apply_rule(Whole& whole,
+                  const at::Tensor& held,
+                  const ParameterNorms& norms,
+                  const optim::UpdateScalars& scalars) const;
+  void transform_owned(Whole& whole,
+                       ShardStore& store,
+                       const ParameterNorms& norms,
+                       const optim::UpdateScalars& scalars) const;
+  [[nodiscard]] at::Tensor assemble(const ParamInfo& info, const at::Tensor& held) const;
+
+  UpdateContext context_;
+  std::vector<Whole> wholes_;
+};
+
+}  // namespace tessera::parallel
