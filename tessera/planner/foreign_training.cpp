@@ -140,7 +140,7 @@ void check_optimizer(const checkpoint::Foreign& foreign, const Plan& plan, const
 }
 
 /// Parameters of which the optimizer kept nothing while it kept it of others.
-void require_all_trained(const checkpoint::Foreign& foreign) {
+void require_all_trained(const checkpoint::Foreign& foreign, const models::WeightMap& map) {
   std::set<std::string> trained;
   for (const auto& [state, tensors] : foreign.state) {
     for (const auto& tensor : tensors)
@@ -148,7 +148,8 @@ void require_all_trained(const checkpoint::Foreign& foreign) {
   }
   std::vector<std::string> frozen;
   for (const auto& tensor : foreign.weights) {
-    if (!trained.empty() && trained.count(tensor.name) == 0 && !models::is_buffer(tensor.name))
+    const bool buffer = map.is_buffer != nullptr && map.is_buffer(tensor.name);
+    if (!trained.empty() && trained.count(tensor.name) == 0 && !buffer)
       frozen.push_back(tensor.name);
   }
   TESSERA_REQUIRE(
@@ -184,7 +185,7 @@ checkpoint::Checkpoint as_checkpoint(const checkpoint::Foreign& foreign,
     }
   };
   add("", foreign.weights, where);
-  require_all_trained(foreign);
+  require_all_trained(foreign, family.weight_map);
   for (const auto& [name, theirs] : foreign.state)
     add("optimizer." + name + ".", theirs, fmt::format("{} of {}", name, where));
   checkpoint::Meta meta;
@@ -227,12 +228,12 @@ checkpoint::Checkpoint open_training(const fs::path& path, const Plan& plan) {
                   fmt::format("{} holds no training that can be read", path.string()),
                   "name a run, a checkpoint, or a checkpoint of DeepSpeed");
   TESSERA_REQUIRE(
-      models::families().has(plan.config.model.family),
+      models::families().has(plan.config.model.family()),
       Unsupported,
       fmt::format("{}: names of the program's own model are not known there", path.string()),
       "go on from a checkpoint of tessera");
   checkpoint::Checkpoint opened = as_checkpoint(*foreign,
-                                                models::families().get(plan.config.model.family),
+                                                models::families().get(plan.config.model.family()),
                                                 plan.model,
                                                 plan.sequence_length,
                                                 plan.global_batch);

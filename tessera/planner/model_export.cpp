@@ -21,7 +21,6 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizer_json.h"
-#include "tessera/models/gpt2_hf.h"
 #include "tessera/models/weights_of.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/sharded_optimizer.h"
@@ -77,28 +76,46 @@ void narrow(const std::string& name,
 using Read = std::function<void(std::int64_t, std::int64_t, std::byte*)>;
 using SharedOverflows = std::shared_ptr<Overflows>;
 
-/// A parameter of ours in their layout. The whole of a transposed one is kept while it is read.
-Read read_parameter(const models::WeightSource& weights,
-                    const std::shared_ptr<const ParamInfo>& info,
-                    const models::HfTensor& theirs,
-                    DType dtype,
-                    const SharedOverflows& overflows) {
-  auto whole = std::make_shared<std::vector<float>>();
+/// A parameter as the source of a part of a tensor of theirs. If the tensor does not have the
+/// parameter's order, the whole parameter is held, as fp32, while the tensor is read.
+models::ReadFloats parameter_reader(const models::WeightSource& weights,
+                                    const models::TheirTensor::Part& part,
+                                    const std::shared_ptr<std::vector<float>>& whole) {
+  if (part.copy.in_order()) {
+    return [&weights, &part](std::int64_t begin, std::int64_t end, float* out) {
+      weights(*part.info, begin, end, out);
+    };
+  }
+  if (whole->empty()) {
+    whole->resize(static_cast<std::size_t>(part.info->numel()));
+    weights(*part.info, 0, part.info->numel(), whole->data());
+  }
+  return [whole](std::int64_t begin, std::int64_t end, float* out) {
+    std::copy(whole->begin() + begin, whole->begin() + end, out);
+  };
+}
+
+/// A tensor of theirs, read from parameters of ours.
+Read read_tensor(const models::WeightSource& weights,
+                 const models::TheirTensor& theirs,
+                 DType dtype,
+                 const SharedOverflows& overflows) {
+  std::vector<std::shared_ptr<std::vector<float>>> held;
+  std::int64_t numel = 0;
+  for (const models::TheirTensor::Part& part : theirs.parts) {
+    held.push_back(std::make_shared<std::vector<float>>());
+    numel += part.copy.numel();
+  }
   return [=](std::int64_t begin, std::int64_t end, std::byte* out) {
     std::vector<float> piece(static_cast<std::size_t>(end - begin));
-    if (!theirs.transposed) {
-      weights(*info, begin, end, piece.data());
-    } else {
-      if (whole->empty()) {
-        whole->resize(static_cast<std::size_t>(info->numel()));
-        weights(*info, 0, info->numel(), whole->data());
-      }
-      const std::int64_t rows = theirs.shape[0], cols = theirs.shape[1];
-      for (std::int64_t i = begin; i < end; ++i) {
-        piece[static_cast<std::size_t>(i - begin)] =
-            (*whole)[static_cast<std::size_t>(i % cols * rows + i / cols)];
-      }
-      if (end == info->numel()) std::vector<float>().swap(*whole);
+    for (std::size_t i = 0; i < theirs.parts.size(); ++i) {
+      const models::TheirTensor::Part& part = theirs.parts[i];
+      if (!part.copy.meets(begin, end)) continue;
+      models::copy_range(
+          part.copy, begin, end, parameter_reader(weights, part, held[i]), piece.data());
+    }
+    for (const auto& whole : held) {
+      if (end == numel) std::vector<float>().swap(*whole);
     }
     narrow(theirs.name,
            DType::F32,
@@ -153,20 +170,22 @@ void add_tokenizer(ModelExport& out, const ModelSource& source, std::int64_t max
 /// Ids of the source's tokenizer; all of the vocabulary where it says nothing of one.
 std::int64_t tokenizer_size(const ModelSource& source) {
   if (source.says_tokenizer && !source.hugging_face) return source_tokenizer(source)->size();
-  return source.model.vocab_size.value_or(data::make_tokenizer({})->size());
+  return source.model->vocab_size.value_or(data::make_tokenizer({})->size());
 }
 
 models::Resolved resolve(const ModelSource& source, std::int64_t tokenizer_size) {
   config::Problems problems;
   models::Resolved resolved =
-      models::families()
-          .get(source.model.family)
-          .resolve(source.model, tokenizer_size, std::nullopt, problems, {});
+      models::resolve(source.model, tokenizer_size, std::nullopt, problems, {});
   problems.raise();
   return resolved;
 }
 
-using Parameters = std::vector<std::shared_ptr<const ParamInfo>>;
+using models::Parameters;
+
+const models::Family& family_of(const ModelSource& source) {
+  return models::families().get(source.model.family());
+}
 
 /// Tensors of ours under their names, as `dtype`.
 std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
@@ -174,18 +193,11 @@ std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
                                     const Parameters& parameters,
                                     DType dtype,
                                     const SharedOverflows& overflows = nullptr) {
-  const models::Family& family = models::families().get(source.model.family);
   std::vector<StreamedTensor> out;
-  for (const auto& info : parameters) {
-    const models::HfTensor theirs = family.hf_tensor(*info);
-    StreamedTensor tensor{theirs.name,
-                          dtype,
-                          theirs.shape,
-                          read_parameter(weights, info, theirs, dtype, overflows),
-                          {}};
-    if (info->name == "wte.weight" && source.model.tie_embeddings)
-      tensor.aliases = {"lm_head.weight"};
-    out.push_back(std::move(tensor));
+  for (models::TheirTensor& theirs :
+       models::their_tensors(family_of(source).weight_map, parameters)) {
+    auto read = read_tensor(weights, theirs, dtype, overflows);
+    out.push_back({theirs.name, dtype, theirs.shape, std::move(read), theirs.aliases});
   }
   return out;
 }
@@ -228,7 +240,7 @@ ModelExport of_checkpoint(const ModelSource& source, std::optional<DType> wanted
   const DType dtype = wanted.value_or(DType::F32);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   ModelExport out;
-  json::Value config = models::gpt2_config_to_hf(source.model);
+  json::Value config = family_of(source).to_hf(*source.model);
   config["torch_dtype"] = json::Value::string(torch_name(dtype));
   out.tensors = renamed(source_weights(source, resolved),
                         source,
@@ -322,10 +334,12 @@ checkpoint::Foreign training_of_checkpoint(const ModelSource& source) {
       tensor.aliases.clear();
     out.state.emplace(state, std::move(tensors));
   }
-  const models::Family& family = models::families().get(source.model.family);
-  for (const auto& info : parameters) {
-    if (const std::int64_t began = parallel::updates_before(*opened, info->name); began > 0)
-      out.began.emplace(family.hf_tensor(*info).name, began);
+  for (const models::TheirTensor& theirs :
+       models::their_tensors(family_of(source).weight_map, parameters)) {
+    for (const models::TheirTensor::Part& part : theirs.parts) {
+      if (const std::int64_t began = parallel::updates_before(*opened, part.info->name); began > 0)
+        out.began.emplace(theirs.name, began);
+    }
   }
   const checkpoint::Meta& meta = opened->meta();
   out.step = meta.step;
@@ -502,12 +516,8 @@ NativeExport open_native_export(const fs::path& path) {
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   NativeExport out;
   if (source.foreign) {
-    const auto opened = std::make_shared<const checkpoint::Checkpoint>(
-        as_checkpoint(*checkpoint::open_foreign(path),
-                      models::families().get(source.model.family),
-                      resolved,
-                      resolved.max_positions,
-                      1));
+    const auto opened = std::make_shared<const checkpoint::Checkpoint>(as_checkpoint(
+        *checkpoint::open_foreign(path), family_of(source), resolved, resolved.max_positions, 1));
     out.meta = opened->meta();
     out.tensors = checkpoint::tensors_of(opened);
   } else {
