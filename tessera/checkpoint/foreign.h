@@ -87,8 +87,9 @@ StreamedTensor concatenate(std::string name,
                            std::vector<Weight> parts,
                            std::vector<std::int64_t> to,
                            const std::string& what);
-/// Whether GPT-2's module keeps a tensor of this name beside its parameters: a mask.
-bool is_gpt2_buffer(std::string_view name);
+/// Whether Hugging Face's modules keep a tensor of this name beside their parameters: a causal mask
+/// or the frequencies of rotary positions. A state_dict does not tell the two apart.
+bool is_stored_buffer(std::string_view name);
 /// The matrix with its dims exchanged: a view.
 Weight transposed(Weight matrix);
 /// The whole of a mapped tensor.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which torch counts a module's parameters: by it, not by names, an optimizer's state
-// is numbered.
+#include "tessera/checkpoint/module_order.h"
+
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <functional>
 #include <map>
 #include <optional>
-#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,8 +20,7 @@
 namespace tessera::checkpoint {
 namespace {
 
-/// Compared from the first number on.
-using Place = std::array<std::int64_t, 4>;
+using Place = ModuleOrder::Place;
 
 /// One way to know the order.
 struct Order {
@@ -49,33 +47,15 @@ Order listed_order(const Foreign& training) {
           }};
 }
 
-/// Of Hugging Face's GPT2LMHeadModel.
-std::optional<Place> place_in_gpt2(const std::string& name) {
-  static const std::regex outer("(?:transformer\\.)?(wte|wpe|ln_f|lm_head)\\.(weight|bias)");
-  static const std::regex inner(
-      "(?:transformer\\.)?h\\.(\\d{1,9})\\."
-      "(ln_1|attn\\.c_attn|attn\\.c_proj|ln_2|mlp\\.c_fc|mlp\\.c_proj)\\.(weight|bias)");
-  static const std::map<std::string, std::int64_t> parts = {{"wte", 0},
-                                                            {"wpe", 1},
-                                                            {"ln_f", 3},  // 2: the layers
-                                                            {"lm_head", 4},
-                                                            {"ln_1", 0},
-                                                            {"attn.c_attn", 1},
-                                                            {"attn.c_proj", 2},
-                                                            {"ln_2", 3},
-                                                            {"mlp.c_fc", 4},
-                                                            {"mlp.c_proj", 5}};
-  const auto bias = [](const std::string& word) { return std::int64_t{word == "bias"}; };
-  std::smatch match;
-  if (std::regex_match(name, match, outer))
-    return Place{parts.at(match[1].str()), 0, 0, bias(match[2].str())};
-  if (std::regex_match(name, match, inner))
-    return Place{2, std::stoll(match[1].str()), parts.at(match[2].str()), bias(match[3].str())};
-  return std::nullopt;
+/// As the names of a family place them.
+Order named_order(const ModuleOrder& family) {
+  return {[&family](const std::string& name) { return family.place(name); }, is_stored_buffer};
 }
 
-Order gpt2_order() {
-  return {place_in_gpt2, is_gpt2_buffer};
+/// 0 for ".weight", 1 for ".bias"; nothing for other text.
+std::optional<std::int64_t> part_of(std::string_view text) {
+  if (text == ".weight") return 0;
+  return text == ".bias" ? std::optional<std::int64_t>(1) : std::nullopt;
 }
 
 /// That of the first of its names.
@@ -112,9 +92,49 @@ std::optional<std::string> sort_by(const Order& order, Foreign& training) {
 
 }  // namespace
 
+std::optional<Place> ModuleOrder::place(std::string_view name) const {
+  const auto without_base = [&](std::string_view full) {
+    return full.starts_with(base) ? full.substr(base.size()) : full;
+  };
+  const std::string_view plain = without_base(name);
+  std::string_view root;   // before the number, of the module at hand
+  std::int64_t first = 0;  // of the modules with that root
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const std::string_view module = without_base(modules[i]);
+    const auto place = static_cast<std::int64_t>(i);
+    const std::size_t star = module.find('*');
+    if (star == std::string_view::npos) {
+      const auto part =
+          plain.starts_with(module) ? part_of(plain.substr(module.size())) : std::nullopt;
+      if (part) return Place{place, 0, 0, *part};
+      continue;
+    }
+    if (root != module.substr(0, star)) first = place;
+    root = module.substr(0, star);
+    if (!plain.starts_with(root)) continue;
+    std::int64_t layer = -1;
+    const char* const end = plain.data() + plain.size();
+    const auto [rest, failed] = std::from_chars(plain.data() + root.size(), end, layer);
+    if (failed != std::errc() || layer < 0) continue;
+    const std::string_view behind(rest, static_cast<std::size_t>(end - rest));
+    const std::string_view inner = module.substr(star + 1);
+    const auto part =
+        behind.starts_with(inner) ? part_of(behind.substr(inner.size())) : std::nullopt;
+    if (part) return Place{first, layer, place, *part};
+  }
+  return std::nullopt;
+}
+
+Registry<ModuleOrder>& module_orders() {
+  static Registry<ModuleOrder> orders("family of models");
+  return orders;
+}
+
 void order_by_module(Foreign& training) {
-  if (!sort_by(listed_order(training), training)) return;
-  const auto unknown = sort_by(gpt2_order(), training);
+  auto unknown = sort_by(listed_order(training), training);
+  for (const std::string& family : module_orders().names()) {
+    if (unknown) unknown = sort_by(named_order(module_orders().get(family)), training);
+  }
   TESSERA_REQUIRE(!unknown,
                   Unsupported,
                   fmt::format("{}: the place of {} among its module's parameters is not known, and "

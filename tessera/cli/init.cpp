@@ -25,10 +25,11 @@ struct Advice {
   int sequence_length, global_batch, accumulation, max_steps, warmup;
   std::string_view lr, min_lr, tokenizer, bf16;
 };
+constexpr std::string_view kLargeTokenizer = "gpt2";
 constexpr std::array<Advice, 3> kAdvice = {{
     {"nano", 64, 12, 1, 1500, 100, "1e-3", "1e-4", "byte", "false"},
     {"mini", 256, 16, 2, 5000, 200, "1e-3", "1e-4", "byte", "false"},
-    {"", 512, 32, 8, 20000, 500, "3e-4", "3e-5", "gpt2", "true"},
+    {"", 512, 32, 8, 20000, 500, "3e-4", "3e-5", kLargeTokenizer, "true"},
 }};
 
 const Advice& advice_for(const std::string& preset) {

@@ -147,8 +147,8 @@ json::Value source_of_preset(const std::string& preset, const std::string& famil
   out["model"]["family"] = json::Value::string(family);
   out["model"]["preset"] = json::Value::string(preset);
   const models::Preset* const sizes = find_preset(family, preset);
-  out["tokenizer"]["type"] =
-      json::Value::string(sizes != nullptr && sizes->bytes ? "byte" : "gpt2");
+  const char* const tokenizer = sizes != nullptr && sizes->bytes ? "byte" : "gpt2";
+  out["tokenizer"]["type"] = json::Value::string(tokenizer);
   return out;
 }
 

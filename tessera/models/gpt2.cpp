@@ -9,6 +9,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/gpt_names.h"
+#include "tessera/checkpoint/module_order.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
 #include "tessera/nn/functional.h"
@@ -516,6 +518,42 @@ TESSERA_MODEL("gpt2",
                                  .is_buffer = is_buffer,
                                  .anchor = "transformer.wte.weight"},
                   .is_default = true});
+
+TESSERA_MODULE_ORDER("gpt2",
+                     {.base = "transformer.",
+                      .modules = {"transformer.wte",
+                                  "transformer.wpe",
+                                  "transformer.h.*.ln_1",
+                                  "transformer.h.*.attn.c_attn",
+                                  "transformer.h.*.attn.c_proj",
+                                  "transformer.h.*.ln_2",
+                                  "transformer.h.*.mlp.c_fc",
+                                  "transformer.h.*.mlp.c_proj",
+                                  "transformer.ln_f",
+                                  "lm_head"}});
+
+TESSERA_GPT_NAMES("gpt2",
+                  {.architecture = "GPT2LMHeadModel",
+                   .model_type = "gpt2",
+                   .table = "transformer.wte.weight",
+                   .positions = "transformer.wpe.weight",
+                   .layers = "transformer.h.",
+                   .attention_norm = "ln_1",
+                   .attention_input = "attn.c_attn",
+                   .attention_output = "attn.c_proj",
+                   .mlp_norm = "ln_2",
+                   .mlp_input = "mlp.c_fc",
+                   .mlp_output = "mlp.c_proj",
+                   .final_norm = "transformer.ln_f",
+                   .head = "lm_head.weight",
+                   .config = {{"max_positions", "n_positions"},
+                              {"hidden_size", "n_embd"},
+                              {"ffn_hidden_size", "n_inner"},
+                              {"num_layers", "n_layer"},
+                              {"num_heads", "n_head"},
+                              {"activation", "activation_function"},
+                              {"norm_eps", "layer_norm_epsilon"},
+                              {"tie_embeddings", "tie_word_embeddings"}}});
 
 }  // namespace
 }  // namespace tessera::models
