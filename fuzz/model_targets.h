@@ -16,11 +16,10 @@ namespace tessera::fuzz {
 /// As planner::open_model_source reads it, and the model's shape with it.
 inline void read_config(const fs::path& path) {
   const json::Value hf = json::parse_strict(files::read(path), path.string());
-  const models::Family& family = models::family_of_hf(hf);
-  const models::ModelOptions options = family.options_from_hf(hf);
+  const models::ModelOptions options = models::options_from_hf(hf);
   config::Problems problems;
-  const auto resolved = family.resolve(
-      options, options.vocab_size.value_or(256), std::nullopt, problems, config::Origins());
+  const auto resolved = models::resolve(
+      options, options->vocab_size.value_or(256), std::nullopt, problems, config::Origins());
   problems.raise();
 }
 

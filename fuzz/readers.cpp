@@ -8,7 +8,27 @@
 #include "fuzz/targets.h"
 #include <unistd.h>
 
+#include "tessera/models/gpt_names.h"
+
 namespace {
+
+// Readers rename to the names of a family of models. Families need libtorch, which this build
+// leaves out, so that names of its own stand in for theirs.
+TESSERA_GPT_NAMES("fuzzed",
+                  {.architecture = "Fuzzed",
+                   .model_type = "fuzzed",
+                   .table = "table.weight",
+                   .positions = "positions.weight",
+                   .layers = "layers.",
+                   .attention_norm = "attention_norm",
+                   .attention_input = "attention_input",
+                   .attention_output = "attention_output",
+                   .mlp_norm = "mlp_norm",
+                   .mlp_input = "mlp_input",
+                   .mlp_output = "mlp_output",
+                   .final_norm = "final_norm",
+                   .head = "head.weight",
+                   .config = {}});
 
 const tessera::fuzz::Target& chosen() {
   static const tessera::fuzz::Target& target = []() -> const tessera::fuzz::Target& {

@@ -15,6 +15,7 @@
 #include "tessera/cli/config_commands.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/config/document.h"
+#include "tessera/models/family.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/planner/train_config.h"
@@ -133,11 +134,33 @@ std::optional<std::string> explain_parameter(const std::string& path) {
                      text::join(holders, ", "));
 }
 
+// All keys: the section `model` once for each family, the default one first.
+std::vector<config::KeyDoc> all_keys() {
+  std::vector<config::KeyDoc> keys = config::document(planner::TrainConfig());
+  const auto in_model = [](const config::KeyDoc& key) { return key.path.starts_with("model."); };
+  auto end = std::find_if(keys.rbegin(), keys.rend(), in_model).base();
+  for (const std::string& family : models::families().names()) {
+    if (family == models::default_family()) continue;
+    std::vector<config::KeyDoc> own = config::document(models::ModelOptions(family));
+    for (config::KeyDoc& key : own)
+      key.path = "model." + key.path;
+    own.insert(own.begin(),
+               config::KeyDoc{fmt::format("model ({})", family),
+                              "",
+                              "",
+                              "",
+                              fmt::format("The keys with `model.family` {}.", family)});
+    end = keys.insert(end, own.begin(), own.end()) + static_cast<std::ptrdiff_t>(own.size());
+  }
+  return keys;
+}
+
 int explain(const std::string& path) {
-  const std::vector<config::KeyDoc> keys = config::document(planner::TrainConfig());
   bool found = false;
   std::vector<std::string> names;
-  for (const config::KeyDoc& key : keys) {
+  for (const config::KeyDoc& key : all_keys()) {
+    // Families share keys.
+    if (std::find(names.begin(), names.end(), key.path) != names.end()) continue;
     names.push_back(key.path);
     if (key.path != path && key.path.substr(0, path.size() + 1) != path + "." && !path.empty())
       continue;
@@ -155,7 +178,7 @@ int explain(const std::string& path) {
 }
 
 int docs(const std::string& page) {
-  const std::vector<config::KeyDoc> keys = config::document(planner::TrainConfig());
+  const std::vector<config::KeyDoc> keys = all_keys();
   if (page.empty()) {
     std::printf("%s%s", kIntroduction, config::markdown(keys).c_str());
   } else {

@@ -25,10 +25,11 @@ struct Advice {
   int sequence_length, global_batch, accumulation, max_steps, warmup;
   std::string_view lr, min_lr, tokenizer, bf16;
 };
+constexpr std::string_view kLargeTokenizer = "gpt2";
 constexpr std::array<Advice, 3> kAdvice = {{
     {"nano", 64, 12, 1, 1500, 100, "1e-3", "1e-4", "byte", "false"},
     {"mini", 256, 16, 2, 5000, 200, "1e-3", "1e-4", "byte", "false"},
-    {"", 512, 32, 8, 20000, 500, "3e-4", "3e-5", "gpt2", "true"},
+    {"", 512, 32, 8, 20000, 500, "3e-4", "3e-5", kLargeTokenizer, "true"},
 }};
 
 const Advice& advice_for(const std::string& preset) {
@@ -49,7 +50,9 @@ std::string batch_lines(const Advice& advice) {
          fmt::format("  \"gradient_accumulation_steps\": {},  // {}\n", advice.accumulation, more);
 }
 
-std::string template_for(const std::string& preset, const std::string& data) {
+std::string template_for(const std::string& family,
+                         const std::string& preset,
+                         const std::string& data) {
   const Advice& advice = advice_for(preset);
   std::string out = "{\n";
   const auto add = [&](const std::string& text) { out += text; };
@@ -57,6 +60,7 @@ std::string template_for(const std::string& preset, const std::string& data) {
   add("  // Check it only:     tessera train THIS_FILE --dry-run\n");
   add("  // All of its keys:   tessera config explain\n");
   add("  \"model\": {\n");
+  if (family != models::default_family()) add(fmt::format("    \"family\": {},\n", quoted(family)));
   add(fmt::format("    \"preset\": {},  // or num_layers, hidden_size, num_heads\n",
                   quoted(preset)));
   add("    \"dropout\": 0.0,\n");
@@ -109,13 +113,21 @@ int init(const std::vector<std::string>& line) {
   Common common;  // there is nothing else to say
   arguments.common(common);
   if (!arguments.parse(line)) return kExitOk;
-  const std::vector<std::string>& presets = models::families().get("gpt2").presets;
+  std::vector<std::string> presets;
+  std::string family = models::default_family();
+  for (const std::string& name : models::families().names()) {
+    for (const models::Preset& one : models::families().get(name).presets) {
+      presets.push_back(one.name);
+      if (one.name == preset) family = name;
+    }
+  }
   const bool known = std::find(presets.begin(), presets.end(), preset) != presets.end();
   TESSERA_REQUIRE(known,
                   Config,
                   fmt::format("unknown preset \"{}\"", preset),
                   text::suggestion(preset, presets));
-  std::fputs(template_for(preset, data.empty() ? shipped_text() : data).c_str(), stdout);
+  const std::string page = template_for(family, preset, data.empty() ? shipped_text() : data);
+  std::fputs(page.c_str(), stdout);
   return kExitOk;
 }
 

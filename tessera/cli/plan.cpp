@@ -112,11 +112,17 @@ void check(const PlanWords& words, int stage) {
   if (words.total_params) check_params(words, stage);
 }
 
+const models::Preset* find_preset(const std::string& family, const std::string& name) {
+  for (const models::Preset& preset : models::families().get(family).presets) {
+    if (preset.name == name) return &preset;
+  }
+  return nullptr;
+}
+
 // The family that has the preset; empty if none has.
 std::string family_of_preset(const std::string& preset) {
   for (const std::string& name : models::families().names()) {
-    const auto& presets = models::families().get(name).presets;
-    if (std::find(presets.begin(), presets.end(), preset) != presets.end()) return name;
+    if (find_preset(name, preset) != nullptr) return name;
   }
   return "";
 }
@@ -124,8 +130,8 @@ std::string family_of_preset(const std::string& preset) {
 std::vector<std::string> all_presets() {
   std::vector<std::string> out;
   for (const std::string& name : models::families().names()) {
-    const auto& presets = models::families().get(name).presets;
-    out.insert(out.end(), presets.begin(), presets.end());
+    for (const models::Preset& preset : models::families().get(name).presets)
+      out.push_back(preset.name);
   }
   return out;
 }
@@ -140,8 +146,9 @@ json::Value source_of_preset(const std::string& preset, const std::string& famil
   json::Value out;
   out["model"]["family"] = json::Value::string(family);
   out["model"]["preset"] = json::Value::string(preset);
-  const bool small = preset == "nano" || preset == "mini";
-  out["tokenizer"]["type"] = json::Value::string(small ? "byte" : "gpt2");
+  const models::Preset* const sizes = find_preset(family, preset);
+  const char* const tokenizer = sizes != nullptr && sizes->bytes ? "byte" : "gpt2";
+  out["tokenizer"]["type"] = json::Value::string(tokenizer);
   return out;
 }
 
@@ -157,9 +164,7 @@ Source source_of_folder(const std::string& folder) {
 // No text is read, so that a vocabulary need not be as large as a tokenizer's.
 models::Resolved without_tokenizer(const models::ModelOptions& options) {
   config::Problems problems;
-  models::Resolved out = models::families()
-                             .get(options.family)
-                             .resolve(options, /*tokenizer_size=*/1, std::nullopt, problems, {});
+  models::Resolved out = models::resolve(options, /*tokenizer_size=*/1, std::nullopt, problems, {});
   problems.raise();
   nn::declare_all(out.model);
   return out;

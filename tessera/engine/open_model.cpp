@@ -114,7 +114,8 @@ Fill from_source(models::WeightSource source) {
 models::WeightSource hugging_face_source(const OpenModel& model) {
   const fs::path path = model.source / "config.json";
   const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
-  return interop::weights_from_hf(models::family_of_hf(config), model.source, model.shape);
+  return interop::weights_from_hf(
+      model.source, models::families().get(models::family_of_hf(config)), model.shape);
 }
 
 Fill source_of(const OpenModel& model) {
@@ -140,9 +141,7 @@ void find_imported(OpenModel& out) {
   const planner::ModelSource source = planner::open_model_source(out.source);
   out.tokenizer = planner::source_tokenizer(source);
   config::Problems problems;
-  out.shape = models::families()
-                  .get(source.model.family)
-                  .resolve(source.model, out.tokenizer->size(), std::nullopt, problems, {});
+  out.shape = models::resolve(source.model, out.tokenizer->size(), std::nullopt, problems, {});
   problems.raise();
   out.weights = planner::source_weights(source, out.shape);
 }
@@ -176,11 +175,10 @@ void find_hugging_face(OpenModel& out) {
   const fs::path config_path = out.source / "config.json";
   const json::Value config =
       json::parse_strict(data::read_small_file(config_path), config_path.string());
-  const models::Family& family = models::family_of_hf(config);
-  const models::ModelOptions options = family.options_from_hf(config);
+  const models::ModelOptions options = models::options_from_hf(config);
   out.tokenizer = data::tokenizer_from_folder(out.source);
   config::Problems problems;
-  out.shape = family.resolve(options, out.tokenizer->size(), std::nullopt, problems, {});
+  out.shape = models::resolve(options, out.tokenizer->size(), std::nullopt, problems, {});
   problems.raise();
 }
 

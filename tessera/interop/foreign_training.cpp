@@ -100,13 +100,13 @@ void require_state(bool has_state, const fs::path& path, const std::string& what
 }
 
 /// Moments of one rule are none of another's, though they may have its names.
-void check_optimizer(const interop::Foreign& foreign,
+void check_optimizer(const Foreign& foreign,
                      const planner::Plan& plan,
                      const fs::path& path) {
   const std::string& wanted = plan.config.optimizer.type;
   const char* const fix =
       "set optimizer.type to the one that it was, or take only its weights: model.from";
-  const json::Value* type = interop::at_path(foreign.config, "optimizer.type");
+  const json::Value* type = at_path(foreign.config, "optimizer.type");
   if (type != nullptr && type->is_string()) {
     TESSERA_REQUIRE(kind_of(type->as_string()) == kind_of(wanted),
                     Config,
@@ -142,7 +142,7 @@ void check_optimizer(const interop::Foreign& foreign,
 }
 
 /// Parameters of which the optimizer kept nothing while it kept it of others.
-void require_all_trained(const interop::Foreign& foreign) {
+void require_all_trained(const Foreign& foreign, const models::WeightMap& map) {
   std::set<std::string> trained;
   for (const auto& [state, tensors] : foreign.state) {
     for (const auto& tensor : tensors)
@@ -150,7 +150,8 @@ void require_all_trained(const interop::Foreign& foreign) {
   }
   std::vector<std::string> frozen;
   for (const auto& tensor : foreign.weights) {
-    if (!trained.empty() && trained.count(tensor.name) == 0 && !interop::is_buffer(tensor.name))
+    const bool buffer = map.is_buffer != nullptr && map.is_buffer(tensor.name);
+    if (!trained.empty() && trained.count(tensor.name) == 0 && !buffer)
       frozen.push_back(tensor.name);
   }
   TESSERA_REQUIRE(
@@ -166,7 +167,7 @@ void require_all_trained(const interop::Foreign& foreign) {
 
 }  // namespace
 
-checkpoint::Checkpoint as_checkpoint(const interop::Foreign& foreign,
+checkpoint::Checkpoint as_checkpoint(const Foreign& foreign,
                                      const models::Family& family,
                                      const models::Resolved& model,
                                      std::int64_t sequence_length,
@@ -175,18 +176,18 @@ checkpoint::Checkpoint as_checkpoint(const interop::Foreign& foreign,
   std::vector<checkpoint::Checkpoint::Tensor> tensors;
   const auto parameters = nn::parameters_of(model.model);
   const std::string where = foreign.path.string();
-  const auto pages = std::make_shared<interop::ReadPages>();
+  const auto pages = std::make_shared<ReadPages>();
   const auto add = [&](const std::string& prefix,
                        const std::vector<checkpoint::StreamedTensor>& theirs,
                        const std::string& what) {
-    const models::WeightSource from = interop::weights_of(theirs, family, model, what, pages);
+    const models::WeightSource from = weights_of(theirs, family, model, what, pages);
     for (const auto& info : parameters) {
       tensors.push_back({prefix + info->name, DType::F32, info->shape});
       source->add(prefix + info->name, info, from);
     }
   };
   add("", foreign.weights, where);
-  require_all_trained(foreign);
+  require_all_trained(foreign, family.weight_map);
   for (const auto& [name, theirs] : foreign.state)
     add("optimizer." + name + ".", theirs, fmt::format("{} of {}", name, where));
   checkpoint::Meta meta;
@@ -215,9 +216,9 @@ checkpoint::Checkpoint open_training(const fs::path& path, const planner::Plan& 
     return opened;
   }
   const bool universal = plan.config.checkpoint.load_universal;
-  const auto foreign = open_foreign(path, universal ? interop::kUniversalFormat : "");
+  const auto foreign = open_foreign(path, universal ? kUniversalFormat : "");
   TESSERA_REQUIRE(
-      foreign.has_value() || !universal || !interop::is_foreign(path),
+      foreign.has_value() || !universal || !is_foreign(path),
       Config,
       fmt::format("checkpoint.load_universal is true, and {} holds no universal checkpoint",
                   path.string()),
@@ -228,12 +229,12 @@ checkpoint::Checkpoint open_training(const fs::path& path, const planner::Plan& 
                   fmt::format("{} holds no training that can be read", path.string()),
                   "name a run, a checkpoint, or a checkpoint of DeepSpeed");
   TESSERA_REQUIRE(
-      models::families().has(plan.config.model.family),
+      models::families().has(plan.config.model.family()),
       Unsupported,
       fmt::format("{}: names of the program's own model are not known there", path.string()),
       "go on from a checkpoint of tessera");
   checkpoint::Checkpoint opened = as_checkpoint(*foreign,
-                                                models::families().get(plan.config.model.family),
+                                                models::families().get(plan.config.model.family()),
                                                 plan.model,
                                                 plan.sequence_length,
                                                 plan.global_batch);

@@ -16,7 +16,7 @@ namespace tessera::interop {
 /// has what its program's configuration says of optimizer, schedule and clipping. Where it does not
 /// say how many samples it saw, each step took `global_batch`. Error{Format} lists the names that
 /// do not fit the model.
-checkpoint::Checkpoint as_checkpoint(const interop::Foreign& foreign,
+checkpoint::Checkpoint as_checkpoint(const Foreign& foreign,
                                      const models::Family& family,
                                      const models::Resolved& model,
                                      std::int64_t sequence_length,

@@ -20,11 +20,7 @@
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizer_json.h"
-#include "tessera/interop/foreign_training.h"
-#include "tessera/interop/formats/weights.h"
-#include "tessera/interop/model_source.h"
 #include "tessera/interop/weights_of.h"
-#include "tessera/models/gpt2_hf.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/state_beginnings.h"
 
@@ -33,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::StreamedTensor;
-using interop::Weight;
+using Weight;
 
 bool is_float(DType dtype) {
   return dtype == DType::F64 || dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
@@ -77,28 +73,46 @@ void narrow(const std::string& name,
 using Read = std::function<void(std::int64_t, std::int64_t, std::byte*)>;
 using SharedOverflows = std::shared_ptr<Overflows>;
 
-/// A parameter of ours in their layout. The whole of a transposed one is kept while it is read.
-Read read_parameter(const models::WeightSource& weights,
-                    const std::shared_ptr<const ParamInfo>& info,
-                    const models::HfTensor& theirs,
-                    DType dtype,
-                    const SharedOverflows& overflows) {
-  auto whole = std::make_shared<std::vector<float>>();
+/// A parameter as the source of a part of a tensor of theirs. If the tensor does not have the
+/// parameter's order, the whole parameter is held, as fp32, while the tensor is read.
+models::ReadFloats parameter_reader(const models::WeightSource& weights,
+                                    const models::TheirTensor::Part& part,
+                                    const std::shared_ptr<std::vector<float>>& whole) {
+  if (part.copy.in_order()) {
+    return [&weights, &part](std::int64_t begin, std::int64_t end, float* out) {
+      weights(*part.info, begin, end, out);
+    };
+  }
+  if (whole->empty()) {
+    whole->resize(static_cast<std::size_t>(part.info->numel()));
+    weights(*part.info, 0, part.info->numel(), whole->data());
+  }
+  return [whole](std::int64_t begin, std::int64_t end, float* out) {
+    std::copy(whole->begin() + begin, whole->begin() + end, out);
+  };
+}
+
+/// A tensor of theirs, read from parameters of ours.
+Read read_tensor(const models::WeightSource& weights,
+                 const models::TheirTensor& theirs,
+                 DType dtype,
+                 const SharedOverflows& overflows) {
+  std::vector<std::shared_ptr<std::vector<float>>> held;
+  std::int64_t numel = 0;
+  for (const models::TheirTensor::Part& part : theirs.parts) {
+    held.push_back(std::make_shared<std::vector<float>>());
+    numel += part.copy.numel();
+  }
   return [=](std::int64_t begin, std::int64_t end, std::byte* out) {
     std::vector<float> piece(static_cast<std::size_t>(end - begin));
-    if (!theirs.transposed) {
-      weights(*info, begin, end, piece.data());
-    } else {
-      if (whole->empty()) {
-        whole->resize(static_cast<std::size_t>(info->numel()));
-        weights(*info, 0, info->numel(), whole->data());
-      }
-      const std::int64_t rows = theirs.shape[0], cols = theirs.shape[1];
-      for (std::int64_t i = begin; i < end; ++i) {
-        piece[static_cast<std::size_t>(i - begin)] =
-            (*whole)[static_cast<std::size_t>(i % cols * rows + i / cols)];
-      }
-      if (end == info->numel()) std::vector<float>().swap(*whole);
+    for (std::size_t i = 0; i < theirs.parts.size(); ++i) {
+      const models::TheirTensor::Part& part = theirs.parts[i];
+      if (!part.copy.meets(begin, end)) continue;
+      models::copy_range(
+          part.copy, begin, end, parameter_reader(weights, part, held[i]), piece.data());
+    }
+    for (const auto& whole : held) {
+      if (end == numel) std::vector<float>().swap(*whole);
     }
     narrow(theirs.name,
            DType::F32,
@@ -153,42 +167,36 @@ void add_tokenizer(ModelExport& out,
 }
 
 /// Ids of the source's tokenizer; all of the vocabulary where it says nothing of one.
-std::int64_t tokenizer_size(const planner::ModelSource& source) {
-  if (source.says_tokenizer && !source.hugging_face)
-    return planner::source_tokenizer(source)->size();
-  return source.model.vocab_size.value_or(data::make_tokenizer({})->size());
+std::int64_t tokenizer_size(const ModelSource& source) {
+  if (source.says_tokenizer && !source.hugging_face) return source_tokenizer(source)->size();
+  return source.model->vocab_size.value_or(data::make_tokenizer({})->size());
 }
 
 models::Resolved resolve(const planner::ModelSource& source, std::int64_t tokenizer_size) {
   config::Problems problems;
   models::Resolved resolved =
-      models::families()
-          .get(source.model.family)
-          .resolve(source.model, tokenizer_size, std::nullopt, problems, {});
+      models::resolve(source.model, tokenizer_size, std::nullopt, problems, {});
   problems.raise();
   return resolved;
 }
 
-using Parameters = std::vector<std::shared_ptr<const ParamInfo>>;
+using models::Parameters;
+
+const models::Family& family_of(const ModelSource& source) {
+  return models::families().get(source.model.family());
+}
 
 /// Tensors of ours under their names, as `dtype`.
-std::vector<checkpoint::StreamedTensor> renamed(const models::WeightSource& weights,
-                                                const planner::ModelSource& source,
-                                                const Parameters& parameters,
-                                                DType dtype,
-                                                const SharedOverflows& overflows = nullptr) {
-  const models::Family& family = models::families().get(source.model.family);
-  std::vector<checkpoint::StreamedTensor> out;
-  for (const auto& info : parameters) {
-    const models::HfTensor theirs = family.hf_tensor(*info);
-    checkpoint::StreamedTensor tensor{theirs.name,
-                                      dtype,
-                                      theirs.shape,
-                                      read_parameter(weights, info, theirs, dtype, overflows),
-                                      {}};
-    if (info->name == "wte.weight" && source.model.tie_embeddings)
-      tensor.aliases = {"lm_head.weight"};
-    out.push_back(std::move(tensor));
+std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
+                                    const ModelSource& source,
+                                    const Parameters& parameters,
+                                    DType dtype,
+                                    const SharedOverflows& overflows = nullptr) {
+  std::vector<StreamedTensor> out;
+  for (models::TheirTensor& theirs :
+       models::their_tensors(family_of(source).weight_map, parameters)) {
+    auto read = read_tensor(weights, theirs, dtype, overflows);
+    out.push_back({theirs.name, dtype, theirs.shape, std::move(read), theirs.aliases});
   }
   return out;
 }
@@ -221,7 +229,7 @@ json::Value said_of_tokens(const fs::path& folder) {
 /// The same on its way out: over what is written without it.
 void say_again(json::Value& config, const fs::path& checkpoint) {
   const checkpoint::Checkpoint opened(checkpoint);
-  const json::Value* ids = interop::at_path(opened.meta().extra, "hugging_face.token_ids");
+  const json::Value* ids = at_path(opened.meta().extra, "hugging_face.token_ids");
   if (ids == nullptr || !ids->is_object()) return;
   for (const auto& [key, id] : ids->members())
     config[key] = id;
@@ -231,7 +239,7 @@ ModelExport of_checkpoint(const planner::ModelSource& source, std::optional<DTyp
   const DType dtype = wanted.value_or(DType::F32);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   ModelExport out;
-  json::Value config = models::gpt2_config_to_hf(source.model);
+  json::Value config = family_of(source).to_hf(*source.model);
   config["torch_dtype"] = json::Value::string(torch_name(dtype));
   out.tensors = renamed(planner::source_weights(source, resolved),
                         source,
@@ -291,17 +299,17 @@ models::WeightSource state_source(const std::shared_ptr<const checkpoint::Checkp
 
 /// The rate of the next update, where the configuration alone says it.
 std::optional<double> next_rate(const json::Value& config, std::int64_t updates) {
-  const auto base = interop::number_at(config, "optimizer.params.lr");
+  const auto base = number_at(config, "optimizer.params.lr");
   if (!base) return std::nullopt;
-  const json::Value* type = interop::at_path(config, "scheduler.type");
-  const json::Value* params = interop::at_path(config, "scheduler.params");
+  const json::Value* type = at_path(config, "scheduler.type");
+  const json::Value* params = at_path(config, "scheduler.params");
   try {
     config::Problems problems;
     config::Origins origins;
     const auto schedule =
         optim::schedule_factory(type != nullptr && type->is_string() ? type->as_string() : "")(
             params != nullptr && params->is_object() ? *params : json::Value::object(),
-            {.base_lr = *base, .max_steps = interop::integer_at(config, "trainer.max_steps", 0)},
+            {.base_lr = *base, .max_steps = integer_at(config, "trainer.max_steps", 0)},
             problems,
             origins);
     if (schedule == nullptr || !problems.empty()) return std::nullopt;
@@ -314,7 +322,7 @@ std::optional<double> next_rate(const json::Value& config, std::int64_t updates)
 interop::Foreign training_of_checkpoint(const planner::ModelSource& source) {
   const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
-  interop::Foreign out;
+  Foreign out;
   out.what = "a checkpoint of tessera";
   out.path = source.folder;
   const Parameters parameters = nn::parameters_of(resolved.model);
@@ -325,10 +333,12 @@ interop::Foreign training_of_checkpoint(const planner::ModelSource& source) {
       tensor.aliases.clear();
     out.state.emplace(state, std::move(tensors));
   }
-  const models::Family& family = models::families().get(source.model.family);
-  for (const auto& info : parameters) {
-    if (const std::int64_t began = parallel::updates_before(*opened, info->name); began > 0)
-      out.began.emplace(family.hf_tensor(*info).name, began);
+  for (const models::TheirTensor& theirs :
+       models::their_tensors(family_of(source).weight_map, parameters)) {
+    for (const models::TheirTensor::Part& part : theirs.parts) {
+      if (const std::int64_t began = parallel::updates_before(*opened, part.info->name); began > 0)
+        out.began.emplace(theirs.name, began);
+    }
   }
   const checkpoint::Meta& meta = opened->meta();
   out.step = meta.step;
@@ -375,7 +385,7 @@ std::vector<checkpoint::StreamedTensor> of_weights(const std::vector<fs::path>& 
     }
     if (tied) continue;
     neighbours.emplace_back(&weight, out.size());
-    out.push_back(as_dtype(interop::stream(weight, weight.name), wanted, overflows));
+    out.push_back(as_dtype(stream(weight, weight.name), wanted, overflows));
   }
   std::map<std::string, std::size_t> names;
   for (std::size_t i = 0; i < out.size(); ++i)
@@ -412,7 +422,7 @@ void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dt
 
 ModelExport of_foreign(const fs::path& path, std::optional<DType> dtype) {
   ModelExport out;
-  const interop::Foreign opened = *open_foreign(path);
+  const Foreign opened = *open_foreign(path);
   for (const checkpoint::StreamedTensor& tensor : opened.weights)
     out.tensors.push_back(as_dtype(tensor, dtype, out.overflows));
   if (opened.model_config.is_object()) {
@@ -431,7 +441,7 @@ ModelExport of_foreign(const fs::path& path, std::optional<DType> dtype) {
 ModelExport of_file(const fs::path& path, std::optional<DType> dtype) {
   ModelExport out;
   out.tensors = of_weights(
-      {path}, interop::state_dict_of(interop::open_weight_file(path)), dtype, out.overflows);
+      {path}, state_dict_of(open_weight_file(path)), dtype, out.overflows);
   add_files(out, fs::absolute(path).parent_path(), dtype);
   return out;
 }
@@ -445,8 +455,8 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
       fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
       "name a run or checkpoint of tessera, or a Hugging Face folder");
   add_files(out, folder, dtype);
-  out.tensors = of_weights(interop::weight_files(folder),
-                           interop::state_dict_of(interop::open_weights(folder)),
+  out.tensors = of_weights(weight_files(folder),
+                           state_dict_of(open_weights(folder)),
                            dtype,
                            out.overflows);
   return out;
@@ -505,12 +515,8 @@ NativeExport open_native_export(const fs::path& path) {
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   NativeExport out;
   if (source.foreign) {
-    const auto opened = std::make_shared<const checkpoint::Checkpoint>(
-        as_checkpoint(*open_foreign(path),
-                      models::families().get(source.model.family),
-                      resolved,
-                      resolved.max_positions,
-                      1));
+    const auto opened = std::make_shared<const checkpoint::Checkpoint>(as_checkpoint(
+        *open_foreign(path), family_of(source), resolved, resolved.max_positions, 1));
     out.meta = opened->meta();
     out.tensors = checkpoint::tensors_of(opened);
   } else {

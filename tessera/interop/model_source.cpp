@@ -45,9 +45,7 @@ planner::ModelSource open_hugging_face(const fs::path& folder, const json::Value
   out.weights = folder;
   out.hugging_face = true;
   out.bf16 = says_bf16(hf);
-  const models::Family& family = models::family_of_hf(hf);
-  out.model = family.options_from_hf(hf);
-  out.model.family = hf.find("model_type")->as_string();
+  out.model = models::options_from_hf(hf);
   return out;
 }
 
@@ -84,7 +82,7 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   // A converted checkpoint brings its tokenizer along; what it was made of may be gone.
   const auto brought = data::find_bpe(folder);
   if (brought && out.tokenizer.type == "gpt2") out.tokenizer = *brought;
-  out.model.from.reset();
+  out.model->from.reset();
   out.bf16 = is_on(opened.meta().config, "bf16");
   return out;
 }
@@ -191,12 +189,12 @@ models::WeightSource weights_of_source(const planner::ModelSource& source,
                                        const models::Resolved& resolved) {
   if (source.foreign) {
     return weights_of(open_foreign(*source.foreign)->weights,
-                      models::families().get(source.model.family),
+                      models::families().get(source.model.family()),
                       resolved,
                       source.foreign->string());
   }
   if (source.hugging_face)
-    return weights_from_hf(models::families().get(source.model.family), source.weights, resolved);
+    return weights_from_hf(source.weights, models::families().get(source.model.family()), resolved);
   auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
   return [opened](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     load_range(*opened, info, begin, end, out);

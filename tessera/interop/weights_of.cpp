@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -16,17 +17,13 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
+#include "tessera/interop/formats/foreign.h"
 
 namespace tessera::interop {
 namespace {
 
 using checkpoint::StreamedTensor;
-
-/// Names that the file may have for a tensor of Hugging Face's, without the wrappers.
-std::string without_base(const std::string& name) {
-  const std::size_t dot = name.find('.');
-  return dot == std::string::npos ? name : name.substr(dot + 1);
-}
+using Weight;
 
 void add_list(std::string& text, const char* title, const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
@@ -76,43 +73,22 @@ void read_floats(const checkpoint::StreamedTensor& tensor,
   }
 }
 
-struct Theirs {
-  models::HfTensor place;
-  checkpoint::StreamedTensor tensor;
+/// A tensor of theirs that a parameter is composed of.
+struct Source {
+  models::StridedCopy copy;
+  StreamedTensor tensor;
 };
 
-/// Theirs is [columns, rows]: what is wanted of our rows [first, last) stands together in each of
-/// theirs. Some of these at a time, so that whole cache lines of ours are written.
-void read_transposed(const Theirs& theirs, std::int64_t begin, std::int64_t end, float* out) {
-  constexpr std::int64_t kLines = 16;
-  const std::int64_t columns = theirs.place.shape[0], rows = theirs.place.shape[1];
-  const std::int64_t first = begin / columns, last = (end + columns - 1) / columns;
-  const std::int64_t width = last - first;
-  // Of one row of ours, as a cut by columns asks for, a part may be enough.
-  const std::int64_t from = width == 1 ? begin - first * columns : 0;
-  const std::int64_t to = width == 1 ? end - first * columns : columns;
-  std::vector<float> lines(static_cast<std::size_t>(std::min(kLines, to - from) * width));
+/// What the tensor has of elements [begin, end) of the parameter; returns how many it has.
+std::int64_t read_range(const Source& source, std::int64_t begin, std::int64_t end, float* out) {
   std::vector<std::byte> raw;
-  for (std::int64_t c = from; c < to; c += kLines) {
-    const std::int64_t count = std::min(kLines, to - c);
-    for (std::int64_t k = 0; k < count; ++k) {
-      const std::int64_t line = (c + k) * rows;
-      read_floats(theirs.tensor, line + first, line + last, lines.data() + k * width, raw);
-    }
-    for (std::int64_t r = first; r < last; ++r) {
-      for (std::int64_t k = 0; k < count; ++k) {
-        const std::int64_t i = r * columns + c + k;
-        if (i >= begin && i < end)
-          out[i - begin] = lines[static_cast<std::size_t>(k * width + r - first)];
-      }
-    }
-  }
-}
-
-void read_range(const Theirs& theirs, std::int64_t begin, std::int64_t end, float* out) {
-  if (theirs.place.transposed) return read_transposed(theirs, begin, end, out);
-  std::vector<std::byte> raw;
-  read_floats(theirs.tensor, begin, end, out, raw);
+  std::int64_t elements = 0;
+  const auto read = [&](std::int64_t from, std::int64_t to, float* to_floats) {
+    read_floats(source.tensor, from, to, to_floats, raw);
+    elements += to - from;
+  };
+  copy_range(source.copy, begin, end, read, out);
+  return elements;
 }
 
 /// Whether two tensors have the same bits as fp32.
@@ -149,10 +125,6 @@ void require_tied(const checkpoint::StreamedTensor& head,
 
 }  // namespace
 
-bool is_buffer(std::string_view name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-}
-
 std::string unwrapped(std::string name) {
   constexpr std::array<std::string_view, 2> kWrappers = {"module.", "_orig_mod."};
   for (bool again = true; again;) {
@@ -178,7 +150,7 @@ void ReadPages::add(const void* tensor,
     release_ = release;
     bytes_ = 0;
   }
-  // Of what is not read in order, later reads touch the same pages again.
+  // Reads out of order touch the same pages again later.
   if (!in_order) return;
   bytes_ += std::max(bytes, kPage);
   if (bytes_ < kHeld) return;
@@ -186,64 +158,186 @@ void ReadPages::add(const void* tensor,
   if (release_) release_();
 }
 
-models::WeightSource weights_of(const std::vector<checkpoint::StreamedTensor>& tensors,
-                                const models::Family& family,
-                                const models::Resolved& resolved,
-                                const std::string& what,
-                                std::shared_ptr<ReadPages> pages) {
-  std::map<std::string, const checkpoint::StreamedTensor*> found;
+namespace {
+
+/// The tensors of a file by name, without wrappers and buffers.
+class Found {
+ public:
+  Found(const std::vector<StreamedTensor>& tensors, const models::WeightMap& map, Mismatch& mismatch)
+      : map_(map), mismatch_(mismatch) {
+    for (const StreamedTensor& tensor : tensors) {
+      if (map.is_buffer != nullptr && map.is_buffer(tensor.name)) continue;
+      // Of two names that are equal without wrappers, neither is known to be the right one.
+      if (!by_name_.emplace(unwrapped(tensor.name), &tensor).second)
+        mismatch_.unexpected.push_back(tensor.name);
+    }
+  }
+
+  /// With or without the base; nullptr if it is not there.
+  const StreamedTensor* find(const std::string& name) const {
+    auto at = by_name_.find(name);
+    if (at == by_name_.end()) at = by_name_.find(map_.without_base(name));
+    return at == by_name_.end() ? nullptr : at->second;
+  }
+  /// The tensor of a part, if it fits; else adds to the mismatch, once for each tensor.
+  const StreamedTensor* take(const models::Composition::Part& part) {
+    const StreamedTensor* tensor = find(part.tensor);
+    const bool first = asked_.insert(part.tensor).second;
+    if (tensor == nullptr) {
+      if (first) mismatch_.missing.push_back(part.tensor);
+      return nullptr;
+    }
+    used_.insert(tensor);
+    if (tensor->shape != part.tensor_shape) {
+      if (first) {
+        mismatch_.misshapen.push_back(fmt::format("{} [{}] instead of [{}]",
+                                                  tensor->name,
+                                                  fmt::join(tensor->shape, ", "),
+                                                  fmt::join(part.tensor_shape, ", ")));
+      }
+      return nullptr;
+    }
+    if (!checkpoint::convertible(tensor->dtype, DType::F32)) {
+      if (first) {
+        mismatch_.misshapen.push_back(
+            fmt::format("{} has type {}", tensor->name, tessera::name(tensor->dtype)));
+      }
+      return nullptr;
+    }
+    return tensor;
+  }
+  /// Adds every tensor to the mismatch that is neither taken nor the alias of a tie.
+  void finish(const std::vector<models::Tie>& ties) {
+    for (const models::Tie& tie : ties) {
+      if (const StreamedTensor* tensor = find(tie.alias)) used_.insert(tensor);
+    }
+    for (const auto& [name, tensor] : by_name_) {
+      if (used_.count(tensor) == 0) mismatch_.unexpected.push_back(tensor->name);
+    }
+  }
+
+ private:
+  const models::WeightMap& map_;
+  Mismatch& mismatch_;
+  std::map<std::string, const StreamedTensor*> by_name_;
+  std::set<std::string> asked_;
+  std::set<const StreamedTensor*> used_;
+};
+
+}  // namespace
+
+models::WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
+                        const models::Family& family,
+                        const models::Resolved& resolved,
+                        const std::string& what,
+                        std::shared_ptr<ReadPages> pages) {
+  const models::WeightMap& map = family.weight_map;
+  const models::Parameters parameters = nn::parameters_of(resolved.model);
   Mismatch mismatch;
-  for (const checkpoint::StreamedTensor& tensor : tensors) {
-    if (is_buffer(tensor.name)) continue;
-    // Of two names that are the same without wrappers nobody knows which is meant.
-    if (!found.emplace(unwrapped(tensor.name), &tensor).second)
-      mismatch.unexpected.push_back(tensor.name);
-  }
-  auto held = std::make_shared<std::map<std::string, Theirs>>();
-  std::set<std::string> used;
-  for (const auto& info : nn::parameters_of(resolved.model)) {
-    models::HfTensor place = family.hf_tensor(*info);
-    auto at = found.find(place.name);
-    if (at == found.end()) at = found.find(without_base(place.name));
-    if (at == found.end()) {
-      mismatch.missing.push_back(place.name);
-      continue;
-    }
-    used.insert(at->first);
-    const checkpoint::StreamedTensor& tensor = *at->second;
-    if (tensor.shape != place.shape) {
-      mismatch.misshapen.push_back(fmt::format("{} [{}] instead of [{}]",
-                                               tensor.name,
-                                               fmt::join(tensor.shape, ", "),
-                                               fmt::join(place.shape, ", ")));
-    } else if (!checkpoint::convertible(tensor.dtype, DType::F32)) {
-      mismatch.misshapen.push_back(
-          fmt::format("{} has type {}", tensor.name, tessera::name(tensor.dtype)));
-    } else {
-      held->emplace(info->name, Theirs{std::move(place), tensor});
+  Found found(tensors, map, mismatch);
+  auto held = std::make_shared<std::map<std::string, std::vector<Source>>>();
+  for (const auto& info : parameters) {
+    const models::Composition composition = map.compose(*info);
+    TESSERA_ASSERT(composition.shape() == info->shape);
+    std::vector<Source>& sources = (*held)[info->name];
+    for (const models::Composition::Part& part : composition.parts()) {
+      if (const StreamedTensor* tensor = found.take(part))
+        sources.push_back({composition.copy_of(part), *tensor});
     }
   }
-  // A tied head may be stored as well; it must be the token table.
-  for (const auto& [name, tensor] : found) {
-    if (used.count(name) == 0 && name != "lm_head.weight")
-      mismatch.unexpected.push_back(tensor->name);
-  }
+  const std::vector<models::Tie> ties = ties_of(map, parameters);
+  found.finish(ties);
   mismatch.require_none(what);
-  const auto head = found.find("lm_head.weight");
-  const auto table = held->find("wte.weight");
-  if (head != found.end() && used.count(head->first) == 0 && table != held->end())
-    require_tied(*head->second, table->second.tensor, what);
+  for (const models::Tie& tie : ties) {
+    const StreamedTensor* alias = found.find(tie.alias);
+    const StreamedTensor* tensor = found.find(tie.of);
+    if (alias != nullptr && tensor != nullptr) require_tied(*alias, *tensor, what);
+  }
   return [held, pages = std::move(pages)](
              const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     TESSERA_ASSERT(begin >= 0 && begin <= end && end <= info.numel());
     if (begin == end) return;
-    const Theirs& theirs = held->at(info.name);
-    read_range(theirs, begin, end, out);
-    pages->add(&theirs,
-               static_cast<std::uint64_t>(end - begin) * size_of(theirs.tensor.dtype),
-               !theirs.place.transposed,
-               theirs.tensor.release);
+    for (const Source& source : held->at(info.name)) {
+      const std::int64_t elements = read_range(source, begin, end, out);
+      if (elements == 0) continue;
+      pages->add(&source,
+                 static_cast<std::uint64_t>(elements) * size_of(source.tensor.dtype),
+                 source.copy.in_order(),
+                 source.tensor.release);
+    }
   };
+}
+
+namespace {
+
+/// Whether the name, without wrappers, is that of a tensor that every file of some family has.
+bool is_anchor(std::string_view plain) {
+  for (const std::string& name : models::families().names()) {
+    const models::WeightMap& map = models::families().get(name).weight_map;
+    if (plain == map.anchor || plain == map.without_base(map.anchor)) return true;
+  }
+  return false;
+}
+
+/// The prefix of a model's names under `key`; nothing where no model is there. The shortest, should
+/// there be several.
+std::optional<std::string> container_under(std::string_view key,
+                                           const std::vector<Weight>& weights) {
+  std::optional<std::string> out;
+  for (const Weight& weight : weights) {
+    if (!weight.name.starts_with(key)) continue;
+    const std::string plain = unwrapped(weight.name.substr(key.size()));
+    if (!is_anchor(plain)) continue;
+    std::string container = weight.name.substr(0, weight.name.size() - plain.size());
+    if (!out || container.size() < out->size()) out = std::move(container);
+  }
+  return out;
+}
+
+/// The prefix of every name; empty where the file is the state_dict, or of an unknown family.
+std::string container_of(const std::vector<Weight>& weights) {
+  for (const std::string_view key : {"", "state_dict.", "model_state_dict.", "model.", "net."}) {
+    if (auto container = container_under(key, weights)) return *container;
+  }
+  return "";
+}
+
+/// Drops aliases that share the storage of the tensor that they are tied to: these need not be
+/// compared with it.
+void drop_shared_aliases(std::vector<Weight>& weights,
+                         const models::WeightMap& map,
+                         const models::Resolved& model) {
+  for (const models::Tie& tie : ties_of(map, nn::parameters_of(model.model))) {
+    const auto table = std::find_if(weights.begin(), weights.end(), [&](const Weight& weight) {
+      return weight.name == tie.of || weight.name == map.without_base(tie.of);
+    });
+    if (table == weights.end()) continue;
+    const Weight kept = *table;
+    std::erase_if(weights, [&](const Weight& weight) {
+      return weight.name == tie.alias && weight.same_storage(kept);
+    });
+  }
+}
+
+}  // namespace
+
+models::WeightSource weights_from_hf(const std::filesystem::path& path,
+                             const models::Family& family,
+                             const models::Resolved& resolved) {
+  std::vector<Weight> weights = state_dict_of(open_weights(path));
+  drop_shared_aliases(weights, family.weight_map, resolved);
+  std::vector<StreamedTensor> tensors;
+  for (const Weight& weight : weights)
+    tensors.push_back(stream(weight, weight.name));
+  return weights_of(tensors, family, resolved, path.string());
+}
+
+std::vector<Weight> state_dict_of(std::vector<Weight> weights) {
+  const std::string container = container_of(weights);
+  std::erase_if(weights, [&](const Weight& weight) { return !weight.name.starts_with(container); });
+  for (Weight& weight : weights)
+    weight.name.erase(0, container.size());
+  return weights;
 }
 
 }  // namespace tessera::interop

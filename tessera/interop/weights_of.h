@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of others under our names.
+// Tensors of other programs under our names.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,12 @@
 
 namespace tessera::interop {
 
-/// Causal masks that old versions stored among the weights.
-bool is_buffer(std::string_view name);
 /// A name without what wrappers put before it: "module." and "_orig_mod.", in any order.
 std::string unwrapped(std::string name);
 
-/// Of what a training loop saved beside other things, under "state_dict", "model_state_dict",
-/// "model", "module" or "net", the tensors under that key, without it and without wrappers; of
-/// others all.
+/// The tensors of the state_dict of a model of any family that a training loop saved beside other
+/// things, under "state_dict", "model_state_dict", "model", "module" or "net": without that key and
+/// without wrappers. All tensors where there is none.
 std::vector<Weight> state_dict_of(std::vector<Weight> weights);
 
 /// Keeps few the pages of mapped files that reads leave behind: those of one tensor; and where its
@@ -45,23 +43,23 @@ class ReadPages {
 };
 
 /// A source over tensors that have Hugging Face's names and layouts for the family, with or without
-/// its base prefix, and whatever a wrapper put before them (unwrapped). `what` names them in
-/// messages. Error{Format} lists names that are missing, unexpected or of another shape, and
-/// refuses a stored head that a tied model would not use. The source keeps what the tensors keep;
-/// any range of any parameter may be asked for, from any thread. Cost: a transposed matrix is read
-/// row by row of theirs. Memory: some of these rows, and some MB of other types than fp32. `pages`:
-/// shared by sources that are read in turn.
+/// its base prefix, and with any wrappers before them (unwrapped). `what` names them in messages.
+/// Error{Format} lists names that are missing, unexpected or of another shape, and refuses a stored
+/// head that a tied model would not use. The source keeps what the tensors keep; any range of any
+/// parameter may be asked for, from any thread. Cost: a transposed matrix is read line by line.
+/// Memory: some of these lines, and some MB for types other than fp32. `pages`: shared by sources
+/// that are read in turn.
 models::WeightSource weights_of(const std::vector<checkpoint::StreamedTensor>& tensors,
-                                const models::Family& family,
-                                const models::Resolved& resolved,
-                                const std::string& what,
-                                std::shared_ptr<ReadPages> pages = std::make_shared<ReadPages>());
+                        const models::Family& family,
+                        const models::Resolved& resolved,
+                        const std::string& what,
+                        std::shared_ptr<ReadPages> pages = std::make_shared<ReadPages>());
 
-/// The weights of a Hugging Face folder (safetensors or torch files, whole or in shards) or of a
-/// single file of weights, under our names. All names and shapes are checked first; the files stay
-/// mapped, and only what is asked for is read. Threads: any. Error{Format} as weights_of().
-models::WeightSource weights_from_hf(const models::Family& family,
-                                     const std::filesystem::path& path,
-                                     const models::Resolved& resolved);
+/// A source over the weights of a Hugging Face folder, safetensors or torch's, whole or in shards,
+/// or of a lone file of such. Checks all names and shapes first; the source keeps the files mapped
+/// and reads only what it is asked for. Errors as above.
+models::WeightSource weights_from_hf(const std::filesystem::path& path,
+                             const models::Family& family,
+                             const models::Resolved& resolved);
 
 }  // namespace tessera::interop

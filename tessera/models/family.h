@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The zoo's registry: a family resolves options into a shape, builds the blocks and knows the names
-// of others' files.
+// The registry of model families. A family is pure data and functions without files: its options,
+// its presets, how options become blocks, and its names in other programs' files.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/base/registry.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
-#include "tessera/models/gpt2.h"
+#include "tessera/models/options.h"
+#include "tessera/models/sizes.h"
+#include "tessera/models/weight_map.h"
 #include "tessera/nn/block.h"
 
 namespace tessera::models {
 
-/// Facts that the rest of the house needs of any model.
+/// What the rest of the program needs to know of any model.
 struct Resolved {
   json::Value
       description;  ///< resolved `model` section: written to config.json and compared at resume
@@ -31,47 +34,108 @@ struct Resolved {
   std::int64_t max_positions = 0;
   std::int64_t num_parameters = 0;
   std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0, num_kv_heads = 0;
+  bool tied_head = false;  ///< the head uses the token table as its weight
+  /// Key of the section `model` -> where its value comes from if it is not given: "preset nano".
+  std::map<std::string, std::string> derivations;
 };
 
 /// Fills [begin, end) elements (row-major, global) of the named parameter from files, as fp32.
 using WeightSource =
     std::function<void(const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out)>;
 
-/// How a parameter of ours stands in Hugging Face's files: full name, its shape there, and whether
-/// that is our matrix transposed (Conv1D stores [in, out]).
-struct HfTensor {
-  std::string name;
-  Shape shape;
-  bool transposed = false;
+/// A key that may be given beside `model.from` and then overrides the source's value.
+struct Adjustable {
+  std::string key;
+  std::vector<std::string> resets = {};  ///< keys whose values in the source it replaces too
 };
 
 struct Family {
-  /// Pure: never opens `model.from` (see merge_options). The description leaves out preset and
-  /// from. Presets, given fields, `tokenizer_size` and `sequence_length` -> a model. Cross
-  /// checks go to `problems`.
-  Resolved (*resolve)(const ModelOptions& options,
+  /// The defaults.
+  std::function<std::unique_ptr<FamilyOptions>()> options;
+  std::vector<Preset> presets;
+  std::vector<Adjustable> adjustable;
+  /// Options of this family, `tokenizer_size` and `sequence_length` -> a model. Pure: never opens
+  /// `model.from` (see merge_options). The description leaves out preset and from. Checks between
+  /// keys go to `problems`.
+  std::function<Resolved(const FamilyOptions& options,
+                         std::int64_t tokenizer_size,
+                         std::optional<std::int64_t> sequence_length,
+                         config::Problems& problems,
+                         const config::Origins& origins)>
+      resolve;
+  /// Reads Hugging Face's config.json: every key that changes what the model computes is honoured
+  /// or refused by name; keys of other tasks or libraries pass. Absent keys have Hugging Face's
+  /// defaults. Error{Format}, Error{Unsupported}.
+  std::function<std::unique_ptr<FamilyOptions>(const json::Value& hf_config)> from_hf;
+  /// The reverse, for options that are resolved: every size is given. Error{Unsupported} for what
+  /// Hugging Face's architecture has no key for.
+  std::function<json::Value(const FamilyOptions& options)> to_hf;
+  /// Names and layouts under Hugging Face's names.
+  WeightMap weight_map;
+  /// Whether a configuration without `model.family` means this family.
+  bool is_default = false;
+};
+
+/// A family as its file declares it: with functions of its own options type.
+template <class Options>
+struct FamilyOf {
+  std::vector<Preset> presets;
+  std::vector<Adjustable> adjustable;
+  Resolved (*resolve)(const Options& options,
                       std::int64_t tokenizer_size,
                       std::optional<std::int64_t> sequence_length,
                       config::Problems& problems,
-                      const config::Origins& origins);
-  std::vector<std::string> presets;
-  /// Reads a Hugging Face config.json into options (keys honoured or refused by name, Error{Format}
-  /// or Error{Unsupported}).
-  ModelOptions (*options_from_hf)(const json::Value& hf_config);
-  HfTensor (*hf_tensor)(const ParamInfo& info);
+                      const config::Origins& origins) = nullptr;
+  Options (*from_hf)(const json::Value& hf_config) = nullptr;
+  json::Value (*to_hf)(const Options& options) = nullptr;
+  WeightMap weight_map;
+  bool is_default = false;
+
+  [[nodiscard]] Family family() const {
+    const auto own = [](const FamilyOptions& options) -> const Options& {
+      const auto* found = dynamic_cast<const Options*>(&options);
+      TESSERA_ASSERT(found != nullptr);
+      return *found;
+    };
+    return {
+        .options = [] { return std::make_unique<Options>(); },
+        .presets = presets,
+        .adjustable = adjustable,
+        .resolve =
+            [own, resolve = resolve](const FamilyOptions& options,
+                                     std::int64_t tokenizer_size,
+                                     std::optional<std::int64_t> sequence_length,
+                                     config::Problems& problems,
+                                     const config::Origins& origins) {
+              return resolve(own(options), tokenizer_size, sequence_length, problems, origins);
+            },
+        .from_hf =
+            [from_hf = from_hf](const json::Value& config) {
+              return std::make_unique<Options>(from_hf(config));
+            },
+        .to_hf = [own, to_hf = to_hf](const FamilyOptions& options) { return to_hf(own(options)); },
+        .weight_map = weight_map,
+        .is_default = is_default};
+  }
 };
+
 Registry<Family>& families();
-/// The family that a config.json of a Hugging Face folder asks for: Error{Unsupported} with the
-/// nearest one that is built.
-const Family& family_of_hf(const json::Value& hf_config);
-/// Options where `model.from` names a model that was described by `out`: its shape, and what the
-/// user wrote over it where that may differ (dropout, label smoothing, init_std). Keys that
-/// contradict the weights go to `problems`.
-ModelOptions merge_options(const ModelOptions& given,
-                           ModelOptions out,
-                           config::Problems& problems,
-                           const config::Origins& origins);
-#define TESSERA_MODEL(name, family) \
-  static const bool tessera_model_registered = ::tessera::models::families().add(name, family)
+/// The family of a configuration that names none.
+const std::string& default_family();
+/// The name of the family that a config.json of a Hugging Face folder asks for: Error{Unsupported}
+/// with the nearest one that is built.
+std::string family_of_hf(const json::Value& hf_config);
+/// The options that a config.json of a Hugging Face folder describes. Errors as Family::from_hf.
+ModelOptions options_from_hf(const json::Value& hf_config);
+/// Family::resolve of the options' family.
+Resolved resolve(const ModelOptions& options,
+                 std::int64_t tokenizer_size,
+                 std::optional<std::int64_t> sequence_length,
+                 config::Problems& problems,
+                 const config::Origins& origins);
+/// Registers a family: TESSERA_MODEL("name", FamilyOf<Options>{...}).
+#define TESSERA_MODEL(name, ...)               \
+  static const bool tessera_model_registered = \
+      ::tessera::models::families().add(name, (__VA_ARGS__).family())
 
 }  // namespace tessera::models

@@ -9,6 +9,11 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
+#include "tessera/models/family.h"
+#include "tessera/models/gpt_names.h"
+#include "tessera/models/hf_config.h"
+#include "tessera/models/module_order.h"
 #include "tessera/models/objective.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/functional.h"
@@ -165,4 +170,305 @@ nn::Model gpt2(const Gpt2Shape& shape) {
   return with_objective(gpt2_trunk(shape), "causal_lm", options);
 }
 
+std::int64_t Gpt2Shape::num_parameters() const {
+  const std::int64_t C = hidden_size, F = ffn_hidden_size;
+  const std::int64_t outputs = C + 2 * (C / std::max<std::int64_t>(num_heads, 1)) * kv_heads();
+  const std::int64_t norms = 4 * C, qkv = outputs * (C + (qkv_bias ? 1 : 0)),
+                     projection = C * C + C;
+  const std::int64_t mlp = F * C + F + C * F + C;
+  const std::int64_t tables = (tie_embeddings ? 1 : 2) * vocab_size * C + max_positions * C;
+  return num_layers * (norms + qkv + projection + mlp) + tables + 2 * C;
+}
+
+namespace {
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> all = {
+      {.name = "nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
+      {.name = "mini", .num_layers = 6, .hidden_size = 384, .num_heads = 6, .bytes = true},
+      {"gpt2-small", 12, 768, 12},
+      {"gpt2-medium", 24, 1024, 16},
+      {"gpt2-large", 36, 1280, 20},
+      {"gpt2-xl", 48, 1600, 25},
+      {"gpt2-exlarge", 48, 1600, 32},
+      {"gpt3", 96, 12288, 96, 2048},
+  };
+  return all;
+}
+
+struct Gpt2Options final : FamilyOptions {
+  std::optional<double> embedding_dropout, attention_dropout, residual_dropout;
+  bool qkv_bias = true;
+  std::string activation = "gelu_tanh";
+  double layer_norm_eps = 1e-5;
+  double mlp_ratio = 4.0;
+
+  [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
+    return std::make_unique<Gpt2Options>(*this);
+  }
+
+  void describe(config::Fields& fields) override {
+    describe_sizes(
+        fields,
+        {.presets = names_of(presets()),
+         .preset_default = "nano when no size is given",
+         .positions_default = "data.sequence_length, or 1024 when neither is given; 2048 for gpt3",
+         .ffn_default = "mlp_ratio x hidden_size"});
+    describe_dropout(fields, "Probability of zero in embedding, attention and residual dropout.");
+    const auto part = [&](const char* key, std::optional<double>& member, const char* text) {
+      fields.field(
+          key, member, {.text = text, .min = 0, .max = kMaxDropout, .default_text = "dropout"});
+    };
+    part("embedding_dropout", embedding_dropout, "Dropout after the embedding.");
+    part("attention_dropout", attention_dropout, "Dropout on attention probabilities.");
+    part("residual_dropout", residual_dropout, "Dropout on what each attention and MLP adds.");
+    fields.field(
+        "qkv_bias", qkv_bias, {.text = "Whether the query, key and value projection has a bias."});
+    describe_tie(fields);
+    fields.field("activation",
+                 activation,
+                 {.text = "Nonlinearity of the MLP.", .choices = ops::activation_names()});
+    fields.field(
+        "layer_norm_eps",
+        layer_norm_eps,
+        {.text = "Added to the variance in layer norms.", .min = 0, .max = 1, .above_min = true});
+    fields.field("mlp_ratio",
+                 mlp_ratio,
+                 {.text = "Channels inside the MLP over hidden_size.",
+                  .min = 0,
+                  .max = 1000,
+                  .above_min = true});
+    describe_init(fields,
+                  "Standard deviation of first weights; residual projections divide it by sqrt(2 x "
+                  "num_layers).");
+    describe_label_smoothing(fields);
+    describe_from(fields);
+  }
+};
+
+void set_rest(const Gpt2Options& options, Gpt2Shape& shape, Checks& checks) {
+  shape.embedding_dropout = options.embedding_dropout.value_or(options.dropout);
+  shape.attention_dropout = options.attention_dropout.value_or(options.dropout);
+  shape.residual_dropout = options.residual_dropout.value_or(options.dropout);
+  shape.qkv_bias = options.qkv_bias;
+  shape.tie_embeddings = options.tie_embeddings;
+  shape.layer_norm_eps = options.layer_norm_eps;
+  shape.init_std = options.init_std;
+  shape.label_smoothing = options.label_smoothing;
+  try {
+    ops::activation_from_name(options.activation);
+    shape.activation = options.activation;
+  } catch (const Error& error) {
+    checks.require(false, "model.activation", error.what(), error.fix());
+  }
+}
+
+json::Value description_of(const Gpt2Shape& shape) {
+  Gpt2Options out;
+  out.num_layers = shape.num_layers;
+  out.hidden_size = shape.hidden_size;
+  out.num_heads = shape.num_heads;
+  if (shape.num_kv_heads != shape.num_heads) out.num_kv_heads = shape.num_kv_heads;
+  out.vocab_size = shape.vocab_size;
+  out.max_positions = shape.max_positions;
+  out.ffn_hidden_size = shape.ffn_hidden_size;
+  out.mlp_ratio =
+      static_cast<double>(shape.ffn_hidden_size) / static_cast<double>(shape.hidden_size);
+  out.embedding_dropout = shape.embedding_dropout;
+  out.attention_dropout = shape.attention_dropout;
+  out.residual_dropout = shape.residual_dropout;
+  out.qkv_bias = shape.qkv_bias;
+  out.tie_embeddings = shape.tie_embeddings;
+  out.activation = shape.activation;
+  out.layer_norm_eps = shape.layer_norm_eps;
+  out.init_std = shape.init_std;
+  out.label_smoothing = shape.label_smoothing;
+  ModelOptions whole("gpt2", std::make_unique<Gpt2Options>(std::move(out)));
+  return config::write(whole);
+}
+
+Resolved resolve_gpt2(const Gpt2Options& options,
+                      std::int64_t tokenizer_size,
+                      std::optional<std::int64_t> sequence_length,
+                      config::Problems& problems,
+                      const config::Origins& origins) {
+  Checks checks(problems, origins);
+  Gpt2Shape shape;
+  const std::string otherwise = presets().front().name;
+  const Preset* preset = find_preset(options, presets(), otherwise, checks);
+  set_layers(options, preset, shape, checks);
+  shape.ffn_hidden_size = options.ffn_hidden_size.value_or(
+      std::llround(options.mlp_ratio * static_cast<double>(shape.hidden_size)));
+  check_heads(shape, checks);
+  checks.require(
+      shape.ffn_hidden_size >= 1,
+      "model.mlp_ratio",
+      fmt::format("the hidden layer of the MLP would have {} channels", shape.ffn_hidden_size),
+      "raise mlp_ratio, or give ffn_hidden_size");
+  set_positions(options, preset, sequence_length, shape, checks);
+  set_vocabulary(options, tokenizer_size, shape, checks);
+  set_rest(options, shape, checks);
+  Gpt2Shape possible = shape;
+  make_possible(possible);
+  Resolved out = {.description = description_of(shape),
+                  .model = gpt2(possible),
+                  .vocab_size = shape.vocab_size,
+                  .tokenizer_size = shape.tokenizer_size,
+                  .max_positions = shape.max_positions,
+                  .num_parameters = shape.num_parameters(),
+                  .num_layers = shape.num_layers,
+                  .hidden_size = shape.hidden_size,
+                  .num_heads = shape.num_heads,
+                  .num_kv_heads = shape.num_kv_heads,
+                  .tied_head = shape.tie_embeddings};
+  out.derivations = derivations_of(options, otherwise, shape);
+  out.derivations["ffn_hidden_size"] = "mlp_ratio x hidden_size";
+  return out;
+}
+
+Gpt2Options from_hf(const json::Value& config) {
+  const HfConfig keys(config);
+  const auto off = [&](const char* key) {
+    keys.refuse(key, !keys.flag(key, false), fmt::format("{} false", key).c_str());
+  };
+  keys.refuse("model_type", keys.word("model_type", "gpt2") == "gpt2", "\"model_type\": \"gpt2\"");
+  keys.refuse(
+      "scale_attn_weights", keys.flag("scale_attn_weights", true), "scale_attn_weights true");
+  off("scale_attn_by_inverse_layer_idx");
+  off("add_cross_attention");
+  keys.refuse("pruned_heads", keys.empty("pruned_heads"), "all their heads");
+  keys.refuse("quantization_config", keys.empty("quantization_config"), "plain float weights");
+  Gpt2Options out;
+  out.num_layers = keys.count("n_layer", 12, 1e4);
+  out.hidden_size = keys.count("n_embd", 768, 1e6);
+  out.num_heads = keys.count("n_head", 12, 1e6);
+  out.vocab_size = keys.count("vocab_size", 50257, 1e8);
+  out.max_positions = keys.count("n_positions", keys.count("n_ctx", 1024, 1e8), 1e8);
+  out.ffn_hidden_size = keys.count("n_inner", 4 * *out.hidden_size, 1e7);
+  out.mlp_ratio = static_cast<double>(*out.ffn_hidden_size) / static_cast<double>(*out.hidden_size);
+  out.embedding_dropout = keys.number("embd_pdrop", 0.1, 0, kMaxDropout);
+  out.attention_dropout = keys.number("attn_pdrop", 0.1, 0, kMaxDropout);
+  out.residual_dropout = keys.number("resid_pdrop", 0.1, 0, kMaxDropout);
+  out.tie_embeddings = keys.flag("tie_word_embeddings", true);
+  out.activation = keys.activation("activation_function", "gelu_new");
+  out.layer_norm_eps = keys.number("layer_norm_epsilon", 1e-5, 1e-30, 1);
+  out.init_std = keys.number("initializer_range", 0.02, 0, 100);
+  return out;
+}
+
+json::Value to_hf(const Gpt2Options& options) {
+  TESSERA_REQUIRE(options.qkv_bias,
+                  Unsupported,
+                  "model.qkv_bias is false, and Hugging Face's GPT-2 always has that bias",
+                  "train with model.qkv_bias true");
+  TESSERA_REQUIRE(
+      !options.num_kv_heads || options.num_kv_heads == options.num_heads,
+      Unsupported,
+      fmt::format(
+          "model.num_kv_heads is {}, and heads of Hugging Face's GPT-2 share no keys and values",
+          options.num_kv_heads.value_or(0)),
+      "train without model.num_kv_heads");
+  const std::string activation = activation_to_hf(options.activation);
+  TESSERA_REQUIRE(
+      !activation.empty(),
+      Unsupported,
+      fmt::format("model.activation {} has no name in Hugging Face's GPT-2", options.activation),
+      "train with gelu_tanh, gelu, relu or silu");
+  const auto integer = [](const std::optional<std::int64_t>& value) {
+    return json::Value::integer(value.value());
+  };
+  const auto number = [](double value) { return json::Value::number(value); };
+  return json::Value::object(
+      {{"architectures", json::Value::array({json::Value::string("GPT2LMHeadModel")})},
+       {"model_type", json::Value::string("gpt2")},
+       {"vocab_size", integer(options.vocab_size)},
+       {"n_positions", integer(options.max_positions)},
+       {"n_embd", integer(options.hidden_size)},
+       {"n_layer", integer(options.num_layers)},
+       {"n_head", integer(options.num_heads)},
+       {"n_inner", integer(options.ffn_hidden_size)},
+       {"activation_function", json::Value::string(activation)},
+       {"layer_norm_epsilon", number(options.layer_norm_eps)},
+       {"embd_pdrop", number(options.embedding_dropout.value_or(options.dropout))},
+       {"attn_pdrop", number(options.attention_dropout.value_or(options.dropout))},
+       {"resid_pdrop", number(options.residual_dropout.value_or(options.dropout))},
+       {"initializer_range", number(options.init_std)},
+       {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
+}
+
+/// Hugging Face's names are ours with "transformer." before them, and its Conv1D stores the
+/// matrices of a layer as [in, out].
+Composition compose(const ParamInfo& info) {
+  const auto ends_with = [&](std::string_view end) { return info.name.ends_with(end); };
+  const bool conv1d =
+      ends_with(".c_attn.weight") || ends_with(".c_proj.weight") || ends_with(".c_fc.weight");
+  Shape shape = info.matrix_shape;
+  if (conv1d) std::swap(shape.at(0), shape.at(1));
+  const bool outside = info.name == "lm_head.weight";
+  const Composition theirs = Composition::of((outside ? "" : "transformer.") + info.name, shape);
+  return (conv1d ? theirs.transposed() : theirs).viewed(info.shape);
+}
+
+/// Causal masks that old versions stored among the weights.
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+TESSERA_MODEL("gpt2",
+              FamilyOf<Gpt2Options>{
+                  .presets = presets(),
+                  .adjustable = {{"dropout",
+                                  {"embedding_dropout", "attention_dropout", "residual_dropout"}},
+                                 {"embedding_dropout"},
+                                 {"attention_dropout"},
+                                 {"residual_dropout"},
+                                 {"init_std"},
+                                 {"label_smoothing"}},
+                  .resolve = resolve_gpt2,
+                  .from_hf = from_hf,
+                  .to_hf = to_hf,
+                  .weight_map = {.compose = compose,
+                                 .base = "transformer.",
+                                 .ties = {{"lm_head.weight", "transformer.wte.weight"}},
+                                 .is_buffer = is_buffer,
+                                 .anchor = "transformer.wte.weight"},
+                  .is_default = true});
+
+TESSERA_MODULE_ORDER("gpt2",
+                     {.base = "transformer.",
+                      .modules = {"transformer.wte",
+                                  "transformer.wpe",
+                                  "transformer.h.*.ln_1",
+                                  "transformer.h.*.attn.c_attn",
+                                  "transformer.h.*.attn.c_proj",
+                                  "transformer.h.*.ln_2",
+                                  "transformer.h.*.mlp.c_fc",
+                                  "transformer.h.*.mlp.c_proj",
+                                  "transformer.ln_f",
+                                  "lm_head"}});
+
+TESSERA_GPT_NAMES("gpt2",
+                  {.architecture = "GPT2LMHeadModel",
+                   .model_type = "gpt2",
+                   .table = "transformer.wte.weight",
+                   .positions = "transformer.wpe.weight",
+                   .layers = "transformer.h.",
+                   .attention_norm = "ln_1",
+                   .attention_input = "attn.c_attn",
+                   .attention_output = "attn.c_proj",
+                   .mlp_norm = "ln_2",
+                   .mlp_input = "mlp.c_fc",
+                   .mlp_output = "mlp.c_proj",
+                   .final_norm = "transformer.ln_f",
+                   .head = "lm_head.weight",
+                   .config = {{"max_positions", "n_positions"},
+                              {"hidden_size", "n_embd"},
+                              {"ffn_hidden_size", "n_inner"},
+                              {"num_layers", "n_layer"},
+                              {"num_heads", "n_head"},
+                              {"activation", "activation_function"},
+                              {"norm_eps", "layer_norm_epsilon"},
+                              {"tie_embeddings", "tie_word_embeddings"}}});
+
+}  // namespace
 }  // namespace tessera::models

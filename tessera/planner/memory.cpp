@@ -189,18 +189,11 @@ bool fits(const Plan& plan, std::uint64_t available) {
 // together.
 std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
   models::ModelOptions options = plan.config.model;
-  options.preset = preset;
-  options.num_layers = options.hidden_size = options.num_heads = options.num_kv_heads =
-      options.ffn_hidden_size = std::nullopt;
+  options->choose_preset(preset);
   config::Problems problems;
   Plan out = plan;
-  out.model = models::families()
-                  .get(options.family)
-                  .resolve(options,
-                           plan.model.tokenizer_size,
-                           plan.sequence_length,
-                           problems,
-                           config::Origins());
+  out.model = models::resolve(
+      options, plan.model.tokenizer_size, plan.sequence_length, problems, config::Origins());
   out.stages = place_blocks(out.config.parallel.pipeline,
                             out.model.model,
                             out.sequence_length,
@@ -214,8 +207,9 @@ std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
 // Smaller presets, the largest first.
 std::vector<std::pair<std::string, Plan>> smaller_presets(const Plan& plan) {
   std::vector<std::pair<std::string, Plan>> out;
-  if (plan.config.model.from) return out;
-  for (const std::string& preset : models::families().get(plan.config.model.family).presets) {
+  if (plan.config.model->from) return out;
+  const models::Family& family = models::families().get(plan.config.model.family());
+  for (const std::string& preset : models::names_of(family.presets)) {
     if (auto smaller = with_preset(plan, preset)) out.emplace_back(preset, std::move(*smaller));
   }
   std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {

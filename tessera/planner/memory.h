@@ -44,7 +44,7 @@ void check_memory(const Plan& plan, std::uint64_t available);
 /// enough, all of them where even that is not.
 void recompute_what_memory_needs(Plan& plan, std::uint64_t available);
 
-/// Those changes, at most three: "train_micro_batch_size_per_gpu 4", "model.preset gpt2-small", ...
+/// Those changes, at most three: "train_micro_batch_size_per_gpu 4", "model.preset nano", ...
 std::vector<std::string> changes_that_fit(const Plan& plan, std::uint64_t available);
 
 }  // namespace tessera::planner

@@ -328,8 +328,8 @@ class Planner {
   }
 
   void open_source() {
-    if (!plan_.config.model.from) return;
-    const std::string from = *plan_.config.model.from;
+    if (!plan_.config.model->from) return;
+    const std::string from = *plan_.config.model->from;
     source_ = open_model_source(from);
     if (source_->bf16 && plan_.working == DType::F16) {
       plan_.notes.push_back(fmt::format(
@@ -343,7 +343,7 @@ class Planner {
 
   void open_tokenizer() {
     // Without its own source's model, a default tokenizer would only add a misleading message.
-    if (plan_.config.model.from && !source_) return;
+    if (plan_.config.model->from && !source_) return;
     const bool own = source_ && !origins_.given("tokenizer");
     if (own && !source_->hugging_face) plan_.config.tokenizer = source_->tokenizer;
     // The resolved configuration names the files of a folder's own tokenizer, so that it stands
@@ -388,13 +388,11 @@ class Planner {
     const TrainConfig& config = plan_.config;
     const std::size_t before = problems_.list().size();
     plan_.model = own_ != nullptr ? described(*own_)
-                                  : models::families()
-                                        .get(config.model.family)
-                                        .resolve(config.model,
-                                                 plan_.tokenizer->size(),
-                                                 config.data.sequence_length,
-                                                 problems_,
-                                                 origins_);
+                                  : models::resolve(config.model,
+                                                    plan_.tokenizer->size(),
+                                                    config.data.sequence_length,
+                                                    problems_,
+                                                    origins_);
     nn::declare_all(plan_.model.model);
     resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
     plan_.sequence_length = config.data.sequence_length.value_or(
@@ -402,9 +400,7 @@ class Planner {
     if (problems_.list().size() == before) {
       check_model(config, plan_.model, problems_, origins_);
     }
-    if (own_ != nullptr ||
-        knows_size(
-            config.model, &models::ModelOptions::num_layers, "model.num_layers", problems_)) {
+    if (own_ != nullptr || knows_size(config.model, "num_layers", problems_)) {
       plan_.stages = place_blocks(
           config.parallel.pipeline, plan_.model.model, plan_.sequence_length, problems_, origins_);
       if (measures_blocks(config.parallel.pipeline)) {
@@ -413,11 +409,9 @@ class Planner {
             "the blocks when they start");
       }
     }
-    const json::Value* const tied = plan_.model.description.find("tie_embeddings");
     const bool whole = plan_.data_ranks == 1 || plan_.fold.comm_dtype != DType::F32 ||
                        plan_.fold.accumulate != DType::F32;
-    if (config.sparse_gradients && !whole && tied != nullptr && tied->is_bool() &&
-        tied->as_bool()) {
+    if (config.sparse_gradients && !whole && plan_.model.tied_head) {
       plan_.notes.emplace_back(
           "sparse_gradients does not pay for the tied table's use by the head, whose gradient is "
           "dense; the embedding's travels as rows without it, unless pipeline stages part the two");
@@ -473,7 +467,7 @@ json::Value resolved_config(const Draft& draft, bool model) {
   json::Value out = config::write(config);
   if (!model) return out;
   out["model"] = plan.model.description;
-  if (config.model.from) out["model"]["from"] = json::Value::string(*config.model.from);
+  if (config.model->from) out["model"]["from"] = json::Value::string(*config.model->from);
   return out;
 }
 

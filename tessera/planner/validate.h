@@ -48,10 +48,10 @@ void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
 
-/// Whether a size of the model is what the user meant: given, or of a preset that there is.
+/// Whether a size of the model, by its key, is what the user meant: given, or of a preset that
+/// exists.
 bool knows_size(const models::ModelOptions& options,
-                std::optional<std::int64_t> models::ModelOptions::*size,
-                std::string_view path,
+                std::string_view key,
                 const config::Problems& problems);
 
 /// How layers are cut by that mode.

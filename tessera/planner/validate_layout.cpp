@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
-#include "tessera/models/gpt2.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/planner/recipe.h"
@@ -54,25 +53,18 @@ void check_grid(const TensorOptions& tensor,
                 : fmt::format("set it to {}", above));
 }
 
-// What is cut of a model, by the words of its options.
-using Sizes = models::ModelOptions;
+// The sizes of a model that ranks share, by the keys of its options.
 struct CutAxis {
   LogicalAxis axis;
-  const char* path;
-  std::optional<std::int64_t> Sizes::*size;
+  const char* key;
   const char* name;
 };
-constexpr std::array kCutAxes = {
-    CutAxis{LogicalAxis::Heads, "model.num_heads", &Sizes::num_heads, "heads"},
-    CutAxis{LogicalAxis::KvHeads,
-            "model.num_kv_heads",
-            &Sizes::num_kv_heads,
-            "heads of keys and values"},
-    CutAxis{
-        LogicalAxis::Ffn, "model.ffn_hidden_size", &Sizes::ffn_hidden_size, "features of the MLP"},
-    CutAxis{LogicalAxis::Vocab, "model.vocab_size", &Sizes::vocab_size, "tokens of the vocabulary"},
-    CutAxis{LogicalAxis::Embed, "model.hidden_size", &Sizes::hidden_size, "channels"},
-    CutAxis{LogicalAxis::None, "model.max_positions", &Sizes::max_positions, "positions"}};
+constexpr std::array kCutAxes = {CutAxis{LogicalAxis::Heads, "num_heads", "heads"},
+                                 CutAxis{LogicalAxis::KvHeads, "num_kv_heads", "heads of keys and values"},
+                                 CutAxis{LogicalAxis::Ffn, "ffn_hidden_size", "features of the MLP"},
+                                 CutAxis{LogicalAxis::Vocab, "vocab_size", "tokens of the vocabulary"},
+                                 CutAxis{LogicalAxis::Embed, "hidden_size", "channels"},
+                                 CutAxis{LogicalAxis::None, "max_positions", "positions"}};
 
 mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
@@ -129,9 +121,7 @@ void check_micro_batch(const Plan& plan,
                     samples));
   }
   const std::int64_t C = plan.model.hidden_size;
-  if (C % grid.row == 0 ||
-      !knows_size(plan.config.model, &Sizes::hidden_size, "model.hidden_size", problems))
-    return;
+  if (C % grid.row == 0 || !knows_size(plan.config.model, "hidden_size", problems)) return;
   // Heads divide them too.
   const std::int64_t unit = std::lcm(grid.row, std::max<std::int64_t>(plan.model.num_heads, 1));
   const std::int64_t below = C / unit * unit;
@@ -149,12 +139,11 @@ void check_micro_batch(const Plan& plan,
 }  // namespace
 
 bool knows_size(const models::ModelOptions& options,
-                std::optional<std::int64_t> models::ModelOptions::*size,
-                std::string_view path,
+                std::string_view key,
                 const config::Problems& problems) {
-  if (options.*size) return true;
+  if (options.has(key)) return true;
   // Others follow from the preset and from the hidden size.
-  return !problems.concern(path) && !problems.concern("model.preset") &&
+  return !problems.concern(fmt::format("model.{}", key)) && !problems.concern("model.preset") &&
          !problems.concern("model.hidden_size");
 }
 
@@ -177,7 +166,7 @@ void check_cuts(const Plan& plan,
   const mesh::Mesh mesh = mesh_of(tensor.grid());
   const auto parameters = nn::parameters_of(plan.model.model);
   for (const CutAxis& cut : kCutAxes) {
-    if (!own_model && !knows_size(plan.config.model, cut.size, cut.path, problems)) continue;
+    if (!own_model && !knows_size(plan.config.model, cut.key, problems)) continue;
     std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
     for (const auto& info : parameters) {
       for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
@@ -195,17 +184,17 @@ void check_cuts(const Plan& plan,
         origins.place(kSize),
         kSize,
         fmt::format("{} ranks cannot share {} {}: each needs at least one", parts, least, cut.name),
-        fmt::format(
-            "set it to at most {}, or raise {}", nearest_grid(tensor, parts, least), cut.path));
+        fmt::format("set it to at most {}, or raise model.{}",
+                    nearest_grid(tensor, parts, least),
+                    cut.key));
   }
   if (mode != nn::TensorMode::OneD) check_micro_batch(plan, problems, origins);
 }
 
 // Tokens of a sample are known: said, or as many as the model has positions.
 bool knows_length(const TrainConfig& config, const config::Problems& problems) {
-  return config.data.sequence_length ||
-         (!problems.concern("data.sequence_length") &&
-          knows_size(config.model, &Sizes::max_positions, "model.max_positions", problems));
+  return config.data.sequence_length || (!problems.concern("data.sequence_length") &&
+                                         knows_size(config.model, "max_positions", problems));
 }
 
 // Whether it is known how layers are cut: what is wrong with it has been told.
@@ -333,8 +322,7 @@ void check_heads(const Plan& plan,
                  const config::Origins& origins) {
   const ParallelOptions& parallel = plan.config.parallel;
   if (problems.concern("parallel.context.mode") || parallel.context.mode != "ulysses" ||
-      (!own_model &&
-       !knows_size(plan.config.model, &Sizes::num_heads, "model.num_heads", problems)))
+      (!own_model && !knows_size(plan.config.model, "num_heads", problems)))
     return;
   // One side of a grid has parts of the heads, the others have samples.
   const TensorOptions& tensor = parallel.tensor;

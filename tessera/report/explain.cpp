@@ -200,21 +200,16 @@ class Explainer {
     models::ModelOptions theirs = draft_.source->model;
     const json::Value all = json::Value::object({{"model", config::write(theirs)}});
     if (find_path(all, path) == nullptr) return "";
-    return fmt::format("model.from {}", draft_.plan.config.model.from.value_or(""));
+    return fmt::format("model.from {}", draft_.plan.config.model->from.value_or(""));
   }
 
   [[nodiscard]] std::string model_derivation(const std::string& path) const {
     const auto& options = draft_.plan.config.model;
-    const bool size =
-        path == "model.num_layers" || path == "model.hidden_size" || path == "model.num_heads";
-    if (options.from && find_path(resolved_, path) != nullptr)
-      return fmt::format("model.from {}", *options.from);
-    if (size) return fmt::format("preset {}", options.preset.value_or("nano"));
-    if (path == "model.vocab_size")
-      return fmt::format("the tokenizer's {}, rounded up", draft_.plan.model.tokenizer_size);
-    if (path == "model.max_positions") return "data.sequence_length, the preset, or 1024";
-    if (path == "model.ffn_hidden_size") return "mlp_ratio x hidden_size";
-    return "";
+    if (options->from && find_path(resolved_, path) != nullptr)
+      return fmt::format("model.from {}", *options->from);
+    const auto& derivations = draft_.plan.model.derivations;
+    const auto found = derivations.find(path.substr(path.find('.') + 1));
+    return found == derivations.end() ? "" : found->second;
   }
 
   void add_accepted() {

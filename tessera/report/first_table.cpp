@@ -31,13 +31,13 @@ std::string model_line(const planner::Plan& plan) {
   const models::Resolved& m = plan.model;
   const auto& options = plan.config.model;
   const std::string name =
-      options.from ? " from " + *options.from : (options.preset ? " " + *options.preset : "");
+      options->from ? " from " + *options->from : (options->preset ? " " + *options->preset : "");
   if (m.description.find("family") == nullptr) {
     return fmt::format(
         "the program's own: {} blocks, positions {}", m.model.blocks.size(), plan.sequence_length);
   }
   return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}",
-                     options.family,
+                     options.family(),
                      name,
                      m.num_layers,
                      m.hidden_size,

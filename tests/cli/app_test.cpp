@@ -85,12 +85,12 @@ TEST(Program, WarnsOfMisspeltVariables) {
 }
 
 TEST(Init, WritesWhatTrainAccepts) {
-  for (const std::string& preset : models::families().get("gpt2").presets) {
+  for (const std::string& preset : models::names_of(models::families().get("gpt2").presets)) {
     const Outcome o = run_program({"init", preset, "--data", "my \"text\".txt"});
 
     ASSERT_EQ(o.code, 0) << preset;
     const planner::Plan plan = planner::make_plan(json::parse(o.out, preset), 2, "my.json");
-    EXPECT_EQ(plan.config.model.preset, preset);
+    EXPECT_EQ(plan.config.model->preset, preset);
     EXPECT_EQ(plan.config.data.train.front(), "my \"text\".txt");
     EXPECT_THAT(o.out, HasSubstr("//"));
   }

@@ -20,6 +20,7 @@
 #include "tessera/data/tokenizer.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
+#include "tessera/interop/weights_of.h"
 
 namespace tessera::cli {
 
@@ -29,14 +30,13 @@ class Conversions : public ::testing::Test {
  protected:
   /// A run with one checkpoint of a small GPT-2 whose weights are a function of name and index.
   explicit Conversions(data::TokenizerOptions tokenizer = {}) {
-    models::ModelOptions options;
-    options.num_layers = 2;
-    options.hidden_size = 8;
-    options.num_heads = 2;
-    options.max_positions = 16;
-    options.activation = "gelu_tanh";
+    models::ModelOptions options("gpt2");
+    options->num_layers = 2;
+    options->hidden_size = 8;
+    options->num_heads = 2;
+    options->max_positions = 16;
     config::Problems problems;
-    resolved = models::families().get("gpt2").resolve(
+    resolved = models::resolve(
         options, data::make_tokenizer(tokenizer)->size(), std::nullopt, problems, {});
     problems.raise();
     std::vector<checkpoint::PieceBytes> pieces;
@@ -79,7 +79,7 @@ class Conversions : public ::testing::Test {
     return run_program({"inspect", path(name), "--digest"}).out;
   }
   void expect_weights(const fs::path& folder) {
-    const auto source = interop::weights_from_hf(models::families().get("gpt2"), folder, resolved);
+    const auto source = interop::weights_from_hf(folder, models::families().get("gpt2"), resolved);
     for (const auto& [name, expected] : weights) {
       std::vector<float> got(expected.size());
       source(*infos.at(name), 0, infos.at(name)->numel(), got.data());

@@ -33,8 +33,8 @@ TEST_F(Convert, ARunBecomesAFolderWithTheSameWeightsAndModel) {
   expect_weights(path("hf"));
   const json::Value config = json::parse_strict(files::read(path("hf/config.json")), "config");
   config::Problems problems;
-  const models::Resolved again = models::families().get("gpt2").resolve(
-      models::families().get("gpt2").options_from_hf(config), 256, std::nullopt, problems, {});
+  const models::Resolved again =
+      models::resolve(models::options_from_hf(config), 256, std::nullopt, problems, {});
   EXPECT_EQ(again.description, resolved.description) << again.description.dump(2);
   EXPECT_TRUE(fs::exists(path("hf/generation_config.json")));
 }

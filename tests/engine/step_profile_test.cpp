@@ -52,8 +52,8 @@ TEST(StepProfile, CountsTheProductsOfTheModel) {
   const TinyRun run;
   const Profiled p = profile(run, {.ranks = 1, .accumulation = 3, .micro_batch = 2});
   const auto& shape = p.plan.config.model;
-  const double C = static_cast<double>(*shape.hidden_size),
-               L = static_cast<double>(*shape.num_layers),
+  const double C = static_cast<double>(*shape->hidden_size),
+               L = static_cast<double>(*shape->num_layers),
                V = static_cast<double>(p.plan.model.vocab_size);
   const double tokens = static_cast<double>(kSteps * 3 * 2 * p.plan.sequence_length);
 

@@ -245,11 +245,10 @@ planner::Plan plan_of(const fs::path& folder, const Spread& spread) {
       json::Value::integer(static_cast<std::int64_t>(losses_of(folder).size()));
   config["run"] = json::parse(R"({"threads_per_rank": 1, "dir": "unused"})", "case");
   const json::Value shape = golden::read_json(folder / "config.json");
-  const models::Family& family = models::family_of_hf(shape);
-  const models::ModelOptions options = family.options_from_hf(shape);
+  const models::ModelOptions options = models::options_from_hf(shape);
   config::Problems problems;
   const models::Resolved resolved =
-      family.resolve(options, *options.vocab_size, std::nullopt, problems, {});
+      models::resolve(options, *options->vocab_size, std::nullopt, problems, {});
   problems.raise();
   return planner::make_plan(config, spread.ranks, "case.json", resolved.model);
 }

@@ -3,6 +3,7 @@
 // AdamW steps, and greedy text.
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,7 @@
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
+#include "tessera/interop/weights_of.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera {
@@ -75,11 +77,11 @@ bool is_supported(const fs::path& folder) {
       golden::read_json(folder / "config.json").find("model_type")->as_string());
 }
 
-models::Resolved resolve(const models::Family& family, const json::Value& config) {
-  const models::ModelOptions options = family.options_from_hf(config);
+models::Resolved resolve(const json::Value& config) {
+  const models::ModelOptions options = models::options_from_hf(config);
   config::Problems problems;
   models::Resolved resolved =
-      family.resolve(options, *options.vocab_size, std::nullopt, problems, config::Origins());
+      models::resolve(options, *options->vocab_size, std::nullopt, problems, config::Origins());
   problems.raise();
   return resolved;
 }
@@ -96,10 +98,10 @@ parallel::StageLayout in_stages(comm::World* world, const nn::Model& model) {
 
 Case open(const fs::path& folder, comm::World* world) {
   const json::Value config = golden::read_json(folder / "config.json");
-  const models::Family& family = models::family_of_hf(config);
-  models::Resolved resolved = resolve(family, config);
+  const models::Family& family = models::families().get(models::family_of_hf(config));
+  models::Resolved resolved = resolve(config);
   ModelRunner runner(resolved.model, DType::F32, world, in_stages(world, resolved.model));
-  const models::WeightSource source = interop::weights_from_hf(family, folder, resolved);
+  const models::WeightSource source = interop::weights_from_hf(folder, family, resolved);
   runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
     source(info, 0, info.numel(), out.data_ptr<float>());
   });
@@ -115,7 +117,7 @@ bool can_be_shared(const fs::path& folder, const comm::World* world) {
   const int sharers = world == nullptr ? 1 : world->mesh().size(mesh::AxisSet::tp());
   if (sharers == 1) return true;
   const json::Value config = golden::read_json(folder / "config.json");
-  return resolve(models::family_of_hf(config), config).num_heads >= sharers;
+  return resolve(config).num_heads >= sharers;
 }
 
 /// Calls check(case) for each folder that this program supports; none is a failure. `world`: the
@@ -159,12 +161,29 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
 }
 
-/// Our tensor of a parameter in their layout.
-at::Tensor in_their_layout(const models::HfTensor& theirs,
-                           const ParamInfo& info,
-                           const at::Tensor& ours) {
-  const at::Tensor matrix = ours.view(info.matrix_shape);
-  return theirs.transposed ? matrix.t() : matrix;
+models::ReadFloats reader_of(const at::Tensor& tensor) {
+  return [held = tensor.to(at::kFloat).contiguous()](
+             std::int64_t begin, std::int64_t end, float* out) {
+    std::copy(held.data_ptr<float>() + begin, held.data_ptr<float>() + end, out);
+  };
+}
+
+models::Parameters parameters_of(const Case& one) {
+  models::Parameters out;
+  for (const auto& [name, info] : one.runner.infos)
+    out.push_back(info);
+  return out;
+}
+
+/// A tensor of theirs made of ours.
+at::Tensor in_their_layout(const models::TheirTensor& theirs,
+                           const std::map<std::string, at::Tensor>& ours) {
+  at::Tensor out = at::zeros(theirs.shape);
+  for (const models::TheirTensor::Part& part : theirs.parts) {
+    copy_range(
+        part.copy, 0, out.numel(), reader_of(ours.at(part.info->name)), out.data_ptr<float>());
+  }
+  return out;
 }
 
 TEST(GoldenModels, GiveTheLogitsAndTheLoss) {
@@ -191,10 +210,10 @@ TEST(GoldenModels, GiveEveryGradient) {
 
     EXPECT_NEAR(loss, one.expected["loss"].item<double>(), kLoss);
     std::size_t compared = 0;
-    for (const auto& [name, info] : one.runner.infos) {
-      const models::HfTensor theirs = one.family.hf_tensor(*info);
+    for (const models::TheirTensor& theirs :
+         models::their_tensors(one.family.weight_map, parameters_of(one))) {
       if (!one.expected.has("grad." + theirs.name)) continue;
-      const at::Tensor grad = in_their_layout(theirs, *info, one.runner.grads.at(name));
+      const at::Tensor grad = in_their_layout(theirs, one.runner.grads);
       EXPECT_LT(largest_difference(grad, one.expected["grad." + theirs.name]), kGradients)
           << theirs.name;
       ++compared;
@@ -204,11 +223,20 @@ TEST(GoldenModels, GiveEveryGradient) {
   });
 }
 
-/// Their tensor in our shape.
-at::Tensor in_our_layout(const models::HfTensor& theirs,
-                         const ParamInfo& info,
-                         const at::Tensor& tensor) {
-  return (theirs.transposed ? tensor.t() : tensor).reshape(info.shape);
+/// A parameter of ours made of their recorded tensors; nothing if these were not recorded.
+std::optional<at::Tensor> in_our_layout(const Case& one,
+                                        const models::Composition& composition,
+                                        const std::string& prefix) {
+  at::Tensor out = at::zeros(composition.shape());
+  for (const models::Composition::Part& part : composition.parts()) {
+    if (!one.expected.has(prefix + part.tensor)) return std::nullopt;
+    copy_range(composition.copy_of(part),
+               0,
+               out.numel(),
+               reader_of(one.expected[prefix + part.tensor]),
+               out.data_ptr<float>());
+  }
+  return out;
 }
 
 /// The recorded AdamW steps: losses, and of what this rank holds the parameters after them. How
@@ -238,14 +266,14 @@ std::size_t expect_adamw_steps(Case& one) {
   EXPECT_NEAR(one.runner.train(batch), losses.back(), kLoss) << "after the last step";
   std::size_t compared = 0;
   for (const auto& [name, info] : one.runner.infos) {
-    const models::HfTensor theirs = one.family.hf_tensor(*info);
-    if (!one.expected.has("after." + theirs.name)) continue;
-    const at::Tensor whole = in_our_layout(theirs, *info, one.expected["after." + theirs.name]);
+    const models::Composition composition = one.family.weight_map.compose(*info);
+    const auto whole = in_our_layout(one, composition, "after.");
+    if (!whole) continue;
     EXPECT_LT(largest_difference(ModelRunner::held(*info, one.runner.weights.at(name)),
-                                 ModelRunner::held(*info, whole)),
+                                 ModelRunner::held(*info, *whole)),
               kAfterAdamW)
-        << theirs.name;
-    ++compared;
+        << name;
+    compared += composition.parts().size();
   }
   return compared;
 }
@@ -302,12 +330,11 @@ void expect_recorded(Case& one, comm::World& world) {
   }
   EXPECT_NEAR(loss, one.expected["loss"].item<double>(), kLoss);
   for (const auto& [name, info] : one.runner.infos) {
-    const models::HfTensor theirs = one.family.hf_tensor(*info);
-    if (!one.expected.has("grad." + theirs.name)) continue;
-    const at::Tensor whole = in_our_layout(theirs, *info, one.expected["grad." + theirs.name]);
-    EXPECT_LT(largest_difference(one.runner.grads.at(name), ModelRunner::held(*info, whole)),
+    const auto whole = in_our_layout(one, one.family.weight_map.compose(*info), "grad.");
+    if (!whole) continue;
+    EXPECT_LT(largest_difference(one.runner.grads.at(name), ModelRunner::held(*info, *whole)),
               kGradients)
-        << theirs.name;
+        << name;
   }
   expect_continuations(one);
   // Of all stages; a tensor that two of them use counts twice.

@@ -30,11 +30,10 @@ const fs::path kInterop = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference
 planner::Plan plan_of(const std::string& optimizer, const std::string& checkpoint = "{}") {
   const json::Value hf =
       json::parse_strict(files::read(kInterop / "torch_tutorial/config.json"), "config.json");
-  const models::Family& family = models::family_of_hf(hf);
-  const models::ModelOptions options = family.options_from_hf(hf);
+  const models::ModelOptions options = models::options_from_hf(hf);
   config::Problems problems;
   const models::Resolved resolved =
-      family.resolve(options, *options.vocab_size, std::nullopt, problems, {});
+      models::resolve(options, *options->vocab_size, std::nullopt, problems, {});
   problems.raise();
   const std::string config = fmt::format(
       R"({{"data": {{"train": "a.txt", "sequence_length": 16}}, "train_batch_size": 4,

@@ -16,6 +16,7 @@
 #include "tessera/base/files.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/foreign_write.h"
+#include "tessera/models/module_order.h"
 #include "tessera/interop/formats/torch_file.h"
 #include "tessera/interop/formats/torch_value.h"
 
@@ -79,7 +80,17 @@ class TorchLoop : public test::ForeignCheckpoints {
   }
 };
 
-TEST_F(TorchLoop, NumbersAGpt2AsItsModuleDoesWhateverOrderItCameIn) {
+TESSERA_MODULE_ORDER("gpt2",
+                     {.base = "transformer.",
+                      .modules = {"transformer.wte",
+                                  "transformer.wpe",
+                                  "transformer.h.*.ln_1",
+                                  "transformer.h.*.attn.c_attn",
+                                  "transformer.h.*.attn.c_proj",
+                                  "transformer.ln_f",
+                                  "lm_head"}});
+
+TEST_F(TorchLoop, NumbersAFamilysParametersAsItsModuleDoesWhateverOrderTheyCameIn) {
   // By the alphabet: layer 10 before layer 2, and a bias before its weight.
   Foreign training = training_of({"transformer.h.10.ln_1.weight",
                                   "transformer.h.2.attn.c_proj.bias",

@@ -35,8 +35,8 @@ Read resolve(const std::string& model,
     void describe(config::Fields& fields) { fields.section("model", model, "The model."); }
   } options;
   config::read(source, options, out.problems, origins);
-  out.resolved = families().get("gpt2").resolve(
-      options.model, tokenizer_size, sequence_length, out.problems, origins);
+  out.resolved =
+      models::resolve(options.model, tokenizer_size, sequence_length, out.problems, origins);
   return out;
 }
 
@@ -54,7 +54,7 @@ TEST(Gpt2Presets, HaveTheirPublishedSizes) {
 }
 
 TEST(Gpt2Presets, AreAllKnown) {
-  for (const std::string& preset : families().get("gpt2").presets) {
+  for (const std::string& preset : names_of(families().get("gpt2").presets)) {
     const Read read = resolve("{\"preset\": \"" + preset + "\"}");
 
     EXPECT_TRUE(read.problems.empty()) << read.text();

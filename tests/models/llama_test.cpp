@@ -22,7 +22,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/checkpoint/weights.h"
+#include "tessera/interop/formats/weights.h"
 #include "tessera/comm/world.h"
 #include "tessera/tensor/dtype.h"
 
@@ -139,7 +139,7 @@ struct Case {
 
   explicit Case(const fs::path& from)
       : folder(from), shape(shape_of(golden::read_json(from / "config.json"))) {
-    for (const fs::path& file : checkpoint::weight_files(folder))
+    for (const fs::path& file : interop::weight_files(folder))
       weights.merge(read_tensors(file));
     expected = read_tensors(folder / "expected.safetensors");
   }

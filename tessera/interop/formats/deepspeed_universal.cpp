@@ -392,7 +392,7 @@ void require_all_trained(const Foreign& training, const char* state) {
   std::vector<std::string> frozen;
   for (const checkpoint::StreamedTensor& tensor : training.weights) {
     const bool is_parameter =
-        (named.empty() || named.count(tensor.name) > 0) && !is_gpt2_buffer(tensor.name);
+        (named.empty() || named.count(tensor.name) > 0) && !is_stored_buffer(tensor.name);
     if (is_parameter && trained.count(tensor.name) == 0) frozen.push_back(tensor.name);
   }
   TESSERA_REQUIRE(

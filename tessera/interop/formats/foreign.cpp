@@ -224,8 +224,9 @@ const Weight* Named::find(const std::string& name) const {
   return found == by_name_.end() ? nullptr : &weights_[found->second];
 }
 
-bool is_gpt2_buffer(std::string_view name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+bool is_stored_buffer(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
 }
 
 const json::Value* at_path(const json::Value& value, std::string_view path) {

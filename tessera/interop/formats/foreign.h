@@ -82,14 +82,15 @@ checkpoint::StreamedTensor join(std::string name,
 /// Parts that lie side by side along `dim` of `shape`; each has the other dims of it. Dims of the
 /// parts may be strided views. `to` is what the tensor is then called: the same elements in the
 /// same order. Errors as join().
-checkpoint::StreamedTensor concatenate(std::string name,
-                                       const std::vector<std::int64_t>& shape,
-                                       std::size_t dim,
-                                       std::vector<Weight> parts,
-                                       std::vector<std::int64_t> to,
-                                       const std::string& what);
-/// Whether GPT-2's module keeps a tensor of this name beside its parameters: a mask.
-bool is_gpt2_buffer(std::string_view name);
+StreamedTensor concatenate(std::string name,
+                           const std::vector<std::int64_t>& shape,
+                           std::size_t dim,
+                           std::vector<Weight> parts,
+                           std::vector<std::int64_t> to,
+                           const std::string& what);
+/// Whether Hugging Face's modules keep a tensor of this name beside their parameters: a causal mask
+/// or the frequencies of rotary positions. A state_dict does not tell the two apart.
+bool is_stored_buffer(std::string_view name);
 /// The matrix with its dims exchanged: a view.
 Weight transposed(Weight matrix);
 /// The whole of a mapped tensor.

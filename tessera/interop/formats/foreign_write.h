@@ -22,8 +22,8 @@ void write_universal(const std::filesystem::path& folder,
 std::uint64_t universal_bytes(const Foreign& training);
 
 /// Brings the weights into the order in which torch counts the parameters of their module, buffers
-/// behind them, and names the parameters: as `training.parameters` lists them, or by the names of a
-/// GPT-2. Error{Unsupported} where neither says the order.
+/// behind them, and names the parameters: as `training.parameters` lists them, or by the names of
+/// a family (module_orders). Error{Unsupported} where neither says the order.
 void order_by_module(Foreign& training);
 /// model_N.pth at `model` and optimizer_N.pth at `optimizer`: state_dicts of the module and of
 /// torch.optim, one group. Parameters are numbered in the order of the weights: all of them, or

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// llm.c's weights of GPT-2: 256 numbers and then every parameter of all layers, one kind after the
+// llm.c's weights of a GPT: 256 numbers and then every parameter of all layers, one kind after the
 // other. Bytes: docs/formats/others.md.
 #include <array>
 #include <cstring>
@@ -11,6 +11,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/interop/formats/foreign.h"
+#include "tessera/models/gpt_names.h"
 #include "tessera/checkpoint/safetensors_header.h"
 #include "tessera/interop/formats/foreign.h"
 
@@ -35,7 +37,10 @@ bool recognises(const fs::path& path) {
 class Reader {
  public:
   explicit Reader(const fs::path& path)
-      : path_(path), file_(std::make_shared<const files::Mapped>(path)), at_(kHeaderBytes) {
+      : path_(path),
+        names_(models::names_of_gpt(path.string())),
+        file_(std::make_shared<const files::Mapped>(path)),
+        at_(kHeaderBytes) {
     if (file_->bytes().size() < kHeaderBytes) refuse("is shorter than its header");
     std::memcpy(header_.data(), file_->bytes().data(), kHeaderBytes);
   }
@@ -83,48 +88,49 @@ class Reader {
     for (std::int64_t layer = 0; layer < layers_; ++layer) {
       Weight weight = next(shape);
       if (shape.size() == 2) weight = transposed(std::move(weight));
-      out_.weights.push_back(stream(weight, fmt::format("transformer.h.{}.{}", layer, name)));
+      out_.weights.push_back(stream(weight, names_.in_layer(layer, name)));
     }
   }
   void add_pair(const std::string& name, const Shape& matrix) {
     add_layers(name + ".weight", matrix);
     add_layers(name + ".bias", {matrix[0]});
   }
+  void add_norm(const std::string& name) {
+    add_layers(name + ".weight", {width_});
+    add_layers(name + ".bias", {width_});
+  }
   void add_all() {
     Weight table = next({padded_, width_});
     table.shape[0] = vocab_;  // the rest is padding, never trained
-    out_.weights.push_back(stream(table, "transformer.wte.weight"));
-    out_.weights.back().aliases = {"lm_head.weight"};
-    out_.weights.push_back(stream(next({positions_, width_}), "transformer.wpe.weight"));
-    add_layers("ln_1.weight", {width_});
-    add_layers("ln_1.bias", {width_});
-    add_pair("attn.c_attn", {3 * width_, width_});
-    add_pair("attn.c_proj", {width_, width_});
-    add_layers("ln_2.weight", {width_});
-    add_layers("ln_2.bias", {width_});
-    add_pair("mlp.c_fc", {4 * width_, width_});
-    add_pair("mlp.c_proj", {width_, 4 * width_});
-    out_.weights.push_back(stream(next({width_}), "transformer.ln_f.weight"));
-    out_.weights.push_back(stream(next({width_}), "transformer.ln_f.bias"));
+    out_.weights.push_back(stream(table, names_.table));
+    out_.weights.back().aliases = {names_.head};
+    out_.weights.push_back(stream(next({positions_, width_}), names_.positions));
+    add_norm(names_.attention_norm);
+    add_pair(names_.attention_input, {3 * width_, width_});
+    add_pair(names_.attention_output, {width_, width_});
+    add_norm(names_.mlp_norm);
+    add_pair(names_.mlp_input, {4 * width_, width_});
+    add_pair(names_.mlp_output, {width_, 4 * width_});
+    for (const char* part : {".weight", ".bias"})
+      out_.weights.push_back(stream(next({width_}), names_.final_norm + part));
   }
   void describe() {
     out_.what = fmt::format("llm.c's weights of a GPT-2 ({})", name(dtype_));
     out_.path = path_;
     out_.files = 1;
     const auto number = [](std::int64_t value) { return json::Value::integer(value); };
-    out_.model_config = json::Value::object(
-        {{"architectures", json::Value::array({json::Value::string("GPT2LMHeadModel")})},
-         {"model_type", json::Value::string("gpt2")},
-         {"n_positions", number(positions_)},
+    out_.model_config = names_.config_of(json::Value::object(
+        {{"max_positions", number(positions_)},
          {"vocab_size", number(vocab_)},
-         {"n_layer", number(layers_)},
-         {"n_head", number(heads_)},
-         {"n_embd", number(width_)},
-         {"activation_function", json::Value::string("gelu_new")},
-         {"torch_dtype", json::Value::string(dtype_ == DType::BF16 ? "bfloat16" : "float32")}});
+         {"num_layers", number(layers_)},
+         {"num_heads", number(heads_)},
+         {"hidden_size", number(width_)},
+         {"activation", json::Value::string("gelu_new")},
+         {"torch_dtype", json::Value::string(dtype_ == DType::BF16 ? "bfloat16" : "float32")}}));
   }
 
   fs::path path_;
+  const models::GptNames& names_;
   std::shared_ptr<const files::Mapped> file_;
   std::array<std::int32_t, 256> header_{};
   std::size_t at_;

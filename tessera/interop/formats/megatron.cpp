@@ -14,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/interop/formats/foreign.h"
+#include "tessera/models/gpt_names.h"
 #include "tessera/interop/formats/megatron_part.h"
 
 namespace tessera::interop {
@@ -87,7 +88,7 @@ struct StageOf {
 /// The whole checkpoint.
 class Reader {
  public:
-  explicit Reader(const fs::path& path) : path_(path) {
+  explicit Reader(const fs::path& path) : path_(path), names_(models::names_of_gpt(path.string())) {
     folder_ = iteration_folder(path);
     for (const auto& [place, file] : files_of(folder_)) {
       tensor_ = std::max(tensor_, place.tensor + 1);
@@ -134,7 +135,7 @@ class Reader {
     }
     const bool masters = without.empty() && stage(0, {0, 0}).count(megatron::kMasters) > 0;
     out_.weights = assembled(masters ? megatron::kMasters : megatron::kWeights);
-    if (!untied_) out_.weights.front().aliases = {"lm_head.weight"};
+    if (!untied_) out_.weights.front().aliases = {names_.head};
     if (without.empty()) read_state();
     describe_model();
     out_.what =
@@ -334,7 +335,7 @@ class Reader {
                   const std::string& theirs,
                   const std::string& name,
                   const Shape& shape) {
-    made_.push_back(stream(tensor(0, at, theirs, shape), "transformer." + name));
+    made_.push_back(stream(tensor(0, at, theirs, shape), name));
   }
   /// Ranks hold slices of `dim` of `shape`; `view` makes of each what stands in Hugging Face's
   /// file.
@@ -350,8 +351,7 @@ class Reader {
     std::vector<Weight> parts;
     for (int t = 0; t < tensor_; ++t)
       parts.push_back(view(tensor(t, at, theirs, local)));
-    made_.push_back(
-        concatenate("transformer." + name, shape, dim, std::move(parts), to, path_.string()));
+    made_.push_back(concatenate(name, shape, dim, std::move(parts), to, path_.string()));
   }
   /// A row for each token, without those that pad.
   void add_table(StageOf at, Candidates theirs, const std::string& name) {
@@ -444,14 +444,15 @@ class Reader {
            [](const Weight& w) { return transposed(w); });
     replicated(at, theirs + "bias", name + ".bias", {to});
   }
-  void add_layer(StageOf at, const std::string& theirs, const std::string& ours) {
+  void add_layer(StageOf at, const std::string& theirs, std::int64_t layer) {
     const auto of = [&](Candidates names) { return named(weights(at), theirs, names, "weight"); };
-    add_norm(at, of(kAttentionNorm), ours + "ln_1");
-    add_attention_input(at, of(kQkv), ours + "attn.c_attn");
-    add_row_parallel(at, of(kProjection), ours + "attn.c_proj", width_, width_);
-    add_norm(at, of(kMlpNorm), ours + "ln_2");
-    add_column_parallel(at, of(kFc1), ours + "mlp.c_fc", inner_, width_);
-    add_row_parallel(at, of(kFc2), ours + "mlp.c_proj", width_, inner_);
+    const auto name = [&](const std::string& module) { return names_.in_layer(layer, module); };
+    add_norm(at, of(kAttentionNorm), name(names_.attention_norm));
+    add_attention_input(at, of(kQkv), name(names_.attention_input));
+    add_row_parallel(at, of(kProjection), name(names_.attention_output), width_, width_);
+    add_norm(at, of(kMlpNorm), name(names_.mlp_norm));
+    add_column_parallel(at, of(kFc1), name(names_.mlp_input), inner_, width_);
+    add_row_parallel(at, of(kFc2), name(names_.mlp_output), width_, inner_);
   }
 
   /// All tensors of the model, of what the optimizer keeps as `kind`.
@@ -459,18 +460,19 @@ class Reader {
     kind_ = kind;
     made_.clear();
     const std::vector<StageOf> order = stages();
-    add_table(order.front(), kTokens, "transformer.wte.weight");
+    add_table(order.front(), kTokens, names_.table);
     replicated(order.front(),
                named(weights(order.front()), "", kPositions),
-               "wpe.weight",
+               names_.positions,
                {positions_, width_});
     std::int64_t layer = 0;
     for (std::size_t s = 0; s < order.size(); ++s) {
       for (std::int64_t i = 0; i < counts_[s]; ++i, ++layer)
-        add_layer(order[s], fmt::format("{}{}.", roots_[s], i), fmt::format("h.{}.", layer));
+        add_layer(order[s], fmt::format("{}{}.", roots_[s], i), layer);
     }
-    add_norm(order.back(), named(weights(order.back()), "", kFinalNorm, "weight"), "ln_f");
-    if (untied_) add_table(order.back(), kHead, "lm_head.weight");
+    add_norm(
+        order.back(), named(weights(order.back()), "", kFinalNorm, "weight"), names_.final_norm);
+    if (untied_) add_table(order.back(), kHead, names_.head);
     return std::move(made_);
   }
 
@@ -515,22 +517,21 @@ class Reader {
                                                         : "gelu";
     const json::Value* eps = argument("layernorm_epsilon");
     if (eps == nullptr || !eps->is_number()) eps = argument("norm_epsilon");
-    out_.model_config = json::Value::object(
-        {{"architectures", json::Value::array({json::Value::string("GPT2LMHeadModel")})},
-         {"model_type", json::Value::string("gpt2")},
-         {"vocab_size", number(vocab_)},
-         {"n_positions", number(positions_)},
-         {"n_embd", number(width_)},
-         {"n_inner", number(inner_)},
-         {"n_layer", number(layers_)},
-         {"n_head", number(heads_)},
-         {"activation_function", json::Value::string(activation)},
-         {"layer_norm_epsilon",
-          eps != nullptr && eps->is_number() ? *eps : json::Value::number(1e-5)}});
-    if (untied_) out_.model_config["tie_word_embeddings"] = json::Value::boolean(false);
+    json::Value facts = json::Value::object(
+        {{"vocab_size", number(vocab_)},
+         {"max_positions", number(positions_)},
+         {"hidden_size", number(width_)},
+         {"ffn_hidden_size", number(inner_)},
+         {"num_layers", number(layers_)},
+         {"num_heads", number(heads_)},
+         {"activation", json::Value::string(activation)},
+         {"norm_eps", eps != nullptr && eps->is_number() ? *eps : json::Value::number(1e-5)}});
+    if (untied_) facts["tie_embeddings"] = json::Value::boolean(false);
+    out_.model_config = names_.config_of(facts);
   }
 
   fs::path path_, folder_;
+  const models::GptNames& names_;
   std::map<Place, Part> parts_;
   int tensor_ = 0, pipeline_ = 0;
   std::size_t chunks_ = 1;

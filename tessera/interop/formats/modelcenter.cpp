@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/interop/formats/foreign.h"
+#include "tessera/models/gpt_names.h"
 #include "tessera/interop/formats/torch_file.h"
 
 namespace tessera::interop {
@@ -86,7 +87,7 @@ void refuse_others(const fs::path& file, const json::Value& config, const Named&
 }
 
 /// The sizes of the model: heads from config.json, the rest from shapes.
-json::Value config_of(const fs::path& file, const json::Value& theirs, const Named& tensors) {
+json::Value facts_of(const fs::path& file, const json::Value& theirs, const Named& tensors) {
   const std::int64_t heads = integer_at(theirs, "num_heads", integer_at(theirs, "n_head", 0));
   TESSERA_REQUIRE(
       heads > 0,
@@ -107,21 +108,18 @@ json::Value config_of(const fs::path& file, const json::Value& theirs, const Nam
   const json::Value* eps = at_path(theirs, "norm_eps");
   if (eps == nullptr) eps = at_path(theirs, "layernorm_eps");
   json::Value out = json::Value::object(
-      {{"architectures", json::Value::array({json::Value::string("GPT2LMHeadModel")})},
-       {"model_type", json::Value::string("gpt2")},
-       {"vocab_size", size("input_embedding.weight", 0)},
-       {"n_positions", size("position_embedding.weight", 0)},
-       {"n_embd", size("input_embedding.weight", 1)},
-       {"n_inner", size("encoder.layers.0.ffn.ffn.w_in.w.weight", 0)},
-       {"n_layer", json::Value::integer(layers)},
-       {"n_head", json::Value::integer(heads)},
-       {"activation_function", json::Value::string(word(theirs, "ffn_activate_fn", "gelu"))},
-       {"layer_norm_epsilon",
-        eps != nullptr && eps->is_number() ? *eps : json::Value::number(1e-5)}});
+      {{"vocab_size", size("input_embedding.weight", 0)},
+       {"max_positions", size("position_embedding.weight", 0)},
+       {"hidden_size", size("input_embedding.weight", 1)},
+       {"ffn_hidden_size", size("encoder.layers.0.ffn.ffn.w_in.w.weight", 0)},
+       {"num_layers", json::Value::integer(layers)},
+       {"num_heads", json::Value::integer(heads)},
+       {"activation", json::Value::string(word(theirs, "ffn_activate_fn", "gelu"))},
+       {"norm_eps", eps != nullptr && eps->is_number() ? *eps : json::Value::number(1e-5)}});
   // A tied model has no output_projection of its own.
   if (is(theirs, "tied", false) ||
       (at_path(theirs, "tied") == nullptr && tensors.has("output_projection.weight")))
-    out["tie_word_embeddings"] = json::Value::boolean(false);
+    out["tie_embeddings"] = json::Value::boolean(false);
   return out;
 }
 
@@ -131,62 +129,68 @@ Foreign open(const fs::path& path) {
   const json::Value config = their_config(file);
   refuse_others(file, config, Named(weights));
   Foreign out;
-  out.model_config = config_of(file, config, Named(weights));
+  const json::Value facts = facts_of(file, config, Named(weights));
+  const models::GptNames& names = models::names_of_gpt(file.string());
+  out.model_config = names.config_of(facts);
   out.what = "a GPT2 of ModelCenter, as bmtrain.save writes it";
   out.path = file;
   out.files = 1;
-  const auto size = [&](const char* key) { return integer_at(out.model_config, key, 0); };
-  const std::int64_t width = size("n_embd"), inner = size("n_inner");
+  const auto size = [&](const char* key) { return integer_at(facts, key, 0); };
+  const std::int64_t width = size("hidden_size"), inner = size("ffn_hidden_size");
   Taker taker(weights, file.string());
   const auto plain =
       [&](const std::string& theirs, const std::string& name, std::vector<std::int64_t> shape) {
-        out.weights.push_back(stream(taker.take(theirs, shape), "transformer." + name));
+        out.weights.push_back(stream(taker.take(theirs, shape), name));
       };
   const auto matrix =
       [&](const std::string& theirs, const std::string& name, std::int64_t to, std::int64_t from) {
-        out.weights.push_back(stream(transposed(taker.take(theirs + ".weight", {to, from})),
-                                     "transformer." + name + ".weight"));
+        out.weights.push_back(
+            stream(transposed(taker.take(theirs + ".weight", {to, from})), name + ".weight"));
         plain(theirs + ".bias", name + ".bias", {to});
       };
-  plain("input_embedding.weight", "wte.weight", {size("vocab_size"), width});
-  if (at_path(out.model_config, "tie_word_embeddings") == nullptr) {
-    out.weights.back().aliases = {"lm_head.weight"};
+  plain("input_embedding.weight", names.table, {size("vocab_size"), width});
+  if (at_path(facts, "tie_embeddings") == nullptr) {
+    out.weights.back().aliases = {names.head};
     taker.ignore("output_projection.weight");
   } else {
-    out.weights.push_back(stream(
-        taker.take("output_projection.weight", {size("vocab_size"), width}), "lm_head.weight"));
+    out.weights.push_back(
+        stream(taker.take("output_projection.weight", {size("vocab_size"), width}), names.head));
   }
-  plain("position_embedding.weight", "wpe.weight", {size("n_positions"), width});
-  for (std::int64_t i = 0; i < size("n_layer"); ++i) {
-    const std::string theirs = fmt::format("encoder.layers.{}.", i), ours = fmt::format("h.{}.", i);
+  plain("position_embedding.weight", names.positions, {size("max_positions"), width});
+  for (std::int64_t i = 0; i < size("num_layers"); ++i) {
+    const std::string theirs = fmt::format("encoder.layers.{}.", i);
+    const auto ours = [&](const std::string& module) { return names.in_layer(i, module); };
     const std::string attention = theirs + "self_att.self_attention.";
     for (const char* part : {"weight", "bias"}) {
-      plain(theirs + "self_att.layernorm_before_attention." + part, ours + "ln_1." + part, {width});
-      plain(theirs + "ffn.layernorm_before_ffn." + part, ours + "ln_2." + part, {width});
+      const std::string behind = std::string(".") + part;
+      plain(theirs + "self_att.layernorm_before_attention" + behind,
+            ours(names.attention_norm) + behind,
+            {width});
+      plain(theirs + "ffn.layernorm_before_ffn" + behind, ours(names.mlp_norm) + behind, {width});
     }
     std::vector<Weight> projections, biases;
     for (const char* part : {"project_q", "project_k", "project_v"}) {
       projections.push_back(transposed(taker.take(attention + part + ".weight", {width, width})));
       biases.push_back(taker.take(attention + part + ".bias", {width}));
     }
-    out.weights.push_back(concatenate("transformer." + ours + "attn.c_attn.weight",
+    out.weights.push_back(concatenate(ours(names.attention_input) + ".weight",
                                       {width, 3 * width},
                                       1,
                                       std::move(projections),
                                       {width, 3 * width},
                                       file.string()));
-    out.weights.push_back(concatenate("transformer." + ours + "attn.c_attn.bias",
+    out.weights.push_back(concatenate(ours(names.attention_input) + ".bias",
                                       {3 * width},
                                       0,
                                       std::move(biases),
                                       {3 * width},
                                       file.string()));
-    matrix(attention + "attention_out", ours + "attn.c_proj", width, width);
-    matrix(theirs + "ffn.ffn.w_in.w", ours + "mlp.c_fc", inner, width);
-    matrix(theirs + "ffn.ffn.w_out", ours + "mlp.c_proj", width, inner);
+    matrix(attention + "attention_out", ours(names.attention_output), width, width);
+    matrix(theirs + "ffn.ffn.w_in.w", ours(names.mlp_input), inner, width);
+    matrix(theirs + "ffn.ffn.w_out", ours(names.mlp_output), width, inner);
   }
   for (const char* part : {"weight", "bias"})
-    plain(std::string("encoder.output_layernorm.") + part, std::string("ln_f.") + part, {width});
+    plain(std::string("encoder.output_layernorm.") + part, names.final_norm + "." + part, {width});
   taker.finish();
   return out;
 }

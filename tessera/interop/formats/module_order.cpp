@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which torch counts a module's parameters: by it, not by names, an optimizer's state
-// is numbered.
+#include "tessera/models/module_order.h"
+
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <functional>
 #include <map>
 #include <optional>
-#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,8 +20,8 @@
 namespace tessera::interop {
 namespace {
 
-/// Compared from the first number on.
-using Place = std::array<std::int64_t, 4>;
+using models::ModuleOrder;
+using Place = ModuleOrder::Place;
 
 /// One way to know the order.
 struct Order {
@@ -49,33 +48,9 @@ Order listed_order(const Foreign& training) {
           }};
 }
 
-/// Of Hugging Face's GPT2LMHeadModel.
-std::optional<Place> place_in_gpt2(const std::string& name) {
-  static const std::regex outer("(?:transformer\\.)?(wte|wpe|ln_f|lm_head)\\.(weight|bias)");
-  static const std::regex inner(
-      "(?:transformer\\.)?h\\.(\\d{1,9})\\."
-      "(ln_1|attn\\.c_attn|attn\\.c_proj|ln_2|mlp\\.c_fc|mlp\\.c_proj)\\.(weight|bias)");
-  static const std::map<std::string, std::int64_t> parts = {{"wte", 0},
-                                                            {"wpe", 1},
-                                                            {"ln_f", 3},  // 2: the layers
-                                                            {"lm_head", 4},
-                                                            {"ln_1", 0},
-                                                            {"attn.c_attn", 1},
-                                                            {"attn.c_proj", 2},
-                                                            {"ln_2", 3},
-                                                            {"mlp.c_fc", 4},
-                                                            {"mlp.c_proj", 5}};
-  const auto bias = [](const std::string& word) { return std::int64_t{word == "bias"}; };
-  std::smatch match;
-  if (std::regex_match(name, match, outer))
-    return Place{parts.at(match[1].str()), 0, 0, bias(match[2].str())};
-  if (std::regex_match(name, match, inner))
-    return Place{2, std::stoll(match[1].str()), parts.at(match[2].str()), bias(match[3].str())};
-  return std::nullopt;
-}
-
-Order gpt2_order() {
-  return {place_in_gpt2, is_gpt2_buffer};
+/// As the names of a family place them.
+Order named_order(const ModuleOrder& family) {
+  return {[&family](const std::string& name) { return family.place(name); }, is_stored_buffer};
 }
 
 /// That of the first of its names.
@@ -113,8 +88,10 @@ std::optional<std::string> sort_by(const Order& order, Foreign& training) {
 }  // namespace
 
 void order_by_module(Foreign& training) {
-  if (!sort_by(listed_order(training), training)) return;
-  const auto unknown = sort_by(gpt2_order(), training);
+  auto unknown = sort_by(listed_order(training), training);
+  for (const std::string& family : models::module_orders().names()) {
+    if (unknown) unknown = sort_by(named_order(models::module_orders().get(family)), training);
+  }
   TESSERA_REQUIRE(!unknown,
                   Unsupported,
                   fmt::format("{}: the place of {} among its module's parameters is not known, and "

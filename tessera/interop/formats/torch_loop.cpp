@@ -69,7 +69,7 @@ bool recognises(const fs::path& path) {
 void add_weights(Foreign& out, const std::vector<Weight>& tensors) {
   std::vector<const Weight*> taken;
   for (const Weight& weight : tensors) {
-    if (is_gpt2_buffer(weight.name)) continue;
+    if (is_stored_buffer(weight.name)) continue;
     const auto twin = std::find_if(taken.begin(), taken.end(), [&](const Weight* other) {
       return weight.numel() > 0 && weight.same_storage(*other);
     });

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names under which Hugging Face stores a GPT: what readers of other programs' checkpoints need to
+// know of a model family. The family declares them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/registry.h"
+#include "tessera/config/json.h"
+
+namespace tessera::models {
+
+/// Hugging Face's names for a GPT: a decoder with learned positions, norms before attention and
+/// MLP, biases, and one projection for queries, keys and values in this order. A matrix of a layer
+/// is stored as [in, out]. Norms and projections have a ".weight" and a ".bias".
+struct GptNames {
+  std::string architecture, model_type;  ///< of config.json
+  std::string table, positions;          ///< weights: the token table and the table of positions
+  std::string layers;                    ///< prefix of a layer's number
+  std::string attention_norm, attention_input, attention_output;  ///< modules of a layer
+  std::string mlp_norm, mlp_input, mlp_output;
+  std::string final_norm;  ///< a module
+  std::string head;        ///< a weight
+  /// Fact that a reader knows -> key of config.json.
+  std::vector<std::pair<std::string, std::string>> config;
+
+  /// The name of a module of a layer: "transformer.h.3.attn.c_attn".
+  [[nodiscard]] std::string in_layer(std::int64_t layer, std::string_view module) const;
+  /// config.json for the facts, in their order: num_layers, hidden_size, num_heads,
+  /// ffn_hidden_size, vocab_size, max_positions, activation (Hugging Face's name), norm_eps,
+  /// tie_embeddings. Other facts are keys of config.json already.
+  [[nodiscard]] json::Value config_of(const json::Value& facts) const;
+};
+
+/// Filled by the families of models.
+Registry<GptNames>& gpt_names();
+/// The names of the family that a GPT is read as. Error{Unsupported} naming `what` if none is
+/// built.
+const GptNames& names_of_gpt(const std::string& what);
+#define TESSERA_GPT_NAMES(family, ...)             \
+  static const bool tessera_gpt_names_registered = \
+      ::tessera::models::gpt_names().add(family, __VA_ARGS__)
+
+}  // namespace tessera::models

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/options.h"
+
+#include <map>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/family.h"
+
+namespace tessera::models {
+namespace {
+
+template <class T>
+struct IsOptional : std::false_type {};
+template <class T>
+struct IsOptional<std::optional<T>> : std::true_type {};
+
+/// The members of options by their keys, as describe() lists them.
+class Slots final : public config::Fields {
+ public:
+  explicit Slots(FamilyOptions& options) { options.describe(*this); }
+
+  using Fields::field;
+  void field(std::string_view key, config::Slot slot, const config::Doc&) override {
+    slots_.emplace(key, slot);
+  }
+  void begin(std::string_view, std::string_view) override { TESSERA_ASSERT(false); }
+  void end() override {}
+
+  [[nodiscard]] const std::map<std::string, config::Slot, std::less<>>& all() const {
+    return slots_;
+  }
+  [[nodiscard]] bool contains(std::string_view key) const { return slots_.count(key) > 0; }
+  [[nodiscard]] bool has_value(std::string_view key) const {
+    const auto has = [](const auto* member) {
+      if constexpr (IsOptional<std::remove_cvref_t<decltype(*member)>>::value)
+        return member->has_value();
+      return true;
+    };
+    return contains(key) && std::visit(has, slots_.find(key)->second);
+  }
+  void clear(std::string_view key) {
+    const auto clear = [](auto* member) {
+      if constexpr (IsOptional<std::remove_cvref_t<decltype(*member)>>::value) member->reset();
+    };
+    std::visit(clear, slots_.find(key)->second);
+  }
+  void assign(std::string_view key, const Slots& from) {
+    const auto assign = [&](auto* member) {
+      *member = *std::get<std::remove_cvref_t<decltype(member)>>(from.slots_.find(key)->second);
+    };
+    std::visit(assign, slots_.find(key)->second);
+  }
+  /// Whether both have the key, with a value of one type.
+  [[nodiscard]] bool alike(std::string_view key, const Slots& other) const {
+    const auto ours = slots_.find(key), theirs = other.slots_.find(key);
+    return ours != slots_.end() && theirs != other.slots_.end() &&
+           ours->second.index() == theirs->second.index();
+  }
+  [[nodiscard]] bool equal(std::string_view key, const Slots& other) const {
+    const auto equal = [&](const auto* member) {
+      using Member = std::remove_const_t<std::remove_pointer_t<decltype(member)>>;
+      return *member == **std::get_if<Member*>(&other.slots_.find(key)->second);
+    };
+    return alike(key, other) && std::visit(equal, slots_.find(key)->second);
+  }
+
+ private:
+  std::map<std::string, config::Slot, std::less<>> slots_;
+};
+
+}  // namespace
+
+void FamilyOptions::choose_preset(std::string_view name) {
+  preset = std::string(name);
+  num_layers = hidden_size = num_heads = num_kv_heads = ffn_hidden_size = std::nullopt;
+}
+
+// Upper bounds keep products of sizes far inside 64 bits; they are beyond any model that was ever
+// trained.
+void FamilyOptions::describe_sizes(config::Fields& fields, const SizeTexts& texts) {
+  fields.field("preset",
+               preset,
+               {.text = "Named sizes; fields that are given override it.",
+                .choices = texts.presets,
+                .default_text = texts.preset_default});
+  fields.field(
+      "num_layers",
+      num_layers,
+      {.text = "Transformer layers.", .min = 1, .max = 10'000, .default_text = "of the preset"});
+  fields.field("hidden_size",
+               hidden_size,
+               {.text = "Channels of the residual stream.",
+                .min = 1,
+                .max = 1e6,
+                .default_text = "of the preset"});
+  fields.field("num_heads",
+               num_heads,
+               {.text = "Attention heads; must divide hidden_size.",
+                .min = 1,
+                .max = 1e6,
+                .default_text = "of the preset"});
+  fields.field("num_kv_heads",
+               num_kv_heads,
+               {.text = "Heads of keys and values, each shared by as many attention heads "
+                        "(grouped-query attention); must divide num_heads.",
+                .min = 1,
+                .max = 1e6,
+                .default_text = "num_heads"});
+  fields.field(
+      "vocab_size",
+      vocab_size,
+      {.text = "Rows of the token table; those beyond the tokenizer's ids are trained and never "
+               "generated.",
+       .unit = "tokens",
+       .min = 1,
+       .max = 1e8,
+       .default_text =
+           "the tokenizer's size rounded up to a multiple of 64, or the folder's with model.from"});
+  fields.field("max_positions",
+               max_positions,
+               {.text = "Longest sequence that the model can read.",
+                .unit = "tokens",
+                .min = 1,
+                .max = 1e8,
+                .default_text = texts.positions_default});
+  fields.field("ffn_hidden_size",
+               ffn_hidden_size,
+               {.text = "Channels inside the MLP.",
+                .min = 1,
+                .max = 1e7,
+                .default_text = texts.ffn_default});
+}
+
+void FamilyOptions::describe_dropout(config::Fields& fields, std::string text) {
+  fields.field("dropout", dropout, {.text = std::move(text), .min = 0, .max = kMaxDropout});
+}
+
+void FamilyOptions::describe_tie(config::Fields& fields) {
+  fields.field("tie_embeddings",
+               tie_embeddings,
+               {.text = "Whether the head uses the token table as its weight."});
+}
+
+void FamilyOptions::describe_init(config::Fields& fields, std::string text) {
+  fields.field("init_std", init_std, {.text = std::move(text), .min = 0, .max = 100});
+}
+
+void FamilyOptions::describe_label_smoothing(config::Fields& fields) {
+  fields.field("label_smoothing",
+               label_smoothing,
+               {.text = "Share of the target spread over the vocabulary, in training only.",
+                .min = 0,
+                .max = 1});
+}
+
+void FamilyOptions::describe_from(config::Fields& fields) {
+  fields.field("from",
+               from,
+               {.text = "Hugging Face folder, run or checkpoint to take weights and shape from."});
+}
+
+ModelOptions::ModelOptions() : ModelOptions(default_family()) {}
+
+ModelOptions::ModelOptions(std::string_view family)
+    : ModelOptions(std::string(family), families().get(family).options()) {}
+
+ModelOptions::ModelOptions(std::string family, std::unique_ptr<FamilyOptions> options)
+    : family_(std::move(family)), options_(std::move(options)) {}
+
+ModelOptions::ModelOptions(const ModelOptions& other)
+    : family_(other.family_), options_(other.options_->clone()) {}
+
+ModelOptions& ModelOptions::operator=(const ModelOptions& other) {
+  if (this != &other) *this = ModelOptions(other);
+  return *this;
+}
+
+bool ModelOptions::has(std::string_view key) const {
+  const std::unique_ptr<FamilyOptions> copy = options_->clone();
+  return Slots(*copy).has_value(key);
+}
+
+void ModelOptions::describe(config::Fields& fields) {
+  const std::string before = family_;
+  fields.field(
+      "family",
+      family_,
+      {.text = "Architecture, by its Hugging Face model_type.", .choices = families().names()});
+  if (family_ != before) options_ = families().get(family_).options();
+  options_->describe(fields);
+}
+
+ModelOptions merge_options(const ModelOptions& given,
+                           ModelOptions source,
+                           config::Problems& problems,
+                           const config::Origins& origins) {
+  const auto path_of = [](std::string_view key) { return fmt::format("model.{}", key); };
+  const auto contradicts = [&](const std::string& path) {
+    problems.add(origins.place(path),
+                 path,
+                 fmt::format("{} differs from the folder that model.from names", path),
+                 "leave it out");
+  };
+  if (origins.given("model.family") && given.family() != source.family())
+    contradicts("model.family");
+  ModelOptions read = given;
+  Slots ours(*read), theirs(*source);
+  const std::vector<Adjustable>& adjustable = families().get(source.family()).adjustable;
+  std::map<std::string, const Adjustable*, std::less<>> free;
+  for (const Adjustable& key : adjustable)
+    free.emplace(key.key, &key);
+  // A key that resets others comes before them.
+  for (const Adjustable& key : adjustable) {
+    if (!origins.given(path_of(key.key)) || !ours.alike(key.key, theirs)) continue;
+    for (const std::string& reset : key.resets)
+      theirs.clear(reset);
+    theirs.assign(key.key, ours);
+  }
+  for (const auto& [key, slot] : ours.all()) {
+    const std::string path = path_of(key);
+    if (key == "from" || free.count(key) > 0 || !origins.given(path)) continue;
+    if (!ours.equal(key, theirs)) contradicts(path);
+  }
+  source->from = given->from;
+  return source;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds for every family, and that a family is known to its own file alone.
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/models/family.h"
+#include "tessera/interop/weights_of.h"
+
+namespace tessera::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A line that means a tokenizer of the same name, or a name in an example of the command line.
+bool is_other_meaning(const std::string& line) {
+  constexpr std::array<std::string_view, 4> kMarks = {
+      "okenizer", "share_dir()", "\"tessera ", "--model "};
+  return std::any_of(kMarks.begin(), kMarks.end(), [&](std::string_view mark) {
+    return line.find(mark) != std::string::npos;
+  });
+}
+
+/// "file:line: text" of each line of code that has the word, outside of the family's files and of
+/// the tokenizers' folder.
+std::vector<std::string> lines_that_name(const std::string& family, const std::string& word) {
+  const fs::path root = fs::path(TESSERA_SOURCE_DIR) / "tessera";
+  std::vector<std::string> out;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    const fs::path& path = entry.path();
+    if (path.extension() != ".h" && path.extension() != ".cpp") continue;
+    const fs::path folder = path.parent_path().filename();
+    if (folder == "data" || (folder == "models" && path.stem() == family)) continue;
+    std::ifstream in(path);
+    std::string line;
+    for (int number = 1; std::getline(in, line); ++number) {
+      const std::string code = line.substr(0, line.find("//"));
+      if (code.find(word) != std::string::npos && !is_other_meaning(code))
+        out.push_back(path.string() + ":" + std::to_string(number) + ": " + line);
+    }
+  }
+  return out;
+}
+
+TEST(Families, AreNamedInTheirOwnFilesAlone) {
+  for (const std::string& family : families().names()) {
+    std::string type = family;
+    type[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(type[0])));
+
+    EXPECT_THAT(lines_that_name(family, family), testing::IsEmpty());
+    EXPECT_THAT(lines_that_name(family, type), testing::IsEmpty());
+  }
+}
+
+Resolved resolved(const ModelOptions& options) {
+  config::Problems problems;
+  Resolved out = resolve(options, 256, 16, problems, config::Origins());
+  problems.raise();
+  return out;
+}
+
+TEST(Families, OneOfThemIsTheDefault) {
+  int defaults = 0;
+  for (const std::string& family : families().names())
+    defaults += families().get(family).is_default ? 1 : 0;
+
+  EXPECT_EQ(defaults, 1);
+  EXPECT_EQ(ModelOptions().family(), default_family());
+}
+
+TEST(Families, StoreEveryElementOfTheirParametersOnce) {
+  for (const std::string& family : families().names()) {
+    SCOPED_TRACE(family);
+    const Parameters parameters = parameters_of(resolved(ModelOptions(family)).model);
+    const WeightMap& map = families().get(family).weight_map;
+    std::int64_t ours = 0, theirs = 0;
+    bool anchored = false;
+    for (const auto& info : parameters) {
+      EXPECT_EQ(map.compose(*info).shape(), info->shape) << info->name;
+      ours += info->numel();
+    }
+    for (const TheirTensor& tensor : their_tensors(map, parameters)) {
+      std::int64_t numel = 1;
+      for (const std::int64_t size : tensor.shape)
+        numel *= size;
+      theirs += numel;
+      anchored |= tensor.name == map.anchor;
+    }
+    EXPECT_EQ(ours, theirs);
+    EXPECT_TRUE(anchored) << map.anchor;
+  }
+}
+
+TEST(Families, ReadBackTheirDescriptionAndTheirHuggingFaceConfig) {
+  for (const std::string& family : families().names()) {
+    SCOPED_TRACE(family);
+    const Resolved first = resolved(ModelOptions(family));
+    ModelOptions again;
+    config::Problems problems;
+    config::Origins origins;
+    config::read(first.description, again, problems, origins);
+    problems.raise();
+
+    EXPECT_EQ(again.family(), family);
+    EXPECT_TRUE(resolved(again).description == first.description);
+    const json::Value hf = families().get(family).to_hf(*again);
+    EXPECT_EQ(family_of_hf(hf), family);
+    EXPECT_EQ(resolved(options_from_hf(hf)).num_parameters, first.num_parameters);
+  }
+}
+
+TEST(Families, HaveAdjustableKeysThatTheyDeclare) {
+  for (const std::string& family : families().names()) {
+    ModelOptions options(family);
+    const json::Value defaults = config::write(options);
+    for (const std::string& preset : names_of(families().get(family).presets)) {
+      ModelOptions with = options;
+      with->choose_preset(preset);
+      EXPECT_GT(resolved(with).num_parameters, 0) << preset;
+    }
+    for (const Adjustable& key : families().get(family).adjustable) {
+      json::Value half = json::Value::object({{"family", json::Value::string(family)}});
+      half[key.key] = json::Value::number(0.5);
+      config::Problems problems;
+      config::Origins origins;
+      ModelOptions read;
+      config::read(half, read, problems, origins);
+      EXPECT_TRUE(problems.empty()) << family << " " << key.key;
+      EXPECT_TRUE(read.has(key.key));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::models
