@@ -103,12 +103,10 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
 std::optional<std::int64_t> label_bytes(const data::Dataset& dataset,
                                         std::int64_t samples,
                                         const data::Tokenizer& tokenizer) {
-  const auto length = static_cast<std::size_t>(dataset.length());
-  std::vector<std::int64_t> ids(length), labels(length), mask(length);
   std::int64_t bytes = 0;
   for (std::int64_t s = 0; s < samples; ++s) {
-    dataset.get(s, ids.data(), labels.data(), mask.data());
-    for (const std::int64_t label : labels) {
+    data::Sample sample(dataset, s);
+    for (const std::int64_t label : sample.values<std::int64_t>("labels")) {
       if (label < 0 || label == tokenizer.end_of_text()) continue;
       const std::size_t of_label = tokenizer.bytes_of(static_cast<std::int32_t>(label)).size();
       if (of_label == 0) return std::nullopt;

@@ -15,6 +15,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
+#include "tessera/data/sample_order.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/optim/loss_scale.h"
@@ -179,8 +180,10 @@ class Engine {
 struct Position {
   std::int64_t step = 0, samples = 0;
 };
-/// Fills in what needs the data: max_steps, from where the training stands. Error{Config} if there
-/// is nothing to train, or the data has samples of another length than the plan.
+/// Fills in what needs the data: max_steps, from where the training stands, and a sequence_length
+/// of 1 where the samples are no sequences. Error{Config} if there is nothing to train, or the data
+/// has samples of another length than the plan; Error{Shape} if the tensors of the datasets are
+/// wrong.
 void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from = {});
 /// Opens the plan's data, tokenizing what is not in the cache.
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,

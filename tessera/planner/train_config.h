@@ -13,7 +13,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
-#include "tessera/data/dataset.h"
+#include "tessera/data/token_dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/family.h"
