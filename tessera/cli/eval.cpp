@@ -129,13 +129,19 @@ void print(const EvalWords& words,
     out["perplexity"] = json::Value::number(std::exp(report.loss));
     out["bits_per_byte"] = bytes ? json::Value::number(bits) : json::Value();
     out["tokens"] = json::Value::integer(report.tokens);
+    if (report.metrics.size() > 1) {
+      out["terms"] = json::Value::object();
+      for (const engine::Metric& metric : report.metrics)
+        out["terms"][metric.name] = json::Value::number(metric.mean);
+    }
     out["model"] = json::Value::string(source);
     terminal.line(out.dump());
     return;
   }
-  terminal.line(fmt::format("loss {:.4f} | perplexity {:.3f} | {}{} tokens | {}",
+  terminal.line(fmt::format("loss {:.4f} | perplexity {:.3f}{} | {}{} tokens | {}",
                             report.loss,
                             std::exp(report.loss),
+                            engine::metrics_text(report.metrics),
                             bytes ? fmt::format("{:.4f} bits per byte | ", bits) : "",
                             text::with_commas(report.tokens),
                             source));

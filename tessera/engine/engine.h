@@ -17,6 +17,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/evaluate.h"
+#include "tessera/engine/loss_terms.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/optim/loss_scale.h"
 #include "tessera/optim/rule.h"
@@ -36,6 +37,7 @@ struct StepReport {
   std::int64_t step = 0;  ///< from 1
   double epoch = 0.0;     ///< passes over the training data so far
   double loss = 0.0;      ///< before the update, over the global batch
+  Metrics metrics;        ///< the terms of the loss, before the update too
   double lr = 0.0;
   double grad_norm = 0.0;         ///< before clipping
   std::int64_t tokens = 0;        ///< so far
@@ -158,6 +160,7 @@ class Engine {
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
   std::unique_ptr<parallel::StageLink> link_;  ///< of a pipeline
   std::unique_ptr<parallel::Executor> executor_;
+  std::unique_ptr<TermFold> terms_;
   std::map<int, std::vector<parallel::Action>> actions_;  ///< by micro-batches
   data::SampleOrder order_;
   data::BatchPlan batches_;
