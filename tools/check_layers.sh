@@ -3,7 +3,7 @@
 # A folder may include itself and any folder on a lower floor; siblings never include each other.
 cd "$(dirname "$0")/.." || exit 2
 floors=("base" "config mesh launch" "memory" "comm" "tensor" "ops" "nn optim data checkpoint"
-        "models parallel" "planner" "engine" "rlhf tune" "cli")
+        "models parallel" "tasks" "planner" "engine" "rlhf tune" "cli")
 declare -A floor; for i in "${!floors[@]}"; do for d in ${floors[$i]}; do floor[$d]=$i; done; done
 bad=0
 while read -r from to file; do

@@ -67,6 +67,7 @@ std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
 HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   HeldOut out;
   data::DataOptions options;
+  std::shared_ptr<const tasks::Task> task;
   std::int64_t length = opened.shape.max_positions;
   std::vector<std::string> names = words.data;
   if (opened.config) {
@@ -74,6 +75,7 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
         planner::make_plan(*opened.config, opened.trained_on, opened.source.string());
     out.micro_batch = plan.config.eval.micro_batch;
     options = plan.config.data;
+    task = plan.task;
     length = plan.sequence_length;
     if (names.empty()) names = options.validation;
     if (names.empty() && options.validation_fraction > 0) {
@@ -86,14 +88,16 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                   words.path + (opened.config ? " was trained without validation data"
                                               : " has no validation data of its own"),
                   "name some with --data");
-  out.dataset = data::open_dataset(options,
-                                   names,
-                                   words.data.empty() ? "data.validation" : "--data",
-                                   *opened.tokenizer,
-                                   opened.shape.vocab_size,
-                                   length,
-                                   {},
-                                   /*shorter=*/true)
+  config::Problems problems;
+  if (task == nullptr) task = tasks::make_task({}, problems);  // of a model that is no run's
+  const data::TokenizeOptions how;
+  out.dataset = task->open_held_out({.options = options,
+                                     .tokenizer = *opened.tokenizer,
+                                     .vocab_size = opened.shape.vocab_size,
+                                     .sequence_length = length,
+                                     .how = how},
+                                    names,
+                                    words.data.empty() ? "data.validation" : "--data")
                     .dataset;
   return out;
 }

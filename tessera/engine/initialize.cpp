@@ -44,9 +44,13 @@ void check_datasets(const planner::Plan& plan, const data::Datasets& data) {
 
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                                                 const data::TokenizeOptions& how) {
-  const std::int64_t needed = plan.config.data.drop_last ? plan.global_batch : 1;
-  return std::make_shared<const data::Datasets>(data::open_datasets(
-      plan.config.data, *plan.tokenizer, plan.model.vocab_size, plan.sequence_length, needed, how));
+  return std::make_shared<const data::Datasets>(
+      plan.task->open({.options = plan.config.data,
+                       .tokenizer = *plan.tokenizer,
+                       .vocab_size = plan.model.vocab_size,
+                       .sequence_length = plan.sequence_length,
+                       .min_samples = plan.config.data.drop_last ? plan.global_batch : 1,
+                       .how = how}));
 }
 
 void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from) {
