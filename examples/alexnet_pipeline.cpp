@@ -74,7 +74,10 @@ class Convolution final : public nn::Block {
     bias_ = params.add("bias", {sizes_.out}, {None}, Init::zeros());
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
-    const at::Tensor x_BHWC = in.diff.empty() ? picture(batch) : in.diff.at(0);
+    // The first layer reads the pictures, in the type of the weights.
+    const at::Tensor x_BHWC = in.diff.empty()
+                                  ? batch.tensor("pixels").to(weight_->tensor().scalar_type())
+                                  : in.diff.at(0);
     const std::int64_t p = sizes_.padding;
     const at::Tensor padded = at::constant_pad_nd(x_BHWC, {0, 0, p, p, p, p});
     const at::Tensor seen = windows(padded, sizes_.side, sizes_.step);
@@ -85,16 +88,6 @@ class Convolution final : public nn::Block {
   }
 
  private:
-  /// Bytes as numbers between -1 and 1, in the type of the weights.
-  [[nodiscard]] at::Tensor picture(const nn::Batch& batch) const {
-    const at::Tensor& bytes = batch.tensor("input_ids");
-    const std::int64_t pixels = bytes.size(1) / kColours;
-    const auto side =
-        static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
-    const at::Tensor x = bytes.to(weight_->tensor().scalar_type()) / 127.5 - 1.0;
-    return x.view({bytes.size(0), side, side, kColours});
-  }
-
   ConvolutionSizes sizes_;
   Param* weight_ = nullptr;
   Param* bias_ = nullptr;
@@ -121,7 +114,7 @@ class Dense final : public nn::Block {
   Param* bias_ = nullptr;
 };
 
-/// Cross-entropy over the classes; a picture has one label, the first of its row.
+/// Cross-entropy over the classes.
 class Classes final : public nn::Objective {
  public:
   explicit Classes(std::int64_t in) : in_(in) {}
@@ -130,13 +123,13 @@ class Classes final : public nn::Objective {
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor x_B1F = in.diff.at(0).unsqueeze(1);
-    const at::Tensor labels_B1 = batch.tensor("labels").narrow(1, 0, 1).contiguous();
+    const at::Tensor labels_B1 = batch.tensor("label").unsqueeze(1);
     const nn::VocabLoss loss =
         nn::vocab_loss(x_B1F, *weight_, labels_B1, /*label_smoothing=*/0.0, context);
     return {.terms = {{.name = "loss", .sum = loss.sum}}};
   }
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
-    return {static_cast<double>(batch.tensor("labels").size(0))};
+    return {static_cast<double>(batch.size())};
   }
 
  private:
@@ -169,27 +162,29 @@ nn::Model alexnet(std::int64_t side) {
 }
 
 /// Pictures that are a function of their number: stripes whose distance is the class, in a colour
-/// of their own, under noise.
+/// of their own, under noise. Values of pixels lie between -1 and 1.
 class Pictures final : public data::Dataset {
  public:
   Pictures(std::int64_t size, std::int64_t side) : size_(size), side_(side) {}
+  [[nodiscard]] std::string name() const override { return "synthetic pictures"; }
   [[nodiscard]] std::int64_t size() const override { return size_; }
-  [[nodiscard]] std::int64_t length() const override { return side_ * side_ * kColours; }
-  bool get(std::int64_t index,
-           std::int64_t* input_ids,
-           std::int64_t* labels,
-           std::int64_t* mask) const override {
+  [[nodiscard]] std::vector<data::TensorSpec> tensors() const override {
+    return {{.name = "pixels", .dtype = DType::F32, .shape = {side_, side_, kColours}},
+            {.name = "label", .dtype = DType::I64}};
+  }
+  void read(std::int64_t index, data::SampleWriter& out) const override {
     const Philox random{static_cast<std::uint64_t>(index)};
     const std::int64_t label = index % kClasses;
-    for (std::int64_t i = 0; i < length(); ++i) {
+    std::int64_t i = 0;
+    for (float& pixel : out.tensor<float>("pixels")) {
       const std::int64_t colour = i % kColours, x = i / kColours % side_;
       const std::int64_t stripe = x / (label + 2) % 2 * (kBytes / 2);
       const auto noise = static_cast<std::int64_t>(random(static_cast<std::uint64_t>(i))[0] % 64);
-      input_ids[i] = (stripe + noise + (colour == label % kColours ? 48 : 0)) % kBytes;
-      labels[i] = i == 0 ? label : -100;
-      mask[i] = 1;
+      const std::int64_t byte = (stripe + noise + (colour == label % kColours ? 48 : 0)) % kBytes;
+      pixel = static_cast<float>(byte) / 127.5F - 1.0F;
+      ++i;
     }
-    return false;
+    out.set("label", label);
   }
 
  private:
@@ -267,7 +262,6 @@ planner::Plan make_plan(const Options& options) {
     planner::set_key(c, key, json::Value::integer(number), kProgram);
   };
   planner::set_key(c, "data.train", json::Value::string("synthetic pictures"), kProgram);
-  set("data.sequence_length", options.side * options.side * kColours);
   if (c.find("trainer") == nullptr) set("trainer.max_steps", 200);
   for (const auto& [key, number] : options.keys)
     set(key, number);

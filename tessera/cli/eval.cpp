@@ -67,6 +67,7 @@ std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
 HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   HeldOut out;
   data::DataOptions options;
+  std::shared_ptr<const tasks::Task> task;
   std::int64_t length = opened.shape.max_positions;
   std::vector<std::string> names = words.data;
   if (opened.config) {
@@ -74,6 +75,7 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
         planner::make_plan(*opened.config, opened.trained_on, opened.source.string());
     out.micro_batch = plan.config.eval.micro_batch;
     options = plan.config.data;
+    task = plan.task;
     length = plan.sequence_length;
     if (names.empty()) names = options.validation;
     if (names.empty() && options.validation_fraction > 0) {
@@ -86,14 +88,16 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                   words.path + (opened.config ? " was trained without validation data"
                                               : " has no validation data of its own"),
                   "name some with --data");
-  out.dataset = data::open_dataset(options,
-                                   names,
-                                   words.data.empty() ? "data.validation" : "--data",
-                                   *opened.tokenizer,
-                                   opened.shape.vocab_size,
-                                   length,
-                                   {},
-                                   /*shorter=*/true)
+  config::Problems problems;
+  if (task == nullptr) task = tasks::make_task({}, problems);  // of a model that is no run's
+  const data::TokenizeOptions how;
+  out.dataset = task->open_held_out({.options = options,
+                                     .tokenizer = *opened.tokenizer,
+                                     .vocab_size = opened.shape.vocab_size,
+                                     .sequence_length = length,
+                                     .how = how},
+                                    names,
+                                    words.data.empty() ? "data.validation" : "--data")
                     .dataset;
   return out;
 }
@@ -103,12 +107,10 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
 std::optional<std::int64_t> label_bytes(const data::Dataset& dataset,
                                         std::int64_t samples,
                                         const data::Tokenizer& tokenizer) {
-  const auto length = static_cast<std::size_t>(dataset.length());
-  std::vector<std::int64_t> ids(length), labels(length), mask(length);
   std::int64_t bytes = 0;
   for (std::int64_t s = 0; s < samples; ++s) {
-    dataset.get(s, ids.data(), labels.data(), mask.data());
-    for (const std::int64_t label : labels) {
+    data::Sample sample(dataset, s);
+    for (const std::int64_t label : sample.values<std::int64_t>("labels")) {
       if (label < 0 || label == tokenizer.end_of_text()) continue;
       const std::size_t of_label = tokenizer.bytes_of(static_cast<std::int32_t>(label)).size();
       if (of_label == 0) return std::nullopt;
@@ -131,13 +133,19 @@ void print(const EvalWords& words,
     out["perplexity"] = json::Value::number(std::exp(report.loss));
     out["bits_per_byte"] = bytes ? json::Value::number(bits) : json::Value();
     out["tokens"] = json::Value::integer(report.tokens);
+    if (report.metrics.size() > 1) {
+      out["terms"] = json::Value::object();
+      for (const engine::Metric& metric : report.metrics)
+        out["terms"][metric.name] = json::Value::number(metric.mean);
+    }
     out["model"] = json::Value::string(source);
     terminal.line(out.dump());
     return;
   }
-  terminal.line(fmt::format("loss {:.4f} | perplexity {:.3f} | {}{} tokens | {}",
+  terminal.line(fmt::format("loss {:.4f} | perplexity {:.3f}{} | {}{} tokens | {}",
                             report.loss,
                             std::exp(report.loss),
+                            engine::metrics_text(report.metrics),
                             bytes ? fmt::format("{:.4f} bits per byte | ", bits) : "",
                             text::with_commas(report.tokens),
                             source));

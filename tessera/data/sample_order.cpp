@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of samples and the cutting into batches: arithmetic on (seed, epoch, position).
+#include "tessera/data/sample_order.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,7 +11,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/philox.h"
-#include "tessera/data/dataset.h"
 
 namespace tessera::data {
 namespace {

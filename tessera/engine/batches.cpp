@@ -2,10 +2,13 @@
 #include "tessera/engine/batches.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <utility>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::engine {
 
@@ -14,29 +17,20 @@ nn::Batch make_batch(const data::Dataset& dataset,
                      std::span<const std::int64_t> numbers) {
   TESSERA_ASSERT(samples.size() == numbers.size());
   const auto size = static_cast<std::int64_t>(samples.size());
-  const std::int64_t length = dataset.length();
-  const at::Tensor input_ids = at::empty({size, length}, at::kLong);
-  const at::Tensor labels = at::empty({size, length}, at::kLong);
-  const at::Tensor mask = at::empty({size, length}, at::kLong);
-  bool padded = false;
-  for (std::int64_t b = 0; b < size; ++b) {
-    const std::int64_t at = b * length;
-    padded |= dataset.get(samples[static_cast<std::size_t>(b)],
-                          input_ids.data_ptr<std::int64_t>() + at,
-                          labels.data_ptr<std::int64_t>() + at,
-                          mask.data_ptr<std::int64_t>() + at);
+  std::vector<at::Tensor> tensors;
+  std::vector<std::byte*> memory;
+  for (const data::TensorSpec& spec : dataset.tensors()) {
+    std::vector<std::int64_t> shape = {size};
+    shape.insert(shape.end(), spec.shape.begin(), spec.shape.end());
+    tensors.push_back(at::empty(shape, to_torch(spec.dtype)));
+    memory.push_back(static_cast<std::byte*>(tensors.back().data_ptr()));
   }
+  data::SampleWriter writer(dataset, std::move(memory));
+  for (std::int64_t b = 0; b < size; ++b)
+    writer.read(samples[static_cast<std::size_t>(b)], b);
   nn::Batch batch;
-  batch.set("input_ids", input_ids);
-  batch.set("labels", labels);
-  if (padded) batch.set("attention_mask", mask);
-  if (dataset.separates_documents()) {
-    const at::Tensor starts = at::empty({size, length}, at::kLong);
-    for (std::int64_t b = 0; b < size; ++b) {
-      dataset.document_starts(input_ids.data_ptr<std::int64_t>() + b * length,
-                              starts.data_ptr<std::int64_t>() + b * length);
-    }
-    batch.set("document_starts", starts);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (writer.has(i)) batch.set(writer.tensors()[i].name, std::move(tensors[i]));
   }
   batch.sample_ids.assign(numbers.begin(), numbers.end());
   return batch;

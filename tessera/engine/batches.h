@@ -11,9 +11,9 @@
 
 namespace tessera::engine {
 
-/// input_ids and labels [B, T] int64, attention_mask [B, T] only where a sample is padded,
-/// document_starts [B, T] int64 where documents are kept apart.
-/// `numbers`: of each sample in the whole run (the key of its dropout). B may be 0.
+/// The tensors of `samples`, stacked: each tensor of the dataset with the samples as its first
+/// dimension, an optional one only where one of these samples needs it. `numbers`: the number of
+/// each sample in the whole run (the key of its dropout). There may be no samples.
 nn::Batch make_batch(const data::Dataset& dataset,
                      std::span<const std::int64_t> samples,
                      std::span<const std::int64_t> numbers);

@@ -114,6 +114,7 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
       std::vector<parallel::Policy*>{weights_.get(), gradients_.get()},
       plan_.recompute,
       link_.get());
+  terms_ = std::make_unique<TermFold>(world_, plan_.stages.stages, model_->num_blocks() - 1);
   start_clock();
 }
 
@@ -355,6 +356,7 @@ void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& repor
   values.push_back(static_cast<double>(world_.control().stop_requested.load()));
   const parallel::GradientFold::Finding finding = gradients_->finding();
   values.insert(values.end(), finding.begin(), finding.end());
+  values.push_back(terms_->has_new(out) ? 1.0 : 0.0);
   const std::vector<int>& group = world_.group(kTokens).ranks;
   const std::vector<double> all =
       world_.all_gather(world_.everyone(), values, TESSERA_HERE("losses of the micro-batches"));
@@ -367,15 +369,18 @@ void Engine::fold_losses(parallel::StepOutput out, int micros, StepReport& repor
   for (const double loss : micro_losses_)
     report.loss += loss;
   std::vector<double> findings;
+  bool new_terms = false;
   for (int r = 0; r < world_.size(); ++r) {
     const std::size_t at = static_cast<std::size_t>(r) * width + mine.size();
     report.mem_peak_bytes = std::max(report.mem_peak_bytes, static_cast<std::int64_t>(all[at]));
     report.stop_signal = std::max(report.stop_signal, static_cast<int>(all[at + 1]));
     for (std::size_t i = 0; i < finding.size(); ++i)
       findings.push_back(all[at + 2 + i]);
+    new_terms |= all[at + 2 + finding.size()] > 0;
   }
   report.stop_requested = report.stop_signal != 0;
   culprit_ = gradients_->culprit(findings);
+  report.metrics = terms_->fold(out, micros, report.loss, new_terms);
 }
 
 /// The step runs once more, and every gradient is looked at as it is made.

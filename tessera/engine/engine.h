@@ -15,7 +15,9 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
+#include "tessera/data/sample_order.h"
 #include "tessera/engine/evaluate.h"
+#include "tessera/engine/loss_terms.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/optim/loss_scale.h"
 #include "tessera/optim/rule.h"
@@ -35,6 +37,7 @@ struct StepReport {
   std::int64_t step = 0;  ///< from 1
   double epoch = 0.0;     ///< passes over the training data so far
   double loss = 0.0;      ///< before the update, over the global batch
+  Metrics metrics;        ///< the terms of the loss, before the update too
   double lr = 0.0;
   double grad_norm = 0.0;         ///< before clipping
   std::int64_t tokens = 0;        ///< so far
@@ -157,6 +160,7 @@ class Engine {
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
   std::unique_ptr<parallel::StageLink> link_;  ///< of a pipeline
   std::unique_ptr<parallel::Executor> executor_;
+  std::unique_ptr<TermFold> terms_;
   std::map<int, std::vector<parallel::Action>> actions_;  ///< by micro-batches
   data::SampleOrder order_;
   data::BatchPlan batches_;
@@ -179,8 +183,10 @@ class Engine {
 struct Position {
   std::int64_t step = 0, samples = 0;
 };
-/// Fills in what needs the data: max_steps, from where the training stands. Error{Config} if there
-/// is nothing to train, or the data has samples of another length than the plan.
+/// Fills in what needs the data: max_steps, from where the training stands, and a sequence_length
+/// of 1 where the samples are no sequences. Error{Config} if there is nothing to train, or the data
+/// has samples of another length than the plan; Error{Shape} if the tensors of the datasets are
+/// wrong.
 void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from = {});
 /// Opens the plan's data, tokenizing what is not in the cache.
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,

@@ -2,18 +2,94 @@
 #include "tessera/engine/evaluate.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
-
-#include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
 #include "tessera/engine/batches.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 
 namespace tessera::engine {
+namespace {
+
+using BatchTerms = std::vector<std::vector<parallel::TermValues>>;  ///< [batch]
+
+/// The terms that any batch has, as the ranks of `group` agree about them.
+std::vector<TermKey> keys_of(comm::World& world,
+                             const comm::Group& group,
+                             const BatchTerms& terms,
+                             int objective) {
+  std::vector<TermKey> mine;
+  for (const std::vector<parallel::TermValues>& batch : terms) {
+    for (const parallel::TermValues& term : batch)
+      mine.push_back({term.block, term.name, term.denominator, term.weight});
+  }
+  return agree_on_terms(world, group, std::move(mine), objective);
+}
+
+/// Sums over the batches, in their order, of every term and every denominator.
+EvalReport report_of(comm::World& world,
+                     const comm::Group& group,
+                     const BatchTerms& terms,
+                     const std::vector<std::vector<double>>& counts,
+                     int objective) {
+  const std::vector<TermKey> keys = keys_of(world, group, terms, objective);
+  std::size_t num_counts = 0;
+  for (const TermKey& key : keys) {
+    TESSERA_REQUIRE(
+        key.denominator >= 0,
+        Shape,
+        fmt::format("block {}: the term \"{}\" of the loss is divided by denominator {}",
+                    key.block,
+                    key.name,
+                    key.denominator),
+        "let Term::denominator count from 0");
+    num_counts = std::max(num_counts, static_cast<std::size_t>(key.denominator) + 1);
+  }
+  // [batch][term], then [batch][denominator]. Every entry is written by one rank and is zero
+  // elsewhere, so these sums are exact; where ranks share the tokens, each writes those of its own.
+  std::vector<double> values;
+  for (const std::vector<parallel::TermValues>& batch : terms) {
+    const std::vector<double> of_batch = values_in_order(keys, batch, 1);
+    values.insert(values.end(), of_batch.begin(), of_batch.end());
+  }
+  for (std::vector<double> of_batch : counts) {
+    of_batch.resize(num_counts, 0.0);
+    values.insert(values.end(), of_batch.begin(), of_batch.end());
+  }
+  values = world.all_reduce(
+      group, std::move(values), comm::Op::Sum, TESSERA_HERE("evaluation losses and tokens"));
+  const std::size_t first_count = terms.size() * keys.size();
+  const auto total = [&](std::size_t begin, std::size_t each) {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      sum += values[begin + i * each];
+    return sum;
+  };
+
+  EvalReport report;
+  for (std::size_t k = 0; k < keys.size(); ++k) {
+    const double denominator =
+        total(first_count + static_cast<std::size_t>(keys[k].denominator), num_counts);
+    const double mean = denominator == 0 ? 0.0 : total(k, keys.size()) / denominator;
+    if (k == 0 && keys[k].block == objective) {
+      report.loss = mean;
+      report.tokens = static_cast<std::int64_t>(denominator);
+    }
+    if (Metric* const known = find_metric(report.metrics, keys[k].name)) {
+      known->mean += mean;
+    } else {
+      report.metrics.push_back({keys[k].name, mean, denominator});
+    }
+  }
+  return report;
+}
+
+}  // namespace
 
 EvalReport evaluate(parallel::Executor& executor,
                     comm::World& world,
@@ -27,7 +103,9 @@ EvalReport evaluate(parallel::Executor& executor,
   const comm::Group& all =
       world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
   const nn::ContextParallel* const shared = executor.model().context_parallel();
-  std::vector<double> sums(static_cast<std::size_t>(batches), 0.0), counts = sums;
+  // What this rank's batches give; of the others it has nothing.
+  std::vector<std::vector<parallel::TermValues>> terms(static_cast<std::size_t>(batches));
+  std::vector<std::vector<double>> counts(terms.size());
   const auto compute = [&](std::int64_t i) {
     if (i >= batches) return executor.infer_nothing();
     std::vector<std::int64_t> indices;
@@ -37,37 +115,24 @@ EvalReport evaluate(parallel::Executor& executor,
     nn::StepContext context(nn::Mode::Eval, 0);
     nn::Batch batch = make_batch(dataset, indices, indices);
     if (shared != nullptr) batch = nn::own_tokens(batch, *shared);
-    const nn::Outcome out = executor.infer(batch, context);
+    executor.infer(batch, context, &terms[static_cast<std::size_t>(i)]);
     world.show_life();
     world.transport().progress();
-    if (out.terms.empty()) return;
-    sums[static_cast<std::size_t>(i)] = out.terms.front().sum.item<double>();
-    counts[static_cast<std::size_t>(i)] = executor.model().objective()->denominators(batch).at(0);
+    if (const nn::Objective* const objective = executor.model().objective())
+      counts[static_cast<std::size_t>(i)] = objective->denominators(batch);
   };
   for (std::int64_t first = 0; first < batches; first += group.size()) {
     if (rounds.before) rounds.before();
     compute(first + group.index);
     if (rounds.after) rounds.after();
   }
-  // Every entry is written by one rank and is zero elsewhere, so these sums are exact; where ranks
-  // share the tokens, each writes those of its own.
-  sums = world.all_reduce(all, std::move(sums), comm::Op::Sum, TESSERA_HERE("evaluation losses"));
-  counts =
-      world.all_reduce(all, std::move(counts), comm::Op::Sum, TESSERA_HERE("evaluation tokens"));
-  EvalReport report;
-  double total = 0, tokens = 0;
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    total += sums[i];
-    tokens += counts[i];
-  }
-  TESSERA_REQUIRE(tokens > 0,
+  EvalReport report = report_of(world, all, terms, counts, executor.model().num_blocks() - 1);
+  TESSERA_REQUIRE(report.tokens > 0,
                   Data,
                   fmt::format("the {} {} to evaluate on have no token to predict",
                               samples,
                               samples == 1 ? "sample" : "samples"),
                   "evaluate on more, or other, data");
-  report.tokens = static_cast<std::int64_t>(tokens);
-  report.loss = total / tokens;
   return report;
 }
 

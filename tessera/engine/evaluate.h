@@ -7,13 +7,15 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
+#include "tessera/engine/loss_terms.h"
 #include "tessera/parallel/executor.h"
 
 namespace tessera::engine {
 
 struct EvalReport {
-  double loss = 0.0;  ///< nats a token
-  std::int64_t tokens = 0;
+  double loss = 0.0;        ///< mean of the objective's first term, in nats a token
+  std::int64_t tokens = 0;  ///< what that term is divided by
+  Metrics metrics = {};     ///< all terms of the loss
 };
 
 /// What a caller does around the rounds of an evaluation, in which every data-parallel rank
@@ -22,9 +24,9 @@ struct EvalRounds {
   std::function<void()> before = {}, after = {};
 };
 
-/// Mean loss over the first `samples` samples in batches of `micro_batch`. Collective: batch i is
-/// computed by rank i mod n and folded in i, so neither its shape nor the order of sums knows the
-/// layout. Error{Data} where they have no token to predict.
+/// Mean loss and terms over the first `samples` samples in batches of `micro_batch`. Collective:
+/// batch i is computed by rank i mod n and folded in i, so neither its shape nor the order of sums
+/// knows the layout. Error{Data} where they have no token to predict.
 EvalReport evaluate(parallel::Executor& executor,
                     comm::World& world,
                     const data::Dataset& dataset,

@@ -11,12 +11,46 @@
 #include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
+namespace {
+
+void check_length(const planner::Plan& plan, const data::Dataset& set, const char* what) {
+  const std::int64_t length = set.sequence_length().value_or(plan.sequence_length);
+  TESSERA_REQUIRE(length == plan.sequence_length,
+                  Config,
+                  fmt::format("the {} data has samples of {} tokens, the plan of {}",
+                              what,
+                              length,
+                              plan.sequence_length),
+                  "set data.sequence_length to the length of the samples");
+}
+
+/// Both datasets can be read, and a model that reads one can read the other.
+void check_datasets(const planner::Plan& plan, const data::Datasets& data) {
+  data::check_tensors(*data.train);
+  check_length(plan, *data.train, "training");
+  if (data.validation == nullptr) return;
+  data::check_tensors(*data.validation);
+  check_length(plan, *data.validation, "validation");
+  TESSERA_REQUIRE(data.train->tensors() == data.validation->tensors(),
+                  Shape,
+                  fmt::format("the training data ({}) and the validation data ({}) have samples of "
+                              "other tensors",
+                              data.train->name(),
+                              data.validation->name()),
+                  "let tensors() return the same names, element types and shapes for both");
+}
+
+}  // namespace
 
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                                                 const data::TokenizeOptions& how) {
-  const std::int64_t needed = plan.config.data.drop_last ? plan.global_batch : 1;
-  return std::make_shared<const data::Datasets>(data::open_datasets(
-      plan.config.data, *plan.tokenizer, plan.model.vocab_size, plan.sequence_length, needed, how));
+  return std::make_shared<const data::Datasets>(
+      plan.task->open({.options = plan.config.data,
+                       .tokenizer = *plan.tokenizer,
+                       .vocab_size = plan.model.vocab_size,
+                       .sequence_length = plan.sequence_length,
+                       .min_samples = plan.config.data.drop_last ? plan.global_batch : 1,
+                       .how = how}));
 }
 
 void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from) {
@@ -24,15 +58,9 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
                   Data,
                   "there is no sample to train on",
                   "give Datasets::train a dataset of at least one");
-  for (const data::Dataset* const set : {data.train.get(), data.validation.get()}) {
-    TESSERA_REQUIRE(set == nullptr || set->length() == plan.sequence_length,
-                    Config,
-                    fmt::format("the {} data has samples of {} tokens, the plan of {}",
-                                set == data.train.get() ? "training" : "validation",
-                                set->length(),
-                                plan.sequence_length),
-                    "set data.sequence_length to the length of the samples");
-  }
+  // Samples that are no sequences count as one token each.
+  if (!data.train->sequence_length()) plan.sequence_length = 1;
+  check_datasets(plan, data);
   const planner::TrainerOptions& trainer = plan.config.trainer;
   const data::BatchPlan batches(data.train->size(),
                                 plan.global_batch,

@@ -27,6 +27,14 @@ std::string kept_lines(const std::string& content, std::int64_t last_step) {
   return out;
 }
 
+/// The terms of a loss that has several.
+json::Value terms_json(const Metrics& metrics) {
+  json::Value out = json::Value::object();
+  for (const Metric& metric : metrics)
+    out[metric.name] = json::Value::number(metric.mean);
+  return out;
+}
+
 double milliseconds(double seconds) {
   return seconds * 1e3;
 }
@@ -65,6 +73,7 @@ void MetricsFile::write(const StepReport& report, bool breakdown) {
   out["step"] = json::Value::integer(report.step);
   out["epoch"] = json::Value::number(report.epoch);
   out["loss"] = json::Value::number(report.loss);
+  if (report.metrics.size() > 1) out["terms"] = terms_json(report.metrics);
   out["lr"] = json::Value::number(report.lr);
   out["grad_norm"] = json::Value::number(report.grad_norm);
   out["tokens"] = json::Value::integer(report.tokens);
@@ -90,6 +99,7 @@ void MetricsFile::write(std::int64_t step, const EvalReport& report) {
   out["step"] = json::Value::integer(step);
   out["eval_loss"] = json::Value::number(report.loss);
   out["eval_tokens"] = json::Value::integer(report.tokens);
+  if (report.metrics.size() > 1) out["eval_terms"] = terms_json(report.metrics);
   append(out.dump() + '\n');
 }
 
@@ -110,11 +120,13 @@ report::LossHistory read_losses(const std::filesystem::path& path) {
 std::string step_line(const StepReport& report, std::int64_t max_steps, double eta_s) {
   const double seconds = report.seconds > 0 ? report.seconds : 1e-9;
   std::string line = fmt::format(
-      "step {}/{} | loss {:.4f} | lr {:.2e} | gnorm {:.3f} | {} tok/s | mem {} | data {:.0f}% comm "
+      "step {}/{} | loss {:.4f}{} | lr {:.2e} | gnorm {:.3f} | {} tok/s | mem {} | data {:.0f}% "
+      "comm "
       "{:.0f}%",
       report.step,
       max_steps,
       text::unsigned_nan(report.loss),
+      metrics_text(report.metrics),
       report.lr,
       text::unsigned_nan(report.grad_norm),
       text::count(static_cast<double>(report.batch_tokens) / seconds),

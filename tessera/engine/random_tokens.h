@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
-#include "tessera/data/dataset.h"
+#include "tessera/data/token_dataset.h"
 
 namespace tessera::engine {
 
 /// Threads: any.
-class RandomTokens final : public data::Dataset {
+class RandomTokens final : public data::TokenDataset {
  public:
   /// Tokens below `vocab`.
   RandomTokens(std::int64_t length, std::int64_t vocab) : length_(length), vocab_(vocab) {}

@@ -25,7 +25,8 @@ enum class Weight { Free, Accepted, Refused };
 
 /// By the longest prefix of the key path that stands here; everything else is free.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 28> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 29> kRules = {{
+      {"task", Weight::Refused},
       {"model", Weight::Refused},
       {"model.from",
        Weight::Free},  // where the first weights came from; the shape is compared by itself

@@ -79,6 +79,24 @@ double divisor_of(const nn::Term& term,
   return denominators[static_cast<std::size_t>(term.denominator)];
 }
 
+/// The values of a block's term: those that are there, or `count` zeros at their place.
+std::vector<double>& values_of(std::vector<TermValues>& all,
+                               int block,
+                               const nn::Term& term,
+                               std::size_t count) {
+  auto at = all.begin();
+  for (; at != all.end() && at->block <= block; ++at) {
+    if (at->block == block && at->name == term.name) return at->values;
+  }
+  at = all.insert(at,
+                  {.block = block,
+                   .name = term.name,
+                   .denominator = term.denominator,
+                   .weight = term.weight,
+                   .values = std::vector<double>(count, 0.0)});
+  return at->values;
+}
+
 std::vector<at::Tensor> shapes_only(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> out;
   for (const at::Tensor& tensor : tensors)
@@ -316,7 +334,10 @@ void Executor::add_losses(const BlockRun& run, const nn::Outcome& out, StepOutpu
                                      static_cast<std::size_t>(run.block)];
   for (const nn::Term& term : out.terms) {
     const double denominator = divisor_of(term, output.denominators, model_.name(run.block));
-    loss += denominator == 0 ? 0.0 : term.weight * term.sum.item<double>() / denominator;
+    const double sum = term.sum.item<double>();
+    loss += denominator == 0 ? 0.0 : term.weight * sum / denominator;
+    values_of(output.terms, run.block, term, static_cast<std::size_t>(run.num_micros))
+        .at(static_cast<std::size_t>(run.micro)) += denominator == 0 ? 0.0 : sum / denominator;
   }
 }
 
@@ -488,7 +509,9 @@ void Executor::infer_nothing() {
   end();
 }
 
-nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
+nn::Outcome Executor::infer(const nn::Batch& batch,
+                            nn::StepContext& context,
+                            std::vector<TermValues>* terms) {
   const at::AutoGradMode grad(false);
   const at::AutoDispatchBelowADInplaceOrView views_without_history;
   context.batch = &batch;
@@ -516,7 +539,7 @@ nn::Outcome Executor::infer(const nn::Batch& batch, nn::StepContext& context) {
         return other.kind != ActionKind::SendFlow;
       });
       if (next != actions.end() && next->kind == ActionKind::ReceiveFlow) ask(*next);
-      infer_chunk(action, flow, out, batch, context);
+      infer_chunk(action, flow, out, batch, context, terms);
     }
   }
   end();
@@ -528,7 +551,8 @@ void Executor::infer_chunk(const Action& action,
                            nn::Flow& flow,
                            nn::Outcome& out,
                            const nn::Batch& batch,
-                           nn::StepContext& context) {
+                           nn::StepContext& context,
+                           std::vector<TermValues>* terms) {
   const auto [first, last] = model_.blocks_of(action.chunk);
   for (int b = first; b < last; ++b) {
     const BlockRun run{b, 0, 1};
@@ -538,6 +562,10 @@ void Executor::infer_chunk(const Action& action,
         return model_.block(b).forward(std::move(flow), batch, context);
       });
       flow = outcome.flow;
+      if (terms != nullptr) {
+        for (const nn::Term& term : outcome.terms)
+          values_of(*terms, b, term, 1).front() += term.sum.item<double>();
+      }
       if (b + 1 == model_.num_blocks()) out = std::move(outcome);
     });
   }

@@ -34,9 +34,19 @@ struct StepInput {
   /// after the loads. Empty on stages without the objective, which need the global ones too.
   std::function<std::vector<double>(const std::vector<std::vector<double>>&)> global_denominators;
 };
+/// A term of the loss (nn::Term) that a block of the model gives, and its values in fp64.
+struct TermValues {
+  int block = 0;
+  std::string name;
+  int denominator = 0;
+  double weight = 1.0;
+  std::vector<double> values;  ///< without the weight
+};
 /// What came out, in fp64 and divided by the global denominators.
 struct StepOutput {
   std::vector<double> block_losses;  ///< [num_micros][block of the model], 0 on other stages
+  /// The terms that this rank saw, [num_micros] values each, in the order of the blocks.
+  std::vector<TermValues> terms;
   std::vector<double> denominators;  ///< global
   /// The loss of each micro-batch, [num_micros]: its blocks' in their order. Several stages add
   /// block_losses first.
@@ -77,8 +87,12 @@ class Executor {
 
   StepOutput train(const std::vector<Action>& actions, const StepInput& input);
   /// All blocks without gradients; the objective's terms and outputs, on the stage that has it.
-  /// `context` chooses Eval, Prefill or Decode. All stages call it with the same batch.
-  nn::Outcome infer(const nn::Batch& batch, nn::StepContext& context);
+  /// `context` chooses Eval, Prefill or Decode. All stages call it with the same batch. `terms`
+  /// receives what every block on this stage adds to the loss: one value each, the sum over the
+  /// batch.
+  nn::Outcome infer(const nn::Batch& batch,
+                    nn::StepContext& context,
+                    std::vector<TermValues>* terms = nullptr);
   /// `numel` fp32 values that the objective gave, on every stage.
   at::Tensor from_objective(const at::Tensor& mine, std::int64_t numel) {
     return link_ == nullptr ? mine : link_->from_objective(mine, numel);
@@ -150,7 +164,8 @@ class Executor {
                    nn::Flow& flow,
                    nn::Outcome& out,
                    const nn::Batch& batch,
-                   nn::StepContext& context);
+                   nn::StepContext& context,
+                   std::vector<TermValues>* terms);
   [[nodiscard]] std::vector<Action> infer_actions() const;
   Pass* neighbour(Micro& micro, int part);
   [[nodiscard]] int part_of(const Action& action) const {

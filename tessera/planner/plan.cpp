@@ -30,6 +30,8 @@ namespace tessera::planner {
 namespace {
 
 constexpr std::int64_t kDefaultLength = 1024;
+// What the blocks of a model family end with.
+constexpr std::string_view kFamilyObjective = "causal_lm";
 
 std::string run_dir_of(const TrainConfig& config, const std::string& name_of_file) {
   if (!config.run.dir.empty()) return config.run.dir;
@@ -154,6 +156,7 @@ class Planner {
     if (model) {
       attempt("model.from", [&] { open_source(); });
       attempt("tokenizer", [&] { open_tokenizer(); });
+      attempt("task.type", [&] { resolve_task(); });
       if (plan_.tokenizer) attempt("model", [&] { resolve_model(); });
     }
     attempt("optimizer.groups", [&] {
@@ -202,6 +205,7 @@ class Planner {
 
   void read(const json::Value& source) {
     json::Value spelled = spell_out_parallel(source);
+    tasks::spell_out_task(spelled);
     const std::int64_t unit = ranks_per_model(spelled);
     draft_.written = config::with_new_names(
         derived_.take(std::move(spelled), static_cast<int>(plan_.ranks / unit)), problems_);
@@ -358,6 +362,22 @@ class Planner {
          {&plan_.config.tokenizer.vocab, &plan_.config.tokenizer.merges}) {
       if (!file->empty()) *file = std::filesystem::absolute(*file).string();
     }
+  }
+
+  // A model of the program's own may learn any task; families have an objective of their own.
+  void resolve_task() {
+    if (problems_.concern("task.type")) return;  // no task of that name
+    plan_.task = tasks::make_task(plan_.config.task, problems_);
+    if (plan_.task == nullptr || own_ != nullptr || plan_.task->objective() == kFamilyObjective)
+      return;
+    problems_.add(origins_.place("task"),
+                  "task.type",
+                  fmt::format("the task \"{}\" trains the objective {}, and models of model.family "
+                              "have the objective {}",
+                              plan_.config.task.type,
+                              plan_.task->objective(),
+                              kFamilyObjective),
+                  "set task to \"pretrain\", or give make_plan() a model of your own");
   }
 
   // The program's own model, as far as it can be described.

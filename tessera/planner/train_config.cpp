@@ -330,6 +330,7 @@ mesh::Mesh Plan::mesh() const {
 
 void TrainConfig::describe(config::Fields& f) {
   f.section("model", model, "The model and its size.");
+  f.section("task", task, "What the model learns, and what a record of the data is.");
   f.section("tokenizer", tokenizer, "How text becomes token ids.");
   f.section("data", data, "What is trained on, and how it is cut into samples.");
   const config::Doc batch = {.unit = "sequences", .min = 1, .max = kMostSequences};

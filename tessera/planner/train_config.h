@@ -13,7 +13,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
-#include "tessera/data/dataset.h"
+#include "tessera/data/token_dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/family.h"
@@ -29,6 +29,7 @@
 #include "tessera/parallel/shard_store.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/param_groups.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::planner {
 
@@ -127,6 +128,7 @@ struct ZeroOptions {
 /// The configuration as written; defaults in place.
 struct TrainConfig {
   models::ModelOptions model;
+  tasks::TaskOptions task;
   data::TokenizerOptions tokenizer;
   data::DataOptions data;
   std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,
@@ -162,6 +164,7 @@ struct Plan {
   TrainConfig config;
   json::Value resolved;  ///< config.json of the run folder: every key with its value
   models::Resolved model;
+  std::shared_ptr<const tasks::Task> task;  ///< how data becomes samples
   data::TokenizerPtr tokenizer;
   std::string run_dir;
   std::int64_t sequence_length = 0;

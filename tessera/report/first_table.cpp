@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
-#include "tessera/data/dataset.h"
+#include "tessera/data/sample_order.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/precision.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/sample_order.h"
+
 #include <cmath>
 #include <numeric>
 
 #include "data_support.h"
 #include <gtest/gtest.h>
-
-#include "tessera/data/dataset.h"
 
 namespace tessera::data {
 namespace {

@@ -56,6 +56,30 @@ TEST(MetricsFile, HasTheLossScaleWhereThereIsOne) {
   EXPECT_EQ(json::parse_strict(files::read(path), "m").find("loss_scale")->as_double(), 65536.0);
 }
 
+TEST(MetricsFile, HasTheTermsOfALossThatHasSeveral) {
+  const files::TempDir dir;
+  const auto path = dir.path() / "metrics.jsonl";
+  StepReport report = report_of(1, 2.5);
+  report.metrics = {{"loss", 2.0, 10}, {"accuracy", 0.25, 10}};
+
+  MetricsFile(path, 0).write(report, false);
+  EXPECT_EQ(json::parse_strict(files::read(path), "m").find("terms")->find("accuracy")->as_double(),
+            0.25);
+  EXPECT_NE(step_line(report, 9, 0).find("| loss 2.5000 | accuracy 0.2500 | lr"),
+            std::string::npos);
+
+  files::write_atomic(path, "");
+  MetricsFile(path, 0).write(3, EvalReport{1.5, 10, {{"loss", 1.5, 10}, {"accuracy", 0.75, 10}}});
+  EXPECT_EQ(
+      json::parse_strict(files::read(path), "m").find("eval_terms")->find("accuracy")->as_double(),
+      0.75);
+
+  report.metrics = {{"loss", 2.5, 10}};
+  files::write_atomic(path, "");
+  MetricsFile(path, 0).write(report, false);
+  EXPECT_EQ(json::parse_strict(files::read(path), "m").find("terms"), nullptr);
+}
+
 TEST(MetricsFile, CutsTheStepsPastTheCheckpointAndATornLine) {
   const files::TempDir dir;
   const auto path = dir.path() / "metrics.jsonl";

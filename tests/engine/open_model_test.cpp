@@ -208,7 +208,7 @@ TEST(OpenModels, AreReadWithoutWhatTheirFirstWeightsCameFrom) {
 }
 
 // Ends of text follow nothing that is to be predicted.
-class NothingToPredict final : public data::Dataset {
+class NothingToPredict final : public data::TokenDataset {
  public:
   [[nodiscard]] std::int64_t size() const override { return 3; }
   [[nodiscard]] std::int64_t length() const override { return 4; }

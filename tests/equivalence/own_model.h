@@ -35,6 +35,7 @@ inline Trace train_plan(planner::Plan plan,
       const engine::StepReport report = engine.train_step();
       mine.losses.push_back(report.loss);
       mine.grad_norms.push_back(report.grad_norm);
+      mine.metrics.push_back(bits_of(report.metrics));
     }
     const std::filesystem::path saved = engine.save(folder);
     if (world.speaks()) {

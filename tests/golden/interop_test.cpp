@@ -191,7 +191,7 @@ TEST(GoldenInterop, DeepSpeedsCheckpointsHoldMastersAndMoments) {
 }
 
 /// The recorded batches, one after the other; labels are the inputs, shifted.
-class Recorded final : public data::Dataset {
+class Recorded final : public data::TokenDataset {
  public:
   explicit Recorded(const fs::path& path) {
     const checkpoint::SafetensorsFile file(path);

@@ -131,6 +131,22 @@ TEST(TermsOfTheLoss, HaveADenominatorEach) {
   EXPECT_THAT(refusal_of({-1}, 1), HasSubstr("is divided by denominator -1"));
 }
 
+TEST(TermsOfTheLoss, AreGivenByNameWithoutTheirWeights) {
+  test::ModelRunner runner(given({0}, 1));
+  runner.initialize(3);
+  nn::StepContext context(nn::Mode::Eval, 1);
+  std::vector<TermValues> terms;
+
+  const nn::Outcome out =
+      parallel::Executor(runner.instance(), {})
+          .infer(test::make_batch(at::zeros({1, 2}, at::kLong)), context, &terms);
+
+  ASSERT_EQ(terms.size(), 1U);
+  EXPECT_EQ(terms[0].name, "size");
+  EXPECT_EQ(terms[0].block, 0);
+  EXPECT_EQ(terms[0].values, std::vector<double>{out.terms.at(0).sum.item<double>()});
+}
+
 TEST(TermsOfTheLoss, AreMissedInTrainingAlone) {
   EXPECT_THAT(refusal_of({}, 1), HasSubstr("the objective mine returns no term of the loss"));
 

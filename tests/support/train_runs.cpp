@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <ATen/Parallel.h>
@@ -85,6 +86,13 @@ TinyRun& TinyRun::use_padded_documents() {
       .set("data.drop_last", "false");
 }
 
+std::string bits_of(const engine::Metrics& metrics) {
+  std::string out;
+  for (const engine::Metric& metric : metrics)
+    out += fmt::format("{} {:a} / {:a}; ", metric.name, metric.mean, metric.denominator);
+  return out;
+}
+
 void expect_same_bits(const Trace& a, const Trace& b) {
   const auto norms_of = [](const Trace& trace) {
     std::vector<double> norms;
@@ -95,6 +103,7 @@ void expect_same_bits(const Trace& a, const Trace& b) {
   EXPECT_EQ(a.losses, b.losses);
   EXPECT_EQ(norms_of(a), norms_of(b));
   EXPECT_EQ(a.eval_losses, b.eval_losses);
+  EXPECT_EQ(a.metrics, b.metrics);
   EXPECT_EQ(a.loss_scales, b.loss_scales);
   EXPECT_EQ(a.skipped, b.skipped);
   EXPECT_EQ(a.digest, b.digest);
@@ -147,6 +156,7 @@ Trace TinyRun::train(const Layout& layout,
       const engine::StepReport report = engine.train_step();
       mine.losses.push_back(report.loss);
       mine.grad_norms.push_back(report.grad_norm);
+      mine.metrics.push_back(bits_of(report.metrics));
       mine.rates.push_back(report.lr);
       mine.batch_tokens.push_back(report.batch_tokens);
       mine.skipped.push_back(report.skipped_total);
@@ -154,7 +164,9 @@ Trace TinyRun::train(const Layout& layout,
       if (report.loss_scale) mine.loss_scales.push_back(*report.loss_scale);
       expect_alike(world, report);
     }
-    mine.eval_losses.push_back(engine.evaluate().loss);
+    const engine::EvalReport held_out = engine.evaluate();
+    mine.eval_losses.push_back(held_out.loss);
+    mine.metrics.push_back(bits_of(held_out.metrics));
     const std::filesystem::path saved = engine.save(root);
     if (world.speaks()) {
       mine.digest = checkpoint::Checkpoint(saved).digest();

@@ -18,6 +18,8 @@ namespace tessera::test {
 /// What a training leaves: everything that a promise of equality speaks of.
 struct Trace {
   std::vector<double> losses, grad_norms, eval_losses;
+  /// The terms of the loss in each step, then in the evaluation: bits_of().
+  std::vector<std::string> metrics;
   std::vector<double> rates;               ///< learning rates
   std::vector<double> loss_scales;         ///< of fp16
   std::vector<std::int64_t> batch_tokens;  ///< of each step
@@ -25,6 +27,9 @@ struct Trace {
   std::vector<std::string> skip_reasons;
   std::vector<std::string> digest;  ///< of the checkpoint after the last step
 };
+
+/// Name, mean and denominator of every metric, to the last bit.
+std::string bits_of(const engine::Metrics& metrics);
 
 /// Equal in everything but rates, tokens and words; norms of skipped steps are no numbers and
 /// alike.

@@ -65,9 +65,10 @@ void MetricByStepHook::after_test(Trainer& trainer, const EvalReport& report) {
   const std::int64_t step = trainer.engine().step();
   write(trainer, [&] { file_->write(step, report); });
   if (Console* console = trainer.console()) {
-    console->line(fmt::format("eval at step {} | loss {:.4f} | {} tokens",
+    console->line(fmt::format("eval at step {} | loss {:.4f}{} | {} tokens",
                               step,
                               text::unsigned_nan(report.loss),
+                              metrics_text(report.metrics),
                               text::with_commas(report.tokens)));
   }
 }

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/token_dataset.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/data/token_cache.h"
+
+namespace tessera::data {
+namespace {
+
+constexpr std::int64_t kIgnored = -100;
+
+class Windows final : public TokenDataset {
+ public:
+  Windows(std::shared_ptr<const TokenFile> tokens,
+          std::int64_t begin,
+          std::int64_t end,
+          std::int64_t length,
+          std::int64_t stride)
+      : tokens_(std::move(tokens)), begin_(begin), length_(length), stride_(stride) {
+    const std::int64_t last_start = end - begin - 1 - length;
+    size_ = last_start < 0 ? 0 : last_start / stride + 1;
+  }
+  [[nodiscard]] std::int64_t size() const override { return size_; }
+  [[nodiscard]] std::int64_t length() const override { return length_; }
+  bool get(std::int64_t index,
+           std::int64_t* input_ids,
+           std::int64_t* labels,
+           std::int64_t* mask) const override {
+    TESSERA_ASSERT(index >= 0 && index < size_);
+    const std::int64_t start = begin_ + index * stride_;
+    tokens_->read(start, length_, input_ids);
+    tokens_->read(start + 1, length_, labels);
+    std::fill_n(mask, length_, 1);
+    return false;
+  }
+
+ private:
+  std::shared_ptr<const TokenFile> tokens_;
+  std::int64_t begin_, length_, stride_, size_ = 0;
+};
+
+class PackedDocuments final : public TokenDataset {
+ public:
+  PackedDocuments(std::unique_ptr<TokenDataset> windows, std::int32_t end_of_text)
+      : windows_(std::move(windows)), end_of_text_(end_of_text) {}
+  [[nodiscard]] std::int64_t size() const override { return windows_->size(); }
+  [[nodiscard]] std::int64_t length() const override { return windows_->length(); }
+  bool get(std::int64_t index,
+           std::int64_t* input_ids,
+           std::int64_t* labels,
+           std::int64_t* mask) const override {
+    const bool padded = windows_->get(index, input_ids, labels, mask);
+    for (std::int64_t t = 0; t < length(); ++t) {
+      if (input_ids[t] == end_of_text_) labels[t] = kIgnored;
+    }
+    return padded;
+  }
+  [[nodiscard]] bool separates_documents() const override { return true; }
+  void document_starts(const std::int64_t* input_ids, std::int64_t* starts) const override {
+    std::int64_t start = 0;
+    for (std::int64_t t = 0; t < length(); ++t) {
+      starts[t] = start;
+      if (input_ids[t] == end_of_text_) start = t + 1;
+    }
+  }
+
+ private:
+  std::unique_ptr<TokenDataset> windows_;
+  std::int32_t end_of_text_;
+};
+
+class Documents final : public TokenDataset {
+ public:
+  Documents(std::shared_ptr<const TokenFile> tokens,
+            std::int64_t first,
+            std::int64_t last,
+            std::int64_t length,
+            std::int32_t pad_id)
+      : tokens_(std::move(tokens)),
+        first_(first),
+        size_(last - first),
+        length_(length),
+        pad_id_(pad_id) {
+    for (std::int64_t i = 0; i < size_; ++i) {
+      TESSERA_REQUIRE(
+          text_length(i) > 0,
+          Data,
+          fmt::format("sequence {} of the token file has no tokens but end of text", first_ + i),
+          "leave empty documents out, or use data.pack true");
+    }
+  }
+  [[nodiscard]] std::int64_t size() const override { return size_; }
+  [[nodiscard]] std::int64_t length() const override { return length_; }
+  // End of text follows every document as a label, however often it stands in the file (between
+  // documents, and where the text has its own) or not (after the last), so that a model learns to
+  // stop.
+  bool get(std::int64_t index,
+           std::int64_t* input_ids,
+           std::int64_t* labels,
+           std::int64_t* mask) const override {
+    TESSERA_ASSERT(index >= 0 && index < size_);
+    const std::int64_t begin = tokens_->sequence_begin(first_ + index);
+    const std::int64_t whole = text_length(index), used = std::min(whole, length_);
+    tokens_->read(begin, used, input_ids);
+    std::copy_n(input_ids + 1, used - 1, labels);
+    if (whole > used) {
+      tokens_->read(begin + used, 1, labels + used - 1);
+    } else {
+      labels[used - 1] = pad_id_;
+    }
+    std::fill_n(mask, used, 1);
+    std::fill_n(input_ids + used, length_ - used, pad_id_);
+    std::fill_n(labels + used, length_ - used, kIgnored);
+    std::fill_n(mask + used, length_ - used, 0);
+    return used < length_;
+  }
+
+ private:
+  // Without the end of text that joins it to the next document, and without its own: a file does
+  // not say which of them the last one is.
+  [[nodiscard]] std::int64_t text_length(std::int64_t index) const {
+    const std::int64_t begin = tokens_->sequence_begin(first_ + index);
+    std::int64_t length = tokens_->sequence_length(first_ + index), last = pad_id_;
+    while (length > 0) {
+      tokens_->read(begin + length - 1, 1, &last);
+      if (last != pad_id_) break;
+      --length;
+    }
+    return length;
+  }
+
+  std::shared_ptr<const TokenFile> tokens_;
+  std::int64_t first_, size_, length_;
+  std::int32_t pad_id_;
+};
+
+std::vector<std::filesystem::path> paths_of(const std::vector<std::string>& names) {
+  return {names.begin(), names.end()};
+}
+
+/// Makes datasets of one configuration out of stretches of token files.
+class Maker {
+ public:
+  Maker(const DataOptions& options, const Tokenizer& tokenizer, std::int64_t length)
+      : options_(options),
+        end_of_text_(tokenizer.end_of_text()),
+        length_(length),
+        stride_(options.stride.value_or(length)) {}
+
+  // Tokens with pack, documents without.
+  [[nodiscard]] std::int64_t units(const TokenFile& file) const {
+    return options_.pack ? file.tokens() : file.sequences();
+  }
+  [[nodiscard]] std::int64_t tokens(const TokenFile& file,
+                                    std::int64_t begin,
+                                    std::int64_t end) const {
+    if (options_.pack || begin == end) return end - begin;
+    return file.sequence_begin(end - 1) + file.sequence_length(end - 1) -
+           file.sequence_begin(begin);
+  }
+  [[nodiscard]] std::unique_ptr<TokenDataset> make(const std::shared_ptr<const TokenFile>& file,
+                                                   std::int64_t begin,
+                                                   std::int64_t end) const {
+    if (!options_.pack) return make_documents(file, begin, end, length_, end_of_text_);
+    auto windows = make_windows(file, begin, end, length_, stride_);
+    if (!options_.separate_documents) return windows;
+    return make_packed_documents(std::move(windows), end_of_text_);
+  }
+  /// Documents that are kept apart must show where they end.
+  void require_ends(const TokenFile& file, const std::string& key) const {
+    if (!options_.separate_documents || file.sequences() < 2) return;
+    const std::int64_t length = file.sequence_length(0);
+    std::int64_t last = end_of_text_;
+    if (length > 0) file.read(file.sequence_begin(0) + length - 1, 1, &last);
+    TESSERA_REQUIRE(last == end_of_text_,
+                    Data,
+                    fmt::format("{}: the first document ends with token {}, not with end of text "
+                                "({}), so data.separate_documents cannot tell where one ends",
+                                key,
+                                last,
+                                end_of_text_),
+                    "make the file with an end of text behind each document (Megatron-LM's "
+                    "--append-eod), or set data.separate_documents to false");
+  }
+  void require(const Dataset& made,
+               std::int64_t tokens,
+               std::int64_t wanted,
+               const std::string& what) const {
+    if (made.size() >= wanted) return;
+    const std::string has =
+        options_.pack
+            ? fmt::format("{} tokens, that is {} windows of {} tokens and a label (stride {})",
+                          text::with_commas(tokens),
+                          made.size(),
+                          length_,
+                          stride_)
+            : fmt::format("{} documents", made.size());
+    const std::int64_t longest =
+        options_.stride ? tokens - 1 - (wanted - 1) * stride_ : (tokens - 1) / wanted;
+    throw Error(
+        Error::Kind::Data,
+        fmt::format("{} has {}; at least {} are needed", what, has, wanted),
+        options_.pack && longest > 0
+            ? fmt::format("use more data, a smaller batch, or a data.sequence_length of at most {}",
+                          longest)
+            : "use more data, or a smaller batch");
+  }
+
+ private:
+  const DataOptions& options_;
+  std::int32_t end_of_text_;
+  std::int64_t length_, stride_;
+};
+
+void require_consistent(const DataOptions& options, std::int64_t sequence_length) {
+  TESSERA_REQUIRE(!options.train.empty(),
+                  Config,
+                  "data.train is missing",
+                  "name a .txt, a .jsonl, a folder, a list of these, or a .bin/.idx pair");
+  TESSERA_REQUIRE(
+      options.validation.empty() || options.validation_fraction == 0.0,
+      Config,
+      "data.validation and data.validation_fraction are both given",
+      "keep data.validation (other data) or data.validation_fraction (the tail of data.train)");
+  TESSERA_REQUIRE(sequence_length > 0 && options.stride.value_or(1) > 0,
+                  Config,
+                  fmt::format("data.sequence_length {} and data.stride {} must be above 0",
+                              sequence_length,
+                              options.stride.value_or(sequence_length)),
+                  "");
+  for (const auto& [given, key] :
+       {std::pair{options.stride.has_value(), "data.stride"},
+        std::pair{options.separate_documents, "data.separate_documents"}}) {
+    if (options.pack || !given) continue;
+    log::warn_once(std::string(key) +
+                   " has no effect with data.pack false: every document is one sample");
+  }
+}
+
+// What the sequence of samples is a function of.
+std::string fingerprint_of(const DataOptions& options,
+                           const std::string& contents,
+                           std::int64_t length) {
+  const std::string text = fmt::format("{} {} {} {} {} {}",
+                                       contents,
+                                       length,
+                                       options.stride.value_or(length),
+                                       options.pack,
+                                       options.shuffle,
+                                       text::number(options.validation_fraction)) +
+                           (options.separate_documents ? " separate" : "");
+  return files::hex64(files::xxh3(std::as_bytes(std::span(text))));
+}
+
+// Left-out documents are the user's to know about.
+void tell_skipped(const TokenizeStats& stats, const std::string& key) {
+  if (stats.skipped_empty > 0) {
+    log::warn_once(fmt::format("{}: {} blank lines or empty texts were skipped",
+                               key,
+                               text::with_commas(stats.skipped_empty)));
+  }
+  if (stats.replaced_utf8 > 0) {
+    log::warn_once(fmt::format("{}: {} invalid UTF-8 sequences became U+FFFD",
+                               key,
+                               text::with_commas(stats.replaced_utf8)));
+  }
+}
+
+// How the options say that text is read.
+TokenizeOptions reading_of(const DataOptions& options, TokenizeOptions how) {
+  how.text_field = options.text_field;
+  how.invalid_utf8 = options.invalid_utf8;
+  return how;
+}
+
+OpenedTokens open_checked(const std::vector<std::string>& names,
+                          const std::string& key,
+                          const Tokenizer& tokenizer,
+                          std::int64_t vocab_size,
+                          const TokenizeOptions& how) {
+  OpenedTokens opened = open_tokens(paths_of(names), tokenizer, how);
+  if (!opened.from_text) opened.file->check_ids(vocab_size, how.poll);
+  tell_skipped(opened.stats, key);
+  return opened;
+}
+
+}  // namespace
+
+std::vector<TensorSpec> TokenDataset::tensors() const {
+  const std::vector<std::int64_t> shape = {length()};
+  std::vector<TensorSpec> out = {
+      {.name = "input_ids", .dtype = DType::I64, .shape = shape},
+      {.name = "labels", .dtype = DType::I64, .shape = shape},
+      {.name = "attention_mask", .dtype = DType::I64, .shape = shape, .optional = true}};
+  if (separates_documents())
+    out.push_back({.name = "document_starts", .dtype = DType::I64, .shape = shape});
+  return out;
+}
+
+void TokenDataset::read(std::int64_t index, SampleWriter& out) const {
+  std::int64_t* const input_ids = out.tensor<std::int64_t>("input_ids").data();
+  const bool padded = get(index,
+                          input_ids,
+                          out.tensor<std::int64_t>("labels").data(),
+                          out.tensor<std::int64_t>("attention_mask").data());
+  if (padded) out.need("attention_mask");
+  if (separates_documents())
+    document_starts(input_ids, out.tensor<std::int64_t>("document_starts").data());
+}
+
+void DataOptions::describe(config::Fields& fields) {
+  fields.field("train",
+               train,
+               {.text = "Training data: a .txt (one document), a .jsonl (one document a line), a "
+                        "folder of these, a list of these, or a "
+                        ".bin/.idx pair.",
+                .required = true});
+  fields.field(
+      "validation",
+      validation,
+      {.text = "Other data to evaluate on, in the same forms as train.", .default_text = "none"});
+  fields.field("validation_fraction",
+               validation_fraction,
+               {.text = "Share of the token stream, at its end, that is kept for evaluation; no "
+                        "training window reaches into it.",
+                .min = 0.0,
+                .max = 1.0});
+  fields.field("sequence_length",
+               sequence_length,
+               {.text = "Positions of a sample.",
+                .unit = "tokens",
+                .min = 1,
+                .default_text = "model.max_positions, or 1024"});
+  fields.field("stride",
+               stride,
+               {.text = "Distance between the starts of two windows of the token stream.",
+                .unit = "tokens",
+                .min = 1,
+                .default_text = "sequence_length"});
+  fields.field("text_field", text_field, {.text = "Field of a .jsonl line that holds its text."});
+  fields.field("pack",
+               pack,
+               {.text = "Cut windows out of the joined documents; false makes every document one "
+                        "sample, cut or padded to sequence_length."});
+  fields.field("separate_documents",
+               separate_documents,
+               {.text = "Keep the documents of a window apart: a token attends to its own document "
+                        "only, positions count from where that begins, and what follows an end of "
+                        "text is not predicted."});
+  fields.field(
+      "shuffle",
+      shuffle,
+      {.text =
+           "Read the samples of an epoch in an order of its own, a function of seed and epoch."});
+  fields.field("drop_last",
+               drop_last,
+               {.text = "Drop the last incomplete global batch of an epoch; false trains on it at "
+                        "its own size."});
+  fields.field("invalid_utf8",
+               invalid_utf8,
+               {.text = "What to do with bytes that are not UTF-8: stop and name the place, or put "
+                        "U+FFFD in their stead.",
+                .choices = {"refuse", "replace"}});
+}
+
+std::unique_ptr<TokenDataset> make_windows(std::shared_ptr<const TokenFile> tokens,
+                                           std::int64_t begin,
+                                           std::int64_t end,
+                                           std::int64_t length,
+                                           std::int64_t stride) {
+  TESSERA_ASSERT(0 <= begin && begin <= end && end <= tokens->tokens() && length > 0 && stride > 0);
+  return std::make_unique<Windows>(std::move(tokens), begin, end, length, stride);
+}
+
+std::unique_ptr<TokenDataset> make_packed_documents(std::unique_ptr<TokenDataset> windows,
+                                                    std::int32_t end_of_text) {
+  return std::make_unique<PackedDocuments>(std::move(windows), end_of_text);
+}
+
+std::unique_ptr<TokenDataset> make_documents(std::shared_ptr<const TokenFile> tokens,
+                                             std::int64_t first,
+                                             std::int64_t last,
+                                             std::int64_t length,
+                                             std::int32_t pad_id) {
+  TESSERA_ASSERT(0 <= first && first <= last && last <= tokens->sequences() && length > 0);
+  return std::make_unique<Documents>(std::move(tokens), first, last, length, pad_id);
+}
+
+Datasets open_datasets(const DataOptions& options,
+                       const Tokenizer& tokenizer,
+                       std::int64_t vocab_size,
+                       std::int64_t sequence_length,
+                       std::int64_t min_samples,
+                       const TokenizeOptions& how) {
+  require_consistent(options, sequence_length);
+  const Maker maker(options, tokenizer, sequence_length);
+  const OpenedTokens train =
+      open_checked(options.train, "data.train", tokenizer, vocab_size, reading_of(options, how));
+  const std::int64_t all = maker.units(*train.file);
+  const auto cut = static_cast<std::int64_t>(
+      std::floor(static_cast<double>(all) * (1.0 - options.validation_fraction)));
+
+  Datasets out;
+  out.train_stats = train.stats;
+  out.fingerprint = fingerprint_of(options, train.fingerprint, sequence_length);
+  maker.require_ends(*train.file, "data.train");
+  out.train = maker.make(train.file, 0, cut);
+  out.train_tokens = maker.tokens(*train.file, 0, cut);
+  maker.require(*out.train, out.train_tokens, std::max<std::int64_t>(min_samples, 1), "data.train");
+  if (options.validation_fraction > 0.0) {
+    out.validation = maker.make(train.file, cut, all);
+    out.validation_tokens = maker.tokens(*train.file, cut, all);
+    maker.require(*out.validation,
+                  out.validation_tokens,
+                  1,
+                  fmt::format("the tail of data.train (validation_fraction {})",
+                              options.validation_fraction));
+  } else if (!options.validation.empty()) {
+    OpenedDataset validation = open_dataset(options,
+                                            options.validation,
+                                            "data.validation",
+                                            tokenizer,
+                                            vocab_size,
+                                            sequence_length,
+                                            how);
+    out.validation = std::move(validation.dataset);
+    out.validation_tokens = validation.tokens;
+    out.validation_stats = validation.stats;
+    out.validation_fingerprint = std::move(validation.fingerprint);
+  }
+  return out;
+}
+
+OpenedDataset open_dataset(const DataOptions& options,
+                           const std::vector<std::string>& names,
+                           const std::string& key,
+                           const Tokenizer& tokenizer,
+                           std::int64_t vocab_size,
+                           std::int64_t sequence_length,
+                           const TokenizeOptions& how,
+                           bool shorter) {
+  const OpenedTokens opened =
+      open_checked(names, key, tokenizer, vocab_size, reading_of(options, how));
+  const bool fits = !options.pack || opened.file->tokens() > sequence_length;
+  const std::int64_t length =
+      fits || !shorter ? sequence_length : std::max<std::int64_t>(1, opened.file->tokens() - 1);
+  const Maker maker(options, tokenizer, length);
+  maker.require_ends(*opened.file, key);
+  const std::int64_t end = maker.units(*opened.file);
+  OpenedDataset out;
+  out.dataset = maker.make(opened.file, 0, end);
+  out.tokens = maker.tokens(*opened.file, 0, end);
+  out.stats = opened.stats;
+  out.fingerprint = opened.fingerprint;
+  maker.require(*out.dataset, out.tokens, 1, key);
+  return out;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Language modelling: windows of a token stream, or documents, whose labels are the next tokens.
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+/// It has no parameters: the section `data` says how text is cut into samples.
+struct NoOptions {
+  void describe(config::Fields& /*fields*/) {}
+};
+
+class Pretrain final : public Task {
+ public:
+  [[nodiscard]] std::string objective() const override { return "causal_lm"; }
+  [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
+    return data::open_datasets(request.options,
+                               request.tokenizer,
+                               request.vocab_size,
+                               request.sequence_length,
+                               request.min_samples,
+                               request.how);
+  }
+  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
+                                                  const std::vector<std::string>& names,
+                                                  const std::string& key) const override {
+    return data::open_dataset(request.options,
+                              names,
+                              key,
+                              request.tokenizer,
+                              request.vocab_size,
+                              request.sequence_length,
+                              request.how,
+                              /*shorter=*/true);
+  }
+};
+
+std::unique_ptr<Task> make_pretrain(const json::Value& params,
+                                    config::Problems& problems,
+                                    config::Origins& origins) {
+  NoOptions options;
+  config::read(params, options, problems, origins);
+  return std::make_unique<Pretrain>();
+}
+
+TESSERA_TASK("pretrain", make_pretrain);
+
+}  // namespace
+}  // namespace tessera::tasks

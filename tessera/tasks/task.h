@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// A task: how the records of the data become samples, and which objective a model learns from them.
+// Adding one is one file in tasks/ that ends with TESSERA_TASK.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/registry.h"
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/token_dataset.h"
+
+namespace tessera::tasks {
+
+/// `task` of the configuration.
+struct TaskOptions {
+  std::string type = "pretrain";
+  json::Value params;
+  void describe(config::Fields& fields);
+};
+/// `"task": "classify"` is short for `"task": {"type": "classify"}`; writes the long form.
+void spell_out_task(json::Value& source);
+
+/// What a task opens data with.
+struct DataRequest {
+  const data::DataOptions& options;
+  const data::Tokenizer& tokenizer;
+  std::int64_t vocab_size = 0, sequence_length = 0;
+  std::int64_t min_samples = 1;      ///< of the training data
+  const data::TokenizeOptions& how;  ///< threads and progress; how text is read is in `options`
+};
+
+/// Threads: const methods from any thread.
+class Task {
+ public:
+  virtual ~Task() = default;
+  /// The objective that completes a model of a family: a name of models::objectives().
+  [[nodiscard]] virtual std::string objective() const = 0;
+  /// Options of the objective that follow from the data, such as the number of labels.
+  [[nodiscard]] virtual json::Value objective_options(const data::DataOptions& /*data*/) const {
+    return json::Value::object();
+  }
+  /// Opens data.train and the validation data. Error{Data} for fewer samples than
+  /// request.min_samples, and for a bad record, with its file and line.
+  [[nodiscard]] virtual data::Datasets open(const DataRequest& request) const = 0;
+  /// Opens other data as the validation data is opened; messages call it `key`. Samples may be
+  /// shorter than request.sequence_length where the data does not fill a single one.
+  [[nodiscard]] virtual data::OpenedDataset open_held_out(const DataRequest& request,
+                                                          const std::vector<std::string>& names,
+                                                          const std::string& key) const = 0;
+};
+
+/// Makes a task from task.params. Problems of the parameters carry their places.
+using TaskFactory = std::unique_ptr<Task> (*)(const json::Value& params,
+                                              config::Problems& problems,
+                                              config::Origins& origins);
+Registry<TaskFactory>& tasks();
+#define TESSERA_TASK(name, factory) \
+  static const bool tessera_task_##factory = ::tessera::tasks::tasks().add(name, factory)
+
+/// The task that the options name; problems of its parameters go to `problems` under task.params.
+/// Error{Config} with the nearest name for an unknown type.
+std::unique_ptr<Task> make_task(const TaskOptions& options, config::Problems& problems);
+
+}  // namespace tessera::tasks

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which task a configuration resolves to, and what is refused.
+#include "tessera/tasks/task.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+json::Value with(const std::string& task) {
+  return json::parse(R"({"data": {"train": "a.jsonl", "sequence_length": 8},
+                         "train_batch_size": 4)" +
+                         (task.empty() ? "" : ", \"task\": " + task) + "}",
+                     "c.json");
+}
+
+std::string refusal(const std::string& task) {
+  try {
+    make_plan(with(task), 1, "c.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    return error.text();
+  }
+  return "";
+}
+
+class Mine final : public nn::Objective {
+ public:
+  void declare(nn::Params& params) override { params.add("w", {2}, {""}, Init::zeros()); }
+  nn::Outcome forward(nn::Flow, const nn::Batch&, nn::StepContext&) override { return {}; }
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch&) const override { return {1}; }
+};
+
+TEST(Task, IsPretrainingUnlessNamed) {
+  const Plan plan = make_plan(with(""), 1, "c.json");
+
+  ASSERT_NE(plan.task, nullptr);
+  EXPECT_EQ(plan.task->objective(), "causal_lm");
+  EXPECT_EQ(plan.resolved.find("task")->find("type")->as_string(), "pretrain");
+}
+
+TEST(Task, IsSuggestedWhereItsNameIsUnknown) {
+  EXPECT_THAT(refusal("\"pretrian\""), AllOf(HasSubstr("task.type"), HasSubstr("pretrain")));
+  EXPECT_THAT(refusal(R"({"type": "pretrain", "params": {"labels": ["a"]}})"),
+              HasSubstr("task.params.labels"));
+}
+
+TEST(Task, IsRefusedForAFamilyThatLacksItsObjective) {
+  EXPECT_THAT(refusal("\"classify\""),
+              AllOf(HasSubstr("task.type"), HasSubstr("sequence_classification")));
+}
+
+TEST(Task, OfAnyKindServesAModelOfTheProgramsOwn) {
+  nn::Model model;
+  model.blocks.push_back({"mine", [] { return std::make_unique<Mine>(); }});
+
+  const Plan plan = make_plan(with("\"classify\""), 1, "c.json", model);
+
+  EXPECT_EQ(plan.task->objective(), "sequence_classification");
+  EXPECT_EQ(plan.resolved.find("task")->find("type")->as_string(), "classify");
+}
+
+}  // namespace
+}  // namespace tessera::planner

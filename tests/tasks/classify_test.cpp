@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include "tasks/tasks_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tasks/labelled_texts.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+using test::error_of;
+using test::open;
+using test::task_of;
+using test::values;
+using ::testing::HasSubstr;
+using Ids = std::vector<std::int64_t>;
+
+const char* const kMoods =
+    "{\"text\": \"ab\", \"label\": \"sad\"}\n"
+    "{\"text\": \"cdefgh\", \"label\": \"glad\"}\n"
+    "\n"
+    "{\"text\": \"ijkl\", \"label\": \"sad\"}\n";
+
+class Classification : public ::testing::Test {
+ protected:
+  data::DataOptions options(std::string_view records) {
+    data::DataOptions out;
+    out.train = {folder_.write("train.jsonl", records)};
+    return out;
+  }
+  Error refusal(std::string_view records, const std::string& params = "{}") {
+    const data::DataOptions data = options(records);
+    return error_of([&] { open(*task_of("classify", params), data, 4); });
+  }
+  test::Folder folder_;
+};
+
+TEST_F(Classification, CutsAndPadsTextsToOneLength) {
+  const data::Datasets opened = open(*task_of("classify"), options(kMoods), 4);
+  const data::Dataset& train = *opened.train;
+
+  ASSERT_EQ(train.size(), 3);
+  EXPECT_EQ(values(train, 0, "input_ids"), (Ids{'a', 'b', 0, 0}));
+  EXPECT_EQ(values(train, 0, "attention_mask"), (Ids{1, 1, 0, 0}));
+  EXPECT_EQ(values(train, 1, "input_ids"), (Ids{'c', 'd', 'e', 'f'}));
+  EXPECT_TRUE(data::Sample(train, 0).has("attention_mask"));
+  EXPECT_FALSE(data::Sample(train, 1).has("attention_mask"));
+  EXPECT_EQ(train.sequence_length(), 4);
+  EXPECT_EQ(opened.train_tokens, 2 + 4 + 4);
+  EXPECT_EQ(opened.train_stats.skipped_empty, 1);
+}
+
+TEST_F(Classification, NumbersTheLabelsInTheOrderOfTheirNames) {
+  const data::DataOptions data = options(kMoods);
+  const auto task = task_of("classify");
+
+  const data::Datasets opened = open(*task, data, 4);
+
+  EXPECT_EQ(values(*opened.train, 0, "label"), Ids{1});
+  EXPECT_EQ(values(*opened.train, 1, "label"), Ids{0});
+  EXPECT_EQ(task->objective_options(data).find("num_labels")->as_integer(), 2);
+}
+
+TEST_F(Classification, TakesIntegersAsTheyAre) {
+  const data::DataOptions data =
+      options("{\"text\": \"a\", \"label\": 3}\n{\"text\": \"b\", \"label\": 0}\n");
+  const auto task = task_of("classify");
+
+  EXPECT_EQ(values(*open(*task, data, 4).train, 0, "label"), Ids{3});
+  EXPECT_EQ(task->objective_options(data).find("num_labels")->as_integer(), 4);
+}
+
+TEST_F(Classification, ReadsTheFieldsAndLabelsThatAreNamed) {
+  const data::DataOptions data =
+      options("{\"review\": \"a\", \"mood\": \"sad\"}\n{\"review\": \"b\", \"mood\": 2}\n");
+
+  const data::Datasets opened = open(*task_of("classify",
+                                              R"({"text_field": "review", "label_field": "mood",
+                        "labels": ["sad", "calm", "glad"]})"),
+                                     data,
+                                     4);
+
+  EXPECT_EQ(values(*opened.train, 0, "label"), Ids{0});
+  EXPECT_EQ(values(*opened.train, 1, "label"), Ids{2});
+}
+
+TEST_F(Classification, CountsTheSamplesOfEveryLabel) {
+  LabelledTexts texts(4, 0, Labels::named({"glad", "calm", "sad"}));
+
+  texts.read_files(options(kMoods).train, {}, test::byte(), {});
+
+  EXPECT_EQ(texts.label_counts(), (Ids{1, 0, 2}));
+  EXPECT_EQ(texts.cut(), 1);
+}
+
+TEST_F(Classification, KeepsTheTailOrTakesOtherDataForValidation) {
+  data::DataOptions tail = options(kMoods), other = tail;
+  tail.validation_fraction = 0.4;
+  other.validation = {folder_.write("held.jsonl", "{\"text\": \"z\", \"label\": \"sad\"}\n")};
+  const auto task = task_of("classify");
+
+  const data::Datasets of_tail = open(*task, tail, 4), of_other = open(*task, other, 4);
+
+  EXPECT_EQ(of_tail.train->size(), 1);
+  EXPECT_EQ(values(*of_tail.validation, 1, "input_ids"), (Ids{'i', 'j', 'k', 'l'}));
+  EXPECT_EQ(of_other.train->size(), 3);
+  EXPECT_EQ(values(*of_other.validation, 0, "label"), Ids{1});  // by the labels of data.train
+  const data::OpenedDataset held_out = task->open_held_out({.options = other,
+                                                            .tokenizer = test::byte(),
+                                                            .vocab_size = 256,
+                                                            .sequence_length = 4,
+                                                            .how = {}},
+                                                           other.validation,
+                                                           "--data");
+  EXPECT_EQ(values(*held_out.dataset, 0, "label"), Ids{1});
+  EXPECT_EQ(held_out.fingerprint, of_other.validation_fingerprint);
+}
+
+TEST_F(Classification, HasAFingerprintOfTextsAndLabels) {
+  const auto fingerprint = [&](std::string_view records, std::int64_t length) {
+    return open(*task_of("classify"), options(records), length).fingerprint;
+  };
+  const std::string one = "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": 1}\n",
+                    labels = "{\"text\": \"a\", \"label\": 1}\n{\"text\": \"b\", \"label\": 1}\n",
+                    text = "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"c\", \"label\": 1}\n";
+
+  EXPECT_EQ(fingerprint(one, 4), fingerprint(one, 4));
+  EXPECT_NE(fingerprint(one, 4), fingerprint(one, 8));
+  EXPECT_NE(fingerprint(one, 4), fingerprint(labels, 4));
+  EXPECT_NE(fingerprint(one, 4), fingerprint(text, 4));
+}
+
+TEST_F(Classification, NamesFileAndLineOfABadRecord) {
+  const std::string good = "{\"text\": \"a\", \"label\": \"x\"}\n";
+  const struct {
+    const char* record;
+    const char* what;
+  } kCases[] = {{"{\"text\": \"a\"", "train.jsonl:2"},
+                {"[1]", "train.jsonl:2: expected a JSON object, found an array"},
+                {"{\"text\": \"a\"}", "train.jsonl:2: the record has no \"label\""},
+                {"{\"label\": \"x\"}", "train.jsonl:2: the record has no \"text\""},
+                {"{\"text\": 5, \"label\": \"x\"}", "train.jsonl:2: \"text\" is a number"},
+                {"{\"text\": \"\", \"label\": \"x\"}", "train.jsonl:2: \"text\" is empty"},
+                {"{\"text\": \"a\", \"label\": 1.5}", "train.jsonl:2: the label \"label\" is 1.5"},
+                {"{\"text\": \"a\", \"label\": -1}", "train.jsonl:2: the label \"label\" is -1"},
+                {"{\"text\": \"a\", \"label\": 1}",
+                 "train.jsonl:2: the label is an integer, and that of earlier records is a name"}};
+  for (const auto& [record, what] : kCases) {
+    SCOPED_TRACE(record);
+    const Error error = refusal(good + record + "\n");
+    EXPECT_EQ(error.kind(), Error::Kind::Data);
+    EXPECT_THAT(error.what(), HasSubstr(what));
+  }
+}
+
+TEST_F(Classification, SuggestsTheNearestLabel) {
+  const Error error = refusal("{\"text\": \"a\", \"label\": \"positve\"}\n",
+                              R"({"labels": ["negative", "positive"]})");
+
+  EXPECT_THAT(error.what(), HasSubstr("train.jsonl:1: the label \"positve\" is none of"));
+  EXPECT_THAT(error.fix(), HasSubstr("positive"));
+}
+
+TEST_F(Classification, RefusesLabelsTwiceOtherFilesAndTooLittleData) {
+  EXPECT_THAT(error_of([] { task_of("classify", R"({"labels": ["a", "b", "a"]})"); }).what(),
+              HasSubstr("the label \"a\" is named twice"));
+  data::DataOptions text;
+  text.train = {folder_.write("a.txt", "some text")};
+  EXPECT_THAT(error_of([&] { open(*task_of("classify"), text, 4); }).what(),
+              HasSubstr("a.txt is no .jsonl file"));
+  const data::DataOptions few = options(kMoods);
+  EXPECT_THAT(error_of([&] { open(*task_of("classify"), few, 4, 8); }).what(),
+              HasSubstr("data.train has 3 texts; at least 8 are needed"));
+}
+
+}  // namespace
+}  // namespace tessera::tasks

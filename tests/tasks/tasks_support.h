@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of records, and tasks made from JSON.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks::test {
+
+/// A folder of its own with a short way to put files into it.
+class Folder {
+ public:
+  [[nodiscard]] std::string write(const std::string& name, std::string_view content) const {
+    const std::filesystem::path path = temp_.path() / name;
+    std::ofstream(path, std::ios::binary) << content;
+    return path.string();
+  }
+
+ private:
+  files::TempDir temp_;
+};
+
+inline Error error_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error;
+  }
+  throw std::logic_error("no error");
+}
+
+inline std::unique_ptr<Task> task_of(const std::string& type, const std::string& params = "{}") {
+  TaskOptions options;
+  options.type = type;
+  options.params = json::parse(params, "test");
+  config::Problems problems;
+  auto task = make_task(options, problems);
+  problems.raise();
+  return task;
+}
+
+inline const data::Tokenizer& byte() {
+  static const data::TokenizerPtr tokenizer = data::make_tokenizer({.type = "byte"});
+  return *tokenizer;
+}
+
+inline data::Datasets open(const Task& task,
+                           const data::DataOptions& options,
+                           std::int64_t length,
+                           std::int64_t min_samples = 1) {
+  return task.open({.options = options,
+                    .tokenizer = byte(),
+                    .vocab_size = 256,
+                    .sequence_length = length,
+                    .min_samples = min_samples,
+                    .how = {}});
+}
+
+/// The values of an int64 tensor of a sample.
+inline std::vector<std::int64_t> values(const data::Dataset& dataset,
+                                        std::int64_t index,
+                                        const char* name) {
+  data::Sample sample(dataset, index);
+  const auto values = sample.values<std::int64_t>(name);
+  return {values.begin(), values.end()};
+}
+
+}  // namespace tessera::tasks::test
