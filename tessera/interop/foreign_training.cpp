@@ -100,9 +100,7 @@ void require_state(bool has_state, const fs::path& path, const std::string& what
 }
 
 /// Moments of one rule are none of another's, though they may have its names.
-void check_optimizer(const Foreign& foreign,
-                     const planner::Plan& plan,
-                     const fs::path& path) {
+void check_optimizer(const Foreign& foreign, const planner::Plan& plan, const fs::path& path) {
   const std::string& wanted = plan.config.optimizer.type;
   const char* const fix =
       "set optimizer.type to the one that it was, or take only its weights: model.from";

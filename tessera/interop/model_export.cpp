@@ -20,6 +20,8 @@
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizer_json.h"
+#include "tessera/interop/foreign_training.h"
+#include "tessera/interop/model_source.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/state_beginnings.h"
@@ -29,7 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::StreamedTensor;
-using Weight;
 
 bool is_float(DType dtype) {
   return dtype == DType::F64 || dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F16;
@@ -167,8 +168,9 @@ void add_tokenizer(ModelExport& out,
 }
 
 /// Ids of the source's tokenizer; all of the vocabulary where it says nothing of one.
-std::int64_t tokenizer_size(const ModelSource& source) {
-  if (source.says_tokenizer && !source.hugging_face) return source_tokenizer(source)->size();
+std::int64_t tokenizer_size(const planner::ModelSource& source) {
+  if (source.says_tokenizer && !source.hugging_face)
+    return planner::source_tokenizer(source)->size();
   return source.model->vocab_size.value_or(data::make_tokenizer({})->size());
 }
 
@@ -182,13 +184,13 @@ models::Resolved resolve(const planner::ModelSource& source, std::int64_t tokeni
 
 using models::Parameters;
 
-const models::Family& family_of(const ModelSource& source) {
+const models::Family& family_of(const planner::ModelSource& source) {
   return models::families().get(source.model.family());
 }
 
 /// Tensors of ours under their names, as `dtype`.
 std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
-                                    const ModelSource& source,
+                                    const planner::ModelSource& source,
                                     const Parameters& parameters,
                                     DType dtype,
                                     const SharedOverflows& overflows = nullptr) {
@@ -440,8 +442,7 @@ ModelExport of_foreign(const fs::path& path, std::optional<DType> dtype) {
 
 ModelExport of_file(const fs::path& path, std::optional<DType> dtype) {
   ModelExport out;
-  out.tensors = of_weights(
-      {path}, state_dict_of(open_weight_file(path)), dtype, out.overflows);
+  out.tensors = of_weights({path}, state_dict_of(open_weight_file(path)), dtype, out.overflows);
   add_files(out, fs::absolute(path).parent_path(), dtype);
   return out;
 }
@@ -455,10 +456,8 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
       fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
       "name a run or checkpoint of tessera, or a Hugging Face folder");
   add_files(out, folder, dtype);
-  out.tensors = of_weights(weight_files(folder),
-                           state_dict_of(open_weights(folder)),
-                           dtype,
-                           out.overflows);
+  out.tensors =
+      of_weights(weight_files(folder), state_dict_of(open_weights(folder)), dtype, out.overflows);
   return out;
 }
 
@@ -515,8 +514,8 @@ NativeExport open_native_export(const fs::path& path) {
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   NativeExport out;
   if (source.foreign) {
-    const auto opened = std::make_shared<const checkpoint::Checkpoint>(as_checkpoint(
-        *open_foreign(path), family_of(source), resolved, resolved.max_positions, 1));
+    const auto opened = std::make_shared<const checkpoint::Checkpoint>(
+        as_checkpoint(*open_foreign(path), family_of(source), resolved, resolved.max_positions, 1));
     out.meta = opened->meta();
     out.tensors = checkpoint::tensors_of(opened);
   } else {

@@ -23,7 +23,6 @@ namespace tessera::interop {
 namespace {
 
 using checkpoint::StreamedTensor;
-using Weight;
 
 void add_list(std::string& text, const char* title, const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 8;
@@ -163,7 +162,9 @@ namespace {
 /// The tensors of a file by name, without wrappers and buffers.
 class Found {
  public:
-  Found(const std::vector<StreamedTensor>& tensors, const models::WeightMap& map, Mismatch& mismatch)
+  Found(const std::vector<StreamedTensor>& tensors,
+        const models::WeightMap& map,
+        Mismatch& mismatch)
       : map_(map), mismatch_(mismatch) {
     for (const StreamedTensor& tensor : tensors) {
       if (map.is_buffer != nullptr && map.is_buffer(tensor.name)) continue;
@@ -227,10 +228,10 @@ class Found {
 }  // namespace
 
 models::WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
-                        const models::Family& family,
-                        const models::Resolved& resolved,
-                        const std::string& what,
-                        std::shared_ptr<ReadPages> pages) {
+                                const models::Family& family,
+                                const models::Resolved& resolved,
+                                const std::string& what,
+                                std::shared_ptr<ReadPages> pages) {
   const models::WeightMap& map = family.weight_map;
   const models::Parameters parameters = nn::parameters_of(resolved.model);
   Mismatch mismatch;
@@ -322,8 +323,8 @@ void drop_shared_aliases(std::vector<Weight>& weights,
 }  // namespace
 
 models::WeightSource weights_from_hf(const std::filesystem::path& path,
-                             const models::Family& family,
-                             const models::Resolved& resolved) {
+                                     const models::Family& family,
+                                     const models::Resolved& resolved) {
   std::vector<Weight> weights = state_dict_of(open_weights(path));
   drop_shared_aliases(weights, family.weight_map, resolved);
   std::vector<StreamedTensor> tensors;

@@ -50,16 +50,16 @@ class ReadPages {
 /// Memory: some of these lines, and some MB for types other than fp32. `pages`: shared by sources
 /// that are read in turn.
 models::WeightSource weights_of(const std::vector<checkpoint::StreamedTensor>& tensors,
-                        const models::Family& family,
-                        const models::Resolved& resolved,
-                        const std::string& what,
-                        std::shared_ptr<ReadPages> pages = std::make_shared<ReadPages>());
+                                const models::Family& family,
+                                const models::Resolved& resolved,
+                                const std::string& what,
+                                std::shared_ptr<ReadPages> pages = std::make_shared<ReadPages>());
 
 /// A source over the weights of a Hugging Face folder, safetensors or torch's, whole or in shards,
 /// or of a lone file of such. Checks all names and shapes first; the source keeps the files mapped
 /// and reads only what it is asked for. Errors as above.
 models::WeightSource weights_from_hf(const std::filesystem::path& path,
-                             const models::Family& family,
-                             const models::Resolved& resolved);
+                                     const models::Family& family,
+                                     const models::Resolved& resolved);
 
 }  // namespace tessera::interop

@@ -112,8 +112,7 @@ class Layer final : public nn::Block {
     ln_1_.declare(params, "ln_1", C);
     attention_.declare(params);
     ln_2_.declare(params, "ln_2", C);
-    fc_weight_ =
-        params.add("mlp.c_fc.weight", {F, C}, {Ffn, Embed}, Init::normal(shape_.init_std));
+    fc_weight_ = params.add("mlp.c_fc.weight", {F, C}, {Ffn, Embed}, Init::normal(shape_.init_std));
     fc_bias_ = params.add("mlp.c_fc.bias", {F}, {Ffn}, Init::zeros());
     out_weight_ = params.add("mlp.c_proj.weight", {C, F}, {Embed, Ffn}, residual_init(shape_));
     out_bias_ = params.add("mlp.c_proj.bias", {C}, {Embed}, Init::zeros());

@@ -91,8 +91,7 @@ class GatedMlp {
           "mlp.gate_up_proj.bias", {2, F}, {None, Ffn}, Init::zeros(), {.matrix_shape = {2 * F}});
     }
     down_weight_ = params.add("mlp.down_proj.weight", {C, F}, {Embed, Ffn}, init);
-    if (shape_.mlp_bias)
-      down_bias_ = params.add("mlp.down_proj.bias", {C}, {Embed}, Init::zeros());
+    if (shape_.mlp_bias) down_bias_ = params.add("mlp.down_proj.bias", {C}, {Embed}, Init::zeros());
   }
 
   [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC, nn::StepContext& context) const {

@@ -59,12 +59,13 @@ struct CutAxis {
   const char* key;
   const char* name;
 };
-constexpr std::array kCutAxes = {CutAxis{LogicalAxis::Heads, "num_heads", "heads"},
-                                 CutAxis{LogicalAxis::KvHeads, "num_kv_heads", "heads of keys and values"},
-                                 CutAxis{LogicalAxis::Ffn, "ffn_hidden_size", "features of the MLP"},
-                                 CutAxis{LogicalAxis::Vocab, "vocab_size", "tokens of the vocabulary"},
-                                 CutAxis{LogicalAxis::Embed, "hidden_size", "channels"},
-                                 CutAxis{LogicalAxis::None, "max_positions", "positions"}};
+constexpr std::array kCutAxes = {
+    CutAxis{LogicalAxis::Heads, "num_heads", "heads"},
+    CutAxis{LogicalAxis::KvHeads, "num_kv_heads", "heads of keys and values"},
+    CutAxis{LogicalAxis::Ffn, "ffn_hidden_size", "features of the MLP"},
+    CutAxis{LogicalAxis::Vocab, "vocab_size", "tokens of the vocabulary"},
+    CutAxis{LogicalAxis::Embed, "hidden_size", "channels"},
+    CutAxis{LogicalAxis::None, "max_positions", "positions"}};
 
 mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };

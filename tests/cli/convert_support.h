@@ -20,7 +20,6 @@
 #include "tessera/data/tokenizer.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
-#include "tessera/interop/weights_of.h"
 
 namespace tessera::cli {
 

@@ -17,7 +17,6 @@
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
-#include "tessera/interop/weights_of.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera {

@@ -12,8 +12,8 @@
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/interop/formats/weights.h"
-#include "tessera/models/family.h"
 #include "tessera/interop/weights_of.h"
+#include "tessera/models/family.h"
 
 namespace tessera::interop {
 namespace {

@@ -16,9 +16,9 @@
 #include "tessera/base/files.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/foreign_write.h"
-#include "tessera/models/module_order.h"
 #include "tessera/interop/formats/torch_file.h"
 #include "tessera/interop/formats/torch_value.h"
+#include "tessera/models/module_order.h"
 
 namespace tessera::interop {
 namespace {

@@ -12,8 +12,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/models/family.h"
 #include "tessera/interop/weights_of.h"
+#include "tessera/models/family.h"
 
 namespace tessera::models {
 namespace {

@@ -82,12 +82,12 @@ checkpoint::StreamedTensor join(std::string name,
 /// Parts that lie side by side along `dim` of `shape`; each has the other dims of it. Dims of the
 /// parts may be strided views. `to` is what the tensor is then called: the same elements in the
 /// same order. Errors as join().
-StreamedTensor concatenate(std::string name,
-                           const std::vector<std::int64_t>& shape,
-                           std::size_t dim,
-                           std::vector<Weight> parts,
-                           std::vector<std::int64_t> to,
-                           const std::string& what);
+checkpoint::StreamedTensor concatenate(std::string name,
+                                       const std::vector<std::int64_t>& shape,
+                                       std::size_t dim,
+                                       std::vector<Weight> parts,
+                                       std::vector<std::int64_t> to,
+                                       const std::string& what);
 /// Whether Hugging Face's modules keep a tensor of this name beside their parameters: a causal mask
 /// or the frequencies of rotary positions. A state_dict does not tell the two apart.
 bool is_stored_buffer(std::string_view name);

@@ -11,10 +11,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/interop/formats/foreign.h"
-#include "tessera/models/gpt_names.h"
 #include "tessera/checkpoint/safetensors_header.h"
 #include "tessera/interop/formats/foreign.h"
+#include "tessera/models/gpt_names.h"
 
 namespace tessera::interop {
 namespace {

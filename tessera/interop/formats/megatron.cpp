@@ -14,8 +14,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/interop/formats/foreign.h"
-#include "tessera/models/gpt_names.h"
 #include "tessera/interop/formats/megatron_part.h"
+#include "tessera/models/gpt_names.h"
 
 namespace tessera::interop {
 namespace {

@@ -9,8 +9,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/interop/formats/foreign.h"
-#include "tessera/models/gpt_names.h"
 #include "tessera/interop/formats/torch_file.h"
+#include "tessera/models/gpt_names.h"
 
 namespace tessera::interop {
 namespace {
