@@ -8,9 +8,9 @@
 
 namespace tessera::parallel {
 
-/// What an action does. Load: make the micro-batch's tensors. Backward: inputs and weights
-/// together; or BackwardInputs, and BackwardWeights any time after it. Between stages travel the
-/// flow that a chunk begins with, and the gradient of the flow that it ended with.
+/// What an action does. Load: makes the micro-batch's tensors. Backward: gradients of inputs and
+/// weights together; or BackwardInputs, and BackwardWeights any time after it. Stages send each
+/// other the flow that a chunk begins with, and the gradient of the flow that it ended with.
 enum class ActionKind : std::uint8_t {
   Load,
   Forward,
@@ -28,7 +28,7 @@ constexpr bool is_backward(ActionKind kind) {
   return kind == ActionKind::Backward || kind == ActionKind::BackwardInputs ||
          kind == ActionKind::BackwardWeights;
 }
-/// The blocks of a chunk run, there or back; all else is quick, or waits.
+/// The blocks of a chunk run, forward or backward. Other actions are quick, or wait.
 constexpr bool is_pass(ActionKind kind) {
   return kind == ActionKind::Forward || is_backward(kind);
 }

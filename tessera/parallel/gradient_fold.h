@@ -5,7 +5,7 @@
 // owner of a shard keeps its accumulator; the gradient of every micro-batch is folded into it in
 // rank order while earlier blocks still run their backward:
 //   ((g_0 + g_1) + g_2) + ...
-// so 1 x 4, 2 x 2 and 4 x 1 ranks x accumulation give the same bits. Reduction::Once moves less:
+// so 1 x 4, 2 x 2 and 4 x 1 ranks x accumulation give the same bits. Reduction::Once sends less:
 // stages 0 and 1 sum their own micro-batches first and reduce after the last one; stages 2 and 3
 // reduce every micro-batch and add the sum to the shard.
 #pragma once
@@ -36,8 +36,8 @@ namespace tessera::parallel {
 /// when they are more than a quarter of it; `local` sums and buffers of a size are made all the
 /// same.
 ///
-/// A reduction is posted behind its block's backward, and waited for where its buffer or its
-/// accumulator is used again: with two buffers behind the backward of the block before.
+/// A reduction starts after its block's backward, and is waited for when its buffer or its
+/// accumulator is used again: with two buffers, after the backward of the block before.
 /// Threads: the rank's own.
 class GradientFold final : public Policy {
  public:
@@ -50,15 +50,15 @@ class GradientFold final : public Policy {
   void before(const Action& action, const BlockRun& run) override;
   void after(const Action& action, const BlockRun& run) override;
 
-  /// Whether gradients of the steps to come stay with the rank that made them: own() then is its
-  /// sum, and nothing moves. Needs Reduction::Once in stage 0 or 1, or one rank.
+  /// Whether gradients of the next steps stay with the rank that made them: own() then is its sum,
+  /// and nothing is sent. Needs Reduction::Once in stage 0 or 1, or one rank.
   void keep_own(bool on);
   /// The rank's own sum of the group's whole gradient, [layout.numel()] fp32; the mean over the
   /// ranks times their number is the step's gradient.
   [[nodiscard]] at::Tensor own(int group) const;
 
   /// Waits for all reductions and adds the homes of tied parameters in block order; where ranks
-  /// share the tokens, adds what each found on its own. After it shard() is the step's gradient.
+  /// share the tokens, adds their gradients. After it shard() is the step's gradient.
   void finish();
   /// This rank's part of the group's gradient, [layout.shard_numel()] fp32; undefined for frozen
   /// groups. With BF16 accumulators a copy.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that touch few rows of a table, folded as (row, values) pairs: what nobody touched does
-// not travel. Source: the sparse all-reduce of DeepSpeed's `sparse_gradients`.
+// Gradients that touch few rows of a table, reduced as (row, values) pairs: rows that no rank
+// touched are not sent. Source: the sparse all-reduce of DeepSpeed's `sparse_gradients`.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,27 @@ struct TablePlace {
   std::int64_t width = 0;  ///< elements of a row
   std::int64_t shard = 0;  ///< elements of the buffer that a rank owns; they may cut a row
   int ranks = 1;
-  /// Rows pay where no more than one in so many elements of the buffer are kept or travel.
+  /// Rows are used where at most one in kShare elements of the buffer is kept or sent.
   static constexpr std::int64_t kShare = 4;
   [[nodiscard]] bool pays(std::int64_t numel) const { return numel * kShare <= shard * ranks; }
-  /// The same of what one rank owns.
+  /// The same for the part that one rank owns.
   [[nodiscard]] bool pays_owner(std::int64_t numel) const { return numel * kShare <= shard; }
 };
 
-/// Memory, Tag::GradientsInFlight: for the run, what was sent at most at a time, and what is
-/// received while it is. Threads: the rank's own. fold() is collective.
+/// Memory, Tag::GradientsInFlight: a send buffer that grows to the largest message and lives as
+/// long as this object, and a receive buffer of the same size during fold(). Threads: the rank's
+/// own. fold() is collective.
 class RowExchange {
  public:
   RowExchange(comm::World& world, const comm::Group& group) : world_(world), group_(group) {}
 
   enum class Outcome : std::uint8_t { Done, TooMany, Dense };
-  /// Where a sum of the table has an element, and behind it those of its row. Only this rank's.
+  /// Returns the address of an element of this rank's sum; the rest of its row follows it.
   using Sum = std::function<float*(std::int64_t element)>;
-  /// sum += what every rank has in the part of the table that this rank owns, in rank order: there
-  /// the bits of Transport::reduce_scatter() of dense buffers. `own`: this rank's; nullptr where it
-  /// has more than rows. Without Outcome::Done nothing was done: too many rows for it to pay, or
-  /// some rank's gradient is dense. The outcome is the same on every rank.
+  /// Adds the rows of every rank that lie in the part of the table that this rank owns to `sum`, in
+  /// rank order, with the bits of Transport::reduce_scatter() of dense buffers. `own`: this rank's
+  /// rows; nullptr where its gradient is dense. Outcome::TooMany and Dense (some rank's gradient
+  /// is) leave `sum` as it was. The outcome is the same on every rank.
   Outcome fold(const RowSum* own, const TablePlace& table, const Sum& sum, const std::string& what);
 
  private:

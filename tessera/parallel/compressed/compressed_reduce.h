@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mean over ranks of vectors of which only the signs travel, with error feedback. Source: Tang
-// et al. 2021, "1-bit Adam", algorithm 1; padding as in DeepSpeed.
+// The mean over ranks of vectors of which only the signs are sent, with error feedback. Source:
+// Tang et al. 2021, "1-bit Adam", algorithm 1; padding as in DeepSpeed.
 //
 // x of rank i, padded to a whole number of bytes of signs for every rank:
 //   y = x + e_i;  a_i = |y| / sqrt(len);  e_i = y - a_i sgn(y);  sgn(0) = +1
@@ -49,9 +49,9 @@ class CompressedReduce {
   /// Errors become zero.
   void forget();
 
-  /// What this rank has not told yet, [padded].
+  /// Error feedback of this rank's vectors: what compression dropped so far, [padded].
   [[nodiscard]] std::span<float> worker_error(std::size_t vector);
-  /// What this rank as an owner has not told yet, [padded / n].
+  /// Error feedback of the means that this rank computes as an owner, [padded / n].
   [[nodiscard]] std::span<float> server_error(std::size_t vector);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a compressed rule keeps on every rank beside the shards: the vectors that are exchanged,
-// what compression has left over of them, and a few numbers for each parameter.
+// their error feedback, and a few numbers for each parameter.
 #pragma once
 
 #include <cstdint>
@@ -39,14 +39,14 @@ class CompressedState {
   [[nodiscard]] std::vector<Tensor>& tensors() { return tensors_; }
   [[nodiscard]] Tensor& tensor(int group, int segment);
 
-  /// Vectors of which each rank has moved some ranges become whole: every range is told by the rank
-  /// that gave it here, as a view of `exchanged`.
+  /// Makes the vectors whole on every rank, from the ranges that each rank has updated. `own`:
+  /// those of this rank, views of `exchanged`.
   void gather(const std::vector<at::Tensor>& own);
   /// The roots of the mean squares of all vectors, for CompressedRule::start().
   void start();
   /// The mean of the ranks' vectors, in place.
   void mean();
-  /// What compression has left over is dropped.
+  /// Sets the error feedback to zero.
   void forget();
 
   /// A state of a tensor that differs between ranks, for pieces() and load(): numel elements at
@@ -55,11 +55,12 @@ class CompressedState {
                       const Tensor& tensor,
                       float* data,
                       std::int64_t numel);
-  /// For a save: what each rank has for itself, in rows of [ranks, length], and the scalars of the
-  /// parameters whose first element `first_here` says is this rank's to write.
+  /// Appends for a save the state that differs between ranks, in rows of [ranks, length], and the
+  /// scalars of the parameters for which `first_here` is true.
   void add_pieces(std::vector<checkpoint::PieceBytes>& out, const std::vector<bool>& first_here);
-  /// State of ranks from a checkpoint. Where another number of ranks wrote it, every rank takes the
-  /// mean of theirs, so that the sum over the ranks stays what it was; a rank alone drops errors.
+  /// Loads the state of ranks from a checkpoint. Where another number of ranks wrote it, every rank
+  /// takes the mean of theirs, so that the sum over the ranks stays what it was; a single rank
+  /// drops the error feedback.
   void load(const checkpoint::Checkpoint& checkpoint);
 
  private:
