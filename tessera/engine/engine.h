@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of one rank: model, data, optimizer and layout joined; one call is one step.
+// The training loop's inner part on one rank: feeds a TrainState with the batches of a plan's data,
+// and saves, resumes, evaluates and reports it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,16 +18,8 @@
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/loss_terms.h"
+#include "tessera/engine/train_state.h"
 #include "tessera/memory/ledger.h"
-#include "tessera/optim/loss_scale.h"
-#include "tessera/optim/rule.h"
-#include "tessera/optim/schedule.h"
-#include "tessera/parallel/executor.h"
-#include "tessera/parallel/gradient_fold.h"
-#include "tessera/parallel/model_instance.h"
-#include "tessera/parallel/pipeline/stage_link.h"
-#include "tessera/parallel/sharded_optimizer.h"
-#include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
@@ -76,17 +68,16 @@ class Engine {
   [[nodiscard]] const planner::Plan& plan() const { return plan_; }
   [[nodiscard]] comm::World& world() { return world_; }
   [[nodiscard]] const data::Datasets& data() const { return *data_; }
-  [[nodiscard]] parallel::ModelInstance& model() { return *model_; }
-  [[nodiscard]] parallel::Executor& executor() { return *executor_; }
-  [[nodiscard]] std::int64_t step() const { return step_; }
+  [[nodiscard]] TrainState& state() { return state_; }
+  [[nodiscard]] parallel::ModelInstance& model() { return state_.model(); }
+  [[nodiscard]] parallel::Executor& executor() { return state_.executor(); }
+  [[nodiscard]] std::int64_t step() const { return state_.steps(); }
   [[nodiscard]] std::int64_t max_steps() const { return plan_.max_steps; }
   [[nodiscard]] memory::Usage memory() const { return memory::current_ledger().usage(); }
 
   /// First weights: from seed and names, or from plan.config.model.from.
-  void initialize_weights();
-  /// One update on one global batch. Error{Numeric} names step, rank, block and tensor of what is
-  /// not finite, before any update. In fp16 gradients that overflow are no error but a skipped
-  /// step, until no smaller loss scale is left.
+  void initialize_weights() { state_.initialize_weights(); }
+  /// One update on the next global batch of the data. Errors: those of TrainState::step().
   StepReport train_step();
   /// Mean loss over the first `eval.batches` batches of `eval.micro_batch` validation samples; the
   /// same bits for any layout. Error{Config} without validation data.
@@ -122,7 +113,7 @@ class Engine {
   /// Weights, moments, step and position of a checkpoint, whatever layout wrote it.
   void load(const checkpoint::Checkpoint& checkpoint);
   /// Until nothing of this rank is under way any more; before ranks part.
-  void finish() { optimizer_->wait_weights(); }
+  void finish() { state_.wait(); }
   /// Time that is not the step's (evaluation, saving) goes between these.
   void pause_clock();
   void resume_clock();
@@ -131,46 +122,18 @@ class Engine {
   /// What was before is no step's time, nor its communication.
   void start_clock();
   [[nodiscard]] checkpoint::Meta meta() const;
-  parallel::StepInput step_input(const data::GlobalBatch& batch, int micros, StepReport& report);
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
-  std::size_t num_denominators(std::size_t mine);
-  /// What this rank does in a step of so many micro-batches.
-  const std::vector<parallel::Action>& actions(int micros);
   [[nodiscard]] int micros_of(const data::GlobalBatch& batch) const;
-  void fold_losses(parallel::StepOutput out, int micros, StepReport& report);
-  std::optional<parallel::GradientFold::Culprit> find_culprit(const parallel::StepInput& input);
-  [[noreturn]] void refuse_nonfinite(const StepReport& report, const parallel::StepInput& input);
-  [[noreturn]] void refuse_overflow(const StepReport& report, const std::string& why);
-  [[nodiscard]] std::string first_nonfinite(const std::vector<double>& sums) const;
-  std::vector<double> finish_gradients(double scale);
-  void follow_scale(StepReport& report);
-  [[nodiscard]] double clip(double norm) const;
+  StepExtras extras(StepReport& report);
   double leave_save_behind();
 
   planner::Plan plan_;
   comm::World& world_;
   std::shared_ptr<const data::Datasets> data_;
-  std::unique_ptr<parallel::ModelInstance> model_;
-  std::unique_ptr<optim::Rule> rule_;
-  std::unique_ptr<optim::Schedule> schedule_;
-  optim::DecayRamp decay_ramp_;
-  std::optional<optim::LossScaler> scaler_;  ///< of fp16
-  std::unique_ptr<parallel::WeightGather> weights_;
-  std::unique_ptr<parallel::GradientFold> gradients_;
-  std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
-  std::unique_ptr<parallel::StageLink> link_;  ///< of a pipeline
-  std::unique_ptr<parallel::Executor> executor_;
-  std::unique_ptr<TermFold> terms_;
-  std::map<int, std::vector<parallel::Action>> actions_;  ///< by micro-batches
   data::SampleOrder order_;
   data::BatchPlan batches_;
-  std::int64_t step_ = 0, samples_ = 0, tokens_ = 0, skipped_ = 0;
-  std::vector<double> micro_losses_;  ///< of the last step, all ranks', in the order of the fold;
-                                      ///< ranks that share a micro-batch's tokens have one each
-  /// Of the last step, where gradients are watched.
-  std::optional<parallel::GradientFold::Culprit> culprit_;
-  std::optional<std::size_t> num_denominators_;  ///< of a pipeline's loss, from the first step on
-  int hopeless_ = 0;    ///< overflows in a row that could not lower the scale any more
+  TrainState state_;
+  std::int64_t samples_ = 0, tokens_ = 0;
   double clock_ = 0.0;  ///< start of the step's time
   double paused_at_ = 0.0;
   double comm_before_pause_ = 0.0;  ///< seconds of collectives of the step so far
@@ -191,6 +154,8 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
 /// Opens the plan's data, tokenizing what is not in the cache.
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                                                 const data::TokenizeOptions& how);
+/// What a TrainState needs of a plan whose max_steps is known.
+TrainStateOptions train_state_options(const planner::Plan& plan);
 /// The third of the four steps (configuration, launch, initialize, fit): an engine with its first
 /// weights.
 std::unique_ptr<Engine> initialize(const planner::Plan& plan,

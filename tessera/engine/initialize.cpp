@@ -87,6 +87,33 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
   planner::make_schedule(plan, *planner::make_rule(plan));
 }
 
+TrainStateOptions train_state_options(const planner::Plan& plan) {
+  TrainStateOptions options;
+  options.model = plan.model.model;
+  options.seed = static_cast<std::uint64_t>(plan.config.trainer.seed);
+  options.weights = plan.weights;
+  options.weight_layout = plan.weight_layout;
+  options.gather = plan.gather;
+  options.fold = plan.fold;
+  options.recompute = plan.recompute;
+  options.kept = plan.kept;
+  options.zero_stage = plan.zero_stage;
+  options.stages = plan.stages;
+  options.pipeline = plan.schedule;
+  options.scatter_gather = plan.config.parallel.pipeline.scatter_gather;
+  options.rule = planner::make_rule(plan);
+  options.schedule = planner::make_schedule(plan, *options.rule);
+  options.decay_ramp = planner::make_decay_ramp(plan);
+  options.settings = planner::settings_of(plan, options.rule->base_lr());
+  if (plan.working == DType::F16) options.scaling = {plan.scaling, plan.scaling_stage};
+  options.clip_norm = plan.config.gradient_clipping;
+  options.clip_value = plan.config.gradient_clip_value;
+  options.clip_after_warmup = plan.config.trainer.clip_after_warmup;
+  options.on_nonfinite =
+      plan.config.trainer.on_nonfinite == "skip" ? OnNonfinite::Skip : OnNonfinite::Stop;
+  return options;
+}
+
 std::unique_ptr<Engine> initialize(const planner::Plan& plan,
                                    comm::World& world,
                                    std::shared_ptr<const data::Datasets> data) {

@@ -62,8 +62,8 @@ class ShowsLife {
 };
 
 struct ReleasePieces {
-  parallel::ShardedOptimizer& optimizer;
-  ~ReleasePieces() { optimizer.release_pieces(); }
+  TrainState& state;
+  ~ReleasePieces() { state.release_pieces(); }
 };
 
 /// A checkpoint::CopyOut. Each span has a block: the sizes come again with every save, so that the
@@ -88,12 +88,10 @@ std::shared_ptr<const void> copy_out(std::vector<std::span<const std::byte>>& sp
 
 checkpoint::Meta Engine::meta() const {
   checkpoint::Meta meta;
-  meta.step = step_;
+  state_.describe(meta);
   meta.samples = samples_;
   meta.tokens = tokens_;
   meta.config = plan_.resolved;
-  meta.extra["skipped"] = json::Value::integer(skipped_);
-  if (scaler_) meta.extra["loss_scaler"] = scaler_->state();
   meta.extra["data"] = json::Value::string(data_->fingerprint);
   meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
   meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());
@@ -128,23 +126,22 @@ checkpoint::Ranks Engine::ranks() {
 
 std::filesystem::path Engine::save(const std::filesystem::path& root) {
   TESSERA_ASSERT(!saving());
-  optimizer_->wait_weights();
-  const ReleasePieces release{*optimizer_};
+  state_.wait();
+  const ReleasePieces release{state_};
   const ShowsLife life(world_);
-  return checkpoint::save(root, meta(), optimizer_->pieces(/*for_save=*/true), ranks());
+  return checkpoint::save(root, meta(), state_.pieces(), ranks());
 }
 
 void Engine::save_in_background(const std::filesystem::path& root, std::function<void()> then) {
   TESSERA_ASSERT(!saving());
-  optimizer_->wait_weights();
+  state_.wait();
   const checkpoint::Ranks ranks = this->ranks();
   std::vector<checkpoint::PieceBytes> pieces;
   const std::shared_ptr<const void> use(
-      optimizer_.get(),
-      [optimizer = optimizer_.get()](const void*) { optimizer->release_pieces(); });
+      &state_, [state = &state_](const void*) { state->release_pieces(); });
   // Memory that one rank lacks is an error of all.
   checkpoint::together(
-      ranks, [&] { pieces = optimizer_->pieces(/*for_save=*/true); }, [] {});
+      ranks, [&] { pieces = state_.pieces(); }, [] {});
   background_ = std::make_unique<checkpoint::BackgroundSave>(
       checkpoint::real_storage(), root, meta(), std::move(pieces), use, ranks, std::move(then));
 }
@@ -170,23 +167,15 @@ checkpoint::BackgroundSave::Outcome Engine::finish_save() {
 void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   if (const checkpoint::Ranks all = ranks(); all.nodes > 1)
     checkpoint::require_one_save(checkpoint, all);
-  optimizer_->wait_weights();
-  optimizer_->load(checkpoint);
-  optimizer_->wait_weights();
+  state_.load(checkpoint);
   const checkpoint::Meta& meta = checkpoint.meta();
-  step_ = meta.step;
   samples_ = meta.samples;
   tokens_ = meta.tokens;
-  if (const json::Value* skipped = meta.extra.find("skipped"))
-    skipped_ = skipped->as_integer().value_or(0);
   if (const json::Value* best = meta.extra.find("best_evaluation")) {
     const json::Value *step = best->find("step"), *loss = best->find("loss");
     if (step != nullptr && loss != nullptr && loss->is_number())
       best_ = {step->as_integer().value_or(0), loss->as_double()};
   }
-  // Weights of another precision come without one: then the scale starts as configured.
-  const json::Value* scaler = meta.extra.find("loss_scaler");
-  if (scaler_ && scaler != nullptr) scaler_->restore(*scaler);
   start_clock();
 }
 

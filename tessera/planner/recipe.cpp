@@ -266,17 +266,20 @@ json::Value complete_optimizer_params(const OptimizerOptions& options) {
   return out;
 }
 
-parallel::ParamSetting setting_of(const Plan& plan, double base_lr, const ParamInfo& info) {
-  parallel::ParamSetting setting;
-  setting.decay = plan.config.optimizer.decay_all || decays(info);
-  const ParamGroup* group = group_of(plan.param_groups, info.name);
-  if (group == nullptr) return setting;
-  if (group->lr) setting.lr_scale = *group->lr == 0.0 ? 0.0 : *group->lr / base_lr;
-  if (group->weight_decay) {
-    setting.weight_decay = group->weight_decay;
-    setting.decay = true;
-  }
-  return setting;
+parallel::ParamSettings settings_of(const Plan& plan, double base_lr) {
+  return [decay_all = plan.config.optimizer.decay_all, groups = plan.param_groups, base_lr](
+             const ParamInfo& info) {
+    parallel::ParamSetting setting;
+    setting.decay = decay_all || decays(info);
+    const ParamGroup* group = group_of(groups, info.name);
+    if (group == nullptr) return setting;
+    if (group->lr) setting.lr_scale = *group->lr == 0.0 ? 0.0 : *group->lr / base_lr;
+    if (group->weight_decay) {
+      setting.weight_decay = group->weight_decay;
+      setting.decay = true;
+    }
+    return setting;
+  };
 }
 
 std::unique_ptr<optim::Rule> make_rule(const Plan& plan) {

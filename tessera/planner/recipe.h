@@ -34,10 +34,10 @@ struct ExchangeNeeds {
 };
 ExchangeNeeds exchange_needs(const OptimizerOptions& options);
 
-/// Decay and rates of one parameter: by the rule "two or more dimensions", unless
-/// optimizer.decay_all or a group of optimizer.groups says otherwise. `base_lr`: the rule's, which
-/// a group's lr is a multiple of (check_rule() has seen to that).
-parallel::ParamSetting setting_of(const Plan& plan, double base_lr, const ParamInfo& info);
+/// Decay and rates of each parameter, as a function that outlives the plan: by the rule "two or
+/// more dimensions", unless optimizer.decay_all or a group of optimizer.groups says otherwise.
+/// `base_lr`: the rule's, which a group's lr is a multiple of (check_rule() has seen to that).
+parallel::ParamSettings settings_of(const Plan& plan, double base_lr);
 
 /// A sentence for the user when a run of `steps` is shorter than its warm-up; that is allowed, for
 /// a quick try.

@@ -40,7 +40,7 @@ std::string refusal(const std::string& optimizer) {
 /// Of the parameter with this name.
 parallel::ParamSetting setting(const Plan& plan, const std::string& name) {
   for (const auto& info : nn::parameters_of(plan.model.model)) {
-    if (info->name == name) return setting_of(plan, make_rule(plan)->base_lr(), *info);
+    if (info->name == name) return settings_of(plan, make_rule(plan)->base_lr())(*info);
   }
   ADD_FAILURE() << name << " is no parameter";
   return {};

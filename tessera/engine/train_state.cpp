@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/train_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
+#include "tessera/parallel/pipeline/simulate.h"
+#include "tessera/tensor/init.h"
+
+namespace tessera::engine {
+namespace {
+
+/// The ranks over which the tokens of a global batch are spread, those that share a micro-batch
+/// side by side.
+constexpr mesh::AxisSet kTokens = {mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp};
+
+/// A run whose loss scaler never gives up ends after this many consecutive overflows at the
+/// smallest scale.
+constexpr int kHopeless = 10;
+
+std::string place_of(const parallel::GradientFold::Culprit& culprit) {
+  return fmt::format("the gradient of {} in block {} on rank {} (micro-batch {}) is not finite",
+                     culprit.tensor,
+                     culprit.block,
+                     culprit.rank,
+                     culprit.micro);
+}
+
+/// Refuses stages that do not hold the whole model between them, all of it once: ranks that cut it
+/// in different places. Collective.
+void check_stages(comm::World& world, parallel::ModelInstance& model) {
+  std::int64_t blocks = 0, parameters = 0;
+  for (int chunk = 0; chunk < model.layout().chunks; ++chunk) {
+    const auto [first, last] = model.blocks_of(chunk);
+    blocks += std::max(0, last - first);
+  }
+  for (const parallel::FlatGroup& group : model.groups()) {
+    if (!group.counted) continue;
+    for (const Segment& segment : group.layout.segments())
+      parameters += segment.info->numel();
+  }
+  const std::vector<double> held =
+      world.all_reduce(world.group({mesh::Axis::Pp}),
+                       {static_cast<double>(blocks), static_cast<double>(parameters)},
+                       comm::Op::Sum,
+                       TESSERA_HERE("what the stages hold"));
+  const auto all_blocks = static_cast<std::int64_t>(held[0]);
+  const auto all_parameters = static_cast<std::int64_t>(held[1]);
+  TESSERA_REQUIRE(
+      all_blocks == model.num_blocks() && all_parameters == model.num_parameters(),
+      Bug,
+      fmt::format("the stages hold {} blocks with {} parameters between them, and the model has {} "
+                  "blocks with {}",
+                  all_blocks,
+                  all_parameters,
+                  model.num_blocks(),
+                  model.num_parameters()),
+      "");
+}
+
+}  // namespace
+
+TrainState::TrainState(TrainStateOptions options, comm::World& world)
+    : options_(std::move(options)), world_(world) {
+  TESSERA_ASSERT(options_.rule != nullptr && options_.schedule != nullptr);
+  if (options_.scaling) scaler_.emplace(options_.scaling->options, options_.scaling->zero_stage);
+  model_ = std::make_unique<parallel::ModelInstance>(
+      options_.model, options_.weight_layout, world_, options_.stages);
+  if (options_.stages.stages > 1) {
+    check_stages(world_, *model_);
+    link_ = std::make_unique<parallel::StageLink>(world_,
+                                                  options_.model,
+                                                  options_.stages,
+                                                  options_.weight_layout.working,
+                                                  model_->tensor_parallel(),
+                                                  options_.scatter_gather);
+  }
+  weights_ = std::make_unique<parallel::WeightGather>(*model_, options_.gather);
+  gradients_ = std::make_unique<parallel::GradientFold>(world_, *model_, options_.fold);
+  // A run that goes on after a step that is not finite learns from that step itself what was wrong.
+  gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
+  optimizer_ = std::make_unique<parallel::ShardedOptimizer>(
+      world_, *model_, *options_.rule, options_.zero_stage, options_.settings, options_.kept);
+  executor_ = std::make_unique<parallel::Executor>(
+      *model_,
+      std::vector<parallel::Policy*>{weights_.get(), gradients_.get()},
+      options_.recompute,
+      link_.get());
+  terms_ = std::make_unique<TermFold>(world_, options_.stages.stages, model_->num_blocks() - 1);
+}
+
+TrainState::~TrainState() = default;
+
+void TrainState::initialize_weights() {
+  if (options_.weights) {
+    optimizer_->fill(options_.weights);
+    return;
+  }
+  const std::uint64_t seed = options_.seed;
+  optimizer_->fill([seed](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    initialize_range(info, seed, begin, at::from_blob(out, {end - begin}, at::kFloat));
+  });
+}
+
+int TrainState::round_micros(int num_micros) const {
+  const int round = options_.pipeline.whole_rounds ? options_.stages.stages : 1;
+  return (num_micros + round - 1) / round * round;
+}
+
+/// What this rank does in a step of `num_micros` micro-batches.
+const std::vector<parallel::Action>& TrainState::actions(int num_micros) {
+  std::vector<parallel::Action>& known = actions_[num_micros];
+  if (!known.empty()) return known;
+  const parallel::StageLayout& layout = options_.stages;
+  if (layout.stages == 1) return known = parallel::accumulation_schedule(num_micros);
+  const parallel::PipelineSize size{layout.stages, layout.chunks, num_micros};
+  const parallel::StageActions all = parallel::all_actions(options_.pipeline, size);
+  const auto fault = parallel::find_fault(all, size, layout.placement, comm::kMostMessages);
+  TESSERA_REQUIRE(!fault, Bug, "the pipeline's schedule is wrong: " + *fault, "");
+  return known = all[static_cast<std::size_t>(model_->stage())];
+}
+
+/// The number of denominators, which only the objective's stage knows; the other stages learn it in
+/// the first step.
+std::size_t TrainState::num_denominators(std::size_t mine) {
+  if (options_.stages.stages == 1) return mine;
+  if (!num_denominators_) {
+    const std::vector<double> most = world_.all_reduce(world_.group({mesh::Axis::Pp}),
+                                                       {static_cast<double>(mine)},
+                                                       comm::Op::Max,
+                                                       TESSERA_HERE("denominators of the loss"));
+    num_denominators_ = static_cast<std::size_t>(most.front());
+  }
+  return *num_denominators_;
+}
+
+/// The global denominators of the step, and the caller's sums with them. Counts are integers below
+/// 2^53, so their sum is exact in any order.
+std::vector<double> TrainState::sum_denominators(const std::vector<std::vector<double>>& mine,
+                                                 const StepExtras& extras) {
+  std::vector<double> sums = mine.front();
+  for (std::size_t m = 1; m < mine.size(); ++m) {
+    for (std::size_t d = 0; d < sums.size(); ++d)
+      sums[d] += mine[m][d];
+  }
+  // Every stage loads the same samples; the objective's counts.
+  const std::size_t counts = num_denominators(sums.size());
+  sums.resize(counts);
+  // Ranks that share a micro-batch count its tokens once.
+  if (world_.group(mesh::AxisSet::tp()).index > 0) std::fill(sums.begin(), sums.end(), 0.0);
+  if (extras.to_sum) {
+    const std::vector<double> more = extras.to_sum();
+    sums.insert(sums.end(), more.begin(), more.end());
+  }
+  sums = world_.all_reduce(
+      world_.everyone(), std::move(sums), comm::Op::Sum, TESSERA_HERE("token counts of the step"));
+  if (extras.summed) extras.summed(std::span(sums).subspan(counts));
+  sums.resize(counts);
+  return sums;
+}
+
+parallel::StepInput TrainState::step_input(int num_micros,
+                                           const LoadMicro& load,
+                                           const StepExtras& extras) {
+  parallel::StepInput input;
+  input.step = step_;
+  input.seed = options_.seed;
+  input.num_micros = num_micros;
+  input.loss_scale = scaler_ ? scaler_->scale() : 1.0;
+  input.load = [this, &load](int micro) {
+    const nn::ContextParallel* const shared = model_->context_parallel();
+    return shared == nullptr ? load(micro) : nn::own_tokens(load(micro), *shared);
+  };
+  input.global_denominators = [this, &extras](const std::vector<std::vector<double>>& mine) {
+    return sum_denominators(mine, extras);
+  };
+  return input;
+}
+
+StepResult TrainState::step(const std::vector<nn::Batch>& micro_batches, const StepExtras& extras) {
+  TESSERA_REQUIRE(!micro_batches.empty(),
+                  Config,
+                  "a step was given no micro-batch",
+                  "give the same number of micro-batches, at least one, on every rank");
+  const auto given = static_cast<int>(micro_batches.size());
+  return step(
+      round_micros(given),
+      [&](int micro) {
+        return micro < given ? micro_batches[static_cast<std::size_t>(micro)]
+                             : micro_batches.back().samples(0, 0);
+      },
+      extras);
+}
+
+StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExtras& extras) {
+  TESSERA_ASSERT(num_micros == round_micros(num_micros));
+  StepResult result;
+  result.step = step_ + 1;
+  const parallel::StepInput input = step_input(num_micros, load, extras);
+  // A skipped step does not advance the schedule.
+  const std::int64_t update = step_ - skipped_ + 1;
+  gradients_->keep_own(optimizer_->compresses(update));
+  parallel::StepOutput out = executor_->train(actions(num_micros), input);
+
+  const double reduce_start = now_s();
+  const std::vector<double> sums = finish_gradients(input.loss_scale);
+  result.grad_norm = optim::gradient_norm(sums) / input.loss_scale;
+  if (scaler_) result.loss_scale = input.loss_scale;
+  reduce_losses(std::move(out), num_micros, extras, result);
+  result.reduce_s = now_s() - reduce_start;
+
+  const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  // A finite loss with a gradient that is not finite is what the loss scale of fp16 answers to.
+  const bool scalable = scaler_ && std::isfinite(result.loss);
+  if (!finite && !scalable && options_.on_nonfinite == OnNonfinite::Stop)
+    refuse_nonfinite(result, input);
+  if (finite && extras.before_update) extras.before_update();
+  const double update_start = now_s();
+  result.lr = options_.schedule->lr(update);
+  if (finite) {
+    optimizer_->update(*gradients_,
+                       {.lr = result.lr,
+                        .grad_scale = clip(result.grad_norm) / input.loss_scale,
+                        .step = update,
+                        .beta1 = options_.schedule->beta1(update),
+                        .beta2 = options_.schedule->beta2(update),
+                        .decay_scale = options_.decay_ramp.factor(update)});
+  } else {
+    result.skipped = true;
+    ++skipped_;
+    result.skip_reason = first_nonfinite(sums);
+  }
+  if (scaler_) follow_scale(result);
+  result.optimizer_s = now_s() - update_start;
+  ++step_;
+
+  const parallel::StepTimes times = executor_->take_times();
+  result.data_s = times.data;
+  result.forward_s = times.forward;
+  result.backward_s = times.backward;
+  result.receive_s = times.receive;
+  return result;
+}
+
+/// Sums of squares of the finished gradient, which is still multiplied by the loss scale.
+std::vector<double> TrainState::finish_gradients(double scale) {
+  gradients_->finish();
+  const double limit = options_.clip_value;
+  if (limit <= 0) return gradients_->chunk_sums();
+  // What is infinite must be seen before it is clipped to the limit.
+  std::vector<double> sums = gradients_->chunk_sums();
+  if (!std::isfinite(optim::gradient_norm(sums))) return sums;
+  gradients_->clamp(limit * scale);
+  return gradients_->chunk_sums();
+}
+
+std::string TrainState::first_nonfinite(const std::vector<double>& sums) const {
+  if (culprit_) return place_of(*culprit_);
+  const auto suspect = gradients_->suspect(sums);
+  if (!suspect) return "the loss is not finite";
+  return fmt::format(
+      "the gradient of {} in block {} is finite on every rank and its sum over them is not",
+      suspect->tensor,
+      suspect->block);
+}
+
+/// Moves the loss scale. Every rank saw the same sums, so all ranks move it alike.
+void TrainState::follow_scale(StepResult& result) {
+  const double scale = *result.loss_scale;
+  hopeless_ = result.skipped && scaler_->at_smallest() ? hopeless_ + 1 : 0;
+  const bool stops = options_.on_nonfinite == OnNonfinite::Stop;
+  try {
+    scaler_->update(result.skipped);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::Numeric) throw;
+    if (stops) refuse_overflow(result, error.what());
+  }
+  if (!result.skipped) return;
+  if (stops && hopeless_ >= kHopeless) {
+    refuse_overflow(
+        result,
+        fmt::format("gradients overflowed fp16 {} times in a row at the {} loss scale, {}",
+                    hopeless_,
+                    scaler_->dynamic() ? "smallest" : "fixed",
+                    text::number(scale)));
+  }
+  result.skip_reason +=
+      scale == scaler_->scale()
+          ? fmt::format("; loss scale {} stays", text::number(scale))
+          : fmt::format(
+                "; loss scale {} -> {}", text::number(scale), text::number(scaler_->scale()));
+}
+
+double TrainState::clip(double norm) const {
+  // Clipping can be left off during the warm-up, as long as the learning rate itself bounds the
+  // step.
+  const std::int64_t updates = step_ - skipped_;
+  if (options_.clip_after_warmup && updates <= options_.schedule->warmup_steps()) return 1.0;
+  return optim::clip_coefficient(norm, options_.clip_norm);
+}
+
+/// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank;
+/// where ranks share the tokens of a micro-batch, over their parts in rank order.
+void TrainState::reduce_losses(parallel::StepOutput out,
+                               int num_micros,
+                               const StepExtras& extras,
+                               StepResult& result) {
+  if (options_.stages.stages > 1) {
+    // A block's loss stands on one stage and is zero on the others, so that sum is exact.
+    const comm::Group& column = world_.group({mesh::Axis::Pp});
+    out.block_losses = world_.all_reduce(
+        column, std::move(out.block_losses), comm::Op::Sum, TESSERA_HERE("losses of the stages"));
+  }
+  const std::vector<double> mine = out.losses(num_micros);
+  const std::vector<double> to_max = extras.to_max ? extras.to_max() : std::vector<double>();
+  const parallel::GradientFold::Finding finding = gradients_->finding();
+  // One all-gather carries the losses, the caller's numbers and what the gradients' watch found.
+  std::vector<double> values = mine;
+  values.insert(values.end(), to_max.begin(), to_max.end());
+  values.insert(values.end(), finding.begin(), finding.end());
+  values.push_back(terms_->has_new(out) ? 1.0 : 0.0);
+  const std::vector<int>& group = world_.group(kTokens).ranks;
+  const std::vector<double> all =
+      world_.all_gather(world_.everyone(), values, TESSERA_HERE("losses of the micro-batches"));
+  const std::size_t width = values.size();
+  micro_losses_.clear();
+  for (std::size_t m = 0; m < mine.size(); ++m) {
+    for (const int r : group)
+      micro_losses_.push_back(all[static_cast<std::size_t>(r) * width + m]);
+  }
+  for (const double loss : micro_losses_)
+    result.loss += loss;
+  std::vector<double> findings;
+  bool new_terms = false;
+  result.maxima = to_max;
+  for (int r = 0; r < world_.size(); ++r) {
+    const std::size_t at = static_cast<std::size_t>(r) * width + mine.size();
+    for (std::size_t i = 0; i < to_max.size(); ++i)
+      result.maxima[i] = std::max(result.maxima[i], all[at + i]);
+    for (std::size_t i = 0; i < finding.size(); ++i)
+      findings.push_back(all[at + to_max.size() + i]);
+    new_terms |= all[at + to_max.size() + finding.size()] > 0;
+  }
+  culprit_ = gradients_->culprit(findings);
+  result.metrics = terms_->fold(out, num_micros, result.loss, new_terms);
+}
+
+/// Runs the step once more and inspects every gradient as it is made.
+std::optional<parallel::GradientFold::Culprit> TrainState::find_culprit(
+    const parallel::StepInput& input) {
+  gradients_->start_diagnosis();
+  executor_->train(actions(input.num_micros), input);
+  return gradients_->diagnosis();
+}
+
+void TrainState::refuse_nonfinite(const StepResult& result, const parallel::StepInput& input) {
+  const comm::Group& group = world_.group(kTokens);
+  const std::size_t shares = static_cast<std::size_t>(world_.mesh().size(mesh::Axis::Cp));
+  std::string where;
+  for (std::size_t j = 0; j < micro_losses_.size() && where.empty(); ++j) {
+    if (std::isfinite(micro_losses_[j])) continue;
+    where = fmt::format("the loss of micro-batch {} on rank {} is {}",
+                        j / shares,
+                        group.ranks[j % static_cast<std::size_t>(group.size())],
+                        micro_losses_[j]);
+  }
+  if (const auto culprit = culprit_ ? culprit_ : find_culprit(input))
+    where += (where.empty() ? "" : "; ") + place_of(*culprit);
+  throw Error(Error::Kind::Numeric,
+              fmt::format("diverged at step {}: {}",
+                          result.step,
+                          where.empty() ? "the gradient norm overflowed" : where),
+              fmt::format("{}lower optimizer.lr, lengthen the warm-up or set gradient_clipping; "
+                          "trainer.on_nonfinite \"skip\" goes on "
+                          "without the update. The last checkpoint is kept",
+                          scaler_ ? "values beyond 65504 are infinite in fp16, and no loss scale "
+                                    "helps a forward pass: use bf16; or "
+                                  : ""));
+}
+
+void TrainState::refuse_overflow(const StepResult& result, const std::string& why) {
+  throw Error(
+      Error::Kind::Numeric,
+      fmt::format("diverged at step {}: {}; {}", result.step, why, result.skip_reason),
+      "use bf16 (\"bf16\": {\"enabled\": true}), lower optimizer.lr, or allow a smaller scale "
+      "(fp16.min_loss_scale, fp16.min_scale or fp16.loss_scale); trainer.on_nonfinite "
+      "\"skip\" goes on. The last checkpoint is kept");
+}
+
+nn::Outcome TrainState::infer(const nn::Batch& batch, nn::StepContext& context) {
+  optimizer_->wait_weights();
+  context.context_parallel = model_->context_parallel();
+  if (!context.shares_tokens()) return executor_->infer(batch, context);
+  return executor_->infer(nn::own_tokens(batch, *context.context_parallel), context);
+}
+
+std::vector<checkpoint::PieceBytes> TrainState::pieces() {
+  optimizer_->wait_weights();
+  return optimizer_->pieces(/*for_save=*/true);
+}
+
+void TrainState::describe(checkpoint::Meta& meta) const {
+  meta.step = step_;
+  meta.extra["skipped"] = json::Value::integer(skipped_);
+  if (scaler_) meta.extra["loss_scaler"] = scaler_->state();
+}
+
+void TrainState::load(const checkpoint::Checkpoint& checkpoint) {
+  optimizer_->wait_weights();
+  optimizer_->load(checkpoint);
+  optimizer_->wait_weights();
+  const checkpoint::Meta& meta = checkpoint.meta();
+  step_ = meta.step;
+  if (const json::Value* skipped = meta.extra.find("skipped"))
+    skipped_ = skipped->as_integer().value_or(0);
+  // A checkpoint of another precision has no scaler's state: then the scale starts as configured.
+  const json::Value* scaler = meta.extra.find("loss_scaler");
+  if (scaler_ && scaler != nullptr) scaler_->restore(*scaler);
+}
+
+}  // namespace tessera::engine
