@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/backend.h"
 
-#include "tessera/base/error.h"
-#include "tessera/base/text.h"
-
 namespace tessera::ops {
 namespace {
 
 const Backend& find(c10::DeviceType type) {
   const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
-  TESSERA_REQUIRE(backends().has(name),
-                  Unsupported,
-                  "no kernels for tensors on \"" + name + "\"",
-                  "move them to one of: " + text::join(backends().names(), ", "));
-  return *backends().get(name);
+  return *backends().get(backends().has(name) ? name : "aten");
 }
 
 }  // namespace
@@ -29,15 +22,20 @@ const Backend& backend(c10::Device device) {
 }
 
 const Backend& backend(Device device) {
+  return backend(torch_device(device));
+}
+
+c10::Device torch_device(Device device) {
+  const auto index = static_cast<c10::DeviceIndex>(device.index);
   switch (device.kind) {
     case DeviceKind::Cpu:
-      return backend(c10::Device(c10::DeviceType::CPU));
+      return {c10::DeviceType::CPU};
     case DeviceKind::Cuda:
-      return backend(c10::Device(c10::DeviceType::CUDA));
+      return {c10::DeviceType::CUDA, index};
     case DeviceKind::Meta:
       break;
   }
-  throw Error(Error::Kind::Bug, "kernels for memory on meta", "");
+  return {c10::DeviceType::Meta};
 }
 
 }  // namespace tessera::ops
