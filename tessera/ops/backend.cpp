@@ -1,12 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/backend.h"
 
+#include <cstdlib>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
 namespace tessera::ops {
 namespace {
 
 const Backend& find(c10::DeviceType type) {
   const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
   return *backends().get(backends().has(name) ? name : "aten");
+}
+
+const Backend& find_for_host() {
+  const char* asked = std::getenv("TESSERA_KERNELS");
+  if (asked == nullptr || *asked == '\0') return find(c10::DeviceType::CPU);
+  std::vector<std::string> names;
+  for (const std::string& name : backends().names()) {
+    const Backend& known = *backends().get(name);
+    if (!known.runs_on(c10::DeviceType::CPU)) continue;
+    if (name == asked) return known;
+    names.push_back(name);
+  }
+  throw Error(Error::Kind::Config,
+              "TESSERA_KERNELS=" + std::string(asked) + " is not known",
+              text::suggestion(asked, names));
 }
 
 }  // namespace
@@ -17,7 +38,7 @@ Registry<const Backend*>& backends() {
 }
 
 const Backend& backend(c10::Device device) {
-  static const Backend& of_host = find(c10::DeviceType::CPU);
+  static const Backend& of_host = find_for_host();
   return device.is_cpu() ? of_host : find(device.type());
 }
 

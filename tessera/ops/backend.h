@@ -225,8 +225,9 @@ Registry<const Backend*>& backends();
 #define TESSERA_BACKEND(name, backend) \
   static const bool tessera_backend_##name = ::tessera::ops::backends().add(#name, &(backend))
 
-/// The backend of tensors on `device`: the one that is named like it ("cpu", "cuda"), else "aten".
-/// Threads: any.
+/// The backend of tensors on `device`. Of the CPU: the one that TESSERA_KERNELS names (read once),
+/// "cpu" without it; Error{Config} for a name that does not run there. Of another device: the one
+/// that is named like it ("cuda"), else "aten". Threads: any.
 const Backend& backend(c10::Device device);
 const Backend& backend(Device device);
 
