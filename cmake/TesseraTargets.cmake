@@ -353,3 +353,16 @@ function(tessera_body_tests folder name)
                                              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   endforeach()
 endfunction()
+
+# tessera_kernel_tests(KERNELS FOLDER LABELS ... [FILTER tests of GoogleTest]): the tests of a folder once more with another
+# set of kernels for tensors of the CPU.
+function(tessera_kernel_tests kernels folder)
+  cmake_parse_arguments(KERNEL "" "FILTER" "LABELS" ${ARGN})
+  if(NOT KERNEL_FILTER)
+    set(KERNEL_FILTER "*")
+  endif()
+  add_test(NAME kernels.${kernels}.${folder}
+           COMMAND $<TARGET_FILE:${folder}_test> --gtest_filter=${KERNEL_FILTER} --gtest_brief=1)
+  set_tests_properties(kernels.${kernels}.${folder} PROPERTIES LABELS "${KERNEL_LABELS}" TIMEOUT 600
+                       ENVIRONMENT TESSERA_KERNELS=${kernels} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+endfunction()

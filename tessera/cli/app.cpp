@@ -48,6 +48,8 @@ constexpr Variable kVariables[] = {
     {"TESSERA_CACHE", "folder of tokens and of what set-up fetched [~/.cache/tessera]"},
     {"TESSERA_ISA",
      "portable, avx2, avx512, avx512_bf16 or amx, instead of the best that the CPU has"},
+    {"TESSERA_KERNELS",
+     "cpu (default), or aten: libtorch's own operations, slower, to compare results with"},
     {"TESSERA_LOG", "debug, info, warn or error: how much is told"},
     {"NO_COLOR", "anything: no colours"},
     {"TESSERA_GOLDEN", ""},
@@ -69,7 +71,7 @@ std::string overview() {
       "  tessera generate runs/my --prompt \"Once\"\n"
       "Environment:\n";
   for (const auto& [name, help] : kVariables) {
-    if (*help != '\0') out += fmt::format("  {:<14} {}\n", name, help);
+    if (*help != '\0') out += fmt::format("  {:<15} {}\n", name, help);
   }
   return out;
 }

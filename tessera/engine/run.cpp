@@ -28,6 +28,7 @@
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
+#include "tessera/ops/backend.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/recipe.h"
@@ -229,7 +230,9 @@ void announce(const planner::Plan& plan,
 int run_training(planner::Plan plan, const TrainCommand& command) {
   // Training does not end because nobody reads what it says: the run folder has it all.
   std::signal(SIGPIPE, SIG_IGN);
-  static_cast<void>(ops::isa());  // a TESSERA_ISA that means nothing is told before a rank starts
+  // An unknown TESSERA_ISA or TESSERA_KERNELS is refused before a rank starts.
+  static_cast<void>(ops::isa());
+  static_cast<void>(ops::backend(c10::DeviceType::CPU));
   const std::optional<launch::Launcher> launcher = launch::detect_launcher();
   const bool speaks = !launcher || launcher->rank == 0;
   TrainCommand mine = command;

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/nn/step_context.h"
+#include "tessera/nn/thread_context.h"
 #include "tessera/tensor/param.h"
 
 namespace tessera::nn::detail {
@@ -16,12 +17,36 @@ namespace tessera::nn::detail {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What N::apply(arguments...) gives. Where nobody asks for gradients it is N::forward() alone,
-/// with nullptr for its node: libtorch makes and drops one there too, which takes longer than the
-/// work on one token.
+/// Any value in a node's saved data.
+template <class T>
+struct Kept : torch::CustomClassHolder {
+  explicit Kept(T v) : value(std::move(v)) {}
+  T value;
+};
+
+/// The node that N becomes in the graph: its backward runs with the thread-local state that its
+/// forward had, whichever thread libtorch runs it on.
+template <class N>
+struct InContext : torch::autograd::Function<InContext<N>> {
+  template <class... Arguments>
+  static auto forward(AutogradContext* node, Arguments&&... arguments) {
+    node->saved_data["thread"] =
+        at::IValue::make_capsule(c10::make_intrusive<Kept<ThreadContext>>(ThreadContext()));
+    return N::forward(node, std::forward<Arguments>(arguments)...);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto thread = node->saved_data.at("thread").toCapsule();
+    const ThreadContext::Scope scope(static_cast<Kept<ThreadContext>*>(thread.get())->value);
+    return N::backward(node, grads);
+  }
+};
+
+/// Applies the node N, which has forward() and backward() as torch::autograd::Function asks for.
+/// Where nobody asks for gradients it is N::forward() alone, with nullptr for its node: libtorch
+/// makes and drops one there too, which takes longer than the work on one token.
 template <class N, class... Arguments>
 auto apply(Arguments&&... arguments) {
-  if (at::GradMode::is_enabled()) return N::apply(std::forward<Arguments>(arguments)...);
+  if (at::GradMode::is_enabled()) return InContext<N>::apply(std::forward<Arguments>(arguments)...);
   return N::forward(nullptr, std::forward<Arguments>(arguments)...);
 }
 
@@ -30,12 +55,6 @@ inline void save(AutogradContext* node, variable_list tensors) {
   if (node != nullptr) node->save_for_backward(std::move(tensors));
 }
 
-/// Any value in a node's saved data.
-template <class T>
-struct Kept : torch::CustomClassHolder {
-  explicit Kept(T v) : value(std::move(v)) {}
-  T value;
-};
 template <class T>
 void keep(AutogradContext* node, T value) {
   if (node == nullptr) return;
@@ -63,7 +82,7 @@ using Again = std::function<at::Tensor()>;
 /// If `x` was made by a node of type N, which has again(AutogradContext*); else empty.
 template <class N>
 Again again_by(const at::Tensor& x) {
-  auto node = std::dynamic_pointer_cast<torch::autograd::CppNode<N>>(x.grad_fn());
+  auto node = std::dynamic_pointer_cast<torch::autograd::CppNode<InContext<N>>>(x.grad_fn());
   if (node == nullptr) return {};
   return [node = std::move(node)] { return N::again(&node->ctx_); };
 }

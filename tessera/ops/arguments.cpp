@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <ATen/ATen.h>
+
 #include "tessera/base/error.h"
 
 namespace tessera::ops {
@@ -58,6 +60,23 @@ DropoutRuns dropout_runs(const at::Tensor& x, const DropoutKey& key) {
                   "dropout of " + shape(x) + " in " + std::to_string(parts) + " equal parts",
                   "");
   return runs;
+}
+
+std::uint32_t dropout_threshold(double p) {
+  return static_cast<std::uint32_t>(std::ceil(p * 0x1.0p24));
+}
+
+float dropout_scale(double p) {
+  return static_cast<float>(1.0 / (1.0 - p));
+}
+
+std::vector<at::Tensor> fused_heads(const at::Tensor& x_BHNK, std::int64_t parts) {
+  const at::Tensor all = at::empty(
+      {x_BHNK.size(0), x_BHNK.size(2), parts, x_BHNK.size(1), x_BHNK.size(3)}, x_BHNK.options());
+  std::vector<at::Tensor> out;
+  for (std::int64_t part = 0; part < parts; ++part)
+    out.push_back(all.select(2, part).transpose(1, 2));
+  return out;
 }
 
 double attention_scale(const AttentionArgs& args, const at::Tensor& q_BHTK) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -30,6 +31,16 @@ struct DropoutRuns {
 };
 /// Error{Shape} unless the tensor can be cut into the parts of `key`.
 DropoutRuns dropout_runs(const at::Tensor& x, const DropoutKey& key);
+
+/// An element is kept where the upper 24 bits of its random word reach this number, which is
+/// exactly where uniform_float(word) >= p.
+std::uint32_t dropout_threshold(double p);
+/// What kept elements are multiplied by.
+float dropout_scale(double p);
+
+/// `parts` tensors [B, H, N, K] like `x_BHNK` whose memory together is [B, N, parts, H, K]: the
+/// layout of a fused projection's result and of its gradient.
+std::vector<at::Tensor> fused_heads(const at::Tensor& x_BHNK, std::int64_t parts);
 
 /// args.scale, or its default.
 double attention_scale(const AttentionArgs& args, const at::Tensor& q_BHTK);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/backend.h"
 
+#include <cstdlib>
+#include <vector>
+
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 
@@ -9,11 +12,22 @@ namespace {
 
 const Backend& find(c10::DeviceType type) {
   const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
-  TESSERA_REQUIRE(backends().has(name),
-                  Unsupported,
-                  "no kernels for tensors on \"" + name + "\"",
-                  "move them to one of: " + text::join(backends().names(), ", "));
-  return *backends().get(name);
+  return *backends().get(backends().has(name) ? name : "aten");
+}
+
+const Backend& find_for_host() {
+  const char* asked = std::getenv("TESSERA_KERNELS");
+  if (asked == nullptr || *asked == '\0') return find(c10::DeviceType::CPU);
+  std::vector<std::string> names;
+  for (const std::string& name : backends().names()) {
+    const Backend& known = *backends().get(name);
+    if (!known.runs_on(c10::DeviceType::CPU)) continue;
+    if (name == asked) return known;
+    names.push_back(name);
+  }
+  throw Error(Error::Kind::Config,
+              "TESSERA_KERNELS=" + std::string(asked) + " is not known",
+              text::suggestion(asked, names));
 }
 
 }  // namespace
@@ -24,20 +38,25 @@ Registry<const Backend*>& backends() {
 }
 
 const Backend& backend(c10::Device device) {
-  static const Backend& of_host = find(c10::DeviceType::CPU);
+  static const Backend& of_host = find_for_host();
   return device.is_cpu() ? of_host : find(device.type());
 }
 
 const Backend& backend(Device device) {
+  return backend(torch_device(device));
+}
+
+c10::Device torch_device(Device device) {
+  const auto index = static_cast<c10::DeviceIndex>(device.index);
   switch (device.kind) {
     case DeviceKind::Cpu:
-      return backend(c10::Device(c10::DeviceType::CPU));
+      return {c10::DeviceType::CPU};
     case DeviceKind::Cuda:
-      return backend(c10::Device(c10::DeviceType::CUDA));
+      return {c10::DeviceType::CUDA, index};
     case DeviceKind::Meta:
       break;
   }
-  throw Error(Error::Kind::Bug, "kernels for memory on meta", "");
+  return {c10::DeviceType::Meta};
 }
 
 }  // namespace tessera::ops

@@ -157,7 +157,8 @@ class Backend {
                                                   std::uint64_t seed,
                                                   std::int64_t position) const = 0;
 
-  // fused_adamw.h
+  // fused_adamw.h and fused_rules.h: ranges are memory of the device, sums that are returned and
+  // factors of rows and columns are memory of the host.
   virtual void adamw(const RuleRange& range,
                      float* exp_avg,
                      float* exp_avg_sq,
@@ -165,11 +166,11 @@ class Backend {
   virtual void chunk_square_sums(const float* grad,
                                  std::int64_t numel,
                                  std::int64_t chunk,
-                                 double* sums) const = 0;
+                                 double* sums,
+                                 c10::Device device) const = 0;
   [[nodiscard]] virtual std::int64_t first_nonfinite(const float* values,
-                                                     std::int64_t numel) const = 0;
-
-  // fused_rules.h
+                                                     std::int64_t numel,
+                                                     c10::Device device) const = 0;
   virtual void sgd(const RuleRange& range, float* momentum_buffer, const SgdStep& step) const = 0;
   virtual void adagrad(const RuleRange& range, float* sum, const AdagradStep& step) const = 0;
   virtual void lion(const RuleRange& range, float* exp_avg, const LionStep& step) const = 0;
@@ -209,12 +210,14 @@ class Backend {
   virtual void column_square_sums(const float* x_RC,
                                   std::int64_t rows,
                                   std::int64_t columns,
-                                  double* sums_C) const = 0;
+                                  double* sums_C,
+                                  c10::Device device) const = 0;
   virtual void scale_rows_columns(float* x_RC,
                                   std::int64_t rows,
                                   std::int64_t columns,
                                   const float* of_rows_R,
-                                  const float* of_columns_C) const = 0;
+                                  const float* of_columns_C,
+                                  c10::Device device) const = 0;
 };
 
 /// All backends by name, filled by static objects.
@@ -222,9 +225,12 @@ Registry<const Backend*>& backends();
 #define TESSERA_BACKEND(name, backend) \
   static const bool tessera_backend_##name = ::tessera::ops::backends().add(#name, &(backend))
 
-/// The backend of tensors on `device`: the one that is named like the device ("cpu").
-/// Error{Unsupported} for a device that no backend runs on. Threads: any.
+/// The backend of tensors on `device`. Of the CPU: the one that TESSERA_KERNELS names (read once),
+/// "cpu" without it; Error{Config} for a name that does not run there. Of another device: the one
+/// that is named like it ("cuda"), else "aten". Threads: any.
 const Backend& backend(c10::Device device);
 const Backend& backend(Device device);
+
+c10::Device torch_device(Device device);
 
 }  // namespace tessera::ops

@@ -38,11 +38,11 @@ void chunk_square_sums(
   TESSERA_ASSERT(chunk > 0);
   const OpScope scope("square sums",
                       [&] { return OpWork{.bytes = 4.0 * static_cast<double>(numel)}; });
-  backend(device).chunk_square_sums(grad, numel, chunk, sums);
+  backend(device).chunk_square_sums(grad, numel, chunk, sums, torch_device(device));
 }
 
 std::int64_t first_nonfinite(const float* values, std::int64_t numel, Device device) {
-  return backend(device).first_nonfinite(values, numel);
+  return backend(device).first_nonfinite(values, numel, torch_device(device));
 }
 
 }  // namespace tessera::ops

@@ -100,7 +100,7 @@ void apply_direction(const RuleRange& range,
 
 void column_square_sums(
     const float* x_RC, std::int64_t rows, std::int64_t columns, double* sums_C, Device device) {
-  backend(device).column_square_sums(x_RC, rows, columns, sums_C);
+  backend(device).column_square_sums(x_RC, rows, columns, sums_C, torch_device(device));
 }
 
 void scale_rows_columns(float* x_RC,
@@ -109,7 +109,8 @@ void scale_rows_columns(float* x_RC,
                         const float* of_rows_R,
                         const float* of_columns_C,
                         Device device) {
-  backend(device).scale_rows_columns(x_RC, rows, columns, of_rows_R, of_columns_C);
+  backend(device).scale_rows_columns(
+      x_RC, rows, columns, of_rows_R, of_columns_C, torch_device(device));
 }
 
 }  // namespace tessera::ops

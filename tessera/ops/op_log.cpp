@@ -16,6 +16,7 @@ namespace tessera::ops {
 namespace {
 
 thread_local OpLog* log_of_thread = nullptr;
+thread_local int depth_of_thread = 0;
 
 template <class Values>
 std::vector<at::Tensor> tensors_of(const Values& values) {
@@ -91,7 +92,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
   auto clock = std::make_unique<Clock>();
   clock->log = is_engine(op.name()) ? nullptr : log_of_thread;
   if (clock->log == nullptr) return clock;
-  clock->outermost = clock->log->begin();
+  clock->outermost = OpLog::begin();
   if (clock->outermost) clock->inputs = tensors_of(op.inputs());
   clock->begin = now_s();
   return clock;
@@ -105,12 +106,12 @@ void on_end(const at::RecordFunction& op, at::ObserverContext* context) {
     const std::string name = op.name();
     clock->log->add(name, work_of(name, clock->inputs, tensors_of(op.outputs())), seconds);
   }
-  clock->log->end();
+  OpLog::end();
 }
 
 }  // namespace
 
-OpLog::OpLog() {
+OpLog::OpLog() : alive_(this, [](OpLog*) {}) {
   TESSERA_REQUIRE(log_of_thread == nullptr, Bug, "two logs of operations on one thread", "");
   log_of_thread = this;
   handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_start, on_end)
@@ -128,7 +129,16 @@ OpLog* OpLog::current() noexcept {
   return log_of_thread;
 }
 
+bool OpLog::begin() noexcept {
+  return depth_of_thread++ == 0;
+}
+
+void OpLog::end() noexcept {
+  --depth_of_thread;
+}
+
 void OpLog::add(const std::string& name, const OpWork& work, double seconds) {
+  const std::lock_guard lock(mutex_);
   OpRow& row = rows_[{name, work.shape}];
   row.name = name;
   row.shape = work.shape;
@@ -139,12 +149,22 @@ void OpLog::add(const std::string& name, const OpWork& work, double seconds) {
 }
 
 std::vector<OpRow> OpLog::rows() const {
+  const std::lock_guard lock(mutex_);
   std::vector<OpRow> out;
   for (const auto& [key, row] : rows_)
     out.push_back(row);
   std::sort(
       out.begin(), out.end(), [](const OpRow& a, const OpRow& b) { return a.seconds > b.seconds; });
   return out;
+}
+
+ScopedOpLog::ScopedOpLog(const std::weak_ptr<OpLog>& log) noexcept
+    : log_(log.lock()), before_(log_of_thread) {
+  log_of_thread = log_.get();
+}
+
+ScopedOpLog::~ScopedOpLog() {
+  log_of_thread = before_;
 }
 
 void OpScope::start(const char* name, OpWork work) {
@@ -155,7 +175,7 @@ void OpScope::start(const char* name, OpWork work) {
 
 void OpScope::stop() {
   if (name_ != nullptr) log_->add(name_, work_, now_s() - begin_);
-  log_->end();
+  OpLog::end();
 }
 
 }  // namespace tessera::ops

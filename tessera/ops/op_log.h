@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,11 +28,11 @@ struct OpRow {
   double seconds = 0, flops = 0, bytes = 0;
 };
 
-/// Records the operations of the thread that made it for as long as it lives: ours by their
-/// OpScope, and those of libtorch that are called outside of them ("aten::add"). An operation that
-/// runs within another counts with the outer one, so that no second is counted twice. One at a time
-/// a thread. Cost: about two microseconds an operation; without a log, an OpScope costs one look at
-/// a thread-local pointer, and libtorch nothing.
+/// Records the operations of the thread that made it, and of threads under a ScopedOpLog, for as
+/// long as it lives: ours by their OpScope, and those of libtorch that are called outside of them
+/// ("aten::add"). An operation that runs within another counts with the outer one, so that no
+/// second is counted twice. One at a time a thread. Cost: about two microseconds an operation;
+/// without a log, an OpScope costs one look at a thread-local pointer, and libtorch nothing.
 class OpLog {
  public:
   OpLog();
@@ -42,16 +44,35 @@ class OpLog {
   [[nodiscard]] std::vector<OpRow> rows() const;
   /// Of this thread, or nullptr.
   static OpLog* current() noexcept;
+  /// Expires with the log.
+  [[nodiscard]] std::weak_ptr<OpLog> handle() const { return alive_; }
 
-  /// Whether what begins now is within no other operation. Every begin() needs an end().
-  bool begin() noexcept { return depth_++ == 0; }
-  void end() noexcept { --depth_; }
+  /// Whether what begins now on this thread is within no other operation. Every begin() needs an
+  /// end().
+  static bool begin() noexcept;
+  static void end() noexcept;
+  /// Threads: any.
   void add(const std::string& name, const OpWork& work, double seconds);
 
  private:
+  mutable std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, OpRow> rows_;
-  int depth_ = 0;
+  std::shared_ptr<OpLog> alive_;
   std::uint64_t handle_ = 0;  ///< of libtorch's callback
+};
+
+/// Makes another thread's log this thread's while it lives: autograd runs the backward of tensors
+/// on a device on a thread of its own. An expired handle is no log.
+class ScopedOpLog {
+ public:
+  explicit ScopedOpLog(const std::weak_ptr<OpLog>& log) noexcept;
+  ~ScopedOpLog();
+  ScopedOpLog(const ScopedOpLog&) = delete;
+  ScopedOpLog& operator=(const ScopedOpLog&) = delete;
+
+ private:
+  std::shared_ptr<OpLog> log_;
+  OpLog* before_;
 };
 
 /// An operation of ours, from here to the end of the scope. `work` makes its OpWork and is called
@@ -60,7 +81,7 @@ class OpScope {
  public:
   template <class Fn>
   OpScope(const char* name, const Fn& work) : log_(OpLog::current()) {
-    if (log_ != nullptr && log_->begin()) start(name, work());
+    if (log_ != nullptr && OpLog::begin()) start(name, work());
   }
   ~OpScope() {
     if (log_ != nullptr) stop();

@@ -309,6 +309,15 @@ an_unknown_body_of_kernels_is_refused_first() {
   expect "no rank was started" test ! -e "$box/run/logs"
 }
 
+an_unknown_set_of_kernels_is_refused_first() {
+  configure
+  export TESSERA_KERNELS=bogus
+  train run -n 2
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "the word" says "bogus" "$box/err"
+  expect "no rank was started" test ! -e "$box/run/logs"
+}
+
 claim "ranks x accumulation 1x4, 2x2 and 4x1 give the same bits" ranks_and_accumulation_agree
 claim "ranks that share layers train as one" ranks_that_share_layers_train_as_one
 claim "layers that cannot be shared are refused" layers_that_cannot_be_shared_are_refused
@@ -334,5 +343,6 @@ claim "a run shows steps, times, memory and a picture" what_a_run_shows
 claim "a prompt that is no text comes back as text" bytes_that_are_no_text_are_not_written
 claim "tessera report shows the body of the kernels that TESSERA_ISA asks for" a_body_of_kernels_is_asked_for
 claim "an unknown TESSERA_ISA is refused before a rank starts" an_unknown_body_of_kernels_is_refused_first
+claim "an unknown TESSERA_KERNELS is refused before a rank starts" an_unknown_set_of_kernels_is_refused_first
 claim "a dry run starts nothing" a_dry_run_starts_nothing
 claims_done

@@ -49,16 +49,6 @@ class Blocks {
   AttentionBlocks how_;
 };
 
-/// [B, H, N, K] whose memory is [B, N, parts, H, K]: what a fused projection makes, and takes back.
-std::vector<at::Tensor> fused_heads(const at::Tensor& like, std::int64_t parts) {
-  const at::Tensor all =
-      at::empty({like.size(0), like.size(2), parts, like.size(1), like.size(3)}, like.options());
-  std::vector<at::Tensor> out;
-  for (std::int64_t part = 0; part < parts; ++part)
-    out.push_back(all.select(2, part).transpose(1, 2));
-  return out;
-}
-
 AttentionOut blocks_attention(const at::Tensor& q,
                               const at::Tensor& k,
                               const at::Tensor& v,

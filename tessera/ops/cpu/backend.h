@@ -91,9 +91,11 @@ class CpuBackend final : public Backend {
   void chunk_square_sums(const float* grad,
                          std::int64_t numel,
                          std::int64_t chunk,
-                         double* sums) const override;
+                         double* sums,
+                         c10::Device device) const override;
   [[nodiscard]] std::int64_t first_nonfinite(const float* values,
-                                             std::int64_t numel) const override;
+                                             std::int64_t numel,
+                                             c10::Device device) const override;
   void sgd(const RuleRange& range, float* momentum_buffer, const SgdStep& step) const override;
   void adagrad(const RuleRange& range, float* sum, const AdagradStep& step) const override;
   void lion(const RuleRange& range, float* exp_avg, const LionStep& step) const override;
@@ -133,12 +135,14 @@ class CpuBackend final : public Backend {
   void column_square_sums(const float* x_RC,
                           std::int64_t rows,
                           std::int64_t columns,
-                          double* sums_C) const override;
+                          double* sums_C,
+                          c10::Device device) const override;
   void scale_rows_columns(float* x_RC,
                           std::int64_t rows,
                           std::int64_t columns,
                           const float* of_rows_R,
-                          const float* of_columns_C) const override;
+                          const float* of_columns_C,
+                          c10::Device device) const override;
 };
 
 }  // namespace tessera::ops::cpu

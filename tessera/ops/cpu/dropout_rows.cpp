@@ -2,18 +2,13 @@
 #include "tessera/ops/cpu/dropout_rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/arguments.h"
 
 namespace tessera::ops::cpu {
 namespace {
-
-/// uniform_float(word) >= p holds exactly where the word's upper 24 bits reach this number.
-std::uint32_t threshold(double p) {
-  return static_cast<std::uint32_t>(std::ceil(p * 0x1.0p24));
-}
 
 std::int64_t width(Float type) {
   return type == kF32 ? 4 : 2;
@@ -22,7 +17,7 @@ std::int64_t width(Float type) {
 }  // namespace
 
 DropoutDraw::DropoutDraw(const DropoutKey& key)
-    : key_(key), limit_(threshold(key.p)), scale_(static_cast<float>(1.0 / (1.0 - key.p))) {}
+    : key_(key), limit_(dropout_threshold(key.p)), scale_(dropout_scale(key.p)) {}
 
 void DropoutDraw::operator()(Float type,
                              const void* from,

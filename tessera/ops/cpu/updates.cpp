@@ -57,7 +57,8 @@ void CpuBackend::adamw(const RuleRange& range,
 void CpuBackend::chunk_square_sums(const float* grad,
                                    std::int64_t numel,
                                    std::int64_t chunk,
-                                   double* sums) const {
+                                   double* sums,
+                                   c10::Device /*device*/) const {
   const auto kernel = kernels().square_sums;
   const std::int64_t chunks = (numel + chunk - 1) / chunk;
   parallel(
@@ -66,7 +67,9 @@ void CpuBackend::chunk_square_sums(const float* grad,
       [&](std::int64_t begin, std::int64_t end) { kernel(grad, numel, chunk, sums, begin, end); });
 }
 
-std::int64_t CpuBackend::first_nonfinite(const float* values, std::int64_t numel) const {
+std::int64_t CpuBackend::first_nonfinite(const float* values,
+                                         std::int64_t numel,
+                                         c10::Device /*device*/) const {
   return kernels().first_nonfinite(values, numel);
 }
 
@@ -160,7 +163,8 @@ void CpuBackend::apply_direction(const RuleRange& range,
 void CpuBackend::column_square_sums(const float* x_RC,
                                     std::int64_t rows,
                                     std::int64_t columns,
-                                    double* sums_C) const {
+                                    double* sums_C,
+                                    c10::Device /*device*/) const {
   // Every thread takes some columns of all rows, so that no sum depends on the number of threads.
   const std::int64_t grain =
       std::max<std::int64_t>(64, kUpdateGrain / std::max<std::int64_t>(1, rows));
@@ -173,7 +177,8 @@ void CpuBackend::scale_rows_columns(float* x_RC,
                                     std::int64_t rows,
                                     std::int64_t columns,
                                     const float* of_rows_R,
-                                    const float* of_columns_C) const {
+                                    const float* of_columns_C,
+                                    c10::Device /*device*/) const {
   const std::int64_t grain = kUpdateGrain / std::max<std::int64_t>(1, columns);
   parallel(rows, grain, [&](std::int64_t begin, std::int64_t end) {
     kernels().scale_rows_columns(x_RC, columns, of_rows_R, of_columns_C, begin, end);

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/attention.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/ops/arguments.h"
+#include "tessera/ops/aten/backend.h"
+#include "tessera/ops/aten/philox.h"
+
+namespace tessera::ops::aten {
+namespace {
+
+/// Keys or values for every head of the queries: [B, H, S, K] in fp32.
+at::Tensor for_heads(const at::Tensor& x_BGSK, std::int64_t heads) {
+  return x_BGSK.to(at::kFloat).repeat_interleave(heads / x_BGSK.size(1), 1);
+}
+
+/// The sum over the heads that share keys and values.
+at::Tensor sum_of_shared(const at::Tensor& d_BHSK, std::int64_t groups) {
+  return d_BHSK.reshape({d_BHSK.size(0), groups, -1, d_BHSK.size(2), d_BHSK.size(3)}).sum(2);
+}
+
+/// q k^T * scale with masks: [B, H, T, S] in fp32.
+at::Tensor masked_scores(const at::Tensor& q_BHTK,
+                         const at::Tensor& k_BHSK,
+                         const AttentionArgs& args) {
+  const std::int64_t T = q_BHTK.size(2), S = k_BHSK.size(2);
+  at::Tensor scores = at::matmul(q_BHTK, k_BHSK.transpose(2, 3)) * attention_scale(args, q_BHTK);
+  if (args.mask_BS.defined()) {
+    const at::Tensor bias = (1.0 - args.mask_BS.to(at::kFloat)) * -10000.0;
+    scores = scores + bias.view({bias.size(0), 1, 1, S});
+  }
+  if (!args.causal) return scores;
+  const at::TensorOptions whole = q_BHTK.options().dtype(at::kLong);
+  const at::Tensor query = at::arange(T, whole).view({T, 1}), key = at::arange(S, whole);
+  return scores.masked_fill(key > query + args.query_offset, -INFINITY);
+}
+
+at::Tensor positions_of(const std::vector<Run>& runs, const at::TensorOptions& options) {
+  std::vector<at::Tensor> out;
+  for (const Run& run : runs)
+    out.push_back(at::arange(run.begin, run.end, options));
+  return at::cat(out);
+}
+
+/// Which probabilities dropout keeps: bool [B, H, T, S].
+at::Tensor kept_probabilities(const AttentionArgs& args,
+                              const at::Tensor& q_BHTK,
+                              const at::Tensor& k_BGSK) {
+  const DropoutWindow window = attention_window(args, q_BHTK, k_BGSK);
+  const at::TensorOptions whole = q_BHTK.options().dtype(at::kLong);
+  const at::Tensor heads =
+      (at::arange(q_BHTK.size(1), whole) + window.first_matrix).view({1, -1, 1, 1});
+  const at::Tensor rows = positions_of(window.row_runs, whole).view({1, 1, -1, 1});
+  const at::Tensor columns = positions_of(window.column_runs, whole);
+  const at::Tensor elements = (heads * window.rows + rows) * window.columns + columns;
+  return kept_elements(elements, sample_numbers(args.dropout, 4, q_BHTK.device()), args.dropout);
+}
+
+}  // namespace
+
+AttentionOut AtenBackend::attention(const at::Tensor& q_BHTK,
+                                    const at::Tensor& k_BGSK,
+                                    const at::Tensor& v_BGSK,
+                                    const AttentionArgs& args) const {
+  const std::int64_t H = q_BHTK.size(1);
+  const at::Tensor scores = masked_scores(q_BHTK.to(at::kFloat), for_heads(k_BGSK, H), args);
+  const at::Tensor log_sum = scores.logsumexp(3);
+  at::Tensor p = (scores - log_sum.unsqueeze(3)).exp();
+  if (args.dropout.active()) p = drop(p, kept_probabilities(args, q_BHTK, k_BGSK), args.dropout);
+  const at::Tensor y = fused_heads(q_BHTK, 1)[0];
+  y.copy_(at::matmul(p, for_heads(v_BGSK, H)));
+  return {y, log_sum};
+}
+
+AttentionGrads AtenBackend::attention_backward(const at::Tensor& dy_BHTK,
+                                               const at::Tensor& q_BHTK,
+                                               const at::Tensor& k_BGSK,
+                                               const at::Tensor& v_BGSK,
+                                               const AttentionOut& out,
+                                               const AttentionArgs& args) const {
+  const std::int64_t H = q_BHTK.size(1), G = k_BGSK.size(1);
+  const at::Tensor q = q_BHTK.to(at::kFloat), k = for_heads(k_BGSK, H), v = for_heads(v_BGSK, H);
+  const at::Tensor dy = dy_BHTK.to(q_BHTK.scalar_type()).to(at::kFloat);
+  const at::Tensor p = (masked_scores(q, k, args) - out.saved.unsqueeze(3)).exp();
+  at::Tensor dp = at::matmul(dy, v.transpose(2, 3)), dropped = p;
+  if (args.dropout.active()) {
+    const at::Tensor kept = kept_probabilities(args, q_BHTK, k_BGSK);
+    dropped = drop(p, kept, args.dropout);
+    dp = drop(dp, kept, args.dropout);
+  }
+  // The mean of dp under p is that of dy under y: over all keys, also where these are a block.
+  const at::Tensor mean = (dy * out.y_BHTK.to(at::kFloat)).sum(3, /*keepdim=*/true);
+  const at::Tensor ds = p * (dp - mean) * attention_scale(args, q_BHTK);
+  std::vector<at::Tensor> d;
+  if (q_BHTK.sizes() == k_BGSK.sizes()) {
+    d = fused_heads(q_BHTK, 3);
+  } else {
+    d = {fused_heads(q_BHTK, 1)[0], fused_heads(k_BGSK, 1)[0], fused_heads(k_BGSK, 1)[0]};
+  }
+  d[0].copy_(at::matmul(ds, k));
+  d[1].copy_(sum_of_shared(at::matmul(ds.transpose(2, 3), q), G));
+  d[2].copy_(sum_of_shared(at::matmul(dropped.transpose(2, 3), dy), G));
+  return {d[0], d[1], d[2]};
+}
+
+}  // namespace tessera::ops::aten

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "devices/guarded_device.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include <sys/mman.h>
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/NativeFunctions.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+namespace tessera::test {
+namespace {
+
+constexpr auto kType = c10::DeviceType::PrivateUse1;
+
+/// Pages that nobody may touch but within a GuardedMemory::Open.
+class GuardedMemory {
+ public:
+  void* allocate(std::size_t bytes) {
+    const std::size_t whole = (bytes + kPage - 1) / kPage * kPage;
+    if (whole == 0) return nullptr;
+    void* at = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    TORCH_CHECK(at != MAP_FAILED, "no memory for the guarded device");
+    const std::lock_guard lock(mutex_);
+    sizes_[at] = whole;
+    return at;
+  }
+  void release(void* at) {
+    if (at == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    munmap(at, sizes_.at(at));
+    sizes_.erase(at);
+  }
+
+  /// The block that holds a tensor's storage may be touched while it lives.
+  class Open {
+   public:
+    Open(GuardedMemory& memory, const at::Tensor& x) : memory_(memory), at_(base_of(x)) {
+      memory_.protect(at_, PROT_READ | PROT_WRITE);
+    }
+    ~Open() { memory_.protect(at_, PROT_NONE); }
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+
+   private:
+    static void* base_of(const at::Tensor& x) {
+      return x.device().type() == kType ? x.storage().mutable_data() : nullptr;
+    }
+    GuardedMemory& memory_;
+    void* at_;
+  };
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+
+  void protect(void* at, int how) {
+    if (at == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    if (mprotect(at, sizes_.at(at), how) != 0) std::abort();
+  }
+
+  std::mutex mutex_;
+  std::map<void*, std::size_t> sizes_;
+};
+
+GuardedMemory& memory() {
+  static auto* const memory = new GuardedMemory;  // tensors of statics are freed after it
+  return *memory;
+}
+
+struct GuardedAllocator final : c10::Allocator {
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* at = memory().allocate(bytes);
+    return {at, at, &release, c10::Device(kType, 0)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) const override {
+    TORCH_CHECK(false, "the guarded device clones no storage");
+  }
+  static void release(void* at) { memory().release(at); }
+};
+
+c10::Allocator* allocator() {
+  static auto* const allocator = new GuardedAllocator;
+  return allocator;
+}
+
+struct GuardedHooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex /*index*/) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+};
+
+/// One device and one stream, whose work is done when its call returns.
+struct GuardedGuard final : c10::impl::NoOpDeviceGuardImpl<kType> {
+  c10::Device exchangeDevice(c10::Device /*device*/) const override { return {kType, 0}; }
+  c10::Device getDevice() const override { return {kType, 0}; }
+  c10::Stream getStream(c10::Device /*device*/) const noexcept override { return stream(); }
+  c10::Stream exchangeStream(c10::Stream /*stream*/) const noexcept override { return stream(); }
+  void record(void** /*event*/,
+              const c10::Stream& /*stream*/,
+              const c10::DeviceIndex /*index*/,
+              const c10::EventFlag /*flag*/) const override {}
+  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
+  bool queryEvent(void* /*event*/) const override { return true; }
+
+ private:
+  static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, c10::Device(kType, 0)); }
+};
+
+at::Tensor empty(at::IntArrayRef sizes,
+                 std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout> /*layout*/,
+                 std::optional<at::Device> /*device*/,
+                 std::optional<bool> /*pinned*/,
+                 std::optional<at::MemoryFormat> format) {
+  return at::detail::empty_generic(sizes,
+                                   allocator(),
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   dtype.value_or(at::kFloat),
+                                   format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes,
+                         at::IntArrayRef strides,
+                         std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout> /*layout*/,
+                         std::optional<at::Device> /*device*/,
+                         std::optional<bool> /*pinned*/) {
+  return at::detail::empty_strided_generic(sizes,
+                                           strides,
+                                           allocator(),
+                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                           dtype.value_or(at::kFloat));
+}
+
+/// The same memory as a tensor of the CPU, to be touched within an Open.
+at::Tensor on_host(const at::Tensor& x) {
+  if (x.device().is_cpu()) return x;
+  return at::for_blob(x.data_ptr(), x.sizes())
+      .strides(x.strides())
+      .options(at::device(at::kCPU).dtype(x.scalar_type()))
+      .target_device(at::kCPU)
+      .make_tensor();
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
+  if (to.numel() == 0) return to;
+  const GuardedMemory::Open source(memory(), from), destination(memory(), to);
+  on_host(to).copy_(on_host(from));
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) {
+    TORCH_CHECK(to.numel() == 0, "the guarded device resizes none but empty tensors");
+    at::native::resize_(to, from.sizes());
+  }
+  return copy_from(from, to, false);
+}
+
+void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  m.impl("resize_", TORCH_FN(at::native::resize_));
+  m.impl("view", TORCH_FN(at::native::view));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+}
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
+}
+C10_REGISTER_GUARD_IMPL(PrivateUse1, GuardedGuard)
+
+const bool registered = [] {
+  c10::register_privateuse1_backend("guarded");
+  at::RegisterPrivateUse1HooksInterface(new GuardedHooks);
+  c10::SetAllocator(kType, allocator());
+  return true;
+}();
+
+}  // namespace
+
+at::Device guarded_device() {
+  TORCH_CHECK(registered);
+  return {kType, 0};
+}
+
+}  // namespace tessera::test
