@@ -16,6 +16,11 @@ if grep -rnE '#include <(ATen|c10|torch)/' tessera/{base,config,mesh,launch,comm
   echo "these floors include no libtorch"; bad=1
 fi
 if grep -rn 'torch/torch\.h' tessera examples --include='*.h' --include='*.cpp'; then echo "torch/torch.h appears nowhere"; bad=1; fi
+# Compressed optimizers register themselves: the rest of the library does not include them.
+if grep -rn '#include "tessera/parallel/compressed/' tessera --include='*.h' --include='*.cpp' |
+    grep -v '^tessera/parallel/compressed/'; then
+  echo "tessera/parallel/compressed is included by itself alone"; bad=1
+fi
 # A file that grows beyond this has a second idea in it.
 if git ls-files -co --exclude-standard 'tessera/*.h' 'tessera/*.cpp' 'tests/*.h' 'tests/*.cpp' 'examples/*.cpp' 'bench/*.cpp' |
     xargs wc -l | awk '$2 != "total" && $1 > 600 {print $2 " has " $1 " lines, 600 are allowed"; bad = 1} END {exit !bad}'; then

@@ -19,6 +19,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/resume.h"
+#include "tessera/parallel/compressed/compressed_reduce.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::test {

@@ -95,7 +95,7 @@ void expect_found(const std::vector<Spot>& spots, const Spot& first, FoldOptions
   });
 }
 
-TEST(GradientWatch, NamesTheRankOfTheFirstMicroBatch) {
+TEST(NonfiniteSearch, NamesTheRankOfTheFirstMicroBatch) {
   const Spot late{0, 1, "h.1", "h.1.ln_1.weight"};
   const Spot first{2, 0, "h.0", "h.0.mlp.c_fc.weight", NAN};
   for (const int stage : {0, 1, 2}) {
@@ -106,7 +106,7 @@ TEST(GradientWatch, NamesTheRankOfTheFirstMicroBatch) {
   }
 }
 
-TEST(GradientWatch, NamesTheLowestRankAndTheBlockThatRanFirst) {
+TEST(NonfiniteSearch, NamesTheLowestRankAndTheBlockThatRanFirst) {
   const Spot spread{1, 1, "h.0", "h.0.ln_1.bias", -INFINITY}, first{1, 1, "h.1", "h.1.ln_1.bias"},
       other{2, 1, "h.1", "h.1.mlp.c_proj.weight"};
 
@@ -115,7 +115,7 @@ TEST(GradientWatch, NamesTheLowestRankAndTheBlockThatRanFirst) {
   expect_found({spread, other, first}, first, {.stage = 2, .comm_dtype = DType::BF16});
 }
 
-TEST(GradientWatch, FindsNothingInASumThatOverflowsOfFiniteGradients) {
+TEST(NonfiniteSearch, FindsNothingInASumThatOverflowsOfFiniteGradients) {
   comm::run_threads(2, [&](comm::World& world) {
     ModelInstance model(models::gpt2(tiny()), {}, world);
     GradientFold fold(world, model, {.stage = 1});

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: fast
+// Which buffers gradients of one size need.
+#include "tessera/parallel/fold_options.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::parallel {
+namespace {
+
+constexpr std::int64_t kNumel = 4096;
+
+TEST(InFlight, IsNothingWhereARankAloneAddsInPlace) {
+  EXPECT_EQ(in_flight({}, 1, kNumel, 5).bytes({}, 1, kNumel), 0);
+}
+
+TEST(InFlight, IsASecondBufferForSeveralBlocksOfASizeThatFitsTheBucket) {
+  EXPECT_EQ(in_flight({}, 2, kNumel, 2).buffers, 1);
+  EXPECT_EQ(in_flight({}, 2, kNumel, 3).buffers, 2);
+  EXPECT_EQ(in_flight({.bucket = 2 * kNumel - 1}, 2, kNumel, 3).buffers, 1);
+}
+
+TEST(InFlight, IsNothingWhereRanksSumWholeGradientsInFp32) {
+  const FoldOptions once{.stage = 1, .reduction = Reduction::Once, .max_micros = 4};
+
+  EXPECT_EQ(in_flight(once, 2, kNumel, 5).bytes(once, 2, kNumel), 0);
+}
+
+TEST(InFlight, CountsWhatIsSentReceivedAndStagedInANarrowCommunicationDtype) {
+  const FoldOptions narrow{.comm_dtype = DType::BF16};
+
+  const InFlight room = in_flight(narrow, 2, kNumel, 1);
+
+  EXPECT_EQ(room.type, DType::BF16);
+  EXPECT_TRUE(room.received);
+  EXPECT_TRUE(room.staging);
+  EXPECT_EQ(room.bytes(narrow, 2, kNumel), (2 + 2 + 4) * kNumel);
+}
+
+TEST(InFlight, KeepsAReducedShardWhereEveryMicroBatchIsReducedByItself) {
+  const FoldOptions once{.stage = 2, .reduction = Reduction::Once, .max_micros = 2};
+
+  const InFlight room = in_flight(once, 4, kNumel, 1);
+
+  EXPECT_TRUE(room.reduced);
+  EXPECT_EQ(room.bytes(once, 4, kNumel), 4 * kNumel + 4 * kNumel / 4);
+}
+
+}  // namespace
+}  // namespace tessera::parallel
