@@ -69,6 +69,11 @@ TinyRun& TinyRun::set(const std::string& path, const std::string& value) {
   return *this;
 }
 
+TinyRun& TinyRun::use_model(std::function<nn::Model(const models::Resolved&)> make) {
+  make_model_ = std::move(make);
+  return *this;
+}
+
 TinyRun& TinyRun::use_separate_documents() {
   return use_padded_documents().set("data.pack", "true").set("data.separate_documents", "true");
 }
@@ -127,7 +132,12 @@ planner::Plan TinyRun::plan(const Layout& layout) const {
     config["parallel"]["context"]["size"] = json::Value::integer(layout.context);
     config["parallel"]["context"]["mode"] = json::Value::string(layout.context_mode);
   }
-  return planner::make_plan(config, layout.ranks, "tiny.json");
+  planner::Plan plan = planner::make_plan(config, layout.ranks, "tiny.json");
+  if (make_model_) {
+    plan.model.model = make_model_(plan.model);
+    nn::declare_all(plan.model.model);
+  }
+  return plan;
 }
 
 Trace TinyRun::train(const Layout& layout,

@@ -12,6 +12,8 @@
 
 #include "tessera/base/files.h"
 #include "tessera/engine/engine.h"
+#include "tessera/models/family.h"
+#include "tessera/nn/block.h"
 
 namespace tessera::test {
 
@@ -66,6 +68,9 @@ class TinyRun {
   TinyRun& use_padded_documents();
   /// Several texts a sample, or parts of them, that do not see each other.
   TinyRun& use_separate_documents();
+  /// Trains what `make` gives instead of the planned GPT: a model of the same sizes and number of
+  /// blocks.
+  TinyRun& use_model(std::function<nn::Model(const models::Resolved&)> make);
   /// Trains `steps` steps in `layout`, from the beginning or from `resume`; evaluates after the
   /// last one and saves into `save`.
   [[nodiscard]] Trace train(const Layout& layout,
@@ -84,6 +89,7 @@ class TinyRun {
  private:
   std::shared_ptr<const files::TempDir> folder_ = std::make_shared<const files::TempDir>();
   json::Value config_;
+  std::function<nn::Model(const models::Resolved&)> make_model_;
 };
 
 }  // namespace tessera::test
