@@ -9,6 +9,7 @@
 
 #include "tessera/base/files.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 
@@ -46,7 +47,7 @@ int train(const std::string& path, int ranks) {
     const auto engine = engine::initialize(plan, world);
     // 4. The loop.
     engine::Trainer trainer(*engine);
-    trainer.attach_defaults();
+    engine::attach_defaults(trainer);
     trainer.attach(std::make_unique<BestLoss>());
     return trainer.fit();
   });

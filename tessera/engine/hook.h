@@ -3,6 +3,7 @@
 // is earlier.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "tessera/engine/engine.h"
@@ -10,6 +11,10 @@
 namespace tessera::engine {
 
 class Trainer;
+
+/// Work that the configuration asks for and that only a hook can do: the sections `eval` and
+/// `checkpoint`.
+enum class Duty : std::uint8_t { Evaluate, Save };
 
 /// Every rank runs every hook, so a hook may call collective methods of the engine, on all ranks
 /// alike. Only World::speaks() should print or write files. Source of points and priorities:
@@ -25,6 +30,9 @@ class Hook {
   virtual ~Hook() = default;
   [[nodiscard]] int priority() const { return priority_; }
   [[nodiscard]] virtual std::string_view name() const = 0;
+  /// Whether this hook does that work. Trainer::fit() warns of work that is configured and that no
+  /// hook does.
+  [[nodiscard]] virtual bool does(Duty /*duty*/) const { return false; }
 
   virtual void after_hook_is_attached(Trainer& /*trainer*/) {}
   virtual void before_train(Trainer& /*trainer*/) {}

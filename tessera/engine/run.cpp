@@ -18,6 +18,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/node_parts.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/profile.h"
 #include "tessera/engine/resume.h"
@@ -121,7 +122,7 @@ int train_rank(planner::Plan plan,
     engine.initialize_weights();
   }
   Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
-  trainer.attach_defaults();
+  attach_defaults(trainer);
   const int code = trainer.fit();
   if (world.speaks()) {
     const std::string state = trainer.stop_signal() != 0 ? "stopped" : "finished";

@@ -3,18 +3,36 @@
 
 #include <algorithm>
 #include <csignal>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
-#include "tessera/engine/hooks/hooks.h"
 
 namespace tessera::engine {
+namespace {
+
+/// Whether the section differs from its defaults in when to save and what to keep.
+bool asks_for_checkpoints(const planner::CheckpointOptions& options) {
+  const planner::CheckpointOptions defaults;
+  return options.every.value_or(0) > 0 ||
+         (options.interval_s() && options.interval_s() != defaults.interval_s()) || options.best ||
+         options.keep != defaults.keep;
+}
+
+}  // namespace
 
 Trainer::Trainer(Engine& engine, Console* console, std::filesystem::path run_dir)
-    : engine_(engine), console_(console), run_dir_(std::move(run_dir)) {}
+    : engine_(engine), console_(console), run_dir_(std::move(run_dir)) {
+  std::error_code ignored;
+  TESSERA_REQUIRE(run_dir_.empty() || std::filesystem::is_directory(run_dir_, ignored),
+                  Io,
+                  fmt::format("the run folder {} does not exist", run_dir_.string()),
+                  "create it before the ranks start, with std::filesystem::create_directories(), "
+                  "or give the Trainer no folder");
+}
 
 void Trainer::attach(std::unique_ptr<Hook> hook) {
   TESSERA_REQUIRE(running_ == 0,
@@ -27,16 +45,6 @@ void Trainer::attach(std::unique_ptr<Hook> hook) {
       });
   Hook& attached = **hooks_.insert(at, std::move(hook));
   attached.after_hook_is_attached(*this);
-}
-
-void Trainer::attach_defaults() {
-  const planner::TrainConfig& config = engine_.plan().config;
-  attach(std::make_unique<MetricByStepHook>());
-  attach(std::make_unique<MetricByEpochHook>());
-  attach(std::make_unique<ThroughputHook>(/*ignored_steps=*/2));
-  if (config.eval.every > 0) attach(std::make_unique<EvaluationHook>(config.eval.every));
-  if (!run_dir_.empty()) attach(std::make_unique<CheckpointHook>(config.checkpoint));
-  attach(std::make_unique<ProgressHook>());
 }
 
 EvalReport Trainer::test() {
@@ -79,7 +87,33 @@ StepReport Trainer::make_step() {
   }
 }
 
+bool Trainer::has_hook_for(Duty duty) const {
+  return std::any_of(
+      hooks_.begin(), hooks_.end(), [duty](const auto& hook) { return hook->does(duty); });
+}
+
+/// Warns of evaluations and checkpoints that the configuration asks for and no hook makes.
+void Trainer::warn_of_unserved() {
+  if (warned_ || !engine_.world().speaks()) return;
+  warned_ = true;
+  const planner::TrainConfig& config = engine_.plan().config;
+  if (config.eval.every > 0 && !has_hook_for(Duty::Evaluate)) {
+    log::warn(
+        fmt::format("eval.every is {}, but no hook evaluates\n  fix: call "
+                    "engine::attach_defaults(trainer), or return true from does(Duty::Evaluate) of "
+                    "the hook that calls Trainer::test()",
+                    config.eval.every));
+  }
+  if (asks_for_checkpoints(config.checkpoint) && !has_hook_for(Duty::Save)) {
+    log::warn(
+        "checkpoint is configured, but no hook saves\n  fix: give the Trainer a run folder and "
+        "call engine::attach_defaults(trainer), or return true from does(Duty::Save) of the hook "
+        "that calls Engine::save()");
+  }
+}
+
 int Trainer::fit() {
+  warn_of_unserved();
   each(&Hook::before_train);
   bool epoch_open = false;
   while (!stop_ && engine_.step() < engine_.max_steps()) {

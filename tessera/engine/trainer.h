@@ -20,14 +20,14 @@ namespace tessera::engine {
 /// The last of the four steps. Threads: the rank's own.
 class Trainer {
  public:
-  /// `console` may be null: then nothing is said. `run_dir` empty: no hook writes files.
+  /// `console` may be null: then nothing is printed. An empty `run_dir`: no hook writes files.
+  /// Error{Io} if that folder does not exist.
   explicit Trainer(Engine& engine, Console* console = nullptr, std::filesystem::path run_dir = {});
 
   /// Before fit() or after it: Error{Bug} while hooks run.
   void attach(std::unique_ptr<Hook> hook);
-  /// The hooks that `tessera train` uses, as the plan's configuration asks for them.
-  void attach_defaults();
-  /// Trains to the plan's max_steps. Returns the exit code: 0, 9 (something asked for was not
+  /// Trains to the plan's max_steps; warns once if the configuration asks for evaluations or
+  /// checkpoints and no hook makes them. Returns the exit code: 0, 9 (something asked for was not
   /// done), 75 or 130 (stopped and saved), 143 (stopped, nothing saved).
   int fit();
 
@@ -73,6 +73,8 @@ class Trainer {
       ((*hook).*point)(*this, args...);
   }
   StepReport make_step();
+  [[nodiscard]] bool has_hook_for(Duty duty) const;
+  void warn_of_unserved();
   [[nodiscard]] int exit_code() const;
 
   Engine& engine_;
@@ -86,6 +88,7 @@ class Trainer {
   std::int64_t saved_step_ = -1;
   int stop_signal_ = 0;
   bool stop_ = false;
+  bool warned_ = false;
 };
 
 }  // namespace tessera::engine

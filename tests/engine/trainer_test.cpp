@@ -16,6 +16,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/engine/hooks/hooks.h"
 
 namespace tessera::engine {
@@ -202,6 +204,73 @@ TEST(Trainers, StopAfterTheStepInWhichASignalCame) {
     Trainer trainer(engine);
     EXPECT_EQ(trainer.fit(), kExitTerminated);
     EXPECT_EQ(engine.step(), 2);
+  });
+}
+
+/// What a Trainer with the hook `hook`, if any, warns of.
+Words warnings_of(TinyRun run, std::unique_ptr<Hook> hook = nullptr) {
+  Words out;
+  log::set_sink([&](log::Level level, std::string_view text) {
+    if (level == log::Level::Warning) out.emplace_back(text);
+  });
+  on_engines(run.set("trainer.max_steps", "1"), {}, [&](Engine& engine) {
+    Trainer trainer(engine);
+    if (hook) trainer.attach(std::move(hook));
+    trainer.fit();
+    trainer.fit();
+  });
+  log::set_sink({});
+  return out;
+}
+
+/// Says that it does one kind of work.
+class Doing final : public Hook {
+ public:
+  explicit Doing(Duty duty) : Hook(kReport), duty_(duty) {}
+  [[nodiscard]] std::string_view name() const override { return "doing"; }
+  [[nodiscard]] bool does(Duty duty) const override { return duty == duty_; }
+
+ private:
+  Duty duty_;
+};
+
+TEST(Trainers, WarnOnceOfAnEvaluationThatNoHookMakes) {
+  TinyRun run;
+  run.set("eval.every", "7");
+
+  EXPECT_THAT(warnings_of(run),
+              ElementsAre(::testing::AllOf(HasSubstr("eval.every is 7"),
+                                           HasSubstr("engine::attach_defaults"))));
+  EXPECT_THAT(warnings_of(run, std::make_unique<Doing>(Duty::Evaluate)), IsEmpty());
+  EXPECT_THAT(warnings_of(run, std::make_unique<EvaluationHook>(7)), IsEmpty());
+  EXPECT_THAT(warnings_of(run.set("eval.every", "0")), IsEmpty());
+}
+
+TEST(Trainers, WarnOfCheckpointsThatNoHookSaves) {
+  TinyRun run;
+  run.set("eval.every", "0");
+  EXPECT_THAT(warnings_of(run), IsEmpty());
+
+  for (const auto& [key, value] :
+       {std::pair("every", "5"), std::pair("every_minutes", "3"), std::pair("keep", "9")}) {
+    TinyRun asking = run;
+    asking.set(std::string("checkpoint.") + key, value);
+    EXPECT_THAT(warnings_of(asking), ElementsAre(HasSubstr("no hook saves"))) << key;
+    EXPECT_THAT(warnings_of(asking, std::make_unique<Doing>(Duty::Save)), IsEmpty()) << key;
+  }
+}
+
+TEST(Trainers, RefuseAFolderThatDoesNotExist) {
+  const TinyRun run;
+  on_engines(run, {}, [&](Engine& engine) {
+    try {
+      const Trainer trainer(engine, nullptr, run.folder() / "absent");
+      ADD_FAILURE() << "the folder was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Io);
+      EXPECT_THAT(error.what(), HasSubstr("absent does not exist"));
+      EXPECT_THAT(error.fix(), HasSubstr("create_directories"));
+    }
   });
 }
 

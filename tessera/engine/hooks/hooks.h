@@ -91,6 +91,7 @@ class EvaluationHook final : public Hook {
  public:
   explicit EvaluationHook(std::int64_t every) : Hook(kReport), every_(every) {}
   [[nodiscard]] std::string_view name() const override { return "evaluation"; }
+  [[nodiscard]] bool does(Duty duty) const override { return duty == Duty::Evaluate; }
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_train(Trainer& trainer) override;
 
@@ -107,6 +108,7 @@ class CheckpointHook final : public Hook {
  public:
   explicit CheckpointHook(planner::CheckpointOptions options);
   [[nodiscard]] std::string_view name() const override { return "checkpoint"; }
+  [[nodiscard]] bool does(Duty duty) const override { return duty == Duty::Save; }
   void before_train(Trainer& trainer) override;
   void before_train_iter(Trainer& trainer) override;
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
@@ -141,5 +143,9 @@ class ProgressHook final : public Hook {
   double start_ = 0.0;
   std::int64_t first_step_ = 0;
 };
+
+/// Attaches the hooks that `tessera train` uses, as the plan's configuration asks for them;
+/// checkpoints need a run folder.
+void attach_defaults(Trainer& trainer);
 
 }  // namespace tessera::engine
