@@ -18,6 +18,7 @@
 #include "tessera/engine/batches.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/parallel/block_errors.h"
 #include "tessera/parallel/pipeline/partition.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/memory.h"
@@ -147,7 +148,8 @@ std::vector<BlockCost> measure_blocks(const planner::Plan& plan,
     nn::Flow next;
     for (int run = 0; run < kRuns; ++run) {
       const at::AutoGradMode grad(true);
-      const BlockCost cost = run_once(alone, flow, batch, context, next);
+      const BlockCost cost = parallel::in_block(
+          spec.name, "measured run", [&] { return run_once(alone, flow, batch, context, next); });
       best.seconds = std::min(best.seconds, cost.seconds);
       best.bytes = cost.bytes;  // the first run also fills caches
       after_each();

@@ -20,7 +20,15 @@ bool Batch::has(std::string_view name) const {
 
 const at::Tensor& Batch::tensor(std::string_view name) const {
   const auto it = tensors_.find(name);
-  TESSERA_REQUIRE(it != tensors_.end(), Bug, "the batch has no \"" + std::string(name) + "\"", "");
+  if (it == tensors_.end()) {
+    std::vector<std::string_view> names;
+    for (const auto& [other, tensor] : tensors_)
+      names.emplace_back(other);
+    throw Error(
+        Error::Kind::Shape,
+        fmt::format("the batch has no tensor \"{}\"; it has {}", name, fmt::join(names, ", ")),
+        "read a tensor that the dataset gives, and ask Batch::has() for one that may be absent");
+  }
   return it->second;
 }
 

@@ -14,6 +14,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/parallel/block_errors.h"
 #include "tessera/parallel/pipeline/schedule.h"
 
 namespace tessera::parallel {
@@ -31,24 +32,6 @@ class Timed {
   double& seconds_;
   double start_;
 };
-
-/// Runs fn; what it lacks memory for, and libtorch's exceptions, come out with the block's name.
-template <class Fn>
-auto named(const std::string& block, const char* what, Fn fn) {
-  try {
-    return fn();
-  } catch (const Error& error) {
-    if (error.kind() != Error::Kind::Memory) throw;
-    throw Error(Error::Kind::Memory,
-                fmt::format("out of memory in {} of block {}: {}", what, block, error.what()),
-                error.fix(),
-                error.where());
-  } catch (const c10::Error& error) {
-    throw Error(Error::Kind::Bug,
-                fmt::format("{} of block {}: {}", what, block, error.what_without_backtrace()),
-                "");
-  }
-}
 
 /// Inputs of a block, cut off from the block before: gradients stop here and are handed over by
 /// hand.
@@ -156,7 +139,10 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
 void Executor::add_denominators(const nn::Batch& batch,
                                 std::vector<std::vector<double>>& all) const {
   nn::Objective* const objective = model_.objective();
-  all.push_back(objective == nullptr ? std::vector<double>() : objective->denominators(batch));
+  all.push_back(objective == nullptr ? std::vector<double>()
+                                     : in_block(model_.name(model_.num_blocks() - 1),
+                                                "denominators()",
+                                                [&] { return objective->denominators(batch); }));
   TESSERA_REQUIRE(
       all.back().size() == all.front().size(),
       Shape,
@@ -294,9 +280,10 @@ void Executor::forward(const Action& action,
       saved.again = runs_again(b);
       if (saved.again || is_objective(b)) saved.in = in;
       if (!is_objective(b)) {
-        saved.out = named(model_.name(b), "forward", [&] {
+        saved.out = in_block(model_.name(b), "forward", saved.inputs, [&] {
           return model_.block(b).forward(std::move(in), micro.batch, micro.context);
         });
+        check_outcome(model_.name(b), saved.out);
         add_losses(run, saved.out, output);
       }
       flow = saved.out.flow;
@@ -335,7 +322,7 @@ void Executor::backward(const Action& action,
       micro.context.block_name = model_.name(b);
       if (saved.again) {
         const at::AutoGradMode grad(true);
-        saved.out = named(model_.name(b), "second forward", [&] {
+        saved.out = in_block(model_.name(b), "second forward", [&] {
           return model_.block(b).forward(std::move(saved.in), micro.batch, micro.context);
         });
       }
@@ -364,6 +351,7 @@ std::vector<at::Tensor> Executor::run_objective(
   std::int64_t step = model_.objective()->samples_at_once(micro.batch);
   // A grid's ranks have shares of the samples, but labels of all.
   if (step <= 0 || micro.context.on_grid()) step = samples;
+  if (step < samples) check_rows(model_.name(of.block), saved.in, samples);
   std::vector<at::Tensor> grads(saved.inputs.size());
   for (std::int64_t first = 0; first < samples; first += step) {
     const std::int64_t count = std::min(step, samples - first);
@@ -380,10 +368,11 @@ std::vector<at::Tensor> Executor::run_objective(
       }
     }
     in = detached(in, part.inputs);
-    part.out = named(model_.name(of.block), "forward", [&] {
+    part.out = in_block(model_.name(of.block), "forward", part.inputs, [&] {
       const at::AutoGradMode grad(true);
       return model_.block(of.block).forward(std::move(in), batch, micro.context);
     });
+    check_outcome(model_.name(of.block), part.out);
     TESSERA_REQUIRE(!part.out.terms.empty(),
                     Shape,
                     fmt::format("the objective {} returns no term of the loss in training",
@@ -410,7 +399,7 @@ void Executor::backward_weights(const Action& action, Micro& micro, int num_micr
        std::exchange(micro.passes[static_cast<std::size_t>(action.chunk)].put_off, {})) {
     const BlockRun run{put_off.block, action.micro, num_micros};
     run_block(action, run, [&] {
-      named(model_.name(put_off.block), "weight gradients", [&] {
+      in_block(model_.name(put_off.block), "weight gradients", [&] {
         for (const auto& work : put_off.work)
           work();
         for (const auto& [param, grad] : put_off.made)
@@ -451,7 +440,7 @@ std::vector<at::Tensor> Executor::backward_block(const BackwardOf& of,
     inputs.push_back(param->tensor());
   }
   if (roots.empty() || inputs.empty()) return std::vector<at::Tensor>(saved.inputs.size());
-  std::vector<at::Tensor> grads = named(model_.name(of.block), "backward", [&] {
+  std::vector<at::Tensor> grads = in_block(model_.name(of.block), "backward", [&] {
     return torch::autograd::grad(roots,
                                  inputs,
                                  root_grads,
@@ -533,9 +522,10 @@ void Executor::infer_chunk(const Action& action,
     const BlockRun run{b, 0, 1};
     run_block(action, run, [&] {
       context.block_name = model_.name(b);
-      nn::Outcome outcome = named(model_.name(b), "forward", [&] {
+      nn::Outcome outcome = in_block(model_.name(b), "forward", [&] {
         return model_.block(b).forward(std::move(flow), batch, context);
       });
+      check_outcome(model_.name(b), outcome);
       flow = outcome.flow;
       if (b + 1 == model_.num_blocks()) out = std::move(outcome);
     });

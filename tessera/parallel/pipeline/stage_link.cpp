@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/parallel/block_errors.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/span.h"
 
@@ -242,6 +243,8 @@ std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch,
               model_.blocks[b].name,
               error.what_without_backtrace()),
           "use operations that have meta kernels, or train without a pipeline");
+    } catch (...) {
+      rethrow_in_block(model_.blocks[b].name, "forward");
     }
     if (static_cast<std::size_t>(layout_.bounds[flows.size()]) == b + 1) flows.push_back(flow);
   }
