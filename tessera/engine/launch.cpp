@@ -21,6 +21,7 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/transports/shm.h"
 #include "tessera/comm/transports/solo.h"
+#include "tessera/engine/kernel_threads.h"
 #include "tessera/memory/caching_allocator.h"
 
 namespace tessera::engine {
@@ -100,6 +101,7 @@ int run(const launch::Options& options,
   if (const auto launcher = launch::detect_launcher()) {
     return launch::run_rank(launch::join_launcher(*launcher, options), body);
   }
+  require_no_kernel_threads();
   return launch::launch(options, body);
 }
 

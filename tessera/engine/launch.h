@@ -23,8 +23,8 @@ void log_failure(const std::vector<std::string>& lines, int exit_code);
 /// this process becomes the supervisor of plan.ranks children; under torchrun, srun or mpirun it is
 /// one of the ranks, and all of them must have been given the same plan, but for their threads:
 /// Error{Config} if not. An Error that leaves fn breaks the world with its message, so that the
-/// other ranks stop with it; its code is the rank's exit code. The caller must not have run an ATen
-/// operation.
+/// other ranks stop with it; its code is the rank's exit code. Error{Config} if the
+/// caller has started worker threads of ATen (kernel_threads.h): run no ATen operation before.
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
