@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that tessera has never heard of, made of plain blocks, trained with ZeRO-3 and recompute
 // by one call: planner::make_plan(..., own_model()). No class is replaced or wrapped: parameters
-// are declared, the configuration says how they are spread and which blocks run twice.
+// are declared, the configuration says how they are spread and which blocks run twice. With a
+// folder it has checkpoints and goes on from the newest one when it is started again.
 //
-//   own_model [RANKS] [STEPS]
+//   own_model [RANKS] [STEPS] [FOLDER]
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include <ATen/ATen.h>
 
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/nn/functional.h"
@@ -68,7 +72,10 @@ class Loss final : public nn::Objective {
   void declare(nn::Params& params) override {
     weight_ = params.add("weight", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.02));
   }
+  /// Without labels it predicts: the logits of every token.
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    if (!batch.has("labels"))
+      return {.outputs = {{"logits", nn::linear(in.diff.at(0), *weight_, nullptr, context)}}};
     const nn::VocabLoss loss = nn::vocab_loss(
         in.diff.at(0), *weight_, batch.tensor("labels"), /*label_smoothing=*/0.0, context);
     return {.terms = {{.name = "loss", .sum = loss.sum}}};
@@ -104,7 +111,26 @@ class Print final : public engine::Hook {
   }
 };
 
-int train(int ranks, int steps) {
+/// Goes on from the newest checkpoint of the run folder, if there is one.
+void resume(engine::Engine& engine, const std::filesystem::path& folder) {
+  if (const auto newest = checkpoint::newest(folder / checkpoint::kFolderOfRun))
+    engine.load(checkpoint::Checkpoint(*newest));
+}
+
+/// Prints the most likely character after `text`. Every rank takes part.
+void predict(engine::Engine& engine, const std::string& text) {
+  nn::Batch batch;
+  batch.set("input_ids",
+            at::tensor(std::vector<std::int64_t>(text.begin(), text.end())).unsqueeze(0));
+  batch.sample_ids = {0};
+  nn::StepContext context(nn::Mode::Eval, /*seed=*/0);
+  const nn::Outcome out = engine.state().infer(batch, context);
+  const auto next = out.outputs.at("logits")[0][-1].argmax().item<std::int64_t>();
+  if (engine.world().speaks())
+    std::printf("after \"%s\" comes \"%c\"\n", text.c_str(), static_cast<char>(next));
+}
+
+int train(int ranks, int steps, const std::filesystem::path& folder) {
   const std::string text =
       R"({"data": {"train": "examples/data/shakespeare.txt", "sequence_length": 64},
     "train_batch_size": 16, "optimizer": {"params": {"lr": 1e-2}},
@@ -118,11 +144,16 @@ int train(int ranks, int steps) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };
+  if (!folder.empty()) std::filesystem::create_directories(folder);
   return engine::run_ranks(plan, report, [&](comm::World& world) {
     const auto engine = engine::initialize(plan, world);
-    engine::Trainer trainer(*engine);
+    if (!folder.empty()) resume(*engine, folder);
+    engine::Trainer trainer(*engine, /*console=*/nullptr, folder);
+    engine::attach_defaults(trainer);
     trainer.attach(std::make_unique<Print>());
-    return trainer.fit();
+    const int code = trainer.fit();
+    predict(*engine, "the kin");
+    return code;
   });
 }
 
@@ -130,7 +161,9 @@ int train(int ranks, int steps) {
 
 int main(int argc, char** argv) {
   try {
-    return train(argc > 1 ? std::atoi(argv[1]) : 2, argc > 2 ? std::atoi(argv[2]) : 50);
+    return train(argc > 1 ? std::atoi(argv[1]) : 2,
+                 argc > 2 ? std::atoi(argv[2]) : 50,
+                 argc > 3 ? argv[3] : "");
   } catch (const Error& error) {
     std::fprintf(stderr, "error: %s\n", error.text().c_str());
     return exit_code(error.kind());
