@@ -24,7 +24,7 @@
 
 namespace tessera::engine {
 
-/// What one step did; the same on every rank but for the times, which are this rank's.
+/// What one step did. Everything but the times is the same on every rank.
 struct StepReport {
   std::int64_t step = 0;  ///< from 1
   double epoch = 0.0;     ///< passes over the training data so far
@@ -35,7 +35,7 @@ struct StepReport {
   std::int64_t tokens = 0;        ///< so far
   std::int64_t batch_tokens = 0;  ///< of this step
   bool skipped = false;           ///< no update: the gradient was not finite
-  std::string skip_reason;        ///< which gradient on which rank, and what becomes of the scale
+  std::string skip_reason;        ///< which gradient on which rank, and how the loss scale changes
   std::int64_t skipped_total = 0;
   std::optional<double> loss_scale;  ///< by which this step's loss was multiplied (fp16)
   double seconds = 0.0;  ///< from the end of the last update to the end of this one, without
@@ -43,7 +43,7 @@ struct StepReport {
   double data_s = 0.0, forward_s = 0.0, backward_s = 0.0, reduce_s = 0.0, optimizer_s = 0.0;
   double comm_s = 0.0;              ///< waits and copies of collectives, inside of the others
   double receive_s = 0.0;           ///< from other stages of the pipeline, inside of comm_s
-  double save_s = 0.0;              ///< copying what a save under way has not written yet
+  double save_s = 0.0;              ///< copying pieces that a background save has not written yet
   std::int64_t mem_peak_bytes = 0;  ///< largest rank
   bool stop_requested = false;      ///< a signal asked all ranks to stop after this step
   int stop_signal = 0;
@@ -57,7 +57,7 @@ struct BestEvaluation {
   double loss = 0.0;
 };
 
-/// Threads: the rank's own. All methods are collective: every rank calls them in the same order.
+/// Trains a plan's model on its data. Threads: the rank's own. All methods are collective.
 class Engine {
  public:
   Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const data::Datasets> data);
@@ -75,51 +75,51 @@ class Engine {
   [[nodiscard]] std::int64_t max_steps() const { return plan_.max_steps; }
   [[nodiscard]] memory::Usage memory() const { return memory::current_ledger().usage(); }
 
-  /// First weights: from seed and names, or from plan.config.model.from.
+  /// Sets the first weights: from seed and names, or from plan.config.model.from.
   void initialize_weights() { state_.initialize_weights(); }
   /// One update on the next global batch of the data. Errors: those of TrainState::step().
   StepReport train_step();
-  /// Mean loss over the first `eval.batches` batches of `eval.micro_batch` validation samples; the
-  /// same bits for any layout. Error{Config} without validation data.
+  /// Computes the mean loss over the first `eval.batches` batches of `eval.micro_batch` validation
+  /// samples; the same bits for any layout. Error{Config} without validation data.
   EvalReport evaluate(const EvalRounds& rounds = {});
-  /// A continuation of eval.prompt, on rank 0 (empty elsewhere). The weights must be whole: every
-  /// rank calls it.
+  /// Generates a continuation of eval.prompt, which rank 0 returns; other ranks return an empty
+  /// string.
   std::string sample();
 
-  /// Writes a checkpoint under `root`. Every rank throws the same Error{Io} when it could not be
-  /// written.
+  /// Writes a checkpoint under `root`. If it cannot be written, every rank throws the same
+  /// Error{Io}.
   std::filesystem::path save(const std::filesystem::path& root);
-  /// Begins to write a checkpoint under `root` and returns: a thread writes this rank's pieces from
-  /// where they lie, the next update copies what it is about to change and is not written yet, and
-  /// the ranks agree about the end within the reductions of later steps, so that no step waits for
-  /// a disk. `then` runs on the threads of the ranks that lead, behind the publication. Not while
-  /// another one is under way. Every rank throws the same Error{Io} when it could not be begun.
+  /// Begins to write a checkpoint under `root` and returns. A thread writes this rank's pieces from
+  /// their own memory, the next update copies pieces that it changes before they are written, and
+  /// the ranks agree on the end within the reductions of later steps, so that no step waits for a
+  /// disk. `then` runs on the threads of the leading ranks after the checkpoint is published. Only
+  /// one save at a time. If it cannot be begun, every rank throws the same Error{Io}.
   void save_in_background(const std::filesystem::path& root, std::function<void()> then = {});
-  /// Whether a checkpoint is under way that finish_save() has not seen the end of.
+  /// Whether save_in_background() has begun a checkpoint and finish_save() was not called yet.
   [[nodiscard]] bool saving() const { return background_ != nullptr; }
-  /// Whether finish_save() would wait for no disk; the same on all ranks. Only while saving().
+  /// Whether finish_save() would not wait for a disk; the same on all ranks. Only while saving().
   [[nodiscard]] bool save_settled() const;
-  /// Waits for the checkpoint under way; every rank throws the same Error{Io} when it could not be
-  /// written. Only while saving().
+  /// Waits for the checkpoint that is being written. If it could not be written, every rank throws
+  /// the same Error{Io}. Only while saving().
   checkpoint::BackgroundSave::Outcome finish_save();
-  /// The next step's report says on every rank whether any of them proposed to save.
+  /// Proposes to save; the next step's report says on every rank whether any of them did.
   void propose_save(bool mine) { save_proposed_ = mine; }
-  /// Stands in every checkpoint from now on, and in load()ed engines; on every rank alike.
+  /// Sets the best evaluation that checkpoints record; load() restores it. Call it on all ranks.
   void set_best(std::optional<BestEvaluation> best) { best_ = best; }
   [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
-  /// The ranks as a save knows them, with the hosts that checkpoint.use_node_local_storage tells
-  /// apart.
+  /// The ranks that take part in a save, grouped by host if checkpoint.use_node_local_storage is
+  /// set.
   checkpoint::Ranks ranks();
-  /// Weights, moments, step and position of a checkpoint, whatever layout wrote it.
+  /// Loads weights, optimizer state, step and data position, whatever layout wrote the checkpoint.
   void load(const checkpoint::Checkpoint& checkpoint);
-  /// Until nothing of this rank is under way any more; before ranks part.
+  /// Waits until no transfer of this rank is under way. Call it before the ranks end.
   void finish() { state_.wait(); }
-  /// Time that is not the step's (evaluation, saving) goes between these.
+  /// Exclude the time between them (evaluation, saving) from StepReport::seconds.
   void pause_clock();
   void resume_clock();
 
  private:
-  /// What was before is no step's time, nor its communication.
+  /// Starts the clock of the next step, and the count of its communication time.
   void start_clock();
   [[nodiscard]] checkpoint::Meta meta() const;
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
@@ -142,7 +142,7 @@ class Engine {
   std::unique_ptr<checkpoint::BackgroundSave> background_;  ///< last: its thread ends first
 };
 
-/// Where a training stands.
+/// How far a training has come.
 struct Position {
   std::int64_t step = 0, samples = 0;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What may happen around the steps of a training. Hooks run in the order of their priority; small
-// is earlier.
+// The interface of a hook, which acts around the steps of a training. Hooks run in the order of
+// their priorities, the smallest first.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ class Trainer;
 /// `checkpoint`.
 enum class Duty : std::uint8_t { Evaluate, Save };
 
-/// Every rank runs every hook, so a hook may call collective methods of the engine, on all ranks
-/// alike. Only World::speaks() should print or write files. Source of points and priorities:
-/// Colossal-AI's trainer.
+/// An action around steps. Every rank runs every hook, so a hook may call collective methods of the
+/// engine if it does so on all ranks. Only World::speaks() should print or write files. Source of
+/// points and priorities: Colossal-AI's trainer.
 class Hook {
  public:
   /// Losses and metrics come first, schedules next, what reports or writes last.
@@ -37,7 +37,7 @@ class Hook {
   virtual void after_hook_is_attached(Trainer& /*trainer*/) {}
   virtual void before_train(Trainer& /*trainer*/) {}
   virtual void after_train(Trainer& /*trainer*/) {}
-  /// In pairs, also where training ends within an epoch.
+  /// Called in pairs, also if training ends within an epoch.
   virtual void before_train_epoch(Trainer& /*trainer*/) {}
   virtual void after_train_epoch(Trainer& /*trainer*/) {}
   virtual void before_train_iter(Trainer& /*trainer*/) {}

@@ -67,7 +67,7 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
                                 plan.config.data.drop_last,
                                 planner::batch_sizes(plan));
   const double epochs = trainer.epochs.value_or(1.0);
-  // Batches that were of another size have left another number of samples.
+  // Earlier batches of another size have consumed another number of samples.
   const double by_epochs =
       trainer.max_steps && !trainer.epochs
           ? HUGE_VAL
@@ -83,7 +83,7 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
       Config,
       fmt::format("eval.every is {}, but there is no validation data", plan.config.eval.every),
       "set data.validation or data.validation_fraction, or eval.every to 0");
-  // A schedule that counts on the number of steps can be checked only now.
+  // A schedule that depends on the number of steps can be checked only now.
   planner::make_schedule(plan, *planner::make_rule(plan));
 }
 

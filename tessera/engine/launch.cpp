@@ -27,7 +27,7 @@
 namespace tessera::engine {
 namespace {
 
-/// libtorch's exceptions as ours, so that whoever watches the rank can tell them by kind.
+/// Converts exceptions of libtorch to Error, whose kind the supervisor reports.
 [[noreturn]] void rethrow_as_error() {
   try {
     throw;
@@ -44,7 +44,7 @@ namespace {
 std::unique_ptr<comm::World> make_world(const launch::RankInfo& info, const mesh::Mesh& mesh) {
   if (info.control < 0) return comm::solo_world();
   ControlPage* control = launch::map_control(info.control, info.world_size);
-  // A lone rank has a supervisor and its page, but no peers to share memory with.
+  // A single rank has a supervisor and its control page, but no peers to share memory with.
   auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
                                        : comm::make_shm_transport(
                                              info.rank, info.arenas, info.arena_bytes, control);
@@ -63,13 +63,13 @@ launch::Options options_of(const mesh::Mesh& mesh, int threads, const Report& re
   return options;
 }
 
-/// libtorch's own pool waits for ever for a thread that it could not make, and OpenMP ends the
-/// process: both find out here whether there can be so many.
+/// Throws if the threads for `threads` cannot be started. Otherwise libtorch's own pool would wait
+/// forever for a thread that it could not start, and OpenMP would end the process.
 void require_threads(int threads) {
   const int each = threads - 1;
   std::mutex gate;
   std::vector<std::jthread> held;
-  const std::lock_guard closed(gate);  // opens before they are joined
+  const std::lock_guard closed(gate);  // unlocked before they are joined
   try {
     for (int i = 0; i < 2 * each; ++i)
       held.emplace_back([&gate] { const std::lock_guard opened(gate); });
@@ -108,7 +108,7 @@ int run(const launch::Options& options,
 }  // namespace
 
 void prepare_process(int threads) {
-  // A file beyond the limit on file sizes is an error of that write, not the end of the process.
+  // Writing beyond the limit on file sizes fails that write instead of ending the process.
   std::signal(SIGXFSZ, SIG_IGN);
   memory::install_caching_allocator();
   require_threads(threads);
@@ -133,7 +133,7 @@ launch::Words training_words() {
 
 std::uint64_t asked_of(const planner::Plan& plan) {
   json::Value asked = plan.resolved;
-  // A launcher may give its ranks different numbers of processors.
+  // A launcher may give its ranks different numbers of cores.
   if (json::Value* const run = asked.find("run")) {
     std::erase_if(run->members(), [](const json::Value::Member& member) {
       return member.first == "threads_per_rank" || member.first == "derived";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins launch/ to comm/: ranks that start as processes and go on as a World.
+// Runs a function on ranks: starts them as processes (launch/) and joins them into a World (comm/).
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@
 namespace tessera::engine {
 
 using launch::Report;
-/// What is said of a job that trains: it saves, and goes on from there.
+/// The texts of reports about a job that trains, saves and can resume.
 launch::Words training_words();
-/// A report whose lines become errors of the log.
+/// A Report that logs its lines as errors.
 void log_failure(const std::vector<std::string>& lines, int exit_code);
 
 /// Runs `fn` on every rank of the plan and returns the job's exit code. Without launcher variables
 /// this process becomes the supervisor of plan.ranks children; under torchrun, srun or mpirun it is
-/// one of the ranks, and all of them must have been given the same plan, but for their threads:
-/// Error{Config} if not. An Error that leaves fn breaks the world with its message, so that the
-/// other ranks stop with it; its code is the rank's exit code. Error{Config} if the
-/// caller has started worker threads of ATen (kernel_threads.h): run no ATen operation before.
+/// one of the ranks, and all of them must have been given the same plan, apart from their threads:
+/// Error{Config} if not. An Error that leaves `fn` stops the other ranks with its message, and its
+/// code is the rank's exit code. The caller must not have run an ATen operation before:
+/// Error{Config} if one has started worker threads (kernel_threads.h).
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
@@ -40,8 +40,8 @@ int run_ranks(const mesh::Mesh& mesh,
               const Report& report,
               const std::function<int(comm::World&)>& fn);
 
-/// What libtorch makes global, set once on each rank: allocator, thread count. Error{Environment}
-/// if the process cannot have so many threads.
+/// Sets what is global in libtorch, once on each rank: allocator and number of threads.
+/// Error{Environment} if the process cannot start that number of threads.
 void prepare_process(int threads);
 
 }  // namespace tessera::engine

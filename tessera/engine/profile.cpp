@@ -29,12 +29,12 @@
 namespace tessera::engine {
 namespace {
 
-/// A block with weights of its own.
+/// A block with its own weights.
 struct Alone {
   std::unique_ptr<nn::Block> block;
   std::vector<std::shared_ptr<Param>> params;
 
-  Alone(const nn::BlockSpec& spec, const planner::Plan& plan) : block(spec.make()) {
+  Alone(const nn::BlockSpec& spec, DType working, std::uint64_t seed) : block(spec.make()) {
     nn::Params declared(spec.name);
     block->declare(declared);
     params = declared.list();
@@ -42,9 +42,8 @@ struct Alone {
     for (const auto& param : params) {
       const ParamInfo& info = param->info();
       const at::Tensor values = at::zeros(info.shape, at::kFloat);
-      initialize_range(
-          info, static_cast<std::uint64_t>(plan.config.trainer.seed), 0, values.view({-1}));
-      param->attach(values.to(to_torch(plan.working)).requires_grad_(info.trainable));
+      initialize_range(info, seed, 0, values.view({-1}));
+      param->attach(values.to(to_torch(working)).requires_grad_(info.trainable));
     }
   }
 };
@@ -129,19 +128,17 @@ std::vector<double> elements_of(const nn::Model& model) {
 
 }  // namespace
 
-std::vector<BlockCost> measure_blocks(const planner::Plan& plan,
-                                      const data::Dataset& data,
+std::vector<BlockCost> measure_blocks(const nn::Model& model,
+                                      DType working,
+                                      std::uint64_t seed,
+                                      const nn::Batch& batch,
                                       const std::function<void()>& after_each) {
   constexpr int kRuns = 3;
-  std::vector<std::int64_t> samples;
-  for (std::int64_t i = 0; i < std::min(plan.micro_batch, data.size()); ++i)
-    samples.push_back(i);
-  const nn::Batch batch = make_batch(data, samples, samples);
   std::vector<BlockCost> out;
   nn::Flow flow;
-  for (const nn::BlockSpec& spec : plan.model.model.blocks) {
-    Alone alone(spec, plan);
-    nn::StepContext context(nn::Mode::Train, static_cast<std::uint64_t>(plan.config.trainer.seed));
+  for (const nn::BlockSpec& spec : model.blocks) {
+    Alone alone(spec, working, seed);
+    nn::StepContext context(nn::Mode::Train, seed);
     context.batch = &batch;
     context.block_name = spec.name;
     BlockCost best{.seconds = std::numeric_limits<double>::infinity()};
@@ -200,7 +197,15 @@ void place_measured_blocks(planner::Plan& plan,
   const std::size_t blocks = plan.model.model.blocks.size();
   std::vector<double> shared(2 * blocks + 1, 0.0);
   if (world.rank() == 0) {
-    const std::vector<BlockCost> measured = measure_blocks(plan, data, [&] { world.show_life(); });
+    std::vector<std::int64_t> samples;
+    for (std::int64_t i = 0; i < std::min(plan.micro_batch, data.size()); ++i)
+      samples.push_back(i);
+    const std::vector<BlockCost> measured =
+        measure_blocks(plan.model.model,
+                       plan.working,
+                       static_cast<std::uint64_t>(plan.config.trainer.seed),
+                       make_batch(data, samples, samples),
+                       [&] { world.show_life(); });
     for (std::size_t b = 0; b < blocks; ++b) {
       shared[b] = measured[b].seconds;
       shared[blocks + b] = static_cast<double>(measured[b].bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each block of a model costs on this machine, measured, and stages that are cut by it.
+// Measures what each block of a model costs on this machine, and cuts pipeline stages by it.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
+#include "tessera/nn/block.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
@@ -17,13 +18,15 @@ struct BlockCost {
   std::int64_t bytes = 0;  ///< that its forward keeps for the backward
 };
 
-/// Runs every block alone, one after the other on what the one before it gave, in the working type
-/// and with the first samples of `data`: the fastest of three runs. Holds the weights of one block
-/// at a time. Cost: three passes through the model. Errors: what a block throws. `after_each` is
+/// Runs every block alone on the output of the block before it, in the working type, and takes the
+/// fastest of three runs. `seed` is that of the weights and of dropout. Holds the weights of one
+/// block at a time. Cost: three passes through the model. Errors name the block. `after_each` is
 /// called after each run of a block.
 std::vector<BlockCost> measure_blocks(
-    const planner::Plan& plan,
-    const data::Dataset& data,
+    const nn::Model& model,
+    DType working,
+    std::uint64_t seed,
+    const nn::Batch& batch,
     const std::function<void()>& after_each = [] {});
 
 /// The bounds of the plan's parts whose slowest is as fast as it can be, among those that fit into

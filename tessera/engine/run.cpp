@@ -42,11 +42,11 @@ void say(const TrainCommand& command, std::string_view text) {
   if (command.console != nullptr && !command.quiet) command.console->line(text);
 }
 
-/// Up to here a checkpoint is read from end to end before any rank starts: a second or two. Beyond,
-/// only its headers are; every rank verifies the part that it loads.
+/// Up to this size a checkpoint is read completely before any rank starts, which takes a second or
+/// two. Of a larger one only the headers are; every rank verifies the part that it loads.
 constexpr std::uint64_t kVerifiedFirst = std::uint64_t{2} << 30;
 
-/// Progress of tokenizing, at most a few times a second.
+/// Shows the progress of tokenizing at most a few times a second.
 data::TokenizeOptions tokenize_options(const planner::Plan& plan,
                                        const TrainCommand& command,
                                        const launch::EarlyStop& early) {
@@ -70,13 +70,13 @@ data::TokenizeOptions tokenize_options(const planner::Plan& plan,
   return how;
 }
 
-/// All of them; the first table has no room for many.
+/// Logs all notes; the first table has room for a few.
 void tell_notes(const planner::Plan& plan) {
   for (const std::string& note : plan.notes)
     log::info("note: " + note);
 }
 
-/// Of hosts with disks of their own the newest checkpoint of one need not be that of all.
+/// The checkpoint to load: on hosts with local disks the newest one that all hosts have.
 std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
                                                        const ResumePoint& resume,
                                                        const RunFolder& folder,
@@ -86,7 +86,7 @@ std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
   return checkpoint::newest_common(folder.checkpoints(), ranks);
 }
 
-/// For as long as nobody reads what this rank says, its peers wait for it.
+/// Shows that this rank is alive while it waits for the reader of its output.
 class Patience {
  public:
   Patience(Console* console, comm::World& world) : console_(console) {
@@ -102,7 +102,7 @@ class Patience {
   Console* console_;
 };
 
-/// What every rank does once it is part of a world.
+/// Trains on one rank of the world.
 int train_rank(planner::Plan plan,
                comm::World& world,
                const std::shared_ptr<const data::Datasets>& data,
@@ -134,7 +134,7 @@ int train_rank(planner::Plan plan,
   return code;
 }
 
-/// The code that a job earned stands, whatever the disk says now.
+/// Writes a status; if the disk refuses, warns and keeps the job's exit code.
 void try_to_note(const std::function<void()>& note) {
   try {
     note();
@@ -160,7 +160,7 @@ std::optional<int> finished_already(const planner::Plan& plan,
   return kExitOk;
 }
 
-/// Damage that the ranks would meet is told before they start. Error{Format}.
+/// Refuses a damaged checkpoint before the ranks start. Error{Format}.
 void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bool all_of_it) {
   if (!resume.checkpoint) return;
   const checkpoint::Checkpoint opened = interop::open_training(*resume.checkpoint, plan);
@@ -191,8 +191,8 @@ struct MovedAside {
   std::string what;
   std::filesystem::path where;
 };
-/// Moves away what does not belong to the way that training takes from here on, so that the newest
-/// checkpoint and every line of metrics.jsonl are of one training.
+/// Moves aside what belongs to another training, or to the steps after the resume point, so that
+/// the checkpoints and metrics.jsonl of the folder describe one training.
 std::optional<MovedAside> make_room(const std::string& how,
                                     const RunFolder& folder,
                                     const ResumePoint& resume) {
@@ -212,7 +212,7 @@ std::optional<MovedAside> make_room(const std::string& how,
   return MovedAside{"the old contents were moved", *where};
 }
 
-/// What is about to happen, and what the user should know of it.
+/// Prints the first table and logs warnings.
 void announce(const planner::Plan& plan,
               const TrainCommand& command,
               const report::TableFacts& facts) {
@@ -228,7 +228,7 @@ void announce(const planner::Plan& plan,
 }  // namespace
 
 int run_training(planner::Plan plan, const TrainCommand& command) {
-  // Training does not end because nobody reads what it says: the run folder has it all.
+  // Training continues if the reader of its output leaves: the run folder has everything.
   std::signal(SIGPIPE, SIG_IGN);
   // An unknown TESSERA_ISA or TESSERA_KERNELS is refused before a rank starts.
   static_cast<void>(ops::isa());
@@ -256,7 +256,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   if (speaks) announce(plan, mine, table_facts(*data, folder, resume, command.dry_run));
   if (const auto code = finished_already(plan, resume, folder, mine, speaks && !command.dry_run))
     return *code;
-  if (command.dry_run) early.reset();  // from here on it only reads, for as long as that takes
+  if (command.dry_run) early.reset();  // from here on it only reads, which may take long
   check_resume_point(resume, plan, /*all_of_it=*/command.dry_run);
   if (command.dry_run) return kExitOk;
 
@@ -267,7 +267,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
     folder.prepare(plan.resolved);
     folder.write_status("running", resume.position.step, 0, "");
   }
-  if (launcher) early.reset();  // a rank of a launcher hears its signals itself
+  if (launcher) early.reset();  // a launcher's rank handles its signals itself
   const Report report = [&](const std::vector<std::string>& lines, int exit_code) {
     log_failure(lines, exit_code);
     try_to_note([&] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's checkpoints: what is in them, and copies that may be written while it goes on.
+// The engine's checkpoints: their contents, and writing them while training continues.
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -26,7 +26,7 @@
 namespace tessera::engine {
 namespace {
 
-/// Of a rank that waits for its disk: peers that wait for it do so as long as it takes.
+/// Shows that this rank is alive while it waits for its disk, so that peers wait as long as needed.
 class ShowsLife {
  public:
   explicit ShowsLife(comm::World& world) {
@@ -37,7 +37,7 @@ class ShowsLife {
           world.show_life();
       });
     } catch (const std::system_error& error) {
-      // Only a disk that takes minutes needs it.
+      // The signs of life are needed only if the disk takes minutes.
       log::info(fmt::format("a checkpoint is saved without signs of life: no thread can be had: {}",
                             error.what()));
     }
@@ -66,8 +66,8 @@ struct ReleasePieces {
   ~ReleasePieces() { state.release_pieces(); }
 };
 
-/// A checkpoint::CopyOut. Each span has a block: the sizes come again with every save, so that the
-/// allocator has them, and need no new pages of the kernel's.
+/// A checkpoint::CopyOut. Copies each span into a block of its own: the sizes recur with every
+/// save, so the caching allocator reuses the blocks and the kernel maps no new pages.
 std::shared_ptr<const void> copy_out(std::vector<std::span<const std::byte>>& spans) {
   constexpr std::int64_t kGrain = std::int64_t{1} << 20;
   const memory::ScopedTag tag(memory::Tag::Optimizer);
@@ -139,14 +139,14 @@ void Engine::save_in_background(const std::filesystem::path& root, std::function
   std::vector<checkpoint::PieceBytes> pieces;
   const std::shared_ptr<const void> use(
       &state_, [state = &state_](const void*) { state->release_pieces(); });
-  // Memory that one rank lacks is an error of all.
+  // If one rank lacks memory, all ranks throw.
   checkpoint::together(
       ranks, [&] { pieces = state_.pieces(); }, [] {});
   background_ = std::make_unique<checkpoint::BackgroundSave>(
       checkpoint::real_storage(), root, meta(), std::move(pieces), use, ranks, std::move(then));
 }
 
-/// The update is about to change what a save under way may still be reading.
+/// Copies what a background save may still be reading before the update changes it.
 double Engine::leave_save_behind() {
   return saving() ? background_->before_change(copy_out) : 0.0;
 }
@@ -158,7 +158,7 @@ bool Engine::save_settled() const {
 
 checkpoint::BackgroundSave::Outcome Engine::finish_save() {
   TESSERA_ASSERT(saving());
-  // Whatever comes of it, it is over.
+  // The save has ended, also if finish() throws.
   const auto save = std::move(background_);
   const ShowsLife life(world_);
   return save->finish();

@@ -75,7 +75,7 @@ StepReport Trainer::make_step() {
   try {
     return engine_.train_step();
   } catch (const Error& error) {
-    // All ranks diverge alike: the checkpoint under way is one to go on from.
+    // All ranks diverge at once, so the checkpoint being written is one to resume from.
     if (error.kind() == Error::Kind::Numeric && engine_.saving()) {
       try {
         engine_.finish_save();
@@ -134,7 +134,7 @@ int Trainer::fit() {
   if (epoch_open) each(&Hook::after_train_epoch);
   each(&Hook::after_train);
   engine_.finish();
-  // Nobody leaves while a peer may still read its memory.
+  // A rank must not end while a peer may still read its memory.
   comm::World& world = engine_.world();
   world.transport().barrier(world.everyone(), TESSERA_HERE("end of training"))->wait();
   return exit_code();

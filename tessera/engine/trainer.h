@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop: steps until the plan is fulfilled or somebody asks to stop, with hooks around them.
+// The training loop: steps until the plan is done or a stop is requested, with hooks around them.
 #pragma once
 
 #include <cstdint>
@@ -36,25 +36,25 @@ class Trainer {
   [[nodiscard]] const std::filesystem::path& run_dir() const { return run_dir_; }
   [[nodiscard]] const std::optional<StepReport>& last() const { return last_; }
   [[nodiscard]] const std::optional<EvalReport>& last_eval() const { return last_eval_; }
-  /// Evaluates now and tells every hook. Error{Config} without validation data.
+  /// Evaluates now and calls the hooks. Error{Config} without validation data.
   EvalReport test();
-  /// All ranks alike: the loop ends after this step.
+  /// Ends the loop after this step. Call it on all ranks.
   void stop() { stop_ = true; }
-  /// Something asked for could not be done, but training goes on: the exit code becomes 9 and the
-  /// reason is told at the end.
+  /// Records that something requested could not be done although training continues: the exit code
+  /// becomes 9, and the reason is reported at the end.
   void note_incomplete(std::string reason) { incomplete_.push_back(std::move(reason)); }
-  /// Runs `write`; when the disk refuses, says so once and goes on: training is worth more than a
-  /// file. Returns whether it was written.
+  /// Runs `write`. An Error{Io} becomes a warning and a note_incomplete(), because training is
+  /// worth more than a file. Returns whether it was written.
   bool try_to_write(const std::function<void()>& write);
   [[nodiscard]] const std::vector<std::string>& incomplete() const { return incomplete_; }
-  /// A checkpoint of this step stands on disk.
+  /// Records that a checkpoint of this step is on disk.
   void note_saved(std::int64_t step) { saved_step_ = step; }
   [[nodiscard]] std::int64_t saved_step() const { return saved_step_; }
   /// The signal that ended the loop early, or 0.
   [[nodiscard]] int stop_signal() const { return stop_signal_; }
 
  private:
-  /// Counts while it lives, whatever the hooks throw.
+  /// Counts a call of hooks that is running, also when a hook throws.
   class Calling {
    public:
     explicit Calling(int& count) : count_(count) { ++count_; }
@@ -65,7 +65,7 @@ class Trainer {
    private:
     int& count_;
   };
-  /// Calls a point of every hook, in their order.
+  /// Calls one method of every hook, in the order of the hooks.
   template <class... Args>
   void each(void (Hook::*point)(Trainer&, Args...), std::type_identity_t<Args>... args) {
     const Calling calling(running_);
@@ -81,7 +81,7 @@ class Trainer {
   Console* console_;
   std::filesystem::path run_dir_;
   std::vector<std::unique_ptr<Hook>> hooks_;
-  int running_ = 0;  ///< points of hooks that are being called, one inside of the other
+  int running_ = 0;  ///< nested calls of hooks that are running
   std::optional<StepReport> last_;
   std::optional<EvalReport> last_eval_;
   std::vector<std::string> incomplete_;

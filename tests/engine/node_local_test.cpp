@@ -34,6 +34,7 @@ class TwoHosts : public ::testing::TestWithParam<const char*> {
   [[nodiscard]] fs::path settle(Engine& engine) const {
     const int rank = engine.world().rank();
     engine.world().set_host({rank / 2, 2, rank % 2});
+    fs::create_directories(disk(rank / 2));
     return disk(rank / 2);
   }
   [[nodiscard]] fs::path disk(int host) const { return dir.path() / std::to_string(host); }

@@ -12,6 +12,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/error.h"
+#include "tessera/engine/batches.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 
@@ -45,7 +46,12 @@ TEST(MeasuredBlocks, HaveEachATimeAndWhatTheyKeep) {
   const planner::Plan plan = plan_of(run);
   const auto data = engine::open_data(plan, {});
 
-  const std::vector<engine::BlockCost> costs = engine::measure_blocks(plan, *data->train);
+  const std::vector<std::int64_t> samples = {0, 1};
+  const std::vector<engine::BlockCost> costs =
+      engine::measure_blocks(plan.model.model,
+                             plan.working,
+                             /*seed=*/5,
+                             engine::make_batch(*data->train, samples, samples));
 
   ASSERT_EQ(costs.size(), plan.model.model.blocks.size());
   for (const engine::BlockCost& cost : costs) {

@@ -36,18 +36,18 @@ CheckpointHook::CheckpointHook(planner::CheckpointOptions options)
 
 void CheckpointHook::before_train(Trainer& trainer) {
   last_ = now_s();
-  // Of weights that came from another run the best ones are there, not here.
+  // If the weights came from another run, its best checkpoint is there and not in this folder.
   Engine& engine = trainer.engine();
   if (!engine.best()) return;
   bool here = false;
   for (const auto& folder : checkpoint::list(root_of(trainer)))
     here = here || checkpoint::step_of(folder) == engine.best()->step;
-  // Hosts with disks of their own go on alike.
+  // Hosts with local disks must agree.
   if (const checkpoint::Ranks ranks = engine.ranks(); ranks.nodes > 1) here = !ranks.any(!here);
   if (!here) engine.set_best(std::nullopt);
 }
 
-/// Rank 0's clock decides for all, within the next step: clocks of ranks may differ by a step.
+/// Rank 0's clock decides for all ranks within the next step, since the clocks of ranks differ.
 void CheckpointHook::before_train_iter(Trainer& trainer) {
   const auto interval = options_.interval_s();
   Engine& engine = trainer.engine();
@@ -66,7 +66,7 @@ bool CheckpointHook::is_best(Trainer& trainer) const {
 
 bool CheckpointHook::due(Trainer& trainer, const StepReport& report) const {
   if (report.stop_requested) return options_.save_on_signal;
-  // The last one waits for the last evaluation, which says whether it is the best.
+  // The last checkpoint waits for the last evaluation, which decides whether it is the best.
   if (options_.best && options_.final && report.step == trainer.engine().max_steps()) return false;
   return is_best(trainer) || report.save_proposed ||
          (options_.every.value_or(0) > 0 && report.step % *options_.every == 0);
@@ -88,7 +88,8 @@ void CheckpointHook::after_train(Trainer& trainer) {
   if (is_best(trainer) || (options_.final && !saved)) save(trainer, /*wait=*/true);
 }
 
-/// Only what all ranks know alike may be survived: a save that the disk refuses is.
+/// Runs `work` outside of the step's clock. All ranks get the same Error{Io} of a failed save, so
+/// training continues after it.
 void CheckpointHook::attempt(Trainer& trainer, const std::function<void()>& work) {
   Engine& engine = trainer.engine();
   engine.pause_clock();
@@ -104,7 +105,7 @@ void CheckpointHook::attempt(Trainer& trainer, const std::function<void()>& work
   engine.resume_clock();
 }
 
-/// Begins to write a checkpoint; with `wait` it stands on return.
+/// Begins to write a checkpoint; with `wait` it is complete on return.
 void CheckpointHook::save(Trainer& trainer, bool wait) {
   finish(trainer);
   Engine& engine = trainer.engine();
@@ -132,7 +133,7 @@ void CheckpointHook::save(Trainer& trainer, bool wait) {
   });
 }
 
-/// Ends the save under way, if there is one.
+/// Waits for the background save, if there is one.
 void CheckpointHook::finish(Trainer& trainer) {
   Engine& engine = trainer.engine();
   if (!engine.saving()) return;

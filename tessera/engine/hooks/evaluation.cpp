@@ -13,7 +13,7 @@ void EvaluationHook::after_train_iter(Trainer& trainer, const StepReport& report
 }
 
 void EvaluationHook::after_train(Trainer& trainer) {
-  // A stop must be quick: what was asked for is the checkpoint, not another evaluation.
+  // A stop must be quick: it saves a checkpoint and does not evaluate.
   if (trainer.stop_signal() == 0 && trainer.last() && evaluated_step_ != trainer.engine().step())
     run(trainer);
 }

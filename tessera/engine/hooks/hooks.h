@@ -16,8 +16,8 @@
 
 namespace tessera::engine {
 
-/// metrics.jsonl in the run folder, and a line on the console every steps_per_print steps (the
-/// first and last always).
+/// Writes metrics.jsonl in the run folder, and a line on the console every steps_per_print steps
+/// and at the first and last step.
 class MetricByStepHook final : public Hook {
  public:
   MetricByStepHook();
@@ -35,7 +35,7 @@ class MetricByStepHook final : public Hook {
   bool warned_comm_ = false;
 };
 
-/// Mean loss of each whole epoch on the console.
+/// Prints the mean loss of each complete epoch on the console.
 class MetricByEpochHook final : public Hook {
  public:
   MetricByEpochHook() : Hook(kReport) {}
@@ -49,7 +49,7 @@ class MetricByEpochHook final : public Hook {
   std::int64_t steps_ = 0;
 };
 
-/// Mean of the losses since the last reset, for whoever wants a smooth number.
+/// The mean of the losses since the last reset.
 class LossHook final : public Hook {
  public:
   LossHook() : Hook(kMetric) {}
@@ -68,7 +68,7 @@ class LossHook final : public Hook {
   std::int64_t steps_ = 0;
 };
 
-/// Tokens a second over all steps but the first few, told at the end.
+/// Prints at the end the tokens a second over all steps but the first few.
 class ThroughputHook final : public Hook {
  public:
   explicit ThroughputHook(std::int64_t ignored_steps = 0)
@@ -86,7 +86,7 @@ class ThroughputHook final : public Hook {
   double seconds_ = 0.0;
 };
 
-/// Held-out loss, sample text and loss.svg every so many steps and at the end.
+/// Evaluates, generates a sample text and writes loss.svg every `every` steps and at the end.
 class EvaluationHook final : public Hook {
  public:
   explicit EvaluationHook(std::int64_t every) : Hook(kReport), every_(every) {}
@@ -101,9 +101,9 @@ class EvaluationHook final : public Hook {
   std::int64_t evaluated_step_ = -1;
 };
 
-/// Checkpoints every so many steps or minutes, at the best evaluation, at a stop and at the end.
-/// One is under way at a time: the next waits for it, and so does the end. One that cannot be
-/// written is told, and training goes on.
+/// Saves checkpoints at intervals of steps or minutes, at the best evaluation, at a stop and at the
+/// end. Only one is written at a time: the next one and the end wait for it. If one cannot be
+/// written, a warning says so and training continues.
 class CheckpointHook final : public Hook {
  public:
   explicit CheckpointHook(planner::CheckpointOptions options);
@@ -123,11 +123,11 @@ class CheckpointHook final : public Hook {
   void attempt(Trainer& trainer, const std::function<void()>& work);
 
   planner::CheckpointOptions options_;
-  std::optional<BestEvaluation> found_;   ///< better than what any checkpoint has
+  std::optional<BestEvaluation> found_;   ///< better than the best one in any checkpoint
   std::optional<BestEvaluation> before_;  ///< the best one without the last save
   double last_ = 0.0;                     ///< time of the last save
   std::int64_t step_ = 0;                 ///< of it
-  double waited_ = 0.0;                   ///< what training lost to it
+  double waited_ = 0.0;                   ///< seconds that training waited for it
 };
 
 /// The live line of a terminal: bar, loss, speed, ETA.

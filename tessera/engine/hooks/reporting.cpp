@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hooks that tell: metrics by step and epoch, mean loss, throughput, the live line.
+// Hooks that report: metrics by step and epoch, mean loss, throughput, the progress line.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -21,7 +21,7 @@ void MetricByStepHook::before_train(Trainer& trainer) {
       std::make_unique<MetricsFile>(trainer.run_dir() / "metrics.jsonl", trainer.engine().step());
 }
 
-/// A full disk ends metrics.jsonl, not the training.
+/// If the disk is full, stops writing metrics.jsonl and lets training continue.
 void MetricByStepHook::write(Trainer& trainer, const std::function<void()>& line) {
   if (file_ && !trainer.try_to_write(line)) file_.reset();
 }
