@@ -271,7 +271,7 @@ TEST_F(Convert, ALoneFileIsAModelWithItsDescriptionBesideIt) {
     const planner::ModelSource start = planner::open_model_source(path(name));
     const auto read = engine::find_model(path(name));
 
-    EXPECT_EQ(start.model.num_layers, 2);
+    EXPECT_EQ(start.model->num_layers, 2);
     expect_ours(planner::source_weights(start, resolved));
     EXPECT_EQ(read->tokenizer->name(), "byte");
     expect_ours(read->weights);

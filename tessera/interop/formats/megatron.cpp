@@ -88,7 +88,7 @@ struct StageOf {
 /// The whole checkpoint.
 class Reader {
  public:
-  explicit Reader(const fs::path& path) : path_(path), names_(models::names_of_gpt(path.string())) {
+  explicit Reader(const fs::path& path) : path_(path) {
     folder_ = iteration_folder(path);
     for (const auto& [place, file] : files_of(folder_)) {
       tensor_ = std::max(tensor_, place.tensor + 1);
@@ -135,7 +135,7 @@ class Reader {
     }
     const bool masters = without.empty() && stage(0, {0, 0}).count(megatron::kMasters) > 0;
     out_.weights = assembled(masters ? megatron::kMasters : megatron::kWeights);
-    if (!untied_) out_.weights.front().aliases = {names_.head};
+    if (!untied_) out_.weights.front().aliases = {names().head};
     if (without.empty()) read_state();
     describe_model();
     out_.what =
@@ -160,6 +160,7 @@ class Reader {
                     p),
         kCopy);
   }
+  [[nodiscard]] const models::GptNames& names() const { return models::names_of_gpt(path_.string()); }
   [[nodiscard]] const Part& first() const { return parts_.at({0, 0}); }
   [[nodiscard]] const megatron::Stage& stage(int t, StageOf at) const {
     return parts_.at({t, at.rank}).stages[at.chunk];
@@ -446,13 +447,13 @@ class Reader {
   }
   void add_layer(StageOf at, const std::string& theirs, std::int64_t layer) {
     const auto of = [&](Candidates names) { return named(weights(at), theirs, names, "weight"); };
-    const auto name = [&](const std::string& module) { return names_.in_layer(layer, module); };
-    add_norm(at, of(kAttentionNorm), name(names_.attention_norm));
-    add_attention_input(at, of(kQkv), name(names_.attention_input));
-    add_row_parallel(at, of(kProjection), name(names_.attention_output), width_, width_);
-    add_norm(at, of(kMlpNorm), name(names_.mlp_norm));
-    add_column_parallel(at, of(kFc1), name(names_.mlp_input), inner_, width_);
-    add_row_parallel(at, of(kFc2), name(names_.mlp_output), width_, inner_);
+    const auto name = [&](const std::string& module) { return names().in_layer(layer, module); };
+    add_norm(at, of(kAttentionNorm), name(names().attention_norm));
+    add_attention_input(at, of(kQkv), name(names().attention_input));
+    add_row_parallel(at, of(kProjection), name(names().attention_output), width_, width_);
+    add_norm(at, of(kMlpNorm), name(names().mlp_norm));
+    add_column_parallel(at, of(kFc1), name(names().mlp_input), inner_, width_);
+    add_row_parallel(at, of(kFc2), name(names().mlp_output), width_, inner_);
   }
 
   /// All tensors of the model, of what the optimizer keeps as `kind`.
@@ -460,10 +461,10 @@ class Reader {
     kind_ = kind;
     made_.clear();
     const std::vector<StageOf> order = stages();
-    add_table(order.front(), kTokens, names_.table);
+    add_table(order.front(), kTokens, names().table);
     replicated(order.front(),
                named(weights(order.front()), "", kPositions),
-               names_.positions,
+               names().positions,
                {positions_, width_});
     std::int64_t layer = 0;
     for (std::size_t s = 0; s < order.size(); ++s) {
@@ -471,8 +472,8 @@ class Reader {
         add_layer(order[s], fmt::format("{}{}.", roots_[s], i), layer);
     }
     add_norm(
-        order.back(), named(weights(order.back()), "", kFinalNorm, "weight"), names_.final_norm);
-    if (untied_) add_table(order.back(), kHead, names_.head);
+        order.back(), named(weights(order.back()), "", kFinalNorm, "weight"), names().final_norm);
+    if (untied_) add_table(order.back(), kHead, names().head);
     return std::move(made_);
   }
 
@@ -527,11 +528,10 @@ class Reader {
          {"activation", json::Value::string(activation)},
          {"norm_eps", eps != nullptr && eps->is_number() ? *eps : json::Value::number(1e-5)}});
     if (untied_) facts["tie_embeddings"] = json::Value::boolean(false);
-    out_.model_config = names_.config_of(facts);
+    out_.model_config = names().config_of(facts);
   }
 
   fs::path path_, folder_;
-  const models::GptNames& names_;
   std::map<Place, Part> parts_;
   int tensor_ = 0, pipeline_ = 0;
   std::size_t chunks_ = 1;
