@@ -74,7 +74,7 @@ class Layer final : public nn::Block {
   Param* bias_ = nullptr;
 };
 
-/// The mean of the squared errors of all targets.
+/// The mean of the squared errors of all targets; that of the absolute ones is reported only.
 class SquaredError final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
@@ -84,7 +84,8 @@ class SquaredError final : public nn::Objective {
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor predicted_BO = nn::linear(in.diff.at(0), *weight_, bias_, context);
     const at::Tensor error_BO = predicted_BO.to(at::kDouble) - batch.tensor("targets");
-    return {.terms = {{.name = "loss", .sum = error_BO.square().sum()}}};
+    return {.terms = {{.name = "loss", .sum = error_BO.square().sum()},
+                      {.name = "distance", .sum = error_BO.detach().abs().sum(), .weight = 0.0}}};
   }
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     return {static_cast<double>(batch.tensor("targets").numel())};
@@ -112,10 +113,11 @@ class Print final : public engine::Hook {
     if (report.step % 20 != 0) return;
     const engine::EvalReport held_out = trainer.test();  // all ranks take part
     if (!trainer.engine().world().speaks()) return;
-    std::printf("step %ld loss %.5f | held-out loss %.5f\n",
+    std::printf("step %ld loss %.5f | held-out loss %.5f distance %.3f\n",
                 static_cast<long>(report.step),
                 report.loss,
-                held_out.loss);
+                held_out.loss,
+                engine::find_metric(held_out.metrics, "distance")->mean);
   }
 };
 
