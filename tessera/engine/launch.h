@@ -15,7 +15,7 @@ namespace tessera::engine {
 
 using launch::Report;
 /// What is said of a job that trains: it saves, and goes on from there.
-launch::Words training_words();
+launch::Messages training_words();
 /// A report whose lines become errors of the log.
 void log_failure(const std::vector<std::string>& lines, int exit_code);
 
@@ -28,7 +28,7 @@ void log_failure(const std::vector<std::string>& lines, int exit_code);
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              const launch::Words& words = training_words());
+              const launch::Messages& words = training_words());
 
 /// A hash of everything in the plan that its ranks must agree about.
 std::uint64_t asked_of(const planner::Plan& plan);

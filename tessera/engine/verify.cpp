@@ -232,7 +232,7 @@ LayoutTrace trace_layout(const planner::Plan& plan,
   const auto training = [&](comm::World& world) {
     return train_traced(world, plan, data, steps, folder);
   };
-  const launch::Words words;  // nothing of it is resumed
+  const launch::Messages words;  // nothing of it is resumed
   out.code = run_ranks(gradient_plan, report, gradient, words);
   if (out.code == kExitOk) out.code = run_ranks(plan, report, training, words);
   return out.code == kExitOk ? read_trace(folder) : out;
