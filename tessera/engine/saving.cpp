@@ -143,7 +143,7 @@ void Engine::save_in_background(const std::filesystem::path& root, std::function
       optimizer_.get(),
       [optimizer = optimizer_.get()](const void*) { optimizer->release_pieces(); });
   // Memory that one rank lacks is an error of all.
-  checkpoint::together(
+  checkpoint::run_together(
       ranks, [&] { pieces = optimizer_->pieces(/*for_save=*/true); }, [] {});
   background_ = std::make_unique<checkpoint::BackgroundSave>(
       checkpoint::real_storage(), root, meta(), std::move(pieces), use, ranks, std::move(then));

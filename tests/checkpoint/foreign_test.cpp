@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other programs' checkpoints, put together by hand: what is read from them, and what is refused.
+// Checkpoints of other programs, constructed by hand: what is read from them, and what is rejected.
 #include "tessera/checkpoint/foreign.h"
 
 #include <cstring>
@@ -45,7 +45,8 @@ std::map<std::string, StreamedTensor> by_name(const std::vector<StreamedTensor>&
   return out;
 }
 
-/// A training of two parameters, one of them tied, whose values are functions of name and index.
+/// A training state of two parameters, one of them tied, whose values are functions of name and
+/// index.
 Foreign small_training() {
   Foreign out;
   out.step = 7;
@@ -142,7 +143,7 @@ TEST_F(ForeignCheckpoints, AnOptimizerOfAnotherModelIsRefused) {
   refused(path("model_000001.pth"), "is of 1 parameters, and the model has 2");
 }
 
-/// The optimizer's file of a pair with one parameter, whose state and group are as given.
+/// Writes the optimizer file of a pair with one parameter, with the given state and group.
 void write_pair(const fs::path& folder,
                 const std::vector<std::pair<std::string, TorchValue>>& state,
                 const std::vector<std::pair<std::string, TorchValue>>& group) {

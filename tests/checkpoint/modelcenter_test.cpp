@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of ModelCenter, as BMTrain saves them: each tensor comes out as it went in, and what is
-// no GPT2 is refused by its own name.
+// Models of ModelCenter as BMTrain saves them: each tensor is read as it was written, and a model
+// other than GPT2 is rejected by name.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -46,7 +46,8 @@ class ModelCenter : public test::ForeignCheckpoints {
   }
 };
 
-/// The model's tensors to the bit: floats, or 16 bits that are the values themselves.
+/// Compares the tensors of the model bit by bit: floats, or 16-bit values that are their own bit
+/// patterns.
 void expect_model(const std::vector<StreamedTensor>& read, bool half, bool head) {
   std::map<std::string, StreamedTensor> found;
   for (const StreamedTensor& tensor : read)

@@ -124,7 +124,7 @@ void CheckpointHook::save(Trainer& trainer, bool wait) {
     }
     const std::filesystem::path folder = engine.save(root);
     trainer.note_saved(step_);
-    if (engine.ranks().leads()) tell_unpruned(trainer, checkpoint::caught(prune));
+    if (engine.ranks().is_leader()) tell_unpruned(trainer, checkpoint::caught(prune));
     if (Console* console = trainer.console()) {
       console->line(
           fmt::format("checkpoint {} written in {:.1f} s", folder.string(), now_s() - last_));
