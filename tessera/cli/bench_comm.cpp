@@ -143,7 +143,7 @@ std::string speed_line(const comm::CollectiveSpeed& speed) {
 /// One line a result as it comes; JSON: one object a line.
 void measure(comm::World& world, const comm::MeasureOptions& options, const Common& common) {
   const bool table = !common.json && !common.quiet;
-  if (table && world.speaks()) {
+  if (table && world.is_leader()) {
     std::printf("%s\n",
                 fmt::format("{:<15} {:<9} {:>10} {:>11} {:>15} {:>9}",
                             "operation",

@@ -127,12 +127,12 @@ int bench_step(const std::vector<std::string>& line) {
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();
     if (!profile) {
       const auto signal = static_cast<int>(world.control().stop_requested.load());
-      if (world.speaks()) log::warn("stopped before all steps were measured");
+      if (world.is_leader()) log::warn("stopped before all steps were measured");
       return launch::unsaved_exit_code(signal);
     }
-    if (world.speaks() && words.common.json) {
+    if (world.is_leader() && words.common.json) {
       std::printf("%s\n", profile_json(*profile).dump().c_str());
-    } else if (world.speaks() && !words.common.quiet) {
+    } else if (world.is_leader() && !words.common.quiet) {
       std::fputs(engine::roofline_page(*profile, plan, words.common.verbose).c_str(), stdout);
     }
     std::fflush(stdout);

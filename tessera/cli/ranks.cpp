@@ -65,7 +65,7 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
       mesh::Mesh::data_parallel(ranks), threads, engine::log_failure, [&](comm::World& world) {
         const std::unique_ptr<engine::OpenModel> mine = std::move(model);  // ends before its world
         engine::load_model(*mine, world, as);
-        fn(*mine, world.speaks());
+        fn(*mine, world.is_leader());
         world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
         return kExitOk;
       });

@@ -12,7 +12,7 @@ namespace tessera::engine {
 class Trainer;
 
 /// Every rank runs every hook, so a hook may call collective methods of the engine, on all ranks
-/// alike. Only World::speaks() should print or write files. Source of points and priorities:
+/// alike. Only World::is_leader() should print or write files. Source of points and priorities:
 /// Colossal-AI's trainer.
 class Hook {
  public:

@@ -72,7 +72,7 @@ StepReport Trainer::make_step() {
       try {
         engine_.finish_save();
       } catch (const Error& other) {
-        if (engine_.world().speaks()) log::warn("the last checkpoint is lost: " + other.text());
+        if (engine_.world().is_leader()) log::warn("the last checkpoint is lost: " + other.text());
       }
     }
     throw;

@@ -198,7 +198,7 @@ int train_traced(comm::World& world,
   }
   fs::create_directories(training_of(folder));
   engine->save(training_of(folder));
-  if (world.speaks()) files::write_atomic(folder / kLosses, losses);
+  if (world.is_leader()) files::write_atomic(folder / kLosses, losses);
   part(world, *engine);
   return kExitOk;
 }

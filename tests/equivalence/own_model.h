@@ -37,7 +37,7 @@ inline Trace train_plan(planner::Plan plan,
       mine.grad_norms.push_back(report.grad_norm);
     }
     const std::filesystem::path saved = engine.save(folder);
-    if (world.speaks()) {
+    if (world.is_leader()) {
       mine.digest = checkpoint::Checkpoint(saved).digest();
       trace = std::move(mine);
     }

@@ -156,7 +156,7 @@ Trace TinyRun::train(const Layout& layout,
     }
     mine.eval_losses.push_back(engine.evaluate().loss);
     const std::filesystem::path saved = engine.save(root);
-    if (world.speaks()) {
+    if (world.is_leader()) {
       mine.digest = checkpoint::Checkpoint(saved).digest();
       trace = std::move(mine);
     }
@@ -176,7 +176,7 @@ std::string TinyRun::sample(const Layout& layout) const {
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
     const std::string mine = engine.sample();
-    if (world.speaks()) text = mine;
+    if (world.is_leader()) text = mine;
     engine.finish();
   });
   return text;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kNoLimit = 0;
 
-// FNV-1a.
+// FNV-1a hash.
 std::uint64_t hash_of(const std::vector<int>& ranks) {
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (const int rank : ranks)
@@ -58,7 +58,7 @@ Ground::Ground(int own_rank, Arenas all, ControlPage& page)
 
 void Ground::fail(const Error& error) {
   abort_world(control, rank, error);
-  throw_if_aborted(control);  // somebody else may have been first
+  throw_if_aborted(control);  // another rank may have been first
   throw Error(error);
 }
 

@@ -20,11 +20,11 @@
 namespace tessera::comm {
 namespace {
 
-/// Longer than it takes to fall asleep and be woken, which on a virtual machine, whose processor
-/// goes back to the host, is as long as reducing some megabytes.
+/// Longer than it takes to fall asleep and be woken. On a virtual machine, whose processor goes
+/// back to the host, that takes as long as reducing a few megabytes.
 constexpr double kSpinSeconds = 300e-6;
-/// A peer's news rings; this only bounds how late a stall is noticed.
-constexpr double kNapSeconds = 0.1;
+/// An event of a peer rings the doorbell; this only bounds how late a stall is noticed.
+constexpr double kSleepSeconds = 0.1;
 constexpr std::size_t kSmallestStage = std::size_t{64} << 10;
 
 void relax() {
@@ -41,7 +41,7 @@ bool overlap(const Span& a, const Span& b) {
 
 }  // namespace
 
-/// Adds the time of the outermost scope to the rank's communication time.
+/// Adds the time of the outermost scope to the communication time of the rank.
 class PullTransport::Timed {
  public:
   explicit Timed(PullTransport& transport) : transport_(transport) {
@@ -68,7 +68,7 @@ class PullTransport::PulledWork final : public Work {
   ~PulledWork() override {
     if (operation_->complete()) return;
     operation_->cancel();
-    // While an exception unwinds the caller, that one is the news.
+    // While an exception unwinds the caller, that exception is what gets reported.
     if (ground_->closed || ground_->aborted() || std::uncaught_exceptions() > exceptions_) return;
     abort_world(
         ground_->control,
@@ -92,7 +92,7 @@ PullTransport::PullTransport(std::string name, int rank, Arenas arenas, ControlP
     : name_(std::move(name)), ground_(std::make_shared<Ground>(rank, std::move(arenas), control)) {}
 
 PullTransport::~PullTransport() {
-  // Peers may still read what was posted: the arena is left as it is.
+  // Peers may still read what was posted: the arena keeps its contents.
   ground_->arena->close();
   ground_->closed = true;
 }
@@ -108,7 +108,7 @@ WorkPtr PullTransport::reduce_scatter(
   TESSERA_REQUIRE(!overlap(in, out) || own.data == out.data,
                   Shape,
                   fmt::format("{}: the output overlaps parts that peers read", describe(site)),
-                  "give an output apart, or this rank's own part of the input");
+                  "use a separate output, or this rank's own part of the input");
   Operation::Start begin = start(group_channel(group), Kind::ReduceScatter, in, site);
   if (group.size() == 1) {
     reduce_scatter_alone(in, out, op, fold);
@@ -121,7 +121,7 @@ WorkPtr PullTransport::reduce_scatter(
   keep(begin, out);
   const std::size_t offset = own.bytes() * static_cast<std::size_t>(group.index);
   return track(
-      std::make_shared<FoldParts>(std::move(begin), *ground_, offset, out, fold, own.data));
+      std::make_shared<ReduceParts>(std::move(begin), *ground_, offset, out, fold, own.data));
 }
 
 WorkPtr PullTransport::all_gather(const Group& group, Span in, Span out, CallSite site) {
@@ -170,7 +170,7 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   if (data.bytes() <= kMailboxBytes) {
     offer(begin, data, group.size(), true);
     keep(begin, data);
-    return track(std::make_shared<FoldParts>(std::move(begin), *ground_, 0, data, Fold::Store));
+    return track(std::make_shared<ReduceParts>(std::move(begin), *ground_, 0, data, Fold::Store));
   }
   offer(begin, data, group.size(), false);
   keep(begin, data);
@@ -201,7 +201,7 @@ WorkPtr PullTransport::barrier(const Group& group, CallSite site) {
   if (group.size() == 1) return completed_work(ground_->control);
   claim_slot(begin);
   offer(begin, nothing, group.size(), true);
-  return track(std::make_shared<FoldParts>(std::move(begin), *ground_, 0, nothing, Fold::Store));
+  return track(std::make_shared<ReduceParts>(std::move(begin), *ground_, 0, nothing, Fold::Store));
 }
 
 WorkPtr PullTransport::send(int peer, int channel, Span data, CallSite site) {
@@ -239,7 +239,7 @@ void PullTransport::abort(const Error& error) noexcept {
   abort_world(ground_->control, ground_->rank, error);
 }
 
-/// In all traffic, and in `part` of it.
+/// Counts the span in the total traffic and in `part`.
 void PullTransport::count(Traffic& part, const Span& span, std::int64_t times) {
   for (Traffic* const traffic : {&traffic_, &part}) {
     traffic->elements += times * static_cast<std::int64_t>(span.count);
@@ -296,7 +296,8 @@ Operation::Start PullTransport::start(Channel& channel,
   return begin;
 }
 
-/// Finds the slot of the operation; waits only if kSlots operations of the channel are under way.
+/// Claims the slot of the operation; waits only if kSlots operations of the channel are in
+/// progress.
 void PullTransport::claim_slot(Operation::Start& begin) {
   Slot& slot = begin.channel.own(begin.sequence);
   begin.slot = &slot;
@@ -311,8 +312,8 @@ void PullTransport::claim_slot(Operation::Start& begin) {
   await({"room to post " + begin.site, [&] { return slot.free(); }, readers});
 }
 
-/// Publishes `in`: where it lies if peers can read it there and `copy` is not asked for, else a
-/// copy, in which the bytes of `unread`, a part of `in`, are anything.
+/// Publishes `in`: its own memory if peers can read it there and `copy` is false, otherwise a copy.
+/// The bytes of `unread`, a part of `in`, are undefined in the copy.
 void PullTransport::offer(
     Operation::Start& begin, const Span& in, int readers, bool copy, const Span& unread) {
   Slot& slot = *begin.slot;
@@ -334,7 +335,7 @@ void PullTransport::offer(
   begin.channel.publish(slot, begin.sequence, begin.signature, begin.site);
 }
 
-/// The region of an output lives as long as the operation.
+/// Keeps the region of an output alive as long as the operation.
 void PullTransport::keep(Operation::Start& begin, const Span& span) {
   if (RegionPtr region = ground_->arena->find(span.data, span.bytes()))
     begin.alive.push_back(std::move(region));
@@ -347,7 +348,7 @@ RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
   };
   auto found = std::find_if(staging_.begin(), staging_.end(), fits);
   if (found == staging_.end()) {
-    forget_drained();  // what peers have read since
+    forget_drained();  // drops operations that peers have read in the meantime
     found = std::find_if(staging_.begin(), staging_.end(), fits);
   }
   if (found == staging_.end())
@@ -364,7 +365,7 @@ RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
   return *found;
 }
 
-/// Part i of `out` is member i's, found `offset` bytes into its input.
+/// Returns the parts of an output whose part i comes from member i, `offset` bytes into its input.
 PullTransport::Parts PullTransport::parts_from_all(Channel& channel,
                                                    const Span& out,
                                                    std::size_t offset) {
@@ -419,9 +420,10 @@ void PullTransport::await(const Awaited& awaited) {
     if (awaited.ready()) return;
     if (move_all() || spin(awaited.ready)) continue;
     awaited.missing(missing);
-    Nap nap(ground_->control, ground_->rank, missing.empty() ? ground_->rank : missing.front());
+    DoorbellWait doorbell(
+        ground_->control, ground_->rank, missing.empty() ? ground_->rank : missing.front());
     if (ground_->aborted() || awaited.ready() || move_all()) continue;
-    nap.sleep(std::min(kNapSeconds, stall_limit_s_));
+    doorbell.sleep(std::min(kSleepSeconds, stall_limit_s_));
     if (watchdog.stalled(missing)) {
       awaited.missing(missing);
       if (!missing.empty()) report_stall(awaited, missing);
@@ -429,7 +431,7 @@ void PullTransport::await(const Awaited& awaited) {
   }
 }
 
-/// Whether there is news.
+/// Spins for a limited time; returns true if the operation is ready or the world was aborted.
 bool PullTransport::spin(const std::function<bool()>& ready) {
   if (!ground_->one_core_each()) return false;
   const double end = now_s() + kSpinSeconds;
@@ -441,7 +443,8 @@ bool PullTransport::spin(const std::function<bool()>& ready) {
   return false;
 }
 
-/// Moves what is ready, in the order of posting, and forgets what is over. Whether anything moved.
+/// Moves what is ready, in the order of posting, and drops finished operations. Returns whether
+/// anything moved.
 bool PullTransport::move_all() {
   bool moved = false;
   for (const std::shared_ptr<Operation>& operation : pending_)
@@ -461,7 +464,7 @@ void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>&
   std::vector<std::string> ranks;
   for (const int rank : missing)
     ranks.push_back(comm::describe(control, rank));
-  // One that itself waits is not the reason.
+  // A rank that itself waits for another is not the cause.
   const auto stuck = std::find_if(missing.begin(), missing.end(), [&](int rank) {
     return control.line(rank).waiting_for.load() == 0;
   });
@@ -473,9 +476,9 @@ void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>&
                                 stall_limit_s_,
                                 awaited.what,
                                 text::join_some(ranks, " and ")),
-                    "look at what the missing ranks do; the reason is usually in their log");
+                    "see the logs of the missing ranks; they usually show the reason");
   abort_world(control, culprit, error);
-  throw_if_aborted(control);  // somebody else may have been first
+  throw_if_aborted(control);  // another rank may have been first
   throw Error(error);
 }
 
