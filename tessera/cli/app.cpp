@@ -45,11 +45,12 @@ struct Variable {
   const char* help;  ///< empty: for tests and set-up
 };
 constexpr Variable kVariables[] = {
-    {"TESSERA_CACHE", "folder of tokens and of what set-up fetched [~/.cache/tessera]"},
+    {"TESSERA_CACHE",
+     "cache folder of tokenized data and of downloads by tools/setup.sh [~/.cache/tessera]"},
     {"TESSERA_ISA",
-     "portable, avx2, avx512, avx512_bf16 or amx, instead of the best that the CPU has"},
-    {"TESSERA_LOG", "debug, info, warn or error: how much is told"},
-    {"NO_COLOR", "anything: no colours"},
+     "kernel variant: portable, avx2, avx512, avx512_bf16 or amx [the best that the CPU supports]"},
+    {"TESSERA_LOG", "log level: debug, info, warn or error"},
+    {"NO_COLOR", "any value disables colours"},
     {"TESSERA_GOLDEN", ""},
     {"TESSERA_LIBTORCH", ""}};
 
@@ -62,7 +63,7 @@ std::string overview() {
     if (!command.help.empty()) out += fmt::format("  {:<11} {}\n", name, command.help);
   }
   out +=
-      "\nEvery command explains itself: tessera train --help\n"
+      "\nHelp for a command: tessera train --help\n"
       "Start here:\n"
       "  tessera init nano --data my.txt > my.json\n"
       "  tessera train my.json -n 2\n"
@@ -84,7 +85,7 @@ void check_environment() {
     if (text.substr(0, 8) != "TESSERA_") continue;
     const std::string name(text.substr(0, text.find('=')));
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    log::warn("the environment variable " + name + " means nothing here; " +
+    log::warn("the environment variable " + name + " is not known to tessera; " +
               text::suggestion(name, known));
   }
 }
@@ -119,7 +120,7 @@ void refuse_order(const std::vector<std::string>& words) {
   if (commands().has(first)) return;
   if (first.ends_with(".json") || first.ends_with(".hjson")) {
     throw Error(Error::Kind::Config,
-                fmt::format("{} is no command", first),
+                fmt::format("{} is not a command", first),
                 fmt::format("type: tessera train {}", text::join(words, " ")));
   }
   if (first.front() != '-') return;
@@ -135,7 +136,7 @@ void refuse_order(const std::vector<std::string>& words) {
     ordered.erase(ordered.begin() + (command - words.begin()));
   }
   throw Error(Error::Kind::Config,
-              fmt::format("{} stands before the command", first),
+              fmt::format("{} is before the command", first),
               fmt::format("type: tessera {} {}", name, text::join(ordered, " ")));
 }
 

@@ -43,15 +43,16 @@ bool parse(StepWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "bench step",
       "Trains a few steps of CONFIG on random tokens and shows for each operation of the first "
-      "rank its time, its share of the step, FLOP/s and bytes/s, and how much of what this machine "
-      "was measured to give that is. Reads no data and writes nothing.",
+      "rank its time, its fraction of the step, FLOP/s and bytes/s, and the fraction of this "
+      "machine's measured peak. Reads no data and writes nothing.",
       {"tessera bench step my.json",
        "tessera bench step my.json --set bf16.enabled=true --steps 5",
        "tessera bench step my.json -n 2 -v            every operation, on two ranks",
        "tessera bench step my.json --json"});
   arguments.positional("CONFIG", &words.config, "JSON file; comments are allowed");
   arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
-  arguments.option("--steps", &words.steps, "Steps to measure, after two to warm up [3]");
+  arguments.option(
+      "--steps", &words.steps, "Number of measured steps, after two warm-up steps [3]");
   arguments.option(
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
   arguments.common(words.common, /*has_json=*/true);
@@ -117,7 +118,7 @@ int bench_step(const std::vector<std::string>& line) {
   planner::check_memory(plan, launch::available_memory());
   TESSERA_REQUIRE(plan.max_steps >= 1 + kWarmup,
                   Config,
-                  fmt::format("a training of {} steps is too short to be measured", plan.max_steps),
+                  fmt::format("a training of {} steps is too short to measure", plan.max_steps),
                   fmt::format("--set trainer.max_steps={}", words.steps + kWarmup));
   const auto measured = [&](comm::World& world) -> int {
     const auto engine = engine::initialize(plan, world, data);

@@ -112,8 +112,8 @@ void check_sizes(const Gpt2Shape& shape, Checks& checks) {
                  fmt::format("choose num_heads from {}", divisors(hidden)));
   checks.require(shape.num_kv_heads > 0 && heads % shape.num_kv_heads == 0,
                  "model.num_kv_heads",
-                 fmt::format("num_kv_heads {} does not divide num_heads {}: each head of keys and "
-                             "values is shared by as many heads",
+                 fmt::format("num_kv_heads {} does not divide num_heads {}: each key/value head "
+                             "must serve the same number of heads",
                              shape.num_kv_heads,
                              heads),
                  fmt::format("choose num_kv_heads from {}", divisors(heads)));
@@ -134,7 +134,7 @@ void set_positions(const ModelOptions& options,
       of_preset > 0 ? of_preset : sequence_length.value_or(kDefaultPositions));
   checks.require(!sequence_length || *sequence_length <= shape.max_positions,
                  "data.sequence_length",
-                 fmt::format("sequence_length {} is longer than the model has positions ({})",
+                 fmt::format("sequence_length {} exceeds the number of positions of the model ({})",
                              sequence_length.value_or(0),
                              shape.max_positions),
                  fmt::format("data.sequence_length at most {}, or model.max_positions at least {}",
@@ -155,9 +155,7 @@ void set_vocabulary(const ModelOptions& options,
       "model.vocab_size",
       fmt::format(
           "vocab_size {} is smaller than the tokenizer's {}", shape.vocab_size, tokenizer_size),
-      fmt::format("leave it out, or give at least {} ({} fits the hardware better)",
-                  tokenizer_size,
-                  rounded));
+      fmt::format("remove it, or set at least {} ({} is faster)", tokenizer_size, rounded));
 }
 
 void set_rest(const ModelOptions& options, Gpt2Shape& shape, Checks& checks) {
@@ -252,39 +250,42 @@ void describe_sizes(ModelOptions& options, config::Fields& fields) {
   fields.field(
       "family",
       options.family,
-      {.text = "Architecture, by its Hugging Face model_type.", .choices = families().names()});
+      {.text = "Model family, by its Hugging Face model_type.", .choices = families().names()});
   fields.field("preset",
                options.preset,
-               {.text = "Named sizes; fields that are given override it.",
+               {.text = "Preset sizes; explicitly given fields override them.",
                 .choices = preset_names(),
-                .default_text = "nano when no size is given"});
-  fields.field(
-      "num_layers",
-      options.num_layers,
-      {.text = "Transformer layers.", .min = 1, .max = 10'000, .default_text = "of the preset"});
+                .default_text = "nano if no size is given"});
+  fields.field("num_layers",
+               options.num_layers,
+               {.text = "Number of transformer layers.",
+                .min = 1,
+                .max = 10'000,
+                .default_text = "from the preset"});
   fields.field("hidden_size",
                options.hidden_size,
-               {.text = "Channels of the residual stream.",
+               {.text = "Width of the residual stream.",
                 .min = 1,
                 .max = 1e6,
-                .default_text = "of the preset"});
+                .default_text = "from the preset"});
   fields.field("num_heads",
                options.num_heads,
-               {.text = "Attention heads; must divide hidden_size.",
+               {.text = "Number of attention heads; must divide hidden_size.",
                 .min = 1,
                 .max = 1e6,
-                .default_text = "of the preset"});
-  fields.field("num_kv_heads",
-               options.num_kv_heads,
-               {.text = "Heads of keys and values, each shared by as many attention heads "
-                        "(grouped-query attention); must divide num_heads.",
-                .min = 1,
-                .max = 1e6,
-                .default_text = "num_heads"});
+                .default_text = "from the preset"});
+  fields.field(
+      "num_kv_heads",
+      options.num_kv_heads,
+      {.text = "Number of key/value heads (grouped-query attention); must divide num_heads.",
+       .min = 1,
+       .max = 1e6,
+       .default_text = "num_heads"});
   fields.field(
       "vocab_size",
       options.vocab_size,
-      {.text = "Rows of the token table; those beyond the tokenizer's ids are trained and never "
+      {.text = "Number of rows of the token embedding; those beyond the tokenizer's ids are "
+               "trained and never "
                "generated.",
        .unit = "tokens",
        .min = 1,
@@ -294,14 +295,14 @@ void describe_sizes(ModelOptions& options, config::Fields& fields) {
   fields.field(
       "max_positions",
       options.max_positions,
-      {.text = "Longest sequence that the model can read.",
+      {.text = "Maximum sequence length of the model.",
        .unit = "tokens",
        .min = 1,
        .max = 1e8,
-       .default_text = "data.sequence_length, or 1024 when neither is given; 2048 for gpt3"});
+       .default_text = "data.sequence_length, or 1024 if neither is given; 2048 for gpt3"});
   fields.field("ffn_hidden_size",
                options.ffn_hidden_size,
-               {.text = "Channels inside the MLP.",
+               {.text = "Hidden width of the MLP.",
                 .min = 1,
                 .max = 1e7,
                 .default_text = "mlp_ratio x hidden_size"});
@@ -311,24 +312,24 @@ void describe_dropout(ModelOptions& options, config::Fields& fields) {
   constexpr double kMaxDropout = 0.999;
   fields.field("dropout",
                options.dropout,
-               {.text = "Probability of zero in embedding, attention and residual dropout.",
+               {.text = "Dropout probability of embedding, attention and residual dropout.",
                 .min = 0,
                 .max = kMaxDropout});
   fields.field("embedding_dropout",
                options.embedding_dropout,
-               {.text = "Dropout after the embedding.",
+               {.text = "Dropout probability after the embedding.",
                 .min = 0,
                 .max = kMaxDropout,
                 .default_text = "dropout"});
   fields.field("attention_dropout",
                options.attention_dropout,
-               {.text = "Dropout on attention probabilities.",
+               {.text = "Dropout probability on attention weights.",
                 .min = 0,
                 .max = kMaxDropout,
                 .default_text = "dropout"});
   fields.field("residual_dropout",
                options.residual_dropout,
-               {.text = "Dropout on what each attention and MLP adds.",
+               {.text = "Dropout probability on the outputs of attention and MLP.",
                 .min = 0,
                 .max = kMaxDropout,
                 .default_text = "dropout"});
@@ -343,34 +344,38 @@ void ModelOptions::describe(config::Fields& fields) {
       "qkv_bias", qkv_bias, {.text = "Whether the query, key and value projection has a bias."});
   fields.field("tie_embeddings",
                tie_embeddings,
-               {.text = "Whether the head uses the token table as its weight."});
+               {.text = "Whether the output head shares its weight with the token embedding."});
   fields.field("activation",
                activation,
-               {.text = "Nonlinearity of the MLP.", .choices = ops::activation_names()});
-  fields.field(
-      "layer_norm_eps",
-      layer_norm_eps,
-      {.text = "Added to the variance in layer norms.", .min = 0, .max = 1, .above_min = true});
+               {.text = "Activation function of the MLP.", .choices = ops::activation_names()});
+  fields.field("layer_norm_eps",
+               layer_norm_eps,
+               {.text = "Epsilon added to the variance in layer norms.",
+                .min = 0,
+                .max = 1,
+                .above_min = true});
   fields.field("mlp_ratio",
                mlp_ratio,
-               {.text = "Channels inside the MLP over hidden_size.",
+               {.text = "Ratio of the MLP's hidden width to hidden_size.",
                 .min = 0,
                 .max = 1000,
                 .above_min = true});
   fields.field("init_std",
                init_std,
-               {.text = "Standard deviation of first weights; residual projections divide it by "
+               {.text = "Standard deviation of initial weights; residual projections divide it by "
                         "sqrt(2 x num_layers).",
                 .min = 0,
                 .max = 100});
   fields.field("label_smoothing",
                label_smoothing,
-               {.text = "Share of the target spread over the vocabulary, in training only.",
+               {.text = "Label smoothing: fraction of the target distributed over the vocabulary, "
+                        "in training only.",
                 .min = 0,
                 .max = 1});
-  fields.field("from",
-               from,
-               {.text = "Hugging Face folder, run or checkpoint to take weights and shape from."});
+  fields.field(
+      "from",
+      from,
+      {.text = "Hugging Face folder, run or checkpoint from which weights and shape are loaded."});
 }
 
 TESSERA_MODEL(
