@@ -17,8 +17,8 @@ namespace tessera::comm {
 
 /// State that all channels and operations of a rank share. It outlives the transport while
 /// operations live.
-struct Ground {
-  Ground(int own_rank, Arenas all, ControlPage& page);
+struct ChannelContext {
+  ChannelContext(int own_rank, Arenas all, ControlPage& page);
 
   ArenaHeader& header(int peer) { return *reinterpret_cast<ArenaHeader*>(arenas.of(peer).base()); }
   std::byte* address(int peer, std::uint64_t offset) { return arenas.of(peer).base() + offset; }
@@ -43,7 +43,7 @@ struct Ground {
 class Channel {
  public:
   /// `key` names the rings of this channel in the directories of its members.
-  Channel(Ground& ground, std::vector<int> ranks, int index, std::uint64_t key);
+  Channel(ChannelContext& context, std::vector<int> ranks, int index, std::uint64_t key);
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
   [[nodiscard]] int index() const { return index_; }
@@ -78,7 +78,7 @@ class Channel {
                              const std::string& mine,
                              const std::string& theirs);
 
-  Ground& ground_;
+  ChannelContext& context_;
   std::vector<int> ranks_;
   int index_;
   std::uint64_t key_;

@@ -54,8 +54,8 @@ void Operation::missing_posts(std::vector<int>& ranks) {
     if (posted(member) == nullptr) ranks.push_back(channel().rank_of(member));
 }
 
-PullParts::PullParts(Start start, Ground& ground, std::vector<Part> parts)
-    : Operation(std::move(start)), ground_(ground), parts_(std::move(parts)) {
+PullParts::PullParts(Start start, ChannelContext& context, std::vector<Part> parts)
+    : Operation(std::move(start)), context_(context), parts_(std::move(parts)) {
   complete_ = parts_.empty();
 }
 
@@ -66,7 +66,7 @@ bool PullParts::advance() {
     if (slot == nullptr) return false;
     const int rank = channel().rank_of(part.member);
     if (part.bytes != 0)
-      copy_bytes(part.out, ground_.address(rank, slot->offset) + part.offset, part.bytes);
+      copy_bytes(part.out, context_.address(rank, slot->offset) + part.offset, part.bytes);
     channel().acknowledge(part.member, *slot);
     return true;
   };
@@ -82,9 +82,9 @@ void PullParts::missing(std::vector<int>& ranks) {
 }
 
 ReduceParts::ReduceParts(
-    Start start, Ground& ground, std::size_t offset, Span out, Fold fold, const void* own)
+    Start start, ChannelContext& context, std::size_t offset, Span out, Fold fold, const void* own)
     : Operation(std::move(start)),
-      ground_(ground),
+      context_(context),
       offset_(offset),
       out_(out),
       fold_(fold),
@@ -101,7 +101,7 @@ bool ReduceParts::advance() {
       const Slot& slot = *slots()[static_cast<std::size_t>(member)];
       const bool mine = own_ != nullptr && member == channel().index();
       inputs.push_back(mine ? own_
-                            : ground_.address(channel().rank_of(member), slot.offset) + offset_);
+                            : context_.address(channel().rank_of(member), slot.offset) + offset_);
     }
     reduce_arrays(signature().op, out_.dtype, out_.data, inputs, out_.count);
   }
@@ -110,8 +110,8 @@ bool ReduceParts::advance() {
   return true;
 }
 
-ReduceInPlace::ReduceInPlace(Start start, Ground& ground, void* copy_to)
-    : Operation(std::move(start)), ground_(ground), copy_to_(copy_to) {
+ReduceInPlace::ReduceInPlace(Start start, ChannelContext& context, void* copy_to)
+    : Operation(std::move(start)), context_(context), copy_to_(copy_to) {
   const std::uint64_t size = size_of(signature().dtype);
   const std::uint64_t least = kMinChunkBytes / size;
   chunk_count_ = std::max(least, (signature().count + kMaxChunks - 1) / kMaxChunks);
@@ -127,7 +127,7 @@ bool ReduceInPlace::advance() {
   if (buffers_.empty()) {
     for (int member = 0; member < channel().size(); ++member) {
       const Slot& slot = *slots()[static_cast<std::size_t>(member)];
-      buffers_.push_back(ground_.address(channel().rank_of(member), slot.offset));
+      buffers_.push_back(context_.address(channel().rank_of(member), slot.offset));
     }
   }
   const bool moved = take_chunks();
@@ -143,7 +143,7 @@ bool ReduceInPlace::take_chunks() {
   const auto index = static_cast<std::uint64_t>(channel().index());
   const std::uint64_t first = index * chunks_ / static_cast<std::uint64_t>(channel().size());
   bool moved = false;
-  for (std::uint64_t i = 0; i < chunks_ && !ground_.aborted(); ++i) {
+  for (std::uint64_t i = 0; i < chunks_ && !context_.aborted(); ++i) {
     const std::uint64_t chunk = (first + i) % chunks_;
     const std::uint64_t bit = std::uint64_t{1} << chunk;
     if ((tally.taken.load() & bit) != 0 || (tally.taken.fetch_or(bit) & bit) != 0) continue;
@@ -181,7 +181,7 @@ void ReduceInPlace::missing(std::vector<int>& ranks) {
   if (!ranks.empty()) return;
   // All have posted; some rank has taken a chunk and not finished it.
   for (const int rank : channel().ranks())
-    if (rank != ground_.rank) ranks.push_back(rank);
+    if (rank != context_.rank) ranks.push_back(rank);
 }
 
 }  // namespace tessera::comm

@@ -82,12 +82,12 @@ class PullParts final : public Operation {
     void* out = nullptr;
     std::size_t bytes = 0;
   };
-  PullParts(Start start, Ground& ground, std::vector<Part> parts);
+  PullParts(Start start, ChannelContext& context, std::vector<Part> parts);
   bool advance() override;
   void missing(std::vector<int>& ranks) override;
 
  private:
-  Ground& ground_;
+  ChannelContext& context_;
   std::vector<Part> parts_;  ///< parts that have not arrived yet
 };
 
@@ -97,7 +97,7 @@ class ReduceParts final : public Operation {
  public:
   /// `offset`: bytes into the members' inputs. `own`: the part of this member, if it is elsewhere.
   ReduceParts(Start start,
-              Ground& ground,
+              ChannelContext& context,
               std::size_t offset,
               Span out,
               Fold fold,
@@ -106,7 +106,7 @@ class ReduceParts final : public Operation {
   void missing(std::vector<int>& ranks) override { missing_posts(ranks); }
 
  private:
-  Ground& ground_;
+  ChannelContext& context_;
   std::size_t offset_;
   Span out_;
   Fold fold_;
@@ -118,7 +118,7 @@ class ReduceParts final : public Operation {
 class ReduceInPlace final : public Operation {
  public:
   /// `copy_to`: destination of the result if the caller's memory is not the one that is reduced.
-  ReduceInPlace(Start start, Ground& ground, void* copy_to);
+  ReduceInPlace(Start start, ChannelContext& context, void* copy_to);
   bool advance() override;
   void missing(std::vector<int>& ranks) override;
 
@@ -127,7 +127,7 @@ class ReduceInPlace final : public Operation {
   void reduce_chunk(std::uint64_t chunk);
   void finish();
 
-  Ground& ground_;
+  ChannelContext& context_;
   void* copy_to_;
   std::uint64_t chunk_count_;  ///< elements of a chunk
   std::uint64_t chunks_;

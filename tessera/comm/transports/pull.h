@@ -86,7 +86,7 @@ class PullTransport final : public Transport {
   [[noreturn]] void report_stall(const Awaited& awaited, const std::vector<int>& missing);
 
   std::string name_;
-  std::shared_ptr<Ground> ground_;
+  std::shared_ptr<ChannelContext> context_;
   std::map<int, std::unique_ptr<Channel>> groups_;
   std::map<std::array<int, 3>, std::unique_ptr<Channel>> messages_;
   std::vector<std::shared_ptr<Operation>> pending_;  ///< posted and not drained, in order
