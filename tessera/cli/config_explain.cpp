@@ -41,7 +41,7 @@ bool parse(ExplainWords& words, const std::vector<std::string>& line) {
                    &words.ranks,
                    "Number of ranks [the fewest for which the batch sizes are consistent]");
   arguments.option("--set", &words.set, "KEY=VALUE: overrides a key of FILE");
-  arguments.flag("--strict", words.strict, "Exit with code 2 if train would reject any key");
+  arguments.flag("--strict", words.strict, "Exit with code 2 if train would reject anything");
   arguments.common(words.common, /*has_json=*/true);
   arguments.also(foreign_flag_names());
   return arguments.parse(line);

@@ -102,8 +102,8 @@ void describe_deepspeed(Fp16Options& o, config::Fields& f) {
        .default_text = "1000"});
   f.field("hysteresis",
           o.hysteresis,
-          {.text = "deepspeed, megatron: number of overflows after which the scale is lowered (not "
-                   "used by deepspeed if zero_optimization.stage is 0).",
+          {.text = "deepspeed, megatron: number of overflows since the scale last grew until it is "
+                   "lowered (not used by deepspeed if zero_optimization.stage is 0).",
            .unit = "overflows",
            .min = 1,
            .default_text = "2"});
