@@ -118,7 +118,7 @@ class Saves {
       engine.save_in_background(folder_, keep_one);
     } else {
       engine.save(folder_);
-      if (engine.world().speaks()) keep_one();
+      if (engine.world().is_leader()) keep_one();
     }
     engine.resume_clock();
     stalls_ms_.push_back(1e3 * (tessera::now_s() - trained));
@@ -237,7 +237,7 @@ int run(std::map<std::string, std::string> given) {
     const std::vector<double> peaks_mb = world.all_gather(
         world.everyone(), {resident_peak_mb()}, TESSERA_HERE("peaks of all ranks"));
     const std::string waits = bubble.text(world);
-    if (world.speaks()) {
+    if (world.is_leader()) {
       std::vector<double> sorted = ms;
       std::sort(sorted.begin(), sorted.end());
       const double median = sorted[sorted.size() / 2];

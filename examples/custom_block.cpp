@@ -56,7 +56,7 @@ class Print final : public engine::Hook {
   Print() : Hook(kReport) {}
   [[nodiscard]] std::string_view name() const override { return "print"; }
   void after_train_iter(engine::Trainer& trainer, const engine::StepReport& report) override {
-    if (!trainer.engine().world().speaks() || report.step % 10 != 0) return;
+    if (!trainer.engine().world().is_leader() || report.step % 10 != 0) return;
     std::printf("step %ld loss %.4f\n", static_cast<long>(report.step), report.loss);
   }
 };

@@ -162,7 +162,7 @@ class Pretrain final : public engine::Hook {
     tracks_.train_losses.push_back(train_loss);
     tracks_.val_losses.push_back(val_loss);
     tracks_.tokens_seen.push_back(report.tokens);
-    if (engine.world().speaks()) {
+    if (engine.world().is_leader()) {
       std::printf("Step %06ld: Train loss %.3f, Val loss %.3f, tokens seen %ld\n%s\n",
                   static_cast<long>(report.step),
                   train_loss,
@@ -190,7 +190,7 @@ Tracks pretrain_model(const planner::Plan& plan, const Options& options, comm::W
   trainer.attach(std::move(throughput));
   trainer.attach(std::make_unique<Pretrain>(options, tracks));
   trainer.fit();
-  if (world.speaks()) {
+  if (world.is_leader()) {
     std::printf("%.1f tokens/s (the first %ld steps not counted)\n",
                 speed.tokens_per_s(),
                 static_cast<long>(kIgnoredSteps));
@@ -218,7 +218,7 @@ int run(int argc, char** argv) {
   };
   return engine::run_ranks(plan, report, [&](comm::World& world) {
     const Tracks tracks = pretrain_model(plan, options, world);
-    if (world.speaks() && !tracks.lrs.empty())
+    if (world.is_leader() && !tracks.lrs.empty())
       std::printf("last learning rate %.3e\n", tracks.lrs.back());
     std::fflush(stdout);
     return 0;

@@ -107,7 +107,7 @@ class Print final : public engine::Hook {
   Print() : Hook(kReport) {}
   [[nodiscard]] std::string_view name() const override { return "print"; }
   void after_train_iter(engine::Trainer& trainer, const engine::StepReport& report) override {
-    if (!trainer.engine().world().speaks() || report.step % 10 != 0) return;
+    if (!trainer.engine().world().is_leader() || report.step % 10 != 0) return;
     std::printf("step %ld loss %.4f\n", static_cast<long>(report.step), report.loss);
   }
 };
@@ -127,7 +127,7 @@ void predict(engine::Engine& engine, const std::string& text) {
   nn::StepContext context(nn::Mode::Eval, /*seed=*/0);
   const nn::Outcome out = engine.state().infer(batch, context);
   const auto next = out.outputs.at("logits")[0][-1].argmax().item<std::int64_t>();
-  if (engine.world().speaks())
+  if (engine.world().is_leader())
     std::printf("after \"%s\" comes \"%c\"\n", text.c_str(), static_cast<char>(next));
 }
 

@@ -112,7 +112,7 @@ class Print final : public engine::Hook {
   void after_train_iter(engine::Trainer& trainer, const engine::StepReport& report) override {
     if (report.step % 20 != 0) return;
     const engine::EvalReport held_out = trainer.test();  // all ranks take part
-    if (!trainer.engine().world().speaks()) return;
+    if (!trainer.engine().world().is_leader()) return;
     std::printf("step %ld loss %.5f | held-out loss %.5f distance %.3f\n",
                 static_cast<long>(report.step),
                 report.loss,

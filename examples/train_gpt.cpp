@@ -25,7 +25,7 @@ class BestLoss final : public engine::Hook {
   void after_train_iter(engine::Trainer& trainer, const engine::StepReport& report) override {
     if (report.loss >= best_) return;
     best_ = report.loss;
-    if (trainer.engine().world().speaks()) {
+    if (trainer.engine().world().is_leader()) {
       std::printf("step %ld: best loss so far %.4f\n", static_cast<long>(report.step), best_);
     }
   }

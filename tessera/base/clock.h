@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// Seconds since an arbitrary start; never goes back.
+/// Returns the monotonic time in seconds since an unspecified start.
 inline double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

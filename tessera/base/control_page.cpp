@@ -18,9 +18,9 @@
 namespace tessera {
 namespace {
 
-constexpr double kClaimS = 0.1;  // for a claimed message to be written
+constexpr double kClaimS = 0.1;  // time allowed for a claimed message to be written
 
-// Not FUTEX_PRIVATE: the waiters are other processes.
+// FUTEX_PRIVATE would be wrong: the waiters are other processes.
 void wake(std::atomic<std::uint32_t>& word) noexcept {
   static_assert(sizeof(std::atomic<std::uint32_t>) == 4 &&
                 std::atomic<std::uint32_t>::is_always_lock_free);
@@ -51,8 +51,8 @@ ControlPage* ControlPage::format(void* memory, int ranks) {
 }
 
 bool ControlPage::abort(int rank, std::uint32_t kind, std::string_view text) noexcept {
-  // Whoever was killed between claim and message never writes it. Of several who find that out, one
-  // takes over: the others see that the number of claims has changed.
+  // A rank that was killed between its claim and its message never writes the message. If several
+  // ranks find that out, one takes over: the others see that the number of claims has changed.
   for (std::uint32_t claims = 0; !abort_claim.compare_exchange_strong(claims, claims + 1);) {
     if (message_arrives(*this)) return false;
   }

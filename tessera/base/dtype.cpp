@@ -10,7 +10,7 @@ struct Row {
   std::string_view name;
   std::size_t size;
 };
-// In the order of DType.
+// In the order of the DType enumerators.
 constexpr std::array<Row, 13> kRows = {{{"F64", 8},
                                         {"F32", 4},
                                         {"F16", 2},
@@ -25,7 +25,7 @@ constexpr std::array<Row, 13> kRows = {{{"F64", 8},
                                         {"U8", 1},
                                         {"BOOL", 1}}};
 
-// Of the 24-bit fp32 significand `mantissa`, the bits above the lowest `shift`, rounded to nearest
+// Shifts the 24-bit fp32 significand `mantissa` right by `shift` bits, rounding to nearest, ties to
 // even.
 std::uint32_t round_shift(std::uint32_t mantissa, int shift) noexcept {
   const std::uint32_t half = 1U << (shift - 1);
@@ -62,13 +62,14 @@ std::uint16_t to_fp16(float value) noexcept {
   if (exponent >= 31) return static_cast<std::uint16_t>(sign | 0x7c00U);
   const std::uint32_t mantissa = (magnitude & 0x7fffffU) | 0x800000U;
   if (exponent <= 0) {
-    // Subnormal: the significand moves right instead of the exponent going down; below 2^-25
-    // nothing is left.
+    // Subnormal: the significand is shifted right instead of lowering the exponent; below 2^-25 the
+    // result is 0.
     const int shift = 14 - exponent;
     if (shift > 24) return static_cast<std::uint16_t>(sign);
     return static_cast<std::uint16_t>(sign | round_shift(mantissa, shift));
   }
-  // A carry out of the significand raises the exponent, up to infinity: that is the right rounding.
+  // A carry out of the significand raises the exponent, up to infinity; this is the correct
+  // rounding.
   const std::uint32_t rounded = round_shift(mantissa, 13) - 0x400U;
   return static_cast<std::uint16_t>(sign |
                                     ((static_cast<std::uint32_t>(exponent) << 10) + rounded));

@@ -25,7 +25,7 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-/// Round to nearest, ties to even; NaN stays NaN.
+/// Converts to bfloat16: round to nearest, ties to even; NaN stays NaN.
 inline std::uint16_t to_bf16(float value) noexcept {
   std::uint32_t bits;
   std::memcpy(&bits, &value, 4);
@@ -38,8 +38,8 @@ inline float from_bf16(std::uint16_t value) noexcept {
   std::memcpy(&out, &bits, 4);
   return out;
 }
-/// The same; from 65520 on infinite. A NaN keeps its upper bits and becomes quiet, as in F16C's
-/// instructions.
+/// Converts to fp16: round to nearest, ties to even; from 65520 on the result is infinite. A NaN
+/// keeps its upper bits and becomes quiet, as the F16C instructions do.
 std::uint16_t to_fp16(float value) noexcept;
 float from_fp16(std::uint16_t value) noexcept;
 

@@ -46,7 +46,7 @@ namespace {
       where);
 }
 
-// A descriptor that closes itself.
+// A file descriptor that closes itself.
 class Fd {
  public:
   Fd(const fs::path& path, int flags, mode_t mode = 0666)
@@ -94,7 +94,7 @@ std::string read_all(int fd, const fs::path& path) {
 
 constexpr std::chrono::milliseconds kLockPoll{50};
 
-// Whether the lock was to be had at once.
+// Tries to lock; returns whether the lock was free.
 bool lock_now(const Fd& fd, const fs::path& path, int kind) {
   int result = 0;
   do {
@@ -126,11 +126,11 @@ fs::path folder_of(const fs::path& path) {
   return folder.empty() ? fs::path(".") : folder;
 }
 
-/// What lies in `folder` under a name that is `start`, the number of a process that is gone, and
-/// anything after it that `rest` accepts.
-std::vector<fs::path> left_by_the_dead(const fs::path& folder,
-                                       const std::string& start,
-                                       bool (*rest)(std::string_view)) {
+/// Returns the entries of `folder` whose name is `start`, followed by the number of a process that
+/// has ended, followed by anything that `rest` accepts.
+std::vector<fs::path> leftovers_of_ended_processes(const fs::path& folder,
+                                                   const std::string& start,
+                                                   bool (*rest)(std::string_view)) {
   std::vector<fs::path> found;
   std::error_code failed;
   for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
@@ -145,8 +145,8 @@ std::vector<fs::path> left_by_the_dead(const fs::path& folder,
   return found;
 }
 
-/// Says that a file or folder is in use, to whoever cannot see this process: on another host or in
-/// another container. Best effort: not every file system has locks.
+/// Marks a file or folder as in use for processes that cannot see this one, on another host or in
+/// another container. Best effort: not every file system supports locks.
 void mark_in_use(int fd) {
   static_cast<void>(::flock(fd, LOCK_EX | LOCK_NB));
 }
@@ -160,14 +160,14 @@ constexpr const char* kDraft = ".tmp-";
 constexpr const char* kTempDir = "tessera-";
 
 void remove_stale_folders(const fs::path& base) {
-  const auto six_letters = [](std::string_view rest) {
+  const auto has_unique_suffix = [](std::string_view rest) {
     return rest.size() == 7 && rest.front() == '-';
   };
-  for (const fs::path& folder : left_by_the_dead(base, kTempDir, six_letters)) {
+  for (const fs::path& folder : leftovers_of_ended_processes(base, kTempDir, has_unique_suffix)) {
     struct stat status {};
     if (::lstat(folder.c_str(), &status) != 0 || status.st_uid != ::geteuid()) continue;
     if (in_use(folder, O_RDONLY | O_DIRECTORY)) continue;
-    std::error_code ignored;  // it is in nobody's way
+    std::error_code ignored;  // a leftover folder does no harm
     fs::remove_all(folder, ignored);
   }
 }
@@ -184,14 +184,14 @@ std::string read(const fs::path& path) {
 void remove_stale_drafts(const fs::path& path) {
   const auto nothing = [](std::string_view rest) { return rest.empty(); };
   const std::string start = path.filename().string() + kDraft;
-  for (const fs::path& draft : left_by_the_dead(folder_of(path), start, nothing)) {
+  for (const fs::path& draft : leftovers_of_ended_processes(folder_of(path), start, nothing)) {
     if (!in_use(draft, O_RDWR)) ::unlink(draft.c_str());
   }
 }
 
 void write_atomic(const fs::path& path, std::string_view content) {
   remove_stale_drafts(path);
-  // The process number keeps two writers of the same path apart.
+  // The process number keeps concurrent writers of the same path apart.
   const fs::path temporary = path.string() + kDraft + std::to_string(::getpid());
   try {
     const Fd fd(temporary, O_WRONLY | O_CREAT | O_TRUNC);
@@ -211,12 +211,12 @@ void write_atomic(const fs::path& path, std::string_view content) {
 void sync(const fs::path& path) {
   const Fd fd(path, O_RDONLY);
   if (!fd.ok()) fail("open", path, errno);
-  // Some file systems refuse to sync a folder; they order their metadata by other means.
+  // Some file systems refuse to sync a folder; they order their metadata in another way.
   if (::fsync(fd.get()) != 0 && errno != EINVAL && errno != EROFS) fail("sync", path, errno);
 }
 
 std::uint64_t free_bytes(const fs::path& path) {
-  // The path may not exist yet: its nearest existing ancestor lies on the disk it will be on.
+  // The path may not exist yet: its nearest existing ancestor is on the same disk.
   fs::path place = path.empty() ? fs::path(".") : path;
   struct statvfs status {};
   while (::statvfs(place.c_str(), &status) != 0) {
@@ -242,7 +242,7 @@ TempDir::TempDir() {
 
 TempDir::~TempDir() {
   if (in_use_ >= 0) ::close(in_use_);
-  std::error_code ignored;  // a destructor has nobody to tell
+  std::error_code ignored;  // a destructor cannot report errors
   fs::remove_all(path_, ignored);
 }
 
@@ -268,7 +268,8 @@ std::unique_ptr<Lock> Lock::try_acquire(const fs::path& path, std::string* owner
       if (owner != nullptr) *owner = owner_in(fd, path);
       return nullptr;
     }
-    // Its last owner may have removed the file meanwhile: then the name belongs to another one.
+    // The previous owner may have removed the file in the meantime; the name then belongs to
+    // another file.
     if (!still_at(fd, path)) continue;
     if (::ftruncate(fd.get(), 0) != 0) fail("write", path, errno);
     write_all(fd.get(), owner_here() + std::to_string(::getpid()) + "\n", path);
@@ -293,7 +294,7 @@ std::optional<std::string> Lock::holder(const fs::path& path) {
   const Fd fd(path, O_RDONLY);
   if (!fd.ok() && errno == ENOENT) return std::nullopt;
   if (!fd.ok()) fail("open the lock", path, errno);
-  // Shared, so that several who only look do not see each other.
+  // A shared lock, so that concurrent queries do not see each other.
   if (lock_now(fd, path, LOCK_SH)) return std::nullopt;
   return owner_in(fd, path);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contact with the file system. Every call that fails throws Error{Io} with path, operation and
+// File system access. Every call that fails throws Error{Io} with the path, the operation and the
 // reason.
 #pragma once
 
@@ -19,17 +19,17 @@ namespace fs = std::filesystem;
 
 std::string read(const fs::path& path);
 /// Writes a draft beside `path` (`<path>.tmp-<process>`), syncs it, renames it over `path` and
-/// syncs the folder. Drafts that killed writers of `path` left go first.
+/// syncs the folder. Drafts of `path` left behind by killed writers are removed first.
 void write_atomic(const fs::path& path, std::string_view content);
-/// Removes the drafts of `path` that write_atomic() left in processes that are gone; those that
-/// somebody still writes stay, also where that is another host or container.
+/// Removes drafts of `path` that write_atomic() left behind in processes that have ended. Drafts
+/// that are still being written stay, also those of other hosts or containers.
 void remove_stale_drafts(const fs::path& path);
-/// fsync of a file or folder.
+/// Calls fsync on a file or folder.
 void sync(const fs::path& path);
 std::uint64_t free_bytes(const fs::path& path);
-/// A fresh empty folder under the system's temporary folder, `tessera-<process>-...`; removed with
-/// everything in it by the destructor. What killed processes of this user left goes when the next
-/// one is made.
+/// An empty folder under the system's temporary folder, named `tessera-<process>-...`. The
+/// destructor removes it with its contents. Creating one also removes the folders left behind by
+/// killed processes of the same user.
 class TempDir {
  public:
   TempDir();
@@ -40,10 +40,10 @@ class TempDir {
 
  private:
   fs::path path_;
-  int in_use_ = -1;  // locked while anybody of this process or its children lives
+  int in_use_ = -1;  // locked while this process or a child of it lives
 };
 
-/// A file mapped read-only. Empty files have no bytes.
+/// A file mapped read-only. An empty file has no bytes.
 class Mapped {
  public:
   explicit Mapped(const fs::path& path);
@@ -60,23 +60,23 @@ class Mapped {
   std::size_t size_ = 0;
 };
 
-/// Exclusive lock on a file (flock): released by the destructor and by the kernel when the process
-/// dies. The file holds the owner's host and process number as text.
+/// An exclusive lock on a file (flock). It is released by the destructor, or by the kernel when the
+/// process ends. The file holds the host and process number of the owner as text.
 class Lock {
  public:
-  /// Nothing when somebody else holds it; `owner` then receives the text they left.
+  /// Returns null if the lock is held elsewhere; `owner` then receives the text of the owner.
   static std::unique_ptr<Lock> try_acquire(const fs::path& path, std::string* owner = nullptr);
-  /// Waits; calls `waiting` once with the owner's text if it has to, and `poll` twenty times a
-  /// second: what that throws ends the waiting.
+  /// Waits for the lock. If it has to wait, calls `waiting` once with the owner's text, and `poll`
+  /// twenty times per second; an exception thrown by `poll` ends the wait.
   static std::unique_ptr<Lock> acquire(const fs::path& path,
                                        void (*waiting)(const std::string& owner) = nullptr,
                                        const std::function<void()>& poll = {});
-  /// The owner's text if somebody holds it now. Makes no file.
+  /// Returns the owner's text if the lock is held. Does not create the file.
   static std::optional<std::string> holder(const fs::path& path);
-  /// Whether that text names a process of this host that has ended; its children may still hold
-  /// what it locked.
+  /// Returns whether the text names a process of this host that has ended. Children of that process
+  /// may still hold the lock.
   static bool owner_is_gone(const std::string& owner);
-  /// Removes the file of a lock that nobody will need again. Whoever is waiting makes a new one.
+  /// Removes the lock file. A process that waits for the lock then creates a new file.
   void remove_file() noexcept;
   ~Lock();
   Lock(const Lock&) = delete;
@@ -88,9 +88,10 @@ class Lock {
   fs::path path_;
 };
 
-/// TESSERA_CACHE, XDG_CACHE_HOME/tessera, ~/.cache/tessera, or .cache in the working directory.
+/// Returns TESSERA_CACHE, XDG_CACHE_HOME/tessera, ~/.cache/tessera, or .cache in the working
+/// directory, in this order.
 fs::path cache_dir();
-/// xxh3 of bytes, 64 bits; `Hasher` does it in pieces.
+/// Returns the 64-bit xxh3 hash of `bytes`; `Hasher` computes it incrementally.
 std::uint64_t xxh3(std::span<const std::byte> bytes);
 class Hasher {
  public:

@@ -20,13 +20,13 @@ struct State {
   Sink sink;
   Level level = Level::Info;
   std::shared_ptr<spdlog::logger> file;
-  std::set<std::string, std::less<>> told;
+  std::set<std::string, std::less<>> warned_once;
 };
 
-// Never destroyed: a static destructor may still log.
+// Never destroyed: destructors of static objects may still log.
 State& state() {
-  static State* const the = new State;
-  return *the;
+  static State* const instance = new State;
+  return *instance;
 }
 
 spdlog::level::level_enum spdlog_level(Level level) {
@@ -84,10 +84,11 @@ void open_file(const std::string& path) {
   s.file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
   s.file->set_level(spdlog::level::trace);
   s.file->flush_on(spdlog::level::trace);
-  // Called under the lock, from write_locked(). Told once: every later message meets the same disk.
-  s.file->set_error_handler([&s, told = false](const std::string& reason) mutable {
-    if (std::exchange(told, true) || !s.sink || Level::Warning < s.level) return;
-    s.sink(Level::Warning, "the log file takes no more: " + reason);
+  // Called under the lock, from write_locked(). Reported once, because every later message would
+  // fail in the same way.
+  s.file->set_error_handler([&s, reported = false](const std::string& reason) mutable {
+    if (std::exchange(reported, true) || !s.sink || Level::Warning < s.level) return;
+    s.sink(Level::Warning, "the log file cannot be written any more: " + reason);
   });
 }
 
@@ -107,7 +108,7 @@ void error(std::string_view message) {
 void warn_once(std::string_view message) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  if (s.told.emplace(message).second) write_locked(s, Level::Warning, message);
+  if (s.warned_once.emplace(message).second) write_locked(s, Level::Warning, message);
 }
 
 }  // namespace tessera::log

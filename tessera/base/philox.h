@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random numbers: a value is a function of (key, counter), so that no layout can
-// change it.
+// Counter-based random numbers: a value is a function of (key, counter), so it does not depend on
+// the layout.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ struct Philox {
   using Block = std::array<std::uint32_t, 4>;
   std::uint64_t key = 0;
 
-  /// Four independent words for the 128-bit counter (lo, hi).
+  /// Returns four independent 32-bit words for the 128-bit counter (lo, hi).
   [[nodiscard]] constexpr Block operator()(std::uint64_t lo, std::uint64_t hi = 0) const noexcept {
     Block c = {static_cast<std::uint32_t>(lo),
                static_cast<std::uint32_t>(lo >> 32),
@@ -35,17 +35,18 @@ struct Philox {
   }
 };
 
-/// [0, 1) with 24 bits.
+/// Converts a random word to a float in [0, 1) with 24 bits.
 constexpr float uniform_float(std::uint32_t word) noexcept {
   return static_cast<float>(word >> 8) * 0x1.0p-24F;
 }
-/// (0, 1] with 53 bits out of two words; never 0, so that its logarithm is finite.
+/// Converts two random words to a double in (0, 1] with 53 bits; never 0, so that its logarithm is
+/// finite.
 constexpr double uniform_double(std::uint32_t hi, std::uint32_t lo) noexcept {
   const std::uint64_t bits = (static_cast<std::uint64_t>(hi) << 21) ^ (lo >> 11);
   return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;
 }
 
-/// Mixes words into one 64-bit key (splitmix64 finalizer).
+/// Mixes its arguments into one 64-bit key (splitmix64 finalizer).
 constexpr std::uint64_t mix64(std::uint64_t x) noexcept {
   x += 0x9E3779B97F4A7C15ULL;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;

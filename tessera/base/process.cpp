@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-/// Of /proc/PID/stat.
+/// Fields of /proc/PID/stat.
 struct Status {
   char state = '?';
   std::int64_t parent = 0;
@@ -27,7 +27,7 @@ std::string file_of(std::int64_t pid, const char* name) {
 Status status_of(std::int64_t pid) {
   const std::string text = file_of(pid, "stat");
   Status status;
-  const auto name_end = text.rfind(") ");  // the name may hold anything
+  const auto name_end = text.rfind(") ");  // the name may contain any character
   if (name_end == std::string::npos || name_end + 4 >= text.size()) return status;
   status.state = text[name_end + 2];
   status.parent = std::atoll(text.c_str() + name_end + 4);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that no signal interrupts.
+// Threads that receive no signals.
 #pragma once
 
 #include <csignal>
@@ -10,7 +10,8 @@
 
 namespace tessera {
 
-/// While it lives, the thread that made it takes no signals, nor does one that it makes meanwhile.
+/// Blocks all signals for the current thread, and for threads that it creates, while the object
+/// lives.
 class NoSignals {
  public:
   NoSignals() {
@@ -26,8 +27,8 @@ class NoSignals {
   sigset_t before_{};
 };
 
-/// Runs fn in a thread without signals: those of the process are for the thread that calls this.
-/// std::system_error where no thread can be had.
+/// Runs `fn` in a thread that receives no signals, so that the signals of the process are delivered
+/// to the calling thread. Throws std::system_error if the thread cannot be created.
 template <class Fn>
 std::thread quiet_thread(Fn fn) {
   const NoSignals quiet;

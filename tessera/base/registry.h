@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Name -> thing. Registries are filled by static objects and frozen once main starts.
+// Maps names to registered values. Registries are filled by static objects and do not change once
+// main starts.
 #pragma once
 
 #include <map>
@@ -13,8 +14,7 @@
 
 namespace tessera {
 
-/// Case-insensitive map from names to values of T; whoever registers here is found, listed and
-/// tested.
+/// A case-insensitive map from names to values of type T.
 template <class T>
 class Registry {
  public:
@@ -28,7 +28,7 @@ class Registry {
   [[nodiscard]] bool has(std::string_view name) const {
     return entries_.count(text::lower(name)) > 0;
   }
-  /// Throws Error{Config} with the nearest name.
+  /// Throws Error{Config} that suggests the nearest name.
   [[nodiscard]] const T& get(std::string_view name) const {
     const auto it = entries_.find(text::lower(name));
     if (it == entries_.end()) {
@@ -38,7 +38,7 @@ class Registry {
     }
     return it->second.value;
   }
-  /// As registered, sorted without regard to case.
+  /// Returns the names as registered, sorted without regard to case.
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> out;
     for (const auto& [key, entry] : entries_)

@@ -16,7 +16,7 @@ char lower_char(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-// Damerau-Levenshtein with adjacent transpositions (optimal string alignment).
+// Returns the Damerau-Levenshtein distance with adjacent transpositions (optimal string alignment).
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i)
@@ -35,7 +35,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-// Length of the UTF-8 sequence that `lead` begins; 0 if it begins none.
+// Returns the length of the UTF-8 sequence that begins with `lead`; 0 if none does.
 std::size_t sequence_length(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -44,8 +44,8 @@ std::size_t sequence_length(unsigned char lead) {
   return 0;
 }
 
-// Whether `byte` may stand second after `lead`: here overlong forms, surrogates and values past
-// U+10FFFF fall out.
+// Returns whether `byte` may be the second byte after `lead`. This rejects overlong forms,
+// surrogates and values beyond U+10FFFF.
 bool second_ok(unsigned char lead, unsigned char byte) {
   if (lead == 0xE0) return byte >= 0xA0 && byte <= 0xBF;
   if (lead == 0xED) return byte >= 0x80 && byte <= 0x9F;
@@ -54,8 +54,8 @@ bool second_ok(unsigned char lead, unsigned char byte) {
   return byte >= 0x80 && byte <= 0xBF;
 }
 
-// How many bytes from `at` are a prefix of a valid sequence; equals the sequence's length when it
-// is whole.
+// Returns the number of bytes from `at` that are a prefix of a valid sequence; the full length if
+// the sequence is complete.
 std::size_t valid_prefix(std::string_view text, std::size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
   const std::size_t length = sequence_length(lead);
@@ -72,7 +72,7 @@ bool whole(std::string_view text, std::size_t at, std::size_t prefix) {
   return prefix > 0 && prefix == sequence_length(static_cast<unsigned char>(text[at]));
 }
 
-// The candidate with the smallest edit distance, if that is near enough to be meant.
+// Returns the candidate with the smallest edit distance, if the distance is small enough.
 std::optional<std::string> nearest_spelling(const std::string& wanted,
                                             std::span<const std::string> candidates) {
   const std::size_t limit = std::max<std::size_t>(1, wanted.size() / 3);
@@ -90,7 +90,7 @@ std::optional<std::string> nearest_spelling(const std::string& wanted,
   return best;
 }
 
-// What stands between marks and blanks.
+// Splits a name at punctuation and spaces.
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> out(1);
   for (const char c : text) {
@@ -118,7 +118,7 @@ std::optional<std::string> nearest(std::string_view name, std::span<const std::s
   const std::string wanted = lower(name);
   auto typo = nearest_spelling(wanted, candidates);
   if (wanted.size() < 3) return typo;
-  // A letter that is missing at the end is nearer than a longer name.
+  // A missing letter at the end is a better match than a longer name.
   if (typo && lower(*typo).starts_with(wanted)) return typo;
   for (const std::string& candidate : candidates) {
     if (lower(candidate).starts_with(wanted)) return candidate;
@@ -144,7 +144,7 @@ std::string bytes(std::uint64_t count) {
   if (count < 1024) return fmt::format("{} B", count);
   double value = static_cast<double>(count);
   std::size_t unit = 0;
-  // 1023.95 would print as 1024.0: it belongs to the next unit.
+  // 1023.95 would be printed as 1024.0; it belongs to the next unit.
   while (value >= 1023.95 && unit + 1 < kUnits.size()) {
     value /= 1024.0;
     ++unit;
@@ -171,7 +171,7 @@ std::string count(double number) {
 std::string duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
   if (seconds < 1.0) return fmt::format("{:.0f}ms", seconds * 1e3);
-  // Beyond a thousand years nobody reads digits, and the integer below stays in range.
+  // Capped at about a thousand years, so that the integer below stays in range.
   const auto total = std::llround(std::min(seconds, 3e10));
   const std::int64_t s = total % 60, m = total / 60 % 60, h = total / 3600;
   if (h >= 48) return fmt::format("{}d{:02}h", h / 24, h % 24);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text for people: nearest names, sizes, durations, numbers that read back, and UTF-8.
+// Text formatting: nearest names, sizes, durations, numbers that round-trip, and UTF-8.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,36 @@
 
 namespace tessera::text {
 
-/// The candidate that is meant: one that begins with `name`, else one that has all of its words
-/// (batch_size: train_batch_size), each for three letters or more and the first of several; else
-/// the one with the smallest edit distance (Damerau-Levenshtein), if that is near enough. Case does
-/// not matter.
+/// Returns the candidate that the user probably meant, ignoring case. For names of three letters or
+/// more: one that begins with `name`, else the first one that contains all words of `name`
+/// (batch_size: train_batch_size). Otherwise the candidate with the smallest edit distance
+/// (Damerau-Levenshtein), if it is small enough.
 std::optional<std::string> nearest(std::string_view name, std::span<const std::string> candidates);
-/// "did you mean \"lr\"?" or, without a near one, "expected one of: ..." (at most 12 names).
+/// Returns "did you mean \"lr\"?" or, if no candidate is near, "expected one of: ..." (at most 12
+/// names).
 std::string suggestion(std::string_view name, std::span<const std::string> candidates);
 
 std::string bytes(std::uint64_t count);  ///< "1.5 GiB", "512 B"
 std::string count(double number);        ///< "124.4M", "1.2k", "87"
 std::string duration(double seconds);    ///< "2h13m", "48s", "3m05s"
-std::string number(double value);        ///< shortest decimals that read back to the same double
+std::string number(double value);        ///< shortest decimals that round-trip to the same double
 std::string with_commas(std::int64_t value);  ///< "1,115,394"
-double unsigned_nan(double value);  ///< the value; the sign of a NaN, which says nothing, is gone
+double unsigned_nan(double value);            ///< the value; the sign of a NaN is cleared
 
 std::string join(std::span<const std::string> parts, std::string_view separator);
-/// The first few of many parts: "a, b, c and 253 more".
+/// Joins the first few of many parts: "a, b, c and 253 more".
 std::string join_some(std::span<const std::string> parts, std::string_view separator);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 std::string lower(std::string_view text);
 
-/// Offset of the first byte that is not valid UTF-8 (overlong forms and surrogates refused), or
-/// nothing.
+/// Returns the offset of the first byte that is not valid UTF-8 (overlong forms and surrogates are
+/// invalid), or nothing.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
-/// Bytes at the end that begin a UTF-8 sequence without finishing it: 0 to 3.
+/// Returns the number of bytes at the end that begin a UTF-8 sequence without completing it: 0 to
+/// 3.
 std::size_t incomplete_utf8_tail(std::string_view text);
-/// Every invalid byte sequence becomes U+FFFD.
+/// Replaces every invalid byte sequence by U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
 
 }  // namespace tessera::text

@@ -21,19 +21,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Bytes that are hashed and copied in one go: they stay in the cache in between.
+/// Bytes that are hashed and copied at a time, so that they stay in the cache in between.
 constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
 
 std::int64_t blocks_of(const StoredPiece& stored) {
   return static_cast<std::int64_t>(stored.checksums.size());
 }
 
-/// Elements [begin, end) of a stored piece, counted from its first.
+/// Returns elements [begin, end) of a stored piece, counted from its first.
 mesh::Piece part_of(const mesh::Piece& piece, std::int64_t begin, std::int64_t end) {
   return {piece.box, piece.begin + begin, piece.begin + end};
 }
 
-/// Where all of `part` lies in the memory of `want`, if it lies there in one run.
+/// Returns the address of `part` in the memory of `want` if all of it is contiguous there, else
+/// null.
 std::byte* whole_place(const mesh::Piece& part,
                        const mesh::Piece& want,
                        std::byte* out,
@@ -43,7 +44,7 @@ std::byte* whole_place(const mesh::Piece& part,
   return run && run->a == 0 && run->count == part.end - part.begin ? out + run->b * width : nullptr;
 }
 
-/// Parts of one checkpoint have one manifest; some may have none.
+/// All parts of one checkpoint have the same manifest; some may have none.
 void require_same_manifest(const fs::path& mine, const fs::path& other) {
   std::error_code failed;
   if (!fs::exists(other, failed)) return;
@@ -52,7 +53,7 @@ void require_same_manifest(const fs::path& mine, const fs::path& other) {
   TESSERA_REQUIRE(
       files::Mapped(mine).text() == files::Mapped(other).text(),
       Format,
-      fmt::format("{} and {} are of different checkpoints", mine.string(), other.string()),
+      fmt::format("{} and {} belong to different checkpoints", mine.string(), other.string()),
       "name the parts of one save");
 }
 
@@ -64,17 +65,17 @@ void fetch(const std::string& tensor,
     file.read(at, out);
   } catch (const Error& error) {
     throw Error(error.kind(),
-                fmt::format("{} (wanted for tensor {})", error.what(), JsonCursor::shown(tensor)));
+                fmt::format("{} (needed for tensor {})", error.what(), JsonCursor::shown(tensor)));
   }
 }
 
-/// Lets the disk read on to the end of the next block while this one is hashed.
+/// Starts reading the next block from disk while this one is hashed.
 void expect_block(const RandomAccess& file, std::uint64_t at, std::uint64_t end) {
   constexpr std::uint64_t kAhead = 2 * kBlockBytes;
-  file.expect(at, std::min(kAhead, end - at));
+  file.prefetch(at, std::min(kAhead, end - at));
 }
 
-/// From the first to the last element of `part` that `want` shares with it.
+/// Returns the range from the first to the last element that `part` shares with `want`.
 std::pair<std::int64_t, std::int64_t> shared_span(const mesh::Piece& part,
                                                   const mesh::Piece& want) {
   std::int64_t first = part.end - part.begin, last = 0;
@@ -104,7 +105,7 @@ Archive::Archive(const fs::path& folder, std::vector<fs::path> parts)
   }
 }
 
-/// The checkpoint's own, or that of all parts of it that are here.
+/// Opens the manifest of the checkpoint, or joins those of all its available parts.
 Manifest Archive::open_manifest() {
   std::error_code failed;
   const fs::path path = folder_ / kManifestName;
@@ -120,10 +121,11 @@ Manifest Archive::open_manifest() {
   for (const fs::path& part : parts_)
     require_same_manifest(path, part / kManifestName);
   Manifest manifest = read_manifest(path);
-  TESSERA_REQUIRE(!manifest.part,
-                  Format,
-                  fmt::format("{}: it is of a part under the name of the whole", path.string()),
-                  "");
+  TESSERA_REQUIRE(
+      !manifest.part,
+      Format,
+      fmt::format("{}: this is the manifest of a part, not of the whole checkpoint", path.string()),
+      "");
   check_cover(manifest, Error::Kind::Format, path.string());
   return manifest;
 }
@@ -135,7 +137,7 @@ std::string Archive::missing_parts() const {
   for (std::size_t i = 0; i < std::min(missing_.size(), kShown); ++i)
     names.push_back(node_part_name(missing_[i]));
   if (missing_.size() > kShown) names.emplace_back("...");
-  return fmt::format("{} of its {} parts, with their shards, are not here: {}",
+  return fmt::format("{} of its {} parts, with their shards, are missing: {}",
                      missing_.size(),
                      part_->nodes,
                      fmt::join(names, ", "));
@@ -148,7 +150,7 @@ void Archive::require_whole() const {
                   kJoinParts);
 }
 
-/// Pieces share no element, so that counting them is enough.
+/// Pieces do not overlap, so counting elements is sufficient.
 void Archive::require_here(const std::string& name,
                            const Tensor& tensor,
                            const mesh::Piece& want) const {
@@ -160,7 +162,7 @@ void Archive::require_here(const std::string& name,
   }
   TESSERA_REQUIRE(here == want.end - want.begin,
                   Format,
-                  fmt::format("{}: of tensor {} {} of {} elements that are wanted are here; {}",
+                  fmt::format("{}: tensor {} has only {} of {} needed elements; {}",
                               folder_.string(),
                               JsonCursor::shown(name),
                               here,
@@ -194,7 +196,7 @@ const Archive::Shard& Archive::shard(const std::string& file, const std::string&
           error.kind(),
           tensor.empty()
               ? error.what()
-              : fmt::format("{} (wanted for tensor {})", error.what(), JsonCursor::shown(tensor)));
+              : fmt::format("{} (needed for tensor {})", error.what(), JsonCursor::shown(tensor)));
     }
   }
   return *slot;
@@ -239,8 +241,8 @@ void Archive::damaged(const std::string& name,
           begin + static_cast<std::uint64_t>(size) - 1));
 }
 
-/// Hashes the blocks of a piece and copies what `want` (if any) shares with them. A block that was
-/// verified before is hashed only if `again`; one that `want` does not touch is not read.
+/// Hashes the blocks of a piece and copies what `want` (if given) shares with them. A block that
+/// was verified before is hashed only if `again`; one that `want` does not touch is not read.
 void Archive::visit(const std::string& name,
                     const Tensor& tensor,
                     const Piece& piece,
@@ -272,7 +274,7 @@ void Archive::visit(const std::string& name,
       }
       const mesh::Piece part = part_of(piece.stored.piece, from, to_end);
       const auto size = static_cast<std::size_t>((to_end - from) * width);
-      // Bytes that are wanted as they are go where they are wanted; others by way of `scratch`.
+      // Elements that need no conversion are read directly into place; others go through `scratch`.
       std::byte* direct = nullptr;
       if (want != nullptr && to == tensor.dtype) direct = whole_place(part, *want, out, width);
       if (direct == nullptr) scratch.resize(std::max(scratch.size(), size));
@@ -330,7 +332,7 @@ void Archive::verify() const {
   });
 }
 
-std::optional<fs::path> newest_sound_before(const fs::path& damaged) {
+std::optional<fs::path> newest_intact_before(const fs::path& damaged) {
   const auto step = step_of(damaged);
   if (!step) return std::nullopt;
   const fs::path root = damaged.parent_path();
@@ -342,11 +344,11 @@ std::optional<fs::path> newest_sound_before(const fs::path& damaged) {
         Archive(*at).verify();
         return *at;
       } catch (const Error&) {
-        continue;  // damaged as well: the next older one may do
+        continue;  // damaged as well: try the next older one
       }
     }
   } catch (const Error&) {
-    return std::nullopt;  // the folder cannot be listed: nothing to offer
+    return std::nullopt;  // the folder cannot be listed: there is no suggestion
   }
   return std::nullopt;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint's bytes: shards opened when they are first needed, blocks verified when they are
-// first touched.
+// Reads the bytes of a checkpoint: shards are opened on first use, blocks are verified on first
+// access.
 #pragma once
 
 #include <atomic>
@@ -20,15 +20,15 @@
 
 namespace tessera::checkpoint {
 
-/// Reads pieces of tensors out of a complete checkpoint, or out of the parts of one that are here.
-/// Errors are Error{Format} with file, tensor and place, without a remedy: whoever holds the folder
-/// knows which older one to offer. Memory: the headers, and a MiB for each thread that reads.
-/// Threads: const methods from any thread.
+/// Reads pieces of tensors from a complete checkpoint, or from the parts of one that are available.
+/// Errors are Error{Format} with file, tensor and place, without a fix: the caller knows which
+/// older checkpoint to suggest. Memory: the headers, and 1 MiB per reading thread. Threads: const
+/// methods from any thread.
 class Archive {
  public:
   struct Piece {
     StoredPiece stored;
-    std::unique_ptr<std::atomic<bool>[]> verified;  ///< one a block
+    std::unique_ptr<std::atomic<bool>[]> verified;  ///< one per block
   };
   struct Tensor {
     DType dtype = DType::F32;
@@ -36,8 +36,8 @@ class Archive {
     std::vector<Piece> pieces;
   };
 
-  /// `parts`: other folders that hold shards of the same checkpoint, or nodes' parts of it.
-  /// Error{Format} if one of them is of another.
+  /// `parts`: other folders that hold shards of the same checkpoint, or nodes' parts of it. Throws
+  /// Error{Format} if one belongs to another checkpoint.
   explicit Archive(const std::filesystem::path& folder,
                    std::vector<std::filesystem::path> parts = {});
   [[nodiscard]] const Meta& meta() const { return meta_; }
@@ -45,20 +45,21 @@ class Archive {
     return tensors_;
   }
 
-  /// Of the save whose parts these are; 0 where the checkpoint is in one.
+  /// Returns the id of the save that wrote these parts; 0 if the checkpoint is not divided into
+  /// parts.
   [[nodiscard]] std::uint64_t save_id() const { return part_ ? part_->save : 0; }
-  /// Which parts are not here, in words; empty where all are.
+  /// Describes which parts are missing; empty if none is.
   [[nodiscard]] std::string missing_parts() const;
-  /// Error{Format} where some are missing.
+  /// Throws Error{Format} if parts are missing.
   void require_whole() const;
 
-  /// Fills `out` with the elements of `want` as dtype `to`. Every block that is touched is
-  /// verified, once.
+  /// Fills `out` with the elements of `want` as dtype `to`. Every block that is touched is verified
+  /// once.
   void read(const std::string& name, const mesh::Piece& want, DType to, std::byte* out) const;
-  /// Whether every shard has the header that the manifest knows and every piece its place in one:
-  /// no data is read.
+  /// Checks that every shard has the header that the manifest describes and that every piece is in
+  /// place; no data is read.
   void check_files() const;
-  /// Every header, and every block of every piece, whether verified before or not.
+  /// Verifies every header and every block of every piece, even if it was verified before.
   void verify() const;
 
  private:
@@ -68,12 +69,12 @@ class Archive {
     SafetensorsFile file;
     RandomAccess data;
   };
-  /// Where a piece lies.
+  /// The location of a piece.
   struct Place {
     const RandomAccess* data = nullptr;
     std::uint64_t begin = 0, end = 0;  ///< bytes of the file
   };
-  /// `tensor`: for whose sake; empty: the shard's own.
+  /// `tensor`: the tensor that needs the shard, for messages; empty if only the shard is named.
   [[nodiscard]] const Shard& shard(const std::string& file, const std::string& tensor = "") const;
   [[nodiscard]] Place place(const std::string& name,
                             const Tensor& tensor,
@@ -98,20 +99,21 @@ class Archive {
   std::vector<std::filesystem::path> parts_;
   Meta meta_;
   std::optional<NodePart> part_;
-  std::vector<int> missing_;  ///< parts of nodes
+  std::vector<int> missing_;  ///< numbers of missing node parts
   std::map<std::string, Tensor, std::less<>> tensors_;
   std::map<std::string, std::uint64_t, std::less<>> headers_;  ///< as in Manifest
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::unique_ptr<Shard>> shards_;
 };
 
-/// What to do where a part of a node is missing.
+/// Fix of errors about a missing node part.
 inline constexpr const char* kJoinParts =
-    "go on with the hosts and the layout that saved it, put the files of all hosts' folders into "
+    "resume on the hosts and with the layout that saved it, put the files of all hosts' folders "
+    "into "
     "one, or join them: tessera checkpoint merge PART PART DST";
 
-/// The newest checkpoint beside `damaged` that is older than it and whose every checksum holds.
-/// Reads all of its bytes.
-std::optional<std::filesystem::path> newest_sound_before(const std::filesystem::path& damaged);
+/// Returns the newest checkpoint beside `damaged` that is older and whose every checksum is
+/// correct. Reads all of its bytes.
+std::optional<std::filesystem::path> newest_intact_before(const std::filesystem::path& damaged);
 
 }  // namespace tessera::checkpoint

@@ -14,7 +14,8 @@
 namespace tessera::checkpoint {
 namespace {
 
-/// Requests to the process are for the thread that trains; a thread inherits what its maker blocks.
+/// Blocks signals: those sent to the process are for the training thread, and a new thread inherits
+/// the mask of its creator.
 class NoRequests {
  public:
   NoRequests() {
@@ -45,9 +46,10 @@ void Worker::start(std::function<void()> work) {
       done_.store(true, std::memory_order_release);
     });
   } catch (const std::system_error& error) {
-    failure_ = Error(Error::Kind::Io,
-                     fmt::format("cannot start a thread that saves: {}", error.what()),
-                     "raise the limit on processes (ulimit -u), or set checkpoint.async false");
+    failure_ =
+        Error(Error::Kind::Io,
+              fmt::format("cannot start the thread that saves checkpoints: {}", error.what()),
+              "raise the limit on processes (ulimit -u), or set checkpoint.async false");
     done_.store(true, std::memory_order_relaxed);
   }
 }
@@ -70,10 +72,10 @@ BackgroundSave::BackgroundSave(Storage& storage,
       ranks_(std::move(ranks)),
       then_(std::move(then)) {
   const auto phase = [&](void (Saver::*work)()) {
-    together(
+    run_together(
         ranks_,
         [&] {
-          if (ranks_.leads()) (saver_.*work)();
+          if (ranks_.is_leader()) (saver_.*work)();
         },
         [&] { saver_.discard(); });
   };
@@ -104,14 +106,14 @@ double BackgroundSave::before_change(const CopyOut& copy) {
 BackgroundSave::Standing BackgroundSave::standing() {
   if (worker_.busy()) return {.busy = true};
   const bool failed = worker_.wait().has_value();
-  if (phase_ == Phase::Writing) let_go();
+  if (phase_ == Phase::Writing) release_memory();
   return {.failed = failed};
 }
 
 void BackgroundSave::advance(Standing anywhere) {
   if (settled_ || anywhere.busy) return;
   if (anywhere.failed) {
-    settled_ = true;  // the rest is to say so, which finish() does
+    settled_ = true;  // the rest is to report the failure, which finish() does
   } else if (phase_ == Phase::Writing) {
     publish(0);
   } else if (publishing_ + 1 < saver_.phases()) {
@@ -137,14 +139,14 @@ BackgroundSave::Outcome BackgroundSave::finish() {
   return {saver_.folder(), then_failed_};
 }
 
-/// What was written, once the worker has ended.
-void BackgroundSave::let_go() {
-  live_.let_go();
+/// Releases what was written once the worker has ended.
+void BackgroundSave::release_memory() {
+  live_.release_copies();
   memory_.reset();
 }
 
 void BackgroundSave::join_phase() {
-  together(
+  run_together(
       ranks_,
       [&] {
         if (const auto& failure = worker_.wait()) throw Error(*failure);
@@ -154,10 +156,10 @@ void BackgroundSave::join_phase() {
 
 void BackgroundSave::publish(int phase) {
   worker_.wait();
-  let_go();
+  release_memory();
   phase_ = Phase::Publishing;
   publishing_ = phase;
-  if (!ranks_.leads()) return;
+  if (!ranks_.is_leader()) return;
   worker_.start([this, phase] {
     saver_.publish(phase);
     if (then_ && phase + 1 == saver_.phases()) then_failed_ = caught(then_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A save that does not stop what it saves: a thread of its own writes and syncs, and ranks agree in
-// passing.
+// Background saves: a worker thread writes and syncs while training continues, and the ranks agree
+// without extra waits.
 #pragma once
 
 #include <atomic>
@@ -16,14 +16,15 @@
 
 namespace tessera::checkpoint {
 
-/// Work on a thread of its own, one after the other.
+/// Runs one piece of work at a time on a thread of its own.
 class Worker {
  public:
   ~Worker() { wait(); }
-  /// Not while it is busy. Where no thread can be had, that is the work's failure.
+  /// Starts work; must not be called while busy. If the thread cannot be created, that is the
+  /// failure of the work.
   void start(std::function<void()> work);
   [[nodiscard]] bool busy() const { return !done_.load(std::memory_order_acquire); }
-  /// Waits for the end of the work; what it threw.
+  /// Waits for the end of the work and returns what it threw.
   const std::optional<Error>& wait();
 
  private:
@@ -32,28 +33,28 @@ class Worker {
   std::optional<Error> failure_;
 };
 
-/// One save under way on one rank. Writes the same bytes as save(), in phases that begin only once
-/// every rank is known to have ended the one before: all ranks write, then those that lead publish.
-/// To know it, each rank adds its standing() to a reduction that it makes anyhow (once a step, say)
-/// and gives the result to advance(). Until the publication nothing has a name that list() finds; a
-/// process that ends before it leaves only a temporary folder.
+/// One save in progress on one rank. Writes the same bytes as save(), in phases; each begins only
+/// once every rank is known to have finished the previous one: all ranks write, then the leaders
+/// publish. For this, each rank adds its standing() to a reduction that it makes anyway (such as
+/// once per step) and passes the result to advance(). Before publication nothing has a name that
+/// list() finds; a process that ends earlier leaves only a temporary folder.
 ///
-/// Threads: the rank's own. Its worker makes no collective and touches no libtorch.
+/// Threads: those of the rank. The worker makes no collective and does not use libtorch.
 class BackgroundSave {
  public:
-  /// Whether a rank's part of the phase is still under way, or failed.
+  /// Whether a rank's part of the current phase is in progress, or failed.
   struct Standing {
     bool busy = false, failed = false;
   };
   struct Outcome {
     std::filesystem::path folder;
-    std::optional<Error> then;  ///< what `then` threw; on the ranks that lead
+    std::optional<Error> then;  ///< what `then` threw; on the leaders only
   };
 
-  /// Collective. The pieces lie in `memory`, which is let go on the rank's thread once they are
-  /// written or copied; before they change say so to before_change(). `then` runs on the workers of
-  /// the ranks that lead, after the publication (pruning, say). Every rank throws the same
-  /// Error{Io} where the temporary folder cannot be made.
+  /// Collective. The pieces are in `memory`, which is released on the rank's thread once they are
+  /// written or copied; call before_change() before they change. `then` runs on the workers of the
+  /// leaders after the publication (such as pruning). Every rank throws the same Error{Io} if the
+  /// temporary folder cannot be created.
   BackgroundSave(Storage& storage,
                  const std::filesystem::path& root,
                  Meta meta,
@@ -61,29 +62,28 @@ class BackgroundSave {
                  std::shared_ptr<const void> memory,
                  Ranks ranks,
                  std::function<void()> then = {});
-  /// Gives up what is not being published yet, and waits for the worker.
+  /// Cancels what is not being published yet, and waits for the worker.
   ~BackgroundSave();
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  /// Until it returned the pieces must be as they were. Copies what is not written yet; where that
-  /// has no memory it waits for the disk. Returns the seconds that it took.
+  /// Must be called, and must return, before the pieces change. Copies what is not written yet; if
+  /// there is no memory for the copy, waits for the disk. Returns the seconds it took.
   double before_change(const CopyOut& copy);
-  /// Never waits.
+  /// Returns the state of this rank. Never waits.
   [[nodiscard]] Standing standing();
-  /// `anywhere`: whether any rank said so, the same on all. Never waits for another rank or for the
-  /// disk.
+  /// `anywhere`: whether any rank is busy or failed; the same on all ranks. Never waits for another
+  /// rank or for the disk.
   void advance(Standing anywhere);
-  /// Whether finish() would not wait for any disk; the same on all ranks.
+  /// Returns whether finish() would not wait for any disk; the same on all ranks.
   [[nodiscard]] bool settled() const { return settled_; }
-  /// Collective: waits until the checkpoint stands. On failure nothing of the previous checkpoints
-  /// is touched, the temporary folder is removed and all ranks throw the same error, as save()
-  /// does.
+  /// Collective: waits until the checkpoint is published. On failure the previous checkpoints are
+  /// unchanged, the temporary folder is removed and all ranks throw the same error, as save() does.
   Outcome finish();
 
  private:
   enum class Phase { Writing, Publishing, Done };
-  void let_go();
+  void release_memory();
   void join_phase();
   void publish(int phase);
 
@@ -94,10 +94,10 @@ class BackgroundSave {
   std::function<void()> then_;
   std::optional<Error> then_failed_;
   Phase phase_ = Phase::Writing;
-  int publishing_ = 0;  ///< which of the saver's phases
+  int publishing_ = 0;  ///< index of the saver's phase
   bool settled_ = false;
   std::atomic<bool> stop_{false};
-  Worker worker_;  ///< last: it reads the others
+  Worker worker_;  ///< last, because it reads the other members
 };
 
 }  // namespace tessera::checkpoint

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 /// Bytes of a tensor that digest() holds at a time.
 constexpr std::int64_t kDigestBytes = kBlockBytes;
 
-/// Runs `work`; damage gets the newest older checkpoint that is whole as its remedy.
+/// Runs `work`. An error about damage gets the newest intact older checkpoint as its fix.
 template <class F>
 auto offering_older(const fs::path& folder, F work) {
   try {
@@ -33,19 +33,19 @@ auto offering_older(const fs::path& folder, F work) {
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::Format || !error.fix().empty()) throw;
     if (!step_of(folder))
-      throw Error(error.kind(), error.what(), "copy the checkpoint again from where it came");
-    const auto older = newest_sound_before(folder);
+      throw Error(error.kind(), error.what(), "copy the checkpoint again from its source");
+    const auto older = newest_intact_before(folder);
     throw Error(
         error.kind(),
         error.what(),
-        older ? fmt::format("go on from {}, the newest older checkpoint that is whole: --resume {}",
+        older ? fmt::format("continue from {}, the newest intact older checkpoint: --resume {}",
                             older->string(),
                             older->string())
-              : "no older checkpoint beside it is whole: start again with --resume never");
+              : "no older checkpoint beside it is intact: start over with --resume never");
   }
 }
 
-/// Parameters first, then what belongs to the optimizer; each by name.
+/// Order of tensors: parameters first, then optimizer state; each by name.
 bool before(const Checkpoint::Tensor& a, const Checkpoint::Tensor& b) {
   constexpr std::string_view kState = "optimizer.";
   return std::pair(a.name.starts_with(kState), std::string_view(a.name)) <
@@ -124,7 +124,7 @@ void Checkpoint::check(const PieceBytes& want) const {
   const Tensor& tensor = tensors_[at->second];
   TESSERA_REQUIRE(tensor.shape == want.shape,
                   Format,
-                  fmt::format("{}: tensor {} is [{}], but [{}] is wanted",
+                  fmt::format("{}: tensor {} is [{}], but [{}] is expected",
                               folder_.string(),
                               JsonCursor::shown(want.name),
                               fmt::join(tensor.shape, ", "),
@@ -132,12 +132,12 @@ void Checkpoint::check(const PieceBytes& want) const {
                   "load it into the model that wrote it (tessera inspect shows its configuration)");
   TESSERA_REQUIRE(convertible(tensor.dtype, want.dtype),
                   Format,
-                  fmt::format("{}: tensor {} is {}, which does not convert to {}",
+                  fmt::format("{}: tensor {} is {}, which cannot be converted to {}",
                               folder_.string(),
                               JsonCursor::shown(want.name),
                               name(tensor.dtype),
                               name(want.dtype)),
-                  "ask for its own dtype");
+                  "request its own dtype");
   const std::int64_t count = want.piece.end - want.piece.begin;
   TESSERA_ASSERT(count >= 0 &&
                  want.bytes.size() == static_cast<std::uint64_t>(count) * size_of(want.dtype));
@@ -153,13 +153,13 @@ void Checkpoint::load(std::span<const PieceBytes> pieces) const {
       if (!want.bytes.empty()) read(want.name, want.piece, want.dtype, want.bytes.data());
     };
     if (stored_) return on_two_threads(pieces.size(), one);
-    for (std::size_t i = 0; i < pieces.size(); ++i)  // others' readers may not be for two threads
+    for (std::size_t i = 0; i < pieces.size(); ++i)  // a Source may not support two threads
       one(i);
   });
 }
 
 void Checkpoint::check_files() const {
-  if (!stored_) return;  // another program's files were checked when they were opened
+  if (!stored_) return;  // files of other programs were checked when they were opened
   offering_older(folder_, [&] { stored_->check_files(); });
 }
 
@@ -171,7 +171,7 @@ std::uint64_t Checkpoint::bytes() const {
 }
 
 void Checkpoint::verify() const {
-  if (!stored_) return;  // and carry no checksums
+  if (!stored_) return;  // files of other programs have no checksums
   offering_older(folder_, [&] { stored_->verify(); });
 }
 

@@ -44,7 +44,7 @@ std::string broadcast(const Ranks& ranks, int root, const std::string& text) {
 std::uint64_t largest(const Ranks& ranks, std::optional<std::uint64_t> mine, int bits) {
   std::uint64_t out = 0;
   for (int bit = bits; bit-- > 0;) {
-    const bool as_large = mine && ((*mine ^ out) >> bit) == 1U;  // so far equal, and has this bit
+    const bool as_large = mine && ((*mine ^ out) >> bit) == 1U;  // equal so far, and has this bit
     if (ranks.any(as_large)) out |= std::uint64_t{1} << bit;
   }
   return out;
@@ -63,9 +63,9 @@ std::optional<Error> caught(const std::function<void()>& work) {
   }
 }
 
-void together(const Ranks& ranks,
-              const std::function<void()>& work,
-              const std::function<void()>& undo) {
+void run_together(const Ranks& ranks,
+                  const std::function<void()>& work,
+                  const std::function<void()>& undo) {
   const std::optional<Error> mine = caught(work);
   if (!ranks.any(mine.has_value())) return;
   const int root = lowest_failed(ranks, mine.has_value());

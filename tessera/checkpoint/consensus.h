@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks that share nothing but Ranks::any can still agree on: a number, a failure in its own
-// words.
+// Agreement between ranks that can only communicate through Ranks::any: on a number, or on the
+// message of a failure.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,23 @@
 
 namespace tessera::checkpoint {
 
-/// The low `bits` of rank `root`'s value, on every rank. Cost: one any() a bit.
+/// Returns the low `bits` of rank `root`'s value on every rank. Cost: one any() per bit.
 std::uint64_t broadcast(const Ranks& ranks, int root, std::uint64_t value, int bits);
-/// Rank `root`'s text, at most 1,000 bytes of it. Cost: one any() a bit; for failures only.
+/// Returns at most 1,000 bytes of rank `root`'s text. Cost: one any() per bit; use it for failures
+/// only.
 std::string broadcast(const Ranks& ranks, int root, const std::string& text);
 
-/// The largest of the ranks' numbers of so many bits; 0 where none has one. Cost: one any() a bit.
+/// Returns the largest of the ranks' numbers of `bits` bits; 0 if no rank has one. Cost: one any()
+/// per bit.
 std::uint64_t largest(const Ranks& ranks, std::optional<std::uint64_t> mine, int bits);
 
-/// What `work` throws, as an Error.
+/// Returns what `work` throws, as an Error.
 std::optional<Error> caught(const std::function<void()>& work);
 
-/// Runs `work` on every rank. Where it throws on any, every rank calls `undo` (once all have come
-/// to the end of the work) and throws the error of the lowest rank that failed.
-void together(const Ranks& ranks,
-              const std::function<void()>& work,
-              const std::function<void()>& undo);
+/// Runs `work` on every rank. If it throws on any rank, every rank calls `undo` (once all have
+/// finished the work) and throws the error of the lowest rank that failed.
+void run_together(const Ranks& ranks,
+                  const std::function<void()>& work,
+                  const std::function<void()>& undo);
 
 }  // namespace tessera::checkpoint

@@ -19,9 +19,9 @@ struct F32 {
   static float store(double v) { return static_cast<float>(v); }
 };
 
-/// To float, away from a tie: an inexact result keeps its last bit set, so that rounding it again
-/// to 16 bits gives what rounding the double once would have given. Source: Boldo and Melquiond
-/// 2008, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd".
+/// Converts to float with rounding to odd: an inexact result has its last bit set, so that rounding
+/// it again to 16 bits equals rounding the double once. Source: Boldo and Melquiond 2008,
+/// "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd".
 float round_to_odd(double value) {
   const float near = static_cast<float>(value);
   if (std::isnan(value) || static_cast<double>(near) == value) return near;

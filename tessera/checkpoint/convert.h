@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies elements from a file into memory, between float dtypes where they differ.
+// Copies elements from a file into memory, converting between float dtypes.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace tessera::checkpoint {
 
-/// The same dtype, or both of F64, F32, BF16, F16.
+/// Returns whether the dtypes are equal or both are among F64, F32, BF16, F16.
 bool convertible(DType from, DType to) noexcept;
 
 /// Copies `count` elements; neither side need be aligned. Narrowing rounds once, to nearest, ties

@@ -15,11 +15,11 @@ namespace fs = std::filesystem;
 
 Draft::Draft(const fs::path& target)
     : target_(target), path_(target.parent_path() / draft_name(target.filename(), ::getpid())) {
-  tidy_drafts(real_storage(), target);
+  remove_stale_drafts(real_storage(), target);
 }
 
 Draft::~Draft() {
-  std::error_code ignored;  // a destructor has nobody to tell
+  std::error_code ignored;  // a destructor cannot report errors
   fs::remove_all(path_, ignored);
 }
 

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file or folder that is written beside its place and takes it in one step.
+// A file or folder that is written beside its target and replaces it in one step.
 #pragma once
 
 #include <filesystem>
 
 namespace tessera::checkpoint {
 
-/// ".tmp-NAME-PID" beside `target`, for whatever makes it. What processes that have ended left of
-/// the same target is removed first. Error{Io}. Threads: one.
+/// The path ".tmp-NAME-PID" beside `target`, for a file or folder that the caller creates. Drafts
+/// of the same target left behind by ended processes are removed first. Throws Error{Io}. Threads:
+/// one.
 class Draft {
  public:
   explicit Draft(const std::filesystem::path& target);
-  /// Removes what was not published, and what publish() took out of its place.
+  /// Removes a draft that was not published, and the old target that publish() replaced.
   ~Draft();
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Takes the place of `target`, of a folder or file that stands there too.
+  /// Replaces `target`, which may be an existing folder or file.
   void publish();
 
  private:

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStep = "step-", kReplaced = ".replaced-step-", kTemp = ".tmp-step-";
 
-/// All of `digits` as a number.
+/// Parses all of `digits` as a number.
 std::optional<std::int64_t> number(std::string_view digits) {
   std::int64_t value = 0;
   const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
@@ -45,7 +45,7 @@ std::vector<fs::path> entries(const fs::path& root) {
   return out;
 }
 
-/// The process that a temporary folder belongs to, or what will be `latest`.
+/// Returns the process that a temporary folder, or a draft of `latest`, belongs to.
 std::optional<std::int64_t> owner_of(const fs::path& path) {
   constexpr std::string_view kLatest = "latest.tmp-";  // of files::write_atomic()
   const std::string name = path.filename().string();
@@ -55,7 +55,7 @@ std::optional<std::int64_t> owner_of(const fs::path& path) {
   return number(std::string_view(name).substr(dash + 1));
 }
 
-/// Whether another process may still be at work on what bears its number.
+/// Returns whether another process may still be working on an entry with this number.
 bool belongs_to_another(std::int64_t pid) {
   return pid != ::getpid() && is_running(pid);
 }
@@ -113,7 +113,7 @@ std::optional<fs::path> newest(const fs::path& root) {
 
 std::vector<fs::path> found_at(const fs::path& path) {
   std::error_code failed;
-  if (!fs::is_directory(path, failed)) return {};  // a file has no entries to be listed
+  if (!fs::is_directory(path, failed)) return {};  // a file has no entries to list
   if (is_checkpoint(path)) return {path};
   auto of_run = list(path / kFolderOfRun);
   return of_run.empty() ? list(path) : of_run;
@@ -129,7 +129,7 @@ bool is_ours(const fs::path& path) {
   return fs::is_directory(path / kFolderOfRun, failed) || newest_at(path).has_value();
 }
 
-void tidy(Storage& storage, const fs::path& root) {
+void remove_stale_folders(Storage& storage, const fs::path& root) {
   for (const fs::path& folder : entries(root)) {
     const auto owner = owner_of(folder);
     if (owner && !belongs_to_another(*owner)) storage.remove(folder);
@@ -144,7 +144,7 @@ void tidy(Storage& storage, const fs::path& root) {
   }
 }
 
-void tidy_drafts(Storage& storage, const fs::path& target) {
+void remove_stale_drafts(Storage& storage, const fs::path& target) {
   const std::string begin = draft_name(target.filename().string(), 0);
   const std::string_view prefix = std::string_view(begin).substr(0, begin.size() - 1);
   try {
@@ -155,21 +155,21 @@ void tidy_drafts(Storage& storage, const fs::path& target) {
       if (owner && !belongs_to_another(*owner)) storage.remove(path);
     }
   } catch (const Error& error) {
-    log::warn(error.text());  // it is in nobody's way
+    log::warn(error.text());  // a leftover draft does no harm
   }
 }
 
 void prune(Storage& storage, const fs::path& root, int keep, std::optional<std::int64_t> spared) {
   TESSERA_REQUIRE(keep >= 1,
                   Config,
-                  fmt::format("cannot keep {} checkpoints: the newest always stays", keep),
+                  fmt::format("cannot keep {} checkpoints: the newest is always kept", keep),
                   "keep at least 1");
-  tidy(storage, root);
+  remove_stale_folders(storage, root);
   const auto all = list(root);
   std::vector<fs::path> going;
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
     if (step_of(all[i]) == spared) continue;
-    // Renamed first, on the disk too: a folder that is half removed must not look complete.
+    // Renamed and synced first: a partly removed folder must not look complete.
     going.push_back(root / temp_name(*step_of(all[i]), ::getpid()));
     storage.rename(all[i], going.back());
   }

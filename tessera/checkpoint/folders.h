@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of folders under a run's `checkpoints/`, and who may remove them.
+// Names of folders under a run's `checkpoints/`, and rules for their removal.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,30 @@
 
 namespace tessera::checkpoint {
 
-/// "step-00000120": a complete checkpoint.
+/// Returns "step-00000120": the name of a complete checkpoint.
 std::string step_name(std::int64_t step);
-/// ".replaced-step-00000120": complete too; counts only while no step-00000120 stands beside it.
+/// Returns ".replaced-step-00000120": also complete; it counts only while there is no step-00000120
+/// beside it.
 std::string replaced_name(std::int64_t step);
-/// ".tmp-step-00000120-4711": of a save or removal by process 4711.
+/// Returns ".tmp-step-00000120-4711": the name of a save or removal by process 4711.
 std::string temp_name(std::int64_t step, std::int64_t pid);
 
-/// ".tmp-step-00000120-node-00001-4711": of a node's part of a save whose rank 0 is process 4711.
+/// Returns ".tmp-step-00000120-node-00001-4711": the name of a node's part of a save whose rank 0
+/// is process 4711.
 std::string node_temp_name(std::int64_t step, int node, std::int64_t pid);
-/// ".tmp-NAME-4711": of process 4711, which writes NAME.
+/// Returns ".tmp-NAME-4711": the name of a draft of NAME by process 4711.
 std::string draft_name(const std::string& name, std::int64_t pid);
 
-/// The step in a name that step_name() or replaced_name() made.
+/// Returns the step in a name made by step_name() or replaced_name().
 std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
 
-/// Removes temporary folders of processes that are gone, and of this one (which saves or removes
-/// one at a time). A replaced checkpoint goes too where its successor stands, and gets its name
-/// back where the successor never came.
-void tidy(Storage& storage, const std::filesystem::path& root);
+/// Removes temporary folders of processes that have ended, and of this one (which saves or removes
+/// one at a time). Also removes a replaced checkpoint if its successor exists; if the successor
+/// never came, the replaced one gets its name back.
+void remove_stale_folders(Storage& storage, const std::filesystem::path& root);
 
-/// Removes drafts of `target` whose processes are gone, and that of this one. What cannot be
-/// removed is warned of.
-void tidy_drafts(Storage& storage, const std::filesystem::path& target);
+/// Removes drafts of `target` whose processes have ended, and that of this process. Failures are
+/// logged as warnings.
+void remove_stale_drafts(Storage& storage, const std::filesystem::path& target);
 
 }  // namespace tessera::checkpoint

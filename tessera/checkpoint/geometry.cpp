@@ -13,7 +13,8 @@ namespace {
 using mesh::Box;
 using mesh::Piece;
 
-/// Boxes of one tensor that a layout may cut: more cost minutes to compare and no mesh makes them.
+/// Maximum number of boxes of one tensor. Comparing more would take minutes, and no mesh creates
+/// them.
 constexpr std::size_t kMaxBoxes = 16384;
 
 std::int64_t extent(const Box& box, std::size_t dim) {
@@ -27,8 +28,8 @@ std::int64_t inner_numel(const Box& box, std::size_t dim) {
   return numel;
 }
 
-/// Cuts elements [begin, end) of `box`, counted from dim `dim` on (the dims before it are one
-/// wide), into boxes: a ragged head, whole rows, a ragged tail.
+/// Splits elements [begin, end) of `box`, counted from dim `dim` on (earlier dims have extent one),
+/// into boxes: a partial first row, whole rows, a partial last row.
 void cut(Box box, std::size_t dim, std::int64_t begin, std::int64_t end, std::vector<Box>& out) {
   if (begin >= end) return;
   if (dim == box.begin.size()) {
@@ -65,7 +66,8 @@ bool disjoint(const Box& a, const Box& b) {
   return false;
 }
 
-/// Two boxes that share elements. Sorted by their first dim, so that only neighbours are compared.
+/// Returns a description of two boxes that share elements. The boxes are sorted by their first dim,
+/// so that only neighbours are compared.
 std::optional<std::string> overlap(std::vector<Box>& boxes) {
   const auto first = [](const Box& box) { return box.begin.empty() ? 0 : box.begin[0]; };
   std::sort(
@@ -86,7 +88,7 @@ auto box_key(const Piece& piece) {
   return std::tie(piece.box.begin, piece.box.end);
 }
 
-/// Joins neighbouring ranges of the same box and cuts what remains ragged into boxes.
+/// Joins neighbouring ranges of the same box and splits the remaining partial ones into boxes.
 std::optional<std::string> as_boxes(std::span<const Piece> pieces, std::vector<Box>& boxes) {
   std::vector<const Piece*> sorted;
   for (const auto& piece : pieces)
@@ -101,7 +103,7 @@ std::optional<std::string> as_boxes(std::span<const Piece> pieces, std::vector<B
     for (++i; i < sorted.size() && box_key(*sorted[i]) == box_key(first) && sorted[i]->begin <= end;
          ++i) {
       if (sorted[i]->begin < end) {
-        return fmt::format("elements {} to {} of box {} are there twice",
+        return fmt::format("elements {} to {} of box {} appear twice",
                            sorted[i]->begin,
                            std::min(end, sorted[i]->end) - 1,
                            box_text(first.box));
@@ -119,7 +121,7 @@ std::int64_t product(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-/// What repeated() says, and the boxes of the pieces if that is nothing.
+/// Returns the result of repeated(); if that is nothing, also the boxes of the pieces.
 std::optional<std::string> disjoint(std::span<const Piece> pieces, std::vector<Box>& boxes) {
   if (auto twice = as_boxes(pieces, boxes)) return twice;
   return overlap(boxes);
@@ -158,7 +160,7 @@ std::optional<std::string> misplaced(const Shape& shape, const Piece& piece) {
 std::optional<std::string> uncovered(const Shape& shape, std::span<const Piece> pieces) {
   std::vector<Box> boxes;
   if (auto wrong = disjoint(pieces, boxes)) return wrong;
-  // Disjoint boxes inside of the tensor: their sum cannot overflow.
+  // The boxes are disjoint and inside the tensor, so their sum cannot overflow.
   std::int64_t held = 0;
   for (const auto& box : boxes)
     held += box.numel();
@@ -184,8 +186,8 @@ std::int64_t first_index(const Shape& shape, const Piece& piece) {
 SharedRuns::SharedRuns(const Piece& a, const Piece& b)
     : begin_a_(a.begin), end_a_(a.end), begin_b_(b.begin), end_b_(b.end) {
   std::int64_t stride_a = 1, stride_b = 1;
-  // A row grows from the last dim outwards as long as both boxes hold the same indices of the dims
-  // inside it.
+  // A row extends from the last dim outwards as long as both boxes hold the same indices of the
+  // inner dims.
   length_ = 1;
   rows_ = 1;
   bool growing = true;
@@ -223,7 +225,7 @@ SharedRuns::Run SharedRuns::row(std::int64_t index) const {
 }
 
 /// Offsets ascend with the row in both boxes, so the first row that reaches both ranges is found by
-/// halving.
+/// bisection.
 void SharedRuns::skip_to_first() {
   std::int64_t low = 0, high = rows_;
   while (low < high) {
@@ -241,7 +243,7 @@ std::optional<SharedRuns::Run> SharedRuns::next() {
   const std::int64_t skip = std::max({begin_a_ - run.a, begin_b_ - run.b, std::int64_t{0}});
   const std::int64_t stop = std::min({end_a_ - run.a, end_b_ - run.b, length_});
   if (skip >= stop) {
-    // Within one row the ranges may miss each other; later rows only lie further on in both.
+    // Within one row the ranges may not overlap; later rows are further on in both.
     at_ = run.a >= end_a_ || run.b >= end_b_ ? rows_ : at_;
     return next();
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads JSON front to back without building a tree: a header of 100 MB costs what its caller keeps.
+// A streaming JSON reader that builds no tree: reading a header of 100 MB costs only what the
+// caller keeps.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,14 @@
 namespace tessera::checkpoint {
 
 /// A position in a JSON text. Every method consumes one value or throws Error{Format} naming
-/// `source`, the byte and what was expected. It never recurses by itself: depth is what the
-/// caller's code nests. Threads: one.
+/// `source`, the byte and what was expected. It does not recurse: depth is bounded by the nesting
+/// of the caller's code. Threads: one.
 class JsonCursor {
  public:
-  /// `text` must outlive the cursor. Invalid UTF-8 is refused at once.
+  /// `text` must outlive the cursor. Invalid UTF-8 is rejected at once.
   JsonCursor(std::string_view text, std::string source);
 
-  /// Calls on_member(key), which must consume the member's value. Duplicate keys are refused.
+  /// Calls on_member(key), which must consume the value of the member. Duplicate keys are rejected.
   template <class F>
   void object(F on_member) {
     expect('{', "an object");
@@ -26,7 +27,7 @@ class JsonCursor {
     std::set<std::string, std::less<>> seen;
     do {
       const auto [key, fresh] = seen.insert(string());
-      if (!fresh) fail("key " + shown(*key) + " stands here a second time");
+      if (!fresh) fail("key " + shown(*key) + " appears twice");
       expect(':', "a colon");
       on_member(*key);
     } while (accept(','));
@@ -43,19 +44,19 @@ class JsonCursor {
     expect(']', "a comma or the end of the array");
   }
   std::string string();
-  /// A whole number without sign, fraction or exponent that fits 63 bits.
+  /// Reads a whole number without sign, fraction or exponent that fits 63 bits.
   std::int64_t count();
-  /// The text of the next value, whatever it is, at most `limit` bytes; brackets and quotes are
-  /// matched, the rest is for the parser that the caller hands it to.
+  /// Returns the text of the next value of any type, at most `limit` bytes; brackets and quotes are
+  /// matched, everything else is left to the parser that receives the text.
   std::string_view raw(std::size_t limit);
-  /// Nothing but white space may follow.
+  /// Requires that only white space follows.
   void end();
 
-  /// What the values that follow belong to, for messages: "tensor \"w\"".
+  /// Sets the context of the values that follow, for messages: "tensor \"w\"".
   void within(std::string context) { context_ = std::move(context); }
   [[noreturn]] void fail(const std::string& what) const;
   [[nodiscard]] const std::string& source() const { return source_; }
-  /// A name as a message shows it: quoted, control characters escaped, cut at 200 bytes.
+  /// Formats a name for a message: quoted, control characters escaped, cut at 200 bytes.
   static std::string shown(std::string_view name);
 
  private:

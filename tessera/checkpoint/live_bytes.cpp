@@ -13,7 +13,8 @@ LiveBytes::LiveBytes(const std::vector<PieceBytes>& pieces) {
   for (const PieceBytes& piece : pieces) {
     if (piece.bytes.empty()) continue;
     const bool fresh = left_.try_emplace(piece.bytes.data(), piece.bytes).second;
-    TESSERA_REQUIRE(fresh, Bug, "saving tensor \"" + piece.name + "\": another has its memory", "");
+    TESSERA_REQUIRE(
+        fresh, Bug, "saving tensor \"" + piece.name + "\": another piece has the same memory", "");
   }
 }
 

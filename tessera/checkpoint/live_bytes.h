@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a save reads while it is in use.
+// The memory that a save reads while training continues to use it.
 #pragma once
 
 #include <cstddef>
@@ -14,28 +14,28 @@
 
 namespace tessera::checkpoint {
 
-/// Puts memory of their own, with the same bytes, behind all spans; what it returns owns it.
+/// Copies all spans into new memory, redirects them to it, and returns its owner.
 using CopyOut =
     std::function<std::shared_ptr<const void>(std::vector<std::span<const std::byte>>& spans)>;
 
-/// The bytes of pieces that one thread writes to a disk, until another is about to change them:
-/// what is not written by then is copied. Threads: a reader, which takes each piece from its first
+/// The bytes of pieces that one thread writes to disk until another thread is about to change them;
+/// what is not written by then is copied. Threads: a reader, which reads each piece from its first
 /// byte to its last, and an owner.
 class LiveBytes {
  public:
   explicit LiveBytes(const std::vector<PieceBytes>& pieces);
-  /// The reader: the bytes that lay at `part`, a part of one piece.
+  /// Called by the reader: copies the bytes of `part`, a part of one piece, to `to`.
   void read(std::span<const std::byte> part, std::byte* to);
-  /// The owner: from now on the pieces' own memory may change. Waits for no more than one read().
-  /// What `copy` throws comes out, and nothing has changed.
+  /// Called by the owner: after it the pieces' own memory may change. Waits for at most one read().
+  /// An exception from `copy` is passed on, and nothing has changed.
   void move_out(const CopyOut& copy);
-  /// The owner: the reader has ended; copies go.
-  void let_go() { memory_.reset(); }
+  /// Called by the owner: the reader has ended; releases the copies.
+  void release_copies() { memory_.reset(); }
 
  private:
-  /// What is not read yet of each piece, by where the piece lay at first.
+  /// What is not read yet of each piece, by the original address of the piece.
   std::map<const std::byte*, std::span<const std::byte>> left_;
-  std::shared_ptr<const void> memory_;  ///< of copies
+  std::shared_ptr<const void> memory_;  ///< owner of copies
   std::mutex mutex_;
 };
 

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kFormat = "tessera checkpoint";
 constexpr std::int64_t kVersion = 2, kVersionWithoutHeaders = 1;
 constexpr std::uintmax_t kMaxManifestBytes = std::uintmax_t{1} << 30;
-/// Of `config` and of `extra`: their trees cost a hundred times their text.
+/// Limit for `config` and `extra`: a tree takes a hundred times the memory of its text.
 constexpr std::size_t kMaxTreeBytes = std::size_t{16} << 20;
 constexpr std::string_view kSealBegin = "\"checksum\": \"xxh3:", kSealEnd = "\"\n}\n";
 constexpr std::size_t kHexDigits = 16;
@@ -78,7 +78,7 @@ std::string dump_part(const NodePart& part) {
                      files::hex64(part.save));
 }
 
-/// Reads a manifest member by member; every complaint names the file.
+/// Reads a manifest member by member; every error names the file.
 class Reader {
  public:
   Reader(std::string_view text, const std::string& source) : json_(text, source) {}
@@ -148,7 +148,7 @@ class Reader {
       }
     });
     if (!has_save || node < 0 || nodes < 2 || nodes > kMostNodes || node >= nodes)
-      json_.fail("a part that is none: expected node, nodes (2 or more) and save");
+      json_.fail("an invalid part: expected node, nodes (2 or more) and save");
     out.node = static_cast<int>(node);
     out.nodes = static_cast<int>(nodes);
     return out;
@@ -235,7 +235,7 @@ class Reader {
   }
 
   void check(const StoredTensor& tensor) {
-    if (!names_.insert(tensor.name).second) json_.fail("it stands here a second time");
+    if (!names_.insert(tensor.name).second) json_.fail("it appears twice");
     if (checked_numel(tensor.shape) < 0) json_.fail("its shape overflows");
     for (const auto& stored : tensor.pieces) {
       if (const auto wrong = misplaced(tensor.shape, stored.piece)) json_.fail(*wrong);
@@ -265,7 +265,7 @@ class Reader {
     }
   }
 
-  /// Nothing else is opened: no path leads out of the folder.
+  /// Only such names are opened, so that no path leads out of the folder.
   static bool is_shard_name(std::string_view file) {
     constexpr std::string_view kBegin = "rank-", kEnd = ".safetensors";
     if (!file.starts_with(kBegin) || !file.ends_with(kEnd)) return false;
@@ -288,11 +288,11 @@ void check_seal(std::string_view text, const std::string& source) {
   const auto refuse = [&](const char* what) {
     throw Error(Error::Kind::Format, fmt::format("{}: {}", source, what));
   };
-  if (text.size() < seal_bytes) refuse("it is cut short");
+  if (text.size() < seal_bytes) refuse("it is truncated");
   const std::string_view body = text.substr(0, text.size() - seal_bytes);
   std::string_view seal = text.substr(body.size());
   if (!seal.starts_with(kSealBegin) || !seal.ends_with(kSealEnd)) {
-    refuse("it is cut short or damaged: its last line is not the checksum");
+    refuse("it is truncated or damaged: its last line is not the checksum");
   }
   if (seal.substr(kSealBegin.size(), kHexDigits) != seal_of(body)) {
     refuse("it is damaged: its bytes do not match the checksum in its last line");
@@ -346,14 +346,14 @@ Manifest read_manifest(const fs::path& path) {
   const auto bytes = fs::file_size(path);
   TESSERA_REQUIRE(bytes <= kMaxManifestBytes,
                   Format,
-                  fmt::format("{}: {} bytes are more than a manifest has", source, bytes),
+                  fmt::format("{}: {} bytes are too many for a manifest", source, bytes),
                   "");
   const files::Mapped file(path);
   check_seal(file.text(), source);
   try {
     return Reader(file.text(), source).read();
   } catch (const Error& error) {
-    // The parser of the trees speaks of configuration when it runs out of depth.
+    // The tree parser mentions the configuration when it exceeds its depth limit.
     throw Error(Error::Kind::Format, error.what(), error.fix());
   }
 }
@@ -363,7 +363,7 @@ void ManifestJoiner::add(Manifest part, Error::Kind kind, const std::string& whe
     throw Error(kind, fmt::format("{}: {}", where, what));
   };
   for (const auto& [file, sum] : part.headers) {
-    if (!headers_.emplace(file, sum).second) refuse(file + " stands in another part too");
+    if (!headers_.emplace(file, sum).second) refuse(file + " is in another part too");
   }
   for (StoredTensor& tensor : part.tensors) {
     const auto [at, fresh] = tensors_.try_emplace(tensor.name, tensor);

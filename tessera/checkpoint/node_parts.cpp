@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kDigits = 5;
 constexpr int kStepBits = 63, kSaveBits = 64;
 
-/// The number in a name that node_part_name() made.
+/// Returns the number in a name made by node_part_name().
 std::optional<int> node_of(const fs::path& path) {
   const std::string name = path.filename().string();
   int node = 0;
@@ -38,12 +38,12 @@ Manifest read_node_part(const fs::path& path) {
   Manifest out = read_manifest(path);
   TESSERA_REQUIRE(out.part.has_value() && out.part->node == *node_of(path),
                   Format,
-                  fmt::format("{}: it is not the part that its name says", path.string()),
+                  fmt::format("{}: its contents do not match its name", path.string()),
                   "");
   return out;
 }
 
-/// A checkpoint in which a host has a part or, where hosts share it, the whole.
+/// A checkpoint of which a host has a part or, if hosts share it, the whole.
 struct Candidate {
   std::uint64_t step = 0, save = 0;
   fs::path folder;
@@ -98,7 +98,7 @@ JoinedParts join_node_parts(const std::vector<fs::path>& folders) {
       TESSERA_REQUIRE(one.save == other.save && one.nodes == other.nodes &&
                           out.manifest.meta.step == part.meta.step,
                       Format,
-                      fmt::format("{} and {} are of different checkpoints: {} and {}",
+                      fmt::format("{} and {} belong to different checkpoints: {} and {}",
                                   first.string(),
                                   path.string(),
                                   save_text(out.manifest),
@@ -118,7 +118,7 @@ JoinedParts join_node_parts(const std::vector<fs::path>& folders) {
 
 std::optional<fs::path> newest_common(const fs::path& root, const Ranks& ranks) {
   std::vector<Candidate> mine;
-  together(
+  run_together(
       ranks, [&] { mine = candidates(root); }, [] {});
   while (!ranks.any(mine.empty())) {
     const std::uint64_t step = largest(ranks, mine.back().step, kStepBits);
@@ -136,19 +136,20 @@ void require_one_save(const Checkpoint& checkpoint, const Ranks& ranks) {
   const auto step = static_cast<std::uint64_t>(checkpoint.meta().step);
   const std::uint64_t its_step = broadcast(ranks, 0, step, kStepBits),
                       its_save = broadcast(ranks, 0, checkpoint.save_id(), kSaveBits);
-  together(
+  run_together(
       ranks,
       [&] {
         TESSERA_REQUIRE(
             step == its_step && checkpoint.save_id() == its_save,
             Format,
-            fmt::format("{} is of another save than what rank 0 goes on from: {} of step {}, not "
-                        "{} of step {}",
-                        checkpoint.folder().string(),
-                        files::hex64(checkpoint.save_id()),
-                        step,
-                        files::hex64(its_save),
-                        its_step),
+            fmt::format(
+                "{} belongs to another save than the checkpoint of rank 0: {} of step {}, not "
+                "{} of step {}",
+                checkpoint.folder().string(),
+                files::hex64(checkpoint.save_id()),
+                step,
+                files::hex64(its_save),
+                its_step),
             "name a step of which every host has its part: --resume DIR/checkpoints/step-NNNNNNNN");
       },
       [] {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint whose shards lie on several disks.
+// Opens a checkpoint whose shards are on several disks.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,10 @@
 
 namespace tessera::checkpoint {
 
-/// The checkpoint in `folder`, which has its manifest, with the shards that only `others` hold; or
-/// of which each folder has nodes' parts. Every byte that is read is held against its checksum.
-/// Error{Format} for damage, a shard or part that is nowhere, and folders of different checkpoints.
+/// Opens the checkpoint in `folder`, which has its manifest, with the shards that only `others`
+/// hold; or a checkpoint of which each folder has nodes' parts. Every byte that is read is
+/// verified. Throws Error{Format} for damage, a missing shard or part, and folders of different
+/// checkpoints.
 Checkpoint open_parts(const std::filesystem::path& folder,
                       const std::vector<std::filesystem::path>& others);
 

@@ -49,7 +49,7 @@ void RandomAccess::read(std::uint64_t at, std::span<std::byte> out) const {
   }
 }
 
-void RandomAccess::expect(std::uint64_t at, std::uint64_t bytes) const noexcept {
+void RandomAccess::prefetch(std::uint64_t at, std::uint64_t bytes) const noexcept {
   ::posix_fadvise(fd_, static_cast<off_t>(at), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that is read where it is asked for. Unlike a mapping, nothing of it stays in the process.
+// A file that is read at arbitrary positions. Unlike a mapping, its pages do not stay in the
+// process.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace tessera::checkpoint {
 
-/// Error{Io} with path and reason. Threads: const methods from any thread.
+/// Throws Error{Io} with path and reason. Threads: const methods from any thread.
 class RandomAccess {
  public:
   explicit RandomAccess(const std::filesystem::path& path);
@@ -17,11 +18,11 @@ class RandomAccess {
   RandomAccess(const RandomAccess&) = delete;
   RandomAccess& operator=(const RandomAccess&) = delete;
 
-  /// Fills `out` with the bytes from `at` on. Error{Format} where the file ends before, or
-  /// the disk has lost them.
+  /// Fills `out` with the bytes from `at` on. Throws Error{Format} if the file ends before, or the
+  /// disk cannot read them.
   void read(std::uint64_t at, std::span<std::byte> out) const;
-  /// Lets the disk begin with bytes that will be read; costs nothing if they are in memory.
-  void expect(std::uint64_t at, std::uint64_t bytes) const noexcept;
+  /// Starts reading bytes that will be needed; costs nothing if they are in memory.
+  void prefetch(std::uint64_t at, std::uint64_t bytes) const noexcept;
 
  private:
   std::filesystem::path path_;

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::size_t kMaxSkippedBytes = 1 << 16;
-/// Types of the format that DType has no member for.
+/// Types of the format that DType does not have.
 constexpr std::array<std::string_view, 11> kForeignDtypes = {"F8_E5M2",
                                                              "F8_E4M3",
                                                              "F8_E8M0",
@@ -58,7 +58,7 @@ DType read_dtype(const std::string& source, const std::string& name, const std::
          fmt::format("tensor {} has dtype {}, which {}",
                      JsonCursor::shown(name),
                      JsonCursor::shown(text),
-                     foreign ? "tessera does not read" : "safetensors does not know"),
+                     foreign ? "tessera does not read" : "is no safetensors type"),
          foreign ? "convert the tensor to F32, BF16 or F16" : "");
 }
 
@@ -103,7 +103,7 @@ void check_size(const std::string& source, const TensorEntry& entry, std::uint64
                        entry.begin,
                        entry.end,
                        data_bytes),
-           "the file is cut short or its header is damaged: fetch it again");
+           "the file is truncated or its header is damaged: download it again");
   }
   const std::int64_t numel = checked_numel(entry.shape);
   if (numel < 0) {
@@ -123,7 +123,7 @@ void check_size(const std::string& source, const TensorEntry& entry, std::uint64
   }
 }
 
-/// Place of a dtype in the order in which files are laid out: wide types first, so that all are
+/// Returns the position of a dtype in the layout order of files: wide types first, so that all are
 /// aligned.
 int layout_order(DType dtype) {
   static constexpr std::array<DType, 13> kOrder = {DType::U64,
@@ -162,7 +162,7 @@ void require_plain_file(const fs::path& path, bool follow) {
   std::error_code failed;
   const auto status = follow ? fs::status(path, failed) : fs::symlink_status(path, failed);
   if (status.type() == fs::file_type::not_found) {
-    throw Error(Error::Kind::Format, path.string() + " is not there");
+    throw Error(Error::Kind::Format, path.string() + " does not exist");
   }
   if (status.type() != fs::file_type::regular) {
     throw Error(Error::Kind::Format, path.string() + " is not a plain file");
@@ -183,18 +183,17 @@ void SafetensorsFile::read_header(std::optional<std::uint64_t> xxh3) {
   if (text.size() < kLengthBytes) {
     refuse(source,
            fmt::format("{} bytes are too few for a safetensors file", text.size()),
-           "fetch it again");
+           "download it again");
   }
   std::uint64_t length = 0;
   std::memcpy(&length, text.data(), kLengthBytes);
   if (length > kMaxHeaderBytes || length > text.size() - kLengthBytes) {
-    refuse(
-        source,
-        fmt::format("its header claims {} bytes; the file has {} and {} are the most that are read",
-                    length,
-                    text.size() - kLengthBytes,
-                    kMaxHeaderBytes),
-        "this is no safetensors file, or it is cut short: fetch it again");
+    refuse(source,
+           fmt::format("its header claims {} bytes; the file has {}, and the limit is {}",
+                       length,
+                       text.size() - kLengthBytes,
+                       kMaxHeaderBytes),
+           "this is not a safetensors file, or it is truncated: download it again");
   }
   data_begin_ = kLengthBytes + length;
   if (xxh3 && files::xxh3(file_->bytes().first(data_begin_)) != *xxh3) {
@@ -279,7 +278,7 @@ std::string lay_out(std::vector<TensorEntry>& entries,
   for (auto& entry : entries) {
     TESSERA_REQUIRE(names.insert(entry.name).second,
                     Bug,
-                    fmt::format("the name {} cannot be written (again)", as_json(entry.name)),
+                    fmt::format("the name {} is duplicate or reserved", as_json(entry.name)),
                     "");
     const std::int64_t numel = checked_numel(entry.shape);
     TESSERA_ASSERT(numel >= 0);

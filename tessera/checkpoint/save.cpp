@@ -13,9 +13,9 @@ fs::path save(Storage& storage,
               std::span<const PieceBytes> pieces,
               const Ranks& ranks) {
   Saver saver(storage, root, meta, {pieces.begin(), pieces.end()}, ranks);
-  const bool leads = ranks.leads();
+  const bool leads = ranks.is_leader();
   const auto phase = [&](const std::function<void()>& work) {
-    together(ranks, work, [&] { saver.discard(); });
+    run_together(ranks, work, [&] { saver.discard(); });
   };
   if (ranks.nodes > 1) {
     phase([&] {

@@ -23,12 +23,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Bytes that are hashed and written in one go: they stay in the cache in between.
+/// Bytes that are hashed and written at a time, so that they stay in the cache in between.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr int kPidBits = 22;  // the kernel's PID_MAX_LIMIT
 constexpr int kIdBits = 64;
 
-/// No other save's, and larger than those of earlier ones: the time in ns, its last bits by chance.
+/// Returns an id that is unique and larger than those of earlier saves: the time in ns, with random
+/// low bits.
 std::uint64_t new_id() {
   constexpr std::uint64_t kChance = 0x3FF;
   const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -51,7 +52,8 @@ void check(const PieceBytes& bytes) {
   if (const auto wrong = misplaced(bytes.shape, bytes.piece)) refuse(*wrong);
 }
 
-/// The checksums of a piece, one a block, from bytes that come in any portions.
+/// Computes the checksums of a piece, one per block, from bytes that arrive in portions of any
+/// size.
 class BlockHasher {
  public:
   void update(std::span<const std::byte> bytes) {
@@ -84,7 +86,7 @@ class BlockHasher {
 
 /// A piece of the shard: neighbouring ranges of one box, joined.
 struct Saver::Entry {
-  std::string name;  ///< of the tensor
+  std::string name;  ///< name of the tensor
   DType dtype;
   Shape shape;
   mesh::Piece piece;
@@ -101,7 +103,7 @@ Saver::Saver(
       size_(ranks.size),
       node_(ranks.node),
       nodes_(ranks.nodes),
-      leads_(ranks.leads()),
+      leads_(ranks.is_leader()),
       final_(root_ / step_name(meta_.step)),
       aside_(root_ / replaced_name(meta_.step)) {
   const auto pid = broadcast(ranks, 0, static_cast<std::uint64_t>(::getpid()), kPidBits);
@@ -140,7 +142,7 @@ std::vector<Saver::Entry> Saver::join_neighbours(const std::vector<PieceBytes>& 
 
 void Saver::clear() {
   make_folders(root_);
-  tidy(storage_, root_);
+  remove_stale_folders(storage_, root_);
 }
 
 void Saver::prepare() {
@@ -176,9 +178,9 @@ void Saver::write_shard(const std::atomic<bool>* stop, LiveBytes* live) {
   write_text(temp_ / part_name(rank_), dump(part));
 }
 
-/// Fills `part` with the tensors and pieces of `entries` and names each piece in the file: NAME
-/// where it is the whole tensor (so that other programs read a lone rank's shard as it is), else
-/// NAME@ and the index of its first element.
+/// Fills `part` with the tensors and pieces of `entries` and names each piece in the file: NAME if
+/// it is the whole tensor (so that other programs can read a single rank's shard), else NAME@ and
+/// the index of its first element.
 std::vector<TensorEntry> Saver::describe(const std::vector<Entry>& entries,
                                          Manifest& part,
                                          ByEntry& by_entry) const {
@@ -229,7 +231,7 @@ std::vector<std::uint64_t> Saver::write_entry(Output& output,
   std::vector<std::byte> own(live != nullptr ? kChunkBytes : 0);
   for (std::span<const std::byte> bytes : entry.parts) {
     while (!bytes.empty()) {
-      if (stop != nullptr && stop->load()) throw Error(Error::Kind::Io, "the save was given up");
+      if (stop != nullptr && stop->load()) throw Error(Error::Kind::Io, "the save was cancelled");
       auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
       bytes = bytes.subspan(chunk.size());
       if (live != nullptr) {
@@ -249,7 +251,7 @@ void Saver::write_text(const fs::path& path, const std::string& text) {
   output->sync();
 }
 
-/// The ranks whose shards lie in the temporary folder.
+/// Returns the ranks whose shards are in the temporary folder.
 std::vector<int> Saver::ranks_here() const {
   std::vector<int> out;
   for (int rank = 0; rank < size_; ++rank) {
@@ -258,7 +260,7 @@ std::vector<int> Saver::ranks_here() const {
   return out;
 }
 
-/// Their parts as one manifest, proven complete as far as one node can.
+/// Joins their manifests and checks that they are complete as far as one node can know.
 Manifest Saver::collect() const {
   ManifestJoiner joiner;
   const std::string where = "saving " + final_.string();
@@ -300,11 +302,11 @@ void Saver::write_latest() {
   try {
     storage_.write_atomic(root_ / "latest", final_.filename().string() + "\n");
   } catch (const Error& error) {
-    log::warn(error.what());  // only a hint: the checkpoint itself stands
+    log::warn(error.what());  // only a hint: the checkpoint itself is complete
   }
 }
 
-/// An older part of this step stays until all nodes have the new one.
+/// An older part of this step is kept until all nodes have the new one.
 void Saver::put_part_in_place() {
   if (fs::exists(fs::symlink_status(final_))) {
     refuse_shared_folder();
@@ -329,8 +331,8 @@ void Saver::refuse_shared_folder() const {
   }
   TESSERA_REQUIRE(!shared,
                   Io,
-                  fmt::format("another host has put its part into {}", final_.string()),
-                  "set checkpoint.use_node_local_storage to false where hosts share run.dir");
+                  fmt::format("another host has written its part to {}", final_.string()),
+                  "set checkpoint.use_node_local_storage to false if the hosts share run.dir");
 }
 
 void Saver::settle() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank does for a save, phase by phase. Every phase is disk work alone: no collective, no
-// libtorch, on whichever thread calls it. Whoever drives it sees to it that all ranks have ended a
-// phase before any begins the next.
+// The phases of a save on one rank. Every phase only accesses the disk: no collective, no libtorch,
+// on the thread that calls it. The caller ensures that all ranks have finished a phase before any
+// begins the next.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace tessera::checkpoint {
 
-/// One save on one rank. Each method throws Error{Io} where the disk refuses.
+/// One save on one rank. Each method throws Error{Io} if the disk fails.
 class Saver {
  public:
   /// Collective: the ranks agree on the temporary folder. write_shard() reads the memory of
@@ -29,21 +29,23 @@ class Saver {
         std::vector<PieceBytes> pieces,
         const Ranks& ranks);
 
-  /// Of several nodes, ahead of everything, the ranks that lead: what processes that are gone left
-  /// goes, before any makes a folder that another might take for such.
+  /// With several nodes, called first by the leaders: removes folders left by ended processes,
+  /// before any leader creates a folder that another could mistake for one.
   void clear();
-  /// First, the ranks that lead: the temporary folder.
+  /// First phase, called by the leaders: creates the temporary folder.
   void prepare();
-  /// Second, every rank: its shard and the manifest of it, synced. Stops between two writes, with
-  /// an Error{Io}, once `stop` is true. `live`: how to read pieces that are in use.
+  /// Second phase, called by every rank: writes its shard and the manifest of it, synced. Stops
+  /// between two writes, with an Error{Io}, once `stop` is true. `live`: how to read pieces that
+  /// are in use.
   void write_shard(const std::atomic<bool>* stop = nullptr, LiveBytes* live = nullptr);
-  /// Third, the ranks that lead, for each `phase` of phases(): proves that the pieces are complete,
-  /// and gives the folder its name. Of several nodes each knows its own pieces only: it seals its
-  /// part, then names it, and when all have what it replaced goes, which does not fail.
+  /// Third phase, called by the leaders for each `phase` of phases(): proves that the pieces are
+  /// complete and renames the folder. With several nodes each knows only its own pieces: it writes
+  /// the manifest of its part, then renames the part, and once all have done so removes what it
+  /// replaced, which does not fail.
   void publish(int phase = 0);
   [[nodiscard]] int phases() const { return nodes_ == 1 ? 1 : 3; }
-  /// The ranks that lead, after a failure: the temporary folder goes, and a part of a node that
-  /// has its name already.
+  /// Called by the leaders after a failure: removes the temporary folder, and a node's part that
+  /// has already been renamed.
   void discard() const;
 
   [[nodiscard]] const std::filesystem::path& folder() const { return final_; }
@@ -77,9 +79,9 @@ class Saver {
   std::vector<PieceBytes> pieces_;
   int rank_, size_, node_, nodes_;
   bool leads_;
-  std::uint64_t save_ = 0;  ///< of several nodes: see NodePart
+  std::uint64_t save_ = 0;  ///< with several nodes: see NodePart
   std::filesystem::path final_, temp_, aside_;
-  bool moved_aside_ = false, in_place_ = false;  ///< of a part of a node
+  bool moved_aside_ = false, in_place_ = false;  ///< state of a node's part
 };
 
 }  // namespace tessera::checkpoint

@@ -31,7 +31,7 @@ std::string free_text(const fs::path& path) {
   return failed ? "an unknown number of bytes" : text::bytes(space.available);
 }
 
-/// The system's error number in words, with the numbers and the remedy that belong to it.
+/// Throws an Error for a system error number, with the numbers and the fix that belong to it.
 [[noreturn]] void fail(const std::string& what,
                        const fs::path& path,
                        int code,
@@ -59,7 +59,7 @@ std::string free_text(const fs::path& path) {
       break;
     case EROFS:
       reason = "the file system is mounted read-only";
-      fix = "put run.dir on a disk that can be written";
+      fix = "put run.dir on a writable disk";
       break;
     case EACCES:
     case EPERM:
@@ -73,8 +73,9 @@ std::string free_text(const fs::path& path) {
   throw Error(Error::Kind::Io, fmt::format("cannot {} {}: {}", what, path.string(), reason), fix);
 }
 
-/// A write beyond the limit on file sizes raises SIGXFSZ, which would end the process without a
-/// word. While one of these lives it does not reach this thread, and write() returns EFBIG.
+/// A write beyond the file size limit raises SIGXFSZ, which would end the process without a
+/// message. While an object of this class lives, the signal is blocked in this thread and write()
+/// returns EFBIG.
 class NoFileSizeSignal {
  public:
   NoFileSizeSignal() {
@@ -95,9 +96,9 @@ class NoFileSizeSignal {
   sigset_t signal_{}, before_{};
 };
 
-/// Large files go from our memory to the disk: the kernel's cache would take a copy of each byte,
-/// for which nobody asks soon, from the cores that train and from the files that are read. Where
-/// the file system wants it otherwise, and at the end of a file, writes are plain ones.
+/// Large files are written with direct I/O: the page cache would copy every byte, which is not
+/// needed soon, at the cost of the cores that train and of the files that are read. If the file
+/// system does not support it, and at the end of a file, ordinary writes are used.
 class FileOutput final : public Output {
  public:
   FileOutput(const fs::path& path, std::uint64_t bytes) : path_(path), needed_(bytes) {
@@ -111,7 +112,7 @@ class FileOutput final : public Output {
   }
   ~FileOutput() override {
     try {
-      end_direct();  // without sync() there is nobody to hear of a failure
+      end_direct();  // without sync() a failure cannot be reported
     } catch (const Error&) {
     }
     ::close(fd_);
@@ -142,8 +143,8 @@ class FileOutput final : public Output {
     void operator()(std::byte* data) const { std::free(data); }
   };
 
-  /// Finds out that the disk is too small before anything is written; not every file system can
-  /// say.
+  /// Detects that the disk is too small before anything is written; not every file system supports
+  /// it.
   void reserve() {
     const NoFileSizeSignal quiet;
     if (needed_ == 0 || ::fallocate(fd_, 0, 0, static_cast<off_t>(needed_)) == 0) return;
@@ -159,7 +160,7 @@ class FileOutput final : public Output {
     return flags >= 0 && ::fcntl(fd_, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
   }
 
-  /// Plain writes from here on, beginning with what waits in the block.
+  /// Switches to ordinary writes, beginning with the buffered block.
   void end_direct() {
     if (!block_) return;
     set_direct(false);
@@ -176,7 +177,7 @@ class FileOutput final : public Output {
       if (written < 0 && errno != EINVAL) fail("write", path_, errno, needed_);
       if (written > 0) done += static_cast<std::size_t>(written);
       if (written >= 0 && done % kAlignment == 0) continue;
-      // The disk's own blocks are larger than ours, or it took a part of one.
+      // The disk's own blocks are larger than ours, or it wrote only a part of one.
       std::memmove(block_.get(), block_.get() + done, filled_ - done);
       filled_ -= done;
       return end_direct();
@@ -187,7 +188,7 @@ class FileOutput final : public Output {
   void write_all(std::span<const std::byte> bytes) {
     const NoFileSizeSignal quiet;
     while (!bytes.empty()) {
-      // One call moves at most 2 GiB; smaller ones keep a signal from waiting long.
+      // One call writes at most 2 GiB; smaller ones keep a signal from waiting long.
       constexpr std::size_t kMostBytes = std::size_t{64} << 20;
       const ssize_t done = ::write(fd_, bytes.data(), std::min(bytes.size(), kMostBytes));
       if (done < 0 && errno == EINTR) continue;
@@ -199,7 +200,7 @@ class FileOutput final : public Output {
   fs::path path_;
   std::uint64_t needed_;
   int fd_ = -1;
-  std::unique_ptr<std::byte[], Free> block_;  ///< gathers what is written directly
+  std::unique_ptr<std::byte[], Free> block_;  ///< buffer for direct writes
   std::size_t filled_ = 0;
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Writes the elements and returns a checksum a block.
+/// Writes the elements and returns one checksum per block.
 std::vector<std::uint64_t> write_tensor(Output& output,
                                         const StreamedTensor& tensor,
                                         const Written& written) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint of ours out of tensors that are made as they are written.
+// Writes a checkpoint from tensors that are produced while they are written.
 #pragma once
 
 #include <filesystem>
@@ -10,15 +10,15 @@
 
 namespace tessera::checkpoint {
 
-/// Writes one shard and the manifest into `folder`, which is there and empty; the caller gives it
-/// its name once this returns. Memory: 16 MiB and what the tensors' `read` needs. Error{Io}.
+/// Writes one shard and the manifest into `folder`, which exists and is empty; the caller renames
+/// it afterwards. Memory: 16 MiB and what the tensors' `read` needs. Throws Error{Io}.
 void write_checkpoint(
     const std::filesystem::path& folder,
     const Meta& meta,
     const std::vector<StreamedTensor>& tensors,
     const Written& written = [](std::uint64_t) {});
 
-/// All tensors of a checkpoint, whatever layout wrote it. They keep it open.
+/// Returns all tensors of a checkpoint, regardless of the layout that wrote it. They keep it open.
 std::vector<StreamedTensor> tensors_of(const std::shared_ptr<const Checkpoint>& checkpoint);
 
 }  // namespace tessera::checkpoint

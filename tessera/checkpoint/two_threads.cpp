@@ -12,7 +12,7 @@
 namespace tessera::checkpoint {
 namespace {
 
-/// None where none can be had: this thread does all of it.
+/// Returns a non-running thread if none can be created: this thread then does all the work.
 std::thread helper(const std::function<void()>& work) {
   try {
     return quiet_thread(work);

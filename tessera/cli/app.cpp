@@ -45,13 +45,14 @@ struct Variable {
   const char* help;  ///< empty: for tests and set-up
 };
 constexpr Variable kVariables[] = {
-    {"TESSERA_CACHE", "folder of tokens and of what set-up fetched [~/.cache/tessera]"},
+    {"TESSERA_CACHE",
+     "cache folder of tokenized data and of downloads by tools/setup.sh [~/.cache/tessera]"},
     {"TESSERA_ISA",
-     "portable, avx2, avx512, avx512_bf16 or amx, instead of the best that the CPU has"},
+     "kernel variant: portable, avx2, avx512, avx512_bf16 or amx [the best that the CPU supports]"},
     {"TESSERA_KERNELS",
-     "cpu (default), or aten: libtorch's own operations, slower, to compare results with"},
-    {"TESSERA_LOG", "debug, info, warn or error: how much is told"},
-    {"NO_COLOR", "anything: no colours"},
+     "cpu [default], or aten: libtorch's own operations, slower, to compare results with"},
+    {"TESSERA_LOG", "log level: debug, info, warn or error"},
+    {"NO_COLOR", "any value disables colours"},
     {"TESSERA_GOLDEN", ""},
     {"TESSERA_LIBTORCH", ""}};
 
@@ -64,7 +65,7 @@ std::string overview() {
     if (!command.help.empty()) out += fmt::format("  {:<11} {}\n", name, command.help);
   }
   out +=
-      "\nEvery command explains itself: tessera train --help\n"
+      "\nHelp for a command: tessera train --help\n"
       "Start here:\n"
       "  tessera init nano --data my.txt > my.json\n"
       "  tessera train my.json -n 2\n"
@@ -86,7 +87,7 @@ void check_environment() {
     if (text.substr(0, 8) != "TESSERA_") continue;
     const std::string name(text.substr(0, text.find('=')));
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    log::warn("the environment variable " + name + " means nothing here; " +
+    log::warn("the environment variable " + name + " is not known to tessera; " +
               text::suggestion(name, known));
   }
 }
@@ -121,7 +122,7 @@ void refuse_order(const std::vector<std::string>& words) {
   if (commands().has(first)) return;
   if (first.ends_with(".json") || first.ends_with(".hjson")) {
     throw Error(Error::Kind::Config,
-                fmt::format("{} is no command", first),
+                fmt::format("{} is not a command", first),
                 fmt::format("type: tessera train {}", text::join(words, " ")));
   }
   if (first.front() != '-') return;
@@ -137,7 +138,7 @@ void refuse_order(const std::vector<std::string>& words) {
     ordered.erase(ordered.begin() + (command - words.begin()));
   }
   throw Error(Error::Kind::Config,
-              fmt::format("{} stands before the command", first),
+              fmt::format("{} is before the command", first),
               fmt::format("type: tessera {} {}", name, text::join(ordered, " ")));
 }
 

@@ -81,8 +81,8 @@ void Arguments::also(std::vector<std::string> names) {
 
 void Arguments::common(Common& target, bool has_json) {
   common_ = &target;
-  flag("-q,--quiet", target.quiet, "Say only what went wrong");
-  flag("-v,--verbose", target.verbose, "Say more");
+  flag("-q,--quiet", target.quiet, "Print errors only");
+  flag("-v,--verbose", target.verbose, "Print more details");
   if (has_json) flag("--json", target.json, "Write JSON");
 }
 
@@ -114,13 +114,13 @@ void refuse_options_as_values(const CLI::App& app, const std::vector<std::string
     ++i;  // its value
     const std::string name = words[i].substr(0, words[i].find('='));
     if (!has_option(app, name, /*with_value=*/false)) continue;
-    throw Error(Error::Kind::Config,
-                fmt::format("{}: {}: the value is missing", app.get_name(), words[i - 1]),
-                words[i - 1].starts_with("--")
-                    ? fmt::format("add it; {0}={1}, without a blank, takes {1} as the value",
-                                  words[i - 1],
-                                  words[i])
-                    : "add it");
+    throw Error(
+        Error::Kind::Config,
+        fmt::format("{}: {}: the value is missing", app.get_name(), words[i - 1]),
+        words[i - 1].starts_with("--")
+            ? fmt::format(
+                  "add it; {0}={1}, without a space, uses {1} as the value", words[i - 1], words[i])
+            : "add it");
   }
 }
 
@@ -143,10 +143,10 @@ void refuse_options_as_values(const CLI::App& app, const std::vector<std::string
   const std::size_t equals = word.find('=');
   if (equals != std::string::npos && has_option(app, "--set", /*with_value=*/true)) {
     const bool whole = equals > 0 && equals + 1 < word.size();
-    fix = fmt::format("--set {}, without blanks around \"=\"", whole ? word : "KEY=VALUE");
+    fix = fmt::format("--set {}, without spaces around \"=\"", whole ? word : "KEY=VALUE");
   }
   throw Error(
-      Error::Kind::Config, fmt::format("{}: one word too many: {}", app.get_name(), word), fix);
+      Error::Kind::Config, fmt::format("{}: unexpected argument: {}", app.get_name(), word), fix);
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ int bench(const std::vector<std::string>& line) {
   }
   std::string what;
   Arguments arguments("bench",
-                      "Measures what training consists of: the operations of a step beside what "
-                      "the machine allows, or the collectives between ranks.",
+                      "Measures the operations of a training step and compares them with the "
+                      "limits of the machine, or measures the collectives between ranks.",
                       {"tessera bench step my.json",
                        "tessera bench step my.json --set bf16.enabled=true -v",
                        "tessera bench comm -n 2",

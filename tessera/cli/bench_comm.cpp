@@ -35,19 +35,21 @@ struct CommWords {
 bool parse(CommWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "bench comm",
-      "Measures every collective between local ranks, in memory that ranks read of each other (its "
-      "\"regions\") and in ordinary memory, which is copied there first. Algorithm bandwidth: "
+      "Measures every collective between local ranks, in shared memory that peers read directly "
+      "(\"regions\") and in ordinary memory, which is copied there first. Algorithm bandwidth: "
       "bytes "
-      "of the vector a second; bus bandwidth: bytes a second that a rank exchanges with others.",
+      "of the vector per second; bus bandwidth: bytes per second that a rank exchanges with "
+      "others.",
       {"tessera bench comm",
        "tessera bench comm -n 4 --sizes 0.25,4 --memory regions",
        "tessera bench comm --transport threads --sizes 16",
        "tessera bench comm --json"});
   arguments.option(kRanksOption, &words.ranks, "Local ranks [2]");
-  arguments.option("--sizes", &words.sizes, "MiB of the vectors, with commas [1,16,256]");
+  arguments.option("--sizes", &words.sizes, "Vector sizes in MiB, comma-separated [1,16,256]");
   arguments.option("--transport", &words.transport, "shm (processes) or threads [shm]");
   arguments.option("--memory", &words.memory, "regions, ordinary or both [both]");
-  arguments.option("--repetitions", &words.repetitions, "Of which the median counts [7]");
+  arguments.option(
+      "--repetitions", &words.repetitions, "Number of repetitions; the median is reported [7]");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
@@ -72,8 +74,9 @@ std::vector<std::size_t> bytes_of(const std::string& sizes) {
     TESSERA_REQUIRE(
         !word.empty() && *rest == '\0' && mib * kMiB >= 4096 && mib <= kMost,
         Config,
-        fmt::format("--sizes {}: \"{}\" is no size from 4096 bytes to {} MiB", sizes, word, kMost),
-        "give MiB with commas between them: --sizes 0.25,1,16");
+        fmt::format(
+            "--sizes {}: \"{}\" is not a size from 4096 bytes to {} MiB", sizes, word, kMost),
+        "give comma-separated MiB: --sizes 0.25,1,16");
     out.push_back(static_cast<std::size_t>(mib * kMiB));
     begin = end + 1;
   }
@@ -98,12 +101,12 @@ int ranks_of_comm(const CommWords& words) {
   const int ranks = ranks_of(launched ? words.ranks : words.ranks.value_or(2));
   TESSERA_REQUIRE(ranks >= 2,
                   Config,
-                  fmt::format("-n {}: collectives of one rank move nothing", ranks),
+                  fmt::format("-n {}: a single rank has no collectives to measure", ranks),
                   "use -n 2 or more");
   TESSERA_REQUIRE(!launched || words.transport == "shm",
                   Unsupported,
-                  "not possible here: --transport threads under a launcher, which starts processes",
-                  "start it alone: tessera bench comm --transport threads");
+                  "not supported under a launcher, which starts processes: --transport threads",
+                  "start it without the launcher: tessera bench comm --transport threads");
   return ranks;
 }
 
@@ -112,7 +115,7 @@ void check_memory(const comm::MeasureOptions& options, int ranks) {
   const std::uint64_t available = launch::available_memory();
   TESSERA_REQUIRE(need <= available,
                   Memory,
-                  fmt::format("vectors of {} ranks need {}, but {} are free",
+                  fmt::format("the vectors of {} ranks need {}, but only {} are free",
                               ranks,
                               text::bytes(need),
                               text::bytes(available)),
@@ -143,7 +146,7 @@ std::string speed_line(const comm::CollectiveSpeed& speed) {
 /// One line a result as it comes; JSON: one object a line.
 void measure(comm::World& world, const comm::MeasureOptions& options, const Common& common) {
   const bool table = !common.json && !common.quiet;
-  if (table && world.speaks()) {
+  if (table && world.is_leader()) {
     std::printf("%s\n",
                 fmt::format("{:<15} {:<9} {:>10} {:>11} {:>15} {:>9}",
                             "operation",

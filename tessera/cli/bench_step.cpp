@@ -43,15 +43,16 @@ bool parse(StepWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "bench step",
       "Trains a few steps of CONFIG on random tokens and shows for each operation of the first "
-      "rank its time, its share of the step, FLOP/s and bytes/s, and how much of what this machine "
-      "was measured to give that is. Reads no data and writes nothing.",
+      "rank its time, its fraction of the step, FLOP/s and bytes/s, and the fraction of this "
+      "machine's measured peak. Reads no data and writes nothing.",
       {"tessera bench step my.json",
        "tessera bench step my.json --set bf16.enabled=true --steps 5",
        "tessera bench step my.json -n 2 -v            every operation, on two ranks",
        "tessera bench step my.json --json"});
   arguments.positional("CONFIG", &words.config, "JSON file; comments are allowed");
   arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
-  arguments.option("--steps", &words.steps, "Steps to measure, after two to warm up [3]");
+  arguments.option(
+      "--steps", &words.steps, "Number of measured steps, after two warm-up steps [3]");
   arguments.option(
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
   arguments.common(words.common, /*has_json=*/true);
@@ -117,7 +118,7 @@ int bench_step(const std::vector<std::string>& line) {
   planner::check_memory(plan, launch::available_memory());
   TESSERA_REQUIRE(plan.max_steps >= 1 + kWarmup,
                   Config,
-                  fmt::format("a training of {} steps is too short to be measured", plan.max_steps),
+                  fmt::format("a training of {} steps is too short to measure", plan.max_steps),
                   fmt::format("--set trainer.max_steps={}", words.steps + kWarmup));
   const auto measured = [&](comm::World& world) -> int {
     const auto engine = engine::initialize(plan, world, data);
@@ -127,18 +128,18 @@ int bench_step(const std::vector<std::string>& line) {
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();
     if (!profile) {
       const auto signal = static_cast<int>(world.control().stop_requested.load());
-      if (world.speaks()) log::warn("stopped before all steps were measured");
+      if (world.is_leader()) log::warn("stopped before all steps were measured");
       return launch::unsaved_exit_code(signal);
     }
-    if (world.speaks() && words.common.json) {
+    if (world.is_leader() && words.common.json) {
       std::printf("%s\n", profile_json(*profile).dump().c_str());
-    } else if (world.speaks() && !words.common.quiet) {
+    } else if (world.is_leader() && !words.common.quiet) {
       std::fputs(engine::roofline_page(*profile, plan, words.common.verbose).c_str(), stdout);
     }
     std::fflush(stdout);
     return kExitOk;
   };
-  return engine::run_ranks(plan, engine::log_failure, measured, launch::Words());
+  return engine::run_ranks(plan, engine::log_failure, measured, launch::Messages());
 }
 
 }  // namespace tessera::cli

@@ -128,8 +128,8 @@ std::shared_ptr<const checkpoint::Checkpoint> open_parts(const std::vector<fs::p
   }
   TESSERA_REQUIRE(is_checkpoint(parts.front()),
                   Format,
-                  fmt::format("{}: no part has a manifest.json", parts.front().string()),
-                  "name the folder of rank 0 too");
+                  fmt::format("{}: none of the parts has a manifest.json", parts.front().string()),
+                  "also name the folder of rank 0");
   const std::vector<fs::path> others(parts.begin() + 1, parts.end());
   return std::make_shared<const checkpoint::Checkpoint>(
       checkpoint::open_parts(parts.front(), others));
@@ -146,7 +146,7 @@ auto with_parts(Work work) {
         error.kind(),
         error.what(),
         "name every folder that holds a part of it: tessera checkpoint merge PART PART DST; "
-        "a part that is damaged has to be copied again");
+        "a damaged part has to be copied again");
   }
 }
 
@@ -161,12 +161,12 @@ int merge(std::vector<fs::path> paths, const Common& common) {
   if (!target.has_filename()) target = target.parent_path();
   TESSERA_REQUIRE(fs::is_directory(target.parent_path()),
                   Config,
-                  fmt::format("there is no folder {}", target.parent_path().string()),
-                  "make it first");
+                  fmt::format("the folder {} does not exist", target.parent_path().string()),
+                  "create it first");
   TESSERA_REQUIRE(!fs::exists(fs::symlink_status(target)),
                   Config,
-                  fmt::format("{} is there already", target.string()),
-                  "name another place");
+                  fmt::format("{} already exists", target.string()),
+                  "choose another path");
   const auto opened = with_parts([&] {
     auto parts = open_parts(paths);
     parts->require_whole();
@@ -197,9 +197,9 @@ int checkpoint_command(const std::vector<std::string>& line) {
   Common common;
   Arguments arguments(
       "checkpoint",
-      "verify: reads every byte and holds it against its checksum. list: the complete checkpoints "
-      "of a run, oldest first. merge: the files of all ranks of a checkpoint (of a run its newest) "
-      "as one; its parts may lie on several disks.",
+      "verify: reads every byte and verifies its checksum. list: lists the complete checkpoints of "
+      "a run, oldest first. merge: merges the files of all ranks of a checkpoint (for a run: of "
+      "its newest one) into one; its parts may be on several disks.",
       {"tessera checkpoint verify runs/my",
        "tessera checkpoint list runs/my --json",
        "tessera checkpoint merge runs/my merged",

@@ -159,13 +159,14 @@ Difference compare_runs(const fs::path& a, const fs::path& b, Sides& sides) {
 int compare(const std::vector<std::string>& line) {
   std::string a, b;
   Common common;
-  Arguments arguments(
-      "compare",
-      "Compares two runs bit by bit: metrics without what depends on the clock, then every tensor "
-      "of "
-      "their newest checkpoints. Exit code 1 and the first difference where they differ.",
-      {"tessera compare runs/one-rank runs/two-ranks",
-       "tessera compare runs/a/checkpoints/step-00000100 runs/b"});
+  Arguments arguments("compare",
+                      "Compares two runs bit by bit: metrics except for those that depend on time, "
+                      "then every tensor "
+                      "of "
+                      "their newest checkpoints. If they differ, prints the first difference and "
+                      "exits with code 1.",
+                      {"tessera compare runs/one-rank runs/two-ranks",
+                       "tessera compare runs/a/checkpoints/step-00000100 runs/b"});
   arguments.positional("A", &a, "A run or checkpoint");
   arguments.positional("B", &b, "Another");
   arguments.common(common, /*has_json=*/true);
@@ -187,7 +188,7 @@ int compare(const std::vector<std::string>& line) {
   return differs ? kExitDifferent : kExitOk;
 }
 
-TESSERA_COMMAND("compare", "tell whether two runs are equal to the last bit", compare);
+TESSERA_COMMAND("compare", "check whether two runs are bit-identical", compare);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -16,13 +16,13 @@ namespace tessera::cli {
 int convert_file(const std::vector<std::string>& line) {
   std::string file, to;
   Common common;
-  Arguments arguments(
-      "config convert",
-      "Writes FILE in the words of another system; what has no counterpart is named on standard "
-      "error.",
-      {"tessera config convert ds_config.json --to tessera > my.json",
-       "tessera config convert colossal_config.py --to deepspeed",
-       "tessera config convert my.json --to colossalai"});
+  Arguments arguments("config convert",
+                      "Writes FILE in the format of another system; keys without a counterpart are "
+                      "listed on standard "
+                      "error.",
+                      {"tessera config convert ds_config.json --to tessera > my.json",
+                       "tessera config convert colossal_config.py --to deepspeed",
+                       "tessera config convert my.json --to colossalai"});
   arguments.positional("FILE", &file, "JSON, Hjson, base64 or Colossal-AI's Python");
   arguments.option("--to", &to, "tessera, deepspeed or colossalai");
   arguments.common(common);

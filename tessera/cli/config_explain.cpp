@@ -32,16 +32,16 @@ struct ExplainWords {
 
 bool parse(ExplainWords& words, const std::vector<std::string>& line) {
   Arguments arguments("config explain",
-                      "Prints every value of FILE with the place it comes from.",
+                      "Prints every value of FILE and its source.",
                       {"tessera config explain ds_config.json",
                        "tessera config explain ds_config.json -n 8 --learning_rate 3e-5 --bf16",
                        "tessera config explain my.json --strict --json"});
   arguments.positional("FILE", &words.file, "JSON, Hjson or base64", /*required=*/false);
   arguments.option("-n,--nproc-per-node,--nproc_per_node,--num-gpus,--num_gpus",
                    &words.ranks,
-                   "Ranks [the fewest that close the batch arithmetic]");
+                   "Number of ranks [the fewest for which the batch sizes are consistent]");
   arguments.option("--set", &words.set, "KEY=VALUE: overrides a key of FILE");
-  arguments.flag("--strict", words.strict, "Exit 2 if train would refuse anything");
+  arguments.flag("--strict", words.strict, "Exit with code 2 if train would reject anything");
   arguments.common(words.common, /*has_json=*/true);
   arguments.also(foreign_flag_names());
   return arguments.parse(line);
@@ -61,7 +61,7 @@ void tell_unknown(const std::vector<std::string>& unknown, bool pure) {
   if (unknown.empty()) return;
   if (!pure) throw Error(Error::Kind::Config, text::join(unknown, "\n"));
   for (const std::string& line : unknown)
-    log::warn(line + " (train would refuse it)");
+    log::warn(line + " (train would reject it)");
 }
 
 // What the table says of keys that train would not take, where there is no table.
@@ -70,7 +70,7 @@ void tell_refused(const report::Explanation& explanation) {
     for (const report::ExplainedKey& key : *keys) {
       if (key.refused.empty()) continue;
       const std::string place = key.source.empty() ? "" : key.source + ": ";
-      log::warn(fmt::format("{}{}: {} (train would refuse it)", place, key.path, key.refused));
+      log::warn(fmt::format("{}{}: {} (train would reject it)", place, key.path, key.refused));
     }
   }
 }

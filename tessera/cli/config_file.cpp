@@ -59,9 +59,10 @@ std::optional<std::string> decode_base64(std::string_view text) {
   }
   const auto near = text::nearest(path.string(), beside);
   throw Error(Error::Kind::Config,
-              fmt::format("there is no file {}", path.string()),
-              near ? "did you mean " + *near + "?"
-                   : fmt::format("make one: tessera init nano --data my.txt > {}", path.string()));
+              fmt::format("the file {} does not exist", path.string()),
+              near
+                  ? "did you mean " + *near + "?"
+                  : fmt::format("create one: tessera init nano --data my.txt > {}", path.string()));
 }
 
 bool ends_with(const std::string& word, std::string_view end) {
@@ -86,11 +87,11 @@ std::string read_text(const std::string& argument) {
   if (!fs::exists(path, ignored)) refuse_missing(path);
   if (fs::is_directory(path, ignored)) {
     const bool run = fs::exists(path / "config.json", ignored);
-    throw Error(Error::Kind::Config,
-                fmt::format("{} is a folder, expected a configuration", argument),
-                run ? fmt::format("to go on with this run: tessera train {}",
-                                  (path / "config.json").string())
-                    : "name a JSON file");
+    throw Error(
+        Error::Kind::Config,
+        fmt::format("{} is a folder, expected a configuration", argument),
+        run ? fmt::format("to continue this run: tessera train {}", (path / "config.json").string())
+            : "name a JSON file");
   }
   const fs::file_type type = fs::status(path, ignored).type();
   TESSERA_REQUIRE(type != fs::file_type::character && type != fs::file_type::block,
@@ -98,10 +99,11 @@ std::string read_text(const std::string& argument) {
                   fmt::format("{} is a device, expected a configuration", argument),
                   "name a JSON file");
   const std::uintmax_t size = fs::file_size(path, ignored);
-  TESSERA_REQUIRE(ignored || size <= kMostBytes,
-                  Config,
-                  fmt::format("{} has {}: that is no configuration", argument, text::bytes(size)),
-                  "name a JSON file");
+  TESSERA_REQUIRE(
+      ignored || size <= kMostBytes,
+      Config,
+      fmt::format("{} has {}, too much for a configuration", argument, text::bytes(size)),
+      "name a JSON file");
   return files::read(path);
 }
 

@@ -62,8 +62,8 @@ std::uint64_t read_size(const std::string& text) {
     }
   }
   throw Error(Error::Kind::Config,
-              fmt::format("--shard-size \"{}\" is no size", text),
-              "a whole number and MB, GB, MiB or GiB: --shard-size 2GB");
+              fmt::format("--shard-size \"{}\" is not a size", text),
+              "use a whole number and MB, GB, MiB or GiB: --shard-size 2GB");
 }
 
 DType read_dtype(const std::string& text) {
@@ -102,13 +102,13 @@ void check_target(const Wanted& wanted, const fs::path& target) {
   std::error_code ignored;
   TESSERA_REQUIRE(fs::is_directory(target.parent_path()),
                   Config,
-                  fmt::format("there is no folder {}", target.parent_path().string()),
-                  "make it first");
+                  fmt::format("the folder {} does not exist", target.parent_path().string()),
+                  "create it first");
   if (fs::symlink_status(target, ignored).type() == fs::file_type::not_found) return;
   TESSERA_REQUIRE(wanted.overwrite,
                   Config,
-                  fmt::format("{} is there already", target.string()),
-                  "name another place, or replace it with --overwrite");
+                  fmt::format("{} already exists", target.string()),
+                  "choose another path, or replace it with --overwrite");
   require_replaceable(target, wanted.source);
 }
 
@@ -171,12 +171,12 @@ void warn_of(const interop::Overflows& overflows, DType dtype) {
 void write_model(const Wanted& wanted, const Common& common) {
   const interop::ModelExport model = interop::open_model_export(wanted.source, wanted.dtype);
   const bool lone = names_torch_file(wanted.target);
-  TESSERA_REQUIRE(lone || !model.files.empty(),
-                  Format,
-                  fmt::format("{} has no config.json beside its weights, which a folder of Hugging "
-                              "Face's needs",
-                              wanted.source.string()),
-                  "put the model's config.json there, or write a lone file: DST.bin");
+  TESSERA_REQUIRE(
+      lone || !model.files.empty(),
+      Format,
+      fmt::format("{} has no config.json beside its weights, which a Hugging Face folder needs",
+                  wanted.source.string()),
+      "put the model's config.json there, or write a single file: DST.bin");
   Told told(bytes_of(model.tensors), common);
   const checkpoint::Written written = told.written();
   checkpoint::Draft draft(wanted.target);
@@ -267,30 +267,31 @@ struct ConvertWords {
 bool parse(ConvertWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "convert",
-      "Writes a model as others read it, or theirs as tessera does: a Hugging Face folder "
-      "(safetensors), one with pytorch_model.bin, a lone file of torch; with optimizer state "
-      "model_N.pth and optimizer_N.pth, DeepSpeed's universal checkpoint, or one of tessera's.",
+      "Converts a model to or from the format of another program: a Hugging Face folder "
+      "(safetensors or pytorch_model.bin) or a single torch file; with optimizer state also "
+      "model_N.pth and optimizer_N.pth, DeepSpeed's universal checkpoint, or a checkpoint of "
+      "tessera.",
       {"tessera convert runs/my my-gpt2",
        "tessera convert runs/my my-gpt2 --dtype bf16 --shard-size 2GB",
        "tessera convert my-gpt2 model.pt",
        "tessera convert runs/my model_000500.pth               with optimizer_000500.pth",
        "tessera convert runs/my ds --to deepspeed-universal",
-       "tessera convert deepspeed-run/ start --to tessera      then train with --resume start"});
-  arguments.positional(
-      "SRC",
-      &words.source,
-      "A run, a checkpoint (of DeepSpeed, Megatron-LM, BMTrain, llm.c or a torch loop too), a "
-      "Hugging Face folder or a file of weights");
+       "tessera convert deepspeed-run/ start --to tessera      then: tessera train CONFIG --resume "
+       "start"});
+  arguments.positional("SRC",
+                       &words.source,
+                       "A run, a checkpoint (also of DeepSpeed, Megatron-LM, BMTrain, llm.c or a "
+                       "torch loop), a Hugging Face folder or a file of weights");
   arguments.positional("DST", &words.target, "A folder, or a file that ends in .bin, .pt or .pth");
   arguments.option("--to",
                    &words.to,
-                   "hf (safetensors), torch, deepspeed-universal or tessera; hf unless DST is a "
-                   "torch file");
+                   "hf (safetensors), torch, deepspeed-universal or tessera [hf, or torch if DST "
+                   "is a torch file]");
+  arguments.option("--dtype", &words.dtype, "fp32, bf16 or fp16 for the float tensors [unchanged]");
   arguments.option(
-      "--dtype", &words.dtype, "fp32, bf16 or fp16 for the float tensors; else as they are");
-  arguments.option(
-      "--shard-size", &words.shard_size, "Most bytes of a safetensors file: 500MB, 2GB");
-  arguments.flag("--overwrite", words.overwrite, "Replace what DST holds of an earlier conversion");
+      "--shard-size", &words.shard_size, "Maximum size of a safetensors file: 500MB, 2GB");
+  arguments.flag(
+      "--overwrite", words.overwrite, "Replace the result of an earlier conversion at DST");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
@@ -308,20 +309,23 @@ Wanted wanted_of(const ConvertWords& words) {
   TESSERA_REQUIRE(
       wanted.to == To::Torch || !torch_file,
       Config,
-      fmt::format("--to {} writes a folder, and {} is named as a file", *words.to, words.target),
-      "name a folder, or leave --to out");
+      fmt::format(
+          "--to {} writes a folder, but {} has the name of a file", *words.to, words.target),
+      "name a folder, or remove --to");
   std::error_code failed;
   TESSERA_REQUIRE(
       wanted.target.extension() != ".safetensors" || fs::is_directory(wanted.target, failed),
       Config,
-      fmt::format("safetensors are written as a folder, and {} is named as a file", words.target),
-      "name a folder: its model.safetensors lies in it");
+      fmt::format("safetensors are written as a folder, but {} has the name of a file",
+                  words.target),
+      "name a folder; it will contain model.safetensors");
   const bool training = wanted.to == To::Universal || wanted.to == To::Tessera ||
                         optimizer_beside(wanted.target).has_value();
-  TESSERA_REQUIRE(!training || !wanted.dtype,
-                  Config,
-                  "--dtype is for weights alone; optimizer state goes with fp32 masters",
-                  "leave it out");
+  TESSERA_REQUIRE(
+      !training || !wanted.dtype,
+      Config,
+      "--dtype only applies to weights without optimizer state, which has fp32 master weights",
+      "remove it");
   return wanted;
 }
 

@@ -26,10 +26,10 @@ namespace fs = std::filesystem;
 [[noreturn]] void refuse(const fs::path& path, const std::string& why) {
   throw Error(Error::Kind::Config,
               fmt::format("{} {}", path.string(), why),
-              "name another place, or move away what is there");
+              "choose another path, or move the existing entry away");
 }
 [[noreturn]] void refuse_unwritten(const fs::path& path) {
-  refuse(path, "stays: no conversion writes that");
+  refuse(path, "is kept: it was not written by a conversion");
 }
 
 bool is_file(const fs::path& path) {
@@ -112,7 +112,7 @@ void require_imported(const fs::path& folder) {
     const checkpoint::Checkpoint opened(folder);
     imported = opened.meta().extra.find("imported") != nullptr;
   } catch (const Error&) {
-    refuse(folder, "is a checkpoint that cannot be read");
+    refuse(folder, "is an unreadable checkpoint");
   }
   if (!imported) refuse(folder, "is the checkpoint of a run");
 }
@@ -149,15 +149,15 @@ bool lies_in(const fs::path& inner, const fs::path& outer) {
 
 void require_replaceable(const fs::path& target, const fs::path& source) {
   std::error_code ignored;
-  if (fs::equivalent(target, source, ignored)) refuse(target, "is what is to be converted");
+  if (fs::equivalent(target, source, ignored)) refuse(target, "is the source of the conversion");
   const fs::path there = real(target.parent_path()) / target.filename(), from = real(source);
   if (lies_in(from, there))
-    refuse(target, fmt::format("holds {}, which is to be converted", source.string()));
+    refuse(target, fmt::format("holds {}, the source of the conversion", source.string()));
   // Of a run the checkpoints; what lies beside them is no part of it.
   const fs::path read =
       is_folder(from / checkpoint::kFolderOfRun) ? from / checkpoint::kFolderOfRun : from;
   if (lies_in(there, read))
-    refuse(target, fmt::format("lies in {}, which is to be converted", source.string()));
+    refuse(target, fmt::format("lies in {}, the source of the conversion", source.string()));
   if (is_file(target)) {
     if (!is_converted_file(target)) refuse_unwritten(target);
     return;

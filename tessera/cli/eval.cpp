@@ -39,14 +39,14 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
       "Measures a run's newest checkpoint, a checkpoint or a Hugging Face folder on held-out text.",
       {"tessera eval runs/my",
        "tessera eval runs/my --data other.txt",
-       "tessera eval runs/my -n 4               for a model that no rank can hold",
+       "tessera eval runs/my -n 4               for a model that does not fit on one rank",
        "tessera eval ./gpt2 --data my.jsonl --json"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
-  arguments.option(
-      "--data",
-      &words.data,
-      "Text, folder or .bin/.idx pair, read as the run reads its own [the run's validation]");
-  arguments.option("--batches", &words.batches, "Stop after so many batches [all of the data]");
+  arguments.option("--data",
+                   &words.data,
+                   "Text, folder or .bin/.idx pair, read with the data options of the run [the "
+                   "run's validation data]");
+  arguments.option("--batches", &words.batches, "Number of batches to evaluate [all of the data]");
   words.ranks.declare(arguments);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
@@ -87,7 +87,7 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                   Config,
                   words.path + (opened.config ? " was trained without validation data"
                                               : " has no validation data of its own"),
-                  "name some with --data");
+                  "specify it with --data");
   config::Problems problems;
   if (task == nullptr) task = tasks::make_task({}, problems);  // of a model that is no run's
   const data::TokenizeOptions how;

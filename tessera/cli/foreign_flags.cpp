@@ -49,12 +49,12 @@ constexpr std::string_view kRatio = "warmup of the run";    // resolved when its
 constexpr std::string_view kVirtual = "layers of a chunk";  // resolved when the stages are known
 constexpr std::string_view kSharing = "how tokens travel";  // in Megatron-LM's words
 constexpr std::string_view kChunks = "parallel.pipeline.chunks";
-constexpr std::string_view kLocal = "local ranks are forks, they meet without it";
+constexpr std::string_view kLocal = "local ranks are forked processes and need no rendezvous";
 constexpr std::string_view kNoSsh =
     "remove it: -n 2 starts local ranks, without ssh, pdsh or a hostfile";
 constexpr std::string_view kNoHosts = "remove it: -n 2 starts two ranks on this host";
 constexpr std::string_view kNoTuner =
-    "remove it, before or after CONFIG; tessera plan --estimate and train --dry-run say what fits";
+    "remove it, before or after CONFIG; tessera plan --estimate and train --dry-run show what fits";
 
 constexpr auto kFlags = std::to_array<Flag>({
     {"--deepspeed", Kind::Config, ""},
@@ -108,7 +108,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--num_query_groups", Kind::Number, "model.num_kv_heads"},
     {"--group_query_attention",
      Kind::ToldSwitch,
-     "--num-query-groups says how many heads share keys and values"},
+     "--num-query-groups sets the number of key/value heads"},
     {"--seq_length", Kind::Number, "data.sequence_length"},
     {"--reset_attention_mask", Kind::Switch, "data.separate_documents"},
     {"--reset_position_ids", Kind::Switch, "data.separate_documents"},
@@ -127,11 +127,11 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--no_local_rank", Kind::Told, kLocal},
     {"--no_python", Kind::Told, "there is no script"},
     {"--module", Kind::Told, "there is no script"},
-    {"--tf32", Kind::ToldSwitch, "CPUs have no such products: fp32 is computed in full"},
-    {"--do_train", Kind::ToldSwitch, "train is the command"},
-    {"--save_pid", Kind::Told, "run.dir/lock names the process"},
+    {"--tf32", Kind::ToldSwitch, "TF32 does not exist on CPUs; fp32 is computed in full precision"},
+    {"--do_train", Kind::ToldSwitch, "use the command tessera train"},
+    {"--save_pid", Kind::Told, "run.dir/lock contains the process number"},
     {"--enable_each_rank_log", Kind::ToldValue, "run.dir/logs has a file for each rank"},
-    {"--bind_cores_to_rank", Kind::Told, "run.threads_per_rank says how many cores a rank uses"},
+    {"--bind_cores_to_rank", Kind::Told, "run.threads_per_rank sets the number of cores per rank"},
     {"--autotuning", Kind::Refused, kNoTuner},
     {"--launcher", Kind::Refused, kNoSsh},
     {"--launcher_args", Kind::Refused, kNoSsh},
@@ -143,7 +143,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"-i", Kind::Refused, kNoHosts},
     {"--exclude", Kind::Refused, kNoHosts},
     {"-e", Kind::Refused, kNoHosts},
-    {"--bind_core_list", Kind::Refused, "remove it: taskset says which cores the ranks may use"},
+    {"--bind_core_list", Kind::Refused, "remove it: use taskset to select the cores"},
     {"--elastic_training", Kind::Refused, kNoHosts},
     {"--min_elastic_nodes", Kind::Refused, kNoHosts},
     {"--max_elastic_nodes", Kind::Refused, kNoHosts},
@@ -234,14 +234,14 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
                   std::string(flag.key));
   if (flag.kind == Kind::Told) {
     reader.skip();
-    out.notes.push_back(fmt::format("{} has no meaning here: {}", typed, flag.key));
+    out.notes.push_back(fmt::format("{} has no effect here: {}", typed, flag.key));
     return;
   }
   const std::optional<std::string> value = reader.value(flag.kind);
   if (flag.kind == Kind::Config && flag.name.find("config") == std::string_view::npos)
     return read_config_flag(typed, value, out);
   if (flag.kind == Kind::ToldSwitch) {
-    out.notes.push_back(fmt::format("{} has no meaning here: {}", typed, flag.key));
+    out.notes.push_back(fmt::format("{} has no effect here: {}", typed, flag.key));
     return;
   }
   if (is_switch(flag.kind)) {
@@ -257,10 +257,10 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
       TESSERA_REQUIRE(number(typed, *value).as_integer().has_value(),
                       Config,
                       fmt::format("{} {}: expected an integer", typed, *value),
-                      "launchers give it themselves: remove it");
+                      "launchers set it by themselves: remove it");
       return;
     case Kind::ToldValue:
-      out.notes.push_back(fmt::format("{} has no meaning here: {}", typed, flag.key));
+      out.notes.push_back(fmt::format("{} has no effect here: {}", typed, flag.key));
       return;
     case Kind::One:
       TESSERA_REQUIRE(*value == flag.key,
@@ -325,7 +325,7 @@ void set_warmup_ratio(json::Value& source, const ForeignFlags::Setting& setting)
   TESSERA_REQUIRE(steps.has_value(),
                   Config,
                   fmt::format("{} needs the number of steps, and trainer.max_steps is not given: "
-                              "that of epochs is known when the data is read",
+                              "the length of an epoch is only known once the data has been read",
                               setting.flag),
                   "add --max_steps 1000, or give --warmup_steps instead");
   const auto warmup = static_cast<std::int64_t>(std::ceil(static_cast<double>(*steps) * ratio));
@@ -343,15 +343,16 @@ void set_chunks(json::Value& source, const ForeignFlags::Setting& setting) {
                   "add it to CONFIG or give --num-layers 12, or set parallel.pipeline.chunks "
                   "instead");
   const bool divides = each && *each >= 1 && stages >= 1 && *layers % (*each * stages) == 0;
-  TESSERA_REQUIRE(divides,
-                  Config,
-                  fmt::format("{} {}: {} layers cannot be dealt to {} {} in chunks of that size",
-                              setting.flag,
-                              setting.value.dump(),
-                              *layers,
-                              stages,
-                              stages == 1 ? "stage" : "stages"),
-                  "set parallel.pipeline.chunks instead: chunks need not be of one size");
+  TESSERA_REQUIRE(
+      divides,
+      Config,
+      fmt::format("{} {}: {} layers cannot be divided over {} {} in chunks of that size",
+                  setting.flag,
+                  setting.value.dump(),
+                  *layers,
+                  stages,
+                  stages == 1 ? "stage" : "stages"),
+      "set parallel.pipeline.chunks instead: chunks may differ in size");
   planner::set_key(source, kChunks, json::Value::integer(*layers / (*each * stages)), setting.flag);
 }
 
@@ -361,7 +362,8 @@ void require_one_count_of_chunks(const ForeignFlags& flags, const ForeignFlags::
     TESSERA_REQUIRE(
         setting.key != kChunks,
         Config,
-        fmt::format("{} and {} both say how many chunks a stage has", layers.flag, setting.flag),
+        fmt::format(
+            "{} and {} both set the number of chunks of a stage", layers.flag, setting.flag),
         "keep one of them");
   }
 }
@@ -373,7 +375,7 @@ void set_sharing(json::Value& source, const ForeignFlags::Setting& setting) {
   TESSERA_REQUIRE(ring || word == "a2a",
                   Unsupported,
                   fmt::format("not built yet: {} {}", setting.flag, word),
-                  "use p2p, which is a ring, or a2a, which is Ulysses");
+                  "use p2p (ring) or a2a (Ulysses)");
   planner::set_key(source,
                    "parallel.context.mode",
                    json::Value::string(ring ? "ring" : "ulysses"),
@@ -469,8 +471,7 @@ std::vector<std::string> foreign_flag_names() {
 }
 
 std::string foreign_flags_help() {
-  std::string out =
-      "Flags of DeepSpeed, Hugging Face and Megatron-LM set the key of the same meaning:";
+  std::string out = "Flags of DeepSpeed, Hugging Face and Megatron-LM set the corresponding keys:";
   std::string line = "\n ";
   for (const Flag& flag : kFlags) {
     const bool told =

@@ -35,30 +35,32 @@ struct GenerateWords {
 bool parse(GenerateWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "generate",
-      "Continues a text with a run's newest checkpoint, a checkpoint or a Hugging Face folder.",
+      "Generates text with a run's newest checkpoint, a checkpoint or a Hugging Face folder.",
       {"tessera generate runs/my --prompt \"ROMEO:\"",
        "tessera generate runs/my --prompt \"ROMEO:\" --temperature 0 --max-new-tokens 200 --echo",
        "tessera generate ./gpt2 --prompt \"Once upon a time\" --top-k 40 --seed 7",
-       "tessera generate runs/my --weights bf16   in half of the bytes: about twice as fast",
+       "tessera generate runs/my --weights bf16   half of the memory, about twice as fast",
        "tessera generate runs/my --prompt \"ROMEO:\" --samples 4",
-       "tessera generate runs/my -n 4             for a model that no rank can hold"});
+       "tessera generate runs/my -n 4             for a model that does not fit on one rank"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
-  arguments.option("--prompt", &words.prompt, "Text to continue [start of a document]");
-  arguments.option("--max-new-tokens", &words.max_new_tokens, "Tokens to make at most [100]");
-  arguments.option("--temperature", &words.temperature, "0 takes the likeliest token [1.0]");
-  arguments.option("--top-k", &words.top_k, "Draw from the k likeliest tokens; 0: from all [0]");
+  arguments.option("--prompt", &words.prompt, "Prompt [start of a document]");
+  arguments.option(
+      "--max-new-tokens", &words.max_new_tokens, "Maximum number of generated tokens [100]");
+  arguments.option("--temperature", &words.temperature, "Sampling temperature; 0 is greedy [1.0]");
+  arguments.option("--top-k", &words.top_k, "Sample from the k most likely tokens; 0 uses all [0]");
   arguments.option("--top-p",
                    &words.top_p,
-                   "Draw from the likeliest tokens that make up this probability [1.0]");
-  arguments.option("--seed", &words.seed, "The same seed gives the same text [1234]");
-  arguments.option("--samples",
-                   &words.samples,
-                   "Texts to make together, each with the next seed; shown at the end [1]");
+                   "Sample from the most likely tokens with this total probability [1.0]");
+  arguments.option("--seed", &words.seed, "Random seed; the same seed gives the same text [1234]");
+  arguments.option(
+      "--samples",
+      &words.samples,
+      "Number of texts to generate together, each with the next seed; printed at the end [1]");
   arguments.flag("--echo", words.echo, "Print the prompt first");
-  arguments.flag("--ignore-eos", words.ignore_eos, "Go on after end of text");
+  arguments.flag("--ignore-eos", words.ignore_eos, "Continue after end of text");
   arguments.option("--weights",
                    &words.weights,
-                   "fp32, bf16 (with activations), or int8 with a scale a row [fp32]");
+                   "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
   words.ranks.declare(arguments);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);

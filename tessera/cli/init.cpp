@@ -44,8 +44,8 @@ std::string quoted(const std::string& text) {
 }
 
 std::string batch_lines(const Advice& advice) {
-  const std::string more = "more needs less memory, for the same result";
-  return fmt::format("  \"train_batch_size\": {},  // sequences of one update, over all ranks\n",
+  const std::string more = "a larger value needs less memory and gives the same result";
+  return fmt::format("  \"train_batch_size\": {},  // global batch size in sequences\n",
                      advice.global_batch) +
          fmt::format("  \"gradient_accumulation_steps\": {},  // {}\n", advice.accumulation, more);
 }
@@ -56,9 +56,9 @@ std::string template_for(const std::string& family,
   const Advice& advice = advice_for(preset);
   std::string out = "{\n";
   const auto add = [&](const std::string& text) { out += text; };
-  add("  // Train it:          tessera train THIS_FILE -n 2\n");
-  add("  // Check it only:     tessera train THIS_FILE --dry-run\n");
-  add("  // All of its keys:   tessera config explain\n");
+  add("  // Train:              tessera train THIS_FILE -n 2\n");
+  add("  // Check only:         tessera train THIS_FILE --dry-run\n");
+  add("  // All keys:           tessera config explain\n");
   add("  \"model\": {\n");
   if (family != models::default_family()) add(fmt::format("    \"family\": {},\n", quoted(family)));
   add(fmt::format("    \"preset\": {},  // or num_layers, hidden_size, num_heads\n",
@@ -71,7 +71,7 @@ std::string template_for(const std::string& family,
   add(fmt::format(
       "    \"train\": {},  // a .txt, a .jsonl, a folder of them, a list, or a .bin/.idx pair\n",
       quoted(data)));
-  add("    \"validation_fraction\": 0.1,  // the tail of the data; or \"validation\": another "
+  add("    \"validation_fraction\": 0.1,  // the tail of the data; or \"validation\": separate "
       "file\n");
   add(fmt::format("    \"sequence_length\": {},  // tokens\n", advice.sequence_length));
   add("  },\n");
@@ -109,7 +109,7 @@ int init(const std::vector<std::string>& line) {
                       "Writes a commented configuration to standard output.",
                       {"tessera init > my.json", "tessera init mini --data notes/ > notes.json"});
   arguments.positional("PRESET", &preset, "Size of the model [nano]", /*required=*/false);
-  arguments.option("--data", &data, "What to train on");
+  arguments.option("--data", &data, "Training data");
   Common common;  // there is nothing else to say
   arguments.common(common);
   if (!arguments.parse(line)) return kExitOk;
@@ -131,7 +131,7 @@ int init(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("init", "write a configuration to begin with", init);
+TESSERA_COMMAND("init", "write a commented configuration", init);
 
 }  // namespace
 }  // namespace tessera::cli

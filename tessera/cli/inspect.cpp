@@ -239,10 +239,11 @@ Findings findings(const fs::path& path, bool digest) {
   }
   throw Error(
       Error::Kind::Format,
-      fmt::format("{} is no run with a complete checkpoint, no checkpoint of tessera's or another "
-                  "program's, "
-                  ".safetensors, .bin, .pt or .pth file, Hugging Face folder or .bin/.idx pair",
-                  path.string()),
+      fmt::format(
+          "{} is not a run with a complete checkpoint, a checkpoint of tessera's or another "
+          "program's, "
+          ".safetensors, .bin, .pt or .pth file, Hugging Face folder or .bin/.idx pair",
+          path.string()),
       "name one of these");
 }
 
@@ -303,15 +304,17 @@ int inspect(const std::vector<std::string>& line) {
   Common common;
   Arguments arguments(
       "inspect",
-      "Says what a run (its newest complete checkpoint), a checkpoint (of DeepSpeed, "
-      "Megatron-LM, BMTrain, llm.c or a torch loop too), a .safetensors file, a "
-      "file of torch.save, a Hugging Face folder or a .bin/.idx pair holds.",
+      "Shows the contents of a run (its newest complete checkpoint), a checkpoint (also of "
+      "DeepSpeed, Megatron-LM, BMTrain, llm.c or a torch loop), a .safetensors file, a torch.save "
+      "file, a Hugging Face folder or a .bin/.idx pair.",
       {"tessera inspect runs/my",
        "tessera inspect runs/my --digest > before.txt",
        "tessera inspect model.safetensors --json"});
   arguments.positional("PATH", &path, "Run, checkpoint, file or folder");
-  arguments.flag(
-      "--digest", digest, "One line a tensor with the xxh3 of its bytes, the same for any layout");
+  arguments.flag("--digest",
+                 digest,
+                 "Print one line per tensor with the xxh3 hash of its bytes, which does not depend "
+                 "on the layout");
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
   const Findings found = findings(path, digest);
@@ -326,7 +329,7 @@ int inspect(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("inspect", "say what a run, checkpoint or file holds", inspect);
+TESSERA_COMMAND("inspect", "show the contents of a run, checkpoint or file", inspect);
 
 }  // namespace
 }  // namespace tessera::cli

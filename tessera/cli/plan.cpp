@@ -36,20 +36,22 @@ struct PlanWords {
 bool parse(PlanWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "plan",
-      "Estimates the memory of a model: DeepSpeed's table of model states, and what it takes here.",
+      "Estimates the memory of a model: DeepSpeed's table of model states, and the memory that "
+      "tessera needs.",
       {"tessera plan --estimate zero3 --model gpt2-xl --num_gpus_per_node 8",
        "tessera plan --estimate zero2 --model path/to/hugging_face_folder --num_nodes 2",
        "tessera plan --estimate zero3 --model my.json --json",
        "tessera plan --estimate zero3 --total-params 2783959040 --largest-layer-params 65798144"});
   arguments.option("--estimate", &words.estimate, "zero2 or zero3");
   arguments.option("--model", &words.model, "Preset, folder of a model, or configuration");
-  arguments.option("--num_gpus_per_node,--num-gpus-per-node", &words.gpus, "Ranks a host [1]");
+  arguments.option("--num_gpus_per_node,--num-gpus-per-node", &words.gpus, "Ranks per host [1]");
   arguments.option("--num_nodes,--num-nodes", &words.nodes, "Hosts [1]");
-  arguments.option(
-      "--total_params,--total-params", &words.total_params, "Instead of --model: all parameters");
+  arguments.option("--total_params,--total-params",
+                   &words.total_params,
+                   "Instead of --model: number of parameters");
   arguments.option("--largest_layer_params,--largest-layer-params",
                    &words.largest_layer_params,
-                   "And those of the largest layer");
+                   "Number of parameters of the largest layer");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
@@ -212,7 +214,7 @@ Source source_of(const std::string& model) {
   if (!family.empty()) return {source_of_preset(model, family), std::nullopt};
   TESSERA_REQUIRE(names_config(model),
                   Config,
-                  fmt::format("--model {}: there is no such preset, folder or file", model),
+                  fmt::format("--model {}: no such preset, folder or file exists", model),
                   text::suggestion(model, all_presets()));
   return {source_of_config(model), std::nullopt};
 }
@@ -263,7 +265,7 @@ std::string ours_text(const planner::Plan& plan) {
     if (name != "shared") out += fmt::format("  {:<12} {:>10}\n", name, in_bytes(count));
   }
   if (need.shared > 0)
-    out += fmt::format("  {:<12} {:>10}\n", "two share -", in_bytes(need.shared));
+    out += fmt::format("  {:<12} {:>10}\n", "shared by two -", in_bytes(need.shared));
   out += fmt::format("  {:<12} {:>10}, all ranks {}\n",
                      "a rank",
                      in_bytes(need.total()),

@@ -23,7 +23,7 @@ int threads_of(const RankWords& words) {
   TESSERA_REQUIRE(threads >= 1 && threads <= kMostThreads,
                   Config,
                   fmt::format("--threads {}: expected 1 to {}", threads, kMostThreads),
-                  "use about as many as there are cores for each rank");
+                  "use about the number of cores per rank");
   return static_cast<int>(words.threads.value_or(0));
 }
 
@@ -37,17 +37,17 @@ int ranks_of(std::optional<std::int64_t> asked) {
       !launcher || ranks == launcher->world_size,
       Config,
       fmt::format("-n {}, but {} started {} ranks", ranks, launcher->name, launcher->world_size),
-      "remove -n: the launcher decides");
+      "remove -n: the launcher determines the number of ranks");
   TESSERA_REQUIRE(ranks >= 1 && ranks <= kMostRanks,
                   Config,
                   fmt::format("-n {}: expected 1 to {} ranks", ranks, kMostRanks),
-                  "use about as many ranks as there are cores");
+                  "use at most about one rank per core");
   return static_cast<int>(ranks);
 }
 
 void RankWords::declare(Arguments& arguments) {
-  arguments.option(kRanksOption, &ranks, "Local ranks that hold the weights between them [1]");
-  arguments.option("--threads", &threads, "Threads of each rank's kernels [cores / ranks]");
+  arguments.option(kRanksOption, &ranks, "Local ranks over which the weights are sharded [1]");
+  arguments.option("--threads", &threads, "Threads per rank [cores / ranks]");
 }
 
 int with_model(std::unique_ptr<engine::OpenModel> model,
@@ -65,7 +65,7 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
       mesh::Mesh::data_parallel(ranks), threads, engine::log_failure, [&](comm::World& world) {
         const std::unique_ptr<engine::OpenModel> mine = std::move(model);  // ends before its world
         engine::load_model(*mine, world, as);
-        fn(*mine, world.speaks());
+        fn(*mine, world.is_leader());
         world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
         return kExitOk;
       });

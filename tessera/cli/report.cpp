@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera report: what this machine can do, or how a run went.
+// tessera report: report the capabilities of this machine, or the results of a run.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -39,7 +39,7 @@ int report(const std::vector<std::string>& line) {
   Common common;
   Arguments arguments(
       "report",
-      "Tells what this machine can do; with RUN, how that run went.",
+      "Reports the capabilities of this machine; with RUN, the results of that run.",
       {"tessera report", "tessera report runs/my", "tessera report runs/my --json"});
   arguments.positional("RUN", &run, "Run folder", /*required=*/false);
   arguments.common(common, /*has_json=*/true);
@@ -50,7 +50,9 @@ int report(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("report", "what this machine can do, or how a run went", report);
+TESSERA_COMMAND("report",
+                "report the capabilities of this machine, or the results of a run",
+                report);
 
 }  // namespace
 }  // namespace tessera::cli

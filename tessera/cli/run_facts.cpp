@@ -134,11 +134,11 @@ void add_time(Facts& facts, const Totals& totals) {
   facts.push_back(
       {"step_ms", "a step", fmt::format("{:.1f} ms", step_ms), json::Value::number(step_ms)});
   facts.push_back({"data_share",
-                   "share of data",
+                   "data fraction",
                    fmt::format("{:.1f} %", share(totals.data_s)),
                    json::Value::number(share(totals.data_s) / 100.0)});
   facts.push_back({"comm_share",
-                   "share of communication",
+                   "communication fraction",
                    fmt::format("{:.1f} %", share(totals.comm_s)),
                    json::Value::number(share(totals.comm_s) / 100.0)});
 }

@@ -34,9 +34,8 @@ struct TokenizeWords {
 bool parse(TokenizeWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "tokenize",
-      "Turns text into PREFIX.bin and PREFIX.idx, which data.train can name. Training does this by "
-      "itself "
-      "and keeps the result; use this to do it once, beforehand.",
+      "Converts text to PREFIX.bin and PREFIX.idx, which can be used as data.train. Training does "
+      "this by itself and caches the result; use this command to do it in advance.",
       {"tessera tokenize book.txt --out book",
        "tessera tokenize notes/ more.jsonl --tokenizer gpt2 --out corpus",
        "tessera tokenize data.jsonl --text-field content --folder my-gpt2 --out corpus"});
@@ -47,13 +46,13 @@ bool parse(TokenizeWords& words, const std::vector<std::string>& line) {
   arguments.option(
       "--vocab", &words.tokenizer.vocab, "vocab.json with --merges, or a tokenizer.json");
   arguments.option("--merges", &words.tokenizer.merges, "merges.txt, with a vocab.json");
-  arguments.option("--folder", &words.folder, "Hugging Face folder whose tokenizer is used");
+  arguments.option("--folder", &words.folder, "Hugging Face folder with the tokenizer");
   arguments.option("--text-field,--text_field",
                    &words.how.text_field,
-                   "Field of a .jsonl line that holds the text [text]");
+                   "Field of a .jsonl line that contains the text [text]");
   arguments.option(
       "--invalid-utf8,--invalid_utf8", &words.how.invalid_utf8, "refuse or replace [refuse]");
-  arguments.option("--threads", &words.threads, "Threads; 0 is all cores [0]");
+  arguments.option("--threads", &words.threads, "Threads; 0 uses all cores [0]");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
@@ -94,7 +93,7 @@ int tokenize(const std::vector<std::string>& line) {
   TESSERA_REQUIRE(words.threads >= 0 && words.threads <= 4096,
                   Config,
                   fmt::format("--threads {}: expected 0 to 4096", words.threads),
-                  "0 takes all cores");
+                  "0 uses all cores");
   words.how.threads = static_cast<int>(words.threads);
   Terminal terminal;
   const launch::EarlyStop early;
@@ -119,7 +118,7 @@ int tokenize(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("tokenize", "turn text into a .bin/.idx pair of tokens", tokenize);
+TESSERA_COMMAND("tokenize", "convert text to a .bin/.idx pair of tokens", tokenize);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -35,12 +35,12 @@ struct TrainWords {
 bool parse(TrainWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "train",
-      "Trains what CONFIG describes, on one rank or several.\n\n" + foreign_flags_help(),
+      "Trains a model as configured by CONFIG, on one or more ranks.\n\n" + foreign_flags_help(),
       {"tessera train my.json",
        "tessera train my.json -n 2",
        "tessera train my.json --set optimizer.lr=3e-4 --set trainer.max_steps=1000",
-       "tessera train my.json --dry-run          check everything, start nothing",
-       "tessera train my.json --resume never     begin anew; the old contents are moved aside"});
+       "tessera train my.json --dry-run          check everything without training",
+       "tessera train my.json --resume never     start over; the old contents are moved aside"});
   arguments.positional(
       "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
   arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
@@ -48,8 +48,9 @@ bool parse(TrainWords& words, const std::vector<std::string>& line) {
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
   arguments.option(
       "--resume", &words.resume, "auto, never, or the path of a run or checkpoint [auto]");
-  arguments.flag(
-      "--dry-run,--dry_run", words.dry_run, "Check everything, print the table, start nothing");
+  arguments.flag("--dry-run,--dry_run",
+                 words.dry_run,
+                 "Check everything and print the table without training");
   arguments.common(words.common, /*has_json=*/true);
   arguments.also(foreign_flag_names());
   return arguments.parse(line);

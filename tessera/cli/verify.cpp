@@ -51,9 +51,9 @@ bool parse(VerifyWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "verify",
       "Trains the first steps of CONFIG on -n ranks and on one rank with the same micro-batches, "
-      "one thread each, and compares the first gradient, the losses and the weights: to the bit "
-      "where the layout promises it, else within the promised bounds. Nothing is written into the "
-      "run's folder. Exit code 1 where a promise is broken.",
+      "with one thread per rank, and compares the first gradient, the losses and the weights: bit "
+      "by bit if the layout guarantees it, otherwise within the documented bounds. Nothing is "
+      "written to the run folder. Exits with code 1 if a bound is violated.",
       {"tessera verify my.json -n 4",
        "tessera verify my.json -n 4 --set parallel.pipeline=2 --set zero_optimization.stage=3",
        "tessera verify my.json -n 2 --set parallel.tensor=2 --steps 5 -v    every tensor",
@@ -61,8 +61,8 @@ bool parse(VerifyWords& words, const std::vector<std::string>& line) {
   arguments.positional(
       "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
   arguments.option(kRanksOption, &words.ranks, "Local ranks of the layout [1]");
-  arguments.option("--against", &words.against, "What it is compared with: single [single]");
-  arguments.option("--steps", &words.steps, "Steps to train [10, or all of a shorter run]");
+  arguments.option("--against", &words.against, "Reference of the comparison: single [single]");
+  arguments.option("--steps", &words.steps, "Number of steps [10, or the length of a shorter run]");
   arguments.option(
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
   arguments.common(words.common, /*has_json=*/true);
@@ -74,15 +74,15 @@ void check(const VerifyWords& words) {
   TESSERA_REQUIRE(words.against == "single",
                   Config,
                   fmt::format("--against {}: expected single", words.against),
-                  "two other layouts are compared by way of one rank: verify each of them");
+                  "to compare two layouts, verify each of them against one rank");
   TESSERA_REQUIRE(words.steps.value_or(1) >= 1,
                   Config,
                   fmt::format("--steps {}: expected 1 or more", words.steps.value_or(1)),
                   "");
   TESSERA_REQUIRE(!launch::detect_launcher(),
                   Unsupported,
-                  "not possible here: tessera verify under a launcher, which starts one layout",
-                  "start it alone: tessera verify CONFIG -n 2");
+                  "not supported under a launcher, which starts a single layout: tessera verify",
+                  "start it without the launcher: tessera verify CONFIG -n 2");
 }
 
 json::Value source_of(const VerifyWords& words,

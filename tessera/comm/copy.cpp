@@ -27,7 +27,7 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) {
   constexpr std::size_t kLine = 64, kAhead = 8 * kLine;
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);
-  // Whole lines, which are written without being read.
+  // Whole cache lines, which are written without being read.
   const std::size_t before =
       std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(out) % kLine) % kLine);
   std::memcpy(out, in, before);

@@ -9,23 +9,22 @@
 
 namespace tessera::comm {
 
-// The store to waiting_for and the loads of news that follow it, the store of news and the load of
-// waiting_for that follows that: all sequentially consistent, so that at least one side sees the
-// other.
-Nap::Nap(ControlPage& control, int rank, int peer) noexcept
+// The waiter stores waiting_for and then loads the event; the peer stores the event and then loads
+// waiting_for. All four are sequentially consistent, so that at least one side sees the other.
+DoorbellWait::DoorbellWait(ControlPage& control, int rank, int peer) noexcept
     : line_(control.line(rank)), seen_(line_.doorbell.load()) {
   line_.waiting_for.store(static_cast<std::uint32_t>(peer) + 1);
 }
 
-Nap::~Nap() {
+DoorbellWait::~DoorbellWait() {
   line_.waiting_for.store(0);
 }
 
-void Nap::sleep(double seconds) noexcept {
+void DoorbellWait::sleep(double seconds) noexcept {
   timespec time{};
   time.tv_sec = static_cast<time_t>(seconds);
   time.tv_nsec = static_cast<long>((seconds - static_cast<double>(time.tv_sec)) * 1e9);
-  // Not FUTEX_PRIVATE: whoever wakes us may be another process.
+  // FUTEX_PRIVATE would be wrong: the waking thread may belong to another process.
   syscall(SYS_futex,
           reinterpret_cast<std::uint32_t*>(&line_.doorbell),
           FUTEX_WAIT,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a rank sleeps until a peer has news for it, and how a peer wakes it.
+// Lets a rank sleep until a peer has an event for it, and lets the peer wake it.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace tessera::comm {
 
-/// Sleeping of one rank. The pattern, which loses no news:
+/// The sleep of one rank on its doorbell. This pattern never misses an event:
 ///
-///   Nap nap(control, rank, peer);     // from here on ring_if_waiting() rings
-///   if (!news()) nap.sleep(0.1);
+///   DoorbellWait wait(control, rank, peer);  // from here on ring_if_waiting() rings
+///   if (!ready()) wait.sleep(0.1);
 ///
-/// Whoever makes news stores it with sequential consistency and calls ring_if_waiting() after it.
-/// Threads: the rank's own.
-class Nap {
+/// The peer stores the event with sequential consistency and calls ring_if_waiting() after it.
+/// Threads: that of the rank.
+class DoorbellWait {
  public:
-  /// `peer`: the rank that is waited for, told on the control page.
-  Nap(ControlPage& control, int rank, int peer) noexcept;
-  ~Nap();
-  Nap(const Nap&) = delete;
-  Nap& operator=(const Nap&) = delete;
+  /// `peer`: the rank that is waited for; it is published on the control page.
+  DoorbellWait(ControlPage& control, int rank, int peer) noexcept;
+  ~DoorbellWait();
+  DoorbellWait(const DoorbellWait&) = delete;
+  DoorbellWait& operator=(const DoorbellWait&) = delete;
 
-  /// Until the doorbell has rung since construction, or for at most `seconds`.
+  /// Sleeps until the doorbell has rung since construction, or for at most `seconds`.
   void sleep(double seconds) noexcept;
 
  private:
@@ -31,7 +31,7 @@ class Nap {
   std::uint32_t seen_;
 };
 
-/// Wakes `rank` if it naps. A system call only then.
+/// Wakes `rank` if it sleeps. Makes a system call only in that case.
 void ring_if_waiting(ControlPage& control, int rank) noexcept;
 
 }  // namespace tessera::comm

@@ -10,7 +10,7 @@
 namespace tessera::comm {
 namespace {
 
-/// Two vectors of as many floats, in regions or in memory of this rank's own.
+/// Two vectors of equal length, in regions or in ordinary memory of this rank.
 class Buffers {
  public:
   Buffers(World& world, std::size_t count, bool in_regions) : count_(count) {
@@ -37,7 +37,7 @@ class Buffers {
   std::unique_ptr<float[]> private_[2];
 };
 
-/// One call; the inputs may be rewritten when it returns.
+/// One call of an operation; the inputs may be rewritten when it returns.
 using Call = void (*)(Transport&, const Group&, const Buffers&);
 
 void finish(const WorkPtr& work) {
@@ -71,7 +71,7 @@ void broadcast(Transport& transport, const Group& group, const Buffers& buffers)
 void all_to_all(Transport& transport, const Group& group, const Buffers& buffers) {
   finish(transport.all_to_all(group, buffers.in(), buffers.out(), TESSERA_HERE("measure")));
 }
-// To the next rank and from the one before.
+// Sends to the next rank and receives from the previous one.
 void send_recv(Transport& transport, const Group& group, const Buffers& buffers) {
   const int n = group.size();
   const auto member = [&](int index) { return group.ranks[static_cast<std::size_t>(index % n)]; };
@@ -81,7 +81,8 @@ void send_recv(Transport& transport, const Group& group, const Buffers& buffers)
   finish(sent);
 }
 
-/// What a rank sends or receives, of the vector: all but its own part, twice that, or all of it.
+/// The share of the vector that a rank sends or receives: all but its own part, twice that, or all
+/// of it.
 enum class Share { OthersParts, Twice, All };
 double factor_of(Share share, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
@@ -108,7 +109,7 @@ double median_seconds(World& world, Call call, const Buffers& buffers, int repet
   const std::size_t bytes = buffers.in().bytes();
   const int calls = bytes > kManyBytes ? 1 : (bytes > kFewBytes ? 20 : 200);
   std::vector<double> seconds;
-  for (int i = 0; i <= repetitions; ++i) {  // the first one warms up
+  for (int i = 0; i <= repetitions; ++i) {  // the first one is the warm-up
     transport.barrier(group, TESSERA_HERE("measure"))->wait();
     const double begin = now_s();
     for (int c = 0; c < calls; ++c)
@@ -126,7 +127,8 @@ std::size_t measure_memory(const MeasureOptions& options) {
   std::size_t most = 0;
   for (const std::size_t bytes : options.bytes)
     most = std::max(most, bytes);
-  return (options.ordinary ? 4 : 2) * most;  // what is copied into regions lies there once more
+  return (options.ordinary ? 4 : 2) *
+         most;  // ordinary memory is copied into regions, which need the same amount again
 }
 
 std::vector<CollectiveSpeed> measure_collectives(
@@ -135,7 +137,7 @@ std::vector<CollectiveSpeed> measure_collectives(
     const std::function<void(const CollectiveSpeed&)>& on_each) {
   TESSERA_REQUIRE(world.size() > 1,
                   Config,
-                  "collectives of one rank move nothing",
+                  "a single rank has no collectives to measure",
                   "measure two ranks or more");
   TESSERA_ASSERT(options.repetitions > 0);
   const auto ranks = static_cast<std::size_t>(world.size());
@@ -144,7 +146,7 @@ std::vector<CollectiveSpeed> measure_collectives(
     if (!(in_regions ? options.in_regions : options.ordinary)) continue;
     for (const std::size_t bytes : options.bytes) {
       const std::size_t count = bytes / sizeof(float) / ranks * ranks;
-      TESSERA_REQUIRE(count > 0, Config, "a vector without a float for each rank", "");
+      TESSERA_REQUIRE(count > 0, Config, "the vector has less than one float per rank", "");
       const Buffers buffers(world, count, in_regions);
       for (const Case& what : kCases) {
         out.push_back({.operation = what.name,
@@ -152,7 +154,7 @@ std::vector<CollectiveSpeed> measure_collectives(
                        .in_regions = in_regions,
                        .seconds = median_seconds(world, what.call, buffers, options.repetitions),
                        .bus_factor = factor_of(what.share, world.size())});
-        if (on_each && world.speaks()) on_each(out.back());
+        if (on_each && world.is_leader()) on_each(out.back());
       }
       world.transport().barrier(world.everyone(), TESSERA_HERE("measure"))->wait();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast the collectives of a transport are.
+// Measures the speed of a transport's collectives.
 #pragma once
 
 #include <cstddef>
@@ -11,31 +11,33 @@
 
 namespace tessera::comm {
 
-/// One operation on one size of vector: the input of a reduce-scatter, the output of an all-gather,
-/// the message of a send.
+/// The speed of one operation for one vector size: the input of a reduce-scatter, the output of an
+/// all-gather, the message of a send.
 struct CollectiveSpeed {
   std::string operation;  ///< "all-reduce"
   std::size_t bytes = 0;
-  bool in_regions = true;  ///< in memory that peers read directly; else it is copied there first
-  double seconds = 0;      ///< rank 0's median, from barrier to completion
-  double bus_factor = 1;   ///< bytes that a rank sends or receives, as a share of `bytes`
-  /// Bytes of the vector a second, and bytes on the way between ranks a second. Source: NCCL's
-  /// performance tests.
+  bool in_regions =
+      true;  ///< whether peers read the memory directly; otherwise it is copied into a region first
+  double seconds = 0;     ///< median of rank 0, from the barrier to completion
+  double bus_factor = 1;  ///< bytes that a rank sends or receives, as a fraction of `bytes`
+  /// Returns the bytes of the vector per second, and the bytes transferred between ranks per
+  /// second. Source: NCCL's performance tests.
   [[nodiscard]] double algorithm_bandwidth() const { return static_cast<double>(bytes) / seconds; }
   [[nodiscard]] double bus_bandwidth() const { return bus_factor * algorithm_bandwidth(); }
 };
 
 struct MeasureOptions {
   std::vector<std::size_t> bytes = {std::size_t{1} << 20, std::size_t{16} << 20};
-  int repetitions = 7;     ///< of which the median counts, after one to warm up
-  bool in_regions = true;  ///< measure these
-  bool ordinary = true;    ///< and ordinary memory
+  int repetitions = 7;     ///< their median counts; one more run warms up
+  bool in_regions = true;  ///< measure memory in regions
+  bool ordinary = true;    ///< measure ordinary memory
 };
 
-/// Bytes of memory that a rank takes.
+/// Returns the bytes of memory that each rank needs.
 std::size_t measure_memory(const MeasureOptions& options);
-/// Runs every operation on every size between all ranks of a world of two or more; `on_each` is
-/// called on rank 0 with each result as it comes. Sizes are cut to whole floats a rank. Collective.
+/// Measures every operation with every size between all ranks of a world of two or more; `on_each`
+/// is called on rank 0 with each result. Sizes are rounded down to whole floats per rank.
+/// Collective.
 std::vector<CollectiveSpeed> measure_collectives(
     World& world,
     const MeasureOptions& options,

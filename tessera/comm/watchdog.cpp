@@ -15,8 +15,8 @@ namespace {
 constexpr double kMostBetweenLooks = 1.0;  // seconds
 constexpr std::string_view kFixMark = "\n  fix: ";
 
-// RankLine::where is read by others while its owner writes it: in words, atomically, so that the
-// worst is a mixed text and not a race.
+// Other ranks read RankLine::where while its owner writes it. It is written in atomic words, so
+// that the worst case is a mixed text and not a data race.
 constexpr std::size_t kWords = sizeof(RankLine::where) / sizeof(std::uint64_t);
 
 std::uint64_t* words(RankLine& line) {

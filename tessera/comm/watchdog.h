@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What breaks a world and what tells of it: aborts, and ranks that show no sign of life.
+// Aborts of a world, and detection of ranks that make no progress.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,25 @@
 
 namespace tessera::comm {
 
-/// Breaks the world with `error`, unless somebody did so before (ControlPage::abort()).
+/// Breaks the world with `error`, unless it is already broken (ControlPage::abort()).
 void abort_world(ControlPage& control, int rank, const Error& error) noexcept;
-/// Throws the error of whoever broke the world, if it is broken.
+/// Throws the error that broke the world, if it is broken.
 void throw_if_aborted(const ControlPage& control);
 
-/// Says on the control page what this rank posted last: the count of its operations and the call.
+/// Publishes on the control page what this rank posted last: the number of its operations and the
+/// call.
 void publish_operation(ControlPage& control, int rank, std::string_view what) noexcept;
-/// "rank 2 (step 7, operation 41: all_gather of 'weights h.3' at zero.cpp:88)".
+/// Returns "rank 2 (step 7, operation 41: all_gather of 'weights h.3' at zero.cpp:88)".
 std::string describe(ControlPage& control, int rank);
 
-/// Measures how long the ranks that somebody waits for have shown no sign of life.
-/// Threads: the rank's own.
+/// Measures how long the ranks that are waited for have made no progress. Threads: that of the
+/// rank.
 class Watchdog {
  public:
   Watchdog(ControlPage& control, double limit_s) : control_(control), limit_s_(limit_s) {}
-  /// Whether none of `missing` has posted anything, begun a step or shown life for the limit. To be
-  /// asked again and again during one wait: between two questions at most a second counts, as more
-  /// of it passed for this process stopped, and its peers perhaps with it.
+  /// Returns whether none of `missing` has posted an operation, begun a step or shown life for the
+  /// limit. Call it repeatedly during one wait. At most one second counts between two calls: if
+  /// more time passed, this process was stopped, and possibly its peers as well.
   bool stalled(std::span<const int> missing);
 
  private:

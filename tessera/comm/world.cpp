@@ -37,8 +37,8 @@ World::World(int rank, mesh::Mesh mesh, std::unique_ptr<Transport> transport, Co
 
 World::~World() = default;
 
-// The axes are the identity: the same on every rank whatever the order in which groups are first
-// used, and different for every group that a rank is in.
+// The axes identify the group: the id is the same on every rank, regardless of the order in which
+// groups are first used, and different for every group that a rank is in.
 const Group& World::group(mesh::AxisSet axes) {
   const auto [found, added] = groups_.try_emplace(axes.bits());
   if (added) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's view of the job: who it is, its mesh, its groups and the transport between them.
+// One rank's view of the job: its rank, its mesh, its groups and the transport between the ranks.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@
 
 namespace tessera::comm {
 
-/// A rank of a running job. Two worlds can live in one process. Threads: the rank's own.
+/// A rank of a running job. Two worlds can exist in one process. Threads: that of the rank.
 class World {
  public:
-  /// Takes no ownership of `control`, which outlives the world.
+  /// Takes no ownership of `control`, which must outlive the world.
   World(int rank, mesh::Mesh mesh, std::unique_ptr<Transport> transport, ControlPage* control);
-  /// Keeps `control` alive.
+  /// Shares the ownership of `control`.
   World(int rank,
         mesh::Mesh mesh,
         std::unique_ptr<Transport> transport,
@@ -30,33 +30,34 @@ class World {
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return mesh_.size(); }
-  [[nodiscard]] bool speaks() const { return rank_ == 0; }
+  [[nodiscard]] bool is_leader() const { return rank_ == 0; }
   [[nodiscard]] const mesh::Mesh& mesh() const { return mesh_; }
   [[nodiscard]] Transport& transport() { return *transport_; }
   [[nodiscard]] ControlPage& control() { return *control_; }
-  /// The group of this rank over `axes`; made once, in the same order on all ranks. Nobody else
-  /// makes groups.
+  /// Returns the group of this rank over `axes`; it is created on first use and kept. Groups are
+  /// only created here.
   const Group& group(mesh::AxisSet axes);
   const Group& everyone() { return group(mesh::AxisSet::all()); }
 
-  /// Which of the job's hosts this rank is on, and which of the ranks there it is.
+  /// Identifies the host of this rank, and the rank among those of its host.
   struct Host {
     int index = 0, count = 1, local_rank = 0;
   };
   [[nodiscard]] const Host& host() const { return host_; }
   void set_host(const Host& host) { host_ = host; }
 
-  /// The step this rank works on, for reports.
+  /// Sets the step that this rank works on, for reports.
   void set_step(std::int64_t step);
-  /// Tells peers that wait for this rank that it goes on, between pieces of work that post nothing.
+  /// Signals to waiting peers that this rank makes progress, between pieces of work that post
+  /// nothing.
   void show_life() noexcept;
 
-  /// Small reductions by value, complete on return. BitOr takes whole numbers.
+  /// Reduces a few values; complete on return. BitOr takes whole numbers.
   std::vector<double> all_reduce(const Group& group,
                                  std::vector<double> values,
                                  Op op,
                                  CallSite site);
-  /// values of every member in group order: size() * values.size() doubles.
+  /// Returns the values of every member in group order: size() * values.size() doubles.
   std::vector<double> all_gather(const Group& group,
                                  const std::vector<double>& values,
                                  CallSite site);
@@ -70,12 +71,12 @@ class World {
   std::map<std::uint8_t, Group> groups_;
 };
 
-/// A control page in private memory.
+/// Returns a control page in private memory.
 std::shared_ptr<ControlPage> private_control_page(int ranks);
-/// A world of one: every collective is a copy or nothing.
+/// Returns a world of one rank: every collective is a copy or does nothing.
 std::unique_ptr<World> solo_world();
-/// N ranks as N threads of this process over the `threads` transport: for tests and debuggers. Runs
-/// fn on each, with a ledger of its own, and rethrows the first error. A rank that throws aborts
+/// Runs `fn` on N ranks that are N threads of this process, over the `threads` transport: for tests
+/// and debuggers. Each rank has its own ledger. Rethrows the first error. A rank that throws aborts
 /// the world, so that the others stop too.
 void run_threads(int ranks, const std::function<void(World&)>& fn);
 void run_threads(const mesh::Mesh& mesh, const std::function<void(World&)>& fn);

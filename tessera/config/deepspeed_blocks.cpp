@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table, second part: checkpoints, what is written about a run, and the blocks around training.
-// Source: DeepSpeed 0.19's configuration reference.
+// Second part of the table: checkpoints, logging, and the blocks around training. Source: DeepSpeed
+// 0.19's configuration reference.
 #include <array>
 
 #include "tessera/config/deepspeed_rows.h"
@@ -12,31 +12,31 @@ using enum KeyType;
 
 constexpr Text kFalse = "[false]";
 constexpr Text kOff = "set it to false";
-constexpr Text kTogether = "a run folder has one writer";
-constexpr Text kPieces = "every rank writes its own pieces of a checkpoint";
-constexpr Text kMetrics = "metrics.jsonl in the run folder is what is written about a run";
+constexpr Text kTogether = "only one rank writes the tag, so there is nothing to compare";
+constexpr Text kPieces = "every rank always writes its own pieces of a checkpoint";
+constexpr Text kMetrics = "metrics of a run are only written to metrics.jsonl in the run folder";
 constexpr Text kReadMetrics = "set it to false and read metrics.jsonl";
-constexpr Text kWhole = "every sample is trained whole, in the order of its epoch";
-constexpr Text kLayers = "every step runs all layers";
-constexpr Text kCompression = "weights and activations are trained as they are";
-constexpr Text kCompiler = "nothing is compiled while it runs";
+constexpr Text kWhole = "every sample is used at full length, in the order of its epoch";
+constexpr Text kLayers = "every step always runs all layers";
+constexpr Text kCompression = "weights and activations are not quantized or pruned";
+constexpr Text kCompiler = "there is no run-time compilation";
 
 // clang-format off
 const auto kRows = std::to_array<DeepSpeedKey>({
-    // what is told
+    // logging
     done("steps_per_print", Integer, "10"),
     done("wall_clock_breakdown", Bool, "false"),
     done("memory_breakdown", Bool, "false"),
     alias("memory_break_down", Bool, "memory_breakdown"),
     accepted("dump_state", Bool, "false",
-             "config.json in the run folder has every key and its value"),
-    accepted("disable_python_gc", Bool, "false", "there is no Python"),
-    accepted("log_level", String, "", "-v, --quiet and TESSERA_LOG say how much is told"),
-    accepted("vocabulary_size", Integer, "", "model.vocab_size says it"),
+             "config.json in the run folder always contains every key and its value"),
+    accepted("disable_python_gc", Bool, "false", "tessera does not use Python"),
+    accepted("log_level", String, "", "use -v, --quiet or TESSERA_LOG to set the log level"),
+    accepted("vocabulary_size", Integer, "", "model.vocab_size sets it"),
     section("timers"),
     section("timers.throughput"),
     accepted("timers.throughput.enabled", Bool, "true", "tokens_per_s is always measured"),
-    accepted("timers.throughput.synchronized", Bool, "true", "a step is over when its update is"),
+    accepted("timers.throughput.synchronized", Bool, "true", "a step always ends with its update"),
 
     // checkpoints
     section("checkpoint"),
@@ -46,19 +46,21 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     section("checkpoint.parallel_write"),
     accepted("checkpoint.parallel_write.pipeline_stage", Bool, "false", kPieces),
     accepted("checkpoint.checkpoint_serialization", Bool, "true",
-             "nothing in a checkpoint is pickled"),
+             "checkpoints contain no pickled objects"),
     section("checkpoint.writer"),
     accepted("checkpoint.writer.*", Any, "", kPieces),
     alias("load_universal_checkpoint", Bool, "checkpoint.load_universal"),
     section("nebula"),
-    never("nebula.enabled", Bool, "false", kFalse, "checkpoints go to the run folder alone", kOff),
+    never("nebula.enabled", Bool, "false", kFalse,
+          "checkpoints are only written to the run folder", kOff),
     inside("nebula.persistent_storage_path", String),
     inside("nebula.persistent_time_interval", Integer, "100"),
     inside("nebula.num_of_version_in_retention", Integer, "2"),
     inside("nebula.enable_nebula_load", Bool, "true"),
     inside("nebula.nebula_load_path", String),
-    never("datastates_ckpt", Any, "false", "[false, {}]", "checkpoints go to the run folder alone",
-          "remove it; checkpoint.every says how often"),
+    never("datastates_ckpt", Any, "false", "[false, {}]",
+          "checkpoints are only written to the run folder",
+          "remove it; checkpoint.every sets the interval"),
 
     // monitors and profilers
     section("tensorboard"),
@@ -85,8 +87,9 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     inside("csv_monitor.output_path", String),
     inside("csv_monitor.job_name", String, "DeepSpeedJobName"),
     section("flops_profiler"),
-    later("flops_profiler.enabled", Bool, "false", kFalse, "operations are not counted",
-          "set it to false; wall_clock_breakdown shows where the time goes"),
+    later("flops_profiler.enabled", Bool, "false", kFalse,
+          "floating-point operations are not counted",
+          "set it to false; wall_clock_breakdown shows the time per phase"),
     inside("flops_profiler.profile_step", Integer, "1"),
     inside("flops_profiler.module_depth", Integer, "-1"),
     inside("flops_profiler.top_modules", Integer, "1"),
@@ -94,17 +97,17 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     inside("flops_profiler.output_file", String),
     inside("flops_profiler.recompute_fwd_factor", Number, "0.0"),
     section("comms_logger"),
-    later("comms_logger.enabled", Bool, "false", kFalse, "collectives are not logged one by one",
-          "set it to false; wall_clock_breakdown shows the time of all"),
+    later("comms_logger.enabled", Bool, "false", kFalse, "individual collectives are not logged",
+          "set it to false; wall_clock_breakdown shows the total communication time"),
     inside("comms_logger.verbose", Bool, "false"),
     inside("comms_logger.prof_all", Bool, "true"),
     inside("comms_logger.debug", Bool, "false"),
     inside("comms_logger.prof_ops", Array, "[]"),
 
-    // searches
+    // automatic tuning
     section("autotuning"),
-    later("autotuning.enabled", Bool, "false", kFalse, "nothing is searched by trial",
-          "set it to false; --dry-run says what fits and what would"),
+    later("autotuning.enabled", Bool, "false", kFalse, "there is no search by trial runs",
+          "set it to false; --dry-run shows whether the configuration fits and which ones would"),
     inside("autotuning.fast", Bool, "true"),
     inside("autotuning.results_dir", String, "autotuning_results"),
     inside("autotuning.exps_dir", String, "autotuning_exps"),
@@ -128,7 +131,8 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     inside("autotuning.model_info.*", Any),
     inside("autotuning.model_info_path", String),
     section("elasticity"),
-    later("elasticity.enabled", Bool, "false", kFalse, "the batch size is what the file says",
+    later("elasticity.enabled", Bool, "false", kFalse,
+          "the batch size is always the configured one",
           "set it to false: train_batch_size stays the same on any number of ranks"),
     inside("elasticity.max_train_batch_size", Integer, "2000"),
     inside("elasticity.micro_batch_sizes", Any, "[2, 4, 6]"),
@@ -142,7 +146,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     inside("elasticity.num_gpus_per_node", Integer, "1"),
     inside("elasticity.model_parallel_size", Integer, "1"),
 
-    // what a step trains on, and which layers
+    // data selection and layer dropping
     section("curriculum_learning"),
     later("curriculum_learning.enabled", Bool, "false", kFalse, kWhole, kOff),
     inside("curriculum_learning.curriculum_type", String),
@@ -191,7 +195,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     inside("progressive_layer_drop.theta", Number, "1.0"),
     inside("progressive_layer_drop.gamma", Number, "0.001"),
     never("sparse_attention", Object, "", R"([{}, {"mode": "dense"}])",
-          "attention is exact, over all positions", "remove the block"),
+          "attention is always exact over all positions", "remove the block"),
     inside("sparse_attention.mode", String, "fixed"),
     inside("sparse_attention.block", Integer, "16"),
     inside("sparse_attention.different_layout_per_head", Bool, "false"),
@@ -208,7 +212,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
 
     // experts and generation
     section("expert_parallel"),
-    later("expert_parallel.enabled", Bool, "false", kFalse, "no model here has experts", kOff),
+    later("expert_parallel.enabled", Bool, "false", kFalse, "no model has experts", kOff),
     inside("expert_parallel.autoep_size", Integer, "1"),
     inside("expert_parallel.expert_tensor_parallel_size", Integer, "1"),
     inside("expert_parallel.preset_model", String),
@@ -235,7 +239,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     inside("expert_parallel.shared_experts_pattern", String),
     section("hybrid_engine"),
     never("hybrid_engine.enabled", Bool, "false", kFalse,
-          "generation uses the weights and kernels of training, there is no second engine", kOff),
+          "generation uses the weights and kernels of training; there is no separate engine", kOff),
     inside("hybrid_engine.max_out_tokens", Integer, "512"),
     inside("hybrid_engine.inference_tp_size", Integer, "1"),
     inside("hybrid_engine.release_inference_cache", Bool, "false"),
@@ -244,7 +248,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     inside("hybrid_engine.enable_cuda_graph", Bool, "false"),
 
     // compilers
-    accepted("graph_harvesting", Bool, "false", "there are no graphs to capture on a CPU"),
+    accepted("graph_harvesting", Bool, "false", "CUDA graphs do not exist on CPUs"),
     section("compile"),
     never("compile.deepcompile", Bool, "false", kFalse, kCompiler, kOff),
     inside("compile.passes", Array, "[]"),
@@ -270,7 +274,8 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     later("quantize_training.enabled", Bool, "false", kFalse, kCompression, kOff),
     inside("quantize_training.*", Any),
     section("eigenvalue"),
-    later("eigenvalue.enabled", Bool, "false", kFalse, "it serves quantized training alone", kOff),
+    later("eigenvalue.enabled", Bool, "false", kFalse,
+          "it is only used by quantized training", kOff),
     inside("eigenvalue.verbose", Bool, "false"),
     inside("eigenvalue.max_iter", Integer, "100"),
     inside("eigenvalue.tol", Number, "0.01"),
@@ -278,7 +283,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     inside("eigenvalue.gas_boundary_resolution", Integer, "1"),
     inside("eigenvalue.layer_name", String, "bert.encoder.layer"),
     inside("eigenvalue.layer_num", Integer, "0"),
-    never("weight_quantization", Object, "", "[{}]", "it serves inference alone",
+    never("weight_quantization", Object, "", "[{}]", "it is only used by inference",
           "remove the block"),
     section("compression_training"),
     section("compression_training.layer_reduction"),

@@ -32,7 +32,7 @@ const DeepSpeedKey* exact_row(std::string_view path) {
   return it == row_index().end() ? nullptr : it->second;
 }
 
-// The key itself, if `path` is directly inside of `section`; else nothing.
+// Returns the key if `path` is directly inside `section`; else an empty string.
 std::string_view key_inside(std::string_view path, std::string_view section) {
   if (!section.empty()) {
     if (path.substr(0, section.size()) != section || path.size() <= section.size() ||
@@ -95,12 +95,12 @@ bool is_auto(const json::Value& value) {
   return value.is_string() && value.as_string() == "auto";
 }
 
-// Keys that may stand in the section at `path`, of `own` ones and of the table.
+// Returns the keys allowed in the section at `path`: those of `own` and those of the table.
 std::vector<std::string> keys_of(std::string_view path, std::span<const std::string> own) {
   std::vector<std::string> out;
   const auto add = [&](std::string_view candidate) {
     const std::string_view key = key_inside(candidate, path);
-    // Keys that are done stand in both lists.
+    // Done keys are in both lists.
     if (!key.empty() && std::find(out.begin(), out.end(), key) == out.end()) out.emplace_back(key);
   };
   for (const std::string& key : own)
@@ -110,13 +110,14 @@ std::vector<std::string> keys_of(std::string_view path, std::span<const std::str
   return out;
 }
 
-// Tells of a value at `path` that has another type than the row; `keys`: what an object would have.
-void tell_type(const json::Value& value,
-               const std::string& path,
-               const DeepSpeedKey& row,
-               std::span<const std::string> keys,
-               Problems& problems) {
-  if (row.type == KeyType::Object) return tell_no_object(value, path, keys, problems);
+// Reports a value at `path` whose type differs from that of the row; `keys`: the keys that an
+// object would have there.
+void report_wrong_type(const json::Value& value,
+                       const std::string& path,
+                       const DeepSpeedKey& row,
+                       std::span<const std::string> keys,
+                       Problems& problems) {
+  if (row.type == KeyType::Object) return report_not_an_object(value, path, keys, problems);
   const std::string found = value.is_string() ? value.dump() : std::string(value.type_name());
   problems.add(value.place,
                path,
@@ -124,7 +125,7 @@ void tell_type(const json::Value& value,
                fmt::format("write {}", words(row.type)));
 }
 
-// Which of the values that switch the row off this is; nothing if it is none of them.
+// Returns the index of the value in the list that switches the row off; nothing if it is not in it.
 std::optional<std::size_t> off_index(const json::Value& value, const DeepSpeedKey& row) {
   if (value.is_null()) return 0;
   const json::Value off = json::parse(row.off, std::string(row.path));
@@ -145,7 +146,7 @@ class Taker {
   }
 
  private:
-  // Takes out of `object` what is not for the options.
+  // Removes from `object` everything that the options do not read.
   void walk(json::Value& object, const std::string& path) {
     std::vector<json::Value::Member> kept;
     for (auto& [key, value] : object.members()) {
@@ -170,13 +171,13 @@ class Taker {
                   Problems::Kind::Unknown);
   }
 
-  // Whether the key stays for the options to read.
+  // Returns whether the key stays in place for the options to read.
   bool visit(json::Value& value, const std::string& path, const DeepSpeedKey& row) {
     if (is_auto(value) && (row.type != KeyType::String || row.policy == KeyPolicy::Later)) {
       taken_.automatic.push_back({path, std::move(value), ""});
       return false;
     }
-    // A Done key is checked by the options, with their ranges.
+    // The options check Done keys, including their ranges.
     if (row.policy != KeyPolicy::Done) {
       if (value.is_null()) return false;
       if (!check_type(value, path, row)) return false;
@@ -197,7 +198,7 @@ class Taker {
       case KeyPolicy::Never:
         refuse_unless_off(std::move(value), path, row);
         return false;
-      case KeyPolicy::Alias:  // renamed before
+      case KeyPolicy::Alias:  // already renamed
         return false;
     }
     return false;
@@ -205,11 +206,11 @@ class Taker {
 
   bool check_type(const json::Value& value, const std::string& path, const DeepSpeedKey& row) {
     if (has_type(value, row.type)) return true;
-    tell_type(value, path, row, keys_of(path, own_), problems_);
+    report_wrong_type(value, path, row, keys_of(path, own_), problems_);
     return false;
   }
 
-  // optimizer.params: names of parameters are the optimizer's, but "auto" is nobody's value.
+  // optimizer.params: the optimizer knows the names of its parameters, but "auto" is never a value.
   void take_automatic(json::Value& object, const std::string& path) {
     std::erase_if(object.members(), [&](json::Value::Member& member) {
       if (!is_auto(member.second)) return false;
@@ -219,14 +220,14 @@ class Taker {
     });
   }
 
-  // Sections that the options know stay, even when nothing is left in them: an empty
-  // `zero_optimization` was given.
+  // Sections that the options know stay even if they are empty now: an empty `zero_optimization`
+  // was given.
   bool section(json::Value& value, const std::string& path) {
     walk(value, path);
     return own_set_.count(path) > 0;
   }
 
-  // What goes with a switch has its keys and types checked although it has no effect.
+  // Keys that depend on a switch have their names and types checked although they have no effect.
   void check_inside(const json::Value& value, const std::string& path) {
     if (!value.is_object() || !has_rows_inside(path)) return;
     for (const auto& [key, member] : value.members()) {
@@ -247,7 +248,7 @@ class Taker {
         taken_.accepted.push_back({path, std::move(value), std::string(row.moot)});
       return;
     }
-    const char* const how = row.policy == KeyPolicy::Later ? "not built yet" : "not possible here";
+    const char* const how = row.policy == KeyPolicy::Later ? "not built yet" : "not supported here";
     problems_.add(value.place,
                   path,
                   fmt::format("{}: {} ({})", how, value.dump(), row.about),
@@ -271,7 +272,7 @@ json::Value* find_path(json::Value& source, std::string_view path) {
   return at;
 }
 
-// Takes the value at `path` out of its object.
+// Removes the value at `path` from its object and returns it.
 json::Value cut(json::Value& source, std::string_view path) {
   const std::size_t dot = path.rfind('.');
   json::Value* const parent =
@@ -289,8 +290,8 @@ bool is_typed(const json::Value& value) {
   return value.place.line == 0 && value.place.source.starts_with("--");
 }
 
-// What was typed on the command line wins over the file, under whichever name; two values of one
-// origin are told.
+// A value typed on the command line overrides the file, under either name; two different values
+// from the same source are a problem.
 void merge_alias(json::Value& at, json::Value value, const DeepSpeedKey& row, Problems& problems) {
   const bool typed = is_typed(value), typed_there = is_typed(at);
   if (at.is_object() && value.is_object()) {
@@ -315,7 +316,7 @@ void place_alias(json::Value& source,
                  Problems& problems) {
   json::Value* at = &source;
   for (const std::string& step : text::split(row.about, '.')) {
-    if (!at->is_null() && !at->is_object()) return;  // the options will say what is wrong with it
+    if (!at->is_null() && !at->is_object()) return;  // the options report what is wrong with it
     json::Value& next = (*at)[step];
     if (next.place.source.empty()) next.place = next.key_place = value.key_place;
     at = &next;
@@ -323,7 +324,7 @@ void place_alias(json::Value& source,
   merge_alias(*at, std::move(value), row, problems);
 }
 
-// `zero_optimization: true` is the oldest form of stage 1.
+// `zero_optimization: true` is the oldest notation of stage 1.
 void widen_zero_switch(json::Value& source) {
   json::Value* const zero = source.find("zero_optimization");
   if (zero == nullptr || !zero->is_bool()) return;
@@ -368,7 +369,7 @@ json::Value with_new_names(json::Value source, Problems& problems) {
     json::Value value = cut(source, row.path);
     if (value.is_null()) continue;
     if (!has_type(value, row.type) && !is_auto(value)) {
-      tell_type(value, std::string(row.path), row, keys_of(row.about, {}), problems);
+      report_wrong_type(value, std::string(row.path), row, keys_of(row.about, {}), problems);
       continue;
     }
     if (!row.off.empty() && value.is_bool()) {
@@ -391,7 +392,7 @@ DeepSpeedTaken take_deepspeed_keys(json::Value source,
 }
 
 std::string note_of(const TakenKey& key) {
-  return fmt::format("{} is accepted but has no meaning here: {}", key.path, key.why);
+  return fmt::format("{} is accepted but has no effect here: {}", key.path, key.why);
 }
 
 bool is_pure_deepspeed(const json::Value& source, std::span<const std::string> own) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words in which the table of DeepSpeed's keys is written.
+// Helper functions that construct the rows of the table of DeepSpeed's keys.
 #pragma once
 
 #include <span>
@@ -23,7 +23,7 @@ constexpr DeepSpeedKey inside(Text path, KeyType type, Text initial = "") {
 constexpr DeepSpeedKey accepted(Text path, KeyType type, Text initial, Text why) {
   return {path, type, KeyPolicy::Accepted, initial, why, "", "", ""};
 }
-/// `off`: what false and true stand for, where the other key is no switch.
+/// `off`: the values that false and true stand for, if the other key is not a boolean.
 constexpr DeepSpeedKey alias(Text path, KeyType type, Text other, Text off = "") {
   return {path, type, KeyPolicy::Alias, "", other, off, "", ""};
 }
@@ -36,7 +36,7 @@ constexpr DeepSpeedKey never(
   return {path, type, KeyPolicy::Never, initial, why, off, fix, moot};
 }
 
-/// The two parts of the table: training itself, and the blocks around it.
+/// Returns one of the two parts of the table: keys of training, and keys of the blocks around it.
 std::span<const DeepSpeedKey> training_rows();
 std::span<const DeepSpeedKey> block_rows();
 

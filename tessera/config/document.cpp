@@ -13,7 +13,7 @@
 namespace tessera::config {
 namespace {
 
-// Names of the slots' types.
+// Type names of the slots.
 std::string type_of(bool*) {
   return "true or false";
 }
@@ -33,7 +33,7 @@ std::string type_of(std::vector<std::string>*) {
   return "string or list of strings";
 }
 std::string type_of(json::Value*) {
-  return "object";  // unless its Doc says another
+  return "object";  // unless the Doc names another type
 }
 template <class T>
 std::string type_of(std::optional<T>*) {
@@ -112,7 +112,7 @@ class Documenter : public Fields {
   std::vector<KeyDoc> keys_;
 };
 
-// A pipe would end the table's cell.
+// A pipe character would end the table cell.
 std::string cell(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -142,7 +142,7 @@ std::string row(const KeyDoc& key) {
 }
 
 constexpr const char* kDeepSpeedHead =
-    "\n| key | default | what becomes of it | why |\n|---|---|---|---|\n";
+    "\n| key | default | treatment | reason |\n|---|---|---|---|\n";
 
 std::string code(std::string_view text) {
   return text.empty() ? "" : fmt::format("`{}`", text);
@@ -155,7 +155,7 @@ const KeyDoc* find_doc(const std::vector<KeyDoc>& keys, std::string_view path) {
   return nullptr;
 }
 
-// Equal as numbers or words: 5e8 and 500000000, "AdamW" and AdamW.
+// Compares defaults as numbers or words: 5e8 equals 500000000, "AdamW" equals AdamW.
 bool same_default(std::string_view theirs, const std::string& ours) {
   if (theirs.empty() || theirs == ours) return true;
   try {
@@ -181,23 +181,23 @@ std::string off_values(const DeepSpeedKey& key) {
   return text::join(values, ", ");
 }
 
-// What becomes of the key, and why.
+// Returns the treatment of the key and its reason.
 std::pair<std::string, std::string> outcome(const DeepSpeedKey& key, const KeyDoc* doc) {
   switch (key.policy) {
     case KeyPolicy::Done:
       return {"done", doc == nullptr ? "" : doc->text};
     case KeyPolicy::Inside:
-      return {"checked, goes with its block", ""};
+      return {"checked; part of its block", ""};
     case KeyPolicy::Accepted:
-      return {"accepted, told once", std::string(key.about)};
+      return {"accepted with a note", std::string(key.about)};
     case KeyPolicy::Alias:
       return {"another name of " + code(key.about), ""};
     case KeyPolicy::Later:
     case KeyPolicy::Never: {
       const std::string off = off_values(key);
       std::string why = fmt::format("{}; instead: {}", key.about, key.fix);
-      if (!key.moot.empty()) why += fmt::format("; where it passes: {}", key.moot);
-      const std::string when = off.empty() ? "refused" : "refused, but passes as " + off;
+      if (!key.moot.empty()) why += fmt::format("; if it is accepted: {}", key.moot);
+      const std::string when = off.empty() ? "rejected" : "rejected unless the value is " + off;
       return {when + (key.policy == KeyPolicy::Later ? "; not built yet" : ""), why};
     }
     case KeyPolicy::Section:
@@ -239,7 +239,7 @@ std::string deepspeed_markdown(const std::vector<KeyDoc>& keys) {
     (is_colossalai_key(key.path) ? others : theirs) += fmt::format(
         "| `{}` | {} | {} | {} |\n", key.path, cell(defaults_of(key, doc)), cell(what), cell(why));
   }
-  return fmt::format("{}{}\n## Keys of Colossal-AI that are known as well\n{}{}",
+  return fmt::format("{}{}\n## Keys of Colossal-AI that are also known\n{}{}",
                      kDeepSpeedHead,
                      theirs,
                      kDeepSpeedHead,

@@ -36,8 +36,7 @@ std::string unit_of(const Doc& doc) {
   return doc.unit.empty() ? "" : " " + doc.unit;
 }
 
-// The reader: a stack of the objects that are open, each with the keys that describe() has asked
-// for.
+// The reader: a stack of the open objects, each with the keys that describe() has requested.
 class Reader : public Fields {
  public:
   Reader(const json::Value& source, Problems& problems, Origins& origins)
@@ -51,7 +50,7 @@ class Reader : public Fields {
     const std::string path = json::join_path(frames_.back().path, key);
     const json::Value* value = take(key);
     if (value == nullptr) {
-      // An object that is none was told of already.
+      // A value that is not an object has been reported already.
       if (doc.required && !frames_.back().broken)
         problems_.add(frame_place(), path, "is missing", doc.text, Problems::Kind::Missing);
       return;
@@ -72,7 +71,7 @@ class Reader : public Fields {
     frames_.pop_back();
   }
 
-  // Now all keys are known.
+  // All keys are known at this point.
   void finish() {
     close();
     for (const Unknown& unknown : unknown_) {
@@ -89,15 +88,15 @@ class Reader : public Fields {
   struct Frame {
     std::string path;
     const json::Value* object;  // nullptr: absent
-    const json::Value* wrong;   // what stands in its place; nullptr: nothing
-    bool broken;                // it is wrong, or one around it
+    const json::Value* wrong;   // a value of another type in its place; nullptr: none
+    bool broken;                // this object or one around it is wrong
     std::vector<std::string> known;
   };
 
   struct Unknown {
     std::string section, key;
     const json::Value* value;
-    std::vector<std::string> known;  // in its section
+    std::vector<std::string> known;  // keys of its section
   };
 
   static Frame frame(std::string path, const json::Value* value, bool broken) {
@@ -105,7 +104,7 @@ class Reader : public Fields {
     return {std::move(path), fits ? value : nullptr, fits ? nullptr : value, broken || !fits, {}};
   }
 
-  // nullptr: absent, or null, which counts as not given.
+  // Returns nullptr for an absent key and for null, which means "not given".
   const json::Value* take(std::string_view key) {
     Frame& frame = frames_.back();
     frame.known.emplace_back(key);
@@ -114,13 +113,14 @@ class Reader : public Fields {
     return value == nullptr || value->is_null() ? nullptr : value;
   }
 
-  // The open object, or the nearest one around it that the source has.
+  // Returns the place of the open object, or of the nearest enclosing object in the source.
   [[nodiscard]] json::Place frame_place() const { return origins_.place(frames_.back().path); }
 
-  // Now the keys of the innermost object are known.
+  // The keys of the innermost object are all known at this point.
   void close() {
     const Frame& frame = frames_.back();
-    if (frame.wrong != nullptr) tell_no_object(*frame.wrong, frame.path, frame.known, problems_);
+    if (frame.wrong != nullptr)
+      report_not_an_object(*frame.wrong, frame.path, frame.known, problems_);
     if (frame.object == nullptr) return;
     for (const auto& [key, value] : frame.object->members()) {
       if (std::find(frame.known.begin(), frame.known.end(), key) == frame.known.end())
@@ -128,18 +128,18 @@ class Reader : public Fields {
     }
   }
 
-  // `fix`: what to type where the value is not "auto".
+  // `fix`: what to type if the value is not "auto".
   void mismatch(const json::Value& value,
                 const std::string& path,
                 const std::string& expected,
                 std::string fix) {
     if (value.is_string() && value.as_string() == "auto")
-      fix = "\"auto\" has no meaning for this key: remove it to get its default";
+      fix = "\"auto\" is not allowed for this key: remove it to get the default";
     problems_.add(
         value.place, path, "expected " + expected + ", found " + found(value), std::move(fix));
   }
 
-  /// Whole numbers with all of their digits, as people type them.
+  /// Formats a limit; whole numbers with all of their digits, as users type them.
   static std::string limit(double value) {
     constexpr double kExact = 1e15;
     if (value != std::floor(value) || std::abs(value) > kExact) return text::number(value);
@@ -161,7 +161,8 @@ class Reader : public Fields {
     return false;
   }
 
-  // The number that the quotes hide, or one that the key takes: its default where that is known.
+  // Returns an example: the number inside the quotes, or one that the key allows (its default if
+  // known).
   template <class T>
   static std::string number_fix(const json::Value& value,
                                 std::string_view kind,
@@ -189,7 +190,7 @@ class Reader : public Fields {
       return fmt::format("choose one of: \"{}\"", text::join(doc.choices, "\", \""));
     const bool plain = value.is_bool() || value.is_number();
     return plain ? fmt::format("write \"{}\", in double quotes", value.dump())
-                 : "write a text in double quotes";
+                 : "write a string in double quotes";
   }
   static std::string array_fix(const json::Value& value, const std::vector<double>& standard) {
     if (value.is_number()) return fmt::format("write [{}]", value.dump());
@@ -292,7 +293,7 @@ class Reader : public Fields {
   Problems& problems_;
   Origins& origins_;
   std::vector<Frame> frames_;
-  std::vector<std::string> paths_;  // of all that describe() asked for
+  std::vector<std::string> paths_;  // all paths that describe() requested
   std::vector<Unknown> unknown_;
 };
 
@@ -342,7 +343,7 @@ class Writer : public Fields {
   std::vector<std::string> keys_;
 };
 
-// Names that other systems and habits have for keys, and names that only params have.
+// Names that other systems use for keys, and names that only exist inside params.
 constexpr auto kOtherNames = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
     {"max_grad_norm", "gradient_clipping"},
@@ -366,7 +367,7 @@ std::string_view last_of(std::string_view path) {
   return path.substr(path.rfind('.') + 1);
 }
 
-// The key that a lone value in place of its object means.
+// The key that a scalar in place of an object stands for.
 constexpr auto kShortFor =
     std::to_array<std::pair<bool (json::Value::*)() const, std::string_view>>({
         {&json::Value::is_bool, "enabled"},
@@ -431,11 +432,11 @@ std::string unknown_key_fix(std::string_view key,
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   if (trimmed != key && has(known, trimmed))
-    return fmt::format("remove the blank: \"{}\"", trimmed);
+    return fmt::format("remove the space: \"{}\"", trimmed);
   for (const auto& [name, path] : kOtherNames) {
     if (trimmed != name) continue;
     if (has(known, last_of(path))) return fmt::format("did you mean \"{}\"?", last_of(path));
-    // Names of parameters are known to optimizers and schedules alone.
+    // Parameter names are known to optimizers and schedules only.
     const bool is_parameter = has(all, path.substr(0, path.rfind('.')));
     if (has(all, path) || is_parameter) return fmt::format("did you mean {}?", path);
   }
@@ -443,16 +444,16 @@ std::string unknown_key_fix(std::string_view key,
   std::copy_if(all.begin(), all.end(), std::back_inserter(elsewhere), [&](const auto& path) {
     return last_of(path) == trimmed;
   });
-  constexpr std::size_t kFew = 3;  // of a name that many objects have, none is meant
+  constexpr std::size_t kFew = 3;  // a name that more objects have is ambiguous
   if (!elsewhere.empty() && elsewhere.size() <= kFew)
     return fmt::format("did you mean {}?", text::join(elsewhere, " or "));
   return text::suggestion(trimmed, known);
 }
 
-void tell_no_object(const json::Value& value,
-                    const std::string& path,
-                    std::span<const std::string> keys,
-                    Problems& problems) {
+void report_not_an_object(const json::Value& value,
+                          const std::string& path,
+                          std::span<const std::string> keys,
+                          Problems& problems) {
   std::string fix = "write {\"key\": value, ...}";
   for (const auto& [is, key] : kShortFor) {
     if ((value.*is)() && std::find(keys.begin(), keys.end(), key) != keys.end()) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options are declared once: a struct's describe() lists field, key, range and a sentence, and that
-// list makes the reader, the writer, the flags, --help, the validation and docs/config.md.
+// Declarative options: a struct's describe() lists the key, range and description of each field.
+// The reader, the writer, the flags, --help, the validation and docs/config.md are all derived from
+// it.
 //
 //   struct EvalOptions {
 //     std::int64_t every = 0;
 //     void describe(config::Fields& f) {
-//       f.field("every", every, {.text = "Evaluate every so many steps; 0 is never.", .unit =
+//       f.field("every", every, {.text = "Evaluate every N steps; 0 disables it.", .unit =
 //       "steps", .min = 0});
 //     }
 //   };
@@ -24,20 +25,20 @@
 
 namespace tessera::config {
 
-/// What docs and checks need to know of a field beside its type.
+/// What documentation and validation need to know about a field besides its type.
 struct Doc {
   std::string text;                                       ///< one sentence
   std::string unit = {};                                  ///< "steps", "tokens", "bytes"
   double min = -std::numeric_limits<double>::infinity();  ///< inclusive
   double max = std::numeric_limits<double>::infinity();
-  bool above_min = false;                 ///< min itself is not allowed
-  std::vector<std::string> choices = {};  ///< of a string field
-  std::string default_text = {};          ///< where the default is a rule and not a value
+  bool above_min = false;                 ///< min itself is excluded
+  std::vector<std::string> choices = {};  ///< allowed values of a string field
+  std::string default_text = {};          ///< rule that computes the default, if it is not a value
   bool required = false;
-  std::string type = {};  ///< of a json::Value, which has none by itself: "list of integers"
+  std::string type = {};  ///< type of a json::Value field, such as "list of integers"
 };
 
-/// A field that `describe` hands over: a pointer to the member itself.
+/// A pointer to the member that a describe() passes for a field.
 using Slot = std::variant<bool*,
                           std::int64_t*,
                           double*,
@@ -50,7 +51,7 @@ using Slot = std::variant<bool*,
                           std::optional<std::string>*,
                           json::Value*>;
 
-/// Visitor of a describe(). Subclasses read, write, document.
+/// Visitor of a describe(). Subclasses read, write or document the fields.
 class Fields {
  public:
   virtual ~Fields() = default;
@@ -59,7 +60,7 @@ class Fields {
   void field(std::string_view key, T& member, const Doc& doc) {
     field(key, Slot(&member), doc);
   }
-  /// A nested object.
+  /// Describes a nested object.
   template <class S>
   void section(std::string_view key, S& member, std::string_view sentence) {
     begin(key, sentence);
@@ -70,13 +71,13 @@ class Fields {
   virtual void end() = 0;
 };
 
-/// Problems of a configuration, collected so that all are told at once.
+/// Problems of a configuration. They are collected so that all are reported at once.
 class Problems {
  public:
   enum class Kind : std::uint8_t {
-    Wrong,    ///< as it stands it cannot be done
-    Unknown,  ///< a key that nobody knows
-    Missing,  ///< not said yet: another file or the command line may
+    Wrong,    ///< the value cannot be used
+    Unknown,  ///< an unknown key
+    Missing,  ///< a required key that is absent so far: another file or the command line may set it
   };
   struct Problem {
     json::Place place;
@@ -92,53 +93,54 @@ class Problems {
            Kind kind = Kind::Wrong);
   [[nodiscard]] bool empty() const { return list_.empty(); }
   [[nodiscard]] const std::vector<Problem>& list() const { return list_; }
-  /// Whether one of them is about this key or an object around it: what follows need not be told.
+  /// Returns whether a problem concerns this key or an object around it; further problems with it
+  /// need not be reported.
   [[nodiscard]] bool concern(std::string_view path) const;
-  /// Adds those of a part of the configuration that was checked on its own; `path` is where the
-  /// part stands.
+  /// Adds the problems of a part of the configuration that was checked separately; `path` is where
+  /// the part belongs.
   void adopt(const Problems& part, std::string_view path);
-  /// Throws Error{Config} that lists every problem with place, key path and fix; nothing when there
-  /// is none.
+  /// Throws Error{Config} that lists every problem with place, key path and fix; does nothing if
+  /// there is none.
   void raise() const;
 
  private:
   std::vector<Problem> list_;
 };
 
-/// What to do about the unknown `key` where `known` ones are expected: a blank to remove, the key
-/// of another system's name, the one of `all` (paths of the whole configuration) that has the name
-/// elsewhere, the nearest name, or a list.
+/// Returns how to fix the unknown `key` where `known` keys are expected: a space to remove, the
+/// corresponding key of another system's name, the key of `all` (paths of the whole configuration)
+/// that has this name elsewhere, the nearest name, or a list of the known keys.
 std::string unknown_key_fix(std::string_view key,
                             std::span<const std::string> known,
                             std::span<const std::string> all = {});
 
-/// Tells that `value` stands at `path` instead of an object with these keys, and what to write:
-/// {"enabled": true} for true, {"type": "AdamW"} for "AdamW".
-void tell_no_object(const json::Value& value,
-                    const std::string& path,
-                    std::span<const std::string> keys,
-                    Problems& problems);
+/// Reports that `value` stands at `path` instead of an object with these keys, and suggests a
+/// replacement: {"enabled": true} for true, {"type": "AdamW"} for "AdamW".
+void report_not_an_object(const json::Value& value,
+                          const std::string& path,
+                          std::span<const std::string> keys,
+                          Problems& problems);
 
-/// Remembers where the keys of the source stood, so that cross checks made later can point at them.
+/// Records the source positions of keys, so that later cross checks can refer to them.
 class Origins {
  public:
   void note(std::string path, json::Place place);
-  /// `value` and everything in it.
+  /// Records `value` and everything in it.
   void note_all(const std::string& path, const json::Value& value);
-  /// Of the key or of its nearest enclosing object.
+  /// Returns the place of the key or of its nearest enclosing object that was recorded.
   [[nodiscard]] json::Place place(std::string_view path) const;
-  [[nodiscard]] bool given(std::string_view path) const;  ///< the user wrote this very key
+  [[nodiscard]] bool given(std::string_view path) const;  ///< whether the user wrote this very key
 
  private:
   std::vector<std::pair<std::string, json::Place>> list_;
 };
 
-/// Reads `source` (an object) into what `options.describe` names: unknown keys (with the nearest
-/// name), wrong types, ranges and choices go to `problems`; keys that are absent keep their
-/// defaults. null stands for "not given", a single string for a list of one.
+/// Reads `source` (an object) into the fields that `options.describe` names. Unknown keys (with the
+/// nearest name), wrong types, ranges and choices are reported in `problems`; absent keys keep
+/// their defaults. null means "not given"; a single string is accepted for a list of one.
 template <class S>
 void read(const json::Value& source, S& options, Problems& problems, Origins& origins);
-/// The options as JSON in the order of describe(); optionals without a value are left out.
+/// Returns the options as JSON in the order of describe(); optionals without a value are omitted.
 template <class S>
 json::Value write(S& options);
 

@@ -70,7 +70,7 @@ void new_line(std::string& out, int indent, int depth) {
   out.append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(depth), ' ');
 }
 
-// Arrays of short things read better on one line.
+// Arrays of short items are printed on one line.
 bool fits_on_a_line(const std::vector<Value>& items) {
   return items.size() <= 16 && std::none_of(items.begin(), items.end(), [](const Value& item) {
            return item.is_array() || item.is_object();
@@ -149,7 +149,7 @@ double Value::as_double() const {
   double out = 0.0;
   const char* const end = text_.data() + text_.size();
   const auto result = std::from_chars(text_.data(), end, out);
-  // Out of range: 1e-999 is 0 and 1e999 was refused when it was read.
+  // Out of range: 1e-999 becomes 0; 1e999 was rejected when it was read.
   return result.ec == std::errc() ? out : 0.0;
 }
 

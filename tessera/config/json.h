@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON whose every value knows where it stood: line, column and key path.
+// JSON values that know where they stood: line, column and key path.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace tessera::json {
 
-/// Where a value stood. A value that was made by the program or by `--set` has line 0 and says so
-/// in `source`.
+/// The source position of a value. A value made by the program or by `--set` has line 0 and a
+/// `source` that says so.
 struct Place {
   std::string source;  ///< file name, "--set optimizer.lr=1", ...
   int line = 0;
   int column = 0;
-  /// "config.json:3:12" or the source alone.
+  /// Returns "config.json:3:12", or the source alone.
   [[nodiscard]] std::string text() const;
 };
 
 /// A JSON value. Objects keep the order of their members. Numbers keep their text, so that 5e8 can
-/// be an integer. The as_...() accessors throw with the value's place if it has another type:
-/// Error{Config}, or Error{Format} for what parse_strict() read. Threads: any for readers, none for
-/// writers.
+/// be read as an integer. The as_...() accessors throw with the place of the value if it has
+/// another type: Error{Config}, or Error{Format} for values read by parse_strict(). Threads:
+/// concurrent reads are safe; writes need external locking.
 class Value {
  public:
   enum class Type { Null, Bool, Number, String, Array, Object };
@@ -33,7 +33,8 @@ class Value {
   Value() = default;  // null
   static Value boolean(bool value);
   static Value integer(std::int64_t value);
-  static Value number(double value);  ///< null if it is not finite: JSON has no word for that
+  static Value number(
+      double value);  ///< null if it is not finite, because JSON cannot represent it
   static Value string(std::string value);
   static Value array(std::vector<Value> items = {});
   static Value object(std::vector<Member> members = {});
@@ -49,29 +50,29 @@ class Value {
 
   [[nodiscard]] bool as_bool() const;
   [[nodiscard]] double as_double() const;
-  /// The number if it is integral and fits (5e8 is), else nothing.
+  /// Returns the number if it is integral and fits (5e8 does), else nothing.
   [[nodiscard]] std::optional<std::int64_t> as_integer() const;
   [[nodiscard]] const std::string& as_string() const;
   [[nodiscard]] const std::vector<Value>& items() const;
   [[nodiscard]] std::vector<Value>& items();
   [[nodiscard]] const std::vector<Member>& members() const;
   [[nodiscard]] std::vector<Member>& members();
-  /// The member or nullptr.
+  /// Returns the member or nullptr.
   [[nodiscard]] const Value* find(std::string_view key) const;
   [[nodiscard]] Value* find(std::string_view key);
-  /// The member, made null where it is absent. `this` must be an object or null (which becomes an
-  /// object).
+  /// Returns the member; an absent one is added as null. `this` must be an object, or null, which
+  /// becomes an object.
   Value& operator[](std::string_view key);
   void push_back(Value item);
 
-  Place place;      ///< of the value
-  Place key_place;  ///< of its key, if it is a member
+  Place place;      ///< place of the value
+  Place key_place;  ///< place of its key, if it is a member
 
-  /// Compact text, or indented. Doubles are the shortest decimals that read back; integers stay
-  /// integers.
+  /// Returns compact or indented text. Doubles are the shortest decimals that round-trip; integers
+  /// stay integers.
   [[nodiscard]] std::string dump(int indent = -1) const;
   bool operator==(
-      const Value& other) const;  ///< by value; places and the order of members do not count
+      const Value& other) const;  ///< compares values; places and the order of members are ignored
 
  private:
   friend class Parser;
@@ -80,31 +81,31 @@ class Value {
 
   Type type_ = Type::Null;
   bool bool_ = false;
-  bool strict_ = false;  // read by parse_strict()
+  bool strict_ = false;  // set by parse_strict()
   std::string text_;     // of a number or string
   std::vector<Value> items_;
   std::vector<Member> members_;
 };
 
 struct ParseOptions {
-  /// What Hjson adds to JSON and cannot be misread: `//`, `/* */` and `#` comments, trailing
-  /// commas, the end of a line instead of a comma, keys without quotes, strings in single or three
-  /// single quotes, and a word without quotes that ends its line.
+  /// Accepts the unambiguous extensions of Hjson: `//`, `/* */` and `#` comments, trailing commas,
+  /// the end of a line instead of a comma, keys without quotes, strings in single or three single
+  /// quotes, and an unquoted word that ends its line.
   bool relaxed = true;
-  /// Hjson proper: a string without quotes reaches to the end of its line, comment marks and commas
-  /// included, and the outermost braces may be missing.
+  /// Full Hjson: an unquoted string extends to the end of its line, including comment marks and
+  /// commas, and the outermost braces may be omitted.
   bool hjson = false;
   int max_depth = 200;
 };
 /// Reads one JSON value. Throws Error{Config} with source:line:column, the key path, what was
-/// expected and what stands there; duplicate keys, NaN and Infinity, deeper nesting and invalid
-/// UTF-8 are refused. A BOM is accepted.
+/// expected and what was found. Duplicate keys, NaN and Infinity, deeper nesting and invalid UTF-8
+/// are rejected. A BOM is accepted.
 Value parse(std::string_view text, const std::string& source, ParseOptions options = {});
-/// The same for strict machine-made JSON (metrics, manifests, headers of other files): errors are
-/// Error{Format}.
+/// Like parse() for strict machine-made JSON (metrics, manifests, headers of other files); errors
+/// are Error{Format}.
 Value parse_strict(std::string_view text, const std::string& source, int max_depth = 200);
 
-/// A path with one more step: "a" + "b" = "a.b".
+/// Appends a step to a path: "a" + "b" = "a.b".
 std::string join_path(std::string_view path, std::string_view key);
 
 }  // namespace tessera::json

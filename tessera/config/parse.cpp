@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recursive-descent parser. The depth limit bounds the recursion, so 200,000 brackets are a
-// message and not a crash.
+// A recursive-descent JSON parser. The depth limit bounds the recursion, so that 200,000 brackets
+// give an error message instead of a stack overflow.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -26,7 +26,7 @@ bool is_word(char c) {
          c == '+' || c == '.' || static_cast<unsigned char>(c) >= 0x80;
 }
 
-// What a word without quotes may have: paths too.
+// Returns whether an unquoted word may contain `c`; file paths are allowed.
 bool is_plain(char c) {
   return is_word(c) || c == '/';
 }
@@ -90,16 +90,17 @@ class Parser {
     if (!at_end())
       fail(at_,
            "expected the end of the file after the closing bracket, found " + found(),
-           "remove what stands behind it");
+           "remove everything after it");
     return out;
   }
 
  private:
-  // ---- where we are ----
+  // ---- position ----
   [[nodiscard]] bool at_end() const { return at_ >= text_.size(); }
   [[nodiscard]] char peek() const { return at_end() ? '\0' : text_[at_]; }
 
-  // Line and column of `position`, which never goes back: the whole file is counted once.
+  // Returns line and column of `position`. Positions must not decrease: the file is counted only
+  // once.
   Place locate(std::size_t position) {
     for (; located_ < position && located_ < text_.size(); ++located_) {
       if (text_[located_] == '\n') {
@@ -118,7 +119,7 @@ class Parser {
     return std::string("0x") + kDigits[byte >> 4] + kDigits[byte & 15];
   }
 
-  // What stands at the position, for a message.
+  // Describes what stands at the current position, for a message.
   [[nodiscard]] std::string found() const {
     if (at_end()) return "the end of the file";
     const char c = text_[at_];
@@ -134,7 +135,7 @@ class Parser {
     return token == "\"" ? "a string" : fmt::format("\"{}\"", token);
   }
 
-  // 200 brackets are no place that anybody reads.
+  // A path of 200 brackets would not help the reader.
   [[nodiscard]] std::string brief_path() const {
     constexpr std::size_t kMost = 120;
     if (path_.size() <= kMost) return path_;
@@ -164,8 +165,8 @@ class Parser {
                 "name a JSON file");
   }
 
-  // ---- blanks and comments ----
-  // Returns whether a line ended on the way.
+  // ---- white space and comments ----
+  // Returns whether a line ended in the skipped text.
   bool skip_blank() {
     bool new_line = false;
     for (;;) {
@@ -227,8 +228,8 @@ class Parser {
     return word();
   }
 
-  // Hjson: a number or word is one where a separator follows; anything else is a string to the end
-  // of the line.
+  // Hjson: a number or word is one only if a separator follows; anything else is a string that
+  // extends to the end of the line.
   Value without_quotes() {
     std::size_t end = at_;
     while (end < text_.size() && is_word(text_[end]))
@@ -248,7 +249,7 @@ class Parser {
     at_ = line_end;
     return Value::string(std::string(line));
   }
-  // Words of Python and C that nobody means as a string.
+  // Words of Python and C that are never meant as a string.
   static bool is_foreign(std::string_view word) {
     const std::string lower = text::lower(word);
     return word == "True" || word == "False" || word == "None" || lower == "nan" ||
@@ -268,7 +269,7 @@ class Parser {
     const std::string lower = text::lower(name);
     if (lower == "nan" || lower == "inf" || lower == "infinity" || lower == "+inf" ||
         lower == "+infinity") {
-      fail(begin, std::string(name) + " is not a number that JSON knows", "write a finite number");
+      fail(begin, std::string(name) + " is not a valid JSON number", "write a finite number");
     }
     std::string fix = kQuotes;
     if (lower == "true" || lower == "yes" || lower == "on") fix = "write true";
@@ -281,7 +282,8 @@ class Parser {
     }
     fail(begin, "expected a value, found " + found(), fix);
   }
-  // Nothing else stands on the line: a comma or comment there would belong to the string in Hjson.
+  // Returns whether nothing else is on the line: in Hjson, a comma or comment would belong to the
+  // string.
   [[nodiscard]] bool ends_its_line(std::size_t at) const {
     while (at < text_.size() && is_blank(text_[at]))
       ++at;
@@ -302,8 +304,8 @@ class Parser {
     }
     double as_double = 0.0;
     const auto result = std::from_chars(token.data(), token.data() + token.size(), as_double);
-    // Too small becomes 0 (as everywhere), too large has no double: an exponent above zero tells
-    // them apart.
+    // Too small a number becomes 0 (as everywhere); too large a number has no double. The sign of
+    // the exponent tells them apart.
     if (result.ec == std::errc::result_out_of_range && token.find("e-") == std::string_view::npos &&
         token.find("E-") == std::string_view::npos) {
       fail(begin,
@@ -366,8 +368,8 @@ class Parser {
     return text_.substr(at_, 3) == "'''" ? several_lines() : string('\'');
   }
 
-  // '''...''': lines lose the indentation of the opening quotes, and the first and the last line
-  // break do not count.
+  // '''...''': the indentation of the opening quotes is removed from each line, and the first and
+  // the last line break are dropped.
   std::string several_lines() {
     const std::size_t open = at_;
     const auto indent = static_cast<std::size_t>(locate(open).column - 1);
@@ -431,7 +433,7 @@ class Parser {
     append_utf8(out, code);
   }
 
-  // Reads \uXXXX at the position; errors are told at `begin`.
+  // Reads \uXXXX at the current position; errors are reported at `begin`.
   unsigned four_digits(std::size_t begin) {
     unsigned code = 0;
     for (std::size_t i = at_ + 2; i < at_ + 6; ++i) {
@@ -444,7 +446,7 @@ class Parser {
   }
 
   // ---- containers ----
-  // After an element: true if another one follows, false at the closing bracket.
+  // After an element: returns true if another one follows, false at the closing bracket.
   bool another(char close, const Place& open) {
     const bool new_line = skip_blank();
     if (peek() == ',') {
@@ -460,7 +462,8 @@ class Parser {
     }
     if (at_end()) never_closed(close, open);
     const bool element = std::string_view("}]:").find(peek()) == std::string_view::npos;
-    if (new_line && element && options_.relaxed) return true;  // the end of a line separates too
+    if (new_line && element && options_.relaxed)
+      return true;  // the end of a line is a separator too
     const bool bracket = std::string_view("}]").find(peek()) != std::string_view::npos;
     fail(at_,
          std::string("expected \",\" or \"") + close + "\", found " + found(),
@@ -551,7 +554,7 @@ class Parser {
     if (!seen.insert(key).second) {
       const Value* first = out.find(key);
       fail_at(key_place,
-              "the key \"" + key + "\" stands here twice, first at line " +
+              "the key \"" + key + "\" appears twice, first at line " +
                   std::to_string(first->key_place.line),
               "remove one of them");
     }
@@ -569,7 +572,7 @@ class Parser {
     path_.resize(outer);
   }
 
-  static constexpr const char* kQuotes = "strings stand in double quotes";
+  static constexpr const char* kQuotes = "strings need double quotes";
   static constexpr std::string_view kExpected = "one JSON object";
   std::string_view text_;
   const std::string& source_;

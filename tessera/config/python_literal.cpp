@@ -36,7 +36,7 @@ class Python {
   }
 
  private:
-  // ---- where we are ----
+  // ---- position ----
   [[nodiscard]] bool at_end() const { return at_ >= text_.size(); }
   [[nodiscard]] char peek(std::size_t ahead = 0) const {
     return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
@@ -54,7 +54,7 @@ class Python {
     throw Error(Error::Kind::Config, place(at).text() + ": " + what, fix);
   }
 
-  // Blanks and comments; ends of lines too inside of brackets or between statements.
+  // Skips white space and comments; also line ends if `lines` is set or inside brackets.
   void skip(bool lines) {
     while (!at_end()) {
       const char c = peek();
@@ -164,7 +164,7 @@ class Python {
     for (;;) {
       skip(/*lines=*/false);
       const std::size_t at = at_;
-      if (ahead("**")) fail(at_, "this power needs brackets");
+      if (ahead("**")) fail(at_, "write this power with parentheses");
       if (take("//"))
         left = number(left, signed_power(), 'q', at);
       else if (take("*"))
@@ -247,7 +247,7 @@ class Python {
     if (peek() == '(') {
       if (word == "dict") return dict_call();
       if (word == "list" || word == "tuple") return sequence_call();
-      // An object that needs nothing said is a word: NAME().
+      // A constructor call without arguments is kept as a word: NAME().
       if (take_empty_call()) return json::Value::string(word + "()");
       refuse_call(begin, word);
     }
@@ -272,7 +272,7 @@ class Python {
     return *value;
   }
 
-  // Elements until `close`; each is read by `element`.
+  // Reads elements until `close`; each one is read by `element`.
   template <class Element>
   void elements(char close, const Element& element) {
     ++at_;
@@ -294,7 +294,7 @@ class Python {
   }
   void add_member(json::Value& out, const std::string& key, std::size_t at) {
     if (out.find(key) != nullptr)
-      fail(at, fmt::format("the key \"{}\" stands here twice", key), "remove one of them");
+      fail(at, fmt::format("the key \"{}\" appears twice", key), "remove one of them");
     json::Value value = expression();
     value.key_place = place(at);
     out[key] = std::move(value);
@@ -330,7 +330,7 @@ class Python {
     if (out.items().size() == 1 && out.items().front().is_array()) return out.items().front();
     return out;
   }
-  // (x) is x, everything else in parentheses a tuple.
+  // (x) is x; anything else in parentheses is a tuple.
   json::Value parentheses() {
     const std::size_t begin = at_;
     json::Value out = sequence(')');
@@ -387,7 +387,7 @@ class Python {
     return out;
   }
 
-  // Bounds the recursion.
+  // Limits the recursion.
   struct Nesting {
     explicit Nesting(Python& python) : python_(python) {
       if (++python_.nesting_ > kMostDepth)
@@ -402,8 +402,8 @@ class Python {
   std::string_view text_;
   const std::string& source_;
   std::size_t at_ = 0;
-  int depth_ = 0;    // of brackets, inside of which lines do not count
-  int nesting_ = 0;  // of calls
+  int depth_ = 0;    // depth of brackets, inside of which line ends are ignored
+  int nesting_ = 0;  // depth of calls
   json::Value names_ = json::Value::object();
 };
 
@@ -412,7 +412,7 @@ class Python {
 json::Value parse_python(std::string_view text, const std::string& source) {
   TESSERA_REQUIRE(text.size() <= kMostBytes,
                   Config,
-                  fmt::format("{} has {} bytes: that is no configuration", source, text.size()),
+                  fmt::format("{} has {} bytes, too many for a configuration", source, text.size()),
                   "name a smaller file");
   return Python(text, source).file();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configurations that are written as Python: assignments of literals, as Colossal-AI's are.
+// Parser for configurations written as Python assignments of literals, as Colossal-AI's are.
 #pragma once
 
 #include <string>
@@ -9,11 +9,12 @@
 
 namespace tessera::config {
 
-/// Reads a Python file without executing anything: assignments, of which later ones may name
-/// earlier ones, or one single expression. Understood are dict(...), {...}, lists, tuples, strings,
-/// numbers with + - * / // % **, True, False and None; a dotted name such as AMP_TYPE.NAIVE is the
-/// string of that text. Imports are skipped. The result has every name; the members of a dictionary
-/// called CONFIG stand beside them. Error{Config} with source:line:column for anything else.
+/// Reads a Python file without executing anything: assignments, of which later ones may refer to
+/// earlier ones, or a single expression. Supported are dict(...), {...}, lists, tuples, strings,
+/// numbers with + - * / // % **, True, False and None; a dotted name such as AMP_TYPE.NAIVE becomes
+/// a string of that text. Imports are skipped. The result has one member per name; the members of a
+/// dictionary called CONFIG are added beside them. Throws Error{Config} with source:line:column for
+/// anything else.
 json::Value parse_python(std::string_view text, const std::string& source);
 
 }  // namespace tessera::config

@@ -141,18 +141,17 @@ TokenizerPtr make_gpt2(const TokenizerOptions& options) {
 void TokenizerOptions::describe(config::Fields& fields) {
   fields.field("type",
                type,
-               {.text = "How text becomes ids: byte (256 ids, end of text is 0) or gpt2 "
-                        "(byte-level BPE, 50257 ids, end of text is "
-                        "the last).",
+               {.text = "Tokenizer: byte (256 ids, end of text is 0) or gpt2 (byte-level BPE, "
+                        "50257 ids, end of text is the last).",
                 .choices = {"byte", "gpt2"}});
-  fields.field("vocab",
-               vocab,
-               {.text = "vocab.json of a gpt2 tokenizer, which goes with merges, or its "
-                        "tokenizer.json alone.",
-                .default_text = "the shipped GPT-2 vocabulary"});
+  fields.field(
+      "vocab",
+      vocab,
+      {.text = "vocab.json of a gpt2 tokenizer (requires merges), or its tokenizer.json alone.",
+       .default_text = "the shipped GPT-2 vocabulary"});
   fields.field("merges",
                merges,
-               {.text = "merges.txt of a gpt2 tokenizer; goes with vocab.",
+               {.text = "merges.txt of a gpt2 tokenizer (requires vocab).",
                 .default_text = "the shipped GPT-2 merges"});
 }
 
@@ -173,8 +172,8 @@ TokenizerPtr make_tokenizer(const TokenizerOptions& options) {
                   text::suggestion(options.type, types));
   TESSERA_REQUIRE(options.vocab.empty() && options.merges.empty(),
                   Config,
-                  "tokenizer.vocab and tokenizer.merges do nothing with the byte tokenizer",
-                  "set tokenizer.type to \"gpt2\", or leave them out");
+                  "tokenizer.vocab and tokenizer.merges have no effect with the byte tokenizer",
+                  "set tokenizer.type to \"gpt2\", or remove them");
   return std::make_shared<ByteTokenizer>();
 }
 

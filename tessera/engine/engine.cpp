@@ -143,7 +143,7 @@ std::string Engine::sample() {
     generator.run(options.prompt, how, [&](std::string_view piece) { text += piece; });
   }
   world_.transport().barrier(world_.everyone(), TESSERA_HERE("sample text"))->wait();
-  return world_.speaks() ? text : std::string();
+  return world_.is_leader() ? text : std::string();
 }
 
 void Engine::start_clock() {

@@ -17,8 +17,8 @@ class Trainer;
 enum class Duty : std::uint8_t { Evaluate, Save };
 
 /// An action around steps. Every rank runs every hook, so a hook may call collective methods of the
-/// engine if it does so on all ranks. Only World::speaks() should print or write files. Source of
-/// points and priorities: Colossal-AI's trainer.
+/// engine if it does so on all ranks. Only World::is_leader() should print or write files. Source
+/// of points and priorities: Colossal-AI's trainer.
 class Hook {
  public:
   /// Losses and metrics come first, schedules next, what reports or writes last.

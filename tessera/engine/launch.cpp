@@ -120,8 +120,8 @@ void log_failure(const std::vector<std::string>& lines, int /*exit_code*/) {
     log::error(line);
 }
 
-launch::Words training_words() {
-  launch::Words words;
+launch::Messages training_words() {
+  launch::Messages words;
   words.again = "start it again: it goes on from the newest complete checkpoint";
   words.less_memory =
       "use a smaller train_micro_batch_size_per_gpu with more gradient_accumulation_steps, fewer "
@@ -146,11 +146,11 @@ std::uint64_t asked_of(const planner::Plan& plan) {
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              const launch::Words& words) {
+              const launch::Messages& words) {
   const mesh::Mesh mesh = plan.mesh();
   launch::Options options = options_of(mesh, plan.threads, report);
   options.asked = asked_of(plan);
-  options.words = words;
+  options.messages = words;
   return run(options, mesh, fn);
 }
 

@@ -15,7 +15,7 @@ namespace tessera::engine {
 
 using launch::Report;
 /// The texts of reports about a job that trains, saves and can resume.
-launch::Words training_words();
+launch::Messages training_words();
 /// A Report that logs its lines as errors.
 void log_failure(const std::vector<std::string>& lines, int exit_code);
 
@@ -28,7 +28,7 @@ void log_failure(const std::vector<std::string>& lines, int exit_code);
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              const launch::Words& words = training_words());
+              const launch::Messages& words = training_words());
 
 /// A hash of everything in the plan that its ranks must agree about.
 std::uint64_t asked_of(const planner::Plan& plan);

@@ -125,7 +125,7 @@ int train_rank(planner::Plan plan,
   Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
   attach_defaults(trainer);
   const int code = trainer.fit();
-  if (world.speaks()) {
+  if (world.is_leader()) {
     const std::string state = trainer.stop_signal() != 0 ? "stopped" : "finished";
     const std::string message = trainer.incomplete().empty() ? "" : trainer.incomplete().front();
     trainer.try_to_write([&] { folder.write_status(state, engine.step(), code, message); });

@@ -140,7 +140,7 @@ void Engine::save_in_background(const std::filesystem::path& root, std::function
   const std::shared_ptr<const void> use(
       &state_, [state = &state_](const void*) { state->release_pieces(); });
   // If one rank lacks memory, all ranks throw.
-  checkpoint::together(
+  checkpoint::run_together(
       ranks, [&] { pieces = state_.pieces(); }, [] {});
   background_ = std::make_unique<checkpoint::BackgroundSave>(
       checkpoint::real_storage(), root, meta(), std::move(pieces), use, ranks, std::move(then));

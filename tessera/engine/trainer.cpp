@@ -80,7 +80,7 @@ StepReport Trainer::make_step() {
       try {
         engine_.finish_save();
       } catch (const Error& other) {
-        if (engine_.world().speaks()) log::warn("the last checkpoint is lost: " + other.text());
+        if (engine_.world().is_leader()) log::warn("the last checkpoint is lost: " + other.text());
       }
     }
     throw;
@@ -94,7 +94,7 @@ bool Trainer::has_hook_for(Duty duty) const {
 
 /// Warns of evaluations and checkpoints that the configuration asks for and no hook makes.
 void Trainer::warn_of_unserved() {
-  if (warned_ || !engine_.world().speaks()) return;
+  if (warned_ || !engine_.world().is_leader()) return;
   warned_ = true;
   const planner::TrainConfig& config = engine_.plan().config;
   if (config.eval.every > 0 && !has_hook_for(Duty::Evaluate)) {

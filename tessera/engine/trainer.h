@@ -32,7 +32,7 @@ class Trainer {
   int fit();
 
   [[nodiscard]] Engine& engine() { return engine_; }
-  [[nodiscard]] Console* console() { return engine_.world().speaks() ? console_ : nullptr; }
+  [[nodiscard]] Console* console() { return engine_.world().is_leader() ? console_ : nullptr; }
   [[nodiscard]] const std::filesystem::path& run_dir() const { return run_dir_; }
   [[nodiscard]] const std::optional<StepReport>& last() const { return last_; }
   [[nodiscard]] const std::optional<EvalReport>& last_eval() const { return last_eval_; }

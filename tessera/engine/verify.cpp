@@ -198,7 +198,7 @@ int train_traced(comm::World& world,
   }
   fs::create_directories(training_of(folder));
   engine->save(training_of(folder));
-  if (world.speaks()) files::write_atomic(folder / kLosses, losses);
+  if (world.is_leader()) files::write_atomic(folder / kLosses, losses);
   part(world, *engine);
   return kExitOk;
 }
@@ -232,7 +232,7 @@ LayoutTrace trace_layout(const planner::Plan& plan,
   const auto training = [&](comm::World& world) {
     return train_traced(world, plan, data, steps, folder);
   };
-  const launch::Words words;  // nothing of it is resumed
+  const launch::Messages words;  // nothing of it is resumed
   out.code = run_ranks(gradient_plan, report, gradient, words);
   if (out.code == kExitOk) out.code = run_ranks(plan, report, training, words);
   return out.code == kExitOk ? read_trace(folder) : out;

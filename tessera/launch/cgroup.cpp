@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Version 1 writes "no limit" as the largest multiple of a page.
+// Version 1 represents "no limit" by the largest multiple of a page.
 constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 62;
 
 std::string slurp(const fs::path& path) {
@@ -39,7 +39,7 @@ std::optional<std::uint64_t> counter(const fs::path& path) {
   return static_cast<std::uint64_t>(*value);
 }
 
-// The number after `key` in a file of "key number" lines.
+// Returns the number after `key` in a file of "key number" lines.
 std::optional<std::uint64_t> counter(const fs::path& path, const std::string& key) {
   std::istringstream lines(slurp(path));
   std::string name;
@@ -50,8 +50,8 @@ std::optional<std::uint64_t> counter(const fs::path& path, const std::string& ke
   return std::nullopt;
 }
 
-// The group's folder and those above it up to the mount. A container may see the mount but not its
-// own path in it.
+// Returns the group's folder and its ancestors up to the mount. A container may see the mount but
+// not its own path in it.
 std::vector<fs::path> chain(const fs::path& mount, const std::string& path) {
   std::vector<fs::path> folders;
   const fs::path inside = fs::path(path).relative_path();
@@ -64,7 +64,7 @@ std::vector<fs::path> chain(const fs::path& mount, const std::string& path) {
 }
 
 struct Membership {
-  std::string memory, cpu, unified;  // paths; empty: not in such a hierarchy
+  std::string memory, cpu, unified;  // paths; empty: not in a hierarchy of this kind
 };
 
 Membership membership(const Roots& roots) {
@@ -84,7 +84,7 @@ Membership membership(const Roots& roots) {
   return found;
 }
 
-// The folder under which a version 1 controller is mounted.
+// Returns the folder under which a version 1 controller is mounted.
 fs::path mount_of(const Roots& roots, const char* controller) {
   std::error_code ignored;
   if (fs::is_directory(roots.cgroup / controller, ignored)) return roots.cgroup / controller;
@@ -113,7 +113,7 @@ std::optional<double> Cgroup::cpu_quota() const {
       quota = integer(first);
       period = integer(second);
     } else {
-      quota = integer(slurp(folder / "cpu.cfs_quota_us"));  // -1: none
+      quota = integer(slurp(folder / "cpu.cfs_quota_us"));  // -1: no quota
       period = integer(slurp(folder / "cpu.cfs_period_us"));
     }
     if (!quota || !period || *quota <= 0 || *period <= 0) continue;
@@ -150,7 +150,7 @@ std::optional<std::uint64_t> Cgroup::memory_left() const {
 }
 
 std::optional<std::uint64_t> Cgroup::oom_kills() const {
-  // Only the innermost: around it other jobs are counted too.
+  // The innermost group only: its ancestors also count other jobs.
   return counter(memory_.front() / (memory_v2_ ? "memory.events" : "memory.oom_control"),
                  "oom_kill");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the control group of this process allows and counts, versions 1 and 2.
+// Limits and counters of this process's control group, versions 1 and 2.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,27 @@
 
 namespace tessera::launch {
 
-/// Where the kernel shows processes and control groups; tests put folders of their own here.
+/// The mount points of /proc and of the control groups; tests use folders of their own.
 struct Roots {
   std::filesystem::path proc = "/proc";
   std::filesystem::path cgroup = "/sys/fs/cgroup";
 };
 
-/// The group that this process is in and those around it, whose limits hold too. Everything that
-/// cannot be read counts as absent: a container may hide any of it. Threads: any.
+/// The control group of this process and its ancestors, whose limits also apply. Everything that
+/// cannot be read counts as absent, because a container may hide any of it. Threads: any.
 class Cgroup {
  public:
   explicit Cgroup(const Roots& roots = {});
 
-  /// Processors' worth of time: 1.5 means one and a half. Nothing: no quota.
+  /// Returns the CPU quota in processors: 1.5 means one and a half. Nothing: no quota.
   [[nodiscard]] std::optional<double> cpu_quota() const;
-  /// The smallest limit. Nothing: none.
+  /// Returns the smallest memory limit. Nothing: no limit.
   [[nodiscard]] std::optional<std::uint64_t> memory_limit() const;
-  /// What the limits leave, page cache that can be dropped counted as free. Nothing: no limit.
+  /// Returns the memory left under the limits; page cache that can be dropped counts as free.
+  /// Nothing: no limit.
   [[nodiscard]] std::optional<std::uint64_t> memory_left() const;
-  /// How often the kernel killed a process here for memory, so far. Nothing: not told.
+  /// Returns how often the kernel's OOM killer has killed a process of this group. Nothing:
+  /// unknown.
   [[nodiscard]] std::optional<std::uint64_t> oom_kills() const;
 
  private:

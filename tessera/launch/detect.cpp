@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launchers that already started the ranks, told by their environment variables.
+// Detection of launchers that have already started the ranks, by their environment variables.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -20,9 +20,9 @@
 namespace tessera::launch {
 namespace {
 
-/// Names of one launcher's variables; nullptr where it has none. `needed` must be set besides rank
-/// and size. The value of one of `job` belongs to one job of this launcher at a time; a port only
-/// where the launcher itself listens on it.
+/// Names of the variables of one launcher; nullptr if it has none. `needed` must be set in addition
+/// to rank and size. The value of each variable of `job` identifies one job of this launcher at a
+/// time; a port does so only if the launcher itself listens on it.
 struct Names {
   const char* launcher;
   const char* rank;
@@ -36,8 +36,8 @@ struct Names {
 
 constexpr const char* kSlurmStep = "SLURM_STEP_ID";
 
-// In order of precedence. Slurm's variables stand in every shell of an allocation; only with a step
-// they speak of this process.
+// In order of precedence. Slurm's variables are set in every shell of an allocation; they describe
+// this process only if a step is set.
 constexpr Names kLaunchers[] = {
     {"torchrun",
      "RANK",
@@ -56,7 +56,7 @@ constexpr Names kLaunchers[] = {
      nullptr,
      nullptr,
      {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-    // Of the step itself; SLURM_NTASKS may be the allocation's.
+    // Variables of the step; SLURM_NTASKS may be that of the allocation.
     {"srun",
      "SLURM_PROCID",
      "SLURM_STEP_NUM_TASKS",
@@ -101,7 +101,7 @@ int number(const char* name) {
   return value;
 }
 
-// From this number on steps are Slurm's own: the batch script, the shell of an interactive
+// Steps from this number on are Slurm's own: the batch script, the shell of an interactive
 // allocation.
 constexpr std::uint64_t kSlurmOwnSteps = 0xfffffff0;
 
@@ -130,7 +130,7 @@ void require_below(const char* rank_name, int rank, const char* size_name, int s
 
 void require_one_host(const Names& names, const Launcher& found) {
   const bool hosts = variable(names.nodes) != nullptr && number(names.nodes) > 1;
-  // Where a launcher does not tell local sizes, differing local ranks give several hosts away.
+  // If a launcher does not set local sizes, differing local ranks reveal several hosts.
   const bool elsewhere =
       found.local_world_size != found.world_size || found.local_rank != found.rank;
   TESSERA_REQUIRE(
@@ -152,8 +152,9 @@ bool names_its_job(const Names& names) {
   });
 }
 
-/// What tells this job from others of the same user on this host: identifiers, and where they do
-/// not, the launcher's process, whatever shells stand between it and this one.
+/// Returns a string that identifies this job among the jobs of the same user on this host: its
+/// identifiers or, without any, the launcher's process, regardless of the shells between it and
+/// this process.
 std::string job_of(const Names& names) {
   std::string job = names.launcher;
   for (const char* name : {"MASTER_ADDR",
@@ -195,8 +196,8 @@ Launcher read(const Names& names) {
   return found;
 }
 
-/// A rank and a size without the local ones, as Kubernetes sets them for torch: every rank would
-/// train alone.
+/// Rejects a rank and a size without the local ones, as Kubernetes sets them for torch: every rank
+/// would train alone.
 void refuse_half_of(const Names& names) {
   if (variable(names.rank) == nullptr || variable(names.size) == nullptr) return;
   const int rank = number(names.rank), size = number(names.size);
@@ -206,18 +207,19 @@ void refuse_half_of(const Names& names) {
     if (variable(name) == nullptr)
       missing += fmt::format("{}{}", missing.empty() ? "" : " and ", name);
   }
-  throw Error(Error::Kind::Config,
-              fmt::format("the environment says {}={} and {}={}, but not {}",
-                          names.rank,
-                          rank,
-                          names.size,
-                          size,
-                          missing),
-              fmt::format("set {} for every rank, as {} does; to train alone: unset {} {}",
-                          missing,
-                          names.launcher,
-                          names.rank,
-                          names.size));
+  throw Error(
+      Error::Kind::Config,
+      fmt::format("the environment says {}={} and {}={}, but not {}",
+                  names.rank,
+                  rank,
+                  names.size,
+                  size,
+                  missing),
+      fmt::format("set {} for every rank, as {} does; to train on a single rank: unset {} {}",
+                  missing,
+                  names.launcher,
+                  names.rank,
+                  names.size));
 }
 
 }  // namespace

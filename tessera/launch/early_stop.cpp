@@ -15,7 +15,7 @@ sigset_t stop_signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGUSR1);  // Slurm's warning that the time is nearly up
+  sigaddset(&set, SIGUSR1);  // Slurm's warning that the time limit is near
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
@@ -47,7 +47,8 @@ void EarlyStop::check() const {
   const timespec at_once{};
   const int first = sigtimedwait(&waited_, nullptr, &at_once);
   if (first <= 0) return;
-  // timeout(1) sends its signal twice; the second one must not end us before we have cleaned up.
+  // timeout(1) sends its signal twice; the second one must not end the process before cleanup is
+  // done.
   while (sigtimedwait(&waited_, nullptr, &at_once) > 0) {
   }
   throw Stopped(first);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to stop while this process itself works and no rank runs yet.
+// Stop requests while this process itself works and no rank runs yet.
 #pragma once
 
 #include <csignal>
@@ -8,12 +8,12 @@
 
 namespace tessera::launch {
 
-/// A signal asked the process to stop before there was anything to save. No Error: nothing is
-/// wrong.
+/// Thrown when a signal asked the process to stop before there was anything to save. It is not an
+/// Error: nothing is wrong.
 class Stopped final : public std::exception {
  public:
   explicit Stopped(int signal);
-  /// "stopped by signal 15 (SIGTERM): no step had begun, there was nothing to save".
+  /// Returns "stopped by signal 15 (SIGTERM): no step had begun, there was nothing to save".
   [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
   [[nodiscard]] int exit_code() const noexcept;  ///< 130 after SIGINT, otherwise 143
 
@@ -22,9 +22,10 @@ class Stopped final : public std::exception {
   std::string text_;
 };
 
-/// While it lives, stop_signals() wait for check(), so that whoever is at work can first remove
-/// what is half made. Those that nobody checks for are launch()'s, or do what they always do when
-/// this is destroyed. Threads: made before any other that lives meanwhile; check() from its own.
+/// Defers stop_signals() until check() while it lives, so that unfinished output can be removed
+/// first. Pending signals are delivered when the object is destroyed: to launch(), or with their
+/// default action. Threads: create it before any thread that lives at the same time; call check()
+/// from the creating thread.
 class EarlyStop {
  public:
   EarlyStop();
@@ -32,7 +33,7 @@ class EarlyStop {
   EarlyStop(const EarlyStop&) = delete;
   EarlyStop& operator=(const EarlyStop&) = delete;
 
-  /// Throws Stopped if one of them has come. Cheap enough for every megabyte of work.
+  /// Throws Stopped if a stop signal is pending. Cheap enough for every megabyte of work.
   void check() const;
 
  private:
@@ -40,10 +41,10 @@ class EarlyStop {
   sigset_t before_{};
 };
 
-/// The signals that ask this process to stop: SIGINT, SIGTERM, SIGUSR1, and SIGHUP unless it is
-/// ignored, as nohup does.
+/// Returns the signals that ask this process to stop: SIGINT, SIGTERM, SIGUSR1, and SIGHUP unless
+/// it is ignored (as under nohup).
 sigset_t stop_signals();
-/// The exit code of a job that one of them ended before anything was saved.
+/// Returns the exit code of a job that such a signal ended before anything was saved.
 int unsaved_exit_code(int signal) noexcept;
 
 }  // namespace tessera::launch

@@ -23,7 +23,7 @@
 namespace tessera::launch {
 namespace {
 
-/// The memory of the world as this rank got it.
+/// The shared memory of the world as this rank received it.
 struct Shared {
   int control = -1;
   std::vector<int> arenas;
@@ -40,7 +40,9 @@ Hello hello_of(const Launcher& launcher, const Options& options) {
           options.asked};
 }
 
-[[noreturn]] void did_not_come(const Launcher& launcher, const std::string& who, double timeout_s) {
+[[noreturn]] void throw_missing(const Launcher& launcher,
+                                const std::string& who,
+                                double timeout_s) {
   throw Error(
       Error::Kind::Comm,
       fmt::format("{} did not arrive within {} s; {} says that {} ranks were started on this host",
@@ -51,18 +53,18 @@ Hello hello_of(const Launcher& launcher, const Options& options) {
       "start all of them, in the same network namespace and as the same user");
 }
 
-/// A connection to rank 0, and whose it is as soon as it has said so.
-struct Guest {
+/// A connection to rank 0, and its rank once the peer has sent it.
+struct Peer {
   Connection connection;
   pid_t pid = 0;
   int rank = -1;
-  bool stranger = false;
+  bool incompatible = false;
 };
 
-/// Rank 0's side: whoever arrives is kept until all are there.
-class Host {
+/// The server on rank 0, which keeps connections until all ranks have arrived.
+class MeetingServer {
  public:
-  Host(const Launcher& launcher, const Options& options)
+  MeetingServer(const Launcher& launcher, const Options& options)
       : launcher_(launcher),
         timeout_s_(options.join_timeout_s),
         deadline_(now_s() + options.join_timeout_s),
@@ -74,11 +76,11 @@ class Host {
     files_.control().line(0).pid = static_cast<std::uint32_t>(getpid());
     try {
       while (arrived_ < launcher_.local_world_size - 1)
-        hear();
-      for (Guest& guest : guests_)
-        welcome(guest);
+        wait_for_peers();
+      for (Peer& peer : peers_)
+        welcome(peer);
     } catch (const Error& error) {
-      tell_all(error);
+      refuse_all(error);
       throw;
     }
     files_.keep();
@@ -86,33 +88,33 @@ class Host {
   }
 
  private:
-  /// One round of news: of those who are there, and then who comes.
-  void hear() {
+  /// Waits for events once: first handles connected peers, then accepts a new one.
+  void wait_for_peers() {
     std::vector<pollfd> waited = {{listener_.fd(), POLLIN, 0}};
-    for (const Guest& guest : guests_)
-      waited.push_back({guest.connection.fd(), POLLIN, 0});
-    if (!any_news(waited, deadline_)) did_not_come(launcher_, missing(), timeout_s_);
-    for (std::size_t i = 0; i < guests_.size(); ++i) {
-      if (waited[i + 1].revents != 0) hear(guests_[i]);
+    for (const Peer& peer : peers_)
+      waited.push_back({peer.connection.fd(), POLLIN, 0});
+    if (!wait_for_events(waited, deadline_)) throw_missing(launcher_, missing(), timeout_s_);
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      if (waited[i + 1].revents != 0) receive_from(peers_[i]);
     }
-    std::erase_if(guests_, [](const Guest& guest) { return guest.stranger; });
+    std::erase_if(peers_, [](const Peer& peer) { return peer.incompatible; });
     if (waited[0].revents == 0) return;
-    Guest guest{Connection(listener_.accept(deadline_))};
-    guest.pid = guest.connection.peer();
-    if (guest.pid != 0) guests_.push_back(std::move(guest));
+    Peer peer{Connection(listener_.accept(deadline_))};
+    peer.pid = peer.connection.peer();
+    if (peer.pid != 0) peers_.push_back(std::move(peer));
   }
 
-  void hear(Guest& guest) {
-    // It has nothing more to say.
-    if (guest.rank >= 0) throw ended(guest);
+  void receive_from(Peer& peer) {
+    // A peer that has said hello sends nothing more, so this is the end of its connection.
+    if (peer.rank >= 0) throw ended(peer);
     Hello hello;
-    // Those who do not speak the protocol are not answered.
-    guest.stranger =
-        !guest.connection.receive(&hello, sizeof(hello), deadline_) || hello.magic != kMeeting;
-    if (!guest.stranger) admit(guest, hello);
+    // Processes that do not speak the protocol get no answer.
+    peer.incompatible =
+        !peer.connection.receive(&hello, sizeof(hello), deadline_) || hello.magic != kMeeting;
+    if (!peer.incompatible) admit(peer, hello);
   }
 
-  void admit(Guest& guest, const Hello& hello) {
+  void admit(Peer& peer, const Hello& hello) {
     TESSERA_REQUIRE(
         hello.world_size == own_.world_size && hello.rank > 0 && hello.rank < own_.world_size,
         Config,
@@ -124,55 +126,55 @@ class Host {
     RankLine& line = files_.control().line(hello.rank);
     TESSERA_REQUIRE(line.pid == 0,
                     Config,
-                    fmt::format("two processes say that they are local rank {}: {} and {}",
+                    fmt::format("two processes claim to be local rank {}: {} and {}",
                                 hello.rank,
                                 line.pid.load(),
-                                guest.pid),
+                                peer.pid),
                     "start all ranks of a job with one call of the launcher");
     TESSERA_REQUIRE(
         hello.asked == own_.asked,
         Config,
         fmt::format("rank {} was started with another configuration than rank 0", hello.rank),
         "give every rank the same file and flags");
-    line.pid = static_cast<std::uint32_t>(guest.pid);
-    guest.rank = hello.rank;
+    line.pid = static_cast<std::uint32_t>(peer.pid);
+    peer.rank = hello.rank;
     ++arrived_;
     same_mask_ = same_mask_ && hello.mask_hash == own_.mask_hash;
   }
 
-  static Error ended(const Guest& guest) {
+  static Error ended(const Peer& peer) {
     return {
         Error::Kind::Comm,
-        fmt::format("local rank {} (process {}) ended while the ranks met", guest.rank, guest.pid),
+        fmt::format("local rank {} (process {}) ended while the ranks met", peer.rank, peer.pid),
         "see its message"};
   }
 
-  void welcome(Guest& guest) {
+  void welcome(Peer& peer) {
     std::vector<int> descriptors = {files_.control_fd()};
     for (const int arena : files_.arenas())
       descriptors.push_back(arena);
-    Welcome words{kMeeting, static_cast<std::int32_t>(descriptors.size()), files_.arena_bytes()};
-    words.same_mask = same_mask_ ? 1 : 0;
+    Welcome reply{kMeeting, static_cast<std::int32_t>(descriptors.size()), files_.arena_bytes()};
+    reply.same_mask = same_mask_ ? 1 : 0;
     try {
-      guest.connection.send(&words, sizeof(words));
-      guest.connection.send_descriptors(descriptors);
+      peer.connection.send(&reply, sizeof(reply));
+      peer.connection.send_descriptors(descriptors);
     } catch (const Error&) {
-      throw ended(guest);
+      throw ended(peer);
     }
   }
 
-  /// Why there will be no world.
-  void tell_all(const Error& error) noexcept {
+  /// Sends every peer the reason why the world will not be created.
+  void refuse_all(const Error& error) noexcept {
     const std::string what = error.what(), text = what + error.fix();
-    Welcome words{kMeeting};
-    words.refused = static_cast<std::uint32_t>(error.kind()) + 1;
-    words.what_bytes = static_cast<std::uint32_t>(what.size());
-    words.fix_bytes = static_cast<std::uint32_t>(error.fix().size());
-    for (Guest& guest : guests_) {
+    Welcome reply{kMeeting};
+    reply.refused = static_cast<std::uint32_t>(error.kind()) + 1;
+    reply.what_bytes = static_cast<std::uint32_t>(what.size());
+    reply.fix_bytes = static_cast<std::uint32_t>(error.fix().size());
+    for (Peer& peer : peers_) {
       try {
-        guest.connection.send(&words, sizeof(words));
-        guest.connection.send(text.data(), text.size());
-      } catch (const Error&) {  // it is the one that ended
+        peer.connection.send(&reply, sizeof(reply));
+        peer.connection.send(text.data(), text.size());
+      } catch (const Error&) {  // this is the peer that ended
       }
     }
   }
@@ -190,45 +192,45 @@ class Host {
   SharedFiles files_;
   Listener listener_;
   Hello own_;
-  std::vector<Guest> guests_;
+  std::vector<Peer> peers_;
   int arrived_ = 0;
   bool same_mask_ = true;
 };
 
-/// Throws what rank 0 says of the meeting, if it says so.
-void throw_refusal(Connection& host, const Welcome& words, double deadline) {
-  if (words.magic != kMeeting || words.refused == 0) return;
-  std::string text(std::size_t{words.what_bytes} + words.fix_bytes, '\0');
+/// Throws the refusal of rank 0 if the reply is one.
+void throw_refusal(Connection& host, const Welcome& reply, double deadline) {
+  if (reply.magic != kMeeting || reply.refused == 0) return;
+  std::string text(std::size_t{reply.what_bytes} + reply.fix_bytes, '\0');
   if (!host.receive(text.data(), text.size(), deadline)) return;
-  throw Error(static_cast<Error::Kind>(words.refused - 1),
-              text.substr(0, words.what_bytes),
-              text.substr(words.what_bytes));
+  throw Error(static_cast<Error::Kind>(reply.refused - 1),
+              text.substr(0, reply.what_bytes),
+              text.substr(reply.what_bytes));
 }
 
-Shared visit(const Launcher& launcher, const Options& options) {
+Shared join_rank_0(const Launcher& launcher, const Options& options) {
   const double deadline = now_s() + options.join_timeout_s;
   Connection host(connect_to(socket_name(launcher.job), deadline));
-  if (now_s() >= deadline) did_not_come(launcher, "local rank 0", options.join_timeout_s);
+  if (now_s() >= deadline) throw_missing(launcher, "local rank 0", options.join_timeout_s);
   TESSERA_REQUIRE(host.peer() != 0,
                   Comm,
                   "another user, or another container, answers for local rank 0 of this job",
                   "");
   const Hello hello = hello_of(launcher, options);
   host.send(&hello, sizeof(hello));
-  Welcome words;
+  Welcome reply;
   std::vector<Fd> descriptors;
-  const bool answered = host.receive(&words, sizeof(words), deadline) && words.magic == kMeeting;
-  if (answered) throw_refusal(host, words, deadline);
+  const bool answered = host.receive(&reply, sizeof(reply), deadline) && reply.magic == kMeeting;
+  if (answered) throw_refusal(host, reply, deadline);
   const bool welcome =
       answered &&
       host.receive_descriptors(
-          static_cast<std::size_t>(words.num_descriptors), deadline, descriptors) &&
+          static_cast<std::size_t>(reply.num_descriptors), deadline, descriptors) &&
       !descriptors.empty();
   if (!welcome) {
-    if (now_s() >= deadline) did_not_come(launcher, "another local rank", options.join_timeout_s);
+    if (now_s() >= deadline) throw_missing(launcher, "another local rank", options.join_timeout_s);
     throw Error(Error::Kind::Comm, "local rank 0 went away while the ranks met", "see its message");
   }
-  Shared shared{descriptors.front().release(), {}, words.arena_bytes, words.same_mask != 0};
+  Shared shared{descriptors.front().release(), {}, reply.arena_bytes, reply.same_mask != 0};
   for (std::size_t i = 1; i < descriptors.size(); ++i)
     shared.arenas.push_back(descriptors[i].release());
   return shared;
@@ -238,8 +240,8 @@ Shared visit(const Launcher& launcher, const Options& options) {
 
 RankInfo join_launcher(const Launcher& launcher, const Options& options) {
   allow_descriptors(3 * static_cast<std::size_t>(launcher.local_world_size));
-  const Shared shared =
-      launcher.local_rank == 0 ? Host(launcher, options).meet() : visit(launcher, options);
+  const Shared shared = launcher.local_rank == 0 ? MeetingServer(launcher, options).meet()
+                                                 : join_rank_0(launcher, options);
   RankInfo info;
   info.rank = launcher.rank;
   info.world_size = launcher.world_size;
@@ -255,7 +257,7 @@ RankInfo join_launcher(const Launcher& launcher, const Options& options) {
   if (shared.same_mask) {
     share_cores(info, options);
     pin(info.cores);
-  } else {  // the launcher gave each rank processors of its own
+  } else {  // the launcher assigned processors to each rank
     info.threads = options.threads_per_rank > 0 ? options.threads_per_rank : usable_cores();
   }
   return info;

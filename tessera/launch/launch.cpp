@@ -22,7 +22,7 @@
 namespace tessera::launch {
 namespace {
 
-/// What rank `rank` of options.ranks is told.
+/// Returns the RankInfo of rank `rank` of options.ranks.
 RankInfo info_of(int rank, const Options& options, const SharedFiles& files) {
   RankInfo info;
   info.rank = info.local_rank = rank;
@@ -33,8 +33,8 @@ RankInfo info_of(int rank, const Options& options, const SharedFiles& files) {
   return info;
 }
 
-/// Those that whoever ends a whole job sends to each of its processes: Slurm, or kill(1) to the
-/// group.
+/// Signals that are sent to every process of a job that is to end: by Slurm, or by kill(1) to the
+/// process group.
 sigset_t signals_of_ranks() {
   sigset_t set;
   sigemptyset(&set);
@@ -43,16 +43,17 @@ sigset_t signals_of_ranks() {
   return set;
 }
 
-// Everything that a rank does differently from the process that forked it. Never returns.
-[[noreturn]] void be_rank(RankInfo info,
-                          const Options& options,
-                          const BlockedSignals& signals,
-                          ControlPage& control,
-                          pid_t supervisor,
-                          const std::function<int(const RankInfo&)>& fn) {
+// Does everything that a rank does differently from the process that forked it. Never returns.
+[[noreturn]] void run_child(RankInfo info,
+                            const Options& options,
+                            const BlockedSignals& signals,
+                            ControlPage& control,
+                            pid_t supervisor,
+                            const std::function<int(const RankInfo&)>& fn) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != supervisor) _exit(kExitTerminated);  // it died before the line above
-  std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole group: the supervisor decides
+  if (getppid() != supervisor)
+    _exit(kExitTerminated);      // the supervisor ended before the line above
+  std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the supervisor decides
   std::signal(SIGHUP, SIG_IGN);
   stop_on_signals(control, signals_of_ranks(), SecondSignal::Ignore);
   signals.let_through();
@@ -61,7 +62,7 @@ sigset_t signals_of_ranks() {
   const int code = run_rank(info, fn);
   std::cout.flush();
   std::fflush(nullptr);
-  // Not exit(): destructors of statics belong to the process that made them.
+  // Not exit(): destructors of static objects belong to the parent process.
   _exit(code);
 }
 
@@ -71,18 +72,18 @@ int launch(const Options& options, const std::function<int(const RankInfo&)>& fn
   TESSERA_REQUIRE(
       options.ranks >= 1 && options.ranks <= kMostRanks,
       Config,
-      fmt::format("{} ranks were asked for; 1 to {} are possible", options.ranks, kMostRanks),
+      fmt::format("{} ranks were requested; 1 to {} are possible", options.ranks, kMostRanks),
       fmt::format("-n {}", std::clamp(options.ranks, 1, std::min(kMostRanks, usable_cores()))));
   const SharedFiles files(options.ranks, options.arena_bytes);
   const BlockedSignals signals;
   Supervisor supervisor(options, signals, files.control());
   std::cout.flush();
-  std::fflush(nullptr);  // what is buffered here would be written by every child again
+  std::fflush(nullptr);  // otherwise every child would write the buffered output again
   const pid_t self = getpid();
   for (int rank = 0; rank < options.ranks; ++rank) {
     const RankInfo info = info_of(rank, options, files);
     const pid_t child = fork();
-    if (child == 0) be_rank(info, options, signals, files.control(), self, fn);
+    if (child == 0) run_child(info, options, signals, files.control(), self, fn);
     TESSERA_REQUIRE(
         child > 0,
         Environment,

@@ -21,7 +21,7 @@
 namespace tessera::launch {
 namespace {
 
-// The value behind "key :" or "key:" in a file of such lines.
+// Returns the value after "key :" or "key:" in a file of such lines.
 std::string value_of(const std::filesystem::path& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -34,7 +34,7 @@ std::string value_of(const std::filesystem::path& path, std::string_view key) {
   return "";
 }
 
-// /proc/meminfo counts in kB.
+// /proc/meminfo uses kB.
 std::uint64_t meminfo(const Roots& roots, std::string_view key) {
   std::istringstream words(value_of(roots.proc / "meminfo", key));
   std::uint64_t kilobytes = 0;
@@ -75,7 +75,7 @@ std::vector<std::string> known_isa(const Roots& roots) {
   return found;
 }
 
-// The choice in brackets: "always [madvise] never".
+// Returns the choice in brackets: "always [madvise] never".
 std::string huge_page_mode() {
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string line;
@@ -107,7 +107,7 @@ std::vector<Machine::Limit> limits() {
   return list;
 }
 
-// Position of `core` among the hardware threads of its core: 0 for the first.
+// Returns the position of `core` among the hardware threads of its physical core: 0 for the first.
 std::size_t sibling_index(int core) {
   std::ifstream file(
       fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", core));
@@ -122,7 +122,7 @@ std::size_t sibling_index(int core) {
 }  // namespace
 
 std::vector<int> affinity_cores() {
-  // The kernel refuses a mask shorter than its own: grow until it fits.
+  // The kernel rejects a mask shorter than its own: grow it until it fits.
   for (int count = 1024; count <= (1 << 20); count *= 2) {
     cpu_set_t* const set = CPU_ALLOC(count);
     if (set == nullptr) break;

@@ -17,7 +17,7 @@
 namespace tessera::launch {
 namespace {
 
-constexpr std::size_t kDescriptorsPerMessage = 128;  // the kernel takes 253
+constexpr std::size_t kDescriptorsPerMessage = 128;  // the kernel accepts 253
 constexpr useconds_t kRetryUs = 5000;
 
 Fd new_socket() {
@@ -27,7 +27,7 @@ Fd new_socket() {
   return fd;
 }
 
-// A name that begins with a zero byte lies in no file system.
+// An abstract name begins with a zero byte and exists in no file system.
 std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -38,12 +38,12 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
 
 bool readable(int fd, double deadline) {
   pollfd waited{fd, POLLIN, 0};
-  return any_news({&waited, 1}, deadline);
+  return wait_for_events({&waited, 1}, deadline);
 }
 
 }  // namespace
 
-bool any_news(std::span<pollfd> waited, double deadline) {
+bool wait_for_events(std::span<pollfd> waited, double deadline) {
   for (;;) {
     const double left = deadline - now_s();
     const auto most_ms = static_cast<int>(std::ceil(std::max(0.0, left) * 1e3));
@@ -108,7 +108,7 @@ bool Connection::receive(void* data,
     std::vector<int> received((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     std::memcpy(received.data(), CMSG_DATA(header), received.size() * sizeof(int));
     for (const int fd : received) {
-      Fd owned(fd);  // closed here where nobody wants it
+      Fd owned(fd);  // closed here if it is not kept
       if (descriptors != nullptr) descriptors->push_back(std::move(owned));
     }
   }
@@ -146,7 +146,7 @@ Listener::Listener(const std::string& name, int backlog, double deadline) : fd_(
         errno == EADDRINUSE && now_s() < deadline,
         Environment,
         fmt::format("cannot wait for the other local ranks: {}", std::strerror(errno)),
-        errno == EADDRINUSE ? "two processes say that they are local rank 0 of this job" : "");
+        errno == EADDRINUSE ? "two processes claim to be local rank 0 of this job" : "");
     usleep(kRetryUs);
   }
   TESSERA_REQUIRE(listen(fd_.get(), backlog) == 0,

@@ -33,7 +33,7 @@ constexpr double kTickS = 0.1;
 struct Peer {
   int rank;
   pid_t pid;
-  Fd pidfd;  // none where the kernel has no pidfd_open
+  Fd pidfd;  // invalid if the kernel has no pidfd_open
 };
 
 class PeerWatch {
@@ -42,7 +42,7 @@ class PeerWatch {
       : control_(control),
         rank_(rank),
         grace_s_(options.grace_s),
-        words_(options.words),
+        messages_(options.messages),
         oom_kills_before_(oom_kills()) {
     for (int other = 0; other < static_cast<int>(control.ranks); ++other) {
       if (other == rank) continue;
@@ -63,7 +63,7 @@ class PeerWatch {
   }
 
  private:
-  /// Of a rank that does not leave by itself, because it computes for long or hangs.
+  /// Ends a rank that does not leave by itself because it computes for long or hangs.
   [[noreturn]] void end() {
     try {
       report_failure(control_, rank_);
@@ -101,14 +101,14 @@ class PeerWatch {
     if (state == RankState::Finished || state == RankState::Failed) return;
     line.state = static_cast<std::uint32_t>(RankState::Lost);
     const bool of_memory = oom_kills() > oom_kills_before_;
-    const Loss loss = describe_silent_loss(rank, line.step.load(), of_memory, words_);
+    const Loss loss = describe_silent_loss(rank, line.step.load(), of_memory, messages_);
     control_.abort(rank, static_cast<std::uint32_t>(loss.kind), loss.text + "; " + loss.remedy);
   }
 
   ControlPage& control_;
   int rank_;
   double grace_s_;
-  Words words_;
+  Messages messages_;
   std::uint64_t oom_kills_before_;
   std::vector<Peer> peers_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks without a supervisor watch each other.
+// Mutual supervision of ranks that have no supervisor process.
 #pragma once
 
 #include "tessera/base/control_page.h"
@@ -7,11 +7,12 @@
 
 namespace tessera::launch {
 
-/// Starts a thread that, until the process ends, waits for the other local ranks' processes (their
-/// numbers stand on the page). One that ends without having said how breaks the world. Once the
-/// world is broken this process has options.grace_s to leave; then the thread reports, if nobody
-/// else does (run_rank.h), and ends it with the error's exit code, so that nothing of a broken job
-/// stays. Error{Environment} where the thread cannot be had.
+/// Starts a thread that waits, until the process ends, for the processes of the other local ranks
+/// (their process numbers are on the control page). A process that ends without having set its
+/// state breaks the world. Once the world is broken, this process has options.grace_s to leave;
+/// then the thread reports, unless another rank does (run_rank.h), and ends the process with the
+/// exit code of the error, so that nothing of a broken job remains. Throws Error{Environment} if
+/// the thread cannot be created.
 void watch_peers(ControlPage& control, int rank, const Options& options);
 
 }  // namespace tessera::launch

@@ -32,7 +32,7 @@ std::string lost_text(int rank) {
 std::string cause_of(int signal) {
   switch (signal) {
     case SIGKILL:
-      return "somebody or something sent it";
+      return "sent by a user or another program";
     case SIGSEGV:
     case SIGILL:
     case SIGFPE:
@@ -48,16 +48,19 @@ std::string cause_of(int signal) {
     case SIGSYS:
       return "a system call that this container forbids";
     default:
-      return "somebody or something sent it";
+      return "sent by a user or another program";
   }
 }
 
-Loss out_of_memory_loss(int rank, const std::string& how, std::int64_t step, const Words& words) {
+Loss out_of_memory_loss(int rank,
+                        const std::string& how,
+                        std::int64_t step,
+                        const Messages& messages) {
   return {fmt::format("{}: {} {}; the kernel killed it because memory ran out",
                       lost_text(rank),
                       how,
                       at_step(step)),
-          words.less_memory,
+          messages.less_memory,
           Error::Kind::Memory};
 }
 
@@ -70,7 +73,7 @@ std::string signal_text(int signal) {
 }
 
 Loss describe_loss(
-    int rank, int status, std::int64_t step, bool out_of_memory, const Words& words) {
+    int rank, int status, std::int64_t step, bool out_of_memory, const Messages& messages) {
   if (!WIFSIGNALED(status)) {
     const int code = WEXITSTATUS(status);
     return {fmt::format("{}: it left with exit code {} {} without a message",
@@ -82,20 +85,24 @@ Loss describe_loss(
   }
   const int signal = WTERMSIG(status);
   if (signal == SIGKILL && out_of_memory)
-    return out_of_memory_loss(rank, signal_text(signal), step, words);
+    return out_of_memory_loss(rank, signal_text(signal), step, messages);
   return {
       fmt::format(
           "{}: {} {}; {}", lost_text(rank), signal_text(signal), at_step(step), cause_of(signal)),
-      words.again,
+      messages.again,
       Error::Kind::Comm};
 }
 
-Loss describe_silent_loss(int rank, std::int64_t step, bool out_of_memory, const Words& words) {
-  if (out_of_memory) return out_of_memory_loss(rank, "its process ended", step, words);
-  return {fmt::format("{}: its process ended {} without a message; its launcher knows how",
+Loss describe_silent_loss(int rank,
+                          std::int64_t step,
+                          bool out_of_memory,
+                          const Messages& messages) {
+  if (out_of_memory) return out_of_memory_loss(rank, "its process ended", step, messages);
+  return {fmt::format("{}: its process ended {} without a message; see the launcher's output for "
+                      "its exit status",
                       lost_text(rank),
                       at_step(step)),
-          words.again,
+          messages.again,
           Error::Kind::Comm};
 }
 
@@ -104,7 +111,7 @@ bool is_orderly(int exit_code) {
          exit_code == kExitInterrupted || exit_code == kExitTerminated;
 }
 
-int told_code(int code) {
+int job_exit_code(int code) {
   return is_orderly(code) ? code : exit_code(kind_of(code));
 }
 

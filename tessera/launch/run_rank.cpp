@@ -18,8 +18,10 @@
 namespace tessera::launch {
 namespace {
 
-constexpr double kReportingS = 1.0;  // for another thread's report, with a disk that hangs
-// Beyond the grace in which a rank leaves by itself or is ended by its watch, which reports.
+constexpr double kReportingS =
+    1.0;  // time for another thread's report, which a slow disk may delay
+// In addition to the grace period, after which a rank has left or was ended by its watch thread,
+// which reports.
 constexpr double kEarlierRanksS = 2.0;
 constexpr std::chrono::milliseconds kLook{5};
 
@@ -32,7 +34,7 @@ bool has_left(std::uint32_t state) {
          state == static_cast<std::uint32_t>(RankState::Finished);
 }
 
-/// Whether no rank before this one can still report.
+/// Returns whether no earlier rank can report any more.
 bool is_first(ControlPage& control, int rank) {
   for (int other = 0; other < rank; ++other) {
     if (!has_left(control.line(other).state)) return false;
@@ -40,32 +42,33 @@ bool is_first(ControlPage& control, int rank) {
   return true;
 }
 
-/// Leaves the word to ranks before this one, but not for ever: one that is stopped never takes it.
+/// Lets earlier ranks report first, but only for a limited time: a stopped one never reports.
 void wait_for_earlier_ranks(ControlPage& control, int rank) {
   const double until = now_s() + patience_s;
   while (!is_first(control, rank) && control.reporter == 0 && now_s() < until)
     std::this_thread::sleep_for(kLook);
 }
 
-/// Whether this process has the word, of all ranks' and for good.
-bool take_the_word(ControlPage& control, int rank) {
+/// Makes this rank the reporter; returns false if another rank already is. The first claim is
+/// final.
+bool claim_report(ControlPage& control, int rank) {
   std::uint32_t holder = 0;
   const auto self = static_cast<std::uint32_t>(rank) + 1;
   return control.reporter.compare_exchange_strong(holder, self) || holder == self;
 }
 
-std::string_view word_of(std::uint32_t state) {
+std::string_view state_text(std::uint32_t state) {
   switch (static_cast<RankState>(state)) {
     case RankState::Starting:
       return "starting";
     case RankState::Running:
       return "running";
     case RankState::Finished:
-      return "had finished";
+      return "finished earlier";
     case RankState::Failed:
-      return "left";
+      return "exited";
     case RankState::Lost:
-      return "lost too";
+      return "also lost";
   }
   return "unknown";
 }
@@ -75,7 +78,7 @@ std::vector<std::string> report_of(ControlPage& control) {
   for (int rank = 0; rank < static_cast<int>(control.ranks); ++rank) {
     if (static_cast<std::uint32_t>(rank) == control.abort_rank) continue;
     const RankLine& line = control.line(rank);
-    lines.push_back(fmt::format("rank {}: {}, {}", rank, word_of(line.state), position(line)));
+    lines.push_back(fmt::format("rank {}: {}, {}", rank, state_text(line.state), position(line)));
   }
   return lines;
 }
@@ -113,7 +116,7 @@ void report_failure(ControlPage& control, int local_rank) {
   if (broke_it && !is_first(control, local_rank) && !noted.exchange(true))
     log::error(failure_text(control));
   wait_for_earlier_ranks(control, local_rank);
-  if (!take_the_word(control, local_rank)) return;
+  if (!claim_report(control, local_rank)) return;
   if (reporting.exchange(true)) {
     const double until = now_s() + kReportingS;
     while (!reported && now_s() < until)
@@ -134,12 +137,12 @@ int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn
   const int code = run_guarded(rank, control, fn);
   if (control != nullptr) {
     const bool orderly = is_orderly(code);
-    // Peers that wait for this rank would wait for ever.
+    // Otherwise peers that wait for this rank would wait forever.
     if (!orderly)
       fail(rank,
            control,
            kind_of(code),
-           fmt::format("it ended with exit code {} and without a message", code));
+           fmt::format("it ended with exit code {} without a message", code));
     control->line(rank.rank).state =
         static_cast<std::uint32_t>(orderly ? RankState::Finished : RankState::Failed);
     report_failure(*control, rank.local_rank);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank of a launcher does for itself because no supervisor does it.
+// Duties of a rank of a launcher, which has no supervisor process.
 #pragma once
 
 #include "tessera/launch/launch.h"
 
 namespace tessera::launch {
 
-/// From now on report_failure() and run_rank() call options.report. Once a process.
+/// Makes report_failure() and run_rank() call options.report from now on. Call it once per process.
 void report_from_ranks(const Options& options);
-/// If the world broke, sees to it that one rank reports: this one if it is the first that still
-/// can, and after a while another one, should those before it be stopped or stuck. Where this rank
-/// broke the world and another one has the word, its own log gets the message at once.
-/// Threads: any.
+/// If the world is broken, ensures that one rank reports the failure: this one if it is the first
+/// that still can; after a while another one, in case the earlier ranks are stopped or stuck. If
+/// this rank broke the world and another one reports, the message is also written to the log of
+/// this rank at once. Threads: any.
 void report_failure(ControlPage& control, int local_rank);
 
 }  // namespace tessera::launch

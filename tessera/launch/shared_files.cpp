@@ -20,7 +20,7 @@ namespace tessera::launch {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-// Every rank maps every arena: half of the 128 TiB that a process can address.
+// Every rank maps every arena; this is half of the 128 TiB that a process can address.
 constexpr std::size_t kAddressBytes = std::size_t{64} << 40;
 
 std::size_t fitting_arena(int ranks, std::size_t wanted) {
@@ -33,7 +33,7 @@ std::size_t fitting_arena(int ranks, std::size_t wanted) {
   return std::max(each / kPageBytes, std::size_t{1}) * kPageBytes;
 }
 
-// A file size beyond the limit raises SIGXFSZ, which would end the process without a word.
+// A file size beyond the limit raises SIGXFSZ, which would end the process without a message.
 class NoFileSizeSignal {
  public:
   NoFileSizeSignal() { before_ = std::signal(SIGXFSZ, SIG_IGN); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory files that the ranks of a host share, and the control page in one of them.
+// Memory files that the ranks of a host share; one of them holds the control page.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace tessera::launch {
 
-/// A descriptor that closes itself.
+/// A file descriptor that closes itself.
 class Fd {
  public:
   explicit Fd(int fd = -1) : fd_(fd) {}
@@ -31,8 +31,8 @@ class Fd {
   int fd_;
 };
 
-/// The memory of one world: an arena a rank (none for a single rank) and the control page,
-/// formatted and mapped. Nothing of it has a name in the file system. Errors: Error{Environment};
+/// The shared memory of one world: an arena per rank (none for a single rank) and the control page,
+/// formatted and mapped. Nothing of it has a name in the file system. Throws Error{Environment};
 /// nothing is left behind.
 class SharedFiles {
  public:
@@ -44,10 +44,10 @@ class SharedFiles {
   [[nodiscard]] ControlPage& control() const { return *control_; }
   [[nodiscard]] int control_fd() const { return control_fd_.get(); }
   [[nodiscard]] std::vector<int> arenas() const;
-  /// What was asked for, or less where all arenas together would not fit into the address space of
-  /// a rank.
+  /// Returns the requested size, or less if all arenas together would not fit into the address
+  /// space of a rank.
   [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
-  /// The destructor then leaves descriptors and mapping to the process.
+  /// After this call the destructor leaves descriptors and mapping to the process.
   void keep() { kept_ = true; }
 
  private:
@@ -59,8 +59,8 @@ class SharedFiles {
   bool kept_ = false;
 };
 
-/// Lets this process open `count` more descriptors where its hard limit allows it.
-/// Error{Environment} with both numbers where not.
+/// Raises the soft limit so that this process can open `count` more descriptors. Throws
+/// Error{Environment} with both numbers if the hard limit does not allow it.
 void allow_descriptors(std::size_t count);
 
 }  // namespace tessera::launch

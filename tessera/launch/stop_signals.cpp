@@ -13,7 +13,8 @@
 namespace tessera::launch {
 namespace {
 
-// A terminal and a launcher may both deliver one Ctrl-C: a second signal this soon is the first.
+// A terminal and a launcher may both deliver one Ctrl-C: a second signal within this time is the
+// same request.
 constexpr std::int64_t kSameRequestNs = 500'000'000;
 
 std::atomic<ControlPage*> page{nullptr};
@@ -26,7 +27,7 @@ std::int64_t now_ns() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-// Only what is async-signal-safe: atomics, clock_gettime, the futex of ring_all, _exit.
+// Uses only async-signal-safe functions: atomics, clock_gettime, the futex of ring_all, _exit.
 void on_stop(int signal) {
   const int saved = errno;
   ControlPage* const control = page.load();

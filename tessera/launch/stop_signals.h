@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signals that ask a job to stop, as a rank receives them.
+// Handling of signals that ask a job to stop, as a rank receives them.
 #pragma once
 
 #include <csignal>
@@ -13,8 +13,8 @@ enum class SecondSignal {
   End,     ///< the process ends at once with unsaved_exit_code()
 };
 
-/// Each of `signals` sets stop_requested on `control` (the first one wins) from now on. The page
-/// must stay mapped. Once a process.
+/// From now on each of `signals` sets stop_requested on `control` (the first one wins). The page
+/// must stay mapped. Call it once per process.
 void stop_on_signals(ControlPage& control, const sigset_t& signals, SecondSignal second);
 
 }  // namespace tessera::launch

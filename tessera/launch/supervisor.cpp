@@ -18,12 +18,13 @@
 namespace tessera::launch {
 namespace {
 
-// Deaths and requests arrive as signals at once; the tick only finds a world that a rank broke
+// Deaths and requests arrive as signals at once; the timer only finds a world that a rank broke
 // without ending.
 constexpr double kTickS = 0.25;
-// timeout(1) sends its signal to the process and to its group: a second one this soon is the first.
+// timeout(1) sends its signal to the process and to its group: a second one within this time is the
+// same request.
 constexpr double kSameRequestS = 0.1;
-// A process in an uninterruptible system call outlives SIGKILL: do not wait for it for ever.
+// A process in an uninterruptible system call survives SIGKILL: do not wait for it forever.
 constexpr double kReapS = 10.0;
 
 }  // namespace
@@ -31,8 +32,8 @@ constexpr double kReapS = 10.0;
 BlockedSignals::BlockedSignals() : waited_(stop_signals()) {
   sigaddset(&waited_, SIGCHLD);
   sigprocmask(SIG_BLOCK, &waited_, &before_);
-  // Whoever started us may ignore SIGCHLD; the kernel would then reap the ranks before we see their
-  // status.
+  // The parent process may ignore SIGCHLD; the kernel would then reap the ranks before their status
+  // is known.
   child_before_ = std::signal(SIGCHLD, SIG_DFL);
 }
 
@@ -99,7 +100,7 @@ void Supervisor::on_signal(int signal) {
   control_.stop_requested = static_cast<std::uint32_t>(signal);
   control_.ring_all();
   if (options_.notice) {
-    options_.notice(fmt::format("{}: {}", signal_text(signal), options_.words.stopping));
+    options_.notice(fmt::format("{}: {}", signal_text(signal), options_.messages.stopping));
   }
 }
 
@@ -123,17 +124,18 @@ void Supervisor::on_end(int rank) {
   const bool orderly = WIFEXITED(child.status) && is_orderly(WEXITSTATUS(child.status));
   if (WIFSIGNALED(child.status)) line.state = static_cast<std::uint32_t>(RankState::Lost);
   if (orderly || child.killed || killing_) return;
-  // A command whose reader has left, as in `... | head`: no failure to tell of.
+  // The reader of the output has exited, as in `... | head`: this is not a failure.
   if (WIFSIGNALED(child.status) && WTERMSIG(child.status) == SIGPIPE) {
-    unheard_ = true;
+    output_closed_ = true;
     kill_rest();
     return;
   }
   const bool of_memory = oom_kills() > oom_kills_before_;
-  break_world(rank, describe_loss(rank, child.status, line.step.load(), of_memory, options_.words));
+  break_world(rank,
+              describe_loss(rank, child.status, line.step.load(), of_memory, options_.messages));
 }
 
-// The first failure counts: of a world that a rank broke by itself, its own message stays.
+// The first failure counts: if a rank broke the world itself, its message is kept.
 void Supervisor::break_world(int rank, const Loss& loss) {
   if (broken_at_ >= 0.0) return;
   broken_at_ = now_s();
@@ -175,23 +177,24 @@ bool Supervisor::any_began() const {
 }
 
 int Supervisor::exit_code() const {
-  if (unheard_) return 128 + SIGPIPE;
+  if (output_closed_) return 128 + SIGPIPE;
   if (stopped_at_once_ != 0) return unsaved_exit_code(stopped_at_once_);
   if (loss_ && loss_->kind != Error::Kind::Bug) return tessera::exit_code(loss_->kind);
   if (failed_rank_ >= 0) {
     const int status = children_[static_cast<std::size_t>(failed_rank_)].status;
-    if (WIFEXITED(status) && WEXITSTATUS(status) != kExitOk) return told_code(WEXITSTATUS(status));
+    if (WIFEXITED(status) && WEXITSTATUS(status) != kExitOk)
+      return job_exit_code(WEXITSTATUS(status));
     return tessera::exit_code(abort_kind(control_));
   }
   for (const Child& child : children_) {
     if (WIFEXITED(child.status) && WEXITSTATUS(child.status) != kExitOk)
-      return told_code(WEXITSTATUS(child.status));
+      return job_exit_code(WEXITSTATUS(child.status));
   }
   return kExitOk;
 }
 
 void Supervisor::report(int code) const {
-  if (!options_.report || unheard_ || (failed_rank_ < 0 && stopped_at_once_ == 0)) return;
+  if (!options_.report || output_closed_ || (failed_rank_ < 0 && stopped_at_once_ == 0)) return;
   std::vector<std::string> lines = {first_entry()};
   for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
     if (rank != failed_rank_ || stopped_at_once_ != 0) lines.push_back(rank_line(rank));
@@ -202,7 +205,7 @@ void Supervisor::report(int code) const {
 std::string Supervisor::first_entry() const {
   if (stopped_at_once_ != 0) {
     std::string stopped = "stopped at once by " + signal_text(stopped_at_once_);
-    const std::string& unsaved = options_.words.unsaved;
+    const std::string& unsaved = options_.messages.unsaved;
     if (unsaved.empty()) return stopped;
     return fmt::format(
         "{}: {}", stopped, any_began() ? unsaved : "no step had begun, there was nothing to save");
@@ -219,13 +222,13 @@ std::string Supervisor::rank_line(int rank) const {
   } else if (WIFSIGNALED(child.status) && child.killed) {
     state = stopped_at_once_ != 0
                 ? "killed"
-                : fmt::format("killed, it had not left within {} s", options_.grace_s);
+                : fmt::format("killed because it did not exit within {} s", options_.grace_s);
   } else if (WIFSIGNALED(child.status)) {
-    state = "lost too, " + signal_text(WTERMSIG(child.status));
+    state = "also lost, " + signal_text(WTERMSIG(child.status));
   } else if (WEXITSTATUS(child.status) == kExitOk) {
-    state = "had finished";
+    state = "finished earlier";
   } else {
-    state = fmt::format("left with exit code {}", WEXITSTATUS(child.status));
+    state = fmt::format("exited with code {}", WEXITSTATUS(child.status));
   }
   return fmt::format("rank {}: {}, {}", rank, state, position(control_.line(rank)));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches the children of one job until the last has ended, and says how it went.
+// Watches the children of one job until the last has ended, and reports how it ended.
 #pragma once
 
 #include <csignal>
@@ -16,7 +16,7 @@
 
 namespace tessera::launch {
 
-/// Blocks the signals that a supervisor waits for; the destructor drops those still pending and
+/// Blocks the signals that a supervisor waits for; the destructor discards pending ones and
 /// restores the mask.
 class BlockedSignals {
  public:
@@ -25,9 +25,9 @@ class BlockedSignals {
   BlockedSignals(const BlockedSignals&) = delete;
   BlockedSignals& operator=(const BlockedSignals&) = delete;
 
-  /// The next signal, or 0 after `seconds`.
+  /// Returns the next signal, or 0 after `seconds`.
   [[nodiscard]] int wait(double seconds) const;
-  /// For a child: they reach it, whatever whoever started the job had blocked.
+  /// For a child: unblocks the signals, even if the process that started the job had blocked them.
   void let_through() const noexcept;
 
  private:
@@ -35,25 +35,25 @@ class BlockedSignals {
   void (*child_before_)(int);
 };
 
-/// States of a job: running -> (stopping | broken) -> killing -> ended. Threads: one.
+/// Supervises one job. States: running -> (stopping | broken) -> killing -> ended. Threads: one.
 class Supervisor {
  public:
   Supervisor(const Options& options, const BlockedSignals& signals, ControlPage& control);
-  /// Kills and reaps what still runs, as far as the kernel ends it.
+  /// Kills and reaps the children that still run, as far as the kernel ends them.
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  /// Of the next rank.
+  /// Adds the process of the next rank.
   void add(pid_t child);
-  /// Until every child has ended. Returns the job's exit code.
+  /// Waits until every child has ended. Returns the exit code of the job.
   int watch();
 
  private:
   struct Child {
     pid_t pid = 0;
     bool ended = false;
-    bool killed = false;  // by us
+    bool killed = false;  // by this supervisor
     int status = 0;
   };
 
@@ -76,14 +76,14 @@ class Supervisor {
   ControlPage& control_;
   std::vector<Child> children_;
   std::uint64_t oom_kills_before_;
-  std::optional<Loss> loss_;  // what broke the world, if it was a death
-  int failed_rank_ = -1;      // who broke it
-  double broken_at_ = -1.0;   // when we learned of it; negative: whole
+  std::optional<Loss> loss_;  // the loss that broke the world, if one did
+  int failed_rank_ = -1;      // the rank that broke it
+  double broken_at_ = -1.0;   // when the supervisor noticed; negative: the world is intact
   double stop_asked_at_ = -1.0;
-  int stopped_at_once_ = 0;  // by this signal
-  bool unheard_ = false;     // a rank's reader has left
+  int stopped_at_once_ = 0;     // the signal that did so; 0: none
+  bool output_closed_ = false;  // the reader of a rank's output has exited
   bool killing_ = false;
-  double give_up_at_ = 0.0;  // waiting for the killed
+  double give_up_at_ = 0.0;  // when to stop waiting for killed children
 };
 
 }  // namespace tessera::launch

@@ -15,8 +15,9 @@
 
 namespace tessera::memory {
 
-// Lies in front of a small block's data. The block is aligned to 128, so data is never on a page
-// boundary, where pooled and mapped blocks always are: that tells them apart without a look-up.
+// Header in front of the data of a small block. The block is aligned to 128 bytes, so its data
+// never starts at a page boundary, whereas pooled and mapped blocks always do: this distinguishes
+// them without a lookup.
 struct BlockCache::SmallHeader {
   Charge charge;
   int size_class = 0;
@@ -26,7 +27,8 @@ namespace {
 
 constexpr std::size_t kSmallAlignment = 128;
 constexpr std::size_t kHeaderBytes = 64;
-constexpr std::int64_t kFreeSlackBytes = std::int64_t{64} << 20;  // small runs never give back
+constexpr std::int64_t kFreeSlackBytes = std::int64_t{64}
+                                         << 20;  // small runs never give memory back
 
 bool on_page(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % kPageBytes == 0;
@@ -37,7 +39,8 @@ bool is_limited(__rlimit_resource resource) {
   return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
 }
 
-/// The limits of this process first: a larger machine would not help.
+/// Returns the fix of an out-of-memory error. Limits of this process come first: a larger machine
+/// would not help.
 std::string remedy() {
   std::string limits;
   if (is_limited(RLIMIT_AS)) limits += "raise the limit on address space (ulimit -v), or ";
@@ -74,8 +77,8 @@ BlockCache::~BlockCache() {
 void* BlockCache::allocate(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   const std::scoped_lock lock(mutex_);
-  // A size that cannot be rounded up without overflow is refused like any other that the system has
-  // not.
+  // A size that would overflow when rounded up is rejected like any other size that the system
+  // cannot provide.
   const bool sane = bytes <= SIZE_MAX / 4;
   void* data = sane ? try_allocate(bytes) : nullptr;
   if (data == nullptr && sane) {
@@ -117,7 +120,8 @@ void* BlockCache::try_allocate(std::size_t bytes) {
   return bytes <= kPooledBytes ? take_pooled(bytes) : take_mapping(bytes);
 }
 
-// In units of 128 bytes: 1, 2, 3, 4, then 5..8, 10..16 in twos, 20..32 in fours, and so on.
+// Size classes in units of 128 bytes: 1, 2, 3, 4, then 5..8, 10..16 in steps of 2, 20..32 in steps
+// of 4, and so on.
 int BlockCache::class_of(std::size_t bytes) {
   const std::size_t units = (bytes + kSmallAlignment - 1) / kSmallAlignment;
   if (units <= 4) return static_cast<int>(units) - 1;
@@ -165,7 +169,7 @@ void BlockCache::free_small(void* data) noexcept {
     small_[size_class].push_back(header);
     cached_ += static_cast<std::int64_t>(size);
     forbid(header, size);
-  } catch (const std::bad_alloc&) {  // no room to remember it
+  } catch (const std::bad_alloc&) {  // no memory to record it
     std::free(header);
   }
 }
@@ -189,8 +193,8 @@ void* BlockCache::take_pooled(std::size_t bytes) {
   return block->data;
 }
 
-// The rest becomes a free block of its own. Rests below kSmallBytes are kept too: they merge again
-// with a neighbour.
+// The remainder becomes a free block of its own. Remainders below kSmallBytes are kept too: they
+// merge with a neighbour later.
 void BlockCache::split(Block* block, std::size_t bytes) {
   if (block->bytes == bytes) return;
   auto rest = std::make_unique<Block>();
@@ -210,7 +214,7 @@ void BlockCache::split(Block* block, std::size_t bytes) {
   if (made->resident) cached_ += static_cast<std::int64_t>(made->bytes);
 }
 
-// A new block above everything that was handed out of a segment, or in a new segment.
+// Returns a new block above everything that was handed out of a segment, or in a new segment.
 BlockCache::Block* BlockCache::grow_segment(std::size_t bytes) {
   make_room(bytes);
   auto place = std::find_if(segments_.begin(), segments_.end(), [&](const auto& segment) {
@@ -296,8 +300,8 @@ void BlockCache::free_block(Block* block) noexcept {
   free_pooled_.insert(block);
 }
 
-// A neighbour whose pages were given back counts as cached again: the merged block is given back as
-// one.
+// A neighbour whose pages were given back counts as cached again, because the merged block is given
+// back as a whole.
 void BlockCache::take_for_merge(Block* block) noexcept {
   free_pooled_.erase(block);
   if (!block->resident) cached_ += static_cast<std::int64_t>(block->bytes);
@@ -312,8 +316,8 @@ BlockCache::Block* BlockCache::merge(Block* block, Block* next) noexcept {
   return block;
 }
 
-// Ballooning is told from use by the peak: what is free beyond a quarter of it goes back before
-// more is taken.
+// The peak in use bounds the cache: before more memory is taken, free memory beyond a quarter of
+// the peak is given back.
 void BlockCache::make_room(std::size_t bytes) noexcept {
   const auto need = used_ + static_cast<std::int64_t>(bytes);
   const auto limit =
@@ -345,7 +349,7 @@ void BlockCache::release_pooled() noexcept {
   }
 }
 
-// The largest first: fewest calls for the bytes.
+// The largest first, for the fewest calls per byte.
 bool BlockCache::release_one_mapping() noexcept {
   if (free_mappings_.empty()) return false;
   const auto largest = std::prev(free_mappings_.end());

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of memory that are kept when freed and given out again: the caching allocator without
-// libtorch.
+// The caching allocator without libtorch: keeps freed blocks of memory and hands them out again.
 #pragma once
 
 #include <array>
@@ -17,21 +16,21 @@
 
 namespace tessera::memory {
 
-/// Three sizes of block, each kept in its own way:
+/// A cache of memory blocks. Blocks of three size ranges are kept in different ways:
 ///
 ///   up to kSmallBytes    size classes a quarter of a power of two apart, from malloc
 ///   up to kPooledBytes   cut best-fit out of segments of kSegmentBytes, merged again when freed
-///   above                a mapping each, reused only for requests of at least three quarters of
-///                        its size: were it split, a small tensor that lives long would pin the
-///                        place of a large one
+///   above                one mapping each, reused only for requests of at least three quarters of
+///                        its size: if it were split, a small long-lived tensor would occupy the
+///                        space of a large one
 ///
-/// The sum of a layer's gradients, which takes the place of its activations, should fit among the
-/// pooled.
+/// kPooledBytes is chosen so that the summed gradients of a layer, which replace its activations,
+/// are pooled.
 ///
-/// Segments and mappings are aligned to 2 MiB and ask for huge pages. Before it takes more from the
-/// kernel, the cache gives back what it holds beyond kSlack of the peak in use, so that it cannot
-/// swell. Cost: one uncontended lock. Threads: any; a block may be freed by another thread than its
-/// own.
+/// Segments and mappings are aligned to 2 MiB and ask for huge pages. Before it takes more memory
+/// from the kernel, the cache gives back what it holds beyond kSlack times the peak in use, so that
+/// it cannot grow without bound. Cost: one uncontended lock. Threads: any; a block may be freed by
+/// another thread than the one that allocated it.
 class BlockCache {
  public:
   static constexpr std::size_t kSmallBytes = std::size_t{256} << 10;
@@ -44,22 +43,23 @@ class BlockCache {
   BlockCache(const BlockCache&) = delete;
   BlockCache& operator=(const BlockCache&) = delete;
 
-  /// Uninitialized memory, aligned to 64; charged to this thread's ledger and tag. Null for 0
-  /// bytes. Throws Error{Memory} with the numbers when the system has none left even after
-  /// release().
+  /// Returns uninitialized memory, aligned to 64 bytes and charged to the ledger and tag of this
+  /// thread. Returns null for 0 bytes. Throws Error{Memory} with the numbers if the system has no
+  /// more memory even after release().
   void* allocate(std::size_t bytes);
-  /// Takes the charge back from the ledger and tag it was made under. Null is allowed.
+  /// Frees a block; the charge is taken back from the ledger and tag that it was made under. Null
+  /// is allowed.
   void free(void* data) noexcept;
 
-  /// Bytes that the cache holds and nobody uses.
+  /// Returns the bytes that the cache holds and that are not in use.
   [[nodiscard]] std::int64_t cached_bytes() const;
-  /// Gives them back to the kernel.
+  /// Gives the unused bytes back to the kernel.
   void release() noexcept;
 
  private:
   struct SmallHeader;
   struct Segment;
-  // A stretch of a segment, or a whole mapping (segment null). `next` and `previous` are neighbours
+  // A part of a segment, or a whole mapping (segment is null). `next` and `previous` are neighbours
   // in the segment.
   struct Block {
     std::byte* data = nullptr;
@@ -68,12 +68,12 @@ class BlockCache {
     Block* previous = nullptr;
     Block* next = nullptr;
     bool used = true;
-    bool resident = true;  // false: free, and its pages were given back
+    bool resident = true;  // false: free, and its pages were given back to the kernel
     Charge charge;
   };
   struct Segment {
     std::byte* data = nullptr;
-    std::size_t top = 0;  // what lies above has never been handed out
+    std::size_t top = 0;  // memory above it has never been handed out
     Block* last = nullptr;
   };
   struct BySize {

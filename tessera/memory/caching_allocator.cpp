@@ -11,7 +11,7 @@
 namespace tessera::memory {
 namespace {
 
-// Never destroyed: tensors of static storage are freed after everything else.
+// Never destroyed: tensors in static storage are freed after all other objects.
 BlockCache& cache() {
   static auto* const cache = new BlockCache;
   return *cache;

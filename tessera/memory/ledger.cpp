@@ -21,7 +21,7 @@ struct Ledger::State {
 
   std::array<Counter, kNumTags> tags;
   Counter total;
-  std::atomic<std::int64_t> owners{1};  // the Ledger and every open charge
+  std::atomic<std::int64_t> owners{1};  // the Ledger itself and every open charge
 
   void add(Tag tag, std::int64_t bytes) noexcept {
     tags[static_cast<std::size_t>(tag)].add(bytes);
@@ -34,7 +34,7 @@ struct Ledger::State {
 
 namespace {
 
-// Never destroyed: blocks are freed by other statics' destructors too.
+// Never destroyed: destructors of other static objects free blocks too.
 Ledger& process_ledger() {
   static auto* const ledger = new Ledger;
   return *ledger;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds how many bytes: every allocation of a rank is counted under a tag.
+// Accounting of memory: every allocation of a rank is counted under a tag.
 #pragma once
 
 #include <array>
@@ -9,8 +9,9 @@
 
 namespace tessera::memory {
 
-/// What memory is for. Gradients are the sums that an update reads; GradientsInFlight what a
-/// block's gradient is made in and travels through on its way there.
+/// Purpose of an allocation. Gradients are the gradient accumulation buffers that an update reads;
+/// GradientsInFlight are the temporary buffers in which a block's gradient is computed and
+/// communicated.
 enum class Tag : std::uint8_t {
   Parameters,
   Gradients,
@@ -27,16 +28,16 @@ struct Charge;
 
 struct Usage {
   std::array<std::int64_t, kNumTags> current{};  ///< bytes by tag
-  std::array<std::int64_t, kNumTags> peak{};     ///< of each tag by itself
+  std::array<std::int64_t, kNumTags> peak{};     ///< peak of each tag by itself
   std::int64_t total = 0;
-  std::int64_t total_peak = 0;  ///< of the sum
+  std::int64_t total_peak = 0;  ///< peak of the sum
 };
 
-/// Counters of one rank. Threads: any; `threads` ranks of one process each have their own (see
-/// ScopedLedger).
+/// Memory counters of one rank. Threads: any. Ranks that are threads of one process have one ledger
+/// each (see ScopedLedger).
 class Ledger {
  public:
-  void add(Tag tag, std::int64_t bytes) noexcept;  ///< negative: freed
+  void add(Tag tag, std::int64_t bytes) noexcept;  ///< a negative count is memory that was freed
   [[nodiscard]] Usage usage() const noexcept;
   void reset_peak() noexcept;
 
@@ -45,7 +46,7 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  /// The counters; they live on while charges are open, so that a block may outlive its rank.
+  /// The counters. They live as long as charges are open, so that a block may outlive its rank.
   struct State;
 
  private:
@@ -53,9 +54,9 @@ class Ledger {
   State* state_;
 };
 
-/// Bytes that somebody holds. Whoever opened it releases it once, from any thread and under any
-/// tag: it is taken from the ledger and tag that it was opened under, which need not be alive or
-/// current any more. Trivial, so that it can lie in a block's header.
+/// Bytes that were charged to a ledger. The owner releases a charge once, from any thread and under
+/// any tag; it is taken from the ledger and tag that it was opened under, which may no longer be
+/// alive or current. The type is trivial so that it can be part of a block's header.
 struct Charge {
   Ledger::State* ledger = nullptr;
   std::int64_t bytes = 0;
@@ -63,13 +64,13 @@ struct Charge {
 
   /// Charges this thread's current ledger under `tag`.
   static Charge open(std::int64_t bytes, Tag tag) noexcept;
-  void release() noexcept;  ///< does nothing the second time
+  void release() noexcept;  ///< a second call does nothing
 };
 
-/// The ledger that allocations of this thread are charged to; never null (a process-wide one by
-/// default).
+/// Returns the ledger that allocations of this thread are charged to; never null (by default one of
+/// the process).
 Ledger& current_ledger() noexcept;
-/// Charges this thread's allocations to `ledger` while it lives.
+/// Charges the allocations of this thread to `ledger` while the object lives.
 class ScopedLedger {
  public:
   explicit ScopedLedger(Ledger& ledger) noexcept;
@@ -81,8 +82,8 @@ class ScopedLedger {
   Ledger* before_;
 };
 
-/// Allocations of this thread are counted under `tag` while it lives; the innermost wins. Default:
-/// Activations.
+/// Counts the allocations of this thread under `tag` while the object lives; the innermost tag
+/// applies. Default: Activations.
 class ScopedTag {
  public:
   explicit ScopedTag(Tag tag) noexcept;

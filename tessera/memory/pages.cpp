@@ -12,7 +12,7 @@
 namespace tessera::memory {
 
 std::byte* map_pages(std::size_t bytes) noexcept {
-  // The kernel aligns to 4 KiB only: map one huge page more and cut off what sticks out.
+  // The kernel aligns to 4 KiB only: map one huge page more and unmap the excess.
   const std::size_t whole = bytes + kHugePageBytes;
   if (whole < bytes) return nullptr;
   void* const raw =

@@ -78,7 +78,7 @@ int Mesh::index(int rank, AxisSet axes) const {
 }
 
 std::vector<int> Mesh::group(int rank, AxisSet axes) const {
-  // Ascending ranks are in order of index(): both count with the last axis fastest.
+  // Ascending ranks are in order of index(): in both, the last axis varies fastest.
   int base = rank;
   std::vector<int> offsets = {0};
   int stride = 1;

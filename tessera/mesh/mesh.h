@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grid of ranks: named axes from outermost to innermost. One per run, passed in, never global.
+// The grid of ranks: named axes from outermost to innermost. There is one per run; it is passed as
+// an argument and never global.
 #pragma once
 
 #include <array>
@@ -16,7 +17,7 @@ enum class Axis : std::uint8_t { Pp, DpRep, DpShard, Cp, TpDepth, TpRow, TpCol }
 inline constexpr int kNumAxes = 7;
 std::string_view name(Axis axis) noexcept;
 
-/// A set of axes; `dp()` and `tp()` are the products that users name.
+/// A set of axes. `dp()` and `tp()` are the products of axes that users configure.
 class AxisSet {
  public:
   constexpr AxisSet() = default;
@@ -34,7 +35,7 @@ class AxisSet {
     return (bits_ >> static_cast<unsigned>(axis)) & 1U;
   }
   [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
-  /// One bit an axis, Pp lowest: a key that is the same on all ranks.
+  /// One bit per axis, Pp lowest; a key that is the same on all ranks.
   [[nodiscard]] constexpr std::uint8_t bits() const { return bits_; }
   constexpr bool operator==(const AxisSet&) const = default;
 
@@ -42,22 +43,23 @@ class AxisSet {
   std::uint8_t bits_ = 0;
 };
 
-/// Sizes of the axes; the product is the number of ranks.
+/// The sizes of the axes. Their product is the number of ranks.
 class Mesh {
  public:
-  /// Throws Error{Config} with the whole product if a size is below 1.
+  /// Throws Error{Config} with the whole product if a size is below 1 or the product is too large.
   explicit Mesh(std::array<int, kNumAxes> sizes);
   static Mesh data_parallel(int ranks);
 
-  [[nodiscard]] int size() const;  ///< ranks
+  [[nodiscard]] int size() const;  ///< number of ranks
   [[nodiscard]] int size(Axis axis) const;
   [[nodiscard]] int size(AxisSet axes) const;
   [[nodiscard]] int coordinate(int rank, Axis axis) const;
-  /// Position of `rank` in its group over `axes`, the last axis fastest.
+  /// Returns the position of `rank` in its group over `axes`; the last axis varies fastest.
   [[nodiscard]] int index(int rank, AxisSet axes) const;
-  /// The ranks that differ from `rank` only along `axes`, in order of index(); contains `rank`.
+  /// Returns the ranks that differ from `rank` only along `axes`, in order of index(); contains
+  /// `rank`.
   [[nodiscard]] std::vector<int> group(int rank, AxisSet axes) const;
-  /// "pp 1 x dp 2 x cp 1 x tp 1".
+  /// Returns "pp 1 x dp 2 x cp 1 x tp 1".
   [[nodiscard]] std::string text() const;
 
  private:

@@ -10,7 +10,7 @@
 namespace tessera::mesh {
 namespace {
 
-/// Bounds of one part of [0, size), at the given cuts or as even as whole units allow.
+/// Returns the bounds of one part of [0, size), at the given cuts or as even as whole units allow.
 std::pair<std::int64_t, std::int64_t> cut(const Split& split,
                                           std::int64_t size,
                                           int parts,
@@ -59,7 +59,8 @@ Box local_box(const std::vector<std::int64_t>& shape,
         Unsupported,
         fmt::format("dim {} is cut in zigzag order: a rank holds two boxes of it", split.dim),
         "");
-    // A dim may be cut twice, over other axes: the second cut divides what the first left.
+    // A dim may be sharded twice, over different axes: the second split divides the result of the
+    // first.
     auto &begin = box.begin[split.dim], &end = box.end[split.dim];
     const auto [from, to] = cut(split, end - begin, parts, mesh.index(rank, split.axes));
     end = begin + to;

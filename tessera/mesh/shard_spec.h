@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a tensor lies on the mesh: which dim is cut over which axes, and over which axes it is still
-// a partial sum.
+// The placement of a tensor on the mesh: which dims are sharded over which axes, and over which
+// axes the tensor is still a partial sum.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace tessera::mesh {
 
 enum class Order : std::uint8_t { Block, Zigzag };
 
-/// One dim cut over the product of `axes`, in units of `unit` elements (whole heads), evenly or at
-/// given cuts.
+/// One dim sharded over the product of `axes`, in units of `unit` elements (whole heads), evenly or
+/// at the given cuts.
 struct Split {
   int dim = 0;
   AxisSet axes;
@@ -25,21 +25,23 @@ struct Split {
   bool operator==(const Split&) const = default;
 };
 
-/// An axis that is not named: replicated. The same type describes parameters, gradients, optimizer
-/// state, activations at block edges, batches and every entry of a checkpoint.
+/// The sharding of a tensor. It is replicated over axes that are not named. The same type describes
+/// parameters, gradients, optimizer state, activations at block edges, batches and every entry of a
+/// checkpoint.
 struct ShardSpec {
   std::vector<Split> splits;
   AxisSet partial;
   bool operator==(const ShardSpec&) const = default;
 };
 
-/// A box of a tensor: begin[d] <= i < end[d].
+/// An axis-aligned box of a tensor: begin[d] <= i < end[d].
 struct Box {
   std::vector<std::int64_t> begin, end;
   [[nodiscard]] std::int64_t numel() const;
   bool operator==(const Box&) const = default;
 };
-/// Elements [begin, end) of the box, row-major: a ZeRO shard of a parameter is such a range.
+/// The elements [begin, end) of a box in row-major order. A ZeRO shard of a parameter is such a
+/// range.
 struct Piece {
   Box box;
   std::int64_t begin = 0, end = 0;
@@ -47,13 +49,13 @@ struct Piece {
 };
 
 Box whole(const std::vector<std::int64_t>& shape);
-/// The box that `rank` holds of a tensor of global `shape` (Block order).
+/// Returns the box of a tensor of global `shape` that `rank` holds (Block order).
 Box local_box(const std::vector<std::int64_t>& shape,
               const ShardSpec& spec,
               const Mesh& mesh,
               int rank);
-/// Bounds of part `index` of `parts` of a dim of `size` in whole units, the first parts one unit
-/// larger.
+/// Returns the bounds of part `index` of `parts` of a dim of `size`, in whole units; the first
+/// parts are one unit larger if the division leaves a remainder.
 std::pair<std::int64_t, std::int64_t> even_cut(std::int64_t size,
                                                std::int64_t unit,
                                                int parts,

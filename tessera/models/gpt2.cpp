@@ -210,36 +210,41 @@ struct Gpt2Options final : FamilyOptions {
     describe_sizes(
         fields,
         {.presets = names_of(presets()),
-         .preset_default = "nano when no size is given",
-         .positions_default = "data.sequence_length, or 1024 when neither is given; 2048 for gpt3",
+         .preset_default = "nano if no size is given",
+         .positions_default = "data.sequence_length, or 1024 if neither is given; 2048 for gpt3",
          .ffn_default = "mlp_ratio x hidden_size"});
-    describe_dropout(fields, "Probability of zero in embedding, attention and residual dropout.");
+    describe_dropout(fields, "Dropout probability of embedding, attention and residual dropout.");
     const auto part = [&](const char* key, std::optional<double>& member, const char* text) {
       fields.field(
           key, member, {.text = text, .min = 0, .max = kMaxDropout, .default_text = "dropout"});
     };
-    part("embedding_dropout", embedding_dropout, "Dropout after the embedding.");
-    part("attention_dropout", attention_dropout, "Dropout on attention probabilities.");
-    part("residual_dropout", residual_dropout, "Dropout on what each attention and MLP adds.");
+    part("embedding_dropout", embedding_dropout, "Dropout probability after the embedding.");
+    part("attention_dropout", attention_dropout, "Dropout probability on attention weights.");
+    part("residual_dropout",
+         residual_dropout,
+         "Dropout probability on the outputs of attention and MLP.");
     fields.field(
         "qkv_bias", qkv_bias, {.text = "Whether the query, key and value projection has a bias."});
     describe_tie(fields);
     fields.field("activation",
                  activation,
-                 {.text = "Nonlinearity of the MLP.", .choices = ops::activation_names()});
-    fields.field(
-        "layer_norm_eps",
-        layer_norm_eps,
-        {.text = "Added to the variance in layer norms.", .min = 0, .max = 1, .above_min = true});
+                 {.text = "Activation function of the MLP.", .choices = ops::activation_names()});
+    fields.field("layer_norm_eps",
+                 layer_norm_eps,
+                 {.text = "Epsilon added to the variance in layer norms.",
+                  .min = 0,
+                  .max = 1,
+                  .above_min = true});
     fields.field("mlp_ratio",
                  mlp_ratio,
-                 {.text = "Channels inside the MLP over hidden_size.",
+                 {.text = "Ratio of the MLP's hidden width to hidden_size.",
                   .min = 0,
                   .max = 1000,
                   .above_min = true});
-    describe_init(fields,
-                  "Standard deviation of first weights; residual projections divide it by sqrt(2 x "
-                  "num_layers).");
+    describe_init(
+        fields,
+        "Standard deviation of initial weights; residual projections divide it by sqrt(2 x "
+        "num_layers).");
     describe_label_smoothing(fields);
     describe_from(fields);
   }

@@ -85,36 +85,39 @@ void FamilyOptions::choose_preset(std::string_view name) {
 void FamilyOptions::describe_sizes(config::Fields& fields, const SizeTexts& texts) {
   fields.field("preset",
                preset,
-               {.text = "Named sizes; fields that are given override it.",
+               {.text = "Preset sizes; explicitly given fields override them.",
                 .choices = texts.presets,
                 .default_text = texts.preset_default});
-  fields.field(
-      "num_layers",
-      num_layers,
-      {.text = "Transformer layers.", .min = 1, .max = 10'000, .default_text = "of the preset"});
+  fields.field("num_layers",
+               num_layers,
+               {.text = "Number of transformer layers.",
+                .min = 1,
+                .max = 10'000,
+                .default_text = "from the preset"});
   fields.field("hidden_size",
                hidden_size,
-               {.text = "Channels of the residual stream.",
+               {.text = "Width of the residual stream.",
                 .min = 1,
                 .max = 1e6,
-                .default_text = "of the preset"});
+                .default_text = "from the preset"});
   fields.field("num_heads",
                num_heads,
-               {.text = "Attention heads; must divide hidden_size.",
+               {.text = "Number of attention heads; must divide hidden_size.",
                 .min = 1,
                 .max = 1e6,
-                .default_text = "of the preset"});
-  fields.field("num_kv_heads",
-               num_kv_heads,
-               {.text = "Heads of keys and values, each shared by as many attention heads "
-                        "(grouped-query attention); must divide num_heads.",
-                .min = 1,
-                .max = 1e6,
-                .default_text = "num_heads"});
+                .default_text = "from the preset"});
+  fields.field(
+      "num_kv_heads",
+      num_kv_heads,
+      {.text = "Number of key/value heads (grouped-query attention); must divide num_heads.",
+       .min = 1,
+       .max = 1e6,
+       .default_text = "num_heads"});
   fields.field(
       "vocab_size",
       vocab_size,
-      {.text = "Rows of the token table; those beyond the tokenizer's ids are trained and never "
+      {.text = "Number of rows of the token embedding; those beyond the tokenizer's ids are "
+               "trained and never "
                "generated.",
        .unit = "tokens",
        .min = 1,
@@ -123,14 +126,14 @@ void FamilyOptions::describe_sizes(config::Fields& fields, const SizeTexts& text
            "the tokenizer's size rounded up to a multiple of 64, or the folder's with model.from"});
   fields.field("max_positions",
                max_positions,
-               {.text = "Longest sequence that the model can read.",
+               {.text = "Maximum sequence length of the model.",
                 .unit = "tokens",
                 .min = 1,
                 .max = 1e8,
                 .default_text = texts.positions_default});
   fields.field("ffn_hidden_size",
                ffn_hidden_size,
-               {.text = "Channels inside the MLP.",
+               {.text = "Hidden width of the MLP.",
                 .min = 1,
                 .max = 1e7,
                 .default_text = texts.ffn_default});
@@ -143,7 +146,7 @@ void FamilyOptions::describe_dropout(config::Fields& fields, std::string text) {
 void FamilyOptions::describe_tie(config::Fields& fields) {
   fields.field("tie_embeddings",
                tie_embeddings,
-               {.text = "Whether the head uses the token table as its weight."});
+               {.text = "Whether the output head shares its weight with the token embedding."});
 }
 
 void FamilyOptions::describe_init(config::Fields& fields, std::string text) {
@@ -153,15 +156,17 @@ void FamilyOptions::describe_init(config::Fields& fields, std::string text) {
 void FamilyOptions::describe_label_smoothing(config::Fields& fields) {
   fields.field("label_smoothing",
                label_smoothing,
-               {.text = "Share of the target spread over the vocabulary, in training only.",
+               {.text = "Label smoothing: fraction of the target distributed over the vocabulary, "
+                        "in training only.",
                 .min = 0,
                 .max = 1});
 }
 
 void FamilyOptions::describe_from(config::Fields& fields) {
-  fields.field("from",
-               from,
-               {.text = "Hugging Face folder, run or checkpoint to take weights and shape from."});
+  fields.field(
+      "from",
+      from,
+      {.text = "Hugging Face folder, run or checkpoint from which weights and shape are loaded."});
 }
 
 ModelOptions::ModelOptions() : ModelOptions(default_family()) {}
@@ -190,7 +195,7 @@ void ModelOptions::describe(config::Fields& fields) {
   fields.field(
       "family",
       family_,
-      {.text = "Architecture, by its Hugging Face model_type.", .choices = families().names()});
+      {.text = "Model family, by its Hugging Face model_type.", .choices = families().names()});
   if (family_ != before) options_ = families().get(family_).options();
   options_->describe(fields);
 }

@@ -42,7 +42,7 @@ struct FamilyOptions {
   /// What differs between families in the documentation of the common keys.
   struct SizeTexts {
     std::vector<std::string> presets;
-    std::string preset_default;     ///< "nano when no size is given"
+    std::string preset_default;     ///< "nano if no size is given"
     std::string positions_default;  ///< where max_positions comes from
     std::string ffn_default;        ///< "mlp_ratio x hidden_size"
   };

@@ -84,8 +84,8 @@ void check_heads(const Sizes& sizes, Checks& checks) {
                  fmt::format("choose num_heads from {}", divisors(hidden)));
   checks.require(sizes.num_kv_heads > 0 && heads % sizes.num_kv_heads == 0,
                  "model.num_kv_heads",
-                 fmt::format("num_kv_heads {} does not divide num_heads {}: each head of keys and "
-                             "values is shared by as many heads",
+                 fmt::format("num_kv_heads {} does not divide num_heads {}: each key/value head "
+                             "must serve the same number of heads",
                              sizes.num_kv_heads,
                              heads),
                  fmt::format("choose num_kv_heads from {}", divisors(heads)));
@@ -101,7 +101,7 @@ void set_positions(const FamilyOptions& options,
       of_preset > 0 ? of_preset : sequence_length.value_or(kDefaultPositions));
   checks.require(!sequence_length || *sequence_length <= sizes.max_positions,
                  "data.sequence_length",
-                 fmt::format("sequence_length {} is longer than the model has positions ({})",
+                 fmt::format("sequence_length {} exceeds the number of positions of the model ({})",
                              sequence_length.value_or(0),
                              sizes.max_positions),
                  fmt::format("data.sequence_length at most {}, or model.max_positions at least {}",
@@ -122,9 +122,7 @@ void set_vocabulary(const FamilyOptions& options,
       "model.vocab_size",
       fmt::format(
           "vocab_size {} is smaller than the tokenizer's {}", sizes.vocab_size, tokenizer_size),
-      fmt::format("leave it out, or give at least {} ({} fits the hardware better)",
-                  tokenizer_size,
-                  rounded));
+      fmt::format("remove it, or set at least {} ({} is faster)", tokenizer_size, rounded));
 }
 
 std::map<std::string, std::string> derivations_of(const FamilyOptions& options,

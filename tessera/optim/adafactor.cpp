@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adafactor: the running mean of squares of a matrix kept as one number a row and one a column.
-// Source: Shazeer & Stern 2018; parameters and details as in Hugging Face's transformers.
+// Adafactor: the running mean of squares of a matrix is stored as one number per row and one per
+// column. Source: Shazeer & Stern 2018; parameters and details as in Hugging Face's transformers.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -20,31 +20,42 @@ struct AdafactorOptions {
   bool scale_parameter = true, relative_step = true, warmup_init = false;
 
   void describe(config::Fields& f) {
+    f.field("lr",
+            lr,
+            {.text = "Learning rate before the schedule is applied; requires relative_step false.",
+             .min = 0});
     f.field(
-        "lr",
-        lr,
-        {.text = "Learning rate, before the schedule; only with relative_step false.", .min = 0});
-    f.field("eps",
-            eps,
-            {.text = "Added to squared gradients, and the least size of a parameter.", .min = 0});
+        "eps",
+        eps,
+        {.text = "Epsilon added to squared gradients, and minimum root mean square of a parameter.",
+         .min = 0});
     f.field("clip_threshold",
             clip_threshold,
-            {.text = "Largest root mean square of a parameter's update, before the rate.",
+            {.text = "Maximum root mean square of a parameter's update before the learning rate is "
+                     "applied.",
              .min = 0,
              .above_min = true});
     f.field("decay_rate",
             decay_rate,
-            {.text = "The mean of squares decays by 1 - t^decay_rate in update t.", .max = 0});
-    f.field(
-        "beta1", beta1, {.text = "Decay of a momentum of the updates; absent: none.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Decay of the weights.", .min = 0});
+            {.text = "Exponent of the decay rate of the mean of squares, which is 1 - t^decay_rate "
+                     "in update t.",
+             .max = 0});
+    f.field("beta1",
+            beta1,
+            {.text = "Decay rate of a momentum of the updates; without it there is no momentum.",
+             .min = 0});
+    f.field("weight_decay", weight_decay, {.text = "Weight decay.", .min = 0});
     f.field("scale_parameter",
             scale_parameter,
-            {.text = "Multiply the rate by the root mean square of the parameter."});
-    f.field("relative_step",
-            relative_step,
-            {.text = "Take the rate min(0.01, 1 / sqrt(t)); a schedule then multiplies it."});
-    f.field("warmup_init", warmup_init, {.text = "Take min(0.000001 t, 1 / sqrt(t)) instead."});
+            {.text = "Multiply the learning rate by the root mean square of the parameter."});
+    f.field(
+        "relative_step",
+        relative_step,
+        {.text =
+             "Use the learning rate min(0.01, 1 / sqrt(t)), which a schedule then multiplies."});
+    f.field("warmup_init",
+            warmup_init,
+            {.text = "Use the learning rate min(0.000001 t, 1 / sqrt(t)) instead."});
   }
 
   void check(const json::Value& params, config::Problems& problems) {
@@ -57,7 +68,7 @@ struct AdafactorOptions {
     if (lr && relative_step) {
       problems.add(place_of(params, "lr"),
                    "lr",
-                   "relative_step makes the rate by itself",
+                   "relative_step determines the learning rate",
                    "\"relative_step\": false, or remove lr");
     }
     if (!lr && !relative_step) {
@@ -75,7 +86,8 @@ struct AdafactorOptions {
   }
 };
 
-/// A matrix needs all of its gradient at once (WholeTensor); a vector only the size of its update.
+/// A matrix needs its whole gradient at once (WholeTensor); a vector only needs the norm of its
+/// update.
 class Adafactor final : public Rule {
  public:
   explicit Adafactor(AdafactorOptions options) : options_(std::move(options)) {}
@@ -93,7 +105,7 @@ class Adafactor final : public Rule {
     }
     return out;
   }
-  /// Of the parameter; of a vector's update.
+  /// Norms of the parameter; for a vector, of its update.
   [[nodiscard]] int num_norms(const ParamFacts& facts) const override {
     return facts.matrix ? 1 : 2;
   }
@@ -119,7 +131,7 @@ class Adafactor final : public Rule {
     std::vector<double> sums(std::max(height, width));
     std::vector<float> of_rows(height), of_columns(width);
 
-    // A row is a chunk of its own here.
+    // Each row is one chunk here.
     ops::chunk_square_sums(view.direction, rows * columns, columns, sums.data());
     const double mean = move_means(view.state[0], sums, rows, columns, scalars);
     for (std::size_t r = 0; r < height; ++r)
@@ -160,8 +172,8 @@ class Adafactor final : public Rule {
     return 1.0 - std::pow(static_cast<double>(step), options_.decay_rate);
   }
 
-  /// Of rows, or of columns: mean = decay mean + (1 - decay) (sums / each + eps). Returns the mean
-  /// of the means.
+  /// Updates the means of rows, or of columns: mean = decay mean + (1 - decay) (sums / each + eps).
+  /// Returns the mean of the means.
   double move_means(float* means,
                     const std::vector<double>& sums,
                     std::int64_t count,
@@ -178,7 +190,7 @@ class Adafactor final : public Rule {
     return total / static_cast<double>(count);
   }
 
-  /// Vectors are short: plain loops, in fp64.
+  /// Vectors are short: plain loops in fp64.
   void move_vector(const ShardView& view, const UpdateScalars& scalars, double* sums) const {
     float* const means = view.state[0];
     const double decay = decay_of_means(scalars.step);

@@ -9,19 +9,22 @@ namespace {
 struct AdagradOptions {
   double lr = 0.01, lr_decay = 0.0, weight_decay = 0.0, initial_accumulator_value = 0.0,
          eps = 1e-10;
-  ConstructorWords words;
+  ConstructorOptions constructor;
 
   void describe(config::Fields& f) {
-    f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
-    f.field("lr_decay",
-            lr_decay,
-            {.text = "The rate of update t is divided by 1 + (t - 1) lr_decay.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Decay, through the gradient.", .min = 0});
+    f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
+    f.field(
+        "lr_decay",
+        lr_decay,
+        {.text = "The learning rate of update t is divided by 1 + (t - 1) lr_decay.", .min = 0});
+    f.field("weight_decay",
+            weight_decay,
+            {.text = "Weight decay, added to the gradient (L2 regularization).", .min = 0});
     f.field("initial_accumulator_value",
             initial_accumulator_value,
-            {.text = "What the sum of squared gradients starts from.", .min = 0});
-    f.field("eps", eps, {.text = "Added to the divisor.", .min = 0});
-    words.describe(f);
+            {.text = "Initial value of the sum of squared gradients.", .min = 0});
+    f.field("eps", eps, {.text = "Added to the denominator for numerical stability.", .min = 0});
+    constructor.describe(f);
   }
 };
 
@@ -43,7 +46,7 @@ class Adagrad final : public Rule {
                  {.lr = lr_of(view, scalars) / (1.0 + past * options_.lr_decay),
                   .eps = options_.eps,
                   .weight_decay = decay_of(view, scalars, options_.weight_decay),
-                  // State starts at zero; the first update makes up for it.
+                  // State is zero-initialized; the first update sets the initial value.
                   .initial = scalars.step == 1 ? options_.initial_accumulator_value : 0.0});
   }
 
@@ -55,7 +58,7 @@ std::unique_ptr<Rule> make_adagrad(const json::Value& params,
                                    config::Problems& problems,
                                    config::Origins& origins) {
   const auto options = read_rule_params<AdagradOptions>(params, problems, origins);
-  options.words.check(params, problems);
+  options.constructor.check(params, problems);
   return std::make_unique<Adagrad>(options);
 }
 

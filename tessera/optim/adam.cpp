@@ -12,43 +12,42 @@
 namespace tessera::optim {
 
 void AdamOptions::describe(config::Fields& f) {
-  f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
+  f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
   f.field("betas",
           betas,
-          {.text = "Decay of the running means of the gradient and of its square.",
+          {.text = "Decay rates of the running averages of the gradient and of its square.",
            .min = 0,
            .max = 1});
-  f.field("eps", eps, {.text = "Added to the divisor.", .min = 0});
-  f.field("weight_decay", weight_decay, {.text = "Decay of the weights.", .min = 0});
+  f.field("eps", eps, {.text = "Added to the denominator for numerical stability.", .min = 0});
+  f.field("weight_decay", weight_decay, {.text = "Weight decay.", .min = 0});
   f.field("bias_correction",
           bias_correction,
-          {.text = "Correct the running means for their start at zero."});
+          {.text = "Apply bias correction to the running averages."});
   f.field("torch_adam",
           torch_adam,
-          {.text = "DeepSpeed's choice between two implementations of the same rule; both give "
-                   "this one."});
+          {.text = "Selects one of two equivalent implementations in DeepSpeed; no effect here."});
   f.field("adam_w_mode",
           adam_w_mode,
-          {.text = "Decay the weights themselves (true) or through the gradient (false)."});
-  f.field("adamw_mode",
-          adamw_mode,
-          {.text = "Another name of adam_w_mode.", .default_text = "adam_w_mode"});
-  f.field("hold_steps",
-          hold_steps,
-          {.text = "First updates that move the running means and leave the weights alone.",
-           .unit = "steps",
-           .min = 0});
-  words.describe(f);
+          {.text = "Use decoupled weight decay as in AdamW (true) or L2 regularization (false)."});
+  f.field(
+      "adamw_mode", adamw_mode, {.text = "Alias of adam_w_mode.", .default_text = "adam_w_mode"});
+  f.field(
+      "hold_steps",
+      hold_steps,
+      {.text = "Number of initial updates that change the running averages but not the weights.",
+       .unit = "steps",
+       .min = 0});
+  constructor.describe(f);
 }
 
 void AdamOptions::check(const json::Value& params, config::Problems& problems) {
   check_betas(betas, AdamOptions{}.betas, params, problems);
-  words.check(params, problems);
+  constructor.check(params, problems);
   if (!adamw_mode) return;
   if (params.find("adam_w_mode") != nullptr && *adamw_mode != adam_w_mode) {
     problems.add(place_of(params, "adamw_mode"),
                  "adamw_mode",
-                 "says something else than adam_w_mode, and both mean the same",
+                 "differs from adam_w_mode, which is the same option",
                  "remove one of them");
   }
   adam_w_mode = *adamw_mode;
@@ -102,7 +101,8 @@ std::unique_ptr<Rule> make_adamw(const json::Value& params,
                                  config::Origins& origins) {
   auto options = read_rule_params<AdamWOptions>(params, problems, origins);
   options.check(params, problems);
-  options.adam_w_mode = true;  // as in DeepSpeed and torch the name decides, whatever is written
+  options.adam_w_mode =
+      true;  // as in DeepSpeed and torch, the name decides, regardless of the parameter
   return adam(std::move(options));
 }
 std::unique_ptr<Rule> make_adam(const json::Value& params,
@@ -116,7 +116,7 @@ std::unique_ptr<Rule> make_adam(const json::Value& params,
 TESSERA_OPTIMIZER("AdamW", make_adamw);
 TESSERA_OPTIMIZER("Adam", make_adam);
 
-// The same rule on other devices, elsewhere.
+// The same rule under the names of implementations for other devices.
 const RuleFactory kFusedAdam = make_adam, kCpuAdam = make_adam, kDeepSpeedCpuAdam = make_adam,
                   kHybridAdam = make_adam;
 TESSERA_OPTIMIZER("FusedAdam", kFusedAdam);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adamax: Adam by the largest gradient. Source and keys: torch.optim.Adamax (Kingma & Ba 2015).
+// Adamax: Adam with the infinity norm. Source and keys: torch.optim.Adamax (Kingma & Ba 2015).
 #include <cmath>
 #include <utility>
 
@@ -14,14 +14,19 @@ struct AdamaxOptions {
   std::vector<double> betas = {0.9, 0.999};
 
   void describe(config::Fields& f) {
-    f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
+    f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
     f.field("betas",
             betas,
-            {.text = "Decay of the running mean of the gradient and of its largest size.",
+            {.text = "Decay rates of the running average of the gradient and of the running "
+                     "maximum of its magnitude.",
              .min = 0,
              .max = 1});
-    f.field("eps", eps, {.text = "Added to the size of a gradient.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Decay, through the gradient.", .min = 0});
+    f.field("eps",
+            eps,
+            {.text = "Added to the magnitude of a gradient for numerical stability.", .min = 0});
+    f.field("weight_decay",
+            weight_decay,
+            {.text = "Weight decay, added to the gradient (L2 regularization).", .min = 0});
   }
 };
 

@@ -13,11 +13,11 @@ std::int64_t divided_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Three positive integers.
+/// Reads three positive integers.
 std::optional<BatchRampOptions> options_of(const json::Value& value,
                                            std::string_view path,
                                            config::Problems& problems) {
-  // Far more than any data, and no product of it with an increment overflows.
+  // Far more than any dataset has, and no product with an increment overflows.
   constexpr std::int64_t kMost = 1'000'000'000'000;
   std::vector<std::int64_t> numbers;
   if (value.is_array()) {
@@ -93,7 +93,7 @@ std::optional<BatchRamp> read_batch_ramp(const json::Value& value,
                               global,
                               start,
                               global - start),
-                  "choose one that does");
+                  "choose a divisor");
   }
   for (std::int64_t size = start; size <= global; size += increment) {
     if (size % micro_batches == 0) continue;

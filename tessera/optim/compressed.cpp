@@ -8,25 +8,24 @@
 namespace tessera::optim {
 
 void SignOptions::describe(config::Fields& f) {
-  f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
+  f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
   f.field("betas",
           betas,
-          {.text = "Decay of the running means of the gradient and of its square.",
+          {.text = "Decay rates of the running averages of the gradient and of its square.",
            .min = 0,
            .max = 1});
-  f.field("eps", eps, {.text = "Added to the divisor.", .min = 0});
-  f.field("weight_decay", weight_decay, {.text = "Decay of the weights.", .min = 0});
+  f.field("eps", eps, {.text = "Added to the denominator for numerical stability.", .min = 0});
+  f.field("weight_decay", weight_decay, {.text = "Weight decay.", .min = 0});
   f.field("cuda_aware",
           cuda_aware,
-          {.text = "DeepSpeed's choice between two ways to move data of GPUs; there are none "
-                   "here."});
+          {.text = "Selects how DeepSpeed moves data between GPUs; no effect here."});
   f.field("comm_backend_name",
           comm_backend_name,
-          {.text = "DeepSpeed's choice of a library for the exchange; all give this one.",
+          {.text = "Selects the library that DeepSpeed uses for the exchange; no effect here.",
            .choices = {"nccl", "mpi", "compressed", "hccl"}});
   f.field("bias_correction",
           bias_correction,
-          {.text = "As in DeepSpeed, rules of this kind correct nothing, whatever it says."});
+          {.text = "No effect: as in DeepSpeed, these rules never apply bias correction."});
 }
 
 void SignOptions::check(const json::Value& params, config::Problems& problems) {

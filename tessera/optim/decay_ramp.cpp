@@ -10,7 +10,8 @@ namespace tessera::optim {
 void DecayRampOptions::describe(config::Fields& f) {
   f.field("style",
           style,
-          {.text = "How the weight decay moves.", .choices = {"constant", "linear", "cosine"}});
+          {.text = "How the weight decay changes over the updates.",
+           .choices = {"constant", "linear", "cosine"}});
   f.field("start",
           start,
           {.text = "Weight decay of the first update.",
@@ -18,12 +19,12 @@ void DecayRampOptions::describe(config::Fields& f) {
            .default_text = "the optimizer's weight_decay"});
   f.field("end",
           end,
-          {.text = "Weight decay once the ramp is over.",
+          {.text = "Weight decay at the end of the ramp.",
            .min = 0,
            .default_text = "the optimizer's weight_decay"});
   f.field("steps",
           steps,
-          {.text = "Length of the ramp.",
+          {.text = "Length of the ramp in updates.",
            .unit = "steps",
            .min = 1,
            .default_text = "trainer.max_steps"});
@@ -56,7 +57,7 @@ void check_decay_ramp(const DecayRampOptions& options,
   if (options.style == "constant" && (start != weight_decay || end != weight_decay)) {
     problems.add(place,
                  "style",
-                 fmt::format("constant is the optimizer's weight decay of {}, not {} to {}",
+                 fmt::format("\"constant\" uses the optimizer's weight decay of {}, not {} to {}",
                              weight_decay,
                              start,
                              end),
@@ -65,7 +66,7 @@ void check_decay_ramp(const DecayRampOptions& options,
     problems.add(
         place,
         options.end ? "end" : "start",
-        fmt::format("the optimizer has no weight decay that could go from {} to {}", start, end),
+        fmt::format("the optimizer has no weight decay to change from {} to {}", start, end),
         fmt::format("set optimizer.params.weight_decay to {}", end));
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight decay that moves with the updates: Megatron's --weight-decay-incr-style.
+// Weight decay that changes over the updates: Megatron's --weight-decay-incr-style.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,22 @@ namespace tessera::optim {
 struct DecayRampOptions {
   std::string style = "constant";
   std::optional<double> start, end;   ///< unset: the optimizer's weight decay
-  std::optional<std::int64_t> steps;  ///< unset: the run's length
+  std::optional<std::int64_t> steps;  ///< unset: the length of the run
   void describe(config::Fields& fields);
 };
 
-/// A pure function of the update's number. A constant one keeps the optimizer's weight decay.
+/// The weight decay as a pure function of the update's number. "constant" keeps the optimizer's
+/// value.
 class DecayRamp {
  public:
   DecayRamp() = default;
-  /// `weight_decay` is the optimizer's; `max_steps` of the run, 0 if unknown.
+  /// `weight_decay` is the optimizer's; `max_steps` is that of the run, 0 if unknown.
   DecayRamp(const DecayRampOptions& options, double weight_decay, std::int64_t max_steps);
 
-  /// Of update k, from 1: `start` for the first, `end` from update steps + 1 on.
+  /// Returns the weight decay of update k, counted from 1: `start` for the first, `end` from update
+  /// steps + 1 on.
   [[nodiscard]] double weight_decay(std::int64_t update) const;
-  /// What the optimizer's weight decay is multiplied by at update k.
+  /// Returns the factor on the optimizer's weight decay at update k.
   [[nodiscard]] double factor(std::int64_t update) const;
 
  private:
@@ -36,8 +38,8 @@ class DecayRamp {
   std::int64_t steps_ = 0;
 };
 
-/// What does not fit the optimizer's weight decay, as problems at `place` with paths relative to
-/// the options.
+/// Reports options that do not fit the optimizer's weight decay, as problems at `place` with paths
+/// relative to the options.
 void check_decay_ramp(const DecayRampOptions& options,
                       double weight_decay,
                       const json::Place& place,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// LAMB in the two forms that are in use: "Lamb" as in DeepSpeed (no correction of the moments but
-// of the rate, the trust ratio clamped, on every parameter) and "FusedLAMB" as in apex and
-// Colossal-AI (corrected moments, the trust ratio as it is, only where weights decay). Source: You
-// et al. 2020; DeepSpeed's csrc/lamb, apex's csrc/multi_tensor_lamb.cu.
+// LAMB in its two common forms: "Lamb" as in DeepSpeed (bias correction of the rate instead of the
+// moments, clamped trust ratio, applied to every parameter) and "FusedLAMB" as in apex and
+// Colossal-AI (corrected moments, unclamped trust ratio, applied only to parameters with weight
+// decay). Source: You et al. 2020; DeepSpeed's csrc/lamb, apex's csrc/multi_tensor_lamb.cu.
 #include "tessera/optim/lamb.h"
 
 #include <algorithm>
@@ -25,21 +25,22 @@ struct MomentOptions {
   double lr = 1e-3, eps = 1e-8, weight_decay = 0.0;
   std::vector<double> betas = {0.9, 0.999};
   bool bias_correction = true;
-  ConstructorWords words;
+  ConstructorOptions constructor;
 
   void describe(config::Fields& f) {
-    f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
+    f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
     f.field("betas",
             betas,
-            {.text = "Decay of the running means of the gradient and of its square.",
+            {.text = "Decay rates of the running averages of the gradient and of its square.",
              .min = 0,
              .max = 1});
-    f.field("eps", eps, {.text = "Added to the divisor.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Decay, as a part of the update.", .min = 0});
+    f.field("eps", eps, {.text = "Added to the denominator for numerical stability.", .min = 0});
+    f.field(
+        "weight_decay", weight_decay, {.text = "Weight decay, as a part of the update.", .min = 0});
     f.field("bias_correction",
             bias_correction,
-            {.text = "Correct the running means for their start at zero."});
-    words.describe(f);
+            {.text = "Apply bias correction to the running averages."});
+    constructor.describe(f);
   }
 };
 
@@ -53,7 +54,7 @@ struct Betas {
   }
 };
 
-/// What both forms do alike: moments and norms first, then the step of the whole parameter.
+/// What both forms have in common: moments and norms first, then the step of the whole parameter.
 class LambRule : public Rule {
  public:
   explicit LambRule(const MomentOptions& options) : moments_(options) {}
@@ -88,7 +89,7 @@ class LambRule : public Rule {
  protected:
   [[nodiscard]] virtual ops::LambStep step_of(const ShardView& view,
                                               const UpdateScalars& scalars) const = 0;
-  /// Learning rate times trust ratio.
+  /// Returns learning rate times trust ratio.
   [[nodiscard]] virtual double rate_of(const ShardView& view,
                                        const UpdateScalars& scalars) const = 0;
   [[nodiscard]] double decay(const ShardView& view, const UpdateScalars& scalars) const {
@@ -110,11 +111,11 @@ struct LambOptions : MomentOptions {
 
   void describe(config::Fields& f) {
     MomentOptions::describe(f);
-    f.field("max_coeff", max_coeff, {.text = "Largest trust ratio.", .min = 0});
-    f.field("min_coeff", min_coeff, {.text = "Smallest trust ratio.", .min = 0});
+    f.field("max_coeff", max_coeff, {.text = "Upper bound of the trust ratio.", .min = 0});
+    f.field("min_coeff", min_coeff, {.text = "Lower bound of the trust ratio.", .min = 0});
     f.field("eps_inside_sqrt",
             eps_inside_sqrt,
-            {.text = "Add eps to the mean square and not to its root."});
+            {.text = "Add eps inside the square root instead of outside."});
   }
 };
 
@@ -157,13 +158,14 @@ struct FusedLambOptions : MomentOptions {
     MomentOptions::describe(f);
     f.field("adam_w_mode",
             adam_w_mode,
-            {.text = "Decay as a part of the update (true) or through the gradient (false)."});
-    f.field("grad_averaging",
-            grad_averaging,
-            {.text = "Add gradients to their running mean by 1 - betas[0] (true) or whole."});
+            {.text = "Apply weight decay in the update (true) or as L2 regularization (false)."});
+    f.field(
+        "grad_averaging",
+        grad_averaging,
+        {.text = "Scale gradients by 1 - betas[0] when they are added to their running average."});
     f.field("use_nvlamb",
             use_nvlamb,
-            {.text = "Use the trust ratio of parameters without weight decay too."});
+            {.text = "Apply the trust ratio also to parameters without weight decay."});
   }
 };
 
@@ -200,7 +202,7 @@ template <class Options>
 Options read(const json::Value& params, config::Problems& problems, config::Origins& origins) {
   auto options = read_rule_params<Options>(params, problems, origins);
   check_betas(options.betas, MomentOptions{}.betas, params, problems);
-  options.words.check(params, problems);
+  options.constructor.check(params, problems);
   return options;
 }
 

@@ -4,8 +4,8 @@
 
 namespace tessera::optim {
 
-/// |weights| / |update|, held between `least` and `most`; 1 where one of the norms is 0. Source:
-/// You et al. 2020 (LAMB).
+/// Returns |weights| / |update|, clamped to [least, most]; 1 if one of the norms is 0. Source: You
+/// et al. 2020 (LAMB).
 double lamb_trust_ratio(double weight_norm, double update_norm, double least, double most);
 
 }  // namespace tessera::optim

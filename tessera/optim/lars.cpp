@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LARS: momentum SGD whose rate follows the ratio of weights to gradient of each parameter.
-// Source: You et al. 2017, algorithm 1.
+// LARS: momentum SGD whose rate is scaled by the ratio of weight norm to gradient norm of each
+// parameter. Source: You et al. 2017, algorithm 1.
 #include "tessera/ops/fused_adamw.h"
 #include "tessera/optim/params.h"
 #include "tessera/optim/range.h"
@@ -13,23 +13,28 @@ struct LarsOptions {
   bool exclude_vectors = true;
 
   void describe(config::Fields& f) {
-    f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
-    f.field("momentum", momentum, {.text = "Decay of the momentum; 0: none is kept.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Decay, through the gradient.", .min = 0});
+    f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
+    f.field("momentum", momentum, {.text = "Momentum coefficient; 0 disables momentum.", .min = 0});
+    f.field("weight_decay",
+            weight_decay,
+            {.text = "Weight decay, added to the gradient (L2 regularization).", .min = 0});
     f.field("trust_coefficient",
             trust_coefficient,
-            {.text = "Local rate where weights and gradient are of one size.",
+            {.text = "Trust coefficient: the local rate if weights and gradient have equal norms.",
              .min = 0,
              .above_min = true});
-    f.field("eps", eps, {.text = "Added to the divisor of the local rate.", .min = 0});
+    f.field(
+        "eps",
+        eps,
+        {.text = "Added to the denominator of the local rate for numerical stability.", .min = 0});
     f.field("exclude_vectors",
             exclude_vectors,
-            {.text = "Update biases and gains without a local rate, as plain momentum SGD."});
+            {.text = "Update biases and norm gains without a local rate, by plain momentum SGD."});
   }
 };
 
-/// b = momentum b + lr local (g + wd p); p -= b, local = trust |p| / (|g| + wd |p| + eps), 1 where
-/// one of the norms is 0.
+/// b = momentum b + lr local (g + wd p); p -= b, local = trust |p| / (|g| + wd |p| + eps), 1 if one
+/// of the norms is 0.
 class Lars final : public Rule {
  public:
   explicit Lars(LarsOptions options) : options_(options) {}

@@ -12,15 +12,17 @@ namespace {
 struct LionOptions {
   double lr = 1e-3, weight_decay = 0.0;
   std::vector<double> betas = {0.9, 0.999};
-  ConstructorWords words;
+  ConstructorOptions constructor;
 
   void describe(config::Fields& f) {
-    f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
+    f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
     f.field("betas",
             betas,
-            {.text = "Interpolation for the step, and decay of the momentum.", .min = 0, .max = 1});
-    f.field("weight_decay", weight_decay, {.text = "Decay of the weights.", .min = 0});
-    words.describe(f);
+            {.text = "Interpolation coefficient of the update, and decay rate of the momentum.",
+             .min = 0,
+             .max = 1});
+    f.field("weight_decay", weight_decay, {.text = "Weight decay.", .min = 0});
+    constructor.describe(f);
   }
 };
 
@@ -54,7 +56,7 @@ std::unique_ptr<Rule> make_lion(const json::Value& params,
                                 config::Origins& origins) {
   auto options = read_rule_params<LionOptions>(params, problems, origins);
   check_betas(options.betas, LionOptions{}.betas, params, problems);
-  options.words.check(params, problems);
+  options.constructor.check(params, problems);
   return std::make_unique<Lion>(std::move(options));
 }
 

@@ -15,10 +15,10 @@ namespace tessera::optim {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-// Largest exponent of fp32: a larger scale makes every loss infinite.
+// The largest exponent of fp32: a larger scale would make every loss infinite.
 constexpr double kMostPower = 127;
 
-/// A key that some scalers read and others do not.
+/// A key that only some scalers read.
 struct Owned {
   const char* key;
   bool given;
@@ -66,81 +66,80 @@ std::int64_t count_of(const json::Value& state, std::string_view key) {
 void describe_start(Fp16Options& o, config::Fields& f) {
   f.field("enabled",
           o.enabled,
-          {.text = "Weights and activations in fp16, the loss scaled; masters, moments and sums "
-                   "stay fp32."});
+          {.text = "Train in fp16 with loss scaling: weights and activations are fp16; master "
+                   "weights, moments and gradient accumulation stay fp32."});
   f.field("auto_cast",
           o.auto_cast,
-          {.text = "Cast floating-point inputs of the model to fp16; token ids stay what they "
-                   "are."});
+          {.text = "Cast floating-point inputs of the model to fp16; token ids are not cast."});
   f.field("loss_scale",
           o.loss_scale,
-          {.text = "A fixed scale; 0 is dynamic: it follows the overflows.", .min = 0});
+          {.text = "Static loss scale; 0 selects dynamic loss scaling.", .min = 0});
   f.field("scaler",
           o.scaler,
-          {.text = "Whose rule a dynamic scale follows; megatron is also Colossal-AI's.",
+          {.text = "Rule of dynamic loss scaling; megatron is also the rule of Colossal-AI.",
            .choices = {"deepspeed", "megatron", "bmtrain"}});
   f.field("initial_scale_power",
           o.initial_scale_power,
-          {.text = "A dynamic scale starts at 2 to this power.",
+          {.text = "Power of 2 at which a dynamic loss scale starts.",
            .min = 0,
            .max = kMostPower,
            .default_text = "16"});
   f.field("initial_scale",
           o.initial_scale,
-          {.text = "The start itself, instead of its power.",
+          {.text = "Initial dynamic loss scale, instead of initial_scale_power.",
            .min = 0,
            .above_min = true,
            .default_text = "2 to the power of initial_scale_power"});
 }
 
 void describe_deepspeed(Fp16Options& o, config::Fields& f) {
-  f.field("loss_scale_window",
-          o.loss_scale_window,
-          {.text = "deepspeed: the scale grows after so many steps without an overflow.",
-           .unit = "steps",
-           .min = 1,
-           .default_text = "1000"});
+  f.field(
+      "loss_scale_window",
+      o.loss_scale_window,
+      {.text = "deepspeed: number of steps without an overflow after which the scale is doubled.",
+       .unit = "steps",
+       .min = 1,
+       .default_text = "1000"});
   f.field("hysteresis",
           o.hysteresis,
-          {.text = "deepspeed, megatron: which overflow since the scale grew is the first to lower "
-                   "it (deepspeed: unless zero_optimization.stage is 0).",
+          {.text = "deepspeed, megatron: number of overflows since the scale last grew until it is "
+                   "lowered (not used by deepspeed if zero_optimization.stage is 0).",
            .unit = "overflows",
            .min = 1,
            .default_text = "2"});
-  f.field(
-      "consecutive_hysteresis",
-      o.consecutive_hysteresis,
-      {.text = "deepspeed: count overflows in a row only (unless zero_optimization.stage is 0).",
-       .default_text = "false"});
+  f.field("consecutive_hysteresis",
+          o.consecutive_hysteresis,
+          {.text = "deepspeed: only count consecutive overflows for hysteresis (not used if "
+                   "zero_optimization.stage is 0).",
+           .default_text = "false"});
   f.field("min_loss_scale",
           o.min_loss_scale,
-          {.text = "deepspeed, bmtrain: the smallest scale.",
+          {.text = "deepspeed, bmtrain: minimum loss scale.",
            .min = 0,
            .above_min = true,
            .default_text = "1"});
-  f.field(
-      "fp16_master_weights_and_grads",
-      o.fp16_master_weights_and_grads,
-      {.text = "No fp32 masters: the fp16 weights are all there is; gradients are summed in fp32, "
-               "since sums of fp16 overflow."});
+  f.field("fp16_master_weights_and_grads",
+          o.fp16_master_weights_and_grads,
+          {.text = "Keep no fp32 master weights: updates change the fp16 weights directly. "
+                   "Gradients are accumulated in fp32, because fp16 sums overflow."});
 }
 
 void describe_bmtrain(Fp16Options& o, config::Fields& f) {
   f.field("loss_scale_factor",
           o.loss_scale_factor,
-          {.text = "bmtrain, deepspeed: the scale is multiplied and divided by it.",
+          {.text = "bmtrain, deepspeed: factor by which the scale is multiplied or divided.",
            .min = 1,
            .above_min = true,
            .default_text = "2"});
   f.field("loss_scale_steps",
           o.loss_scale_steps,
-          {.text = "bmtrain: the scale grows after so many steps without a change.",
+          {.text = "bmtrain: number of steps without a change after which the scale grows.",
            .unit = "steps",
            .min = 1,
            .default_text = "1024"});
   f.field("max_loss_scale",
           o.max_loss_scale,
-          {.text = "bmtrain: from here on the scale grows no more.",
+          {.text = "bmtrain: scale from which it does not grow any more.",
            .min = 0,
            .above_min = true,
            .default_text = "none"});
@@ -149,30 +148,32 @@ void describe_bmtrain(Fp16Options& o, config::Fields& f) {
 void describe_megatron(Fp16Options& o, config::Fields& f) {
   f.field("growth_factor",
           o.growth_factor,
-          {.text = "megatron: the scale grows by it.",
+          {.text = "megatron: factor by which the scale grows.",
            .min = 1,
            .above_min = true,
            .default_text = "2"});
   f.field("backoff_factor",
           o.backoff_factor,
-          {.text = "megatron: the scale shrinks by it; below 1.",
+          {.text = "megatron: factor by which the scale shrinks; below 1.",
            .min = 0,
            .max = 1,
            .above_min = true,
            .default_text = "0.5"});
-  f.field("growth_interval",
-          o.growth_interval,
-          {.text = "megatron: the scale grows after so many steps without an overflow.",
-           .unit = "steps",
-           .min = 1,
-           .default_text = "1000"});
+  f.field(
+      "growth_interval",
+      o.growth_interval,
+      {.text =
+           "megatron: number of consecutive steps without an overflow after which the scale grows.",
+       .unit = "steps",
+       .min = 1,
+       .default_text = "1000"});
   f.field(
       "min_scale",
       o.min_scale,
-      {.text = "megatron: the smallest scale.", .min = 0, .above_min = true, .default_text = "1"});
+      {.text = "megatron: minimum loss scale.", .min = 0, .above_min = true, .default_text = "1"});
   f.field("max_scale",
           o.max_scale,
-          {.text = "megatron: the largest scale (Colossal-AI's).",
+          {.text = "megatron: maximum loss scale (Colossal-AI).",
            .min = 0,
            .above_min = true,
            .default_text = "none"});
@@ -236,7 +237,7 @@ void check_fp16(const Fp16Options& options,
                       owned.scalers.end();
     if (!read) {
       add(owned.key,
-          fmt::format("the scaler \"{}\" does not know it", options.scaler),
+          fmt::format("the scaler \"{}\" does not use it", options.scaler),
           fmt::format(
               "remove it, or set {} to {}", at("scaler"), text::join(owned.scalers, " or ")));
     } else if (fixed) {
@@ -245,7 +246,7 @@ void check_fp16(const Fp16Options& options,
   }
   if (fixed) return;
   if (options.initial_scale && options.initial_scale_power) {
-    add("initial_scale", "initial_scale_power is given as well", "remove one of the two");
+    add("initial_scale", "initial_scale_power is also given", "remove one of the two");
   }
   if (options.backoff_factor == 1.0) {
     add("backoff_factor", "the scale would never shrink", "choose a number below 1, such as 0.5");
@@ -263,8 +264,9 @@ void check_fp16(const Fp16Options& options,
       (megatron ? options.max_scale : options.max_loss_scale).value_or(kInfinite);
   if (start < smallest || start > largest) {
     add(start_key,
-        fmt::format("the scale would start at {}, outside of {} to {}", start, smallest, largest),
-        "start within the bounds");
+        fmt::format(
+            "the scale would start at {}, outside the range {} to {}", start, smallest, largest),
+        "choose an initial scale within the bounds");
   }
 }
 
@@ -335,14 +337,13 @@ void LossScaler::update_deepspeed(bool overflow) {
   }
   const bool at_smallest = scale_ == smallest_;
   scale_ = std::max(scale_ / growth_, smallest_);
-  TESSERA_REQUIRE(
-      !at_smallest,
-      Numeric,
-      fmt::format(
-          "gradients overflow fp16 at the smallest loss scale, {}: it cannot shrink further",
-          smallest_),
-      "use bf16 (\"bf16\": {\"enabled\": true}), a smaller learning rate, or a smaller "
-      "fp16.min_loss_scale");
+  TESSERA_REQUIRE(!at_smallest,
+                  Numeric,
+                  fmt::format("gradients overflow fp16 at the minimum loss scale of {}, which "
+                              "cannot be lowered further",
+                              smallest_),
+                  "use bf16 (\"bf16\": {\"enabled\": true}), a smaller learning rate, or a smaller "
+                  "fp16.min_loss_scale");
 }
 
 void LossScaler::update_deepspeed_stage0(bool overflow) {
@@ -369,7 +370,7 @@ void LossScaler::update_megatron(bool overflow) {
   }
 }
 
-// Neither bound is a clamp: the scale may step over each once.
+// The bounds do not clamp: the scale may exceed each of them by one step.
 void LossScaler::update_bmtrain(bool overflow) {
   ++iteration_;
   if (!overflow) ++clean_steps_;
@@ -405,7 +406,7 @@ void LossScaler::restore(const json::Value& state) {
   if (scaler->as_string() != name_) return;
   iteration_ = count_of(state, "iteration");
   last_overflow_ = count_of(state, "last_overflow");
-  // A configuration that was changed meanwhile may have less patience.
+  // The configuration may have been changed to a smaller hysteresis.
   hysteresis_left_ = std::min(count_of(state, "hysteresis_left"), hysteresis_);
   clean_steps_ = count_of(state, "clean_steps");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss scaling of fp16 training: by what the loss is multiplied, and how that number follows the
-// overflows of the gradients.
+// Loss scaling for fp16 training: the factor on the loss, and how it reacts to overflows of the
+// gradients.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +13,34 @@
 
 namespace tessera::optim {
 
-/// The `fp16` block: DeepSpeed's keys, and those of the other scalers under their own names. What
-/// only some scalers know is optional, so that a key of another scaler can be told.
+/// The `fp16` block: DeepSpeed's keys, and those of the other scalers under their own names. Keys
+/// that only some scalers have are optional, so that a key of another scaler can be reported.
 struct Fp16Options {
   bool enabled = false, auto_cast = false, fp16_master_weights_and_grads = false;
   std::string scaler = "deepspeed";
   double loss_scale = 0.0;  ///< above 0: static
   std::optional<double> initial_scale;
   std::optional<std::int64_t> initial_scale_power;
-  // DeepSpeed's.
+  // Keys of DeepSpeed.
   std::optional<std::int64_t> loss_scale_window, hysteresis;
   std::optional<bool> consecutive_hysteresis;
   std::optional<double> min_loss_scale;
-  // Megatron's and Colossal-AI's.
+  // Keys of Megatron and Colossal-AI.
   std::optional<double> growth_factor, backoff_factor, min_scale, max_scale;
   std::optional<std::int64_t> growth_interval;
-  // BMTrain's.
+  // Keys of BMTrain.
   std::optional<double> loss_scale_factor, max_loss_scale;
   std::optional<std::int64_t> loss_scale_steps;
 
   void describe(config::Fields& fields);
-  /// The same with every key that its scaler reads at this ZeRO stage: what a resolved
-  /// configuration shows.
+  /// Returns the options with every key that the scaler reads at this ZeRO stage: the form in which
+  /// a resolved configuration shows them.
   [[nodiscard]] Fp16Options completed(int zero_stage) const;
 };
 
-/// Rules between the keys of the block that stands at `path`: keys of another scaler, two words for
-/// one thing, a start outside its bounds, what is not built. Keys that are read but change nothing
-/// go to `notes`. Pure; says nothing of a block that is switched off.
+/// Checks the keys of the block at `path` against each other: keys of another scaler, two keys for
+/// one value, an initial scale outside its bounds, unsupported combinations. Keys without an effect
+/// are added to `notes`. Pure; a disabled block is not checked.
 void check_fp16(const Fp16Options& options,
                 int zero_stage,
                 const std::string& path,
@@ -48,36 +48,38 @@ void check_fp16(const Fp16Options& options,
                 const config::Origins& origins,
                 std::vector<std::string>& notes);
 
-/// The scale as a state machine over the steps: each tells whether its gradients overflowed (on any
-/// rank, so that all agree); such a step changes no weights. Sources: DeepSpeed 0.16
-/// (DynamicLossScaler for ZeRO stages 1 to 3, FP16_Optimizer for stage 0), Megatron-LM and
-/// Colossal-AI (DynamicGradScaler), BMTrain (OptimManager). Threads: one.
+/// The loss scale as a state machine over the steps. Each step reports whether its gradients
+/// overflowed (on any rank, so that all ranks agree); such a step changes no weights. Sources:
+/// DeepSpeed 0.16 (DynamicLossScaler for ZeRO stages 1 to 3, FP16_Optimizer for stage 0),
+/// Megatron-LM and Colossal-AI (DynamicGradScaler), BMTrain (OptimManager). Threads: one.
 ///
-///   deepspeed, 1-3  overflow: once `hysteresis` of them used up their patience, halve. Clean:
-///                   double every loss_scale_window steps after the last overflow, patience is
-///                   whole again.
+///   deepspeed, 1-3  overflow: halve, once `hysteresis` overflows have occurred. Clean: double
+///                   every loss_scale_window steps after the last overflow, and reset the
+///                   hysteresis.
 ///   deepspeed, 0    overflow: halve at once. Clean: double one step later than above.
-///   megatron        overflow: from the `hysteresis`-th on times backoff_factor. growth_interval
-///                   clean steps in a row: times growth_factor, patience is whole again.
-///   bmtrain         overflow: divide, if above the smallest. loss_scale_steps clean steps since
-///                   the scale changed: multiply, if below the largest.
+///   megatron        overflow: from the `hysteresis`-th on multiply by backoff_factor. After
+///                   growth_interval consecutive clean steps: multiply by growth_factor, and
+///                   reset the hysteresis.
+///   bmtrain         overflow: divide, if above the minimum. loss_scale_steps clean steps after
+///                   the last change: multiply, if below the maximum.
 class LossScaler {
  public:
   LossScaler(const Fp16Options& options, int zero_stage);
   [[nodiscard]] double scale() const { return scale_; }
   [[nodiscard]] bool dynamic() const { return rule_ != Rule::Static; }
-  /// No overflow will lower it any more.
+  /// Returns whether no overflow can lower the scale any more.
   [[nodiscard]] bool at_smallest() const { return !dynamic() || scale_ <= smallest_; }
-  /// After a step. Error{Numeric} where DeepSpeed ends the run: stages 1 to 3, an overflow that
-  /// finds the scale at its smallest and no patience left. The state has moved on then, so that a
-  /// caller may choose to go on.
+  /// Updates the state after a step. Throws Error{Numeric} where DeepSpeed ends the run: at stages
+  /// 1 to 3, on an overflow when the scale is at its minimum and the hysteresis is used up. The
+  /// state has advanced even then, so that a caller may continue.
   void update(bool overflow);
-  /// For checkpoints: {"scaler", "scale", "iteration", "last_overflow", "hysteresis_left",
-  /// "clean_steps"}; what a rule does not count stays as it began.
+  /// Returns the state for checkpoints: {"scaler", "scale", "iteration", "last_overflow",
+  /// "hysteresis_left", "clean_steps"}; values that a rule does not use stay at their initial
+  /// values.
   [[nodiscard]] json::Value state() const;
-  /// Goes on exactly where state() stood. Of another scaler's state only the scale is taken, of a
-  /// static one by a static one nothing: the configuration has it. Error{Format} names what is
-  /// missing.
+  /// Continues exactly from `state`. From the state of another scaler only the scale is taken; a
+  /// static scaler takes nothing from a static one, because the configuration has the scale. Throws
+  /// Error{Format} naming what is missing.
   void restore(const json::Value& state);
 
  private:
@@ -96,9 +98,10 @@ class LossScaler {
 
   double scale_ = 1.0;
   std::int64_t iteration_ = 0;
-  std::int64_t last_overflow_ = -1;   // DeepSpeed's both: the iteration
-  std::int64_t hysteresis_left_ = 1;  // deepspeed: overflows to the first that halves; megatron: 0
-  std::int64_t clean_steps_ = 0;      // Megatron's, BMTrain's
+  std::int64_t last_overflow_ = -1;  // DeepSpeed's rules: the iteration
+  std::int64_t hysteresis_left_ =
+      1;  // deepspeed: overflows left until the scale is halved; megatron: until 0
+  std::int64_t clean_steps_ = 0;  // Megatron's and BMTrain's rules
 };
 
 }  // namespace tessera::optim

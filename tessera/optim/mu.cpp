@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// MuAdam, MuAdamW and MuSGD: the learning rates of mu-P, with which those found on a narrow model
-// fit a wide one. Source: Yang et al. 2022 (Tensor Programs V), table 8; the package mup.
+// MuAdam, MuAdamW and MuSGD: learning rates of mu-P, with which rates found on a narrow model
+// transfer to a wide one. Source: Yang et al. 2022 (Tensor Programs V), table 8; the package mup.
 //
 // width_mult = hidden_size / base_hidden_size. All widths of the model (heads, the feed-forward
-// layer) are taken to grow in that proportion, so that fan_in / base fan_in and fan_out / base
-// fan_out of every hidden matrix are width_mult too, and a vector, a table and a head over the
+// layer) are assumed to grow in that proportion, so that fan_in / base fan_in and fan_out / base
+// fan_out of every hidden matrix are also width_mult, and a vector, a table and a head over the
 // vocabulary grow along one dimension. Then, as in mup,
-//   Adam  hidden matrices: lr / width_mult, weight_decay * width_mult; all others as given
-//   SGD   hidden matrices as given (lr by fan_out over fan_in);
+//   Adam  hidden matrices: lr / width_mult, weight_decay * width_mult; all others unchanged
+//   SGD   hidden matrices unchanged (lr by fan_out over fan_in);
 //         all others: lr * width_mult, weight_decay / width_mult
-// Only the rates: how weights start, the scale of attention and that of the output are the model's.
+// Only rates are changed: initialization and the scales of attention and output belong to the
+// model.
 #include <utility>
 
 #include "tessera/optim/adam.h"
@@ -30,7 +31,7 @@ struct MuOptions : Base {
         "hidden_size", hidden_size, {.text = "Width of the model.", .min = 1, .required = true});
     f.field("base_hidden_size",
             base_hidden_size,
-            {.text = "Width of the model that the learning rate was found on.",
+            {.text = "Width of the base model on which the learning rate was tuned.",
              .min = 1,
              .required = true});
   }
@@ -39,8 +40,8 @@ struct MuOptions : Base {
   }
 };
 
-/// Another rule with the learning rate of some parameters multiplied and their weight decay divided
-/// by the same factor, which keeps the product.
+/// Wraps another rule. The learning rate of some parameters is multiplied and their weight decay
+/// divided by the same factor, which keeps the product.
 class Mu final : public Rule {
  public:
   Mu(std::unique_ptr<Rule> rule, double of_hidden, double of_others)
@@ -79,7 +80,7 @@ MuOptions<Base> read(const json::Value& params,
   return options;
 }
 
-/// torch's Adam, which mup scales, decays through the gradient.
+/// torch's Adam, which mup scales, uses L2 regularization instead of decoupled weight decay.
 struct CoupledAdamOptions : AdamOptions {
   CoupledAdamOptions() { adam_w_mode = false; }
 };

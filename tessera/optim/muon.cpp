@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Muon: hidden matrices move along their momentum made orthogonal; vectors, tables and heads move
-// by AdamW. Source: Jordan et al. 2024; keys as in DeepSpeed, where `lr` and `weight_decay` are of
-// both halves, `betas` and `eps` of AdamW, and as in torch.optim.Muon beside them.
+// Muon: hidden matrices are updated with their orthogonalized momentum; vectors, tables and heads
+// by AdamW. Source: Jordan et al. 2024. Keys as in DeepSpeed, where `lr` and `weight_decay` apply
+// to both parts and `betas` and `eps` to AdamW, and also those of torch.optim.Muon.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -17,10 +17,11 @@
 namespace tessera::optim {
 namespace {
 
-/// `lr` and `adam_lr` after check(): of hidden matrices and of AdamW.
+/// After check(), `lr` applies to hidden matrices and `adam_lr` to AdamW.
 struct MuonOptions {
   double lr = 0.02, momentum = 0.95, weight_decay = 0.0, ns_eps = 1e-7;
-  std::optional<double> muon_lr, adam_lr, eps, adam_eps, adam_weight_decay;  ///< check() joins them
+  std::optional<double> muon_lr, adam_lr, eps, adam_eps,
+      adam_weight_decay;  ///< check() merges them
   bool nesterov = true, torch_adam = false, adam_w_mode = true, fp32_optimizer_states = true;
   std::int64_t ns_steps = 5;
   std::vector<double> ns_coefficients = {3.4445, -4.7750, 2.0315};
@@ -28,64 +29,73 @@ struct MuonOptions {
   std::string ns_method = "gram", adjust_lr_fn = "original";
 
   void describe(config::Fields& f) {
-    f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0, .above_min = true});
-    f.field(
-        "muon_lr",
-        muon_lr,
-        {.text = "That of hidden matrices.", .min = 0, .above_min = true, .default_text = "lr"});
-    f.field("momentum", momentum, {.text = "Decay of the momentum.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Decay of the weights.", .min = 0});
+    f.field("lr",
+            lr,
+            {.text = "Learning rate before the schedule is applied.", .min = 0, .above_min = true});
+    f.field("muon_lr",
+            muon_lr,
+            {.text = "Learning rate of hidden matrices.",
+             .min = 0,
+             .above_min = true,
+             .default_text = "lr"});
+    f.field("momentum", momentum, {.text = "Momentum coefficient.", .min = 0});
+    f.field("weight_decay", weight_decay, {.text = "Weight decay.", .min = 0});
     describe_direction(f);
     describe_adam(f);
   }
   void describe_direction(config::Fields& f) {
-    f.field("nesterov", nesterov, {.text = "Look ahead by one step of momentum."});
+    f.field("nesterov", nesterov, {.text = "Use Nesterov momentum."});
     f.field("ns_steps",
             ns_steps,
-            {.text = "Rounds of Newton and Schulz's iteration.",
-             .unit = "rounds",
-             .min = 1,
-             .max = 99});
-    f.field("ns_coefficients",
-            ns_coefficients,
-            {.text = "a, b, c of a round: X = a X + (b A + c A^2) X with A = X X^T."});
-    f.field("ns_eps", ns_eps, {.text = "Least norm that a momentum is divided by.", .min = 0});
-    f.field("ns_method",
-            ns_method,
-            {.text = "DeepSpeed's choice between two ways to the same rounds; there is one here.",
-             .choices = {"gram", "standard"}});
+            {.text = "Number of Newton-Schulz iterations.", .unit = "rounds", .min = 1, .max = 99});
+    f.field(
+        "ns_coefficients",
+        ns_coefficients,
+        {.text =
+             "Coefficients a, b, c of an iteration: X = a X + (b A + c A^2) X with A = X X^T."});
+    f.field("ns_eps",
+            ns_eps,
+            {.text = "Lower bound of the norm that a momentum is divided by.", .min = 0});
+    f.field(
+        "ns_method",
+        ns_method,
+        {.text =
+             "Selects one of two implementations of the iteration in DeepSpeed; no effect here.",
+         .choices = {"gram", "standard"}});
     f.field("adjust_lr_fn",
             adjust_lr_fn,
-            {.text = "Factor on lr of a matrix of R rows and C columns: sqrt(max(1, R / C)), or "
-                     "0.2 sqrt(max(R, C)), with which rates of AdamW fit.",
+            {.text = "Factor on lr for a matrix of R rows and C columns: sqrt(max(1, R / C)), or "
+                     "0.2 sqrt(max(R, C)) to match learning rates of AdamW.",
              .choices = {"original", "match_rms_adamw"}});
   }
   void describe_adam(config::Fields& f) {
     f.field("adam_lr",
             adam_lr,
-            {.text = "Learning rate of AdamW; it follows the schedule in proportion.",
+            {.text = "Learning rate of AdamW; the schedule scales it in proportion.",
              .min = 0,
-             .default_text = "lr where that is given, else 3e-4"});
+             .default_text = "lr if given, else 3e-4"});
     f.field("betas",
             betas,
-            {.text = "AdamW's decay of the running means of the gradient and of its square.",
+            {.text = "Decay rates of AdamW's running averages of the gradient and of its square.",
              .min = 0,
              .max = 1});
     f.field("adam_betas",
             adam_betas,
-            {.text = "Another name of betas.", .min = 0, .max = 1, .default_text = "betas"});
-    f.field("eps", eps, {.text = "Added to AdamW's divisor.", .min = 0, .default_text = "1e-10"});
-    f.field(
-        "adam_eps", adam_eps, {.text = "Another name of eps.", .min = 0, .default_text = "eps"});
+            {.text = "Alias of betas.", .min = 0, .max = 1, .default_text = "betas"});
+    f.field("eps",
+            eps,
+            {.text = "Added to AdamW's denominator for numerical stability.",
+             .min = 0,
+             .default_text = "1e-10"});
+    f.field("adam_eps", adam_eps, {.text = "Alias of eps.", .min = 0, .default_text = "eps"});
     f.field("adam_weight_decay",
             adam_weight_decay,
-            {.text = "Decay of the weights that AdamW updates.",
+            {.text = "Weight decay of the parameters that AdamW updates.",
              .min = 0,
              .default_text = "weight_decay"});
-    f.field(
-        "adam_w_mode",
-        adam_w_mode,
-        {.text = "AdamW decays the weights themselves (true) or through the gradient (false)."});
+    f.field("adam_w_mode",
+            adam_w_mode,
+            {.text = "AdamW uses decoupled weight decay (true) or L2 regularization (false)."});
     f.field("torch_adam", torch_adam, {.text = "As for Adam."});
     f.field("fp32_optimizer_states", fp32_optimizer_states, {.text = "As for Adam."});
   }
@@ -94,7 +104,7 @@ struct MuonOptions {
     check_below_one(momentum, "momentum", params, problems);
     check_betas(betas, MuonOptions{}.betas, params, problems);
     check_betas(adam_betas, MuonOptions{}.betas, params, problems, "adam_betas");
-    ConstructorWords{.fp32_optimizer_states = fp32_optimizer_states}.check(params, problems);
+    ConstructorOptions{.fp32_optimizer_states = fp32_optimizer_states}.check(params, problems);
     const bool both = is_given(params, "betas") && is_given(params, "adam_betas");
     if (both && betas != adam_betas) refuse_two("adam_betas", "betas", params, problems);
     if (eps && adam_eps && *eps != *adam_eps) refuse_two("adam_eps", "eps", params, problems);
@@ -112,7 +122,7 @@ struct MuonOptions {
                          config::Problems& problems) {
     problems.add(place_of(params, key),
                  key,
-                 fmt::format("says something else than {}, and both mean the same", other),
+                 fmt::format("differs from {}, which is the same option", other),
                  "remove one of them");
   }
   void check_coefficients(const json::Value& params, config::Problems& problems) {
@@ -144,7 +154,7 @@ class Muon final : public Rule {
   }
   [[nodiscard]] bool has_betas() const override { return false; }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
-  /// AdamW's where hidden matrices have none.
+  /// Returns AdamW's weight decay if hidden matrices have none.
   [[nodiscard]] double base_weight_decay() const override {
     return options_.weight_decay != 0.0 ? options_.weight_decay : adamw_->base_weight_decay();
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NAdam: Adam with Nesterov's look ahead. Source and keys: torch.optim.NAdam (Dozat 2016).
+// NAdam: Adam with Nesterov momentum. Source and keys: torch.optim.NAdam (Dozat 2016).
 #include <cmath>
 #include <utility>
 
@@ -15,20 +15,21 @@ struct NAdamOptions {
   bool decoupled_weight_decay = false;
 
   void describe(config::Fields& f) {
-    f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
+    f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
     f.field("betas",
             betas,
-            {.text = "Decay of the running means of the gradient and of its square.",
+            {.text = "Decay rates of the running averages of the gradient and of its square.",
              .min = 0,
              .max = 1});
-    f.field("eps", eps, {.text = "Added to the divisor.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Decay of the weights.", .min = 0});
+    f.field("eps", eps, {.text = "Added to the denominator for numerical stability.", .min = 0});
+    f.field("weight_decay", weight_decay, {.text = "Weight decay.", .min = 0});
     f.field("momentum_decay",
             momentum_decay,
-            {.text = "How fast the momentum reaches betas[0].", .min = 0});
-    f.field("decoupled_weight_decay",
-            decoupled_weight_decay,
-            {.text = "Decay the weights themselves (true) or through the gradient (false)."});
+            {.text = "Rate at which the momentum coefficient approaches betas[0].", .min = 0});
+    f.field(
+        "decoupled_weight_decay",
+        decoupled_weight_decay,
+        {.text = "Use decoupled weight decay as in AdamW (true) or L2 regularization (false)."});
   }
 };
 
@@ -36,8 +37,8 @@ double mu(double beta1, double momentum_decay, std::int64_t t) {
   return beta1 * (1.0 - 0.5 * std::pow(0.96, static_cast<double>(t) * momentum_decay));
 }
 
-/// Product of mu from 1 to t. The factors are below beta1: beyond the bound the product no longer
-/// counts beside 1, and the loop ends after at most 41 / (1 - beta1) of them.
+/// Product of mu from 1 to t. The factors are below beta1: beyond the bound the product is
+/// negligible compared to 1, and the loop ends after at most 41 / (1 - beta1) factors.
 double mu_product(double beta1, double momentum_decay, std::int64_t t) {
   constexpr double kNothing = 1e-18;
   double product = 1.0;

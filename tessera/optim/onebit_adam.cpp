@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1-bit Adam: Adam without corrections until `freeze_step`, then momentum by signs over a mean
-// square that stands still.  Source: Tang et al. 2021, "1-bit Adam: communication efficient
-// large-scale training with Adam's convergence speed"; keys as in DeepSpeed.
+// 1-bit Adam: Adam without bias correction until `freeze_step`, then the signs of the momentum with
+// a frozen mean square. Source: Tang et al. 2021, "1-bit Adam: communication efficient large-scale
+// training with Adam's convergence speed"; keys as in DeepSpeed.
 #include <utility>
 #include <vector>
 
@@ -24,15 +24,15 @@ struct OneBitAdamOptions : SignOptions {
     SignOptions::describe(f);
     f.field("freeze_step",
             freeze_step,
-            {.text = "Updates in full precision; those after it exchange signs.",
+            {.text = "Number of initial updates in full precision; later updates exchange signs.",
              .unit = "updates",
              .min = 1});
   }
 };
 
-/// Its corrections left out, AdamW's p -= lr wd p; p -= lr m / (sqrt(v) + eps) is the rule. Given
-/// the mean of the ranks' momenta for a gradient, beta1 0 and beta2 1 make it the momentum and
-/// leave v alone.
+/// Without bias correction, AdamW's p -= lr wd p; p -= lr m / (sqrt(v) + eps) is the rule. Given
+/// the mean of the ranks' momenta as the gradient, beta1 = 0 and beta2 = 1 make it the momentum and
+/// leave v unchanged.
 class OneBitAdam final : public CompressedRule {
  public:
   explicit OneBitAdam(OneBitAdamOptions options) : options_(std::move(options)) {}

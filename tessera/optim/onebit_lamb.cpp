@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1-bit LAMB: LAMB without corrections until `freeze_step`, then momenta by signs over mean squares
-// that stand still, with the trust ratios of the warm-up, adapted.  Source: Li et al. 2022, "1-bit
+// 1-bit LAMB: LAMB without bias correction until `freeze_step`, then the signs of the momenta with
+// frozen mean squares and the trust ratios of the warm-up, adapted. Source: Li et al. 2022, "1-bit
 // LAMB: communication efficient large-scale large-batch training with LAMB's convergence speed";
 // keys as in DeepSpeed.
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace tessera::optim {
 namespace {
 
 constexpr std::int64_t kGrain = 16384;
-/// Of a parameter's scalars: the running mean of its trust ratio, the factor of the last update,
-/// and what brings its momentum to the size of all others.
+/// Indices of a parameter's scalars: the running mean of its trust ratio, the factor of the last
+/// update, and the factor that scales its momentum to the same size as all others.
 constexpr std::size_t kRatio = 0, kFactor = 1, kScale = 2;
 
 struct OneBitLambOptions : SignOptions {
@@ -30,21 +30,25 @@ struct OneBitLambOptions : SignOptions {
 
   void describe(config::Fields& f) {
     SignOptions::describe(f);
-    f.field("max_coeff", max_coeff, {.text = "Largest trust ratio.", .min = 0});
-    f.field("min_coeff", min_coeff, {.text = "Smallest trust ratio.", .min = 0});
+    f.field("max_coeff", max_coeff, {.text = "Upper bound of the trust ratio.", .min = 0});
+    f.field("min_coeff", min_coeff, {.text = "Lower bound of the trust ratio.", .min = 0});
     f.field("freeze_step",
             freeze_step,
-            {.text = "Updates in full precision; those after it exchange signs.",
+            {.text = "Number of initial updates in full precision; later updates exchange signs.",
              .unit = "updates",
              .min = 1});
     f.field("coeff_beta",
             coeff_beta,
-            {.text = "Decay of the running mean of the trust ratio.", .min = 0, .max = 1});
-    f.field("factor_max", factor_max, {.text = "Largest factor of the trust ratio.", .min = 0});
-    f.field("factor_min", factor_min, {.text = "Smallest factor of the trust ratio.", .min = 0});
+            {.text = "Decay rate of the running average of the trust ratio.", .min = 0, .max = 1});
+    f.field("factor_max",
+            factor_max,
+            {.text = "Upper bound of the factor on the trust ratio.", .min = 0});
+    f.field("factor_min",
+            factor_min,
+            {.text = "Lower bound of the factor on the trust ratio.", .min = 0});
     f.field("factor_threshold",
             factor_threshold,
-            {.text = "Largest change of the factor in an update, as a share of it.", .min = 0});
+            {.text = "Maximum relative change of the factor in one update.", .min = 0});
   }
 };
 
@@ -90,7 +94,7 @@ class OneBitLamb final : public CompressedRule {
       united += momentum.rms / static_cast<double>(momenta.size());
     for (const MomentumSize& momentum : momenta) {
       momentum.scalars[kFactor] = 1.0;
-      // A momentum of zeros has no size to be brought to.
+      // A momentum of zeros cannot be scaled.
       momentum.scalars[kScale] = momentum.rms > 0 ? united / momentum.rms : 1.0;
     }
   }
@@ -155,8 +159,8 @@ class OneBitLamb final : public CompressedRule {
         range_of(view, scalars), view.state[0], view.state[1], step_of(view, scalars), rate);
   }
 
-  /// The squares of the update with decay and without, and the largest ratio of the divisor that
-  /// froze to the one that the momenta imply.
+  /// Computes the squares of the update with and without decay, and the largest ratio of the frozen
+  /// denominator to the one that the momenta imply.
   void measure_chunk(const CompressedView& view,
                      const UpdateScalars& scalars,
                      std::int64_t chunk,

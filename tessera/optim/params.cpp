@@ -21,29 +21,34 @@ json::Value without_max_grad_norm(const json::Value& params, config::Problems& p
   return out;
 }
 
-void ConstructorWords::describe(config::Fields& f) {
-  f.field("set_grad_none",
-          set_grad_none,
-          {.text = "Whether gradients are freed or zeroed after an update; they are always folded "
-                   "anew here."});
-  f.field("fp32_optimizer_states",
-          fp32_optimizer_states,
-          {.text = "True: state is in fp32. bf16.bf16_optimizer_states says otherwise."});
-  f.field("amsgrad", amsgrad, {.text = "False: the variant of Reddi et al. 2018 is not built."});
+void ConstructorOptions::describe(config::Fields& f) {
+  f.field(
+      "set_grad_none",
+      set_grad_none,
+      {.text =
+           "Selects whether DeepSpeed frees or zeroes gradients after an update; no effect here."});
+  f.field(
+      "fp32_optimizer_states",
+      fp32_optimizer_states,
+      {.text =
+           "Must be true: optimizer states are fp32 unless bf16.bf16_optimizer_states is set."});
+  f.field("amsgrad",
+          amsgrad,
+          {.text = "Must be false: the AMSGrad variant (Reddi et al. 2018) is not supported."});
 }
 
-void ConstructorWords::check(const json::Value& params, config::Problems& problems) const {
+void ConstructorOptions::check(const json::Value& params, config::Problems& problems) const {
   if (amsgrad) {
     problems.add(place_of(params, "amsgrad"),
                  "amsgrad",
-                 "not built yet: true (DeepSpeed's own kernels refuse it as well)",
+                 "not built yet: true (DeepSpeed's own kernels reject it as well)",
                  "set it to false, or remove it");
   }
   if (!fp32_optimizer_states) {
     problems.add(
         place_of(params, "fp32_optimizer_states"),
         "fp32_optimizer_states",
-        "false is not said here: types of state are the run's",
+        "false is not supported here: the dtype of optimizer states is an option of the run",
         "remove it; bf16.bf16_master_weights_and_grads and bf16.bf16_optimizer_states keep "
         "state in 16 bits");
   }

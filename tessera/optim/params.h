@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the readers of optimizer.params and scheduler.params share.
+// Functions that the readers of optimizer.params and scheduler.params share.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@
 
 namespace tessera::optim {
 
-/// Reads `params` (null: none given) into a struct with describe(). Paths of problems are relative
+/// Reads `params` (null: not given) into a struct with describe(). Paths of problems are relative
 /// to `params`.
 template <class S>
 S read_params(const json::Value& params, config::Problems& problems, config::Origins& origins) {
@@ -26,10 +26,11 @@ S read_params(const json::Value& params, config::Problems& problems, config::Ori
   return options;
 }
 
-/// The parameters without what belongs to another key: max_grad_norm, whose problem names that key.
+/// Returns the parameters without max_grad_norm, which belongs to another key that the problem
+/// names.
 json::Value without_max_grad_norm(const json::Value& params, config::Problems& problems);
 
-/// read_params() of an optimizer.
+/// Like read_params(), for an optimizer.
 template <class S>
 S read_rule_params(const json::Value& params,
                    config::Problems& problems,
@@ -37,32 +38,34 @@ S read_rule_params(const json::Value& params,
   return read_params<S>(without_max_grad_norm(params, problems), problems, origins);
 }
 
-/// Arguments of DeepSpeed's and apex's constructors: which of two ways to do the same, and a
-/// variant that neither builds.
-struct ConstructorWords {
+/// Constructor arguments of DeepSpeed and apex: a choice between equivalent implementations, and an
+/// unsupported variant.
+struct ConstructorOptions {
   bool set_grad_none = true, fp32_optimizer_states = true, amsgrad = false;
 
   void describe(config::Fields& f);
   void check(const json::Value& params, config::Problems& problems) const;
 };
 
-/// The user wrote this key, and not as null.
+/// Returns whether the user wrote this key with a value other than null.
 bool is_given(const json::Value& params, std::string_view key);
-/// Where the parameter stands, or all of them where it is not given.
+/// Returns the place of the parameter, or of all parameters if it is not given.
 json::Place place_of(const json::Value& params, std::string_view key);
-/// Not two numbers in [0, 1): a problem at the place of `key`, and `fallback` in their stead.
+/// Unless there are two numbers in [0, 1), reports a problem at the place of `key` and replaces
+/// them by `fallback`.
 void check_betas(std::vector<double>& betas,
                  std::vector<double> fallback,
                  const json::Value& params,
                  config::Problems& problems,
                  std::string_view key = "betas");
-/// 1 or more: a problem at the place of `key`, and 0 in its stead.
+/// If the value is 1 or more, reports a problem at the place of `key` and sets it to 0.
 void check_below_one(double& share,
                      std::string_view key,
                      const json::Value& params,
                      config::Problems& problems);
 
-/// The entry of a registry, or why there is none: `planned` names are known but not built yet.
+/// Returns the entry of a registry; an Error says why there is none. `planned` names are known but
+/// not built yet.
 template <class T>
 const T& find(const Registry<T>& registry,
               std::string_view kind,

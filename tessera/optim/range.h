@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the updates of all rules share: the coefficients of a range, and its elements for the ops.
+// Functions that the updates of all rules share: the coefficients of a range, and its elements for
+// the ops.
 #pragma once
 
 #include "tessera/ops/fused_rules.h"
@@ -7,11 +8,11 @@
 
 namespace tessera::optim {
 
-/// The learning rate of this range in this update.
+/// Returns the learning rate of this range in this update.
 inline double lr_of(const ShardView& view, const UpdateScalars& scalars) {
   return scalars.lr * view.lr_scale.value_or(1.0);
 }
-/// Its weight decay; `own` is the rule's.
+/// Returns the weight decay of this range; `own` is that of the rule.
 inline double decay_of(const ShardView& view, const UpdateScalars& scalars, double own) {
   return view.decay ? view.weight_decay.value_or(own) * scalars.decay_scale : 0.0;
 }
@@ -23,7 +24,7 @@ inline ops::RuleRange range_of(const ShardView& view, const UpdateScalars& scala
           .numel = view.numel,
           .grad_scale = scalars.grad_scale};
 }
-/// Chunks of the range, as prepare() counts them.
+/// Returns the number of chunks of the range, as prepare() counts them.
 inline std::int64_t chunks_of(const ShardView& view) {
   return (view.numel + ops::kRuleChunk - 1) / ops::kRuleChunk;
 }

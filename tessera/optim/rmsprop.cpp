@@ -11,14 +11,17 @@ struct RmspropOptions {
   bool centered = false;
 
   void describe(config::Fields& f) {
-    f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
-    f.field("alpha", alpha, {.text = "Decay of the running mean of squares.", .min = 0});
-    f.field("eps", eps, {.text = "Added to the divisor.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Decay, through the gradient.", .min = 0});
-    f.field("momentum", momentum, {.text = "Decay of the momentum; 0: none is kept.", .min = 0});
+    f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
+    f.field("alpha", alpha, {.text = "Decay rate of the running average of squares.", .min = 0});
+    f.field("eps", eps, {.text = "Added to the denominator for numerical stability.", .min = 0});
+    f.field("weight_decay",
+            weight_decay,
+            {.text = "Weight decay, added to the gradient (L2 regularization).", .min = 0});
+    f.field("momentum", momentum, {.text = "Momentum coefficient; 0 disables momentum.", .min = 0});
     f.field("centered",
             centered,
-            {.text = "Divide by the deviation of the gradient, not by its size."});
+            {.text = "Normalize by the standard deviation of the gradient instead of its root mean "
+                     "square."});
   }
 };
 

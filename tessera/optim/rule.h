@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer rule: which state it keeps and how it updates a range of elements.
+// An optimizer rule: the state it keeps and how it updates a range of elements.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,28 @@
 
 namespace tessera::optim {
 
-/// What a rule must see at once of a parameter. Elementwise: AdamW. SegmentNorms: LAMB, LARS (norms
+/// What a rule must see of a parameter at once. Elementwise: AdamW. SegmentNorms: LAMB, LARS (norms
 /// of the whole parameter, from sums over its chunks). WholeTensor: Adafactor, Muon (the whole
 /// direction, gathered to one owner).
 enum class Scope : std::uint8_t { Elementwise, SegmentNorms, WholeTensor };
 
-/// What a rule may know about a parameter apart from its values.
+/// What a rule may know about a parameter besides its values.
 struct ParamFacts {
   std::string name;
-  std::int64_t rows = 1;     ///< of the matrix shape; all dimensions but the last
+  std::int64_t rows = 1;     ///< of the matrix shape: the product of all dimensions but the last
   std::int64_t columns = 0;  ///< its last dimension; a vector has one row
   bool matrix = false;       ///< two or more dimensions
-  bool embedding = false;    ///< a table or a head over the vocabulary
+  bool embedding = false;    ///< a table or an output head over the vocabulary
   [[nodiscard]] std::int64_t numel() const { return rows * columns; }
 };
 
-/// Elements: one value for each weight, sharded as the weights are. Rows, Columns: one for each row
-/// or column of the matrix, whole at the parameter's owner (WholeTensor rules only).
+/// Extent of a state. Elements: one value per weight, sharded as the weights are. Rows, Columns:
+/// one per row or column of the matrix, complete at the owner of the parameter (WholeTensor rules
+/// only).
 enum class Extent : std::uint8_t { Elements, Rows, Columns };
 
 struct StateSpec {
-  std::string name;  ///< "exp_avg": key in checkpoints
+  std::string name;  ///< "exp_avg": the key in checkpoints
   DType dtype = DType::F32;
   Extent extent = Extent::Elements;
 };
@@ -53,20 +54,21 @@ struct ShardView {
   std::vector<float*> state;          ///< one for each StateSpec of Extent::Elements, in order
   std::int64_t numel = 0;
   bool decay = true;  ///< weight decay applies to this parameter
-  /// Of the parameter's group: its rate is this times UpdateScalars::lr, also where the rule has a
-  /// rate of its own for such parameters.
+  /// Of the parameter group: its rate is this times UpdateScalars::lr, even if the rule has a
+  /// separate rate for such parameters.
   std::optional<double> lr_scale = {};
-  std::optional<double> weight_decay = {};  ///< of the parameter's group, instead of the rule's
+  std::optional<double> weight_decay = {};  ///< of the parameter group, instead of the rule's
   const ParamFacts* facts = nullptr;
-  /// SegmentNorms and WholeTensor: square roots of the whole parameter's sums that prepare() made.
+  /// SegmentNorms and WholeTensor: square roots of the sums of the whole parameter that prepare()
+  /// computed.
   std::span<const double> norms = {};
-  /// WholeTensor: this range of what transform() made; written by prepare().
+  /// WholeTensor: this range of the result of transform(); prepare() writes to it.
   float* direction = nullptr;
 };
 
 /// A whole parameter at its owner.
 struct MatrixView {
-  float* direction = nullptr;  ///< [rows, columns]: prepare()'s on entry, what update() takes after
+  float* direction = nullptr;  ///< [rows, columns]: from prepare() on entry, for update() on return
   std::vector<float*> state;   ///< one for each StateSpec of Extent::Rows or Columns, in order
   const ParamFacts* facts = nullptr;
   std::span<const double> norms = {};
@@ -76,18 +78,19 @@ class CompressedRule;
 
 struct UpdateScalars {
   double lr = 0.0;
-  double grad_scale = 1.0;  ///< clip coefficient, divided by the loss scale
-  std::int64_t step = 1;    ///< of this update, from 1
-  /// Instead of the rule's betas[0] or momentum (a schedule moves it), and betas[1].
+  double grad_scale = 1.0;  ///< clip coefficient divided by the loss scale
+  std::int64_t step = 1;    ///< number of this update, from 1
+  /// Instead of the rule's betas[0] or momentum, and betas[1], if a schedule changes them.
   std::optional<double> beta1 = {}, beta2 = {};
-  double decay_scale = 1.0;  ///< of the weight decay (a schedule moves it)
+  double decay_scale = 1.0;  ///< factor on the weight decay, set by a schedule
 };
 
-/// Threads: one thread a rank calls these; they may use at::get_num_threads() inside. All are pure
-/// functions of their arguments: what a rule remembers is in the state.
+/// An optimizer rule. Threads: one thread per rank calls the methods; they may use
+/// at::get_num_threads() inside. All are pure functions of their arguments: everything a rule
+/// remembers is in the state.
 ///
-/// One update of a parameter: Elementwise: update() on every range. SegmentNorms: prepare() on
-/// every range, the sums of all ranges folded into norms, update(). WholeTensor: prepare(), the
+/// One update of a parameter. Elementwise: update() on every range. SegmentNorms: prepare() on
+/// every range, the sums of all ranges reduced to norms, update(). WholeTensor: prepare(), the
 /// direction gathered to one owner, transform() there, its result scattered, update().
 class Rule {
  public:
@@ -96,42 +99,44 @@ class Rule {
   [[nodiscard]] virtual const CompressedRule* compressed() const { return nullptr; }
   [[nodiscard]] virtual Scope scope(const ParamFacts& facts) const = 0;
   [[nodiscard]] virtual std::vector<StateSpec> state(const ParamFacts& facts) const = 0;
-  /// How many norms of a parameter update() needs; 0 for elementwise rules.
+  /// Returns the number of norms of a parameter that update() needs; 0 for elementwise rules.
   [[nodiscard]] virtual int num_norms(const ParamFacts&) const { return 0; }
-  /// Moves the state and writes what must be known of the whole: `sums[k * chunks + c]` is the sum
-  /// of squares of quantity k over chunk c (1024 elements, chunks = ceil(numel / 1024)) in fp64,
-  /// and for WholeTensor view.direction.
+  /// Updates the state and writes what is needed from the whole parameter: `sums[k * chunks + c]`
+  /// is the sum of squares of quantity k over chunk c (1024 elements, chunks = ceil(numel / 1024))
+  /// in fp64, and view.direction for WholeTensor.
   virtual void prepare(const ShardView& /*view*/,
                        const UpdateScalars& /*scalars*/,
                        double* /*sums*/) const {}
   virtual void transform(const MatrixView& /*view*/, const UpdateScalars& /*scalars*/) const {}
   virtual void update(const ShardView& view, const UpdateScalars& scalars) const = 0;
-  /// Whether its parameters have betas: DeepSpeed's OneCycle moves the momentum of no other.
+  /// Returns whether the rule has betas: DeepSpeed's OneCycle only changes the momentum of such
+  /// rules.
   [[nodiscard]] virtual bool has_betas() const { return true; }
-  /// Learning rate that the parameters of the configuration ask for.
+  /// Returns the learning rate that the configuration's parameters set.
   [[nodiscard]] virtual double base_lr() const = 0;
-  /// Whether the rule makes its rate by itself and base_lr() only multiplies it: then no parameter
-  /// can have a rate of its own.
+  /// Returns whether the rule determines its rate by itself and base_lr() is only a factor on it:
+  /// parameters then cannot have separate rates.
   [[nodiscard]] virtual bool makes_lr() const { return false; }
-  /// Weight decay that they ask for, or that the rule has without them.
+  /// Returns the weight decay that the parameters set, or the rule's default.
   [[nodiscard]] virtual double base_weight_decay() const = 0;
 };
 
-/// optimizer.type and optimizer.params. Problems of the parameters carry their places.
+/// Creates a rule from optimizer.params. Problems of the parameters carry their places.
 using RuleFactory = std::unique_ptr<Rule> (*)(const json::Value& params,
                                               config::Problems& problems,
                                               config::Origins& origins);
 Registry<RuleFactory>& rules();
-/// The factory of an optimizer.type. Throws Error{Config} with the nearest name for one that is not
-/// here.
+/// Returns the factory of an optimizer.type. Throws Error{Config} with the nearest name for an
+/// unknown one.
 RuleFactory rule_factory(std::string_view type);
 #define TESSERA_OPTIMIZER(name, factory) \
   static const bool tessera_optimizer_##factory = ::tessera::optim::rules().add(name, factory)
 
-/// Sum of chunk sums in the order given; sqrt of it is the norm. Fixed order, so that layouts agree
-/// to the bit.
+/// Returns the square root of the sum of chunk sums in the order given. The order is fixed, so that
+/// all layouts compute the same bits.
 double gradient_norm(std::span<const double> chunk_sums);
-/// min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0. Source: torch.nn.utils.clip_grad_norm_.
+/// Returns min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0. Source:
+/// torch.nn.utils.clip_grad_norm_.
 double clip_coefficient(double norm, double max_norm);
 
 }  // namespace tessera::optim

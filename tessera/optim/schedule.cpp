@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry, the schedule without parameters, and those that cannot be.
+// The registry of schedules, the constant schedule, and names that are rejected.
 #include "tessera/optim/schedule.h"
 
 #include <algorithm>
@@ -12,15 +12,15 @@
 namespace tessera::optim {
 namespace {
 
-/// Schedules of the systems whose configurations are understood, that are no functions of the
-/// update's number or cannot be written in a file.
+/// Schedules of known systems that are not functions of the update's number or cannot be written in
+/// a file.
 struct Refused {
   std::string_view name, why;
 };
 constexpr std::string_view kNeedsLoss =
-    "it follows the evaluation loss, and a rate here depends on the update's number alone: a "
-    "resumed run must find the same rates";
-constexpr std::string_view kNeedsFunction = "its parameter is a function of a program";
+    "it follows the evaluation loss, but learning rates here depend only on the update number, so "
+    "that a resumed run uses the same rates";
+constexpr std::string_view kNeedsFunction = "its parameter is a function in program code";
 constexpr Refused kRefused[] = {{"reduce_lr_on_plateau", kNeedsLoss},
                                 {"ReduceLROnPlateau", kNeedsLoss},
                                 {"LambdaLR", kNeedsFunction},
@@ -39,7 +39,7 @@ struct NoOptions {
   void describe(config::Fields&) {}
 };
 
-/// Hugging Face calls every schedule with these; this one has no use for them.
+/// Hugging Face passes these to every schedule; this one does not use them.
 constexpr std::string_view kCommon[] = {"num_warmup_steps", "num_training_steps"};
 
 std::unique_ptr<Schedule> make_constant(const json::Value& params,
@@ -67,7 +67,7 @@ ScheduleFactory schedule_factory(std::string_view type) {
   for (const Refused& refused : kRefused) {
     TESSERA_REQUIRE(text::lower(refused.name) != text::lower(type),
                     Unsupported,
-                    fmt::format("scheduler \"{}\" is not possible: {}", refused.name, refused.why),
+                    fmt::format("scheduler \"{}\" is not supported: {}", refused.name, refused.why),
                     "choose one of: " + text::join(schedules().names(), ", "));
   }
   return schedules().get(type.empty() ? "constant" : type);

@@ -8,15 +8,18 @@
 namespace tessera::optim {
 
 void SgdOptions::describe(config::Fields& f) {
-  f.field("lr", lr, {.text = "Learning rate, before the schedule.", .min = 0});
-  f.field("momentum", momentum, {.text = "Decay of the momentum; 0: none is kept.", .min = 0});
+  f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
+  f.field("momentum", momentum, {.text = "Momentum coefficient; 0 disables momentum.", .min = 0});
   f.field("dampening",
           dampening,
-          {.text = "Share of a gradient, after the first, that is kept out of the momentum.",
+          {.text = "Dampening: fraction of a gradient that is not added to the momentum; not "
+                   "applied to the first gradient.",
            .min = 0,
            .max = 1});
-  f.field("weight_decay", weight_decay, {.text = "Decay, through the gradient.", .min = 0});
-  f.field("nesterov", nesterov, {.text = "Look ahead by one step of momentum."});
+  f.field("weight_decay",
+          weight_decay,
+          {.text = "Weight decay, added to the gradient (L2 regularization).", .min = 0});
+  f.field("nesterov", nesterov, {.text = "Use Nesterov momentum."});
 }
 
 void SgdOptions::check(const json::Value& params, config::Problems& problems) {
@@ -46,7 +49,7 @@ class Sgd final : public Rule {
   void update(const ShardView& view, const UpdateScalars& scalars) const override {
     const bool buffered = options_.momentum > 0.0;
     TESSERA_ASSERT(view.state.size() == (buffered ? 1U : 0U));
-    // The first gradient goes into the momentum whole.
+    // The first gradient is added to the momentum without dampening.
     const bool dampened = buffered && scalars.step > 1;
     ops::sgd(range_of(view, scalars),
              buffered ? view.state[0] : nullptr,

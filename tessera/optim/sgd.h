@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD, for the rules that are made of it.
+// SGD, as a base of several rules.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace tessera::optim {
 
-/// With torch's defaults.
+/// Options with torch's defaults.
 struct SgdOptions {
   double lr = 1e-3, momentum = 0.0, dampening = 0.0, weight_decay = 0.0;
   bool nesterov = false;
@@ -17,7 +17,7 @@ struct SgdOptions {
   void check(const json::Value& params, config::Problems& problems);
 };
 
-/// State: momentum_buffer, where there is momentum.
+/// Returns the rule. State: momentum_buffer, if there is momentum.
 std::unique_ptr<Rule> sgd(SgdOptions options);
 
 }  // namespace tessera::optim

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// 0/1 Adam: the mean square is refreshed at growing intervals and gradients travel by signs between
-// them; then it stands still and ranks go steps of their own, and meet at growing intervals too.
-// Source: Lu et al. 2022, "Maximizing communication efficiency for large-scale training via 0/1
-// Adam"; keys as in DeepSpeed.
+// 0/1 Adam: the mean square is refreshed at growing intervals, and between them gradients are
+// exchanged by their signs. Then the mean square is frozen, the ranks make local steps, and
+// synchronize at growing intervals. Source: Lu et al. 2022, "Maximizing communication efficiency
+// for large-scale training via 0/1 Adam"; keys as in DeepSpeed.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -28,24 +28,28 @@ struct ZeroOneAdamOptions : SignOptions {
     SignOptions::describe(f);
     f.field("var_freeze_step",
             var_freeze_step,
-            {.text = "Updates until the mean square stands still.", .unit = "updates", .min = 1});
-    f.field("var_update_scaler",
-            var_update_scaler,
-            {.text = "Refreshes of the mean square until their interval is doubled.", .min = 1});
+            {.text = "Number of updates after which the mean square is frozen.",
+             .unit = "updates",
+             .min = 1});
+    f.field(
+        "var_update_scaler",
+        var_update_scaler,
+        {.text = "Number of refreshes of the mean square after which their interval is doubled.",
+         .min = 1});
     f.field("local_step_scaler",
             local_step_scaler,
-            {.text = "Updates after var_freeze_step until the interval between exchanges is "
-                     "doubled.",
+            {.text = "Number of updates after var_freeze_step after which the interval between "
+                     "exchanges is doubled.",
              .unit = "updates",
              .min = 1});
     f.field("local_step_clipper",
             local_step_clipper,
-            {.text = "Longest interval between exchanges.", .unit = "updates", .min = 1});
+            {.text = "Maximum interval between exchanges.", .unit = "updates", .min = 1});
   }
 };
 
-/// State: momentum_accumulator (u), exp_avg (m), exp_avg_sq (v). Its one scalar is the sum of the
-/// rates since the last exchange.
+/// State: momentum_accumulator (u), exp_avg (m), exp_avg_sq (v). The only scalar is the sum of the
+/// learning rates since the last exchange.
 class ZeroOneAdam final : public CompressedRule {
  public:
   explicit ZeroOneAdam(ZeroOneAdamOptions options) : options_(std::move(options)) {}
@@ -103,7 +107,7 @@ class ZeroOneAdam final : public CompressedRule {
 
  private:
   [[nodiscard]] bool frozen(std::int64_t step) const { return step > options_.var_freeze_step; }
-  /// Doubled after every var_update_scaler refreshes.
+  /// Returns the interval, which doubles after every var_update_scaler refreshes.
   [[nodiscard]] std::int64_t refresh_interval(std::int64_t step) const {
     std::int64_t interval = 1, last = 0;
     while (true) {
@@ -124,7 +128,7 @@ class ZeroOneAdam final : public CompressedRule {
     return std::sqrt(view.state[2][i]) + static_cast<float>(options_.eps);
   }
 
-  /// AdamW without corrections; beta2 1 leaves v alone.
+  /// AdamW without bias correction; beta2 = 1 leaves v unchanged.
   void adam(const ShardView& view,
             const float* gradient,
             double beta2,
@@ -157,8 +161,8 @@ class ZeroOneAdam final : public CompressedRule {
       view.state[0][i] = view.grad[i] * scale;
   }
 
-  /// u moves with the weights of this rank; where ranks meet it leaves as a momentum. Elements that
-  /// had no gradient until v froze stand still.
+  /// u accumulates the steps of this rank; at an exchange it is turned back into a momentum.
+  /// Elements that had no gradient before v was frozen do not move.
   void step_alone(const CompressedView& view,
                   const UpdateScalars& scalars,
                   std::int64_t begin,
@@ -179,7 +183,7 @@ class ZeroOneAdam final : public CompressedRule {
     }
   }
   void meet(const CompressedView& view, std::int64_t begin, std::int64_t end) const {
-    // Without a rate nothing has moved, and there is nothing to divide by.
+    // With a learning rate of 0 nothing has moved, and there is nothing to divide by.
     const double rates = view.scalars[0];
     const float back = rates > 0 ? static_cast<float>(-1.0 / rates) : 0.0F;
     for (std::int64_t i = begin; i < end; ++i) {

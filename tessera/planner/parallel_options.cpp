@@ -17,55 +17,57 @@
 namespace tessera::planner {
 
 void PipelineOptions::describe(config::Fields& f) {
-  f.field(
-      "size",
-      size,
-      {.text = "Stages; each holds some of the model's blocks. \"pipeline\": 2 is short for it.",
-       .unit = "ranks",
-       .min = 1,
-       .max = kMostRanks});
+  f.field("size",
+          size,
+          {.text = "Number of pipeline stages, each with a part of the model's blocks. "
+                   "\"pipeline\": 2 is a short form.",
+           .unit = "ranks",
+           .min = 1,
+           .max = kMostRanks});
   f.field("schedule",
           schedule,
-          {.text = "The order of forwards and backwards of a stage.",
+          {.text = "Pipeline schedule: the order of forward and backward passes of a stage.",
            .choices = parallel::pipeline_schedules().names(),
-           .default_text = "1f1b; interleaved with several chunks"});
-  f.field(
-      "chunks",
-      chunks,
-      {.text = "Runs of neighbouring blocks that a stage holds: more than one with the schedule "
-               "interleaved, two with zb-v.",
-       .min = 1,
-       .max = 1024,
-       .default_text = "1; 2 with interleaved and zb-v"});
-  f.field(
-      "partition",
-      partition,
-      {.text =
-           "Which blocks a stage holds: uniform (the first stages have one more where blocks are "
-           "left), uniform-last (the last ones of every chunk do), parameters, balanced (by "
-           "predicted work), profile (by time and memory that the first rank measures at the "
-           "start), type:REGEX over block names, or a list of bounds.",
-       .default_text = "balanced",
-       .type = "string or list of integers"});
+           .default_text = "1f1b; interleaved if chunks is above 1"});
+  f.field("chunks",
+          chunks,
+          {.text = "Number of model chunks per stage: two or more with the schedule interleaved, "
+                   "two with zb-v.",
+           .min = 1,
+           .max = 1024,
+           .default_text = "1; 2 with interleaved and zb-v"});
+  f.field("partition",
+          partition,
+          {.text = "Assignment of blocks to stages: uniform (a remainder goes to the first "
+                   "stages), uniform-last (a remainder goes to the last stages of every chunk), "
+                   "parameters (equal parameter counts), balanced (equal predicted work), profile "
+                   "(by time and memory that the first rank measures at the start), type:REGEX "
+                   "(equal numbers of blocks whose name matches), or a list of bounds.",
+           .default_text = "balanced",
+           .type = "string or list of integers"});
   f.field(
       "scatter_gather",
       scatter_gather,
-      {.text = "Where tensor-parallel ranks have the same flow: each sends its share to the next "
-               "stage, which gathers it. Pays where stages are far apart."});
+      {.text =
+           "If tensor-parallel ranks hold the same activations, each sends only its part to the "
+           "next stage, which gathers the parts. Useful if communication between stages is slow."});
 }
 
 void TensorOptions::describe(config::Fields& f) {
   f.field("mode",
           mode,
-          {.text = "How weights and activations are cut.",
+          {.text = "How weights and activations are sharded.",
            .choices = {"1d", "2d", "2.5d", "3d"},
            .default_text = "1d"});
   f.field("size",
           size,
-          {.text = "Ranks that share every layer.", .unit = "ranks", .min = 1, .max = kMostRanks});
+          {.text = "Number of ranks over which every layer is sharded.",
+           .unit = "ranks",
+           .min = 1,
+           .max = kMostRanks});
   f.field("depth",
           depth,
-          {.text = "Of mode 2.5d: how many grids; size = depth x side x side.",
+          {.text = "Depth of mode 2.5d: the number of grids; size = depth x side x side.",
            .unit = "ranks",
            .min = 1,
            .max = kMostRanks,
@@ -88,16 +90,16 @@ TensorOptions::Grid TensorOptions::grid() const {
 void ContextOptions::describe(config::Fields& f) {
   f.field("size",
           size,
-          {.text = "Ranks that share the tokens of every sequence. \"context\": 2 is short for it.",
+          {.text = "Number of ranks over which the tokens of every sequence are sharded. "
+                   "\"context\": 2 is a short form.",
            .unit = "ranks",
            .min = 1,
            .max = kMostRanks});
-  f.field(
-      "mode",
-      mode,
-      {.text = "How attention sees the other ranks' tokens: keys and values travel in a ring, or "
-               "heads and tokens change places.",
-       .choices = {"ring", "ulysses"}});
+  f.field("mode",
+          mode,
+          {.text = "How attention accesses tokens of other ranks: ring sends keys and values "
+                   "around a ring; ulysses exchanges tokens for heads by all-to-all.",
+           .choices = {"ring", "ulysses"}});
 }
 
 std::int64_t ParallelOptions::token_unit() const {
@@ -108,13 +110,17 @@ std::int64_t ParallelOptions::token_unit() const {
 }
 
 void ParallelOptions::describe(config::Fields& f) {
-  f.section("pipeline", pipeline, "The model's blocks, one after the other, over ranks.");
-  f.section("tensor", tensor, "Every layer over ranks.");
+  f.section("pipeline",
+            pipeline,
+            "Pipeline parallelism: the model's blocks are distributed over stages.");
+  f.section("tensor", tensor, "Tensor parallelism: every layer is sharded over ranks.");
   f.field("sequence",
           sequence,
-          {.text = "With tensor: norms and dropouts work on a part of the tokens each, and layers "
-                   "exchange tokens instead of sums."});
-  f.section("context", context, "Long sequences over ranks.");
+          {.text = "Sequence parallelism, with tensor: norms and dropouts are sharded over tokens, "
+                   "and layers use all-gather and reduce-scatter instead of all-reduce."});
+  f.section("context",
+            context,
+            "Context parallelism: the tokens of long sequences are sharded over ranks.");
 }
 
 namespace {
@@ -276,7 +282,7 @@ void check_product(const ParallelOptions& options,
   }
   problems.add(origins.place("parallel"),
                "parallel",
-               fmt::format("{} {} cannot be cut into pipeline {} x tensor {} x context {} = {}",
+               fmt::format("{} {} cannot be divided into pipeline {} x tensor {} x context {} = {}",
                            ranks,
                            ranks == 1 ? "rank" : "ranks",
                            options.pipeline.size,

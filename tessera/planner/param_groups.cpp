@@ -17,13 +17,16 @@ struct GroupOptions {
   bool frozen = false, non_freeze = false;
 
   void describe(config::Fields& f) {
-    f.field("pattern", pattern, {.text = "Regular expression, found anywhere in the name."});
+    f.field("pattern",
+            pattern,
+            {.text = "Regular expression that matches anywhere in the parameter name."});
     f.field("lr", lr, {.text = "Learning rate of these parameters.", .min = 0});
-    f.field("weight_decay", weight_decay, {.text = "Their weight decay.", .min = 0});
-    f.field("frozen", frozen, {.text = "They are not trained."});
-    f.field("non_freeze",
-            non_freeze,
-            {.text = "False: they exchange signs after the freeze like all others."});
+    f.field("weight_decay", weight_decay, {.text = "Weight decay of these parameters.", .min = 0});
+    f.field("frozen", frozen, {.text = "Whether these parameters are frozen (not trained)."});
+    f.field(
+        "non_freeze",
+        non_freeze,
+        {.text = "Must be false: after freeze_step the signs of all parameters are exchanged."});
   }
 };
 
@@ -70,7 +73,7 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
           item.place,
           path + ".non_freeze",
           "not built yet: true (after the freeze the signs of all parameters are exchanged)",
-          "remove it, and raise optimizer.params.freeze_step where signs come too early");
+          "remove it; raise optimizer.params.freeze_step if signs are exchanged too early");
     }
     ParamGroup group{
         options.pattern, {}, options.lr, options.weight_decay, options.frozen, item.place};
@@ -79,7 +82,7 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
     } catch (const std::regex_error&) {
       problems.add(item.place,
                    path,
-                   fmt::format("\"{}\" is no regular expression", options.pattern),
+                   fmt::format("\"{}\" is not a valid regular expression", options.pattern),
                    "escape its special characters with two backslashes");
       continue;
     }
@@ -112,14 +115,14 @@ void check_param_groups(const std::vector<ParamGroup>& groups,
     if (fits) continue;
     problems.add(groups[i].place,
                  fmt::format("{}[{}].pattern", kPath, i),
-                 fmt::format("\"{}\" is found in no parameter's name", groups[i].pattern),
+                 fmt::format("\"{}\" matches no parameter name", groups[i].pattern),
                  fmt::format("names look like {}", names.empty() ? "" : names.back()));
   }
   if (!trained) {
     problems.add(groups.front().place,
                  kPath,
                  "every parameter is frozen: there is nothing to train",
-                 "leave some parameters out of the frozen groups");
+                 "exclude some parameters from the frozen groups");
   }
 }
 

@@ -16,182 +16,184 @@ constexpr double kMostMicro = 1e5;
 void TrainerOptions::describe(config::Fields& f) {
   f.field("max_steps",
           max_steps,
-          {.text = "Stop after so many optimizer updates.",
+          {.text = "Stop after this number of optimizer updates.",
            .unit = "steps",
            .min = 1,
            .max = kMostSteps,
-           .default_text = "as many as trainer.epochs say"});
+           .default_text = "follows from trainer.epochs"});
   f.field("epochs",
           epochs,
-          {.text = "Stop after so many passes over the training data; with max_steps, whichever "
-                   "comes first.",
+          {.text = "Stop after this number of passes over the training data, or at max_steps, "
+                   "whichever comes first.",
            .unit = "epochs",
            .min = 0,
            .max = kMostSteps,
            .above_min = true,
-           .default_text = "1, if max_steps is not given either"});
-  f.field(
-      "seed",
-      seed,
-      {.text = "Everything random is a function of it: first weights, order of samples, dropout.",
-       .min = 0});
+           .default_text = "1 if max_steps is not given"});
+  f.field("seed",
+          seed,
+          {.text = "Random seed for initial weights, order of samples and dropout.", .min = 0});
   f.field("on_nonfinite",
           on_nonfinite,
-          {.text = "What to do when a loss or gradient is not finite: stop, or skip the update.",
+          {.text = "Action on a non-finite loss or gradient: stop the run, or skip the update.",
            .choices = {"stop", "skip"}});
   f.field("clip_after_warmup",
           clip_after_warmup,
-          {.text = "Clip gradients only once the schedule's warm-up is over."});
+          {.text = "Clip gradients only after the warm-up of the schedule."});
 }
 
 void EvalOptions::describe(config::Fields& f) {
   f.field("every",
           every,
-          {.text = "Evaluate every so many steps and at the end; 0 is never.",
+          {.text = "Evaluate every N steps and at the end; 0 disables evaluation.",
            .unit = "steps",
            .min = 0});
-  f.field(
-      "batches",
-      batches,
-      {.text = "How many validation batches an evaluation takes.", .unit = "batches", .min = 1});
+  f.field("batches",
+          batches,
+          {.text = "Number of validation batches per evaluation.", .unit = "batches", .min = 1});
   f.field("micro_batch",
           micro_batch,
-          {.text = "Sequences of an evaluation batch; never follows the layout.",
+          {.text = "Number of sequences per evaluation batch; it does not depend on the layout.",
            .unit = "sequences",
            .min = 1,
            .max = kMostMicro});
-  f.field(
-      "prompt",
-      prompt,
-      {.text = "Show a continuation of this text at every evaluation.", .default_text = "none"});
+  f.field("prompt",
+          prompt,
+          {.text = "Prompt whose continuation is printed at every evaluation.",
+           .default_text = "none"});
   f.field("max_new_tokens",
           max_new_tokens,
-          {.text = "Length of that continuation.", .unit = "tokens", .min = 1, .max = 1e6});
-  f.field("top_k",
-          top_k,
-          {.text = "Draw among the so many likeliest tokens; 0 is all, 1 is greedy.", .min = 0});
+          {.text = "Length of the continuation.", .unit = "tokens", .min = 1, .max = 1e6});
+  f.field(
+      "top_k",
+      top_k,
+      {.text = "Sample among the k most likely tokens; 0 uses all tokens, 1 is greedy.", .min = 0});
   f.field("temperature",
           temperature,
-          {.text = "Temperature of the drawing; 0 is greedy.", .min = 0, .max = 100});
+          {.text = "Sampling temperature; 0 is greedy.", .min = 0, .max = 100});
 }
 
 void CheckpointOptions::describe(config::Fields& f) {
   f.field("every",
           every,
-          {.text = "Write a checkpoint every so many steps; 0 is never.",
+          {.text = "Write a checkpoint every N steps; 0 disables this.",
            .unit = "steps",
            .min = 0,
-           .default_text = "as every_minutes says"});
+           .default_text = "see every_minutes"});
   f.field("every_minutes",
           every_minutes,
-          {.text = "Write a checkpoint once so many minutes have passed since the last one, beside "
-                   "those of every; 0 is never.",
+          {.text = "Write a checkpoint when this many minutes have passed since the last one, in "
+                   "addition to those of every; 0 disables this.",
            .unit = "minutes",
            .min = 0,
            .max = 1e6,
-           .default_text = "15 where every is not given, else 0"});
+           .default_text = "15 if every is not given, else 0"});
   f.field("keep",
           keep,
-          {.text = "How many of the newest checkpoints stay.",
+          {.text = "Number of newest checkpoints to keep.",
            .unit = "checkpoints",
            .min = 1,
            .max = 1e6});
   f.field("best",
           best,
-          {.text = "Write a checkpoint whenever an evaluation has the lowest loss so far, and let "
-                   "it stay beside the newest ones."});
-  f.field("final", final, {.text = "Write a checkpoint at the end."});
+          {.text = "Write a checkpoint whenever an evaluation has the lowest loss so far, and keep "
+                   "it in addition to the newest ones."});
+  f.field("final", final, {.text = "Write a checkpoint at the end of training."});
   f.field("save_on_signal",
           save_on_signal,
           {.text = "Write a checkpoint before a signal (SIGTERM, Ctrl-C) ends the training."});
   f.field("async",
           async,
-          {.text = "Write checkpoints beside the training, and copy what is not written when the "
-                   "weights change next; the one at the end and at a signal is waited for."});
+          {.text = "Write checkpoints in the background while training continues. Data that is not "
+                   "written yet is copied before the next update changes it. The save at the end "
+                   "or at a signal is synchronous."});
   f.field("load_universal",
           load_universal,
-          {.text = "Of a folder of DeepSpeed that --resume names, take the universal checkpoint "
-                   "(latest_universal), and refuse one without it."});
-  f.field(
-      "use_node_local_storage",
-      use_node_local_storage,
-      {.text = "Each host saves the pieces of its ranks under its own run.dir, as a part of the "
-               "checkpoint, for hosts that share no disk; tessera checkpoint merge joins the "
-               "parts. The part of a lone host is the whole."});
+          {.text = "If --resume names a DeepSpeed folder, load its universal checkpoint "
+                   "(latest_universal); it is an error if there is none."});
+  f.field("use_node_local_storage",
+          use_node_local_storage,
+          {.text = "For hosts that share no disk: each host saves the pieces of its ranks under "
+                   "its own run.dir, as a part of the checkpoint. tessera checkpoint merge joins "
+                   "the parts. With a single host the part is the whole checkpoint."});
 }
 
 void RunOptions::describe(config::Fields& f) {
   f.field("dir", dir, {.text = "The run folder.", .default_text = "runs/<name of the file>"});
   f.field("threads_per_rank",
           threads_per_rank,
-          {.text = "Threads of each rank's kernels.",
+          {.text = "Number of threads for the kernels of each rank.",
            .unit = "threads",
            .min = 1,
            .max = 1024,
            .default_text = "cores / local ranks"});
-  f.field(
-      "derived",
-      derived,
-      {.text = "Written into the run folder's config.json: those of its keys that followed from "
-               "the number of ranks. Training that file derives them anew.",
-       .default_text = "none"});
+  f.field("derived",
+          derived,
+          {.text = "Written to config.json in the run folder: the keys that were derived from the "
+                   "number of ranks. Training with that file derives them again.",
+           .default_text = "none"});
 }
 
 void OptimizerOptions::describe(config::Fields& f) {
-  f.field("type", type, {.text = "Name of the optimizer, in any case."});
+  f.field("type", type, {.text = "Name of the optimizer (case-insensitive)."});
   f.field("params",
           params,
-          {.text = "Its parameters; of AdamW: lr, betas, eps, weight_decay.",
+          {.text = "Parameters of the optimizer; for AdamW: lr, betas, eps, weight_decay.",
            .default_text = "lr 1e-3, betas [0.9, 0.999], eps 1e-8, weight_decay 0.01"});
   f.section("weight_decay_schedule",
             weight_decay_schedule,
-            "How the weight decay moves from start to end.");
+            "Schedule of the weight decay from start to end.");
+  f.field("groups",
+          groups,
+          {.text = "Parameter groups, a list of {pattern, lr, weight_decay, frozen}: a separate "
+                   "learning rate or weight decay, or no training, for parameters whose names "
+                   "match the regular expression. The first match applies.",
+           .default_text = "none",
+           .type = "list of objects"});
   f.field(
-      "groups",
-      groups,
-      {.text = "A list of {pattern, lr, weight_decay, frozen}: parameters whose names the regular "
-               "expression finds, with a rate, a decay or no training of their own; the first "
-               "that fits counts.",
-       .default_text = "none",
-       .type = "list of objects"});
-  f.field("decay_all",
-          decay_all,
-          {.text = "Weight decay on all parameters, not only on those of two or more dimensions."});
+      "decay_all",
+      decay_all,
+      {.text =
+           "Apply weight decay to all parameters, not only to those of two or more dimensions."});
 }
 
 void SchedulerOptions::describe(config::Fields& f) {
   f.field("type",
           type,
-          {.text = "Name of the learning-rate schedule, in any case.", .default_text = "constant"});
+          {.text = "Name of the learning-rate schedule (case-insensitive).",
+           .default_text = "constant"});
   f.field("params",
           params,
-          {.text = "Its parameters, such as warmup_num_steps.", .default_text = "{}"});
+          {.text = "Parameters of the schedule, such as warmup_num_steps.", .default_text = "{}"});
 }
 
 void Bf16Options::describe(config::Fields& f) {
   f.field("enabled",
           enabled,
-          {.text = "Weights and activations in bf16; masters, moments and sums stay fp32."});
+          {.text = "Train in bf16: weights and activations are bf16; master weights, moments and "
+                   "gradient accumulation stay fp32."});
   f.field("bf16_master_weights_and_grads",
           bf16_master_weights_and_grads,
-          {.text = "No fp32 masters: the bf16 weights are all there is, and gradients are summed "
-                   "in bf16 unless data_types.grad_accum_dtype says otherwise."});
+          {.text = "Keep no fp32 master weights: updates change the bf16 weights directly, and "
+                   "gradients are accumulated in bf16 unless data_types.grad_accum_dtype is set."});
   f.field("bf16_optimizer_states",
           bf16_optimizer_states,
-          {.text = "Moments in bf16 too; needs bf16_master_weights_and_grads."});
+          {.text = "Store the moments in bf16 as well; requires bf16_master_weights_and_grads."});
 }
 
 void AmpOptions::describe(config::Fields& f) {
   f.field("enabled",
           enabled,
-          {.text = "Apex's 16 bits: what opt_level says, as near as it comes here."});
-  f.field("opt_level",
-          opt_level,
-          {.text = "O0: fp32. O1, O2: fp16 with fp32 masters. O3: the same with a loss scale of 1.",
-           .choices = {"O0", "O1", "O2", "O3"}});
+          {.text = "16-bit training as in Apex, with the nearest equivalent of opt_level."});
+  f.field(
+      "opt_level",
+      opt_level,
+      {.text =
+           "O0: fp32. O1, O2: fp16 with fp32 master weights. O3: the same with a loss scale of 1.",
+       .choices = {"O0", "O1", "O2", "O3"}});
   f.field("loss_scale",
           loss_scale,
-          {.text = "A fixed scale, or \"dynamic\", which follows Apex's rule.",
+          {.text = "Static loss scale, or \"dynamic\" for Apex's rule.",
            .choices = {"\"dynamic\"", "a number above 0"},
            .default_text = "dynamic; 1 with O3",
            .type = "string or number"});
@@ -200,17 +202,19 @@ void AmpOptions::describe(config::Fields& f) {
 void TorchAutocastOptions::describe(config::Fields& f) {
   f.field("enabled",
           enabled,
-          {.text = "The same as bf16.enabled or fp16.enabled, by dtype: layers choose their types "
+          {.text = "Equivalent to bf16.enabled or fp16.enabled, depending on dtype: layers choose "
+                   "their dtypes "
                    "themselves."});
   f.field("dtype",
           dtype,
-          {.text = "Type of weights and activations.", .choices = {"bfloat16", "float16"}});
+          {.text = "Dtype of weights and activations.", .choices = {"bfloat16", "float16"}});
 }
 
 void DataTypesOptions::describe(config::Fields& f) {
   f.field("grad_accum_dtype",
           grad_accum_dtype,
-          {.text = "Type of the gradient sums; bf16 is rounded after every accumulation step.",
+          {.text = "Dtype of the gradient accumulation buffer; bf16 is rounded after every "
+                   "accumulation step.",
            .choices = {"fp32", "bf16"},
            .default_text = "fp32"});
 }
@@ -218,19 +222,18 @@ void DataTypesOptions::describe(config::Fields& f) {
 void RecomputeOptions::describe(config::Fields& f) {
   f.field("enabled",
           enabled,
-          {.text = "Run forwards again in the backward pass instead of keeping what they made; the "
-                   "same as granularity full.",
+          {.text = "Recompute forward passes in the backward pass instead of keeping their "
+                   "activations; the same as granularity full.",
            .default_text = "false"});
-  f.field(
-      "granularity",
-      granularity,
-      {.text = "What is run again: nothing, whole blocks, attention cores, or as many blocks as "
-               "memory needs.",
-       .choices = {"none", "full", "selective", "auto"},
-       .default_text = "none"});
+  f.field("granularity",
+          granularity,
+          {.text = "What is recomputed: nothing (none), whole blocks (full), attention cores "
+                   "(selective), or as many blocks as the memory limit requires (auto).",
+           .choices = {"none", "full", "selective", "auto"},
+           .default_text = "none"});
   f.field("every_n",
           every_n,
-          {.text = "With full: every so many blocks one is run again.",
+          {.text = "With full: recompute one of every N blocks.",
            .unit = "blocks",
            .min = 1,
            .max = 1e6});
@@ -239,8 +242,8 @@ void RecomputeOptions::describe(config::Fields& f) {
 void ZeroOptions::describe(config::Fields& f) {
   f.field("stage",
           stage,
-          {.text = "0: every rank updates everything. 1: the update is sharded over the ranks. 2: "
-                   "and gradients. 3: and parameters.",
+          {.text = "ZeRO stage. 0: no sharding. 1: optimizer states are sharded over data-parallel "
+                   "ranks. 2: also gradients. 3: also parameters.",
            .min = 0,
            .max = 3,
            .default_text = "1 with several ranks if the block is absent, else 0"});
@@ -248,58 +251,60 @@ void ZeroOptions::describe(config::Fields& f) {
   f.field(
       "reduce_bucket_size",
       reduce_bucket_size,
-      {.text = "Room for gradients that are being reduced: where two blocks of a size do not fit "
-               "into it, a block waits for the reduction of the one before.",
+      {.text = "Maximum number of gradient elements in reduction at the same time: if two blocks "
+               "of equal size do not fit, a block waits for the reduction of the previous one.",
        .unit = "elements",
        .min = 0,
        .max = kMost,
        .default_text = "two blocks"});
   f.field("stage3_prefetch_bucket_size",
           stage3_prefetch_bucket_size,
-          {.text = "Weights gathered ahead of their use at most; 0 gathers nothing ahead.",
+          {.text = "Maximum number of elements to prefetch; 0 disables prefetching.",
            .unit = "elements",
            .min = 0,
            .max = kMost,
            .default_text = "the next block"});
   f.field("stage3_param_persistence_threshold",
           stage3_param_persistence_threshold,
-          {.text = "Parameters with fewer elements are never sharded.",
+          {.text = "Parameters with fewer elements are not sharded.",
            .unit = "elements",
            .min = 0,
            .max = kMost,
            .default_text = "1e5"});
   f.field("stage3_model_persistence_threshold",
           stage3_model_persistence_threshold,
-          {.text = "Parameters that are not sharded have at most so many elements together.",
+          {.text = "Maximum total number of elements of parameters that are not sharded.",
            .unit = "elements",
            .min = 0,
            .default_text = "no limit"});
   f.field("stage3_max_live_parameters",
           stage3_max_live_parameters,
-          {.text = "Gathered weights at any time at most, but for one block.",
+          {.text = "Maximum number of gathered elements at any time, not counting one block.",
            .unit = "elements",
            .min = 0,
            .max = kMost,
            .default_text = "1e9"});
   f.field("stage3_max_reuse_distance",
           stage3_max_reuse_distance,
-          {.text = "Weights that are used again within so many elements stay gathered.",
+          {.text = "Weights stay gathered if they are used again within this number of elements.",
            .unit = "elements",
            .min = 0,
            .max = kMost,
-           .default_text = "only those that the very next block run uses"});
-  f.field("zero_hpz_partition_size",
-          zero_hpz_partition_size,
-          {.text = "In stage 3: so many neighbouring ranks hold all working weights between them, "
-                   "and gathers stay inside of such a group. Divides the ranks; 0 and 1 are off.",
-           .unit = "ranks",
-           .min = 0,
-           .max = kMostRanks,
-           .default_text = "all ranks"});
+           .default_text = "only weights that the next executed block uses"});
+  f.field(
+      "zero_hpz_partition_size",
+      zero_hpz_partition_size,
+      {.text =
+           "In stage 3: size of the groups of neighbouring ranks (hpZ) within which the working "
+           "weights are sharded and gathered. Must divide the number of ranks; 0 and 1 disable it.",
+       .unit = "ranks",
+       .min = 0,
+       .max = kMostRanks,
+       .default_text = "all ranks"});
   f.field("mics_shard_size",
           mics_shard_size,
-          {.text = "Another name of zero_hpz_partition_size, with other values for off: -1 and 0. "
-                   "With 1 every rank keeps all weights.",
+          {.text = "Like zero_hpz_partition_size, but -1 and 0 disable it, and with 1 every rank "
+                   "keeps all weights.",
            .unit = "ranks",
            .min = -1,
            .max = kMostRanks,
@@ -331,78 +336,84 @@ mesh::Mesh Plan::mesh() const {
 void TrainConfig::describe(config::Fields& f) {
   f.section("model", model, "The model and its size.");
   f.section("task", task, "What the model learns, and what a record of the data is.");
-  f.section("tokenizer", tokenizer, "How text becomes token ids.");
-  f.section("data", data, "What is trained on, and how it is cut into samples.");
+  f.section("tokenizer", tokenizer, "Conversion of text to token ids.");
+  f.section("data", data, "Training data, and how it is divided into samples.");
   const config::Doc batch = {.unit = "sequences", .min = 1, .max = kMostSequences};
   config::Doc doc = batch;
-  doc.text = "Sequences of one optimizer update, over all ranks.";
+  doc.text = "Global batch size: number of sequences per optimizer update over all ranks.";
   doc.default_text = "micro x accumulation x ranks";
   f.field("train_batch_size", train_batch_size, doc);
-  doc.text = "Sequences of one forward pass on one rank.";
+  doc.text = "Micro-batch size: number of sequences per forward pass on one rank.";
   doc.default_text = "global batch / accumulation / ranks";
   doc.max = kMostMicro;
   f.field("train_micro_batch_size_per_gpu", train_micro_batch_size_per_gpu, doc);
-  doc.text = "Forward and backward passes of a rank before one update.";
+  doc.text = "Number of forward and backward passes of a rank per update.";
   doc.unit = "passes";
   doc.default_text = "global batch / micro / ranks";
   f.field("gradient_accumulation_steps", gradient_accumulation_steps, doc);
-  f.section("optimizer", optimizer, "How weights are updated.");
-  f.section("scheduler", scheduler, "How the learning rate moves.");
+  f.section("optimizer", optimizer, "The optimizer.");
+  f.section("scheduler", scheduler, "The learning-rate schedule.");
   f.field("gradient_clipping",
           gradient_clipping,
-          {.text = "Largest global gradient norm; 0 is off.", .min = 0});
+          {.text = "Maximum global gradient norm; 0 disables clipping.", .min = 0});
   f.field("gradient_clip_value",
           gradient_clip_value,
-          {.text = "Largest absolute value of a gradient's element, before the norm; 0 is off.",
+          {.text = "Maximum absolute value of a gradient element, applied before the norm; 0 "
+                   "disables clipping.",
            .min = 0});
-  f.field("rampup_batch_size",
-          rampup_batch_size,
-          {.text = "[start, increment, samples]: the global batch begins at `start` and grows by "
-                   "`increment` in equal parts of so many samples, up to train_batch_size.",
-           .default_text = "none",
-           .type = "list of integers"});
-  f.section("fp16", fp16, "16-bit training with a scaled loss.");
-  f.section("bf16", bf16, "16-bit training.");
-  f.section("amp", amp, "16-bit training in Apex's words.");
-  f.section("torch_autocast", torch_autocast, "16-bit training in PyTorch's words.");
-  f.section("data_types", data_types, "Types of what training keeps.");
+  f.field(
+      "rampup_batch_size",
+      rampup_batch_size,
+      {.text = "[start, increment, samples]: the global batch size begins at `start` and grows by "
+               "`increment` at equal intervals over `samples` samples, up to train_batch_size.",
+       .default_text = "none",
+       .type = "list of integers"});
+  f.section("fp16", fp16, "Training in fp16 with loss scaling.");
+  f.section("bf16", bf16, "Training in bf16.");
+  f.section("amp", amp, "16-bit training with the options of Apex.");
   f.section(
-      "zero_optimization", zero_optimization, "What is sharded over the data-parallel ranks.");
-  f.section("parallel",
-            parallel,
-            "How the model itself is spread over ranks; data-parallel is what is left.");
+      "torch_autocast", torch_autocast, "16-bit training with the options of PyTorch's autocast.");
+  f.section("data_types", data_types, "Dtypes of buffers.");
+  f.section(
+      "zero_optimization", zero_optimization, "ZeRO: what is sharded over data-parallel ranks.");
+  f.section("parallel", parallel, "Model parallelism; the remaining ranks are data-parallel.");
   f.section("activation_checkpointing",
             activation_checkpointing,
-            "Recomputation: less memory for more time, the same bits.");
+            "Activation recomputation: less memory, more time, identical results.");
   f.field("gradient_reduction",
           gradient_reduction,
-          {.text = "Fold gradients of each micro-batch in rank order, or once before the update.",
+          {.text = "Reduce the gradients of each micro-batch (each), or only once before the "
+                   "update (once).",
            .choices = {"each", "once"}});
+  f.field("communication_data_type",
+          communication_data_type,
+          {.text = "Communication dtype of gradients: bf16 and fp16 round the gradient of each "
+                   "micro-batch, or with gradient_reduction \"once\" the accumulated gradient that "
+                   "a rank sends. The dtype of the accumulation buffer does not change.",
+           .choices = {"fp32", "bf16", "fp16"}});
   f.field(
-      "communication_data_type",
-      communication_data_type,
-      {.text = "What gradients travel as: bf16 and fp16 round the gradient of each micro-batch, "
-               "or with gradient_reduction \"once\" what a rank sends. Sums stay as they are.",
-       .choices = {"fp32", "bf16", "fp16"}});
-  f.field("sparse_gradients",
-          sparse_gradients,
-          {.text = "Between ranks the gradient of the token embedding travels as the rows that a "
-                   "micro-batch touched, where they are at most a quarter of it; the same bits. Of "
-                   "a table that the head shares, on one stage, it does so by itself."});
-  f.section("trainer", trainer, "How long, from which seed.");
+      "sparse_gradients",
+      sparse_gradients,
+      {.text = "Communicate only the rows of the token embedding's gradient that a micro-batch "
+               "touched, if they are at most a quarter of the table; the results are identical. "
+               "This is always on for a table that is tied to the head on the same stage."});
+  f.section(
+      "trainer", trainer, "Length of the training, seed, and handling of numerical problems.");
   f.field("steps_per_print",
           steps_per_print,
-          {.text = "A line every so many steps; the first and the last are always printed.",
+          {.text = "Print a line every N steps; the first and the last step are always printed.",
            .unit = "steps",
            .min = 1,
            .max = kMostSteps});
   f.section("eval", eval, "Evaluation during training.");
-  f.section("checkpoint", checkpoint, "What is kept of a run.");
-  f.section("run", run, "Where and with what.");
-  f.field("wall_clock_breakdown",
-          wall_clock_breakdown,
-          {.text = "Show the milliseconds of data, forward, backward, reduce and optimizer."});
-  f.field("memory_breakdown", memory_breakdown, {.text = "Show the memory by kind."});
+  f.section("checkpoint", checkpoint, "When checkpoints are written and which are kept.");
+  f.section("run", run, "The run folder and the threads.");
+  f.field(
+      "wall_clock_breakdown",
+      wall_clock_breakdown,
+      {.text =
+           "Print the milliseconds spent on data, forward, backward, reduction and optimizer."});
+  f.field("memory_breakdown", memory_breakdown, {.text = "Print the memory by category."});
 }
 
 }  // namespace tessera::planner

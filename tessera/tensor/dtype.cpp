@@ -41,10 +41,10 @@ DType from_torch(at::ScalarType type) {
   for (int i = 0; i <= static_cast<int>(DType::Bool); ++i) {
     if (to_torch(static_cast<DType>(i)) == type) return static_cast<DType>(i);
   }
-  throw Error(
-      Error::Kind::Unsupported,
-      std::string("tensors of type ") + c10::toString(type) + " have no place in files or buffers",
-      "convert them to one of the types that safetensors knows");
+  throw Error(Error::Kind::Unsupported,
+              std::string("tensors of type ") + c10::toString(type) +
+                  " cannot be stored in files or buffers",
+              "convert them to a type that safetensors supports");
 }
 
 }  // namespace tessera

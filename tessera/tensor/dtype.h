@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between our element types and libtorch's, and the precision a run works in.
+// Conversions between tessera's and libtorch's element types.
 #pragma once
 
 #include <ATen/core/Tensor.h>

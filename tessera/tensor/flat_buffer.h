@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters side by side in one piece of memory, in chunks of 1024 elements, cut evenly over
-// data-parallel ranks.
+// Flat buffers: parameters side by side in one piece of memory, in chunks of 1024 elements, sharded
+// evenly over data-parallel ranks.
 #pragma once
 
 #include <algorithm>
@@ -18,30 +18,30 @@
 
 namespace tessera {
 
-/// Elements of a chunk: no chunk of a parameter is ever cut by a shard, so sums over chunks do not
-/// know the layout.
+/// Elements of a chunk. A shard boundary never splits a chunk of a parameter, so sums over chunks
+/// do not depend on the layout.
 inline constexpr std::int64_t kChunk = 1024;
-/// Chunks of `numel` elements, the last perhaps not full.
+/// Returns the number of chunks of `numel` elements; the last may be partial.
 inline constexpr std::int64_t chunks_of(std::int64_t numel) {
   return (numel + kChunk - 1) / kChunk;
 }
 
-/// Where a parameter, or the box of it that this rank holds, lies in the buffer. `begin` is a
-/// multiple of kChunk and depends neither on the number of data-parallel ranks nor on which box it
-/// is.
+/// The position of a parameter, or of the box of it that this rank holds, in the buffer. `begin` is
+/// a multiple of kChunk and depends neither on the number of data-parallel ranks nor on the box.
 struct Segment {
   std::shared_ptr<const ParamInfo> info;
   std::int64_t begin = 0;
   std::int64_t numel = 0;
   [[nodiscard]] std::int64_t end() const { return begin + numel; }
-  /// The part of it that lies in [first, last) of the buffer; no elements where none does.
+  /// Returns the part of the segment inside [first, last) of the buffer; empty if they do not
+  /// overlap.
   [[nodiscard]] Segment within(std::int64_t first, std::int64_t last) const {
     const std::int64_t from = std::max(begin, first), to = std::min(end(), last);
     return {info, from, std::max<std::int64_t>(0, to - from)};
   }
 };
 
-/// Offsets of a list of parameters and the range of each shard. Pure arithmetic.
+/// The offsets of a list of parameters and the range of each shard. Pure arithmetic.
 class FlatLayout {
  public:
   FlatLayout(std::string name,
@@ -63,9 +63,10 @@ class FlatLayout {
   int shards_ = 1;
 };
 
-/// A 1-d tensor over `region`'s memory that keeps it alive.
+/// Returns a 1-d tensor over the memory of `region`; it keeps the region alive.
 at::Tensor tensor_over(const comm::RegionPtr& region, std::int64_t numel, DType dtype);
-/// The view of a segment in a flat tensor, in the shape of what this rank holds of the parameter.
+/// Returns the view of a segment in a flat tensor, in the shape of the part of the parameter that
+/// this rank holds.
 at::Tensor view_of(const at::Tensor& flat, const Segment& segment);
 
 }  // namespace tessera

@@ -18,8 +18,8 @@ namespace tessera {
 
 namespace {
 
-// Pairs of normal numbers made at a time. Everything below is straight arithmetic without branches
-// or library calls, so that compilers put it into vector registers and every machine gets the same
+// Pairs of normal numbers computed at a time. The code below is straight arithmetic without
+// branches or library calls, so that compilers vectorise it and every machine computes the same
 // bits.
 constexpr std::int64_t kPairs = 256;
 
@@ -36,7 +36,7 @@ TESSERA_INLINE std::uint64_t to_bits(double value) {
   return bits;
 }
 
-// Coefficients from the highest power down.
+// Evaluates a polynomial; coefficients from the highest power down.
 template <std::size_t N>
 TESSERA_INLINE double polynomial(const double (&coefficients)[N], double z) {
   double value = coefficients[0];
@@ -85,14 +85,14 @@ TESSERA_INLINE double minus_two_log(double u) {
   const std::uint64_t sign_fill = 0ULL - (bits >> 63);
   const std::uint64_t exponent = (bits >> 52) | (sign_fill << 12);
   const double m = from_bits((bits & 0x000FFFFFFFFFFFFFULL) + kSqrtHalf);
-  // A small integer becomes a double through the mantissa of 1.5 * 2^52.
+  // Converts a small integer to double through the mantissa of 1.5 * 2^52.
   const double e = from_bits(exponent + 0x4338000000000000ULL) - 0x1.8p52;
   const double s = (m - 1.0) / (m + 1.0);
   return -2.0 * (e * 0x1.62e42fefa39efp-1 + 2.0 * s * polynomial(kAtanh, s * s));
 }
 
-// cos and sin of 2 pi u for u in (0, 1): the nearest quarter turn, and Taylor series of what is
-// left.
+// cos and sin of 2 pi u for u in (0, 1): the nearest quarter turn, and Taylor series of the
+// remainder.
 TESSERA_INLINE void turn(double u, double& cosine, double& sine) {
   const double shifted = u * 4.0 + 0x1.8p52;
   const std::uint64_t quarter = to_bits(shifted);
@@ -104,8 +104,8 @@ TESSERA_INLINE void turn(double u, double& cosine, double& sine) {
   sine = from_bits(((s & ~odd) | (c & odd)) ^ sine_sign);
 }
 
-// The four words of kPairs consecutive counters below 2^63, as Philox::operator() makes them, a
-// round at a time over all.
+// The four words of kPairs consecutive counters below 2^63, as Philox::operator() computes them;
+// each round is applied to all of them.
 TESSERA_INLINE void philox_words(std::uint64_t key,
                                  std::uint64_t first,
                                  std::uint32_t (&c)[4][kPairs]) {
@@ -128,7 +128,8 @@ TESSERA_INLINE void philox_words(std::uint64_t key,
   }
 }
 
-// uniform_double() without a conversion from 64-bit integers, which vector registers lack.
+// Like uniform_double(), but without a conversion from 64-bit integers, which vector registers
+// lack.
 TESSERA_INLINE double uniform(std::uint32_t hi, std::uint32_t lo) {
   constexpr std::uint64_t kTwo52 = 0x4330000000000000ULL;
   const double high = from_bits(kTwo52 | hi) - 0x1.0p52,
@@ -159,7 +160,7 @@ void normal_pairs_baseline(Philox random, std::int64_t first, double std, float*
 }
 
 #if defined(__x86_64__)
-// Without fused multiply-add the wider registers give the same bits.
+// Without fused multiply-add the wider registers compute the same bits.
 __attribute__((target("avx2"))) void normal_pairs_avx2(Philox random,
                                                        std::int64_t first,
                                                        double std,
@@ -175,7 +176,7 @@ auto choose_normal_pairs() {
   return normal_pairs_baseline;
 }
 
-// Elements [begin, end) of the parameter into out[0, end - begin).
+// Writes elements [begin, end) of the parameter to out[0, end - begin).
 void normal_range(Philox random, double std, std::int64_t begin, std::int64_t end, float* out) {
   static const auto make_pairs = choose_normal_pairs();
   constexpr std::int64_t kBlock = 2 * kPairs;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// First values of parameters: a function of (seed, name, global index) alone.
+// Initial values of parameters: a function of (seed, name, global index) only.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// Writes elements [begin, begin + out.numel()) of the parameter (row-major, global) into the fp32
+/// Writes elements [begin, begin + out.numel()) of the parameter (row-major, global) to the fp32
 /// 1-d tensor `out`. Normal: Box-Muller in fp64 on Philox(mix64(seed, hash(name))), counter = index
 /// / 2.
 void initialize_range(const ParamInfo& info,

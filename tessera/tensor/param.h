@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A parameter: its global name and shape, its working tensor, and where its gradient goes.
+// A parameter: its global name and shape, its working tensor, and the destination of its gradient.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class RowSum;
 
 using Shape = std::vector<std::int64_t>;
 
-/// How a parameter starts; a function of (seed, name, global index), so every layout starts from
-/// the same bits.
+/// Initialization of a parameter; a function of (seed, name, global index), so every layout starts
+/// from the same bits.
 struct Init {
   enum class Kind : std::uint8_t { Zeros, Ones, Normal } kind = Kind::Zeros;
   double std = 0.0;
@@ -42,58 +42,58 @@ enum class Role : std::uint8_t {
 };
 
 struct ParamInfo {
-  std::string name;  ///< "h.0.attn.c_attn.weight": the key of checkpoints, the same in every layout
+  std::string name;  ///< "h.0.attn.c_attn.weight": the key in checkpoints, the same in every layout
   Shape shape;       ///< global
   std::vector<LogicalAxis> axes;  ///< of each dim
   Shape matrix_shape;  ///< as weight decay ("two or more dimensions"), Muon and export see it
   Role role = Role::Matrix;
   Init init;
   bool trainable = true;
-  bool tied = false;      ///< several blocks use it; then it has a flat buffer of its own
-  std::int64_t unit = 1;  ///< elements of a cut dim that stay together: the channels of a head
+  bool tied = false;      ///< several blocks use it; it then has its own flat buffer
+  std::int64_t unit = 1;  ///< elements of a sharded dim that stay together: the channels of a head
   mesh::ShardSpec spec;
-  mesh::Box box = {};     ///< what this rank holds of it; empty: all
-  std::int64_t room = 0;  ///< elements of the largest box that a rank holds; 0: all
+  mesh::Box box = {};     ///< the part of it that this rank holds; empty: all of it
+  std::int64_t room = 0;  ///< elements of the largest box that any rank holds; 0: all
   bool copy = false;  ///< another rank of this copy of the model holds the same box and counts it
   [[nodiscard]] std::int64_t numel() const;  ///< global
   [[nodiscard]] bool cut() const { return !spec.splits.empty(); }
   [[nodiscard]] mesh::Box held() const;
   [[nodiscard]] Shape local_shape() const;
   [[nodiscard]] std::int64_t local_numel() const;
-  /// The same on every rank that holds a part, so that flat buffers agree.
+  /// The same on every rank that holds a part, so that flat buffers have equal sizes.
   [[nodiscard]] std::int64_t room_numel() const { return room > 0 ? room : numel(); }
 };
-/// Whether weight decay applies by the rule "two or more dimensions" (of the matrix shape).
+/// Returns whether weight decay applies by the rule "two or more dimensions" (of the matrix shape).
 bool decays(const ParamInfo& info);
 /// The role of a parameter whose block declares none, by its axes and its matrix shape.
 Role role_of(const Shape& shape, const std::vector<LogicalAxis>& axes, const Shape& matrix_shape);
 
-/// Where the gradient of one micro-batch goes: fp32, in the shape of what this rank holds of the
-/// parameter.
+/// The destination of the gradient of one micro-batch: fp32, in the shape of the part of the
+/// parameter that this rank holds.
 class GradSink {
  public:
-  /// The destination of this micro-batch. Write it whole, or add to it if accumulate(); then call
-  /// written().
+  /// Returns the destination of this micro-batch. Write all of it, or add to it if accumulate();
+  /// then call written().
   [[nodiscard]] const at::Tensor& out();
   [[nodiscard]] bool accumulate() const { return written_; }
   void written() { written_ = true; }
-  /// Who touches rows of the first dim alone adds to these where they are, instead of writing
-  /// out(), and calls written(); nullptr where there is out() alone.
+  /// If the gradient has few non-zero rows in the first dim, add to these rows here instead of
+  /// writing out(), then call written(). nullptr if there is only out().
   [[nodiscard]] RowSum* rows() const { return rows_; }
   [[nodiscard]] bool was_written() const { return written_; }
-  /// Writes or adds `grad` (any float dtype, the parameter's shape) as accumulate() says, and marks
-  /// it written.
+  /// Writes or adds `grad` (any float dtype, the parameter's shape) according to accumulate(), and
+  /// marks it as written.
   void write(const at::Tensor& grad);
 
-  /// By the owner of the buffer, before a micro-batch. `holds`: `out` holds a sum already, to which
-  /// this micro-batch is added.
+  /// Called by the owner of the buffer before a micro-batch. `holds`: `out` already contains a sum,
+  /// to which this micro-batch is added.
   void open(at::Tensor out, bool holds = false);
-  /// The same with a sum of rows. Whoever asks for out() all the same gets what `make_dense` gives
-  /// with the rows so far in it, and rows() is no more.
+  /// Like open(), with a sparse sum of rows. If out() is requested all the same, it becomes the
+  /// result of `make_dense`, which includes the rows so far, and rows() becomes nullptr.
   void open_rows(RowSum& rows, std::function<at::Tensor()> make_dense, bool holds = false);
-  /// Zeroes what nobody wrote; by the owner, after a micro-batch.
+  /// Zeroes the destination if it was not written; called by the owner after a micro-batch.
   void close();
-  /// Forgets out() and rows(), whose memory is their owner's again.
+  /// Drops out() and rows(), whose memory belongs to their owner again.
   void release();
 
  private:
@@ -103,8 +103,8 @@ class GradSink {
   bool written_ = false;
 };
 
-/// One use of a parameter by one block (a "home"). Tied parameters have one Param a home; they
-/// share info and tensor and have a gradient sink each.
+/// One use of a parameter by one block. Tied parameters have one Param per use; they share info and
+/// tensor, and each has its own gradient sink.
 class Param {
  public:
   explicit Param(std::shared_ptr<const ParamInfo> info) : info_(std::move(info)) {}
@@ -114,21 +114,22 @@ class Param {
   /// the flat buffer.
   [[nodiscard]] const at::Tensor& tensor() const { return tensor_; }
   void attach(at::Tensor tensor) { tensor_ = std::move(tensor); }
-  /// Instead, for models that are only read: int8, and an fp32 factor for each row of the matrix
-  /// whose columns are the last dim.
+  /// Attaches int8 weights instead, for models that are only read, with an fp32 scale for each row
+  /// of the matrix whose columns are the last dim.
   void attach_int8(at::Tensor tensor, at::Tensor scales) {
     tensor_ = std::move(tensor);
     scales_ = std::move(scales);
   }
   /// Undefined unless tensor() is int8.
   [[nodiscard]] const at::Tensor& scales() const { return scales_; }
-  /// Before it is laid out: the parameter is not trained.
+  /// Makes the parameter not trainable. Call it before the parameter is laid out.
   void freeze() {
     ParamInfo frozen = *info_;
     frozen.trainable = false;
     info_ = std::make_shared<const ParamInfo>(std::move(frozen));
   }
-  /// Before it is laid out: the ranks hold it in boxes. `copy`: as ParamInfo has it.
+  /// Sets the box of the parameter that this rank holds. Call it before the parameter is laid out.
+  /// `copy`: see ParamInfo.
   void place(mesh::ShardSpec spec, mesh::Box box, std::int64_t room, bool copy = false) {
     ParamInfo placed = *info_;
     placed.spec = std::move(spec);
@@ -137,7 +138,7 @@ class Param {
     placed.copy = copy;
     info_ = std::make_shared<const ParamInfo>(std::move(placed));
   }
-  /// Writable by autograd functions that only see the parameter as const.
+  /// Mutable because autograd functions only see the parameter as const.
   [[nodiscard]] GradSink& grad() const { return grad_; }
 
  private:

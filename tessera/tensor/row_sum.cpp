@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-/// Rows that make a share of work worth a thread.
+/// Minimum number of rows that justifies another thread.
 constexpr std::int64_t kGrain = 64;
 
 void add_floats(const float* from, std::int64_t count, float* to) {

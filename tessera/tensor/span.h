@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor's memory as the transports see it.
+// The memory of a tensor as a communication span.
 #pragma once
 
 #include "tessera/comm/world.h"
@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// All elements of `tensor`, which must be contiguous and outlive whatever the span is given to; no
-/// copy.
+/// Returns a span over all elements of `tensor`, which must be contiguous and outlive every use of
+/// the span; no copy.
 comm::Span span_of(const at::Tensor& tensor);
 
 }  // namespace tessera

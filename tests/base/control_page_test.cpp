@@ -99,7 +99,7 @@ TEST_F(ControlPages, OneOfManyConcurrentAbortsWins) {
     EXPECT_EQ(winners, 1);
     const std::string message = page_->abort_message();
     ASSERT_FALSE(message.empty());
-    EXPECT_EQ(message, std::string(100, message[0]));  // one writer's, unmixed
+    EXPECT_EQ(message, std::string(100, message[0]));  // the message of a single writer, not mixed
     EXPECT_EQ(page_->aborted.load() - 1, static_cast<std::uint32_t>(message[0] - 'a'));
   }
 }
@@ -118,7 +118,7 @@ TEST_F(ControlPages, WhoeverWasKilledBeforeItsMessageKeepsNobodyFromAborting) {
 TEST_F(ControlPages, ARingWakesAnotherProcess) {
   const pid_t child = fork();
   if (child == 0) {
-    // A bound against hangs: the parent's ring ends the wait long before.
+    // A timeout against hangs: the parent's ring ends the wait long before.
     const timespec limit{20, 0};
     auto* word = reinterpret_cast<std::uint32_t*>(&page_->line(1).doorbell);
     while (page_->line(1).doorbell.load() == 0) {

@@ -23,7 +23,8 @@ TEST(DTypes, AreFoundByTheirOwnNames) {
   EXPECT_EQ(dtype_from_name("F8"), std::nullopt);
 }
 
-/// A finite fp16 number by its definition: sign, five bits of exponent, ten of significand.
+/// Returns the value of a finite fp16 number by definition: sign, five exponent bits, ten
+/// significand bits.
 double meaning(std::uint16_t half) {
   const int exponent = (half >> 10) & 31, significand = half & 1023;
   const double size =
@@ -49,7 +50,7 @@ TEST(Fp16, EveryPatternMeansWhatItsFieldsSay) {
     } else if ((bits & 0x3ff) == 0) {
       ASSERT_EQ(value, bits < 0x8000 ? kInfinity : -kInfinity) << bits;
     } else {
-      // Quiet, the other bits of the significand kept.
+      // The result is quiet, with the other bits of the significand unchanged.
       ASSERT_EQ(bits_of(value), ((bits & 0x8000) << 16) | 0x7fc00000U | ((bits & 0x3ff) << 13));
     }
   }
@@ -64,7 +65,8 @@ TEST(Fp16, EveryValueSurvivesTheWayThroughFp32) {
   }
 }
 
-// Between each two neighbours, subnormals too: their midpoint, its neighbours in fp32, and theirs.
+// For each two neighbours, subnormals included: their midpoint, its neighbours in fp32, and both
+// values.
 TEST(Fp16, RoundsToTheNearerNeighbourAndTiesToTheEvenOne) {
   for (std::uint16_t below = 0; below < 0x7c00; ++below) {
     const auto above = static_cast<std::uint16_t>(below + 1);
@@ -88,7 +90,7 @@ TEST(Fp16, RoundsToTheNearerNeighbourAndTiesToTheEvenOne) {
 }
 
 TEST(Fp16, EveryFiniteFloatGoesToANearestNumberOrToInfinity) {
-  // A prime step through all patterns of fp32.
+  // A prime step through all bit patterns of fp32.
   for (std::uint64_t pattern = 0; pattern < (1ULL << 32); pattern += 2521) {
     const auto bits = static_cast<std::uint32_t>(pattern);
     float value;

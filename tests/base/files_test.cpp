@@ -48,7 +48,7 @@ TEST(Files, ReadBackWhatWasWritten) {
 
 TEST(Files, AFailedWriteLeavesNothingBehind) {
   const TempDir folder;
-  fs::create_directory(folder.path() / "f");  // a folder cannot be replaced by a file
+  fs::create_directory(folder.path() / "f");  // a file cannot replace a folder
 
   EXPECT_THAT(refusal([&] { write_atomic(folder.path() / "f", "x"); }),
               HasSubstr((folder.path() / "f").string()));
@@ -56,7 +56,7 @@ TEST(Files, AFailedWriteLeavesNothingBehind) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
 }
 
-/// The number of a process that has ended.
+/// Returns the number of a process that has ended.
 pid_t dead_process() {
   const pid_t child = fork();
   if (child == 0) _exit(0);
@@ -73,8 +73,8 @@ TEST(Files, AWriteRemovesWhatKilledWritersOfItLeft) {
   const TempDir folder;
   const auto beside = [&](const std::string& name) { return folder.path() / name; };
   const std::string dead = std::to_string(dead_process()), parent = std::to_string(getppid());
-  const std::vector<std::string> others = {"f.tmp-" + parent,      // somebody is still writing it
-                                           "f.tmp-" + dead + "x",  // and these are not drafts of f
+  const std::vector<std::string> others = {"f.tmp-" + parent,  // a running process is writing it
+                                           "f.tmp-" + dead + "x",  // these are not drafts of f
                                            "f.tmp-",
                                            "g.tmp-" + dead};
   for (const std::string& name : others)
@@ -91,7 +91,7 @@ TEST(Files, ADraftInUseStaysThoughItsProcessIsNotFromHere) {
   const TempDir folder;
   const fs::path draft = folder.path() / ("f.tmp-" + std::to_string(dead_process()));
   write_atomic(draft, "x");
-  const auto writer = Lock::try_acquire(draft);  // as on another host: only the lock is seen
+  const auto writer = Lock::try_acquire(draft);  // as on another host: only the lock is visible
 
   remove_stale_drafts(folder.path() / "f");
 
@@ -134,7 +134,7 @@ TEST(TempDirs, AreRemovedWithWhatIsInThem) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-/// A temporary folder of its own, where no other test tidies up.
+/// Uses a separate temporary folder, which no other test cleans up.
 class OrphanedTempDir : public testing::Test {
  protected:
   OrphanedTempDir() {
@@ -249,7 +249,7 @@ TEST(Locks, AreNeverHeldTwiceThoughTheirFilesAreRemoved) {
       std::unique_ptr<Lock> lock;
       while ((lock = Lock::try_acquire(path)) == nullptr) {
       }
-      if (!fs::create_directory(inside)) _exit(1);  // somebody else is inside too
+      if (!fs::create_directory(inside)) _exit(1);  // another process is inside too
       fs::remove(inside);
       lock->remove_file();
     }
@@ -288,7 +288,7 @@ TEST(Hashes, InPiecesAreTheHashOfTheWhole) {
 }
 
 TEST(Hashes, AreXxh3) {
-  // The published value for no input, with seed 0.
+  // The published hash of empty input with seed 0.
   EXPECT_EQ(hex64(xxh3({})), "2d06800538d394c2");
   EXPECT_EQ(hex64(0xAB), "00000000000000ab");
 }

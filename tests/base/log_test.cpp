@@ -73,8 +73,9 @@ TEST_F(Logs, AFullDiskIsToldOnceAndInTheirOwnWords) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   EXPECT_THAT(
       heard_,
-      ElementsAre(
-          AllOf(HasSubstr("log file takes no more"), HasSubstr("/dev/full")), "first", "second"));
+      ElementsAre(AllOf(HasSubstr("log file cannot be written any more"), HasSubstr("/dev/full")),
+                  "first",
+                  "second"));
 }
 
 TEST_F(Logs, AFileThatCannotBeOpenedIsAnIoError) {

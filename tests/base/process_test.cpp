@@ -33,7 +33,8 @@ TEST(Process, RunsUntilItHasEnded) {
   EXPECT_FALSE(is_running(-1)) << "kill(2) would speak of all processes";
 }
 
-/// A program below a shell that both have WHICH=1 in their environment, and this process above.
+/// A program below a shell that both have WHICH=1 in their environment; the test process is above
+/// them.
 class WrappedProcess : public testing::Test {
  protected:
   WrappedProcess() {

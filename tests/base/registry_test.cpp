@@ -52,7 +52,7 @@ TEST(Errors, TextIsWhatAndFixWithoutTheSource) {
   EXPECT_EQ(exit_code(Error::Kind::Bug), 70);
 }
 
-// Known answers of Random123's own test vectors (kat_vectors, philox4x32 10).
+// Known answers from Random123's test vectors (kat_vectors, philox4x32 10).
 TEST(PhiloxWords, AreThePublishedOnes) {
   const Philox zeros{0}, ones{~0ULL};
 

@@ -17,7 +17,7 @@ TEST(Nearest, FindsTypingMistakes) {
   EXPECT_EQ(nearest("optimzer", kKeys), "optimizer");
   EXPECT_EQ(nearest("OPTIMIZER", kKeys), "optimizer");
   EXPECT_EQ(nearest("zero_optimisation", kKeys), "zero_optimization");
-  EXPECT_EQ(nearest("rl", kKeys), "lr");  // two letters swapped are one mistake
+  EXPECT_EQ(nearest("rl", kKeys), "lr");  // a transposition of two letters is one mistake
 }
 
 TEST(Nearest, PrefersTheNameThatTheWordBegins) {
@@ -35,7 +35,7 @@ TEST(Nearest, PrefersTheNameThatHasAllWords) {
   const std::vector<std::string> flags = {"--per_device_train_batch_size",
                                           "--per_device_eval_batch_size"};
 
-  // That of evaluation has one letter less, and would be nearer by spelling.
+  // The flag for evaluation is one letter shorter and would be nearer by spelling.
   EXPECT_EQ(nearest("--per_device_batch_size", flags), "--per_device_train_batch_size");
   EXPECT_EQ(nearest("\xC3\xA9.txt", std::vector<std::string>{"other.txt"}), std::nullopt);
 }
@@ -120,7 +120,7 @@ TEST(Utf8, FindsTheFirstInvalidByte) {
   EXPECT_EQ(find_invalid_utf8("a\xC0\xAF"), 1U);          // an overlong slash
   EXPECT_EQ(find_invalid_utf8("a\xED\xA0\x80"), 1U);      // a surrogate
   EXPECT_EQ(find_invalid_utf8("a\xF4\x90\x80\x80"), 1U);  // beyond U+10FFFF
-  EXPECT_EQ(find_invalid_utf8("ab\xE2\x82"), 2U);         // cut short
+  EXPECT_EQ(find_invalid_utf8("ab\xE2\x82"), 2U);         // truncated
   EXPECT_EQ(find_invalid_utf8("\x80"), 0U);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// Saving beside the training: who waits for what, and what the disk sees when.
+// Background saves: which operation waits for which, and the order of disk accesses.
 #include "tessera/checkpoint/background.h"
 
 #include <atomic>
@@ -23,7 +23,7 @@
 namespace tessera::checkpoint::test {
 namespace {
 
-/// A disk that is stuck at the changes that `chosen` picks, until it is released.
+/// A disk that blocks at the changes that `chosen` selects, until it is released.
 class StuckDisk {
  public:
   using Chosen = std::function<bool(const std::string& operation, const fs::path& path)>;
@@ -40,7 +40,7 @@ class StuckDisk {
   }
 
  private:
-  /// WatchedStorage calls under a lock, which a stuck change must not keep.
+  /// WatchedStorage calls `before` under a lock, which a blocked change must not hold.
   class Sluice final : public Storage {
    public:
     explicit Sluice(StuckDisk& of) : of_(of) {}
@@ -81,7 +81,7 @@ class StuckDisk {
   bool stuck_ = false, free_ = false;
 };
 
-/// Every file under `root` by its name there.
+/// Returns the contents of every file under `root` by relative name.
 std::map<std::string, std::string> contents(const fs::path& root) {
   std::map<std::string, std::string> out;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
@@ -91,7 +91,7 @@ std::map<std::string, std::string> contents(const fs::path& root) {
   return out;
 }
 
-/// A save of the small model by one rank, beside which the test makes the steps.
+/// A save of the small model by one rank, during which the test makes steps.
 struct Alone {
   explicit Alone(Storage& disk, const fs::path& root, std::function<void()> then = {})
       : memory(std::make_shared<Held>(held(small_model(), ranges, 0, 1, true))),
@@ -157,7 +157,7 @@ TEST(BackgroundSaves, StepsGoOnWhileThePublicationHangs) {
   EXPECT_TRUE(loads_exactly(dir.path() / step_name(7)));
 }
 
-/// A CopyOut, and how many bytes it was given.
+/// A CopyOut that counts the bytes it was given.
 struct Copies {
   std::size_t bytes = 0;
   std::shared_ptr<const void> operator()(std::vector<std::span<const std::byte>>& spans) {
@@ -192,7 +192,7 @@ TEST(BackgroundSaves, WriteWhatWasThereWhenTheyBeganHoweverMuchItChanges) {
   Copies copies;
   alone.save.before_change(std::ref(copies));
   scribble(*alone.memory);
-  // Nothing more is copied at the changes after the first one.
+  // Changes after the first one copy nothing more.
   alone.save.before_change(
       [](auto&) -> std::shared_ptr<const void> { throw std::logic_error("copied twice"); });
   disk.release();

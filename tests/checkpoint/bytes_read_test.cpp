@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// How much of a checkpoint a rank reads: the blocks of 16 MiB in which something of its own lies.
+// How much of a checkpoint a rank reads: the blocks of 16 MiB that contain some of its elements.
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -19,10 +19,11 @@ constexpr std::int64_t kRows = 10000, kColumns = 1024, kWidth = 4, kAll = kRows 
 constexpr std::int64_t kBlock = std::int64_t{16} << 20;
 const Shape kShape = {kRows, kColumns};
 constexpr int kWriters = 2;
-/// What the counting itself and the starting of threads may read.
+/// Bytes that the counting itself and the start of threads may read.
 constexpr std::int64_t kSlack = std::int64_t{64} << 10;
 
-/// Bytes that this process has asked of files so far, mapped ones apart; -1 where nobody counts.
+/// Returns the bytes that this process has read from files so far, except mapped ones; -1 if the
+/// kernel does not count them.
 std::int64_t bytes_read() {
   std::ifstream counts("/proc/self/io");
   std::string name;
@@ -31,14 +32,14 @@ std::int64_t bytes_read() {
   return name == "rchar:" ? count : -1;
 }
 
-/// Tensor parallel along the first dim.
+/// Tensor parallelism along the first dim.
 std::vector<mesh::Piece> rows(const Shape& shape, int rank, int ranks) {
   mesh::Box box = mesh::whole(shape);
   std::tie(box.begin[0], box.end[0]) = part(shape[0], rank, ranks);
   return {{box, 0, box.numel()}};
 }
 
-/// A rank's pieces with memory of zeros.
+/// The pieces of a rank, with zeroed memory.
 struct Share {
   std::vector<std::vector<std::byte>> memory;
   std::vector<PieceBytes> pieces;
@@ -68,8 +69,8 @@ std::int64_t read_by_load(const Checkpoint& checkpoint, Share& share) {
   return bytes_read() - before;
 }
 
-/// Bytes of those blocks of the two files, each half of the tensor, that
-/// share something with bytes [from, to) of the tensor.
+/// Returns the bytes of those blocks of the two files, each half of the tensor, that overlap bytes
+/// [from, to) of the tensor.
 std::int64_t touched(std::int64_t from, std::int64_t to) {
   std::int64_t sum = 0;
   for (int writer = 0; writer < kWriters; ++writer) {
@@ -106,14 +107,14 @@ TEST_F(BytesRead, OfRowsAndRangesAreTheBlocksThatTheyTouch) {
       EXPECT_GE(first, touched(from, to)) << rank << " of " << ranks;
       EXPECT_LE(first, touched(from, to) + kSlack) << rank << " of " << ranks;
       EXPECT_LT(first, mine.bytes + kWriters * 2 * kBlock + kSlack);
-      // Of blocks that are proven, nothing but what is wanted.
+      // Of blocks that are already verified only the needed bytes are read.
       EXPECT_GE(again, mine.bytes);
       EXPECT_LE(again, mine.bytes + kSlack);
     }
   }
 }
 
-/// Every block holds a part of some row, and its checksum is of all its bytes.
+/// Every block holds a part of some row, and its checksum covers all its bytes.
 TEST_F(BytesRead, OfColumnsOutOfRowsAreAllBlocksOnce) {
   const fs::path folder = saved_by(ranges, dir.path());
 

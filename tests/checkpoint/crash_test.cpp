@@ -35,8 +35,8 @@ INSTANTIATE_TEST_SUITE_P(,
                                            How::BackgroundThenWaiting),
                          [](const auto& info) { return name_of(info.param); });
 
-/// Kills a save of `step` over an older one ahead of each of its changes in turn, and looks at what
-/// is left.
+/// Kills a save of `step` over an older one before each of its changes in turn, and checks what
+/// remains.
 void EverySave::expect_survival(std::int64_t old_step, std::int64_t step, bool can_exchange) {
   bool died = true;
   int n = 0;
@@ -63,16 +63,16 @@ void EverySave::expect_survival(std::int64_t old_step, std::int64_t step, bool c
     }
     EXPECT_TRUE(died || new_there);
 
-    // Whatever was left lying about, the next save works and cleans it.
+    // Whatever remains, the next save succeeds and cleans up.
     save_model(dir.path(), step + 1, kModel, ranges, 1, kNew);
     EXPECT_TRUE(loads_exactly(*newest(dir.path()), kModel, ranges, 1, kNew));
     for (const auto& entry : fs::directory_iterator(dir.path())) {
       EXPECT_NE(entry.path().filename().string().front(), '.') << entry.path();
     }
   }
-  EXPECT_GT(
-      n,
-      20);  // folder, four files of several writes each, renaming: there was something to interrupt
+  EXPECT_GT(n,
+            20);  // folder, four files with several writes each, renames: there was something to
+                  // interrupt
 }
 
 TEST_P(EverySave, ThatIsKilledLeavesThePreviousCheckpointAndAWholeNewOneOrNone) {
@@ -127,7 +127,7 @@ TEST_P(EverySave, ThatIsKilledAtAnyTimeOfItsPruningLeavesTheOldOrTheNewOne) {
   }
 }
 
-/// Every call of the disk that fails, one after the other: all ranks say the same, nothing stays
+/// Every call of the disk fails in turn: all ranks report the same error, and nothing is left
 /// behind.
 TEST_P(EverySave, ThatFailsIsTheSameErrorOnEveryRankAndLeavesNothing) {
   bool failed = true;

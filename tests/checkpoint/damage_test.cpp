@@ -12,7 +12,7 @@ namespace {
 
 enum class Outcome { Exact, Refused, Wrong };
 
-/// What a whole load, and what a reader of the numbers of the manifest, gets out of the folder.
+/// Returns the outcome of a full load, and of reading the numbers of the manifest.
 Outcome outcome(const fs::path& folder) {
   try {
     if (!loads_exactly(folder, small_model(), columns, 2)) return Outcome::Wrong;
@@ -53,13 +53,13 @@ TEST(Damage, FlippedBytesAreNeverWrongData) {
     for (int round = 0; round < 400; ++round) {
       std::string bad = good;
       for (int flips = round % 3; flips >= 0; --flips) {
-        // Every second round hits the header, where a flip is more than a wrong number.
+        // Every second round changes the header, where a flip is more than a wrong number.
         const std::size_t at =
             random() % (round % 2 == 0 ? std::min<std::size_t>(600, bad.size()) : bad.size());
         bad[at] = static_cast<char>(static_cast<unsigned>(bad[at]) ^ (1U << (random() % 8)));
       }
       spill(folder / file, bad);
-      // Two flips may undo each other.
+      // Two flips may cancel each other.
       EXPECT_EQ(outcome(folder), bad == good ? Outcome::Exact : Outcome::Refused)
           << file << " in round " << round;
     }
@@ -79,14 +79,15 @@ TEST(Damage, EveryByteOfTheManifestIsGuarded) {
   }
 }
 
-/// Of three ranks, the first of which holds nothing; everything about it can be tried.
+/// A checkpoint of three ranks, the first of which holds nothing; it is small enough to try all
+/// changes.
 class TinyCheckpoint : public ::testing::Test {
  protected:
   TinyCheckpoint() : folder(save_model(dir.path(), 2, kModel, columns, 3)) {
     for (const auto& entry : fs::directory_iterator(folder))
       names.push_back(entry.path().filename().string());
   }
-  /// Whether verifying it fails and names `file`, and so does loading it where that file is read.
+  /// Returns whether verification fails and names `file`, and so does loading if that file is read.
   [[nodiscard]] bool refused(const std::string& file) const {
     const bool is_read = file.starts_with("rank-") && file != kUnread;
     const auto named = [&](const Error& error) {
@@ -159,7 +160,7 @@ TEST_F(TinyCheckpoint, RefusesFilesThatChangedPlaces) {
   EXPECT_TRUE(loads_exactly(folder, kModel));
 }
 
-/// A manifest's text with a checksum that fits, as whoever forges one would make it.
+/// Writes a manifest's text with a matching checksum, as a forger would.
 void write_sealed(const fs::path& path, const std::string& text) {
   const std::string body = text.substr(0, text.rfind("\"checksum\""));
   const std::string sum = files::hex64(files::xxh3(std::as_bytes(std::span(body))));
@@ -260,7 +261,7 @@ TEST(Damage, AMissingShardIsNamed) {
   EXPECT_NE(error.fix().find("--resume never"), std::string::npos) << error.fix();
 }
 
-/// What verifying says of a checkpoint of two ranks.
+/// Returns the error of verifying a checkpoint of two ranks.
 Error damage_of(const fs::path& folder) {
   const Error verify = error_of([&] { Checkpoint(folder).verify(); });
   const Error load = error_of([&] { loads_exactly(folder); });
@@ -309,8 +310,8 @@ TEST(Damage, AShardThatIsALinkIsRefused) {
   EXPECT_EQ(error_of([&] { loads_exactly(folder); }).kind(), Error::Kind::Format);
 }
 
-/// A manifest with one tensor [4, 4] whose text holds `from` replaced by `to`, sealed anew as an
-/// attacker would.
+/// Returns the error of a manifest with one tensor [4, 4] whose text has `from` replaced by `to`
+/// and a new checksum, as an attacker would write it.
 Error forged(const std::string& from, const std::string& to) {
   const files::TempDir dir;
   const fs::path folder = save_model(dir.path(), 2, {{"w", DType::F32, {4, 4}}}, columns, 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is written beside its place: what a process that was killed left of it goes with the next.
+// Drafts: the remains of a killed process are removed by the next writer.
 #include "tessera/checkpoint/draft.h"
 
 #include <string>
@@ -23,7 +23,7 @@ std::vector<std::string> entries_of(const fs::path& folder) {
   return out;
 }
 
-/// Killed with SIGKILL in the middle of writing a folder `target`.
+/// Starts a process that is killed with SIGKILL while it writes a folder `target`.
 pid_t die_writing(const fs::path& target) {
   const pid_t child = ::fork();
   if (child == 0) {

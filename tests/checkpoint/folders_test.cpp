@@ -148,8 +148,8 @@ TEST(Folders, ALoneShardReadsAsAnOrdinarySafetensorsFile) {
   EXPECT_TRUE(std::ranges::equal(file.bytes(file.entries()[0]), values(spec)));
 }
 
-/// Beyond what a file is written at once, in parts that end on no boundary of a disk; also where
-/// memory is the disk.
+/// Larger than one write, in parts that do not end at disk block boundaries; also on file systems
+/// in memory.
 TEST(LargeFiles, HoldWhatWasAppended) {
   const files::TempDir dir;
   std::vector<std::byte> bytes((std::size_t{21} << 20) + 777);
@@ -166,7 +166,7 @@ TEST(LargeFiles, HoldWhatWasAppended) {
       output->append(left.first(now));
       left = left.subspan(now);
     }
-    output.reset();  // sync() is for the power, not for the bytes
+    output.reset();  // sync() protects against power loss; the bytes are there without it
 
     const files::Mapped written(path);
     EXPECT_TRUE(std::ranges::equal(written.bytes(), bytes)) << path;
@@ -174,7 +174,8 @@ TEST(LargeFiles, HoldWhatWasAppended) {
   fs::remove(in_memory);
 }
 
-/// What a save says in a child process that may write no file larger than 4 KiB, over two ranks.
+/// Returns the error of a save by two ranks in a child process that may not write files larger than
+/// 4 KiB.
 TEST(FullDisk, IsSaidWithPathAndBytesAndThePreviousCheckpointStays) {
   const files::TempDir dir;
   save_model(dir.path(), 1, kTiny);

@@ -36,7 +36,7 @@ Piece random_piece(Random& random, const Shape& shape) {
   return piece;
 }
 
-/// Global index -> offset in the piece, element by element.
+/// Maps global index to offset in the piece, element by element.
 std::map<std::int64_t, std::int64_t> elements(const Shape& shape, const Piece& piece) {
   std::map<std::int64_t, std::int64_t> out;
   for (std::int64_t i = piece.begin; i < piece.end; ++i) {
@@ -96,7 +96,7 @@ TEST(FirstIndex, IsTheSmallestElement) {
   }
 }
 
-/// Cuts a piece at random until `pieces` are there: a tiling of the whole tensor by boxes and
+/// Splits a piece at random until there are `pieces`: a tiling of the whole tensor by boxes and
 /// ranges.
 std::vector<Piece> random_tiling(Random& random, const Shape& shape, int pieces) {
   std::vector<Piece> out = {{mesh::whole(shape), 0, mesh::whole(shape).numel()}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that end in the middle of what they do to a disk.
+// Processes that are killed during changes to a disk.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace tessera::checkpoint::test {
 
-/// Runs `work` in a child process whose disk kills it with SIGKILL ahead of its `n`-th change.
-/// Returns whether it died.
+/// Runs `work` in a child process that kills itself with SIGKILL before its `n`-th change. Returns
+/// whether it was killed.
 inline bool killed_at(int n, bool can_exchange, const std::function<void(Storage&)>& work) {
   const pid_t child = ::fork();
   if (child == 0) {

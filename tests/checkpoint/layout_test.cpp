@@ -40,7 +40,7 @@ TEST(Layouts, TheDigestDoesNotKnowThem) {
 }
 
 TEST(Layouts, PiecesOfTensorsLargerThanABlockAreExact) {
-  // More than a block of 16 MiB, cut so that pieces begin and end inside of them.
+  // More than one block of 16 MiB, split so that pieces begin and end inside blocks.
   const std::vector<Spec> model = {{"large", DType::F64, {2111, 1499}}};
   const files::TempDir dir;
   const fs::path folder = save_model(dir.path(), 1, model);
@@ -136,8 +136,8 @@ TEST(Layouts, FloatsConvertOnTheWay) {
 
 TEST(Layouts, NarrowingADoubleRoundsOnce) {
   const files::TempDir dir;
-  // Just above the middle between two bf16 neighbours: rounding to float first would land on the
-  // tie and go down.
+  // Just above the midpoint of two bf16 neighbours: rounding to float first would give a tie and
+  // round down.
   const double number = 1.0 + 0x1p-8 + 0x1p-40;
   double source[] = {number};
   const mesh::Piece whole{mesh::whole({1}), 0, 1};
@@ -191,7 +191,7 @@ TEST(Layouts, AnotherShapeOrDtypeIsRefusedByName) {
   const Error dtype = error_of([&] { checkpoint.load({&other, 1}); });
 
   EXPECT_EQ(shape.kind(), Error::Kind::Format);
-  EXPECT_NE(std::string(shape.what()).find("\"wte\" is [53, 8], but [64, 8] is wanted"),
+  EXPECT_NE(std::string(shape.what()).find("\"wte\" is [53, 8], but [64, 8] is expected"),
             std::string::npos)
       << shape.text();
   EXPECT_EQ(dtype.kind(), Error::Kind::Format);

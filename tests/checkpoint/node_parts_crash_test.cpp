@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow multiprocess
-// Hosts that share no disk and save together: whatever becomes of one, they go on alike.
+// Hosts that share no disk and save together: whatever happens to one, all resume consistently.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(,
                                            How::BackgroundThenWaiting),
                          name_of_how);
 
-/// Kills all nodes ahead of each change in turn, and goes on from what is left.
+/// Kills all nodes before each change in turn, and resumes from what remains.
 void expect_survival(std::int64_t old_step, std::int64_t step, How how) {
   bool died = true;
   int n = 0;
@@ -58,8 +58,8 @@ TEST_P(EverySaveOfNodes, ThatIsKilledWhileReplacingAStepLeavesAllTheOldOrAllTheN
   expect_survival(100, 100, GetParam());
 }
 
-/// Every call that the disk of either node refuses: all ranks say the same, and both have what they
-/// had.
+/// Every call fails on the disk of either node in turn: all ranks report the same error, and both
+/// nodes keep what they had.
 TEST_P(EverySaveOfNodes, ThatFailsOnOneNodeIsTakenBackOnAll) {
   for (const std::int64_t step : {1, 2}) {
     bool failed = true;
@@ -69,7 +69,7 @@ TEST_P(EverySaveOfNodes, ThatFailsOnOneNodeIsTakenBackOnAll) {
       nodes.save(1, kOldSeed);
       int left = n;
       std::string place;
-      bool spared = false;  // what need not succeed
+      bool spared = false;  // need not succeed
       WatchedStorage disk([&](const std::string& operation, const fs::path& path) {
         if (left-- != 0) return;
         place = path.string();

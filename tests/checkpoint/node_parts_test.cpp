@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hosts that share no disk: each saves a part, and reads what is its own.
+// Hosts that share no disk: each saves a part, and reads its own elements.
 #include "tessera/checkpoint/node_parts.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace tessera::checkpoint::test {
 namespace {
 
-/// What lies in the folders of all nodes, together in one.
+/// Copies the contents of the folders of all nodes into one folder.
 void gather(const std::vector<fs::path>& parts, const fs::path& to) {
   fs::create_directory(to);
   for (const fs::path& part : parts) {
@@ -73,7 +73,7 @@ TEST_P(SaveOfNodes, LoadsOnEachWhatItsRanksSaved) {
 TEST(NodeParts, NameTheOneThatIsMissingToWhoeverNeedsIt) {
   const Nodes nodes;
   nodes.save(2);
-  const std::vector<Spec> of_node_1 = {{"scale", DType::F32, {}}};  // its one element is rank 3's
+  const std::vector<Spec> of_node_1 = {{"scale", DType::F32, {}}};  // its only element is on rank 3
 
   for (const Error& error : {error_of([&] { loads_exactly(nodes.part(0, 2)); }),
                              error_of([&] { loads_exactly(nodes.part(0, 2), of_node_1); }),
@@ -120,7 +120,7 @@ TEST(NodeParts, AreMergedInAnyOrder) {
 TEST(NodeParts, OfDifferentSavesAreRefusedByName) {
   const Nodes one, other;
   one.save(2);
-  other.save(2);  // the same values, and yet another save
+  other.save(2);  // the same values, but another save
   gather({one.part(0, 2), other.part(1, 2)}, one.path() / "mixed");
 
   for (const Error& error : {error_of([&] { open_parts(one.part(0, 2), {other.part(1, 2)}); }),
@@ -147,8 +147,10 @@ TEST(NodeParts, ThatAreDamagedAreNamed) {
   const Error whole = error_of([&] { Checkpoint(nodes.part(1, 2)); });
 
   EXPECT_NE(std::string(damaged.what()).find("node-00001.json"), std::string::npos);
-  EXPECT_NE(std::string(renamed.what()).find("not the part that its name says"), std::string::npos);
-  EXPECT_NE(std::string(whole.what()).find("under the name of the whole"), std::string::npos);
+  EXPECT_NE(std::string(renamed.what()).find("its contents do not match its name"),
+            std::string::npos);
+  EXPECT_NE(std::string(whole.what()).find("manifest of a part, not of the whole checkpoint"),
+            std::string::npos);
 }
 
 TEST(NodeParts, GoOnFromTheNewestThatAllHave) {
@@ -180,7 +182,7 @@ TEST(NodeParts, OfDifferentSavesAreNotLoadedTogether) {
         error_of([&] { require_one_save(opened, me); }).text();
   });
 
-  EXPECT_NE(said[0].find("of another save"), std::string::npos) << said[0];
+  EXPECT_NE(said[0].find("another save"), std::string::npos) << said[0];
   EXPECT_EQ(std::count(said.begin(), said.end(), said[0]), kNodeRanks);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hosts that share no disk, for tests of checkpoints: they are folders, two ranks each.
+// Hosts that share no disk, for tests of checkpoints: each is a folder with two ranks.
 #pragma once
 
 #include <algorithm>
@@ -69,7 +69,8 @@ class Nodes {
   files::TempDir dir_;
 };
 
-/// Whether what a rank holds in `ranges` comes out of `folder` as it was saved.
+/// Returns whether the elements that a rank holds in `ranges` are read from `folder` as they were
+/// saved.
 inline bool own_pieces_load(const Nodes& nodes,
                             const fs::path& folder,
                             int rank,
@@ -88,7 +89,8 @@ inline std::vector<std::string> names_in(const fs::path& folder) {
   return out;
 }
 
-/// From what all nodes go on together: its step and the seed of its values, if that is one.
+/// Returns the step and the seed of the save from which all nodes resume together, if it is one
+/// save.
 inline std::pair<std::int64_t, std::uint64_t> common_save(const Nodes& nodes) {
   std::vector<std::int64_t> steps(kNodeRanks, -1);
   std::vector<std::uint64_t> seeds(kNodeRanks, 0);
@@ -107,7 +109,7 @@ inline std::pair<std::int64_t, std::uint64_t> common_save(const Nodes& nodes) {
   return {steps[0], seeds[0]};
 }
 
-/// Named after how it is saved.
+/// Names the test by its way of saving.
 inline std::string name_of_how(const ::testing::TestParamInfo<How>& info) {
   return info.param == How::Waiting      ? "Waiting"
          : info.param == How::Background ? "Background"

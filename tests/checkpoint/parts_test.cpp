@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints whose shards lie on several disks.
+// Checkpoints whose shards are on several disks.
 #include "tessera/checkpoint/parts.h"
 
 #include "checkpoint/support.h"
@@ -10,7 +10,7 @@
 namespace tessera::checkpoint::test {
 namespace {
 
-/// A checkpoint of three ranks; the shards of 1 and 2 are moved to folders of their own.
+/// A checkpoint of three ranks; the shards of ranks 1 and 2 are moved to other folders.
 class Parts : public ::testing::Test {
  protected:
   Parts() : folder(save_model(dir.path() / "root", 2, small_model(), rows_then_ranges, 3)) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Power that fails in the middle of a save. A disk is modelled that keeps only what was synced, and
-// of the rest anything: of each file all bytes, none, some or zeros; of the names each change or
-// not, ahead of the data or behind them. Every such state is built and looked at.
+// Power failures during a save. A model of a disk that only keeps what was synced, and an arbitrary
+// subset of the rest: of each file all bytes, none, some or zeros; of the names each change or not,
+// before or after the data. Every such state is constructed and checked.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -21,7 +21,7 @@
 namespace tessera::checkpoint::test {
 namespace {
 
-/// A file or folder and what happened to it, each change with its place in the order of all.
+/// A file or folder and its changes, each with its position in the order of all changes.
 struct Node {
   struct Change {  ///< of a folder: `name` stands for `node` from now on, or for nothing
     std::size_t when;
@@ -38,7 +38,7 @@ struct Node {
   std::vector<std::size_t> syncs;
   std::map<std::string, std::shared_ptr<Node>> now;
 
-  /// The last sync before `end`; nothing before it can be lost.
+  /// Returns the last sync before `end`; nothing before it can be lost.
   [[nodiscard]] std::size_t synced(std::size_t end) const {
     std::size_t last = 0;
     for (const std::size_t when : syncs)
@@ -48,7 +48,7 @@ struct Node {
 };
 using NodePtr = std::shared_ptr<Node>;
 
-/// A real disk that remembers what was done to it under `root`.
+/// A real disk that records the changes under `root`.
 class RememberedDisk final : public Storage {
  public:
   explicit RememberedDisk(fs::path root, bool can_exchange = true)
@@ -147,7 +147,7 @@ class RememberedDisk final : public Storage {
     }
     folder->changes.push_back({++clock_, std::move(names)});
   }
-  /// Entry by entry, as the file system does it.
+  /// Entry by entry, as the file system removes a folder.
   void forget(const fs::path& path, const NodePtr& node) {
     const auto inside = node->now;
     for (const auto& [name, child] : inside)
@@ -161,12 +161,12 @@ class RememberedDisk final : public Storage {
   std::size_t clock_ = 0;
 };
 
-/// What of a file's bytes that were not synced is there: all; none; the first half; that and zeros;
-/// zeros and the second half; zeros for all that was reserved; what lay on the disk before.
+/// What remains of the unsynced bytes of a file: all; none; the first half; that and zeros; zeros
+/// and the second half; zeros for all reserved bytes; older contents of the disk.
 enum class Fate { Whole, Gone, Torn, Tail, Hole, Zeros, Stale };
 constexpr std::size_t kFates = 7;
 
-/// What of the changes before `when` reached the disk.
+/// A state of the disk: which changes before `when` reached it.
 struct State {
   std::size_t when = 0;
   std::size_t top_names = 0;  ///< bit i: the i-th change of the top folder's names since its sync
@@ -202,7 +202,7 @@ std::string content(const Node& file, const State& state) {
   return out;
 }
 
-/// Paths and what lies there: bytes, or nothing for a folder.
+/// Paths and their contents: bytes, or nothing for a folder.
 using Tree = std::map<std::string, std::optional<std::string>>;
 
 void grow(const Node& folder, const State& state, bool top, const std::string& at, Tree& tree) {
@@ -229,7 +229,7 @@ void grow(const Node& folder, const State& state, bool top, const std::string& a
   }
 }
 
-/// Parents stand before what lies in them.
+/// Parents precede their contents.
 void build(const Tree& tree, const fs::path& at) {
   fs::create_directory(at);
   for (const auto& [path, bytes] : tree) {
@@ -241,7 +241,7 @@ void build(const Tree& tree, const fs::path& at) {
   }
 }
 
-/// Files under `folder` with bytes, or room for bytes, that were not synced before `when`.
+/// Finds files under `folder` with bytes, or reserved space, that were not synced before `when`.
 void find_unsynced(const Node& folder, std::size_t when, std::set<const Node*>& found) {
   for (const auto& change : folder.changes) {
     if (change.when >= when) return;
@@ -260,9 +260,9 @@ void find_unsynced(const Node& folder, std::size_t when, std::set<const Node*>& 
   }
 }
 
-/// Fates such that any two files meet with any two of them (the lines of the plane over the
-/// integers modulo 7, which has eight directions), and each file with each while the others are
-/// whole.
+/// Returns assignments of fates such that any two files meet with any two fates (the lines of the
+/// plane over the integers modulo 7, which has eight directions), and each file with each fate
+/// while the others are complete.
 std::vector<std::map<const Node*, Fate>> fates_of(const std::set<const Node*>& files) {
   std::map<const Node*, Fate> whole;
   for (const Node* file : files)
@@ -292,8 +292,9 @@ const std::vector<Spec> kModel = {{"wte", DType::F32, {13, 8}},
                                   {"optimizer.exp_avg.wte", DType::F32, {13, 8}}};
 constexpr std::uint64_t kOld = 1, kNew = 2;
 
-/// What is wrong with a folder of checkpoints that power left: what is found is whole, it is the
-/// old or the new one, one of them is found, and the next save works and cleans.
+/// Returns what is wrong with a folder of checkpoints after a power failure: every checkpoint found
+/// must be complete and be the old or the new one, one of them must be found, and the next save
+/// must succeed and clean up.
 std::optional<std::string> fault_of(const fs::path& left,
                                     std::int64_t old_step,
                                     std::int64_t new_step) {
@@ -324,8 +325,8 @@ struct Survey {
   std::vector<std::string> faults;
 };
 
-/// Every state that power may leave while `change` is made to a folder with a checkpoint of
-/// `old_step`.
+/// Checks every state that a power failure may leave while `change` is made to a folder with a
+/// checkpoint of `old_step`.
 Survey survey(std::int64_t old_step,
               std::int64_t new_step,
               const std::function<void(Storage&, const fs::path&)>& change,
@@ -416,7 +417,7 @@ TEST_P(PowerLoss, WhileOlderOnesGoLeavesTheNewOne) {
   }));
 }
 
-/// A disk that is not told to sync its files, or its folders.
+/// A disk that omits the syncs of files, or of folders.
 class Careless final : public Storage {
  public:
   Careless(Storage& disk, bool files, bool folders)
@@ -451,7 +452,7 @@ class Careless final : public Storage {
   bool files_, folders_;
 };
 
-/// The model itself: saves that leave a sync out are found, in every way of losing data.
+/// Tests the model itself: saves that omit a sync are detected, for every way of losing data.
 TEST(PowerLossModel, FindsASaveThatDoesNotSyncItsFiles) {
   const Survey found = survey(1, 2, [](Storage& disk, const fs::path& root) {
     Careless careless(disk, false, true);

@@ -10,7 +10,7 @@
 namespace tessera::checkpoint::test {
 namespace {
 
-/// A file with this header, whatever it says, and so many bytes of data.
+/// Returns a file with this header, which may be invalid, and the given number of data bytes.
 std::string file_of(const std::string& header, std::size_t data_bytes) {
   const std::uint64_t length = header.size();
   return std::string(reinterpret_cast<const char*>(&length), 8) + header +
@@ -32,7 +32,7 @@ Error refusal(const std::string& content) {
   EXPECT_NE(std::string(error.what()).find("lie.safetensors"), std::string::npos) << error.text();
   return error;
 }
-/// Refused, in words that hold `words` and name tensor "w".
+/// Checks that the file is rejected with a text that contains `words` and names tensor "w".
 void expect_lie(const std::string& header, std::size_t data_bytes, const std::string& words) {
   const Error error = refusal(file_of(header, data_bytes));
   EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.text();
@@ -169,7 +169,7 @@ TEST(SafetensorsLies, AboutSizes) {
 TEST(SafetensorsLies, AboutNames) {
   const Error twice = refusal(file_of(
       "{" + entry("w", "F32", "[1]", "[0,4]") + "," + entry("w", "F32", "[1]", "[4,8]") + "}", 8));
-  EXPECT_NE(std::string(twice.what()).find("second time"), std::string::npos) << twice.text();
+  EXPECT_NE(std::string(twice.what()).find("appears twice"), std::string::npos) << twice.text();
   refusal(file_of(
       "{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4));
 }
@@ -180,7 +180,7 @@ TEST(SafetensorsLies, DtypesThatCannotBeReadAreNamed) {
                4,
                "\"" + dtype + "\", which tessera does not read");
   }
-  expect_lie("{" + entry("w", "FLOAT", "[1]", "[0,4]") + "}", 4, "which safetensors does not know");
+  expect_lie("{" + entry("w", "FLOAT", "[1]", "[0,4]") + "}", 4, "which is no safetensors type");
 }
 
 TEST(SafetensorsLies, BrokenJson) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disks that tests can watch and break.
+// Disks that tests can observe and make fail.
 #pragma once
 
 #include <fstream>
@@ -18,7 +18,7 @@ namespace tessera::checkpoint::test {
 
 namespace fs = std::filesystem;
 
-/// A real disk that calls `before(operation, path)` ahead of every change. Threads: `before` runs
+/// A real disk that calls `before(operation, path)` before every change. Threads: `before` runs
 /// under a lock.
 class WatchedStorage final : public Storage {
  public:
@@ -44,7 +44,7 @@ class WatchedStorage final : public Storage {
     tell("exchange", b);
     return real_storage().exchange(a, b);
   }
-  /// File by file, so that a removal can stop half-way.
+  /// Removes file by file, so that a removal can stop half-way.
   void remove(const fs::path& path) override {
     if (fs::is_directory(path)) {
       std::vector<fs::path> inside;
@@ -67,7 +67,7 @@ class WatchedStorage final : public Storage {
    public:
     WatchedOutput(WatchedStorage& disk, fs::path path, std::unique_ptr<Output> real)
         : disk_(disk), path_(std::move(path)), real_(std::move(real)) {}
-    /// In two halves, so that a write can stop half-way.
+    /// Writes in two halves, so that a write can stop half-way.
     void append(std::span<const std::byte> bytes) override {
       disk_.tell("append", path_);
       real_->append(bytes.first(bytes.size() / 2));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small vocabulary for tests of checkpoints: tensors of known values, layouts that cut them,
-// ranks as threads.
+// Helpers for tests of checkpoints: tensors of known values, layouts that shard them, ranks as
+// threads.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ inline std::int64_t numel(const Shape& shape) {
   return n;
 }
 
-/// The bytes of a tensor: a function of its name and `seed`, finite in every float dtype.
+/// Returns the bytes of a tensor: a function of its name and `seed`, finite in every float dtype.
 inline std::vector<std::byte> values(const Spec& spec, std::uint64_t seed = 0) {
   const Philox noise{mix64(seed, std::hash<std::string>()(spec.name))};
   std::vector<std::byte> out(static_cast<std::size_t>(numel(spec.shape)) * size_of(spec.dtype));
@@ -52,14 +52,14 @@ inline std::vector<std::byte> values(const Spec& spec, std::uint64_t seed = 0) {
     const Philox::Block block = noise(i);
     std::memcpy(out.data() + i, block.data(), std::min(sizeof(block), out.size() - i));
   }
-  // The exponents of infinities and NaN are all ones.
+  // Infinities and NaN have an exponent of all ones.
   const std::size_t width = size_of(spec.dtype);
   for (std::size_t i = width - 1; i < out.size(); i += width)
     out[i] &= std::byte{0x3F};
   return out;
 }
 
-/// A model with odd sizes, a scalar, an empty tensor, several dtypes and optimizer state.
+/// Returns a model with odd sizes, a scalar, an empty tensor, several dtypes and optimizer state.
 inline std::vector<Spec> small_model() {
   return {{"wte", DType::F32, {53, 8}},
           {"h.0.qkv", DType::F32, {3, 4, 5, 8}},
@@ -72,7 +72,7 @@ inline std::vector<Spec> small_model() {
           {"optimizer.exp_avg.h.0.bias", DType::F32, {7}}};
 }
 
-/// How a tensor is cut over ranks: the pieces of one of them.
+/// Returns the pieces of a tensor that one rank holds.
 using Layout = std::vector<mesh::Piece> (*)(const Shape& shape, int rank, int ranks);
 
 inline std::pair<std::int64_t, std::int64_t> part(std::int64_t size, int rank, int ranks) {
@@ -84,8 +84,8 @@ inline std::vector<mesh::Piece> ranges(const Shape& shape, int rank, int ranks) 
   if (begin == end) return {};
   return {{mesh::whole(shape), begin, end}};
 }
-/// Tensor parallel: a slice of one dim (the last, so that rows are cut); a scalar or empty tensor
-/// lies on rank 0.
+/// Tensor parallelism: a slice of one dim (the last, so that rows are split); a scalar or empty
+/// tensor is on rank 0.
 inline std::vector<mesh::Piece> columns(const Shape& shape, int rank, int ranks) {
   if (shape.empty() || numel(shape) == 0)
     return ranges(shape, rank == 0 ? 0 : 1, rank == 0 ? 1 : 2 << 20);
@@ -94,7 +94,7 @@ inline std::vector<mesh::Piece> columns(const Shape& shape, int rank, int ranks)
   if (box.begin.back() == box.end.back()) return {};
   return {{box, 0, box.numel()}};
 }
-/// Both: pairs of ranks share a slice of the first dim, each holding a ragged range of it.
+/// Both: pairs of ranks share a slice of the first dim, each holding an uneven range of it.
 inline std::vector<mesh::Piece> rows_then_ranges(const Shape& shape, int rank, int ranks) {
   if (shape.empty() || numel(shape) == 0 || ranks % 2 != 0) return ranges(shape, rank, ranks);
   mesh::Box box = mesh::whole(shape);
@@ -104,8 +104,8 @@ inline std::vector<mesh::Piece> rows_then_ranges(const Shape& shape, int rank, i
   return {{box, begin, end}};
 }
 
-/// Row-major copy between a whole tensor and one of its pieces, element by element: slow and plain
-/// on purpose.
+/// Copies between a whole tensor and one of its pieces in row-major order, element by element;
+/// deliberately simple and slow.
 inline void copy_piece(
     const Spec& spec, const mesh::Piece& piece, std::byte* whole, std::byte* part, bool to_part) {
   const std::size_t width = size_of(spec.dtype);
@@ -123,7 +123,7 @@ inline void copy_piece(
   }
 }
 
-/// The pieces that one rank holds, with memory of their own.
+/// The pieces that one rank holds, with their memory.
 struct Held {
   std::vector<Spec> specs;
   std::vector<std::vector<std::byte>> memory;
@@ -152,7 +152,7 @@ inline Held held(const std::vector<Spec>& model,
   return out;
 }
 
-/// Runs `work(ranks)` on `count` threads that meet at a barrier; rethrows the first error.
+/// Runs `work(ranks)` on `count` threads that share a barrier; rethrows the first error.
 template <class F>
 void on_ranks(int count, F work) {
   std::barrier meet(count);
@@ -197,18 +197,18 @@ inline Meta meta_at(std::int64_t step) {
   return meta;
 }
 
-/// What a step of training does for a save that is under way.
+/// Does what a training step does for a save in progress.
 inline void make_step(BackgroundSave& save, const Ranks& me) {
   const BackgroundSave::Standing mine = save.standing();
   const bool busy = me.any(mine.busy), failed = me.any(mine.failed);
   save.advance({busy, failed});
 }
 
-/// While training waits; or while it makes steps, until they have settled it; or while it makes one
-/// step and then waits.
+/// How a save is made: training waits for it; training makes steps until it is settled; or training
+/// makes one step and then waits.
 enum class How { Waiting, Background, BackgroundThenWaiting };
 
-/// One rank's part of a save.
+/// Saves the part of one rank.
 inline fs::path save_rank(How how,
                           Storage& disk,
                           const fs::path& root,
@@ -230,7 +230,7 @@ inline fs::path save_rank(How how,
   return save.finish().folder;
 }
 
-/// Saves the model cut by `layout` over `ranks` ranks; `seed` chooses its values.
+/// Saves the model sharded by `layout` over `ranks` ranks; `seed` selects its values.
 inline fs::path save_model(Storage& disk,
                            const fs::path& root,
                            std::int64_t step,
@@ -259,7 +259,7 @@ inline fs::path save_model(const fs::path& root,
   return save_model(disk, root, step, model, layout, ranks, seed);
 }
 
-/// Whether every element that a load into this layout delivers is the one that was saved.
+/// Returns whether a load into this layout returns every element as it was saved.
 inline bool loads_exactly(const fs::path& folder,
                           const std::vector<Spec>& model = small_model(),
                           Layout layout = ranges,
@@ -274,7 +274,7 @@ inline bool loads_exactly(const fs::path& folder,
   return true;
 }
 
-/// The error that `work` throws; Error{Bug} if it throws none.
+/// Returns the error that `work` throws; Error{Bug} if it throws none.
 template <class F>
 Error error_of(F work) {
   try {
@@ -289,7 +289,7 @@ inline std::string slurp(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
-/// Anew, not over the old bytes: ext4 waits for the disk when a file that was cut to nothing is
+/// Creates a new file instead of overwriting: ext4 waits for the disk when a truncated file is
 /// closed.
 inline void spill(const fs::path& path, const std::string& content) {
   fs::remove(path);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow multiprocess
 // timeout: 300
-// A save on a real disk that is killed at each of its calls of the kernel, and after half of each
-// write.
+// A save on a real disk is killed at each of its system calls, and after half of each write.
 #include "checkpoint/support.h"
 #include "checkpoint/system_calls.h"
 #include <gtest/gtest.h>
@@ -15,7 +14,7 @@ namespace {
 constexpr std::uint64_t kOld = 1, kNew = 2;
 constexpr const char* kForbidden = "nobody may trace a process here (ptrace: EPERM or ENOSYS)";
 
-/// A save and what it is made over.
+/// A save, and the state before it.
 struct Scene {
   std::string name;
   How how = How::Waiting;
@@ -31,7 +30,7 @@ const std::vector<Scene> kScenes = {
     {"ReplacingBesideTraining", How::Background, 100, 100},
 };
 
-/// Whether a load delivers what `wanted` holds.
+/// Returns whether a load returns what `wanted` holds.
 bool holds(const fs::path& folder, const Held& wanted) {
   auto memory = wanted.memory;
   std::vector<PieceBytes> pieces = wanted.pieces;
@@ -43,8 +42,8 @@ bool holds(const fs::path& folder, const Held& wanted) {
   return memory == wanted.memory;
 }
 
-/// Kills a save of `model`, cut by columns over `ranks` ranks, at each of its calls in turn, and
-/// looks at what is left. Returns what the save that came to its end did.
+/// Kills a save of `model`, sharded by columns over `ranks` ranks, at each of its calls in turn,
+/// and checks what remains. Returns the calls of the save that completed.
 Traced expect_survival(const Scene& scene,
                        const std::vector<Spec>& model,
                        int ranks,
@@ -66,7 +65,7 @@ Traced expect_survival(const Scene& scene,
       on_ranks(ranks, [&](const Ranks& me) {
         std::function<void()> then;
         if (scene.prunes) then = [&] { prune(real_storage(), root, 1); };
-        Held& mine = shares[static_cast<std::size_t>(me.rank)];  // of the child
+        Held& mine = shares[static_cast<std::size_t>(me.rank)];  // of the child process
         save_rank(scene.how, real_storage(), root, scene.step, std::move(mine), me, then);
       });
     });
@@ -90,7 +89,7 @@ Traced expect_survival(const Scene& scene,
     EXPECT_TRUE(new_there || (died && old_there));
     EXPECT_TRUE(old_there || replaces || scene.prunes);
 
-    // Whatever was left lying about, the next save works and cleans it.
+    // Whatever remains, the next save succeeds and cleans up.
     const std::size_t whole = found.size();
     save_model(root, scene.step + 1, old_model, ranges, 1, kOld);
     EXPECT_TRUE(holds(*newest(root), old_whole));
@@ -100,7 +99,7 @@ Traced expect_survival(const Scene& scene,
       EXPECT_TRUE(name == "latest" || name.string().starts_with("step-")) << name;
       ++left;
     }
-    EXPECT_EQ(left, whole + 2);  // the one that was just saved, and `latest`
+    EXPECT_EQ(left, whole + 2);  // the new checkpoint, and `latest`
     if (!died || ::testing::Test::HasFailure()) return traced;
   }
 }
@@ -115,7 +114,7 @@ TEST_P(EveryCall, ThatASaveIsKilledAtLeavesTheOldOrTheNewCheckpointWhole) {
   if (whole.forbidden) GTEST_SKIP() << kForbidden;
 
   // Two shards, two parts and the manifest, each created, reserved, written and synced; the folder
-  // made, synced and renamed; the parts removed; the root synced; `latest`.
+  // created, synced and renamed; the parts removed; the root synced; `latest`.
   EXPECT_GE(whole.calls, 5 * 4 + 3 + 2 + 1 + 4);
   for (const char* kind : {"create", "reserve", "write", "sync", "make folder", "remove", "rename"})
     EXPECT_TRUE(whole.kinds.contains(kind)) << kind;
@@ -137,7 +136,7 @@ bool takes_direct_writes() {
   return fd >= 0;
 }
 
-/// Large enough to be written from memory to the disk in blocks, past the kernel's cache.
+/// Large enough to be written in blocks with direct I/O.
 class EveryCallOfALargeFile : public ::testing::TestWithParam<Effect> {};
 INSTANTIATE_TEST_SUITE_P(,
                          EveryCallOfALargeFile,
@@ -156,12 +155,12 @@ TEST_P(EveryCallOfALargeFile, LeavesTheOldOrTheNewCheckpointWhole) {
   if (whole.forbidden) GTEST_SKIP() << kForbidden;
 
   EXPECT_GE(whole.calls, GetParam() == Effect::None ? 20 : 4 + 3);
-  // Four blocks of 4 MiB and the rest, beside the writes of small files; not a write a MiB.
+  // Four blocks of 4 MiB and the rest, besides the writes of small files; not one write per MiB.
   const bool blocks = GetParam() == Effect::Half && takes_direct_writes();
   EXPECT_TRUE(!blocks || whole.calls < 16) << whole.calls;
 }
 
-/// The test itself: a file that is written over its older self is found broken.
+/// Tests the method itself: a file that is overwritten in place is found damaged.
 TEST(KilledAtEveryCall, FindsASaveThatWritesInPlace) {
   const std::string older(1000, 'a'), newer(1000, 'b');
   int broken = 0;
@@ -187,7 +186,7 @@ TEST(KilledAtEveryCall, FindsASaveThatWritesInPlace) {
       EXPECT_TRUE(died || left == newer);
     }
   }
-  EXPECT_EQ(broken, kCanHalve ? 2 : 1);  // emptied, and half written
+  EXPECT_EQ(broken, kCanHalve ? 2 : 1);  // truncated, and half written
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that are killed at a call of the kernel that changes files.
+// Processes that are killed at a system call that changes files.
 #pragma once
 
 #include <cerrno>
@@ -21,16 +21,17 @@
 
 namespace tessera::checkpoint::test {
 
-/// What is done of the call at which a process is killed. Half: a write writes half of its bytes.
+/// What is executed of the call at which a process is killed. Half: a write writes half of its
+/// bytes.
 enum class Effect { None, Half };
 
 #ifdef __x86_64__
 inline constexpr bool kCanHalve = true;
 #else
-inline constexpr bool kCanHalve = false;  // the arguments of a call lie in other registers
+inline constexpr bool kCanHalve = false;  // on other machines the arguments are in other registers
 #endif
 
-/// What became of a process.
+/// The end of a process.
 struct Traced {
   int calls = 0;                ///< that change files; of them with Half: writes
   std::set<std::string> kinds;  ///< of these calls
@@ -39,8 +40,8 @@ struct Traced {
   bool forbidden = false;       ///< this machine lets nobody trace: nothing was done
 };
 
-/// Runs `work` in a child process and kills it with all of its threads as one of them enters the
-/// `n`-th call (from 0) that changes files; before that call has done anything, or after a half of
+/// Runs `work` in a child process and kills it with all of its threads when one of them enters the
+/// `n`-th call (from 0) that changes files; before that call has done anything, or after half of
 /// it. The caller has one thread and no other child.
 class KilledAtCall {
  public:
@@ -69,7 +70,7 @@ class KilledAtCall {
     throw std::system_error(errno, std::generic_category(), what);
   }
 
-  /// The name of a call that changes files, or nullptr.
+  /// Returns the name of a call that changes files, or nullptr.
   static const char* change_of(const struct __ptrace_syscall_info& call) {
     const auto& args = call.entry.args;
     switch (call.entry.nr) {
@@ -100,7 +101,7 @@ class KilledAtCall {
         return "remove";
       case SYS_mkdirat:
         return "make folder";
-#ifdef __x86_64__  // younger machines lack the calls that others replaced
+#ifdef __x86_64__  // newer architectures lack the calls that others replaced
       case SYS_open:
         return (args[1] & (O_CREAT | O_TRUNC)) != 0 ? "create" : nullptr;
       case SYS_creat:
@@ -160,7 +161,10 @@ class KilledAtCall {
     pid_t thread = child_;
     long signal = 0;
     for (;;) {
-      ::ptrace(PTRACE_SYSCALL, thread, nullptr, signal);  // fails for one that was killed meanwhile
+      ::ptrace(PTRACE_SYSCALL,
+               thread,
+               nullptr,
+               signal);  // fails for a thread that was killed in the meantime
       int status = 0;
       thread = wait_for(-1, status);
       if (thread < 0) fail("wait for a thread of the child");
@@ -176,13 +180,13 @@ class KilledAtCall {
       const int reason = WSTOPSIG(status);
       if (reason == (SIGTRAP | 0x80)) {
         at_call(thread);
-      } else if (status >> 16 == 0 && reason != SIGSTOP) {  // a new thread begins with that one
+      } else if (status >> 16 == 0 && reason != SIGSTOP) {  // a new thread begins with that signal
         signal = reason;
       }
     }
   }
 
-  /// A thread stands before or behind a call.
+  /// A thread is before or after a call.
   void at_call(pid_t thread) {
     if (!traced_.killed_at.empty() && thread != halved_) return;
     struct __ptrace_syscall_info call {};
@@ -206,7 +210,7 @@ class KilledAtCall {
       halve(thread, call.entry.args[2]);
       halved_ = thread;
     } else {
-      ::kill(child_, SIGKILL);  // a call that a process is killed at the entry of is not made
+      ::kill(child_, SIGKILL);  // a call is not executed if the process is killed at its entry
     }
   }
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 600
-# A disk that is full, read-only, over the user's quota, or slow: training goes on, says so, and keeps what it has.
+# A disk that is full, read-only, over the user's quota, or slow: training continues, reports it, and keeps its
+# checkpoints.
 # usage: bad_disk_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=${1:?usage: bad_disk_test.sh PROGRAM}
@@ -52,7 +53,7 @@ refuses() {
   expect "a checkpoint" test -e "$box/run/checkpoints/step-00000025/manifest.json"
 }
 
-# Steps are far quicker than a disk whose every call takes a second: none but a save waits for another.
+# Steps are much faster than a disk whose every call takes a second: only a save waits for another save.
 is_slow() {
   configure
   bad=(env BAD_DISK_MS=1000 "LD_PRELOAD=$library/bad_disk.so")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user can get wrong in a configuration, in data or on the command line: exit code, place,
-// remedy, before any rank starts.
+// User errors in a configuration, in data or on the command line: exit code, place and fix, before
+// any rank starts.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -22,8 +22,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// What the mode of a file forbids is forbidden to this process too, while this lives: it is no
-/// longer root.
+/// Drops root privileges while it lives, so that file modes also apply to this process.
 class OrdinaryUser {
  public:
   OrdinaryUser() : before_(geteuid()) {
@@ -51,13 +50,13 @@ class BadInput : public testing::Test {
     files::write_atomic(folder_.path() / name, content);
     return path(name);
   }
-  // A configuration that would train, with more members.
+  // Returns a valid configuration with additional members.
   std::string config(const std::string& members,
                      const std::string& model = R"({"preset": "nano"})") const {
     write("text.txt", std::string(4000, 'x'));
     return config_of(path("text.txt"), members, model);
   }
-  // The same for these data.
+  // Returns a valid configuration for these data.
   std::string config_of(const std::string& data,
                         const std::string& members = R"("train_batch_size": 4)",
                         const std::string& model = R"({"preset": "nano"})") const {
@@ -67,7 +66,7 @@ class BadInput : public testing::Test {
                      "{\"dir\": \"" +
                      path("run") + "\"}" + (members.empty() ? "" : ",\n " + members) + "\n}");
   }
-  // Runs `tessera train` with these words; what it says on standard error is in err_.
+  // Runs `tessera train` with these arguments; standard error is stored in err_.
   int train(std::vector<std::string> words) {
     words.insert(words.begin(), {"tessera", "train"});
     std::vector<char*> argv;
@@ -83,8 +82,8 @@ class BadInput : public testing::Test {
     err_ = testing::internal::GetCapturedStderr();
     return code;
   }
-  // `train` with these words ends with `code`: at once, before there is a run folder, with each of
-  // `parts` and a remedy in its message; and a dry run does the same.
+  // Checks that `train` with these arguments exits with `code` immediately, before a run folder
+  // exists, with each of `parts` and a fix in its message; and that a dry run does the same.
   void expect_refused(int code,
                       const std::vector<std::string>& words,
                       const std::vector<std::string>& parts) {
@@ -111,7 +110,7 @@ TEST_F(BadInput, AMissingFileComesWithTheNearest) {
   write("my_model.json", "{}");
 
   EXPECT_EQ(train({path("my_modle.json")}), 2);
-  EXPECT_THAT(err_, AllOf(HasSubstr("there is no file"), HasSubstr("my_model.json")));
+  EXPECT_THAT(err_, AllOf(HasSubstr("my_model.json does not exist")));
   EXPECT_EQ(train({}), 2);
   EXPECT_THAT(err_, HasSubstr("CONFIG is missing"));
 }
@@ -152,7 +151,7 @@ TEST_F(BadInput, ABinaryFile) {
 
 TEST_F(BadInput, TwoHundredThousandBrackets) {
   expect_refused(2, {write("c.json", std::string(200'000, '['))}, {"c.json:1:201", "deeper"});
-  EXPECT_LT(err_.size(), 400U);  // its key path is cut short
+  EXPECT_LT(err_.size(), 400U);  // its key path is shortened
 }
 
 TEST_F(BadInput, NotANumber) {
@@ -403,9 +402,9 @@ TEST_F(BadInput, ARunFolderThatIsInUse) {
       {"is in use by host ", "process " + std::to_string(getpid()), "choose another run.dir"});
 }
 
-// ---- files of others ----
+// ---- files of other programs ----
 
-// A Hugging Face folder whose weights are these bytes.
+// Writes a Hugging Face folder whose weights are these bytes.
 TEST_F(BadInput, WeightsWhoseHeaderLies) {
   write(
       "hf/config.json",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera bench, as far as no rank is started.
+// tessera bench, without starting ranks.
 #include <sstream>
 #include <string>
 #include <vector>
@@ -115,7 +115,7 @@ TEST(BenchComm, WritesJson) {
   EXPECT_EQ(first.find("operation")->as_string(), "all-reduce");
   EXPECT_EQ(first.find("memory")->as_string(), "regions");
   EXPECT_EQ(first.find("bytes")->as_integer(), 65536);
-  // Between two ranks an all-reduce moves a vector's bytes, a reduce-scatter half of them.
+  // Between two ranks an all-reduce moves the bytes of a vector, a reduce-scatter half of them.
   EXPECT_DOUBLE_EQ(first.find("bus_bytes_per_s")->as_double(),
                    first.find("algorithm_bytes_per_s")->as_double());
   const json::Value second = json::parse_strict(lines[1], "stdout");

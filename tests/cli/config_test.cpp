@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera config: files explained and converted, pages of documentation.
+// tessera config: explaining and converting files, pages of documentation.
 #include <string>
 #include <vector>
 
@@ -29,7 +29,7 @@ class ConfigCommand : public testing::Test {
   files::TempDir folder_;
 };
 
-// What DeepSpeed's documentation offers, with the slips that people's files have.
+// Keys from DeepSpeed's documentation, with typical mistakes of users.
 constexpr const char* kDeepSpeedFile = R"({
   // from a tutorial
   "train_batch_size": 16,
@@ -159,7 +159,7 @@ TEST_F(ConfigCommand, ConvertsAndNamesWhatIsLost) {
   EXPECT_THAT(o.err, HasSubstr("cudnn_benchmark = true has no counterpart"));
 }
 
-// No key here is Colossal-AI's alone: the language says whose it is.
+// No key here is specific to Colossal-AI: the file type determines the system.
 TEST_F(ConfigCommand, ConvertsAnyPythonAsColossals) {
   const std::string file =
       write("c.py", "gradient_accumulation = 4\nparallel = dict(pipeline=2)\n");
@@ -225,7 +225,7 @@ TEST_F(ConfigCommand, TellsRefusalsWhereItTellsNothingElse) {
   EXPECT_THAT(o.err, AllOf(HasSubstr("tensorboard.enabled: not built yet"), HasSubstr("ds.json")));
 }
 
-// The folder has no tokenizer, so that the model itself cannot be made.
+// The folder has no tokenizer, so that the model itself cannot be created.
 TEST_F(ConfigCommand, SaysWhatComesFromAFolderThatTrainRefuses) {
   write("config.json", R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4,
                            "n_positions": 48, "n_ctx": 48, "vocab_size": 300})");
@@ -256,7 +256,7 @@ TEST_F(ConfigCommand, ExplainsKeysAsBefore) {
                     Not(HasSubstr("trainer.seed"))));
 }
 
-// As the page of the keys promises for each of them.
+// As the documentation promises for every key.
 TEST(NullValues, AreNotGiven) {
   const json::Value whole = json::parse(R"({"model": {"preset": "nano"},
       "data": {"train": "a.txt"}, "train_batch_size": 4, "train_micro_batch_size_per_gpu": 4,

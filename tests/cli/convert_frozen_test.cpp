@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera convert of a training that kept state of a part of its parameters, or of some for less
-// long than of others.
+// tessera convert of a training that kept optimizer state for only a part of its parameters, or for
+// some since a later step than for others.
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -29,9 +29,9 @@ using Names = std::vector<std::string>;
 
 class FrozenConvert : public Conversions {
  protected:
-  /// The run's checkpoint of step 4, with these states of every parameter whose name `frozen` does
-  /// not find: of the n-th parameter its n-th state's elements are 100 n + s. `began`: updates
-  /// before the state of the token table began.
+  /// Writes the run's checkpoint of step 4, with these states of every parameter whose name
+  /// `frozen` does not match: the elements of the s-th state of the n-th parameter are 100 n + s.
+  /// `began`: updates before the state of the token table began.
   void save(const std::string& optimizer,
             const Names& states,
             const std::string& frozen,
@@ -76,7 +76,8 @@ class FrozenConvert : public Conversions {
     return {name, dtype, shape, {mesh::whole(shape), 0, numel}, std::as_writable_bytes(values)};
   }
   Outcome to_pair() { return convert({run_folder(), path("model_000004.pth")}); }
-  /// The states of the written pair by parameter, a number of each: all its elements are the same.
+  /// Returns the states of the written pair by parameter, one number each: all its elements are
+  /// equal.
   std::map<std::string, std::vector<float>> states_of_pair(const Names& states) {
     const interop::Foreign read = *interop::open_foreign(path("model_000004.pth"));
     EXPECT_EQ(read.state.size(), states.size());
@@ -132,7 +133,8 @@ TEST_F(FrozenConvert, MomentumThatIsNowhereIsRefused) {
   EXPECT_FALSE(fs::exists(path("model_000004.pth")));
 }
 
-// DeepSpeed's engine reads of a universal checkpoint what its optimizer trains, and no module.
+// From a universal checkpoint DeepSpeed's engine only reads what its optimizer trains, and no
+// module.
 TEST_F(FrozenConvert, AUniversalCheckpointOfFrozenParametersIsRefusedByTheirNames) {
   save(kAdamW, kMoments, "wpe|h\\.0\\.ln_1\\.bias");
 
@@ -154,7 +156,7 @@ TEST_F(FrozenConvert, StateThatBeganLaterCountsItsOwnUpdates) {
   ASSERT_EQ(o.code, 0) << o.err;
   const auto contents = interop::read_torch_file(path("optimizer_000004.pth"));
   const interop::Named tensors(contents.tensors);
-  // The token table is the first parameter of the module: of 4 updates it has seen 1.
+  // The token table is the first parameter of the module: its state has seen 1 of 4 updates.
   for (const auto& [number, steps] : std::map<int, float>{{0, 1}, {1, 4}, {2, 4}}) {
     float step = 0;
     tensors.find(fmt::format("state.{}.step", number))

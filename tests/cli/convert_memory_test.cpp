@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// A conversion holds at most twice the largest tensor, whatever the model's size.
+// A conversion needs at most twice the memory of the largest tensor, regardless of the model's
+// size.
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -27,10 +28,10 @@ namespace fs = std::filesystem;
 using tessera::test::peak_growth;
 
 constexpr std::int64_t kVocab = 32768, kWidth = 512, kLayers = 10, kPositions = 64;
-/// The table of words.
+/// The token table.
 constexpr std::int64_t kLargestBytes = kVocab * kWidth * 4;
 
-/// A file of llm.c: 256 int32, then wte, wpe, twelve kinds of tensors for all layers, ln_f.
+/// Writes a file of llm.c: 256 int32, then wte, wpe, twelve kinds of tensors for all layers, ln_f.
 void write_llmc(const fs::path& path) {
   std::array<std::int32_t, 256> header{20240326, 3, kPositions, kVocab, kLayers, 8, kWidth, kVocab};
   std::ofstream out(path, std::ios::binary);
@@ -60,7 +61,7 @@ StreamedTensor counted(const std::string& name, Shape shape) {
   return {name, DType::F32, std::move(shape), read, {}};
 }
 
-/// A model's tensors under the names of other programs; of Megatron those of one of `cut` ranks.
+/// A model's tensors under the names of other programs; for Megatron those of one of `cut` ranks.
 using Names = std::vector<std::pair<std::string, Shape>>;
 
 Names of_megatron(std::int64_t cut) {
@@ -125,7 +126,7 @@ class MemoryOfAConversion : public ::testing::Test {
   [[nodiscard]] std::string path(const std::string& name) const {
     return (dir_.path() / name).string();
   }
-  /// Converts; the process grows by no more than twice the table of words.
+  /// Converts, and checks that the process grows by at most twice the size of the token table.
   void expect_small(const std::string& from,
                     const std::string& to,
                     const std::vector<std::string>& more = {}) {
@@ -140,7 +141,7 @@ class MemoryOfAConversion : public ::testing::Test {
   [[nodiscard]] std::string digest(const std::string& name) const {
     return run_program({"inspect", path(name), "--digest"}).out;
   }
-  /// `from`, a checkpoint of weights, with copies of them for moments.
+  /// Copies the weights of checkpoint `from` as moments.
   void add_moments(const std::string& from, const std::string& to) {
     const auto opened = std::make_shared<const checkpoint::Checkpoint>(path(from));
     std::vector<StreamedTensor> tensors = checkpoint::tensors_of(opened);

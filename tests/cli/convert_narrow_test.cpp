@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera convert --dtype: every number rounded once, and those that do not fit told.
+// tessera convert --dtype: every number is rounded once, and those out of range are reported.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,8 +25,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// The numbers of fp16 from 0 on, by their definition in IEEE 754: 5 bits of exponent, 10 of
-/// fraction. Behind the largest what would come next, in whose place infinity stands.
+/// Returns the numbers of fp16 from 0 on, by their definition in IEEE 754: 5 exponent bits, 10
+/// fraction bits. After the largest one follows the next value of that pattern, which infinity
+/// replaces.
 std::vector<double> halves() {
   std::vector<double> out;
   for (int bits = 0; bits <= 0x7C00; ++bits) {
@@ -37,7 +38,7 @@ std::vector<double> halves() {
   return out;
 }
 
-/// The nearest of them, of two that are as near the even one.
+/// Returns the nearest of them; of two equally near ones the even one.
 std::uint16_t nearest_half(double value) {
   static const std::vector<double> all = halves();
   const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
@@ -74,7 +75,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 class Narrowed : public Conversions {
  protected:
-  /// Numbers of all sizes, the awkward ones of fp16 first.
+  /// Returns numbers of all magnitudes, beginning with difficult ones for fp16.
   static std::vector<float> floats() {
     std::vector<float> out = {0.0F,     -0.0F,    1.0F,    65504.0F, 65519.996F, 65520.0F,
                               -65520.F, 65536.0F, 3e38F,   -3e38F,   kInfinity,  -kInfinity,
@@ -84,7 +85,7 @@ class Narrowed : public Conversions {
       const auto bits = static_cast<std::uint32_t>(mix64(7, i));
       float value = 0;
       std::memcpy(&value, &bits, 4);
-      // Of any float, and of those around fp16's range.
+      // Of any float, and around the range of fp16.
       out.push_back(i % 2 == 0 ? value : std::ldexp(static_cast<float>(bits), -46 + bits % 32));
     }
     std::erase_if(out, [](float value) { return std::isnan(value); });
@@ -96,7 +97,7 @@ TEST_F(Narrowed, ToFp16EveryNumberIsTheNearestAndThoseTooLargeAreCounted) {
   std::vector<float> single = floats();
   std::vector<double> wide;
   for (const float value : single)
-    wide.push_back(static_cast<double>(value) * (1 + 1e-12));  // past ties of fp32
+    wide.push_back(static_cast<double>(value) * (1 + 1e-12));  // beyond ties of fp32
   checkpoint::write_safetensors(
       path("m.safetensors"),
       {bytes_of("single", DType::F32, single), bytes_of("wide", DType::F64, wide)},
@@ -124,7 +125,7 @@ TEST_F(Narrowed, ToFp16EveryNumberIsTheNearestAndThoseTooLargeAreCounted) {
 
 TEST_F(Narrowed, NansStayNans) {
   std::vector<float> values(3, std::numeric_limits<float>::quiet_NaN());
-  const std::uint32_t faint = 0x7F800001;  // its fraction is below fp16's last bit
+  const std::uint32_t faint = 0x7F800001;  // its fraction is below the last bit of fp16
   std::memcpy(&values[1], &faint, 4);
   checkpoint::write_safetensors(path("m.safetensors"), {bytes_of("w", DType::F32, values)}, {});
 

@@ -20,7 +20,7 @@ const fs::path kInterop = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference
 
 class Overwrite : public Conversions {
  protected:
-  /// Refused with the reason, and `kept` is there still.
+  /// Checks that the conversion is rejected with the reason, and that `kept` still exists.
   void refused(std::vector<std::string> words, const std::string& kept, const std::string& reason) {
     words.emplace_back("--overwrite");
     const Outcome o = convert(words);
@@ -92,7 +92,7 @@ TEST_F(Overwrite, LeavesWhatLiesBesideAUniversalCheckpointAndInIt) {
                                                     tag / "zero/notes.txt",
                                                     tag / "zero/transformer.wte.weight/lr.pt"}) {
     put(mine);
-    refused(words, mine, "stays: no conversion writes that");
+    refused(words, mine, "is kept: it was not written by a conversion");
     fs::remove_all(path(mine));
     if (mine.string().starts_with("ds/global_step9")) fs::remove(path("ds/global_step9"));
   }
@@ -123,7 +123,7 @@ TEST_F(Overwrite, LeavesWhatItReads) {
   refused({path("hf/model.safetensors"), path("hf")}, "hf/model.safetensors", "holds");
   refused({path("hf"), path("hf/pytorch_model.bin")}, "hf/pytorch_model.bin", "lies in");
   refused({path("hf"), path("link/pytorch_model.bin")}, "hf/pytorch_model.bin", "lies in");
-  refused({path("hf"), path("hf")}, "hf/model.safetensors", "is what is to be converted");
+  refused({path("hf"), path("hf")}, "hf/model.safetensors", "is the source of the conversion");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a conversion says that it is.
+// Progress reports of a conversion.
 #include "tessera/cli/convert_progress.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ std::vector<int> shares_in(const std::string& text) {
   return out;
 }
 
-/// One share an event, none below the one before, the last all of it.
+/// Each event has one percentage, they never decrease, and the last one is 100 %.
 void expect_rising(const std::vector<std::string>& events) {
   ASSERT_FALSE(events.empty());
   int before = 0;
@@ -130,7 +130,7 @@ TEST(ProgressOfAConversion, OfAMomentIsNoLine) {
   EXPECT_TRUE(pipe.lines.empty());
 }
 
-/// What a writer tells, as a terminal hears it.
+/// Checks the progress that a writer reports to a terminal.
 void expect_all_bytes(std::uint64_t total,
                       const std::function<void(const checkpoint::Written&)>& write) {
   double now = 0;
@@ -187,7 +187,7 @@ TEST_F(ProgressOfWriters, CountsTheBytesOfATraining) {
   });
 }
 
-/// What the program writes to a terminal; `code`: how it ended.
+/// Returns what the program writes to a terminal; `code` receives its exit code.
 std::string on_a_terminal(std::vector<std::string> words, int& code) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);

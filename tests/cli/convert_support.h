@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run to convert, and the program that does it.
+// A run to convert, and the program that converts it.
 #pragma once
 
 #include <filesystem>
@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 
 class Conversions : public ::testing::Test {
  protected:
-  /// A run with one checkpoint of a small GPT-2 whose weights are a function of name and index.
+  /// Creates a run with one checkpoint of a small GPT-2 whose weights are a function of name and
+  /// index.
   explicit Conversions(data::TokenizerOptions tokenizer = {}) {
     models::ModelOptions options("gpt2");
     options->num_layers = 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera convert: there and back, and what it refuses.
+// tessera convert: round trips, and what it rejects.
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -165,7 +165,7 @@ TEST_F(Convert, AFailureLeavesNothingBehind) {
 }
 
 TEST_F(Convert, RemovesWhatAConversionThatWasKilledLeft) {
-  const fs::path left = path(".tmp-hf-4194305");  // beyond the numbers that processes have
+  const fs::path left = path(".tmp-hf-4194305");  // larger than any process number
   fs::create_directories(left);
   files::write_atomic(left / "model.safetensors", "half");
 
@@ -297,18 +297,18 @@ TEST_F(Convert, BadWordsAreNamed) {
     EXPECT_THAT(o.err, HasSubstr(reason));
     EXPECT_FALSE(fs::exists(path("x")));
   };
-  refused({path("absent"), path("x")}, 2, "there is no folder");
+  refused({path("absent"), path("x")}, 2, "does not exist");
   refused({run_folder(), path("x"), "--to", "tessera"}, 2, "is tessera's already");
   refused({run_folder(), path("x"), "--to", "deepspeed-universal"}, 2, "has no exp_avg");
   refused({dir.path(), path("x")}, 4, "no config.json");
-  refused({run_folder(), path("no/x")}, 2, "there is no folder");
+  refused({run_folder(), path("no/x")}, 2, "does not exist");
   refused({run_folder(), path("x"), "--dtype", "fp8"}, 2, "--dtype \"fp8\"");
   refused({run_folder(), path("x"), "--to", "onnx"}, 2, "--to \"onnx\"");
   refused({run_folder(), path("x.pt"), "--to", "hf"}, 2, "--to hf writes a folder");
-  refused({run_folder(), path("x.safetensors")}, 2, "its model.safetensors lies in it");
+  refused({run_folder(), path("x.safetensors")}, 2, "it will contain model.safetensors");
   EXPECT_FALSE(fs::exists(path("x.safetensors")));
   for (const char* size : {"0", "2 parsecs", "-1GB", "18446744073709551615GB", "GB"})
-    refused({run_folder(), path("x"), std::string("--shard-size=") + size}, 2, "is no size");
+    refused({run_folder(), path("x"), std::string("--shard-size=") + size}, 2, "is not a size");
 }
 
 }  // namespace

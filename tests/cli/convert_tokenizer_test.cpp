@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tessera convert writes beside the weights: tokenizers as they came, and as published.
+// Tokenizer files that tessera convert writes beside the weights: copied unchanged, or as
+// published.
 #include <array>
 #include <cstdio>
 #include <map>
@@ -21,7 +22,7 @@
 namespace tessera::cli {
 namespace {
 
-/// Name -> content of all files of a folder but the model's own.
+/// Returns name and content of all files of a folder except those of the model.
 std::map<std::string, std::string> beside_the_model(const fs::path& folder) {
   std::map<std::string, std::string> out;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -40,7 +41,7 @@ std::string sha256(const std::string& path) {
   return out.data();
 }
 
-/// Every recorded text gives its recorded ids.
+/// Checks that every recorded text gives its recorded ids.
 void expect_golden_ids(const data::Tokenizer& tokenizer) {
   int compared = 0;
   for (const json::Value& record :
@@ -60,7 +61,7 @@ class ConvertedTokenizers : public Conversions {};
 
 TEST_F(ConvertedTokenizers, OfOthersGoThroughOursAndBackAsTheyAre) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
-  // None of them means anything to tessera; some are not even JSON.
+  // tessera does not use any of them; some are not even JSON.
   const std::map<std::string, std::string> theirs = {
       {"generation_config.json", "{\"top_k\":5 }\n"},
       {"tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}"},
@@ -129,7 +130,7 @@ TEST_F(ConvertedGpt2, HasATokenizerJsonOfTheSameVocabularyAndMerges) {
   const json::Value& end = whole.find("added_tokens")->items().at(0);
   EXPECT_EQ(end.find("id")->as_integer(), 50256);
   EXPECT_EQ(end.find("content")->as_string(), "<|endoftext|>");
-  // Alone it makes the same tokenizer.
+  // On its own it gives the same tokenizer.
   fs::remove(path("hf/vocab.json"));
   fs::remove(path("hf/merges.txt"));
   expect_golden_ids(*data::tokenizer_from_folder(path("hf")));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every file that fuzzing found worth keeping (fuzz/corpus/READER/), and the recorded files of
-// other programs, through the readers once more.
+// All files of the fuzzing corpus (fuzz/corpus/READER/), and the recorded files of other programs,
+// are read once more.
 #include <filesystem>
 #include <map>
 #include <random>
@@ -27,7 +27,7 @@ std::vector<fs::path> corpus_of(const std::string& target) {
   return out;
 }
 
-/// `then` is given a folder in which the target's file may be put, and each file of its corpus.
+/// Calls `then` with a folder for the target's file, and each file of its corpus.
 template <class Then>
 void replay(const std::map<std::string, fuzz::Target>& targets, Then then) {
   for (const auto& [name, target] : targets) {
@@ -64,7 +64,7 @@ TEST(Corpus, OfModelsIsReadOrRefusedWithAnyByteChanged) {
          });
 }
 
-/// Seeds that are whole are read to their end: a corpus of refusals alone would prove little.
+/// Valid seeds are read to their end: a corpus of rejected files only would prove little.
 TEST(Corpus, HasSoundFilesOfEveryKindThatIsMadeByHand) {
   const std::vector<std::pair<std::string, std::string>> sound = {
       {"torch-loop-model", "sound.pt"},

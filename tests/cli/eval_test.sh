@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# What is measured on held-out text, and a model without the folder that it was started from.   usage: eval_test.sh PROGRAM
+# Evaluation on held-out text, and a model without the folder that it was initialized from.   usage: eval_test.sh
+# PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: eval_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
 
-# train NAME DATA ARGUMENTS...: a run of two steps in $box/NAME, whose section `data` has the members DATA.
+# train NAME DATA ARGUMENTS...: trains two steps in $box/NAME; its section `data` has the members DATA.
 train() {
   local name=$1 data=$2
   shift 2
@@ -27,7 +28,7 @@ documents() {
     printf '{"body": "text number %d, of its own length%*s"}\n' "$i" $((i % 7)) ""
   done
 }
-# losses RUN: of its validation data, and of the same file by its name.
+# losses RUN: prints the loss of its validation data, and of the same file given by name.
 losses() {
   "$tessera" eval "$1" --threads 1 --json >"$box/its"
   "$tessera" eval "$1" --threads 1 --json --data "$box/held.jsonl" >"$box/named"

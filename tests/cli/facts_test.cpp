@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A run of three steps, an evaluation and a torn line.
+/// A run with three steps, an evaluation and an incomplete line.
 class RunFacts : public testing::Test {
  protected:
   RunFacts() {

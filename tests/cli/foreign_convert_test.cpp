@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera convert of what Megatron-LM, ModelCenter and llm.c wrote: the digests are those of the
-// same model written in Hugging Face's layout, and a training goes through ours and back.
+// tessera convert of checkpoints of Megatron-LM, ModelCenter and llm.c: the digests are those of
+// the same model in Hugging Face's layout, and a training state survives a round trip through
+// tessera's format.
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -38,7 +39,7 @@ class ForeignConvert : public ::testing::Test {
     EXPECT_EQ(o.code, 0) << o.err;
     return o.out;
   }
-  /// The digests of the model as safetensors; in 16 bits a value is its own pattern.
+  /// Returns the digests of the model as safetensors; in 16 bits a value is its bit pattern.
   std::string digest_of(const gpt::Model& model, DType dtype, bool head = false) {
     std::vector<checkpoint::StreamedTensor> tensors;
     for (const auto& [name, tensor] : model) {
@@ -75,7 +76,7 @@ class ForeignConvert : public ::testing::Test {
   int folders_ = 0;
 };
 
-/// Without padding, so that it is the model's own vocabulary.
+/// Without padding, so that the vocabulary is that of the model.
 meg::Layout layout_of(meg::Optimizer optimizer) {
   meg::Layout layout;
   layout.tensor = 2;

@@ -14,7 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// What `words` make of an empty configuration, or of `source`.
+// Returns the configuration that `words` set in an empty configuration, or in `source`.
 std::string set_by(std::vector<std::string> words, const std::string& source = "{}") {
   json::Value out = json::parse(source, "c.json");
   apply(take_foreign_flags(words), out);
@@ -52,7 +52,7 @@ TEST(ForeignFlags, WarmupFollowsTheSchedule) {
 TEST(ForeignFlags, WarmupIsSetWhenTheScheduleIsKnown) {
   EXPECT_EQ(set_by({"--warmup_steps", "2", "--lr_scheduler_type", "WarmupLR"}),
             R"({"scheduler":{"type":"WarmupLR","params":{"warmup_num_steps":2}}})");
-  // Hugging Face's, whose name begins as DeepSpeed's do.
+  // A schedule of Hugging Face whose name begins like those of DeepSpeed.
   EXPECT_EQ(set_by({"--warmup_steps", "2", "--lr_scheduler_type", "warmup_stable_decay"}),
             R"({"scheduler":{"type":"warmup_stable_decay","params":{"num_warmup_steps":2}}})");
   EXPECT_EQ(set_by({"--warmup_ratio", "0.1", "--lr_scheduler_type=warmup_stable_decay"},
@@ -61,7 +61,7 @@ TEST(ForeignFlags, WarmupIsSetWhenTheScheduleIsKnown) {
             R"("scheduler":{"type":"warmup_stable_decay","params":{"num_warmup_steps":2}}})");
 }
 
-// A file may say a key by its old name: the flag means that key.
+// A file may use the old name of a key: the flag sets that key.
 TEST(ForeignFlags, OverrideOldNames) {
   EXPECT_EQ(set_by({"--bf16"}, R"({"bfloat16": {"enabled": "auto"}})"),
             R"({"bf16":{"enabled":true}})");
@@ -71,7 +71,7 @@ TEST(ForeignFlags, OverrideOldNames) {
             R"({"zero_optimization":{"stage":2}})");
 }
 
-// Of two names in the file neither is dropped: what is read afterwards tells of them.
+// If a file sets two names of a key, neither is dropped: the reader reports them later.
 TEST(ForeignFlags, LeaveAFilesContradictions) {
   EXPECT_EQ(set_by({}, R"({"NUM_MICRO_BATCHES": 4, "gradient_accumulation_steps": 8})"),
             R"({"NUM_MICRO_BATCHES":4,"gradient_accumulation_steps":8})");
@@ -108,7 +108,7 @@ TEST(ForeignFlags, OfOtherProcessorsAreTold) {
     const ForeignFlags flags = take_foreign_flags(words);
 
     EXPECT_THAT(words, ElementsAre("a.json"));
-    EXPECT_THAT(flags.notes, ElementsAre(testing::HasSubstr("--tf32 has no meaning here")));
+    EXPECT_THAT(flags.notes, ElementsAre(testing::HasSubstr("--tf32 has no effect here")));
   }
 }
 
@@ -150,7 +150,7 @@ TEST(ForeignFlags, OfMegatronSpreadTheModel) {
   EXPECT_EQ(set_by({"--context-parallel-size", "2"}), R"({"parallel":{"context":{"size":2}}})");
 }
 
-// Megatron's virtual stages: layers / stages / layers of each.
+// Megatron's virtual stages: layers / stages / layers per virtual stage.
 TEST(ForeignFlags, LayersOfAVirtualStageBecomeChunks) {
   const std::vector<std::string> words = {
       "--num-layers-per-virtual-pipeline-stage", "3", "--pipeline-model-parallel-size", "2"};

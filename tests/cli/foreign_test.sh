@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# Runs that go on from other programs' checkpoints, which tessera itself wrote of a run: the same bits follow.
+# Runs that resume from checkpoints of other programs, which tessera itself converted from a run: the results are
+# identical.
 # usage: foreign_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=${1:?usage: foreign_test.sh PROGRAM}
@@ -24,7 +25,7 @@ EOF
   train whole -n 1
   checkpoint=$box/whole/checkpoints/step-00000004
 }
-# train NAME ARGUMENTS...: a run in $box/NAME; its words go to $box/out and $box/err, its code to $code.
+# train NAME ARGUMENTS...: trains in $box/NAME; writes the output to $box/out and $box/err, and the exit code to $code.
 train() {
   local name=$1
   shift

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// More than a hundred files made by hand to deceive, each with one lie: refused with the file's
-// name and the reason, and before memory is taken for what it claims. 28 of safetensors, 28
+// More than a hundred malicious files, each with one false claim: they are rejected with the file's
+// name and the reason, before memory is allocated for what they claim. 28 of safetensors, 28
 // pickles, 20 zip files, 14 indexes, 18 manifests, 17 of tokens.
 #include <array>
 #include <cstring>
@@ -23,20 +23,20 @@
 namespace tessera::interop::test {
 namespace {
 
-/// A bad file's reason and its bytes; the name that the error says, where it is another's.
+/// The reason and the bytes of a bad file, and the name in the error if it is another file's.
 struct Bad {
   std::string reason, content, file = {};
 };
 
-// What code that is read for the first time (10 MB where the program was not in the kernel's cache)
-// and the reader's own tables take; the largest claims are of 100 MB to exabytes.
+// Memory for code that is loaded on first use (10 MB if the program was not in the page cache) and
+// for the reader's tables; the largest claims are of 100 MB to exabytes.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
 #else
 constexpr std::int64_t kMostBytes = std::int64_t{32} << 20;
 #endif
 
-/// Puts each of `bad` in the place of `file` and has it read.
+/// Writes each of `bad` to `file` and reads it.
 void expect_refusals(const fs::path& folder,
                      const std::string& file,
                      std::size_t count,
@@ -69,7 +69,7 @@ std::string entry(const std::string& name,
   return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" +
          offsets + "}";
 }
-/// A safetensors file with this header and so many bytes of data.
+/// Returns a safetensors file with this header and the given number of data bytes.
 std::string tensors(const std::string& header, std::size_t data) {
   return le(header.size(), 8) + header + std::string(data, '\0');
 }
@@ -110,10 +110,10 @@ TEST(Hostile, SafetensorsAreRefused) {
        {"needs 12 bytes but claims 8", one("F32", "[3]", "[0,8]", 8)},
        {"overflows", one("F32", "[4294967296,4294967296]", "[0,0]", 0)},
        {"overflows", one("F32", "[0,4611686018427387904,4611686018427387904]", "[0,0]", 0)},
-       {"second time", tensors("{" + f32 + "," + entry("w", "F32", "[1]", "[4,8]") + "}", 8)},
+       {"appears twice", tensors("{" + f32 + "," + entry("w", "F32", "[1]", "[4,8]") + "}", 8)},
        {"\"F8_E4M3\", which tessera does not read", one("F8_E4M3", "[4]", "[0,4]", 4)},
        {"\"C64\", which tessera does not read", one("C64", "[1]", "[0,8]", 8)},
-       {"\"FLOAT\", which safetensors does not know", one("FLOAT", "[1]", "[0,4]", 4)},
+       {"\"FLOAT\", which is no safetensors type", one("FLOAT", "[1]", "[0,4]", 4)},
        {"a third offset", one("F32", "[1]", "[0,4,8]", 8)},
        {"lacks its dtype, shape or two data_offsets", tensors("{\"w\":{}}", 0)},
        {"more than 64 dims", one("F32", dims + "]", "[0,4]", 4)},
@@ -129,7 +129,7 @@ TEST(Hostile, SafetensorsAreRefused) {
 std::string call(const std::string& module, const std::string& name) {
   return op::global(module, name) + op::tuple({op::text("touch owned")}) + op::kCall;
 }
-/// A file whose pickle is this value and whose one storage has 16 bytes.
+/// Returns a file whose pickle is this value and whose only storage has 16 bytes.
 std::string pickled(const std::string& value) {
   return torch_zip(pickle_of(value), {std::string(16, 'x')});
 }
@@ -197,7 +197,7 @@ TEST(Hostile, ZipFilesAreRefused) {
     return zip_of({part});
   };
   const auto named = [&](const char* name) { return zip_of({good, {name, "x"}}); };
-  // The second entry's header stands inside of the first one's bytes.
+  // The header of the second entry is inside the bytes of the first one.
   const std::string inner = zip_of({{"m/data/0", "0123456789abcdef"}});
   ZipPart hidden{"m/data/0", "0123456789abcdef"};
   hidden.local = static_cast<std::int64_t>(30 + std::string("m/data/1").size());
@@ -265,7 +265,7 @@ TEST(Hostile, IndexesAreRefused) {
       [&] { interop::open_weights(dir.path()); });
 }
 
-/// Sealed anew, as whoever forges one would.
+/// Adds a new checksum, as a forger would.
 std::string sealed(const std::string& text) {
   const std::string body = text.substr(0, text.rfind("\"checksum\""));
   const std::string sum = files::hex64(files::xxh3(std::as_bytes(std::span(body))));
@@ -312,7 +312,7 @@ TEST(Hostile, ManifestsAreRefused) {
        {"twice", forged("\"box\": [[0, 2], [4, 4]]", "\"box\": [[0, 0], [4, 2]]")},
        {"share elements", forged("\"box\": [[0, 2], [4, 4]]", "\"box\": [[0, 1], [4, 3]]")},
        {"do not match the checksum", unsealed},
-       {"it is cut short", good.substr(0, 20)}},
+       {"it is truncated", good.substr(0, 20)}},
       [&] {
         const fs::path path = dir.path() / "manifest.json";
         checkpoint::check_cover(
@@ -362,7 +362,7 @@ TEST(Hostile, IndexesOfTokensAreRefused) {
        {"18446744073709551615 sequences", lie([](Index& i) { i.sequences = UINT64_MAX; })},
        {"2305843009213693952 document marks",
         lie([](Index& i) { i.documents = std::uint64_t{1} << 61; })},
-       // Twelve bytes each, and the product is a small number.
+       // Twelve bytes each; the product overflows to a small number.
        {"does not fit", lie([](Index& i) {
           i.sequences = 0x1555555555555556;
           i.documents = 0;
@@ -378,13 +378,14 @@ TEST(Hostile, IndexesOfTokensAreRefused) {
       [&] { data::TokenFile::open(dir.path() / "x.idx"); });
 }
 
-// Links: followed where people have them (Hugging Face's cache keeps files as blobs and links to
-// them, data lies on another disk), refused in checkpoints of ours, which are made without.
+// Links are followed where users have them (Hugging Face's cache keeps files as blobs and links to
+// them; data may be on another disk) and rejected in checkpoints of tessera, which are written
+// without links.
 
 class Links : public ::testing::Test {
  protected:
   Links() { fs::create_directories(dir.path() / "snapshots/main"); }
-  /// A file elsewhere, and a link to it in the snapshot, relative as the cache makes them.
+  /// Writes a file elsewhere, and a relative link to it in the snapshot, as the cache does.
   void keep(const std::string& name, const std::function<void(const fs::path&)>& write) {
     const std::string blob = "blob-" + std::to_string(++blobs_);
     fs::create_directories(dir.path() / "blobs");
@@ -432,7 +433,7 @@ TEST_F(Links, ThatLeadNowhereAreNamed) {
     EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.text();
     EXPECT_NE(std::string(error.what()).find(snapshot().string()), std::string::npos);
   };
-  refused("model.safetensors", "model.safetensors is not a plain file");  // to itself
+  refused("model.safetensors", "model.safetensors is not a plain file");  // a link to itself
   refused("/dev/zero", "model.safetensors is not a plain file");
   refused("..", "model.safetensors is not a plain file");
   refused("../../blobs/gone", "has none of model.safetensors");
@@ -454,7 +455,7 @@ TEST_F(Links, InACheckpointOfOursAreRefused) {
     SCOPED_TRACE(name);
     const files::TempDir root;
     const fs::path folder = save_model(root.path(), 2, small_model(), ranges, 2);
-    // The very bytes that were there, in a file outside of the folder.
+    // The same bytes, in a file outside the folder.
     fs::rename(folder / name, root.path() / "elsewhere");
     fs::create_symlink("../elsewhere", folder / name);
 

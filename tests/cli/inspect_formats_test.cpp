@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera inspect opens every format there is, and says which it is, how much it holds, and of what
-// type.
+// tessera inspect opens every supported format and shows which one it is, its size and its dtypes.
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -32,7 +31,7 @@ namespace meg = interop::test::megatron;
 namespace mc = interop::test::modelcenter;
 using ::testing::HasSubstr;
 
-/// Of a GPT-2 with an MLP of `inner` channels and a tied head.
+/// Number of parameters of a GPT-2 with an MLP of `inner` channels and a tied head.
 constexpr std::int64_t gpt2_parameters(std::int64_t vocab,
                                        std::int64_t positions,
                                        std::int64_t width,
@@ -66,7 +65,7 @@ std::function<fs::path(const fs::path&)> recorded(const std::string& path) {
     return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference" / path;
   };
 }
-/// What `tessera convert` makes of a recorded one.
+/// Converts a recorded checkpoint with `tessera convert`.
 std::function<fs::path(const fs::path&)> converted(const std::string& path, const std::string& to) {
   return [path, to](const fs::path& folder) {
     const Outcome o =
@@ -145,7 +144,7 @@ TEST_P(Inspect, NamesTheFormatAndCountsWhatItHolds) {
 // The recorded models: vocabulary 211, positions 64, width 48, 2 layers; and 96, 32, 32, 3.
 constexpr std::int64_t kModel = gpt2_parameters(211, 64, 48, 2, 4 * 48);
 constexpr std::int64_t kTraining = gpt2_parameters(96, 32, 32, 3, 4 * 32);
-/// torch's files store the tied head under both names.
+/// torch files store the tied head under both names.
 constexpr std::int64_t kWithHead = kTraining + std::int64_t{96} * 32;
 
 const std::vector<Opened>& formats() {
@@ -156,7 +155,7 @@ const std::vector<Opened>& formats() {
        gpt2_tensors(2),
        kModel,
        "F32"},
-      // 21 tensors and 180096 bytes by its own index.
+      // 21 tensors and 180096 bytes, according to its index.
       {"HuggingFaceShards",
        recorded("models/llama_bf16_sharded"),
        "a Hugging Face folder of safetensors",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inspect, compare and checkpoint on folders made here.
+// inspect, compare and checkpoint on folders created here.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -218,7 +218,7 @@ TEST_F(Commands, MergeMakesOneFileOfAllRanks) {
 
 TEST_F(Commands, MergeRemovesWhatOneThatWasKilledLeft) {
   const fs::path made = make_run(path("a"));
-  const fs::path left = path(".tmp-one-4194305");  // beyond the numbers that processes have
+  const fs::path left = path(".tmp-one-4194305");  // larger than any process number
   fs::create_directories(left);
   write(left / "rank-00000.safetensors", "half");
 
@@ -250,7 +250,7 @@ TEST_F(Commands, MergeJoinsWhatLiesOnSeveralDisks) {
                 other / "manifest.json");
   const Ran mixed = run("checkpoint", {"merge", made, other, path("mixed")});
   EXPECT_EQ(mixed.code, 4);
-  EXPECT_NE(mixed.out.find("are of different checkpoints"), std::string::npos) << mixed.out;
+  EXPECT_NE(mixed.out.find("belong to different checkpoints"), std::string::npos) << mixed.out;
 }
 
 TEST_F(Commands, VerifyNamesThePartOfAHostThatIsMissingAndMergeJoinsThem) {

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 600
-# kill -9 of any rank, or of the whole job, at any time: the job ends and says so, no complete checkpoint is lost, and
-# the run that goes on is the undisturbed one to the bit.   usage: [KILL_SEED=N] kill_test.sh PROGRAM
+# kill -9 of any rank, or of the whole job, at any time: the job ends and reports it, no complete checkpoint is lost,
+# and the resumed run is bit-identical to an undisturbed one.   usage: [KILL_SEED=N] kill_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=${1:?usage: kill_test.sh PROGRAM}
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
-# To see a failure again, run with its seed; what the kill meets still depends on the machine.
+# To reproduce a failure, run with its seed; the exact moment of the kill still depends on the machine.
 seed=${KILL_SEED:-$(($(date +%s%N) / 1000 % 32768))}
 printf 'KILL_SEED=%s\n' "$seed"
 
@@ -23,7 +23,7 @@ configure() {
 }
 EOF
 }
-# start NAME RANKS [MORE...]: in the background as a process group of its own; its supervisor's number goes to $job.
+# start NAME RANKS [MORE...]: starts a run in the background as a process group; its supervisor's number goes to $job.
 start() {
   setsid "$tessera" train "$box/tiny.json" -n "$2" --set "run.dir=$box/$1" "${@:3}" >"$box/out" 2>"$box/err" &
   job=$!
@@ -33,12 +33,12 @@ has_ranks() { (($(pgrep -c -P "$job") == $1)); }
 none_left() { ! pgrep -f "train $box/tiny.json" >/dev/null; }
 saving() { compgen -G "$box/run/checkpoints/.tmp-*" >/dev/null || ! kill -0 "$job" 2>/dev/null; }
 newest() { find "$box/run/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | sort | tail -1; }
-# 9 MB of checkpoint, so that writing it takes a while beside quick steps.
+# 9 MB of checkpoint, so that writing it takes some time compared with the quick steps.
 configure_larger() {
   configure
   sed -i 's/"num_layers": 2, "hidden_size": 32/"num_layers": 4, "hidden_size": 128/; s/"every": 3/"every": 5/' "$box/tiny.json"
 }
-# Some time between the start of the ranks and the middle of training, or the moment of a save.
+# Waits for some time between the start of the ranks and the middle of training, or for a save.
 wait_for_a_moment() {
   if ((RANDOM % 2)); then
     sleep "$((RANDOM % 1200))e-3"
@@ -49,17 +49,18 @@ wait_for_a_moment() {
     moment="at a save"
   fi
 }
-# The newest complete checkpoint before the kill is whole after it, or a newer one is.
+# The newest complete checkpoint before the kill is intact after it, or a newer one is.
 nothing_is_lost() {
   local now
   now=$(newest)
   expect "$1 or a newer checkpoint is there, not ${now:-none}" test ! "$now" \< "$1"
   [[ -z $now ]] || expect "every checkpoint is whole" "$tessera" checkpoint verify "$box/run" -q
 }
-# goes_on FROM: the run that has just started says that it goes on from this checkpoint.
+# goes_on FROM: the run that has just started reports that it resumes from this checkpoint.
 goes_on() { [[ -z $1 ]] || expect "it goes on from $1" until_true grep -q "of $1" "$box/out"; }
 
-# one_is_killed ROUND RANKS: some rank of the job that has just started, at some moment. The others end and say so.
+# one_is_killed ROUND RANKS: kills some rank of the job that has just started, at some moment. The others end and report
+# it.
 one_is_killed() {
   local round=$1 ranks=$2 victim before begin took
   wait_for_a_moment
@@ -96,7 +97,7 @@ any_rank_may_be_killed() {
   finish_and_compare
 }
 
-# Once there is something to go on from.
+# Once there is a checkpoint to resume from.
 any_stage_may_be_killed() {
   RANDOM=$((seed + 3))
   configure
@@ -112,7 +113,7 @@ the_whole_job_may_be_killed() {
   local round before
   for ((round = 1; round <= rounds; ++round)); do
     before=$(newest)
-    # At once, while the kernel may still be ending the ranks of the last one.
+    # Immediately, while the kernel may still be ending the ranks of the previous run.
     expect "the ranks start: $(cat "$box/err" 2>/dev/null)" start run 2
     goes_on "$before"
     wait_for_a_moment
@@ -131,7 +132,7 @@ the_whole_job_may_be_killed() {
   finish_and_compare
 }
 
-# A folder of this job's own, not one that an earlier kill left.
+# Waits for a temporary folder of this job, not one that an earlier kill left.
 saving_beside() {
   local rank
   for rank in $(pgrep -P "$job"); do
@@ -140,7 +141,7 @@ saving_beside() {
   ! kill -0 "$job" 2>/dev/null
 }
 one_more_than() { [[ $(newest) > $1 ]]; }
-# While steps are made a save is under way; the kill meets its threads in the middle of a file.
+# Steps are made during a save; the kill interrupts its thread in the middle of a file.
 a_save_beside_the_training_may_be_killed() {
   RANDOM=$((seed + 2))
   configure_larger
@@ -164,7 +165,7 @@ a_save_beside_the_training_may_be_killed() {
   finish_and_compare
 }
 
-# finish_and_compare ARGUMENTS...: a few steps more to the end, and the same number of steps in one go.
+# finish_and_compare ARGUMENTS...: trains a few more steps to the end, and the same number of steps in one run.
 finish_and_compare() {
   local last steps
   last=$(newest)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # timeout: 300
-# The library serves a program of one's own: installed, or as a folder of its project.   usage: library_test.sh PROGRAM
+# Another program uses the library: installed, or as a subfolder of its project.   usage: library_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 built=$(dirname "$(dirname "${1:?usage: library_test.sh PROGRAM}")")
@@ -44,7 +44,7 @@ headers_have_no_warnings() {
     -isystem "$libtorch/torch/include" -isystem "$libtorch/torch/include/torch/csrc/api/include" "$box/all.cpp"
 }
 
-# Configured, not built: that would take as long as all of tessera.
+# Configured, not built: a build would take as long as that of tessera.
 a_folder_of_another_project() {
   cat >"$box/CMakeLists.txt" <<EOF
 cmake_minimum_required(VERSION 3.25)

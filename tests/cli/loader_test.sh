@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: fast
-# When the program's libraries are gone it says so in its own words.   usage: loader_test.sh PROGRAM
+# If the program's libraries are missing, it prints its own message.   usage: loader_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 program=${1:?usage: loader_test.sh PROGRAM}
 
-# A copy of the program in $box/tree/bin, and nothing else.
+# Copies only the program to $box/tree/bin.
 lonely_program() {
   mkdir -p "$box/tree/bin" "$box/tree/lib"
   cp "$program" "$box/tree/bin/tessera"
 }
-# Runs it where no cache is; its words go to $box/out and $box/err.
+# Runs it without a cache; writes the output to $box/out and $box/err.
 run() {
   env -u TESSERA_CACHE -u XDG_CACHE_HOME -u LD_LIBRARY_PATH HOME="$box/home" \
     "$box/tree/bin/tessera" "$@" >"$box/out" 2>"$box/err"
   code=$?
 }
-# A libtessera.so that needs the library $1, which is then taken away.
+# Creates a libtessera.so that needs the library $1, which is then removed.
 library_that_needs() {
   echo 'int part(void) { return 0; }' >"$box/part.c"
   echo 'int part(void); int tessera_main(int c, char** v) { return part(); }' >"$box/whole.c"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program from outside, inside of this process: words in, text and exit code out.
+// Runs the program inside this process: arguments in, text and exit code out.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=${1:?usage: runs_test.sh PROGRAM}
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
-# The caches of libtorch are found by the path that is linked into the program, whatever TESSERA_CACHE says.
+# The path of libtorch's cache is linked into the program and does not depend on TESSERA_CACHE.
 
 configure() {
   cat >"$box/tiny.json" <<EOF
@@ -21,7 +21,7 @@ configure() {
 }
 EOF
 }
-# train NAME ARGUMENTS...: a run in $box/NAME; its words go to $box/out and $box/err, its code to $code.
+# train NAME ARGUMENTS...: trains in $box/NAME; writes the output to $box/out and $box/err, and the exit code to $code.
 train() {
   local name=$1
   shift
@@ -39,7 +39,7 @@ ranks_and_accumulation_agree() {
   expect "2 x 2 and 4 x 1 are equal" "$tessera" compare "$box/two" "$box/four"
 }
 
-# last_loss NAME
+# last_loss NAME: prints the last loss of a run.
 last_loss() { grep '"loss"' "$box/$1/metrics.jsonl" | tail -1 | sed 's/.*"loss":\([0-9.]*\).*/\1/'; }
 near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && (a - b) * (a - b) < 1e-8 * a * a) }'; }
 
@@ -76,10 +76,11 @@ a_difference_is_found() {
 a_resumed_run_equals_an_undisturbed_one() {
   configure
   train whole -n 2
-  # What a killed process left of a line.
+  # An incomplete line left by a killed process.
   sed -i '3i {"step":3,"lo' "$box/whole/metrics.jsonl"
   train parts -n 2 --set trainer.max_steps=7 --set checkpoint.every=0
-  # The schedule is constant, so that raising the number of steps changes nothing else; evaluation at 7 is not the whole run's.
+  # The schedule is constant, so that raising the number of steps changes nothing else; the uninterrupted run has no
+  # evaluation at step 7.
   sed -i '/"step":7,"eval_loss"/d' "$box/parts/metrics.jsonl"
   train parts -n 1
   expect "exit code 0, not $code" test "$code" = 0
@@ -89,7 +90,7 @@ a_resumed_run_equals_an_undisturbed_one() {
 a_finished_run_says_so() {
   configure
   train run -n 1
-  # As a signal in the last step leaves it.
+  # As after a signal in the last step.
   sed -i 's/"finished"/"stopped"/; s/"exit_code": 0/"exit_code": 75/' "$box/run/status.json"
   train run -n 1 --dry-run
   expect "a dry run writes nothing" state_is stopped "$box/run"
@@ -109,7 +110,7 @@ another_model_is_refused() {
   expect "the way on" says "--resume never" "$box/err"
 }
 
-# a_lost_rank_ends_the_job ARGUMENTS...: of the training.
+# a_lost_rank_ends_the_job ARGUMENTS...: ARGUMENTS are those of the training.
 a_lost_rank_ends_the_job() {
   configure
   timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 "$@" \
@@ -138,7 +139,7 @@ a_lost_rank_ends_the_job() {
   expect "a start after it goes on or is finished: code $code" test "$code" = 0
 }
 
-# a_stop_is_saved SIGNAL CODE ARGUMENTS...: of the training.
+# a_stop_is_saved SIGNAL CODE ARGUMENTS...: ARGUMENTS are those of the training.
 a_stop_is_saved() {
   configure
   timeout 120 "$tessera" train "$box/tiny.json" -n 2 --set "run.dir=$box/run" --set trainer.max_steps=1000000 "${@:3}" \
@@ -149,7 +150,7 @@ a_stop_is_saved() {
     sleep 0.1
   done
   local reached=("$(pgrep -P "$job")")
-  # Ctrl-C reaches the ranks too.
+  # Ctrl-C reaches the ranks as well.
   [[ $1 == INT ]] && mapfile -O 1 -t reached < <(pgrep -P "${reached[0]}")
   kill -s "$1" "${reached[@]}"
   wait "$job"
@@ -204,7 +205,7 @@ a_model_speaks_and_is_measured() {
   expect "perplexity" says '"perplexity":' "$box/eval"
 }
 
-# The weights of a rank are its own part of them: the same words and the same loss to the bit, with as many threads.
+# The weights of a rank are its part of them: the text and the loss are identical, with the same number of threads.
 several_ranks_read_one_model() {
   configure
   train run -n 2 --set model.hidden_size=512 --set trainer.max_steps=3

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: fast multiprocess
-# A request to stop while text is made into tokens, before any rank exists.   usage: stop_test.sh PROGRAM
+# A request to stop while text is tokenized, before any rank exists.   usage: stop_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=${1:?usage: stop_test.sh PROGRAM}
 
-# Text that takes many seconds to tokenize: no word comes twice.
+# Text that takes many seconds to tokenize: no word occurs twice.
 much_text() { head -c 40000000 /dev/urandom | base64 >"$box/much.txt"; }
 configure() {
   export TESSERA_CACHE=$box/cache
@@ -14,13 +14,13 @@ configure() {
  "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 4}, "trainer": {"max_steps": 1}, "run": {"dir": "$box/run"}}
 EOF
 }
-# start NAME COMMAND...: in the background, as a process group that no terminal stops; its number goes to $job.
+# start NAME COMMAND...: runs it in the background, as a process group without a terminal; its number goes to $job.
 start() {
   "$tessera" "${@:2}" >"$box/$1.out" 2>"$box/$1.err" &
   job=$!
 }
 half_made() { compgen -G "$box/cache/tokens/*.tmp-*" >/dev/null; }
-# stop SIGNAL: and waits; the code goes to $code, the milliseconds to $took.
+# stop SIGNAL: sends the signal and waits; the exit code goes to $code, the milliseconds to $took.
 stop() {
   local begin=${EPOCHREALTIME/./}
   kill -s "$1" "$job"
@@ -29,7 +29,7 @@ stop() {
   took=$(((${EPOCHREALTIME/./} - begin) / 1000))
 }
 
-# nothing_stays SIGNAL CODE
+# nothing_stays SIGNAL CODE: no partial file remains.
 nothing_stays() {
   much_text
   configure

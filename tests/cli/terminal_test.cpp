@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Standard output that nobody reads for a while, or any more.
+// Standard output whose reader is slow or has exited.
 #include "tessera/cli/terminal.h"
 
 #include <array>
@@ -18,7 +18,7 @@
 namespace tessera::cli {
 namespace {
 
-/// Standard output is a pipe until this goes; the test is its reader.
+/// Makes standard output a pipe while it lives; the test is its reader.
 class PipedOutput {
  public:
   PipedOutput() {
@@ -37,19 +37,19 @@ class PipedOutput {
   PipedOutput(const PipedOutput&) = delete;
   PipedOutput& operator=(const PipedOutput&) = delete;
 
-  /// Its reader goes.
+  /// Closes the reading end.
   void leave() {
     if (pipe_[0] >= 0) ::close(pipe_[0]);
     pipe_[0] = -1;
   }
-  /// Until it takes no more.
+  /// Writes until the pipe is full.
   void fill() const {
     ASSERT_EQ(::fcntl(pipe_[1], F_SETFL, O_NONBLOCK), 0);
     while (::write(pipe_[1], "x", 1) == 1) {
     }
     ASSERT_EQ(::fcntl(pipe_[1], F_SETFL, 0), 0);
   }
-  /// All that is there.
+  /// Reads everything available.
   [[nodiscard]] std::string read() const {
     EXPECT_EQ(::fcntl(pipe_[0], F_SETFL, O_NONBLOCK), 0);
     std::string out, some(1 << 16, '\0');
@@ -91,14 +91,13 @@ TEST(Terminal, DoesNotWaitForAReaderWhoKeepsUp) {
   EXPECT_EQ(output.read(), "step 1\n");
 }
 
-/// A file of safetensors with one tensor, the number 0.
+/// A safetensors file with one tensor, the number 0.
 std::string one_number() {
   const std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   return static_cast<char>(header.size()) + std::string(7, '\0') + header + std::string(4, '\0');
 }
 
-// The line that meets it is flushed where it is written: when the program ends nothing is left that
-// could fail.
+// The line that meets the error is flushed at once, so that no write fails when the program ends.
 TEST(Terminal, TakesAReaderWhoHasGoneForNoFailure) {
   const files::TempDir folder;
   std::string program = "tessera", command = "convert", source = folder.path() / "one.safetensors",

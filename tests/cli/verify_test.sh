@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# Layouts against one rank, from the command line.   usage: verify_test.sh PROGRAM
+# Layouts are compared with one rank, from the command line.   usage: verify_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=${1:?usage: verify_test.sh PROGRAM}
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
@@ -19,7 +19,7 @@ configure() {
 }
 EOF
 }
-# verify ARGUMENTS...: its words go to $box/out and $box/err, its code to $code.
+# verify ARGUMENTS...: runs tessera verify; writes the output to $box/out and $box/err, and the exit code to $code.
 verify() {
   timeout 120 "$tessera" verify "$box/tiny.json" "$@" >"$box/out" 2>"$box/err"
   code=$?
@@ -62,7 +62,7 @@ every_tensor_is_shown_where_asked() {
   expect "a tensor of its own line" grep -q '^wte.weight  *0  *0$' "$box/out"
 }
 
-# Two micro-batches a rank are summed first: another rounding than one rank's, which "once" does not promise.
+# Two micro-batches per rank are summed first: another rounding than on one rank, which "once" does not exclude.
 a_promise_that_is_none_is_not_broken() {
   configure
   verify -n 2 --set gradient_reduction=once --steps 2

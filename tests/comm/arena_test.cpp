@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-/// Both kinds of memory behind the same arena.
+/// Runs the tests on both kinds of memory behind an arena.
 class ArenaOver : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

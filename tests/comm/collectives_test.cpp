@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // timeout: 300
-// Every collective of every transport against a plain computation, to the bit.
+// Every collective of every transport is compared bit by bit with a plain computation.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -33,8 +33,8 @@ const std::vector<Case>& transports() {
   return all;
 }
 
-/// Values of every size from 2^-12 to 2^12, so that the order of a sum shows. The period has no
-/// common factor with powers of two: chunks and parts do not repeat.
+/// Values of magnitudes from 2^-12 to 2^12, so that the order of a sum affects its bits. The period
+/// has no common factor with powers of two, so that chunks and parts do not repeat.
 constexpr std::size_t kPeriod = 3 * 25 * 101;
 
 std::vector<double> make_values(int rank) {
@@ -47,7 +47,7 @@ std::vector<double> make_values(int rank) {
   return values;
 }
 
-/// Element i of rank r's input.
+/// Returns element i of the input of rank r.
 double value(int rank, std::size_t i) {
   static const auto table = [] {
     std::vector<std::vector<double>> all;
@@ -58,7 +58,7 @@ double value(int rank, std::size_t i) {
   return table[static_cast<std::size_t>(rank)][i % kPeriod];
 }
 
-/// Elements of one type as a test writes and reads them.
+/// Elements of one dtype as a test writes and reads them.
 struct Type {
   DType dtype;
   std::function<void(void*, std::size_t, double)> store;
@@ -91,20 +91,20 @@ std::vector<Type> types() {
           plain<std::uint8_t>(DType::U8, false)};
 }
 
-/// What rank r puts at i: small whole numbers for integers.
+/// Returns the input of rank r at i: small whole numbers for integers.
 double input(const Type& type, int rank, std::size_t i) {
   return type.floating ? value(rank, i)
                        : static_cast<double>((i * 5 + static_cast<std::size_t>(rank)) % 23);
 }
 
-/// The same number as the type holds it.
+/// Returns the number rounded to the dtype.
 double stored(const Type& type, double v) {
   double cell = 0;
   type.store(&cell, 0, v);
   return type.load(&cell, 0);
 }
 
-/// ((start + in_0) + in_1) + ... in the arithmetic of the type.
+/// Computes ((start + in_0) + in_1) + ... in the arithmetic of the dtype.
 double folded(const Type& type, int ranks, std::size_t i, const double* start) {
   float narrow = start ? static_cast<float>(*start) : 0;
   double wide = start ? *start : 0;
@@ -144,21 +144,22 @@ class Collectives : public ::testing::TestWithParam<std::tuple<std::size_t, int>
     const auto& [transport, ranks] = GetParam();
     transports()[transport].run(ranks, fn);
   }
-  /// fn for every type, size and kind of memory; `count`: of a part.
+  /// Calls fn for every dtype, size and kind of memory; `count` is that of a part.
   void each(const std::function<void(World&, const Type&, std::size_t, bool)>& fn) const {
     run([&](World& world) {
       for (const Type& type : types())
         for (const std::size_t count : {0U, 1U, 3U, 511U, 1024U, 5001U})
           for (const bool shared : {true, false})
             fn(world, type, count, shared);
-      // One large size, of which all-reduce makes several chunks.
+      // One large size, for which all-reduce uses several chunks.
       for (const bool shared : {true, false})
         fn(world, types()[0], (std::size_t{1} << 17) + 3, shared);
     });
   }
 };
 
-// Eight ranks take the thread sanitizer minutes on two cores, and race no differently from four.
+// The thread sanitizer takes minutes for eight ranks on two cores, and the races are the same with
+// four.
 #ifdef __SANITIZE_THREAD__
 const auto kRanks = ::testing::Values(1, 2, 3, 4);
 #else
@@ -373,7 +374,7 @@ TEST_P(Collectives, MaxMinAndBitOr) {
   });
 }
 
-/// What lies in ordinary memory is copied into shared memory that the next call finds again.
+/// Inputs in ordinary memory are copied into shared memory that the next call reuses.
 TEST_P(Collectives, OfOrdinaryMemoryTakeNoMoreSharedMemoryFromCallToCall) {
   run([](World& world) {
     memory::Ledger ledger;
@@ -394,7 +395,7 @@ TEST_P(Collectives, OfOrdinaryMemoryTakeNoMoreSharedMemoryFromCallToCall) {
     for (int i = 0; i < 100; ++i)
       gather();
 
-    // One that peers read, and some that they have not told to be done with.
+    // One buffer that peers read, and a few that they have not acknowledged yet.
     EXPECT_LE(shared(), static_cast<std::int64_t>(4 * in.size() * sizeof(float)));
     world.transport().barrier(world.everyone(), TESSERA_HERE("end"))->wait();
   });

@@ -21,7 +21,7 @@ std::vector<std::uint8_t> numbered(std::size_t bytes) {
 }
 
 TEST(Copy, IsExactFromAndToAnyAddressAndTouchesNothingElse) {
-  // Around a cache line, and around the size from which copies go past the caches.
+  // Around a cache line, and around the size from which copies bypass the caches.
   for (const std::size_t bytes : {std::size_t{0},
                                   std::size_t{1},
                                   std::size_t{63},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// As many ranks as a world may have, all in one group.
+// A world of the maximum number of ranks, all in one group.
 #include <gtest/gtest.h>
 
 #include "tessera/base/control_page.h"
@@ -9,7 +9,7 @@
 namespace tessera::comm {
 namespace {
 
-// Every round is the sum of (rank + round).
+// Every round reduces the sum of (rank + round).
 void reduce(int ranks, int rounds) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "hundreds of threads take the thread sanitizer minutes";
@@ -28,7 +28,7 @@ TEST(LargeWorld, HasOneGroupOfAllItsRanks) {
   reduce(kMostRanks, 1);
 }
 
-// A ring has 64 slots: each is used again only once all members are done with it.
+// A ring has 64 slots; each is reused only once all members are done with it.
 TEST(LargeWorld, UsesSlotsAgainWhenHundredsOfMembersAreDone) {
   reduce(260, 66);
 }

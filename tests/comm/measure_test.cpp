@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is measured of collectives, and by which factors bandwidths follow from times.
+// Which measurements are made of collectives, and the factors between times and bandwidths.
 #include "tessera/comm/measure.h"
 
 #include <map>
@@ -22,15 +22,15 @@ MeasureOptions quick() {
   return options;
 }
 
-/// Of rank 0, and how many results were told as they came.
+/// Returns the results of rank 0, and how many were reported while measuring.
 std::vector<CollectiveSpeed> measured(int ranks, const MeasureOptions& options, int* told) {
   std::vector<CollectiveSpeed> out;
   run_threads(ranks, [&](World& world) {
     const auto all = measure_collectives(world, options, [&](const CollectiveSpeed&) {
-      EXPECT_TRUE(world.speaks());
+      EXPECT_TRUE(world.is_leader());
       ++*told;
     });
-    if (world.speaks()) out = all;
+    if (world.is_leader()) out = all;
   });
   return out;
 }
@@ -55,7 +55,7 @@ TEST(MeasuredCollectives, TellWhatARankExchanges) {
   int told = 0;
   MeasureOptions options = quick();
   options.ordinary = false;
-  // Of four equal parts a rank has one; an all-reduce is a reduce-scatter and an all-gather.
+  // A rank owns one of four equal parts; an all-reduce is a reduce-scatter and an all-gather.
   const std::map<std::string, double> expected = {{"all-reduce", 1.5},
                                                   {"reduce-scatter", 0.75},
                                                   {"all-gather", 0.75},

@@ -17,11 +17,10 @@
 namespace tessera::comm {
 namespace {
 
-/// The promise is 2 s from the death of a rank to the end of the job; a loaded machine gets five
-/// times that.
+/// A job must end within 2 s of the death of a rank; a loaded machine gets five times that.
 constexpr double kSoon = 10;
 
-/// A few operations on uneven values; their results one after the other.
+/// Runs a few operations on uneven values and returns their concatenated results.
 std::vector<float> results_of(World& world) {
   const std::size_t count = 30000;
   const auto ranks = static_cast<std::size_t>(world.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pull protocol promises beyond values: no blocking, no deadlock, buffers that may be used
-// again, and errors that name who did what.
+// Guarantees of the pull protocol besides values: no blocking, no deadlock, reusable buffers, and
+// errors that name the ranks and calls involved.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Rank = std::function<void(World&)>;
 
-/// Far above what a wait that is woken takes, far below a stall limit.
+/// Far longer than a wait that is woken takes, far shorter than a stall limit.
 constexpr double kPromptly = 20;
 
 class Protocol : public ::testing::TestWithParam<std::string> {
@@ -60,7 +60,7 @@ TEST_P(Protocol, PostingNeverBlocks) {
   run(2, [&](World& world) {
     const RegionPtr region = world.transport().allocate(4 << 20, memory::Tag::Other);
     std::vector<WorkPtr> works;
-    // Rank 1 comes only when rank 0 has posted everything.
+    // Rank 1 starts only once rank 0 has posted everything.
     while (world.rank() == 1 && !posted.load())
       nap(100);
     for (std::size_t i = 0; i < kSlots; ++i) {
@@ -105,7 +105,7 @@ TEST_P(Protocol, WaitsInAnyOrderOverTwoGroupsDoNotDeadlock) {
       data(b)[9] = 2;
       const bool odd = (world.rank() + round) % 2 == 1;
       WorkPtr first, second;
-      // Also the order of posting differs: it must be the same only within a group.
+      // The order of posting differs as well: it only has to agree within a group.
       const auto post_a = [&] {
         first = world.transport().all_reduce(all, floats(a), Op::Sum, TESSERA_HERE("a"));
       };
@@ -178,7 +178,7 @@ TEST_P(Protocol, AnInputOutlivesItsWork) {
       if (world.rank() == 0)
         world.transport().broadcast(world.everyone(), floats(region), 0, TESSERA_HERE("x"))->wait();
     }
-    // Rank 0 has let go of the region, and gets other memory that it fills.
+    // Rank 0 has released the region, and gets and fills other memory.
     const RegionPtr other = world.transport().allocate(1 << 20, memory::Tag::Other);
     data(other)[1000] = -1;
     if (world.rank() == 1) {
@@ -248,7 +248,7 @@ TEST_P(Protocol, CommunicationTimeIsTakenOnce) {
   });
 }
 
-/// The error that run() throws, which must be of `kind`.
+/// Returns the error that run() throws, which must be of `kind`.
 std::string failure(const std::function<void()>& run, Error::Kind kind) {
   try {
     run();
@@ -458,7 +458,7 @@ TEST(Stall, IsNotASlowRankThatShowsLife) {
   }
 }
 
-// As of a whole job that somebody stopped and lets go on.
+// As when a whole job is stopped and continued.
 TEST(Stall, IsNoTimeInWhichTheWaitingRankWasStopped) {
   std::vector<char> memory(ControlPage::bytes(2) + alignof(ControlPage));
   void* place = memory.data();

@@ -102,7 +102,7 @@ TEST(SoloWorld, IsAloneAndComplete) {
   const Group& all = world->everyone();
 
   EXPECT_EQ(world->size(), 1);
-  EXPECT_TRUE(world->speaks());
+  EXPECT_TRUE(world->is_leader());
   transport.reduce_scatter(all, from, to, Op::Sum, Fold::Accumulate, TESSERA_HERE("add"))->wait();
   EXPECT_EQ(out, (std::vector<float>{11, 22, 33}));
   transport.reduce_scatter(all, from, to, Op::Sum, Fold::Store, TESSERA_HERE("store"))->wait();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys that DeepSpeed 0.19 documents, held against the table.
+// The keys that DeepSpeed 0.19 documents are compared with the table.
 #include <array>
 #include <optional>
 #include <string>
@@ -372,7 +372,7 @@ TEST(DocumentedKeys, AllHaveARow) {
     EXPECT_NE(find_deepspeed_key(key), nullptr) << key;
 }
 
-// What the options of a house would name: all that is done, and where aliases lead.
+// Returns the keys that tessera's options would have: all Done keys, and the targets of aliases.
 std::vector<std::string> own_keys() {
   std::vector<std::string> own = {"data", "data.drop_last"};
   for (const DeepSpeedKey& row : deepspeed_keys()) {
@@ -381,7 +381,7 @@ std::vector<std::string> own_keys() {
   return own;
 }
 
-// The default of a row as a value, where it is one and no rule in words.
+// Returns the default of a row as a value, unless it is a rule in words.
 std::optional<json::Value> default_of(const DeepSpeedKey& row) {
   if (row.initial.empty()) return std::nullopt;
   if (row.type == KeyType::String) return json::Value::string(std::string(row.initial));
@@ -399,7 +399,7 @@ TEST(DocumentedKeys, AreNeverRefusedAtDeepSpeedsDefault) {
     const auto value = default_of(row);
     const bool words = row.initial.find(' ') != std::string_view::npos;
     if (!value || words || row.policy == KeyPolicy::Alias) continue;
-    // A block that is switched on by being there.
+    // A block that is enabled by its presence.
     const DeepSpeedKey* block = find_deepspeed_key(row.path.substr(0, row.path.rfind('.')));
     if (block != nullptr && block != &row && block->policy == KeyPolicy::Never) continue;
     json::Value source = json::Value::object();
@@ -417,7 +417,7 @@ TEST(DocumentedKeys, AreNeverRefusedAtDeepSpeedsDefault) {
   EXPECT_GT(tried, 150);
 }
 
-// As 0.19.8 writes them out, and with the other values that it takes.
+// As 0.19.8 writes them, and with the other values that it accepts.
 TEST(DocumentedKeys, OfTheNewestReleasePass) {
   for (const char* text :
        {R"({"zero_optimization": {"compute_grad_norm": true, "parameter_alignment": false}})",
@@ -455,21 +455,27 @@ TEST(DocumentedKeys, AreAllInThePage) {
 TEST(DocumentedKeys, OfEveryRowSayWhatBecomesOfThem) {
   const std::string page = deepspeed_markdown({});
 
-  // key, default, what, why: only what is done or goes with its block may lack the last.
+  // Columns: key, default, treatment, reason. Only Done keys and keys that are part of a block may
+  // lack a reason.
   EXPECT_THAT(page,
               testing::HasSubstr("| `zero_optimization.overlap_comm` | `true in stage 3, else "
-                                 "false` | accepted, told once | "));
+                                 "false` | accepted with a note | "));
   EXPECT_THAT(page,
               testing::HasSubstr("| `zero_optimization.load_from_fp32_weights` | `true` | refused, "
                                  "but passes as `true` | "));
   EXPECT_THAT(page, testing::HasSubstr("| `bfloat16` |  | another name of `bf16` |"));
-  EXPECT_THAT(page,
-              testing::HasSubstr("refused, but passes as `\"none\"`, `\"cpu\"`; not built yet"));
+  EXPECT_THAT(
+      page,
+      testing::HasSubstr("rejected unless the value is `\"none\"`, `\"cpu\"`; not built yet"));
 }
 
 TEST(DocumentedKeys, ShowADefaultThatDiffers) {
   const std::vector<KeyDoc> keys = {
-      {"gradient_clipping", "number", "0", "", "Largest global gradient norm; 0 is off."},
+      {"gradient_clipping",
+       "number",
+       "0",
+       "",
+       "Maximum global gradient norm; 0 disables clipping."},
       {"zero_optimization.stage3_max_live_parameters", "integer", "1000000000", "", "Most."}};
 
   const std::string page = deepspeed_markdown(keys);

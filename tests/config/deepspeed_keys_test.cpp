@@ -20,7 +20,7 @@ using testing::HasSubstr;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
 
-// Keys that a house of ours might name.
+// Keys that tessera's options might have.
 const std::vector<std::string> kOwn = {"model",
                                        "model.preset",
                                        "data",
@@ -111,7 +111,7 @@ TEST(DeepSpeedKeys, PassWhereTheyAreSwitchedOff) {
   EXPECT_EQ(t.left, json::parse(R"({"zero_optimization": {"stage": 0}})", "x"));
 }
 
-// Every row is refused as not built yet, at this path.
+// Every row is rejected as not built yet, at this path.
 class DeepSpeedNotBuilt : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(DeepSpeedNotBuilt, SaysSoWithItsPath) {
@@ -138,10 +138,11 @@ INSTANTIATE_TEST_SUITE_P(
             "compression_training.row_pruning.shared_parameters.enabled")));
 
 TEST(DeepSpeedKeys, ThatAreNotOfThisHouseNameTheNearestWay) {
-  EXPECT_THAT(take(R"({"zero_optimization": {"load_from_fp32_weights": false}})").problems,
-              AllOf(HasSubstr("zero_optimization.load_from_fp32_weights: not possible here: false"),
-                    HasSubstr("fp32"),
-                    HasSubstr("fix: remove it")));
+  EXPECT_THAT(
+      take(R"({"zero_optimization": {"load_from_fp32_weights": false}})").problems,
+      AllOf(HasSubstr("zero_optimization.load_from_fp32_weights: not supported here: false"),
+            HasSubstr("fp32"),
+            HasSubstr("fix: remove it")));
   EXPECT_THAT(take(R"({"sparse_attention": {"mode": "fixed"}})").problems,
               AllOf(HasSubstr("sparse_attention"), HasSubstr("remove the block")));
   EXPECT_THAT(take(R"({"compile": {"deepcompile": true}})").problems,
@@ -266,7 +267,7 @@ TEST(DeepSpeedKeys, WhatWasTypedWinsUnderWhicheverName) {
 TEST(DeepSpeedKeys, MisspeltOnesComeWithTheirName) {
   EXPECT_THAT(take(R"({"gradient_accumulation_steps ": 4})").problems,
               AllOf(HasSubstr("unknown key"),
-                    HasSubstr("remove the blank: \"gradient_accumulation_steps\"")));
+                    HasSubstr("remove the space: \"gradient_accumulation_steps\"")));
   EXPECT_THAT(take(R"({"gradient_accumulation": 4})").problems,
               HasSubstr("did you mean \"gradient_accumulation_steps\"?"));
   EXPECT_THAT(take(R"({"prescale_gradient": true})").problems,

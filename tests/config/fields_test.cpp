@@ -57,7 +57,7 @@ Result read_text(const std::string& text) {
   return out;
 }
 
-// All problems as one text; "" if there are none.
+// Returns all problems as one text; "" if there are none.
 std::string problems_of(const std::string& text) {
   try {
     read_text(text).problems.raise();
@@ -126,7 +126,7 @@ TEST(FieldReader, HasARemedyForEveryProblem) {
   EXPECT_THAT(problems_of(R"({"inner": {"rate": 0}})"), HasSubstr("fix: choose a number above 0"));
 }
 
-// What a key is for is no cure: the cure is what to type.
+// The fix says what to type; the description of a key would not help.
 TEST(FieldReader, CuresAWrongTypeByWhatToType) {
   const std::vector<std::pair<std::string, std::string>> cures = {
       {R"({"on": 1})", "write true or false"},
@@ -146,12 +146,12 @@ TEST(FieldReader, CuresAWrongTypeByWhatToType) {
       {R"({"inner": {"mode": 3}})", R"(choose one of: "fast", "slow")"},
       {R"({"files": 7})", R"(write a list: ["one", "two"])"},
       {R"({"files": ["a", 7]})", R"(write "7", in double quotes)"},
-      {R"({"files": ["a", []]})", "write a text in double quotes"},
+      {R"({"files": ["a", []]})", "write a string in double quotes"},
       {R"({"betas": 0.9})", "write [0.9]"},
       {R"({"betas": "x"})", "write a list, such as [0.9, 0.999]"},
       {R"({"betas": [null]})", "write a number, such as 0"},
       {R"({"inner": 3})", "write {\"key\": value, ...}"},
-      {R"({"steps": "auto"})", "\"auto\" has no meaning for this key"}};
+      {R"({"steps": "auto"})", "\"auto\" is not allowed for this key"}};
   for (const auto& [text, cure] : cures)
     EXPECT_THAT(problems_of(text), HasSubstr("fix: " + cure)) << text;
 }
@@ -214,7 +214,7 @@ TEST(UnknownKeys, AreFoundWhereTheyBelong) {
             "did you mean optimizer.params.weight_decay?");
   EXPECT_EQ(unknown_key_fix("n_layer", here, all), "did you mean model.num_layers?");
   EXPECT_EQ(unknown_key_fix("tpye", here, all), "did you mean \"type\"?");
-  // Of the parameters themselves.
+  // For keys of the parameters themselves.
   EXPECT_EQ(unknown_key_fix("learning_rate", std::vector<std::string>{"lr", "betas"}),
             "did you mean \"lr\"?");
 }
@@ -223,7 +223,8 @@ TEST(FieldReader, FindsAKeyThatBelongsElsewhere) {
   EXPECT_THAT(problems_of(R"({"inner": {"steps": 5}})"),
               AllOf(HasSubstr("inner.steps: unknown key"), HasSubstr("did you mean steps?")));
   EXPECT_THAT(problems_of(R"({"mode": "slow"})"), HasSubstr("did you mean inner.mode?"));
-  EXPECT_THAT(problems_of(R"({"lr": 1})"), Not(HasSubstr("optimizer")));  // there is none here
+  EXPECT_THAT(problems_of(R"({"lr": 1})"),
+              Not(HasSubstr("optimizer")));  // the suggestion does not exist here
 }
 
 TEST(FieldReader, TakesASectionThatIsNullAsNotGiven) {
@@ -268,7 +269,8 @@ TEST(FieldReader, RemembersWhereKeysStood) {
   EXPECT_TRUE(r.origins.given("params.lr"));
   EXPECT_FALSE(r.origins.given("inner.rate"));
   EXPECT_EQ(r.origins.place("params.lr").text(), "c.json:2:19");
-  EXPECT_EQ(r.origins.place("inner.rate").text(), "c.json:1:11");  // the object around it
+  EXPECT_EQ(r.origins.place("inner.rate").text(),
+            "c.json:1:11");  // the place of the enclosing object
   EXPECT_EQ(r.origins.place("steps").text(), "c.json:1:1");
 }
 

@@ -17,7 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// The message and the fix of what parse() refuses; "" if it accepts.
+// Returns the message and the fix of what parse() rejects; "" if it accepts the text.
 std::string refusal(std::string_view text) {
   try {
     parse(text, "c.json");
@@ -215,7 +215,7 @@ TEST(JsonStrict, AccessWithTheWrongTypeIsAFormatError) {
   }
 }
 
-// Every row: a broken text, and what its message must contain.
+// A malformed text, and what its message must contain.
 struct Broken {
   std::string text;
   std::vector<std::string> words;
@@ -275,7 +275,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{R"({"a": "\ud83d"})", {"surrogate"}},
         Broken{R"({"a": "\ude00"})", {"surrogate"}},
         Broken{"{\"a\": \"\x01\"}", {"0x01", "escape"}},
-        Broken{"{} {}", {"c.json:1:4", "expected the end of the file", "remove what stands"}},
+        Broken{"{} {}", {"c.json:1:4", "expected the end of the file", "remove everything after"}},
         Broken{"{,}", {"c.json:1:2", "remove one comma"}},
         Broken{"/* x", {"c.json:1:1", "comment is never closed"}}));
 

@@ -105,7 +105,7 @@ TEST(PythonLiterals, ThatAreBrokenAreRefusedWithTheirPlace) {
   EXPECT_THAT(refusal("a = 'x' * 3"), HasSubstr("only numbers"));
   EXPECT_THAT(refusal("a = " + std::string(100'000, '[')), HasSubstr("nested too deeply"));
   EXPECT_THAT(refusal("a = " + std::string(100'000, '-') + "1"), HasSubstr("nested too deeply"));
-  EXPECT_THAT(refusal(std::string(300'000, ' ')), HasSubstr("no configuration"));
+  EXPECT_THAT(refusal(std::string(300'000, ' ')), HasSubstr("too many for a configuration"));
 }
 
 }  // namespace

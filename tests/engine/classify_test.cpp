@@ -99,7 +99,7 @@ TEST(Classification, IsLearntByAModelOfTheProgramsOwn) {
     while (engine.step() < plan.max_steps)
       end = engine.train_step();
     const engine::EvalReport report = engine.evaluate();
-    if (world.speaks()) {
+    if (world.is_leader()) {
       first = begin;
       last = end;
       held_out = report;

@@ -148,7 +148,7 @@ Reports train(const Layout& layout) {
     mine.trace.eval_losses.push_back(mine.held_out.loss);
     mine.trace.metrics.push_back(bits_of(mine.held_out.metrics));
     const std::filesystem::path saved = engine.save(folder.path());
-    if (world.speaks()) {
+    if (world.is_leader()) {
       mine.trace.digest = checkpoint::Checkpoint(saved).digest();
       out = std::move(mine);
     }

@@ -57,7 +57,7 @@ TEST_P(TwoHosts, GoOnFromTheirPartsAsIfNothingHadBeen) {
     beside ? engine.save_in_background(root) : static_cast<void>(engine.save(root));
     const auto losses = losses_until(engine, 6);
     if (beside) engine.finish_save();
-    if (engine.world().speaks()) undisturbed = losses;
+    if (engine.world().is_leader()) undisturbed = losses;
   });
 
   on_engines(run, kFour, [&](Engine& engine) {
@@ -65,7 +65,7 @@ TEST_P(TwoHosts, GoOnFromTheirPartsAsIfNothingHadBeen) {
     const auto from = checkpoint::newest_common(root, engine.ranks());
     engine.load(checkpoint::Checkpoint(from.value()));
     const auto losses = losses_until(engine, 6);
-    if (engine.world().speaks()) resumed = losses;
+    if (engine.world().is_leader()) resumed = losses;
   });
   const auto joined = std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_parts(
       disk(0) / checkpoint::step_name(3), {disk(1) / checkpoint::step_name(3)}));
@@ -77,7 +77,7 @@ TEST_P(TwoHosts, GoOnFromTheirPartsAsIfNothingHadBeen) {
       {.ranks = 2, .accumulation = 2},
       [&](Engine& engine) {
         const auto losses = losses_until(engine, 6);
-        if (engine.world().speaks()) merged = losses;
+        if (engine.world().is_leader()) merged = losses;
       },
       dir.path() / "merged");
 

@@ -98,7 +98,7 @@ Result train(const TinyRun& run,
         trainer.attach(std::move(scripted));
         trainer.attach(std::move(checkpoints));
         const int code = trainer.fit();
-        if (engine.world().speaks()) result = {code, engine.step(), trainer.incomplete()};
+        if (engine.world().is_leader()) result = {code, engine.step(), trainer.incomplete()};
       },
       resume);
   return result;
@@ -167,7 +167,7 @@ TEST(SavingBeside, ChangesNoStep) {
     on_engines(run, {.ranks = 2}, [&](Engine& engine) {
       for (int i = 0; i < 12; ++i) {
         const StepReport report = engine.train_step();
-        if (engine.world().speaks()) out.push_back(report.loss);
+        if (engine.world().is_leader()) out.push_back(report.loss);
         if (!saves) continue;
         if (engine.saving() && engine.save_settled()) engine.finish_save();
         if (!engine.saving()) engine.save_in_background(dir.path());

@@ -35,7 +35,7 @@ Profiled profile(const TinyRun& run, const Layout& layout) {
     const auto engine = engine::initialize(out.plan, world, data);
     const engine::StepProfile mine = engine::profile_steps(*engine, 1, kSteps).value();
     engine->finish();
-    if (world.speaks()) out.profile = mine;
+    if (world.is_leader()) out.profile = mine;
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
   });
   return out;

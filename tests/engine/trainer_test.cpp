@@ -78,7 +78,7 @@ Words heard(TinyRun run, int ranks, const std::function<void(Trainer&)>& work) {
   on_engines(run, {.ranks = ranks, .micro_batch = 50}, [&](Engine& engine) {
     Trainer trainer(engine);
     Words other;
-    Words& mine = engine.world().speaks() ? words : other;
+    Words& mine = engine.world().is_leader() ? words : other;
     trainer.attach(std::make_unique<Recorder>(mine, "", 5));
     work(trainer);
   });
@@ -332,7 +332,7 @@ TEST(MetricByStepHook, SaysWhenCommunicationTakesMostOfTheTime) {
       for (int step = 1; step <= 30; ++step)
         hook.after_train_iter(trainer, {.step = step, .seconds = 1.0, .comm_s = much ? 0.6 : 0.4});
       const Words& lines = console.lines;
-      if (!engine.world().speaks()) {
+      if (!engine.world().is_leader()) {
         EXPECT_THAT(lines, IsEmpty());
       } else if (much) {
         EXPECT_THAT(lines,

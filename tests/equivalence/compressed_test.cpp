@@ -283,7 +283,7 @@ comm::Traffic traffic_of(const TinyRun& run, const Layout& layout, std::int64_t 
       engine.train_step();
     }
     engine.finish();
-    if (world.speaks()) {
+    if (world.is_leader()) {
       out.bytes = world.transport().traffic().bytes - before.bytes;
       out.elements = world.transport().traffic().elements - before.elements;
     }

@@ -38,7 +38,7 @@ inline Trace train_plan(planner::Plan plan,
       mine.metrics.push_back(bits_of(report.metrics));
     }
     const std::filesystem::path saved = engine.save(folder);
-    if (world.speaks()) {
+    if (world.is_leader()) {
       mine.digest = checkpoint::Checkpoint(saved).digest();
       trace = std::move(mine);
     }

@@ -111,7 +111,7 @@ Result on_two_stages(const std::string& name) {
               layout,
               parallel::pipeline_actions(
                   schedule, {.stages = 2, .chunks = layout.chunks, .micros = kMicros}, stage));
-    if (world.speaks()) out = std::move(mine);
+    if (world.is_leader()) out = std::move(mine);
   });
   return out;
 }

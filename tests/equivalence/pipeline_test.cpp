@@ -213,7 +213,7 @@ TEST(Pipeline, MakesTheTextOfOneRank) {
       engine.initialize_weights();
       engine.train_step();
       const std::string made = engine.sample();
-      if (world.speaks()) out = made;
+      if (world.is_leader()) out = made;
       engine.finish();
       world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
     });

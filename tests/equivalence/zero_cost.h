@@ -47,7 +47,7 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
     const memory::ScopedLedger scoped(ledger);
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
-    if (world.speaks()) cost.first = ledger.usage();
+    if (world.is_leader()) cost.first = ledger.usage();
     engine.train_step();
     engine.finish();
     const comm::Traffic before = world.transport().traffic(),
@@ -59,7 +59,7 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
     const auto rank = static_cast<std::size_t>(world.rank());
     cost.of_rank[rank] = world.transport().traffic() - before;
     cost.messages[rank] = world.transport().messages() - before_in_messages;
-    if (world.speaks()) {
+    if (world.is_leader()) {
       cost.usage = ledger.usage();
       cost.peak = cost.usage.total_peak;
       parallel::ModelInstance& model = engine.model();

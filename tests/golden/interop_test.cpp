@@ -270,7 +270,7 @@ std::vector<double> next_losses(const fs::path& folder, const Spread& spread) {
     while (engine.step() < plan.max_steps)
       mine.push_back(engine.train_step().loss);
     engine.finish();
-    if (world.speaks()) losses = mine;
+    if (world.is_leader()) losses = mine;
   });
   return losses;
 }

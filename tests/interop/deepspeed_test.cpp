@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders that DeepSpeed's stages write, put together by hand: what is read from them, and what is
-// refused.
+// Folders as DeepSpeed's stages write them, constructed by hand: what is read from them, and what
+// is rejected.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -24,7 +24,8 @@ using test::bytes_of;
 using test::ForeignCheckpoints;
 using test::values_of;
 
-/// Stage 2 of two ranks, one parameter of 5 elements cut into 3 and 3 with one of padding.
+/// Stage 2 with two ranks; one parameter of 5 elements is split into 3 and 3, one of which is
+/// padding.
 class DeepSpeedFolder : public ForeignCheckpoints {
  protected:
   DeepSpeedFolder() {
@@ -69,7 +70,7 @@ class DeepSpeedFolder : public ForeignCheckpoints {
         test::torch_zip(test::pickle_of(op::dict({{"optimizer_state_dict", state}})),
                         {bytes_of(masters), bytes_of(moments)}));
   }
-  /// An object of DeepSpeed's loss_scaler.py with these members.
+  /// Writes an object of DeepSpeed's loss_scaler.py with these members.
   void scale_by(const char* type, const std::vector<std::pair<std::string, std::string>>& members) {
     scaler =
         op::global("deepspeed.runtime.fp16.loss_scaler", type) + ")\x81" + op::dict(members) + "b";
@@ -188,7 +189,7 @@ TEST_F(DeepSpeedFolder, TakesWhatDoesNotTrainFromTheModule) {
   const Foreign read = *open_foreign(path("ds"));
 
   ASSERT_EQ(read.weights.size(), 2U);
-  EXPECT_EQ(values_of(read.weights[0]), (std::vector<float>{0, 1, 2, 3, 4}));  // the master
+  EXPECT_EQ(values_of(read.weights[0]), (std::vector<float>{0, 1, 2, 3, 4}));  // the master weights
   EXPECT_EQ(read.weights[0].aliases, (std::vector<std::string>{"head"}));
   EXPECT_EQ(read.weights[1].name, "frozen");
   EXPECT_EQ(values_of(read.weights[1]), (std::vector<float>{6, 7}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What DeepSpeed leaves less often: stage 0, frozen parameters, moments that are listed by group,
-// and groups that are shuffled or padded in between.
+// Rare forms of DeepSpeed's checkpoints: stage 0, frozen parameters, moments listed by group, and
+// groups that are reordered or padded in between.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -49,7 +49,7 @@ gpt::Tensor of(const Values& values) {
   return {{static_cast<std::int64_t>(values.size())}, values};
 }
 
-/// A dict whose keys are 0, 1, ...
+/// Returns a dict whose keys are 0, 1, ...
 std::string numbered(const std::vector<std::string>& values) {
   std::string out = "}(";
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -57,11 +57,12 @@ std::string numbered(const std::vector<std::string>& values) {
   return out + "u";
 }
 
-// Stage 0: a module, and torch's Adam with its own state_dict.
+// Stage 0: a module, and torch's Adam with its state_dict.
 
 class Stage0 : public DeepSpeedVariants {
  protected:
-  /// `groups` of these numbers; moments of two parameters with so many elements each.
+  /// Writes `groups` of these parameter numbers, and moments of two parameters with the given
+  /// sizes.
   void write(const std::vector<std::vector<std::int64_t>>& groups,
              std::size_t first = 3,
              float updates_of_second = 2.0F) {
@@ -136,7 +137,7 @@ TEST_F(Stage0, WhoseOptimizerIsNotUnderstoodGivesItsWeightsAndSaysWhy) {
   without("\"w\" has 2 updates and \"b\" has 1");
 }
 
-// Parameters that do not train.
+// Parameters that are not trained.
 
 TEST_F(DeepSpeedVariants, OfStage2TakesFrozenParametersWholeFromTheirFragments) {
   gpt::File model, state;
@@ -167,8 +168,8 @@ TEST_F(DeepSpeedVariants, OfStage2TakesFrozenParametersWholeFromTheirFragments) 
   EXPECT_EQ(read.state.at("exp_avg")[0].name, "w");
 }
 
-/// Stage 3 of two ranks: w of 3 elements trains, frozen of 5 does not; each is cut into two halves,
-/// the second padded.
+/// Stage 3 with two ranks: w of 3 elements is trained, frozen of 5 is not; each is split into two
+/// halves, the second padded.
 void write_stage3(const fs::path& tag,
                   const std::string& shape_w,
                   const std::string& shape_frozen,
@@ -232,7 +233,7 @@ TEST_F(DeepSpeedVariants, WithoutTheFragmentOfAFrozenParameterIsRefused) {
   refused(path("ds"), "has no tensor frozen_param_fragments.frozen");
 }
 
-// What elastic checkpoints of stages 1 and 2 hold: one dict a group, without padding.
+// Elastic checkpoints of stages 1 and 2: one dict per group, without padding.
 
 TEST_F(DeepSpeedVariants, WithMomentsListedByGroupIsReadToTheLastElement) {
   gpt::File model;
@@ -243,7 +244,7 @@ TEST_F(DeepSpeedVariants, WithMomentsListedByGroupIsReadToTheLastElement) {
                              op::dict({{"b", size_of_torch(3)}})})},
                {"global_steps", op::integer(7)},
                {"ds_config", stage(1)}});
-  // w and v are cut into 1 2 3 | 4 5, b into 6 7 | 8: the padding is gone.
+  // w and v are split into 1 2 3 | 4 5, b into 6 7 | 8; there is no padding.
   const std::vector<std::vector<Values>> masters = {{{1, 2, 3}, {6, 7}}, {{4, 5}, {8}}};
   for (int rank = 0; rank < 2; ++rank) {
     gpt::File state;
@@ -277,14 +278,14 @@ TEST_F(DeepSpeedVariants, WithMomentsListedByGroupIsReadToTheLastElement) {
     EXPECT_EQ(values_of(read.state.at("exp_avg")[i]), moments);
   }
   EXPECT_EQ(read.step, 7);
-  EXPECT_EQ(read.skipped, 2);  // of 7 steps 5 updates were counted
+  EXPECT_EQ(read.skipped, 2);  // 5 updates of 7 steps were counted
 }
 
-// Groups of stages 1 and 2 that are more than their parameters one after the other.
+// Groups of stages 1 and 2 that are more than their concatenated parameters.
 
 using Mapping = std::vector<std::pair<std::string, std::string>>;
 
-/// As DeepSpeed says where a piece lies in the part of a rank.
+/// Formats the position of a piece in the part of a rank, as DeepSpeed does.
 std::string place(std::int64_t start, std::int64_t numel) {
   return op::global("deepspeed.utils.tensor_fragment", "fragment_address") + ")\x81" +
          op::dict({{"numel", op::integer(numel)}, {"start", op::integer(start)}}) + "b";
@@ -340,7 +341,7 @@ class FlatGroup : public DeepSpeedVariants {
   std::vector<std::int64_t> paddings;  ///< after each parameter; empty: none says them
 };
 
-/// a, b and c dealt to two ranks: a and c lie before b; the mappings are those of a, b, c.
+/// a, b and c dealt to two ranks: a and c precede b; the mappings are in the order a, b, c.
 class RoundRobin : public FlatGroup {
  protected:
   RoundRobin() {
@@ -370,7 +371,7 @@ TEST_F(RoundRobin, ThatTheConfigurationDoesNotAskForIsDamage) {
           "param_slice_mappings have c in another place than the order of param_shapes");
 }
 
-/// w is padded from 3 elements to 8, over the end of the first rank's part.
+/// w is padded from 3 elements to 8, across the end of the first rank's part.
 class ParameterAlignment : public FlatGroup {
  protected:
   ParameterAlignment() {

@@ -17,7 +17,7 @@ namespace {
 
 std::vector<Spec> model() {
   std::vector<Spec> out = small_model();
-  // Longer than a piece, and of no round size.
+  // Longer than a piece, and not of a round size.
   out.push_back({"long", DType::F32, {4'200'001}});
   out.push_back({"flags", DType::Bool, {3}});
   out.push_back({"double", DType::F64, {2, 2}});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that are joined of pieces: what the pieces claim to be is added up and never believed.
+// Tensors that are joined from pieces: the claimed sizes of pieces are checked, never trusted.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -22,7 +22,7 @@ namespace op = test::op;
 
 constexpr std::int64_t kHuge = (std::int64_t{1} << 60) - 1;
 
-/// `count` elements that are all one and the same, as expand() shows them.
+/// Returns `count` equal elements, as expand() represents them.
 std::string expanded(std::int64_t count) {
   return op::tensor(op::storage("FloatStorage", "0", 1), 0, {count}, {0});
 }
@@ -42,7 +42,8 @@ class Joined : public test::ForeignCheckpoints {
 
 TEST_F(Joined, OfMoreElementsThanItsShapeIsRefusedBeforeTheSumOverflows) {
   const Weight part = eight("part");
-  // 2^64 + 8 elements in all: as many as the shape has, in 64 bits. Read, they go past its end.
+  // 2^64 + 8 elements in total: as many as the shape has, modulo 2^64. Reading them would exceed
+  // the end.
   Weight wide = part;
   wide.shape = {kHuge};
   std::vector<interop::Run> runs(16, interop::Run{wide, 0, kHuge});

@@ -46,7 +46,8 @@ std::map<std::string, checkpoint::StreamedTensor> by_name(
   return out;
 }
 
-/// A training of two parameters, one of them tied, whose values are functions of name and index.
+/// A training state of two parameters, one of them tied, whose values are functions of name and
+/// index.
 Foreign small_training() {
   Foreign out;
   out.step = 7;
@@ -143,7 +144,7 @@ TEST_F(ForeignCheckpoints, AnOptimizerOfAnotherModelIsRefused) {
   refused(path("model_000001.pth"), "is of 1 parameters, and the model has 2");
 }
 
-/// The optimizer's file of a pair with one parameter, whose state and group are as given.
+/// Writes the optimizer file of a pair with one parameter, with the given state and group.
 void write_pair(const fs::path& folder,
                 const std::vector<std::pair<std::string, TorchValue>>& state,
                 const std::vector<std::pair<std::string, TorchValue>>& group) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small GPT-2 of known values in Hugging Face's layout, and a writer of torch's files, for tests
-// that write it as other programs do.
+// A small GPT-2 of known values in Hugging Face's layout, and a writer of torch files, for tests
+// that write it in the formats of other programs.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct Tensor {
   std::vector<std::int64_t> shape;
   std::vector<float> values;
 };
-/// By Hugging Face's names, without "transformer.".
+/// Tensors by Hugging Face's names, without "transformer.".
 using Model = std::map<std::string, Tensor>;
 
 inline constexpr std::int64_t kLayers = 4, kWidth = 8, kHeads = 4, kPositions = 6, kInner = 16;
 inline constexpr std::int64_t kVocab = 10;
 
-/// One of several models whose elements are all different numbers, exact in fp32.
+/// Returns one of several models whose elements are all different numbers, exact in fp32.
 inline Model model_of(int set, std::int64_t inner = kInner) {
   Model out;
   const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
@@ -74,8 +74,8 @@ inline std::string number(double value) {
   return out;
 }
 
-/// Rows [row, row + rows) and columns [column, column + columns) of the transpose of Hugging Face's
-/// [in, out].
+/// Returns rows [row, row + rows) and columns [column, column + columns) of the transpose of
+/// Hugging Face's [in, out].
 inline Tensor turned(const Tensor& from,
                      std::int64_t row,
                      std::int64_t rows,
@@ -91,10 +91,10 @@ inline Tensor turned(const Tensor& from,
 inline Tensor slice(const Tensor& from, std::int64_t begin, std::int64_t count) {
   return {{count}, {from.values.begin() + begin, from.values.begin() + begin + count}};
 }
-/// One file that is being put together.
+/// Builds one file.
 class File {
  public:
-  /// In bf16 a value is rounded; in fp16 the value is the pattern of bits, so that all differ.
+  /// In bf16 a value is rounded; in fp16 the value is the bit pattern, so that all differ.
   std::string tensor(const Tensor& tensor, DType dtype = DType::F32) {
     std::string bytes;
     for (const float value : tensor.values) {

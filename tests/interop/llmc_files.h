@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPT-2 as llm.c's write_model() leaves it, and its token files, written by hand.
+// A GPT-2 as llm.c's write_model() writes it, and its token files, constructed by hand.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace tessera::interop::test::llmc {
 
 inline constexpr std::int64_t kPadded = 12;
 
-/// 256 numbers of 32 bits.
+/// Returns a header of 256 32-bit numbers.
 inline std::string header(std::vector<std::int32_t> numbers) {
   numbers.resize(256, 0);
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(std::int32_t)};
 }
 
-/// Version 1 and 3 are fp32, 5 is bf16 (each value is then its own pattern of bits); 1 has no
-/// padding. llm.c has an MLP of four times the width alone: `model` must be of that.
+/// Versions 1 and 3 are fp32, 5 is bf16 (each value is then its bit pattern); 1 has no padding.
+/// llm.c only supports an MLP of four times the width, so `model` must have that.
 inline std::string file(const gpt::Model& model, std::int32_t version) {
   const bool half = version == 5;
   const auto size = [&](const std::string& name, std::size_t dim) {
@@ -73,7 +73,7 @@ inline std::string file(const gpt::Model& model, std::int32_t version) {
   return out;
 }
 
-/// Tokens of GPT-2 (two bytes each) or of Llama 3 (four).
+/// Returns tokens of GPT-2 (two bytes each) or of Llama 3 (four).
 inline std::string tokens(const std::vector<std::uint32_t>& ids, bool llama) {
   std::string out =
       header({llama ? 20240801 : 20240520, llama ? 7 : 1, static_cast<std::int32_t>(ids.size())});

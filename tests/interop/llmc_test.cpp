@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of llm.c in all of its versions: each tensor comes out as it went in, and a file that was
-// cut anywhere is refused.
+// Weights of llm.c in all versions: each tensor is read as it was written, and a truncated file is
+// rejected.
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -30,7 +30,7 @@ class Llmc : public test::ForeignCheckpoints {
     files::write_atomic(path("gpt2.bin"), content);
     return path("gpt2.bin");
   }
-  /// The file of version 3 with one number of its header replaced.
+  /// Writes the file of version 3 with one number of its header replaced.
   fs::path with(std::size_t place, std::int32_t number) {
     std::string content = llmc::file(gpt::model_of(0, 4 * gpt::kWidth), 3);
     std::memcpy(content.data() + 4 * place, &number, sizeof(number));
@@ -47,7 +47,7 @@ TEST_F(Llmc, EveryVersionHasHuggingFacesNamesAndLayout) {
     std::map<std::string, checkpoint::StreamedTensor> found;
     for (const checkpoint::StreamedTensor& tensor : read.weights)
       found.emplace(tensor.name, tensor);
-    EXPECT_EQ(found.size(), model.size() - 1);  // no head of its own
+    EXPECT_EQ(found.size(), model.size() - 1);  // it has no separate head
     for (const auto& [name, tensor] : model) {
       if (name == "lm_head.weight") continue;
       const checkpoint::StreamedTensor& got = found.at("transformer." + name);
@@ -65,7 +65,7 @@ TEST_F(Llmc, EveryVersionHasHuggingFacesNamesAndLayout) {
       EXPECT_EQ(bits, expected) << name;
     }
     EXPECT_EQ(read.weights.front().aliases, (std::vector<std::string>{"lm_head.weight"}));
-    EXPECT_EQ(integer_at(read.model_config, "vocab_size", 0), gpt::kVocab);  // without its padding
+    EXPECT_EQ(integer_at(read.model_config, "vocab_size", 0), gpt::kVocab);  // without padding
     EXPECT_EQ(integer_at(read.model_config, "n_positions", 0), gpt::kPositions);
     EXPECT_EQ(integer_at(read.model_config, "n_layer", 0), gpt::kLayers);
     EXPECT_EQ(integer_at(read.model_config, "n_head", 0), gpt::kHeads);
@@ -94,7 +94,7 @@ TEST_F(Llmc, HeadersThatLieAreRefused) {
     refused(with(place, 0), "has 0 where a size belongs");
     refused(with(place, -5), "has -5 where a size belongs");
   }
-  refused(with(5, 3), "contradict each other");  // heads do not divide the width
+  refused(with(5, 3), "contradict each other");  // num_heads does not divide the width
   refused(with(7, 9), "contradict each other");  // fewer rows than tokens
   refused(with(4, 2147483647), "contradict each other");
   refused(with(2, 2147483647), "ends before its last parameter");

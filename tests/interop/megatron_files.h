@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints as Megatron-LM leaves them, cut by hand from a model in Hugging Face's layout.
+// Checkpoints as Megatron-LM writes them, constructed from a model in Hugging Face's layout.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ using Named = std::vector<std::pair<std::string, Tensor>>;
 inline constexpr std::int64_t kPadded = 12, kDivisor = 3, kDim = kWidth / kHeads;
 inline constexpr float kPadding = -1.0F;
 
-/// What a generation of Megatron calls them, in the order in which its modules declare them.
+/// The names that one generation of Megatron uses, in the order in which its modules are declared.
 struct Words {
   const char *embedding, *layers, *norm_1, *qkv, *dense, *norm_2, *fc_1, *fc_2, *final_norm, *head;
 };
@@ -99,11 +99,12 @@ struct Layout {
   bool vectors_first = false;        ///< the group without decay
   std::vector<std::int64_t> layers;  ///< of each pipeline rank; empty: alike
   Members args;                      ///< more of them; the last word counts
-  /// Changes a rank's optimizer before it is written.
+  /// Modifies the optimizer of a rank before it is written.
   std::function<void(Members& optimizer)> spoil;
 };
 
-/// Where Megatron's rows of a rank's queries, keys and values stand among Hugging Face's columns.
+/// Returns the positions, among Hugging Face's columns, of Megatron's rows of a rank's queries,
+/// keys and values.
 inline std::vector<std::int64_t> qkv_rows(const Layout& layout, std::int64_t t) {
   const std::int64_t heads = kHeads / layout.tensor;
   std::vector<std::int64_t> out(static_cast<std::size_t>(3 * heads * kDim));
@@ -127,8 +128,8 @@ inline Tensor table(const Tensor& from, const Layout& layout, std::int64_t t) {
   return out;
 }
 
-/// The layers of a model chunk: first and number. Megatron: chunk v of rank p begins at
-/// v * (layers / chunks) + p * (layers / chunks / ranks).
+/// Returns the layers of a model chunk: first and count. Megatron: chunk v of rank p begins at v *
+/// (layers / chunks) + p * (layers / chunks / ranks).
 inline std::pair<std::int64_t, std::int64_t> layers_of(const Layout& layout,
                                                        std::int64_t p,
                                                        std::int64_t chunk) {
@@ -142,7 +143,7 @@ inline std::pair<std::int64_t, std::int64_t> layers_of(const Layout& layout,
   return {chunk * (kLayers / layout.chunks) + p * count, count};
 }
 
-/// What a rank holds of a model chunk, in the order of its modules.
+/// Returns what a rank holds of a model chunk, in the order of its modules.
 inline Named cut(
     const Model& model, const Layout& layout, std::int64_t t, std::int64_t p, std::int64_t chunk) {
   const Words& words = layout.words;
@@ -189,7 +190,7 @@ inline Named cut(
   if (p == layout.pipeline - 1 && chunk == layout.chunks - 1) {
     out.emplace_back(std::string(words.final_norm) + "weight", model.at("ln_f.weight"));
     out.emplace_back(std::string(words.final_norm) + "bias", model.at("ln_f.bias"));
-    // A tied head stands on the last of several stages too.
+    // With several stages a tied head is on the last one too.
     if (layout.untied || p > 0)
       out.emplace_back(words.head,
                        table(model.at(layout.untied ? "lm_head.weight" : "wte.weight"), layout, t));
@@ -221,7 +222,8 @@ inline std::string arguments(const Layout& layout) {
   return op::global("argparse", "Namespace") + ")\x81" + op::dict(args) + "b";
 }
 
-/// A model's dict: that of the old generations nests, and its names have dots below that.
+/// Formats the dict of a model: old generations use nested dicts, whose names contain dots below
+/// that.
 inline std::string nested(const Members& members) {
   constexpr std::string_view kRoot = "language_model.";
   if (members.empty() || !members.front().first.starts_with(kRoot)) return op::dict(members);
@@ -239,7 +241,7 @@ inline std::string nested(const Members& members) {
   return op::dict({{"language_model", op::dict(out)}});
 }
 
-/// The numbers of the models that a file holds as weights, masters and moments.
+/// Numbers of the models that a file holds as weights, masters and moments.
 inline constexpr int kWeightSet = 0, kMasterSet = 1, kMomentSet = 2, kVarianceSet = 3;
 inline constexpr std::int64_t kIteration = 12, kUpdates = 9;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Megatron-LM's checkpoints of every grid and generation, put together by hand: each tensor comes
-// out as it went in, and what cannot be read is refused or said.
+// Megatron-LM's checkpoints of every grid and generation, constructed by hand: each tensor is read
+// as it was written, and what cannot be read is rejected or reported.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -170,11 +170,11 @@ TEST_F(Megatron, PaddingGoesWhereTheTrueVocabularyIsKnown) {
   known.tensor = 2;
   known.untied = true;
   known.args = {{"vocab_size", op::integer(meg::kVocab)}};
-  // Its end of text is not among --vocab-size.
+  // Its end-of-text token is not counted in --vocab-size.
   Layout counted_apart = known;
   counted_apart.args = {{"vocab_size", op::integer(meg::kVocab - 1)},
                         {"tokenizer_type", op::text("NullTokenizer")}};
-  Layout whole_shard = known;  // the last rank's rows are padding, all of them
+  Layout whole_shard = known;  // the rows of the last rank are all padding
   whole_shard.tensor = 4;
   whole_shard.args = {{"vocab_size", op::integer(9)}};
 
@@ -189,7 +189,7 @@ TEST_F(Megatron, PaddingGoesWhereTheTrueVocabularyIsKnown) {
 
 TEST_F(Megatron, PaddingStaysAndIsSaidWhereTheVocabularyIsNotKnown) {
   Layout unsaid;
-  Layout other;  // nothing that Megatron would have rounded to these rows
+  Layout other;  // Megatron would not have rounded to this number of rows
   other.args = {{"vocab_size", op::integer(7)}};
   Layout larger;
   larger.args = {{"vocab_size", op::integer(50'257)}};

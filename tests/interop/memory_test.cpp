@@ -14,7 +14,7 @@ namespace {
 using tessera::test::peak_growth;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-/// What a rank may hold beside its share.
+/// Memory that a rank may use besides its share.
 constexpr std::int64_t kBeside = 64 * kMiB;
 
 /// 288 MiB in three tensors.
@@ -22,7 +22,7 @@ const std::vector<Spec> kLarge = {{"a", DType::F32, {16384, 1024}},
                                   {"b", DType::F32, {48, 1024, 1024}},
                                   {"c", DType::F32, {8 * kMiB}}};
 
-/// Pieces with memory that was never touched.
+/// Pieces whose memory was never touched.
 struct Share {
   std::vector<std::unique_ptr<std::byte[]>> memory;
   std::vector<checkpoint::PieceBytes> pieces;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPT2 of ModelCenter as bmtrain.save leaves it, written by hand.
+// A GPT2 of ModelCenter as bmtrain.save writes it, constructed by hand.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct Options {
   std::vector<std::string> more;  ///< names of further tensors
 };
 
-/// pytorch_model.pt and its config.json.
+/// Writes pytorch_model.pt and its config.json.
 inline void write(const std::filesystem::path& folder,
                   const gpt::Model& model,
                   const Options& options) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of ModelCenter, as BMTrain saves them: each tensor comes out as it went in, and what is
-// no GPT2 is refused by its own name.
+// Models of ModelCenter as BMTrain saves them: each tensor is read as it was written, and a model
+// other than GPT2 is rejected by name.
 #include <cstdint>
 #include <filesystem>
 #include <map>

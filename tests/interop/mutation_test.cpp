@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real files with bytes changed, cut, repeated and moved: every reader refuses them as what they
-// are, or reads something that lies inside of the file. The changes are a function of a seed, so
-// that a failure comes again.
+// Real files with bytes changed, removed, repeated and moved: every reader either rejects them or
+// reads something inside the file. The changes are a function of a seed, so that a failure can be
+// reproduced.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -38,7 +38,7 @@ class Dice {
   std::uint64_t at_ = 0;
 };
 
-/// Lengths and offsets that readers are known to stumble over.
+/// Returns lengths and offsets that commonly break readers.
 std::string awkward_number(Dice& dice) {
   static const std::vector<std::uint64_t> kNumbers = {0,
                                                       1,
@@ -55,7 +55,7 @@ std::string awkward_number(Dice& dice) {
   return test::le(kNumbers[dice.below(kNumbers.size())], widths[dice.below(4)]);
 }
 
-/// Places are chosen near the ends more often: headers and directories lie there.
+/// Chooses positions near the ends more often, because headers and directories are there.
 std::size_t place(Dice& dice, std::size_t size) {
   const std::size_t near = std::min<std::size_t>(size, 600);
   switch (dice.below(3)) {
@@ -102,7 +102,7 @@ std::string mutated(std::string bytes, std::uint64_t seed) {
 void touch(const std::vector<Weight>& weights) {
   std::vector<std::byte> buffer;
   for (const Weight& weight : weights) {
-    // What is read must lie in the file; strides of zero may make it look larger than it is.
+    // The data read must be inside the file; zero strides may make it look larger than it is.
     const std::int64_t count = std::min<std::int64_t>(weight.numel(), 1 << 16);
     buffer.resize(static_cast<std::size_t>(count) * size_of(weight.dtype));
     weight.copy(0, count, buffer.data());
@@ -120,8 +120,8 @@ void touch(const Foreign& foreign) {
   }
 }
 
-/// Runs `read` over mutations of the file at `path`, in place; it is put back at the end. Returns
-/// how many were refused.
+/// Runs `read` on mutations of the file at `path`, in place; the file is restored at the end.
+/// Returns how many were rejected.
 int survive(const fs::path& path, int times, const std::function<void()>& read) {
   const std::string sound = files::read(path);
   int refused = 0;
@@ -130,7 +130,7 @@ int survive(const fs::path& path, int times, const std::function<void()>& read) 
         sound,
         mix64(std::hash<std::string>()(path.filename().string()), static_cast<std::uint64_t>(i)));
     if (bad == sound) {
-      ++refused;  // there is nothing to refuse
+      ++refused;  // there is nothing to reject
       continue;
     }
     test::spill(path, bad);
@@ -146,7 +146,7 @@ int survive(const fs::path& path, int times, const std::function<void()>& read) 
     }
   }
   test::spill(path, sound);
-  read();  // the file itself is sound
+  read();  // the original file is valid
   return refused;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small files of torch.save whose values stand in many places: what they would become is counted.
+// Small torch.save files whose values are repeated many times: the expanded size is limited.
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMany = 50'000, kLong = 60'000;
 
-/// A list of the same value so many times.
+/// Returns a list of `times` equal values.
 std::string repeated(const std::string& value, std::size_t times) {
   std::string out = "](" + value + "q" + std::string(1, '\0');
   for (std::size_t i = 1; i < times; ++i)
@@ -27,7 +27,7 @@ std::string one_float() {
   return op::tensor(op::storage("FloatStorage", "0", 1), 0, {1}, {1});
 }
 
-/// Refused for what it repeats, by both ways of reading, in a time that is no hang.
+/// Checks that both readers reject the repetition quickly.
 void expect_refused(const std::string& value) {
   const files::TempDir dir;
   spill(dir.path() / "a.pt", torch_zip(pickle_of(value), {std::string(4, 'x')}));
@@ -65,7 +65,7 @@ TEST(AmplifiedTorchFile, OfOneStorageWithALongKeyIsRefused) {
 }
 
 TEST(AmplifiedTorchFile, OfListsInListsUnderALongNameCostsNoNameForWhatIsNoTensor) {
-  // 4,000,000 times None under a name of 60 kB: only the lists have one.
+  // 4,000,000 times None under a name of 60 kB; only the lists have a name.
   std::string row = "](N", rows = "](";
   for (int i = 0; i < 1999; ++i)
     row += "N";

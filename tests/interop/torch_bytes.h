@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of torch.save put together by hand, opcode by opcode, so that each may lie in one place.
+// torch.save files constructed opcode by opcode, so that each can be invalid in one place.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tessera::interop::test {
 
-/// So many bytes of a number, the least significant first.
+/// Returns the given number of bytes of a number, least significant first.
 inline std::string le(std::uint64_t value, std::size_t bytes) {
   return {reinterpret_cast<const char*>(&value), bytes};
 }
@@ -77,7 +77,7 @@ inline std::string pickle_of(const std::string& value) {
   return "\x80\x02" + value + ".";
 }
 
-/// One entry of a zip file and the lies that its two headers tell.
+/// One entry of a zip file, and the false claims of its two headers.
 struct ZipPart {
   std::string name, content;
   std::string local_name = name;
@@ -118,7 +118,7 @@ inline std::string zip_of(const std::vector<ZipPart>& parts, const ZipLies& lies
   return out + directory + lies.before_end + end;
 }
 
-/// A file of torch.save with this pickle and these storages "0", "1", ...
+/// Returns a torch.save file with this pickle and these storages "0", "1", ...
 inline std::string torch_zip(const std::string& pickle,
                              const std::vector<std::string>& storages = {}) {
   std::vector<ZipPart> parts = {{"model/data.pkl", pickle}};
@@ -128,7 +128,7 @@ inline std::string torch_zip(const std::string& pickle,
   return zip_of(parts);
 }
 
-/// The form before torch 1.6: the object, the keys, then each storage's bytes as they stand.
+/// The format before torch 1.6: the object, the keys, then the raw bytes of each storage.
 inline std::string torch_legacy(const std::string& object,
                                 const std::string& keys,
                                 const std::string& storages,

@@ -148,7 +148,7 @@ TEST(TorchFile, ReadsZip64) {
   std::string zip = torch_zip(
       pickle_of(op::dict({{"w", op::tensor(op::storage("LongStorage", "0", 1), 0, {1}, {1})}})),
       {le(42, 8)});
-  // The end record points to a wide one, which a locator finds.
+  // The end record points to a zip64 one, which a locator finds.
   const std::size_t end = zip.size() - 22;
   std::uint32_t begin = 0, bytes = 0;
   std::memcpy(&bytes, zip.data() + end + 12, 4);
@@ -164,7 +164,7 @@ TEST(TorchFile, ReadsZip64) {
             std::vector<std::int64_t>{42});
 }
 
-/// A pickle as protocol 4 writes it: a frame of so many bytes around it.
+/// Returns a pickle as protocol 4 writes it: inside a frame with its size.
 std::string framed(const std::string& value) {
   return "\x80\x04\x95" + le(value.size() + 1, 8) + value + ".";
 }
@@ -217,7 +217,7 @@ TEST(TorchFile, ReadsTypesThatHaveNoStorageOfTheirOwn) {
   EXPECT_NE(other.find("\"w\" is of torch.float8_e4m3fn"), std::string::npos) << other;
 }
 
-// The stream of pickles counts a storage without a type in bytes, whoever lies in it.
+// The pickle stream counts an untyped storage in bytes, whatever its elements are.
 TEST(TorchFile, ReadsTypesThatHaveNoStorageOfTheirOwnFromTheStreamOfPickles) {
   const files::TempDir dir;
   const std::string keys = op::list_of({op::text("0")});
@@ -285,7 +285,7 @@ TEST(TorchFile, NamesTensorsThatHaveNoPlainElements) {
   }
 }
 
-/// A tensor of one element as torch saves it with the bits that stand in `metadata`.
+/// Returns a tensor of one element with the bits of `metadata`, as torch saves it.
 std::string tensor_with(const std::string& metadata) {
   return op::global("torch._utils", "_rebuild_tensor_v2") +
          op::tuple({op::storage("FloatStorage", "0", 1),

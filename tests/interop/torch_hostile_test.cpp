@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kHuge = std::int64_t{1} << 62, kMost = INT64_MAX;
 
-/// Refused with the name of the file and the reason.
+/// Checks that the content is rejected with the name of the file and the reason.
 void expect_refusal(const std::string& content,
                     const std::string& reason,
                     Error::Kind kind = Error::Kind::Format) {
@@ -31,7 +31,7 @@ void expect_pickle_refusal(const std::string& value, const std::string& reason) 
   SCOPED_TRACE(reason);
   expect_refusal(torch_zip(pickle_of(value), {std::string(16, 'x')}), reason);
 }
-/// A tensor "w" in storage 0, which has 16 bytes.
+/// Uses a tensor "w" in storage 0, which has 16 bytes.
 void expect_tensor_refusal(const std::string& tensor, const std::string& reason) {
   SCOPED_TRACE(reason);
   expect_refusal(torch_zip(pickle_of(op::dict({{"w", tensor}})), {std::string(16, 'x')}), reason);
@@ -120,11 +120,11 @@ TEST(HostilePickle, IsNeitherDeepNorEndless) {
   expect_pickle_refusal(
       "]q\x01h\x01"
       "a",
-      "nested more than 32 levels");  // a list of itself
+      "nested more than 32 levels");  // a list that contains itself
 }
 
 TEST(HostilePickle, RepeatsItselfOnlySoOften) {
-  // Each list holds the one before it twice: 31 lists, 2^31 visits.
+  // Each list contains the previous one twice: 31 lists, 2^31 visits.
   std::string value = "(]q" + std::string(1, '\0');
   for (char i = 0; i < 30; ++i) {
     const std::string before(1, i), mine(1, static_cast<char>(i + 1));
@@ -134,7 +134,7 @@ TEST(HostilePickle, RepeatsItselfOnlySoOften) {
 }
 
 TEST(HostilePickle, CostsMemoryInProportion) {
-  // A tuple of 200,000 values that 200,000 calls are given: 160 GB if each kept a copy.
+  // A tuple of 200,000 values that is passed to 200,000 calls: 160 GB if each kept a copy.
   std::string calls;
   for (int i = 0; i < 200'000; ++i)
     calls += "h\x01h" + std::string(1, '\0') + "R";
@@ -168,12 +168,12 @@ TEST(HostileTensor, LiesInsideOfItsStorage) {
 }
 
 TEST(HostileTensor, DoesNotCountPast64Bits) {
-  // The last element is number 1 + 2 (2^63 - 1) = 2^64 - 1: as many as that and one are 0.
+  // The last element has index 1 + 2 (2^63 - 1) = 2^64 - 1; one more overflows to 0.
   expect_tensor_refusal(op::tensor(kFloats, 1, {2, 2}, {kMost, kMost}), "reaches past the 4");
-  // 3 + 2^62 + (2^63 - 1) + (2^62 - 3) = 2^64 - 1 too.
+  // 3 + 2^62 + (2^63 - 1) + (2^62 - 3) = 2^64 - 1 as well.
   expect_tensor_refusal(op::tensor(kFloats, 3, {2, 2, 2}, {kHuge, kMost, kHuge - 3}),
                         "reaches past the 4");
-  // 3 + 3 x 2^62 + (2^62 - 4) = 2^64 - 1; in bytes, 2^62 elements of four are none.
+  // 3 + 3 x 2^62 + (2^62 - 4) = 2^64 - 1; in bytes, 2^62 elements of four overflow to 0.
   expect_tensor_refusal(op::tensor(kFloats, 3, {2, 2, 2, 2}, {kHuge, kHuge, kHuge, kHuge - 4}),
                         "reaches past the 4");
 }
@@ -274,7 +274,7 @@ TEST(HostileZip, HasOneDirectoryOfItsOwnEntries) {
 }
 
 TEST(HostileZip, EntriesDoNotOverlap) {
-  // The second entry's header stands inside of the first one's bytes.
+  // The header of the second entry is inside the bytes of the first one.
   const std::string inner = zip_of({{"m/data/0", "0123456789abcdef"}});
   const std::string hidden = inner.substr(0, 30 + 8 + 16);
   ZipPart second{"m/data/0", "0123456789abcdef"};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pair of files of a training loop: which number is whose, which rule it was, how many updates.
+// The pair of files of a training loop: assignment of numbers to parameters, the rule, the number
+// of updates.
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -40,8 +41,8 @@ checkpoint::StreamedTensor constant(const std::string& name,
   return {name, dtype, {count}, read, {}};
 }
 
-/// Weights of these names, of one shape so that only their order tells them apart. The first has
-/// moments of 10 and 110, the second of 11 and 111, ...
+/// Returns weights of these names, of one shape so that only their order distinguishes them. The
+/// first has moments of 10 and 110, the second of 11 and 111, ...
 Foreign training_of(const Names& names) {
   Foreign out;
   out.path = "somewhere";
@@ -65,7 +66,7 @@ class TorchLoop : public test::ForeignCheckpoints {
   [[nodiscard]] TorchContents optimizer() const {
     return read_torch_file(path("optimizer_000005.pth"));
   }
-  /// The names in the model's file, and of each the first element of its numbered exp_avg.
+  /// Returns the names in the model's file, and for each the first element of its numbered exp_avg.
   [[nodiscard]] std::vector<std::pair<std::string, float>> numbered() const {
     std::vector<std::pair<std::string, float>> out;
     const TorchContents state = optimizer();
@@ -127,7 +128,7 @@ TEST_F(TorchLoop, NumbersAnyModelAsItsModuleWasListedAndBuffersNotAtAll) {
   const json::Value values = optimizer().values;
   EXPECT_EQ(at_path(values, "param_groups.0.params")->items().size(), 3U);
   const auto read = numbered();
-  ASSERT_EQ(read.size(), 5U);  // the second name of b too
+  ASSERT_EQ(read.size(), 5U);  // including the second name of b
   EXPECT_EQ(read[0], (std::pair<std::string, float>("c", 13)));
   EXPECT_EQ(read[1], (std::pair<std::string, float>("a", 10)));
   EXPECT_EQ(read[2].first, "b");
@@ -155,7 +156,7 @@ TEST_F(TorchLoop, GivesEachParameterItsOwnStateWhereOneHasNone) {
   EXPECT_EQ(numbered(), expected);
   EXPECT_EQ(at_path(optimizer().values, "state")->members().size(), 2U);
   const Foreign read = open_foreign(dir.path()).value();
-  EXPECT_EQ(read.step, 5);  // as the second parameter counts
+  EXPECT_EQ(read.step, 5);  // the step of the second parameter
   ASSERT_EQ(read.state.at("exp_avg").size(), 2U);
   EXPECT_EQ(read.state.at("exp_avg")[0].name, "b");
   EXPECT_EQ(values_of(read.state.at("exp_avg")[1]), (std::vector<float>{12, 12}));
@@ -200,7 +201,8 @@ TEST_F(TorchLoop, WhereNothingTellsAdamFromAdamWTheLoaderDecides) {
   EXPECT_EQ(at_path(optimizer().values, "param_groups.0.decoupled_weight_decay"), nullptr);
 }
 
-/// The pair of one parameter whose group has these keys beside lr and params, and this step.
+/// Writes the pair of one parameter whose group has these keys besides lr and params, and this
+/// step.
 void write_by_hand(const fs::path& folder,
                    const std::vector<TorchValue::Item>& keys,
                    const TorchValue& step) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Universal checkpoints as DeepSpeed's ds_to_universal.py leaves them, put together by hand: bare
-// flat tensors of stage 3, and dicts of stages 1 and 2 with a second copy of what is tied.
+// Universal checkpoints as DeepSpeed's ds_to_universal.py writes them, constructed by hand: bare
+// flat tensors of stage 3, and dicts of stages 1 and 2 with a second copy of tied tensors.
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -62,7 +62,7 @@ class UniversalFolder : public ForeignCheckpoints {
     files::write_atomic(tag() / "zero" / parameter / (what + ".pt"),
                         test::torch_zip(test::pickle_of(object), {bytes_of(values)}));
   }
-  /// As stage 3 is left: no dict, no shape, no step.
+  /// As stage 3 is written: no dict, no shape, no step.
   void write_flat(const std::string& parameter, const Values& values) {
     const Shape flat = {static_cast<std::int64_t>(values.size())};
     write(parameter, "fp32", values, flat, true);

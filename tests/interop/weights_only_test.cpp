@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of torch that tessera writes are within what torch.load(weights_only=True) takes, by
-// its own rules: the opcodes, the globals and what they may be applied to.
+// The torch files that tessera writes are accepted by torch.load(weights_only=True), by its own
+// rules: the opcodes, the globals and what they may be applied to.
 // Source: torch 2.11, torch/_weights_only_unpickler.py, Unpickler._load() and
 // _get_allowed_globals(); torch/_tensor_classes and torch._storage_classes for the types.
 #include <array>
@@ -68,13 +68,13 @@ const std::set<std::string>& allowed_storages() {
 struct Value {
   enum class Kind { None, Number, Text, Tuple, List, Dict, Global, Storage, Tensor, Size };
   Kind kind = Kind::None;
-  std::string word;  // of texts and globals
+  std::string word;  // of strings and globals
   std::vector<Value> items;
 };
 using Kind = Value::Kind;
 
-/// Walks a pickle as the restricted unpickler does; throws where that would refuse. Every global
-/// that is met goes to `globals`.
+/// Walks a pickle as the restricted unpickler does; throws where it would reject it. All globals
+/// are added to `globals`.
 class Restricted {
  public:
   Restricted(std::string_view pickle, std::set<std::string>& globals)
@@ -167,7 +167,7 @@ class Restricted {
       throw std::runtime_error("gives other arguments to " + function.word);
     push({Kind::Tensor, "", {}});
   }
-  /// ('storage', storage type, key, location, elements), as torch.serialization._load() wants it.
+  /// ('storage', storage type, key, location, elements), as torch.serialization._load() requires.
   void persistent() {
     const Value id = pop();
     const bool right =
@@ -224,7 +224,7 @@ class Restricted {
   std::vector<std::size_t> marks_;
 };
 
-/// The pickle of a file of torch.save.
+/// Returns the pickle of a torch.save file.
 std::string pickle_in(const fs::path& path) {
   const std::string bytes = slurp(path);
   for (const auto& [name, entry] : read_zip(std::as_bytes(std::span(bytes)), path.string())) {
@@ -248,7 +248,7 @@ checkpoint::StreamedTensor zeros(const std::string& name, DType dtype, Shape sha
   return {name, dtype, std::move(shape), read, {}};
 }
 
-/// A training of Adam whose configuration has a value of every kind.
+/// A training state of Adam whose configuration has a value of every kind.
 Foreign training() {
   Foreign out;
   out.step = 70'000'000'000;  // more than 32 bits
@@ -313,7 +313,7 @@ TEST(WeightsOnly, TakesEveryFileOfAUniversalCheckpoint) {
     met.merge(globals_of(entry.path()));
     ++files;
   }
-  // Of each parameter weights, two moments and its step; the optimizer's; two of the model.
+  // For each parameter weights, two moments and its step; one of the optimizer; two of the model.
   EXPECT_EQ(files, 3 * 4 + 1 + 2);
   std::set<std::string> expected = kTensors;
   expected.insert("torch.Size");  // param_shapes

@@ -19,7 +19,7 @@ namespace {
 using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
-/// Detection under exactly these of all variables that matter.
+/// Tests detection with exactly the given environment variables.
 class DetectLauncher : public testing::Test {
  protected:
   static std::optional<Launcher> detect(const Variables& variables) {
@@ -211,7 +211,7 @@ TEST_F(DetectLauncher, RefusesSeveralHosts) {
   }
 }
 
-/// What a process that has this one for its launcher makes of `variables`.
+/// Tests what a process whose launcher is the test process detects from `variables`.
 class DetectLauncherBelow : public DetectLauncher {
  protected:
   static bool finds_job(const Variables& variables, const std::string& job) {

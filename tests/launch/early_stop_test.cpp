@@ -24,7 +24,7 @@ bool blocks(int signal) {
   return sigismember(&now, signal) == 1;
 }
 
-// What check() throws after these signals.
+// Returns what check() throws after these signals.
 std::optional<Stopped> stopped_by(std::initializer_list<int> signals) {
   const EarlyStop early;
   for (const int signal : signals)
@@ -42,7 +42,7 @@ TEST(EarlyStop, IsSilentUntilASignalComes) {
 }
 
 TEST(EarlyStop, TellsTheSignalInWordsAndAsAnExitCode) {
-  std::signal(SIGHUP, SIG_DFL);  // whatever nohup made of it
+  std::signal(SIGHUP, SIG_DFL);  // regardless of nohup
 
   EXPECT_EQ(stopped_by({SIGTERM})->exit_code(), kExitTerminated);
   EXPECT_EQ(stopped_by({SIGHUP})->exit_code(), kExitTerminated);
@@ -53,7 +53,7 @@ TEST(EarlyStop, TellsTheSignalInWordsAndAsAnExitCode) {
 }
 
 TEST(EarlyStop, SurvivesASecondSignal) {
-  EXPECT_TRUE(stopped_by({SIGTERM, SIGINT, SIGHUP}));  // and this test is still there
+  EXPECT_TRUE(stopped_by({SIGTERM, SIGINT, SIGHUP}));  // the test process has survived
 }
 
 TEST(EarlyStop, LeavesTheMaskAsItWas) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that step without computing, and what tests look at from outside.
+// Ranks that step without computing, and helpers that observe them from outside.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@
 
 namespace tessera::launch {
 
-/// Memory that the test and all its descendants share.
+/// Memory that the test shares with all its descendants.
 struct Board {
   std::array<std::atomic<int>, 8> pids{};
   std::array<std::atomic<int>, 8> steps{};
@@ -39,7 +39,7 @@ inline void nap(double seconds = 0.002) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-/// Whether it became true within `seconds`; generous, for machines under load.
+/// Waits until the condition is true, at most `seconds`, which is generous for loaded machines.
 inline bool eventually(const std::function<bool()>& condition, double seconds = 10.0) {
   for (const double end = now_s() + seconds; now_s() < end; nap()) {
     if (condition()) return true;
@@ -47,7 +47,7 @@ inline bool eventually(const std::function<bool()>& condition, double seconds = 
   return condition();
 }
 
-/// No such process, or a dead one that its new parent has not reaped.
+/// Returns whether the process does not exist, or is a zombie that its new parent has not reaped.
 inline bool is_gone(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
@@ -55,7 +55,8 @@ inline bool is_gone(int pid) {
   return line[line.rfind(')') + 2] == 'Z';
 }
 
-/// A rank that steps until the world breaks (throws its error) or a stop is asked for (75 or 130).
+/// A rank that steps until the world breaks (then it throws the world's error) or a stop is
+/// requested (returns 75 or 130).
 inline int step_until_told(const RankInfo& info, Board& board) {
   const auto rank = static_cast<std::size_t>(info.rank);
   ControlPage& control = *map_control(info.control, info.world_size);
@@ -71,13 +72,13 @@ inline int step_until_told(const RankInfo& info, Board& board) {
   }
 }
 
-/// Runs `body` in a child of the test and ends it with its value.
+/// Runs `body` in a child of the test, which exits with its value.
 inline pid_t in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
   return child;
 }
-/// Exit code, or 1000 + signal.
+/// Returns the exit code, or 1000 + signal.
 inline int wait_for(pid_t child) {
   int status = 0;
   waitpid(child, &status, 0);

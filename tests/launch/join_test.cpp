@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Rank `rank` of `ranks` as a launcher would start it.
+/// Returns rank `rank` of `ranks` as a launcher would start it.
 Launcher launcher_of(int rank, int ranks, const std::string& job) {
   Launcher launcher;
   launcher.name = "torchrun";
@@ -34,7 +34,7 @@ Options quick() {
   return options;
 }
 
-/// Keeps the number of lines, the first one's length and who spoke on the board.
+/// Records the number of lines, the length of the first one and the reporting rank on the board.
 Options reporting(Board& board, int rank) {
   Options options = quick();
   options.report = [&board, rank](const std::vector<std::string>& lines, int exit_code) {
@@ -48,8 +48,8 @@ Options reporting(Board& board, int rank) {
   return options;
 }
 
-/// All ranks of a job as children of the test, the last one first so that they have to wait for
-/// rank 0.
+/// Starts all ranks of a job as children of the test, the last one first so that they have to wait
+/// for rank 0.
 std::vector<pid_t> start(int ranks,
                          const std::string& job,
                          const std::function<int(const RankInfo&)>& fn,
@@ -237,7 +237,7 @@ TEST(JoinLauncher, ReportsOnAnotherRankWhereTheFirstIsStopped) {
 }
 
 TEST(JoinLauncher, StopsAllWhenTheLauncherSendsASignal) {
-  std::signal(SIGHUP, SIG_DFL);  // whatever nohup made of it
+  std::signal(SIGHUP, SIG_DFL);  // regardless of nohup
   for (const int signal : {SIGTERM, SIGHUP, SIGUSR1}) {
     Board& board = Board::make();
     const auto children = start(2, "stop" + std::to_string(signal), [&](const RankInfo& info) {
@@ -261,13 +261,13 @@ TEST(JoinLauncher, EndsAtOnceOfASecondSignalWithACodeThatIsDocumented) {
       nap();
     board.steps[0] = 1;
     for (;;)
-      pause();  // does not react
+      pause();  // ignores the request
   });
   ASSERT_TRUE(eventually([&] { return board.pids[0] != 0; }));
 
   kill(children[0], SIGHUP);
   ASSERT_TRUE(eventually([&] { return board.steps[0] == 1; }));
-  nap(0.6);  // this soon after the first it would be the same one
+  nap(0.6);  // a signal within this time of the first would count as the same request
   kill(children[0], SIGHUP);
 
   EXPECT_EQ(wait_for(children[0]), 143);
@@ -305,7 +305,8 @@ TEST(JoinLauncher, NamesTheRankThatDoesNotCome) {
   EXPECT_THAT(message(1), HasSubstr("local rank 0 did not arrive"));
 }
 
-/// How a meeting ends: 0 if all have met, 40 with an error of this kind in which `words` occur.
+/// Returns how a meeting ends: 0 if all have met, 40 with an error of this kind whose text contains
+/// `words`.
 int meet(int rank,
          int ranks,
          const std::string& job,
@@ -340,7 +341,7 @@ TEST(JoinLauncher, RefusesRanksThatWereAskedSomethingElse) {
   EXPECT_EQ(wait_for(children[1]), 40) << "it is told too";
 }
 
-/// Arrives as local rank `rank` of `ranks` and says no more.
+/// Arrives as local rank `rank` of `ranks` and sends nothing more.
 Connection arrive(int rank, int ranks, const std::string& job) {
   Connection host(connect_to(socket_name(job), now_s() + 20.0));
   Hello hello;
@@ -351,7 +352,8 @@ Connection arrive(int rank, int ranks, const std::string& job) {
 }
 
 TEST(JoinLauncher, NamesARankThatEndsWhileTheyMeet) {
-  const std::string job = launcher_of(0, 4, "ended").job;  // that of a child of ours is another
+  const std::string job =
+      launcher_of(0, 4, "ended").job;  // a job of a child process would have another name
   Board& board = Board::make();
   const pid_t host = in_child([&] {
     Launcher launcher = launcher_of(0, 4, "ended");

@@ -18,12 +18,12 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// Options that keep the report in `lines`.
+/// Returns options that store the report in `lines`.
 Options options_of(int ranks, std::vector<std::string>* lines = nullptr) {
   Options options;
   options.ranks = ranks;
-  options.words.again = "start it again from its checkpoint";
-  options.words.unsaved = "steps are lost";
+  options.messages.again = "start it again from its checkpoint";
+  options.messages.unsaved = "steps are lost";
   if (lines != nullptr) options.report = [lines](const auto& report, int) { *lines = report; };
   return options;
 }
@@ -155,7 +155,7 @@ TEST(LaunchErrors, DoNotLeaveRanksThatIgnoreThem) {
 
   EXPECT_EQ(code, 3);
   EXPECT_TRUE(is_gone(board.pids[0]));
-  EXPECT_THAT(lines.back(), StartsWith("rank 0: killed, it had not left within 0.1 s"));
+  EXPECT_THAT(lines.back(), StartsWith("rank 0: killed because it did not exit within 0.1 s"));
 }
 
 class LaunchLoss : public testing::TestWithParam<int> {};
@@ -202,7 +202,7 @@ TEST(LaunchLossCause, IsToldForOtherSignalsToo) {
   EXPECT_THAT(lines[0], AllOf(HasSubstr("signal 11 (SIGSEGV)"), HasSubstr("bug")));
 }
 
-/// A supervisor in a process of its own, so that the test can send it signals.
+/// Runs a supervisor in a separate process, so that the test can send it signals.
 pid_t supervise(Board& board, int ranks, const std::function<int(const RankInfo&)>& fn) {
   return in_child([&board, ranks, fn] {
     Options options = options_of(ranks);
@@ -277,7 +277,7 @@ TEST(LaunchStop, LeavesRanksAloneWithCtrlC) {
       supervise(board, 2, [&](const RankInfo& info) { return step_until_told(info, board); });
   ASSERT_TRUE(all_step(board, 2));
 
-  kill(board.pids[0], SIGINT);  // as a terminal does, to the whole group
+  kill(board.pids[0], SIGINT);  // as a terminal does for the whole process group
   const int before = board.steps[0];
 
   EXPECT_TRUE(eventually([&] { return board.steps[0] > before + 5; }));
@@ -293,7 +293,7 @@ TEST(LaunchStop, ASecondTimeIsAtOnce) {
       map_control(info.control, 2)->line(info.rank).step = 3;
       board.steps[static_cast<std::size_t>(info.rank)] = 3;
       for (;;)
-        pause();  // does not react
+        pause();  // ignores the request
     });
     ASSERT_TRUE(all_step(board, 2));
 
@@ -331,7 +331,7 @@ TEST(LaunchStop, SpeaksOfWhatIsNotSavedOnlyWhereTheJobSaves) {
     const pid_t supervisor = in_child([&] {
       Options options;
       options.ranks = 1;
-      if (saves) options.words.unsaved = "steps are lost";
+      if (saves) options.messages.unsaved = "steps are lost";
       options.report = [&](const auto& lines, int) {
         board.numbers[0] = lines[0] == "stopped at once by signal 15 (SIGTERM)" ? 1 : 2;
         board.numbers[1] = lines[0].ends_with("): no step had begun, there was nothing to save");

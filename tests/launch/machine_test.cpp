@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
-/// A /proc and a /sys/fs/cgroup of its own.
+/// Simulates /proc and /sys/fs/cgroup.
 class CgroupFiles : public testing::Test {
  protected:
   void write(const std::string& name, const std::string& text) const {
@@ -73,7 +73,7 @@ TEST_F(CgroupFiles, OfVersion2InsideAContainerAreAtTheMount) {
 TEST_F(CgroupFiles, OfVersion1AreReadPerController) {
   version_1();
   write("cg/memory/docker/x/memory.limit_in_bytes", std::to_string(8 * kGiB));
-  write("cg/memory/memory.limit_in_bytes", "9223372036854771712");  // none
+  write("cg/memory/memory.limit_in_bytes", "9223372036854771712");  // no limit
   write("cg/memory/docker/x/memory.usage_in_bytes", std::to_string(2 * kGiB));
   write("cg/memory/docker/x/memory.stat", "cache 1\ntotal_inactive_file 0");
   write("cg/memory/docker/x/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3");

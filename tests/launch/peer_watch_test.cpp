@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A page that the test shares with its children.
+/// A control page that the test shares with its children.
 ControlPage& shared_page(int ranks) {
   void* const memory = mmap(nullptr,
                             ControlPage::bytes(ranks),
@@ -28,7 +28,7 @@ ControlPage& shared_page(int ranks) {
 TEST(PeerWatch, TellsOfARankThatWasKilledWhileItBrokeTheWorld) {
   ControlPage& page = shared_page(2);
   const pid_t victim = in_child([&] {
-    page.abort_claim = 1;  // and it never comes to its message
+    page.abort_claim = 1;  // the message is never written
     return raise(SIGKILL);
   });
   page.line(1).pid = static_cast<std::uint32_t>(victim);

@@ -15,32 +15,32 @@ namespace {
 using testing::HasSubstr;
 
 TEST(RankEnd, OfAKillIsACommunicationError) {
-  const Loss loss = describe_loss(3, SIGKILL, 41, false, Words());
+  const Loss loss = describe_loss(3, SIGKILL, 41, false, Messages());
 
   EXPECT_EQ(loss.kind, Error::Kind::Comm);
   EXPECT_EQ(loss.text,
-            "rank 3 was lost: signal 9 (SIGKILL) at step 41; somebody or something sent it");
+            "rank 3 was lost: signal 9 (SIGKILL) at step 41; sent by a user or another program");
 }
 
 TEST(RankEnd, OfAKillWhileTheKernelCountedOneIsForMemory) {
-  Words words;
-  words.less_memory = "use a smaller batch";
-  const Loss loss = describe_loss(3, SIGKILL, 41, true, words);
+  Messages messages;
+  messages.less_memory = "use a smaller batch";
+  const Loss loss = describe_loss(3, SIGKILL, 41, true, messages);
 
   EXPECT_EQ(loss.kind, Error::Kind::Memory);
   EXPECT_THAT(loss.text, HasSubstr("memory ran out"));
   EXPECT_EQ(loss.remedy, "use a smaller batch");
-  EXPECT_EQ(describe_silent_loss(3, 41, true, words).remedy, "use a smaller batch");
+  EXPECT_EQ(describe_silent_loss(3, 41, true, messages).remedy, "use a smaller batch");
 }
 
 TEST(RankEnd, ByAnotherSignalIsNotForMemory) {
-  EXPECT_EQ(describe_loss(0, SIGSEGV, -1, true, Words()).kind, Error::Kind::Comm);
-  EXPECT_THAT(describe_loss(0, SIGSEGV, -1, true, Words()).text,
+  EXPECT_EQ(describe_loss(0, SIGSEGV, -1, true, Messages()).kind, Error::Kind::Comm);
+  EXPECT_THAT(describe_loss(0, SIGSEGV, -1, true, Messages()).text,
               HasSubstr("before its first step"));
 }
 
 TEST(RankEnd, WithACodeKeepsItsKind) {
-  const Loss loss = describe_loss(2, 3 << 8, 5, false, Words());  // exit(3)
+  const Loss loss = describe_loss(2, 3 << 8, 5, false, Messages());  // exit(3)
 
   EXPECT_EQ(loss.kind, Error::Kind::Data);
   EXPECT_THAT(loss.remedy, HasSubstr("rank_00002.log"));
@@ -50,8 +50,8 @@ TEST(RankEnd, SpeaksOfCheckpointsOnlyWhereTheJobSavesAny) {
   Words training;
   training.again = "it goes on from its checkpoint";
 
-  EXPECT_EQ(describe_loss(3, SIGKILL, 41, false, Words()).remedy, "start it again");
-  EXPECT_EQ(describe_silent_loss(3, 41, false, Words()).remedy, "start it again");
+  EXPECT_EQ(describe_loss(3, SIGKILL, 41, false, Messages()).remedy, "start it again");
+  EXPECT_EQ(describe_silent_loss(3, 41, false, Messages()).remedy, "start it again");
   EXPECT_EQ(describe_silent_loss(3, 41, false, training).remedy, training.again);
 }
 

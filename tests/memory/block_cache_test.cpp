@@ -19,12 +19,12 @@ namespace tessera::memory {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-// One of each kind: a size class, a stretch of a segment, a mapping of its own.
+// One of each kind: a size class, a part of a segment, a separate mapping.
 constexpr std::size_t kSizes[] = {1000, 3 * kMiB, 100 * kMiB};
 
-constexpr rlim_t kFinite = rlim_t{1} << 46;  // of bytes: more than any test takes
+constexpr rlim_t kFinite = rlim_t{1} << 46;  // in bytes: more than any test needs
 
-/// A soft limit of this process, while it lives.
+/// Sets a soft limit of this process while it lives.
 class Limit {
  public:
   Limit(__rlimit_resource resource, rlim_t soft) : resource_(resource) {
@@ -215,7 +215,7 @@ TEST(BlockCacheRelease, GivesEverythingFreeBackAndCanGoOn) {
 TEST(BlockCacheRelease, HappensByItselfBeforeTheCacheSwells) {
   BlockCache cache;
 
-  // Ever larger mappings, none of which fits into an earlier one, one at a time.
+  // Ever larger mappings, none of which fits into an earlier one, one after the other.
   for (std::size_t bytes = 100 * kMiB; bytes < 1000 * kMiB; bytes += bytes / 2) {
     cache.free(cache.allocate(bytes));
     const auto limit = static_cast<std::int64_t>(BlockCache::kSlack * static_cast<double>(bytes)) +

@@ -121,8 +121,9 @@ TEST(Gpt2Options, TellAllProblemsWithTheirPlaces) {
             std::string::npos);
   EXPECT_NE(read.text().find("vocab_size 200 is smaller than the tokenizer's 256"),
             std::string::npos);
-  EXPECT_NE(read.text().find("sequence_length 64 is longer than the model has positions (32)"),
-            std::string::npos);
+  EXPECT_NE(
+      read.text().find("sequence_length 64 exceeds the number of positions of the model (32)"),
+      std::string::npos);
 }
 
 TEST(Gpt2Options, RoundTheVocabularyUpTo64) {

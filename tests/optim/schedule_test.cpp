@@ -149,7 +149,7 @@ TEST(DeepSpeedSchedules, BeginAtTheBeginningAlone) {
     ASSERT_EQ(later.problems.list().size(), 1U) << type;
     EXPECT_EQ(later.problems.list()[0].path, "last_batch_iteration");
     EXPECT_THAT(later.problems.list()[0].what, HasSubstr("99"));
-    EXPECT_THAT(later.problems.list()[0].what, HasSubstr("a resume knows its step"));
+    EXPECT_THAT(later.problems.list()[0].what, HasSubstr("a resume determines its step by itself"));
     EXPECT_THAT(later.problems.list()[0].fix, HasSubstr("-1"));
   }
 }
@@ -278,8 +278,8 @@ TEST(Schedule, AQuickTryMayEndWithinTheWarmupAndHasItsRates) {
 TEST(Schedule, WhatIsNoFunctionOfTheUpdateIsRefusedWithItsReason) {
   for (const auto& [type, reason] : {std::pair("reduce_lr_on_plateau", "evaluation loss"),
                                      std::pair("ReduceLROnPlateau", "evaluation loss"),
-                                     std::pair("LambdaLR", "function of a program"),
-                                     std::pair("multiplicativelr", "function of a program")}) {
+                                     std::pair("LambdaLR", "function in program code"),
+                                     std::pair("multiplicativelr", "function in program code")}) {
     try {
       schedule_factory(type);
       ADD_FAILURE() << type << " was found";

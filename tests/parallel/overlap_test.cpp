@@ -75,7 +75,7 @@ void run_step(comm::World& world,
                         .global_denominators = [](const auto& counts) { return counts.at(0); }};
   executor.train(accumulation_schedule(setting.micros), input);
   fold.finish();
-  if (world.speaks()) {
+  if (world.is_leader()) {
     for (int b = 0; b < model.num_blocks(); ++b)
       blocks.push_back(model.name(b));
   }

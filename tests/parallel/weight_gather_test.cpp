@@ -92,7 +92,7 @@ Seen step(const GatherOptions& options, int micros = 1, WeightOptions weights = 
     WeightGather gather(model, options);
     const std::int64_t before = world.transport().traffic().elements;
     run_blocks(model, gather, micros);
-    if (world.speaks()) {
+    if (world.is_leader()) {
       look_at(model, seen);
       seen.most_live = gather.most_live();
       seen.live_after = gather.live();

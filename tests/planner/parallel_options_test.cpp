@@ -235,7 +235,7 @@ TEST(ParallelOptions, AllMistakesOfALayoutAreToldTogether) {
                           "tensor": {"size": 5}, "context": 20, "sequence": true})",
                       7,
                       R"(, "optimizer": {"type": "OneBitLamb"})"),
-      AllOf(HasSubstr("7 ranks cannot be cut into pipeline 9 x tensor 5 x context 20 = 900"),
+      AllOf(HasSubstr("7 ranks cannot be divided into pipeline 9 x tensor 5 x context 20 = 900"),
             HasSubstr("-n 900"),
             HasSubstr("did you mean \"1f1b\""),
             HasSubstr("unknown partition \"unifrom\""),

@@ -349,7 +349,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{with(kBatch + R"(, "gradient_reduction": "twice")"),
                 {"gradient_reduction", "once"}},
         Refused{with(kBatch + R"(, "optimizer": {"groups": [{"pattern": "wtee", "lr": 1}]})"),
-                {"optimizer.groups[0].pattern", "wtee", "found in no parameter"}},
+                {"optimizer.groups[0].pattern", "wtee", "matches no parameter"}},
         Refused{with(kBatch + R"(, "optimizer": {"groups": [{"pattern": ".", "frozen": true}]})"),
                 {"optimizer.groups", "nothing to train"}},
         Refused{with(kBatch + R"(, "optimizer": {"groups": [{"pattern": "(", "lr": 1}]})"),

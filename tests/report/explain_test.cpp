@@ -172,7 +172,7 @@ TEST(Explained, KeysWithoutAMeaningAreListedWithTheReason) {
   ASSERT_THAT(e.accepted, SizeIs(1));
   EXPECT_EQ(e.accepted[0].path, "zero_optimization.overlap_comm");
   EXPECT_THAT(e.accepted[0].source,
-              AllOf(HasSubstr("ds.json:1:"), HasSubstr("asked for one block ahead")));
+              AllOf(HasSubstr("ds.json:1:"), HasSubstr("prefetched one block ahead")));
   EXPECT_THAT(e.notes, Not(Contains(HasSubstr("overlap_comm"))));
   EXPECT_TRUE(e.trains());
 }

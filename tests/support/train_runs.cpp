@@ -178,7 +178,7 @@ Trace TinyRun::train(const Layout& layout,
     mine.eval_losses.push_back(held_out.loss);
     mine.metrics.push_back(bits_of(held_out.metrics));
     const std::filesystem::path saved = engine.save(root);
-    if (world.speaks()) {
+    if (world.is_leader()) {
       mine.digest = checkpoint::Checkpoint(saved).digest();
       trace = std::move(mine);
     }
@@ -198,7 +198,7 @@ std::string TinyRun::sample(const Layout& layout) const {
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
     const std::string mine = engine.sample();
-    if (world.speaks()) text = mine;
+    if (world.is_leader()) text = mine;
     engine.finish();
   });
   return text;

@@ -19,8 +19,8 @@ namespace tessera::comm {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-/// Requests from here on are held against what the machine has left before they are made: the
-/// kernel would kill somebody rather than refuse.
+/// Requests of this size or more are compared with the available memory before they are made: the
+/// kernel would kill a process rather than refuse.
 constexpr std::size_t kAskFirst = std::size_t{16} << 20;
 
 std::size_t round_up(std::size_t bytes) {
@@ -65,12 +65,12 @@ class FileMapping final : public Mapping {
   }
   ~FileMapping() override { munmap(base_, bytes_); }
 
-  // Touching a page that the file cannot get is SIGBUS; asking for it first is an errno.
+  // Touching a page that the file cannot get raises SIGBUS; reserving it first returns an errno.
   int reserve(std::size_t offset, std::size_t bytes) noexcept override {
     while (fallocate(descriptor_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
       if (errno != EINTR) return errno;
 #ifdef MADV_POPULATE_WRITE
-    // One call in place of a fault a page; kernels before 5.14 refuse it, which costs nothing.
+    // One call instead of a fault per page; kernels before 5.14 refuse it, which does no harm.
     madvise(base_ + offset, bytes, MADV_POPULATE_WRITE);
 #endif
     return 0;
@@ -137,14 +137,14 @@ RegionPtr Arena::allocate(std::size_t bytes, memory::Tag tag) {
 std::size_t Arena::take(std::size_t bytes, memory::Tag tag) {
   const auto refuse = [&](const std::string& why) {
     throw Error(Error::Kind::Memory,
-                fmt::format("cannot have {} of shared memory for {}: {} (this rank holds {})",
+                fmt::format("cannot allocate {} of shared memory for {}: {} (this rank holds {})",
                             text::bytes(bytes),
                             memory::name(tag),
                             why,
                             text::bytes(held_.load())),
                 "use a smaller model or micro-batch, or fewer ranks on this host");
   };
-  // Sizes near the largest integer would wrap in round_up.
+  // Sizes near the largest integer would overflow in round_up.
   if (bytes > mapping_->bytes()) refuse("the arena has " + text::bytes(mapping_->bytes()));
   if (bytes >= kAskFirst) {
     const std::uint64_t available = launch::available_memory();
@@ -174,7 +174,7 @@ RegionPtr Arena::find(const void* data, std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   const auto base = reinterpret_cast<std::uintptr_t>(mapping_->base());
   if (address < base || address - base >= mapping_->bytes()) return nullptr;
-  RegionPtr region;  // before the lock: if this was the last owner, give_back() takes it too
+  RegionPtr region;  // before the lock: if this was the last owner, give_back() takes the lock too
   const std::lock_guard lock(mutex_);
   auto next = live_.upper_bound(address - base);
   if (next == live_.begin()) return nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that all ranks of a host can address: one arena a rank, which its owner hands out and all
-// may touch.
+// Memory that all ranks of a host can address: one arena per rank, which its owner hands out and
+// all ranks may access.
 #pragma once
 
 #include <atomic>
@@ -22,9 +22,10 @@ class Mapping {
   virtual ~Mapping() = default;
   [[nodiscard]] std::byte* base() const { return base_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  /// Makes zeroed pages of [offset, offset + bytes). Returns 0, or the errno of the shortage.
+  /// Reserves zeroed pages of [offset, offset + bytes). Returns 0, or the errno if there is not
+  /// enough memory.
   virtual int reserve(std::size_t offset, std::size_t bytes) noexcept = 0;
-  /// Gives them back to the kernel.
+  /// Gives the pages back to the kernel.
   virtual void release(std::size_t offset, std::size_t bytes) noexcept = 0;
 
  protected:
@@ -32,26 +33,27 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-/// Private to this process: for ranks that are threads. Throws Error{Memory}.
+/// Returns a mapping private to this process, for ranks that are threads. Throws Error{Memory}.
 std::shared_ptr<Mapping> map_anonymous(std::size_t bytes);
-/// The first `bytes` of a memory file. Does not own the descriptor. Throws Error{Environment}.
+/// Maps the first `bytes` of a memory file. Does not own the descriptor. Throws Error{Environment}.
 std::shared_ptr<Mapping> map_file(int descriptor, std::size_t bytes);
 
-/// Hands out an arena in multiples of 4096 bytes. Freed pages go back to the kernel at once, their
-/// addresses are used again. Regions keep the mapping alive. Threads: any.
+/// Hands out an arena in multiples of 4096 bytes. Freed pages go back to the kernel at once, and
+/// their addresses are reused. Regions keep the mapping alive. Threads: any.
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  /// Keeps the first `header_bytes`, which it reserves.
+  /// Reserves the first `header_bytes`, which are never handed out.
   Arena(std::shared_ptr<Mapping> mapping, std::size_t header_bytes);
 
-  /// Charged to the current ledger under `tag`. Throws Error{Memory}.
+  /// Allocates memory charged to the current ledger under `tag`. Throws Error{Memory}.
   RegionPtr allocate(std::size_t bytes, memory::Tag tag);
-  /// The live region that holds [data, data + bytes) whole, or nothing.
+  /// Returns the live region that contains all of [data, data + bytes), or null.
   RegionPtr find(const void* data, std::size_t bytes);
   [[nodiscard]] std::size_t offset_of(const void* data) const {
     return static_cast<std::size_t>(static_cast<const std::byte*>(data) - mapping_->base());
   }
-  /// From now on freed regions stay as they are: peers may still read what the owner left behind.
+  /// After this call freed regions keep their contents: peers may still read what the owner left
+  /// behind.
   void close() noexcept;
 
  private:
@@ -68,8 +70,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   bool closed_ = false;
 };
 
-/// The arenas of a world as one rank sees them; peers' are mapped when they are first needed.
-/// Threads: the rank's own.
+/// The arenas of a world as one rank sees them; those of peers are mapped on first use. Threads:
+/// that of the rank.
 class Arenas {
  public:
   using Open = std::function<std::shared_ptr<Mapping>(int rank)>;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kNoLimit = 0;
 
-// FNV-1a.
+// FNV-1a hash.
 std::uint64_t hash_of(const std::vector<int>& ranks) {
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (const int rank : ranks)
@@ -50,19 +50,19 @@ std::string describe(const Signature& signature) {
   return text + fmt::format(" of {} {}", signature.count, name(signature.dtype));
 }
 
-Ground::Ground(int own_rank, Arenas all, ControlPage& page)
+ChannelContext::ChannelContext(int own_rank, Arenas all, ControlPage& page)
     : rank(own_rank), control(page), arenas(std::move(all)) {
   arena = std::make_shared<Arena>(arenas.share(rank), sizeof(ArenaHeader));
   publish_cores();
 }
 
-void Ground::fail(const Error& error) {
+void ChannelContext::fail(const Error& error) {
   abort_world(control, rank, error);
-  throw_if_aborted(control);  // somebody else may have been first
+  throw_if_aborted(control);  // another rank may have been first
   throw Error(error);
 }
 
-void Ground::publish_cores() {
+void ChannelContext::publish_cores() {
   ArenaHeader& mine = header(rank);
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -79,7 +79,7 @@ void Ground::publish_cores() {
   mine.ready.store(1, std::memory_order_release);
 }
 
-bool Ground::one_core_each() {
+bool ChannelContext::one_core_each() {
   if (cores_ != Cores::Unknown) return cores_ == Cores::Enough;
   std::array<std::uint64_t, 16> words{};
   int quota = arenas.ranks();
@@ -98,8 +98,8 @@ bool Ground::one_core_each() {
   return cores_ == Cores::Enough;
 }
 
-Channel::Channel(Ground& ground, std::vector<int> ranks, int index, std::uint64_t key)
-    : ground_(ground),
+Channel::Channel(ChannelContext& context, std::vector<int> ranks, int index, std::uint64_t key)
+    : context_(context),
       ranks_(std::move(ranks)),
       index_(index),
       key_(key),
@@ -118,25 +118,25 @@ Slot& Channel::own(std::uint64_t sequence) {
 }
 
 Ring* Channel::make_ring() {
-  own_memory_ = ground_.arena->allocate(sizeof(Ring), memory::Tag::Communication);
-  ArenaHeader& header = ground_.header(ground_.rank);
+  own_memory_ = context_.arena->allocate(sizeof(Ring), memory::Tag::Communication);
+  ArenaHeader& header = context_.header(context_.rank);
   const std::uint32_t entry = header.entries.load(std::memory_order_relaxed);
   TESSERA_REQUIRE(entry < ArenaHeader::kEntries,
                   Unsupported,
-                  fmt::format("rank {} has {} groups and channels", ground_.rank, entry),
+                  fmt::format("rank {} has {} groups and channels", context_.rank, entry),
                   "send over fewer channels");
-  header.directory[entry] = {key_, ground_.arena->offset_of(own_memory_->data())};
+  header.directory[entry] = {key_, context_.arena->offset_of(own_memory_->data())};
   header.entries.store(entry + 1);
   return static_cast<Ring*>(own_memory_->data());
 }
 
 Ring* Channel::find_ring(int member) {
   const int peer = rank_of(member);
-  const ArenaHeader& header = ground_.header(peer);
+  const ArenaHeader& header = context_.header(peer);
   const std::uint32_t entries = header.entries.load();
   for (std::uint32_t i = 0; i < entries; ++i) {
     if (header.directory[i].key == key_)
-      return reinterpret_cast<Ring*>(ground_.address(peer, header.directory[i].offset));
+      return reinterpret_cast<Ring*>(context_.address(peer, header.directory[i].offset));
   }
   return nullptr;
 }
@@ -172,7 +172,7 @@ Slot* Channel::posted(int member,
   const std::string theirs =
       published == sequence + 1
           ? fmt::format("posted {} ({})", describe(slot.signature), slot.site.data())
-          : "went on without it: " + describe(ground_.control, rank_of(member));
+          : "went on without it: " + describe(context_.control, rank_of(member));
   mismatch(member, sequence, mine, theirs);
 }
 
@@ -183,13 +183,13 @@ void Channel::mismatch(int member,
   std::vector<std::string> ranks;
   for (const int rank : ranks_)
     ranks.push_back(std::to_string(rank));
-  ground_.fail(
+  context_.fail(
       Error(Error::Kind::Comm,
             fmt::format("ranks disagree about operation {} of ranks {}: rank {} posted {}, "
                         "rank {} {}",
                         sequence,
                         text::join_some(ranks, ","),
-                        ground_.rank,
+                        context_.rank,
                         mine,
                         rank_of(member),
                         theirs),
@@ -198,12 +198,12 @@ void Channel::mismatch(int member,
 
 void Channel::acknowledge(int member, Slot& slot) {
   slot.ack(static_cast<std::size_t>(index_));
-  if (member != index_) ring_if_waiting(ground_.control, rank_of(member));
+  if (member != index_) ring_if_waiting(context_.control, rank_of(member));
 }
 
 void Channel::ring_others() {
   for (const int rank : ranks_)
-    if (rank != ground_.rank) ring_if_waiting(ground_.control, rank);
+    if (rank != context_.rank) ring_if_waiting(context_.control, rank);
 }
 
 }  // namespace tessera::comm

@@ -15,35 +15,35 @@
 
 namespace tessera::comm {
 
-/// What the channels and operations of a rank stand on. Outlives the transport while operations
-/// live.
-struct Ground {
-  Ground(int own_rank, Arenas all, ControlPage& page);
+/// State that all channels and operations of a rank share. It outlives the transport while
+/// operations live.
+struct ChannelContext {
+  ChannelContext(int own_rank, Arenas all, ControlPage& page);
 
   ArenaHeader& header(int peer) { return *reinterpret_cast<ArenaHeader*>(arenas.of(peer).base()); }
   std::byte* address(int peer, std::uint64_t offset) { return arenas.of(peer).base() + offset; }
   [[nodiscard]] bool aborted() const { return control.aborted.load() != 0; }
   /// Breaks the world with `error` and throws it.
   [[noreturn]] void fail(const Error& error);
-  /// Whether every rank may have a processor to itself; false while a rank has not come yet.
+  /// Returns whether every rank may have a processor to itself; false while a rank has not arrived.
   bool one_core_each();
 
   int rank;
   ControlPage& control;
   Arenas arenas;
   std::shared_ptr<Arena> arena;  ///< this rank's own
-  bool closed = false;           ///< the transport is gone
+  bool closed = false;           ///< the transport was destroyed
 
  private:
   void publish_cores();
   enum class Cores { Unknown, Enough, Few } cores_ = Cores::Unknown;
 };
 
-/// Threads: the rank's own.
+/// One channel of a rank. Threads: that of the rank.
 class Channel {
  public:
-  /// `key` names the rings of this channel in the members' directories.
-  Channel(Ground& ground, std::vector<int> ranks, int index, std::uint64_t key);
+  /// `key` names the rings of this channel in the directories of its members.
+  Channel(ChannelContext& context, std::vector<int> ranks, int index, std::uint64_t key);
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
   [[nodiscard]] int index() const { return index_; }
@@ -52,22 +52,22 @@ class Channel {
   [[nodiscard]] std::uint64_t members_hash() const { return members_; }
 
   std::uint64_t next_sequence() { return next_++; }
-  /// This rank's slot of an operation; its ring is made when it is first needed.
+  /// Returns this rank's slot of an operation; its ring is created on first use.
   Slot& own(std::uint64_t sequence);
-  /// Shows the slot, whose input and mailbox are in place, to the other members.
+  /// Publishes the slot, whose input and mailbox are filled, to the other members.
   void publish(Slot& slot,
                std::uint64_t sequence,
                const Signature& signature,
                const std::string& site);
-  /// The slot of a member once it has posted `sequence`; nothing before. Breaks the world with
-  /// Error{Comm} if that is another operation than `expected`.
+  /// Returns the slot of a member once it has posted `sequence`; null before. Breaks the world with
+  /// Error{Comm} if the member posted another operation than `expected`.
   Slot* posted(int member,
                std::uint64_t sequence,
                const Signature& expected,
                const std::string& site);
-  /// This rank is done with a member's slot, which may be its own.
+  /// Marks a member's slot, which may be this rank's own, as read by this rank.
   void acknowledge(int member, Slot& slot);
-  /// Wakes those of the other members that wait.
+  /// Wakes the other members that wait.
   void ring_others();
 
  private:
@@ -78,7 +78,7 @@ class Channel {
                              const std::string& mine,
                              const std::string& theirs);
 
-  Ground& ground_;
+  ChannelContext& context_;
   std::vector<int> ranks_;
   int index_;
   std::uint64_t key_;
@@ -88,7 +88,7 @@ class Channel {
   std::vector<Ring*> rings_;
 };
 
-/// "all_reduce sum of 1024 F32".
+/// Returns "all_reduce sum of 1024 F32".
 std::string describe(const Signature& signature);
 
 }  // namespace tessera::comm

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "tessera/comm/copy.h"
-#include "tessera/comm/fold.h"
+#include "tessera/comm/reduce.h"
 #include "tessera/comm/watchdog.h"
 
 namespace tessera::comm {
@@ -34,14 +34,15 @@ void check_dtypes(const Span& in, const Span& out, const CallSite& site) {
 
 void check_fold(Op op, DType dtype, const CallSite& site) {
   TESSERA_REQUIRE(
-      can_fold(op, dtype),
+      can_reduce(op, dtype),
       Unsupported,
       fmt::format(
-          "{}: no reduction {} over {} between ranks", describe(site), name(op), name(dtype)),
+          "{}: the reduction {} of {} is not supported", describe(site), name(op), name(dtype)),
       "reduce F32, F64, BF16, I64, I32 or U8; BitOr only integers");
 }
 
-// whole = ranks x part, as reduce-scatter has them in and out, all-gather out and in.
+// Checks whole = ranks x part: input and output of a reduce-scatter, output and input of an
+// all-gather.
 void check_parts(const Group& group, std::size_t whole, std::size_t part, const CallSite& site) {
   TESSERA_REQUIRE(
       whole == part * static_cast<std::size_t>(group.size()),
@@ -127,7 +128,7 @@ void check_message(int rank, int ranks, int peer, const Span& data, const CallSi
 void reduce_scatter_alone(const Span& in, const Span& out, Op op, Fold mode) {
   const std::array<const void*, 2> inputs = {out.data, in.data};
   const auto used = std::span(inputs).subspan(mode == Fold::Accumulate ? 0 : 1);
-  fold(op, in.dtype, out.data, used, in.count);
+  reduce_arrays(op, in.dtype, out.data, used, in.count);
 }
 
 void copy_alone(const Span& in, const Span& out) {

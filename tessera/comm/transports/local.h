@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives of a group of one, and what every transport asks of its callers.
+// Collectives of a group of one rank, and the argument checks of every transport.
 #pragma once
 
 #include "tessera/base/control_page.h"
@@ -7,8 +7,8 @@
 
 namespace tessera::comm {
 
-// Each throws Error{Shape} with the call and the sizes that do not fit, or Error{Unsupported} for a
-// type or device.
+// Each check throws Error{Shape} with the call and the sizes that do not match, or
+// Error{Unsupported} for a type or device.
 void check_reduce_scatter(
     const Group& group, const Span& in, const Span& out, Op op, const CallSite& site);
 void check_all_gather(const Group& group, const Span& in, const Span& out, const CallSite& site);
@@ -17,14 +17,14 @@ void check_broadcast(const Group& group, const Span& data, int root_index, const
 void check_all_to_all(const Group& group, const Span& in, const Span& out, const CallSite& site);
 void check_message(int rank, int ranks, int peer, const Span& data, const CallSite& site);
 
-/// "reduce h.3 at zero.cpp:88".
+/// Returns "reduce h.3 at zero.cpp:88".
 std::string describe(const CallSite& site);
 
-/// The operation of a group of one, done on return.
+/// The operation of a group of one rank, complete on return.
 void reduce_scatter_alone(const Span& in, const Span& out, Op op, Fold mode);
-/// Copies `in` unless it is `out`.
+/// Copies `in` to `out` unless they are the same memory.
 void copy_alone(const Span& in, const Span& out);
-/// A Work that is complete; throws if the world is broken.
+/// Returns a Work that is complete; throws if the world is broken.
 WorkPtr completed_work(ControlPage& control);
 
 }  // namespace tessera::comm

@@ -5,21 +5,21 @@
 #include <utility>
 
 #include "tessera/comm/copy.h"
-#include "tessera/comm/fold.h"
+#include "tessera/comm/reduce.h"
 
 namespace tessera::comm {
 namespace {
 
-/// Bits of Slot::taken.
+/// Number of bits of Slot::taken.
 constexpr std::uint64_t kMaxChunks = 64;
-/// Below it taking a chunk costs more than the balance is worth.
+/// Below this size, taking a chunk costs more than better balance gains.
 constexpr std::uint64_t kMinChunkBytes = std::uint64_t{64} << 10;
 
 }  // namespace
 
 bool Operation::drained() const {
   const Slot* slot = start_.slot;
-  // The slot is used again only after it was free.
+  // The slot is only reused after it was free.
   return slot == nullptr || slot->published.load() != start_.sequence + 1 || slot->free();
 }
 
@@ -54,8 +54,8 @@ void Operation::missing_posts(std::vector<int>& ranks) {
     if (posted(member) == nullptr) ranks.push_back(channel().rank_of(member));
 }
 
-PullParts::PullParts(Start start, Ground& ground, std::vector<Part> parts)
-    : Operation(std::move(start)), ground_(ground), parts_(std::move(parts)) {
+PullParts::PullParts(Start start, ChannelContext& context, std::vector<Part> parts)
+    : Operation(std::move(start)), context_(context), parts_(std::move(parts)) {
   complete_ = parts_.empty();
 }
 
@@ -66,7 +66,7 @@ bool PullParts::advance() {
     if (slot == nullptr) return false;
     const int rank = channel().rank_of(part.member);
     if (part.bytes != 0)
-      copy_bytes(part.out, ground_.address(rank, slot->offset) + part.offset, part.bytes);
+      copy_bytes(part.out, context_.address(rank, slot->offset) + part.offset, part.bytes);
     channel().acknowledge(part.member, *slot);
     return true;
   };
@@ -81,10 +81,10 @@ void PullParts::missing(std::vector<int>& ranks) {
     ranks.push_back(channel().rank_of(part.member));
 }
 
-FoldParts::FoldParts(
-    Start start, Ground& ground, std::size_t offset, Span out, Fold fold, const void* own)
+ReduceParts::ReduceParts(
+    Start start, ChannelContext& context, std::size_t offset, Span out, Fold fold, const void* own)
     : Operation(std::move(start)),
-      ground_(ground),
+      context_(context),
       offset_(offset),
       out_(out),
       fold_(fold),
@@ -92,7 +92,7 @@ FoldParts::FoldParts(
   complete_ = false;
 }
 
-bool FoldParts::advance() {
+bool ReduceParts::advance() {
   if (complete_ || cancelled() || !all_posted()) return false;
   if (out_.count != 0) {
     std::vector<const void*> inputs;
@@ -101,21 +101,21 @@ bool FoldParts::advance() {
       const Slot& slot = *slots()[static_cast<std::size_t>(member)];
       const bool mine = own_ != nullptr && member == channel().index();
       inputs.push_back(mine ? own_
-                            : ground_.address(channel().rank_of(member), slot.offset) + offset_);
+                            : context_.address(channel().rank_of(member), slot.offset) + offset_);
     }
-    fold(signature().op, out_.dtype, out_.data, inputs, out_.count);
+    reduce_arrays(signature().op, out_.dtype, out_.data, inputs, out_.count);
   }
   acknowledge_all();
   complete_ = true;
   return true;
 }
 
-ReduceInPlace::ReduceInPlace(Start start, Ground& ground, void* copy_to)
-    : Operation(std::move(start)), ground_(ground), copy_to_(copy_to) {
+ReduceInPlace::ReduceInPlace(Start start, ChannelContext& context, void* copy_to)
+    : Operation(std::move(start)), context_(context), copy_to_(copy_to) {
   const std::uint64_t size = size_of(signature().dtype);
   const std::uint64_t least = kMinChunkBytes / size;
   chunk_count_ = std::max(least, (signature().count + kMaxChunks - 1) / kMaxChunks);
-  // Whole cache lines, so that two ranks never write the same one.
+  // Whole cache lines, so that two ranks never write to the same one.
   const std::uint64_t line = 64 / size;
   chunk_count_ = (chunk_count_ + line - 1) / line * line;
   chunks_ = (signature().count + chunk_count_ - 1) / chunk_count_;
@@ -127,7 +127,7 @@ bool ReduceInPlace::advance() {
   if (buffers_.empty()) {
     for (int member = 0; member < channel().size(); ++member) {
       const Slot& slot = *slots()[static_cast<std::size_t>(member)];
-      buffers_.push_back(ground_.address(channel().rank_of(member), slot.offset));
+      buffers_.push_back(context_.address(channel().rank_of(member), slot.offset));
     }
   }
   const bool moved = take_chunks();
@@ -136,14 +136,14 @@ bool ReduceInPlace::advance() {
   return true;
 }
 
-// Every rank begins with chunks of its own, which stay in its cache from one call to the next, and
-// goes on with those that the others have not come to.
+// Every rank begins with its own chunks, which stay in its cache from one call to the next, and
+// then takes chunks that the others have not reached.
 bool ReduceInPlace::take_chunks() {
   Slot& tally = *slots().front();
   const auto index = static_cast<std::uint64_t>(channel().index());
   const std::uint64_t first = index * chunks_ / static_cast<std::uint64_t>(channel().size());
   bool moved = false;
-  for (std::uint64_t i = 0; i < chunks_ && !ground_.aborted(); ++i) {
+  for (std::uint64_t i = 0; i < chunks_ && !context_.aborted(); ++i) {
     const std::uint64_t chunk = (first + i) % chunks_;
     const std::uint64_t bit = std::uint64_t{1} << chunk;
     if ((tally.taken.load() & bit) != 0 || (tally.taken.fetch_or(bit) & bit) != 0) continue;
@@ -161,7 +161,7 @@ void ReduceInPlace::reduce_chunk(std::uint64_t chunk) {
   std::vector<void*> parts;
   for (std::byte* buffer : buffers_)
     parts.push_back(buffer + begin * size);
-  fold_in_place(signature().op, signature().dtype, parts, count);
+  reduce_in_place(signature().op, signature().dtype, parts, count);
 }
 
 void ReduceInPlace::finish() {
@@ -170,7 +170,7 @@ void ReduceInPlace::finish() {
     copy_bytes(copy_to_, buffers_[self], signature().count * size_of(signature().dtype));
   }
   acknowledge_all();
-  release();  // every chunk is written: peers touch this memory no more
+  release();  // every chunk is written: peers do not access this memory any more
   complete_ = true;
 }
 
@@ -179,9 +179,9 @@ void ReduceInPlace::missing(std::vector<int>& ranks) {
   if (complete_) return;
   missing_posts(ranks);
   if (!ranks.empty()) return;
-  // All have posted; somebody has taken a chunk and not finished it.
+  // All have posted; some rank has taken a chunk and not finished it.
   for (const int rank : channel().ranks())
-    if (rank != ground_.rank) ranks.push_back(rank);
+    if (rank != context_.rank) ranks.push_back(rank);
 }
 
 }  // namespace tessera::comm

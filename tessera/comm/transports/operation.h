@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations under way on one rank: what each still has to move, and how it moves it.
+// Operations in progress on one rank: what each still has to move, and how it moves it.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace tessera::comm {
 
-/// A posted operation of one rank. advance() moves what can be moved without waiting; the base
+/// A posted operation of one rank. advance() moves what can be moved without waiting. The base
 /// class is complete at once: it only offers its input (a send, the root of a broadcast).
 ///
-/// States: posted -> complete (the output is there) -> drained (all readers of the slot are done).
-/// Threads: the rank's own.
+/// States: posted -> complete (the output is ready) -> drained (all readers of the slot are done).
+/// Threads: that of the rank.
 class Operation {
  public:
   struct Start {
@@ -24,28 +24,29 @@ class Operation {
     std::uint64_t sequence = 0;
     Signature signature;
     std::string site;
-    Slot* slot = nullptr;          ///< this rank's; none for a receiver of messages
-    bool borrows = false;          ///< peers read the caller's own memory
-    std::vector<RegionPtr> alive;  ///< what lives at least until it is drained
+    Slot* slot = nullptr;  ///< slot of this rank; null for a receiver of messages
+    bool borrows = false;  ///< peers read the caller's own memory
+    std::vector<RegionPtr>
+        alive;  ///< regions that are kept at least until the operation is drained
   };
   explicit Operation(Start start) : start_(std::move(start)) {}
   virtual ~Operation() = default;
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  /// Whether anything has moved.
+  /// Returns whether anything was moved.
   virtual bool advance() { return false; }
-  /// Members that must post or act before it can be complete.
+  /// Fills in the ranks that must post or act before the operation can be complete.
   virtual void missing(std::vector<int>& ranks) { ranks.clear(); }
 
   [[nodiscard]] bool complete() const { return complete_; }
-  /// Whether all readers are done, so that nothing of this operation is needed any more.
+  /// Returns whether all readers are done, so that nothing of this operation is needed any more.
   [[nodiscard]] bool drained() const;
-  /// Whether peers have done reading the caller's memory.
+  /// Returns whether peers are done reading the caller's memory.
   [[nodiscard]] bool reusable() const { return complete_ && (!start_.borrows || drained()); }
-  /// Members that have not done reading.
+  /// Fills in the ranks that are not done reading.
   void readers(std::vector<int>& ranks) const;
-  /// The caller has given up: moves nothing more, what peers read stays.
+  /// The caller has given up: nothing more is moved; what peers read is kept.
   void cancel() { cancelled_ = true; }
   [[nodiscard]] bool cancelled() const { return cancelled_; }
   [[nodiscard]] const std::string& site() const { return start_.site; }
@@ -56,11 +57,11 @@ class Operation {
   }
   [[nodiscard]] Channel& channel() { return start_.channel; }
   [[nodiscard]] const Signature& signature() const { return start_.signature; }
-  /// Fills slots() when all members have posted.
+  /// Fills slots() once all members have posted.
   bool all_posted();
   [[nodiscard]] const std::vector<Slot*>& slots() const { return slots_; }
   void acknowledge_all();
-  /// Peers are done with the caller's memory though not all have acknowledged.
+  /// Peers are done with the caller's memory although not all have acknowledged.
   void release() { start_.borrows = false; }
   void missing_posts(std::vector<int>& ranks);
 
@@ -72,7 +73,7 @@ class Operation {
   std::vector<Slot*> slots_;
 };
 
-/// Copies parts of the members' inputs as they come: all-gather, all-to-all, broadcast, receive.
+/// Copies parts of the members' inputs as they arrive: all-gather, all-to-all, broadcast, receive.
 class PullParts final : public Operation {
  public:
   struct Part {
@@ -81,43 +82,43 @@ class PullParts final : public Operation {
     void* out = nullptr;
     std::size_t bytes = 0;
   };
-  PullParts(Start start, Ground& ground, std::vector<Part> parts);
+  PullParts(Start start, ChannelContext& context, std::vector<Part> parts);
   bool advance() override;
   void missing(std::vector<int>& ranks) override;
 
  private:
-  Ground& ground_;
-  std::vector<Part> parts_;  ///< still to come
+  ChannelContext& context_;
+  std::vector<Part> parts_;  ///< parts that have not arrived yet
 };
 
-/// Folds `out.count` elements of every member's input into `out` when all have posted:
-/// reduce-scatter; small all-reduces, whose inputs lie in the mailboxes; barriers.
-class FoldParts final : public Operation {
+/// Reduces `out.count` elements of every member's input into `out` once all have posted:
+/// reduce-scatter; small all-reduces, whose inputs are in the mailboxes; barriers.
+class ReduceParts final : public Operation {
  public:
-  /// `offset`: bytes into the members' inputs. `own`: this member's part, if not there.
-  FoldParts(Start start,
-            Ground& ground,
-            std::size_t offset,
-            Span out,
-            Fold fold,
-            const void* own = nullptr);
+  /// `offset`: bytes into the members' inputs. `own`: the part of this member, if it is elsewhere.
+  ReduceParts(Start start,
+              ChannelContext& context,
+              std::size_t offset,
+              Span out,
+              Fold fold,
+              const void* own = nullptr);
   bool advance() override;
   void missing(std::vector<int>& ranks) override { missing_posts(ranks); }
 
  private:
-  Ground& ground_;
+  ChannelContext& context_;
   std::size_t offset_;
   Span out_;
   Fold fold_;
   const void* own_;
 };
 
-/// All-reduce of large buffers where they lie: whoever waits takes the next chunk, folds it and
-/// writes the sum to all members' buffers.
+/// In-place all-reduce of large buffers: each rank that waits takes the next chunk, reduces it and
+/// writes the sum to the buffers of all members.
 class ReduceInPlace final : public Operation {
  public:
-  /// `copy_to`: where the result goes if the caller's memory is not the one that is reduced.
-  ReduceInPlace(Start start, Ground& ground, void* copy_to);
+  /// `copy_to`: destination of the result if the caller's memory is not the one that is reduced.
+  ReduceInPlace(Start start, ChannelContext& context, void* copy_to);
   bool advance() override;
   void missing(std::vector<int>& ranks) override;
 
@@ -126,7 +127,7 @@ class ReduceInPlace final : public Operation {
   void reduce_chunk(std::uint64_t chunk);
   void finish();
 
-  Ground& ground_;
+  ChannelContext& context_;
   void* copy_to_;
   std::uint64_t chunk_count_;  ///< elements of a chunk
   std::uint64_t chunks_;

@@ -20,11 +20,11 @@
 namespace tessera::comm {
 namespace {
 
-/// Longer than it takes to fall asleep and be woken, which on a virtual machine, whose processor
-/// goes back to the host, is as long as reducing some megabytes.
+/// Longer than it takes to fall asleep and be woken. On a virtual machine, whose processor goes
+/// back to the host, that takes as long as reducing a few megabytes.
 constexpr double kSpinSeconds = 300e-6;
-/// A peer's news rings; this only bounds how late a stall is noticed.
-constexpr double kNapSeconds = 0.1;
+/// An event of a peer rings the doorbell; this only bounds how late a stall is noticed.
+constexpr double kSleepSeconds = 0.1;
 constexpr std::size_t kSmallestStage = std::size_t{64} << 10;
 
 void relax() {
@@ -41,7 +41,7 @@ bool overlap(const Span& a, const Span& b) {
 
 }  // namespace
 
-/// Adds the time of the outermost scope to the rank's communication time.
+/// Adds the time of the outermost scope to the communication time of the rank.
 class PullTransport::Timed {
  public:
   explicit Timed(PullTransport& transport) : transport_(transport) {
@@ -62,17 +62,17 @@ class PullTransport::PulledWork final : public Work {
  public:
   PulledWork(PullTransport& transport, std::shared_ptr<Operation> operation)
       : transport_(transport),
-        ground_(transport.ground_),
+        context_(transport.context_),
         operation_(std::move(operation)),
         exceptions_(std::uncaught_exceptions()) {}
   ~PulledWork() override {
     if (operation_->complete()) return;
     operation_->cancel();
-    // While an exception unwinds the caller, that one is the news.
-    if (ground_->closed || ground_->aborted() || std::uncaught_exceptions() > exceptions_) return;
+    // While an exception unwinds the caller, that exception is what gets reported.
+    if (context_->closed || context_->aborted() || std::uncaught_exceptions() > exceptions_) return;
     abort_world(
-        ground_->control,
-        ground_->rank,
+        context_->control,
+        context_->rank,
         Error(Error::Kind::Bug, "an operation was dropped before wait(): " + operation_->site()));
   }
   PulledWork(const PulledWork&) = delete;
@@ -83,22 +83,23 @@ class PullTransport::PulledWork final : public Work {
 
  private:
   PullTransport& transport_;
-  std::shared_ptr<Ground> ground_;
+  std::shared_ptr<ChannelContext> context_;
   std::shared_ptr<Operation> operation_;
   int exceptions_;
 };
 
 PullTransport::PullTransport(std::string name, int rank, Arenas arenas, ControlPage& control)
-    : name_(std::move(name)), ground_(std::make_shared<Ground>(rank, std::move(arenas), control)) {}
+    : name_(std::move(name)),
+      context_(std::make_shared<ChannelContext>(rank, std::move(arenas), control)) {}
 
 PullTransport::~PullTransport() {
-  // Peers may still read what was posted: the arena is left as it is.
-  ground_->arena->close();
-  ground_->closed = true;
+  // Peers may still read what was posted: the arena keeps its contents.
+  context_->arena->close();
+  context_->closed = true;
 }
 
 RegionPtr PullTransport::allocate(std::size_t bytes, memory::Tag tag) {
-  return ground_->arena->allocate(bytes, tag);
+  return context_->arena->allocate(bytes, tag);
 }
 
 WorkPtr PullTransport::reduce_scatter(
@@ -108,11 +109,11 @@ WorkPtr PullTransport::reduce_scatter(
   TESSERA_REQUIRE(!overlap(in, out) || own.data == out.data,
                   Shape,
                   fmt::format("{}: the output overlaps parts that peers read", describe(site)),
-                  "give an output apart, or this rank's own part of the input");
+                  "use a separate output, or this rank's own part of the input");
   Operation::Start begin = start(group_channel(group), Kind::ReduceScatter, in, site);
   if (group.size() == 1) {
     reduce_scatter_alone(in, out, op, fold);
-    return completed_work(ground_->control);
+    return completed_work(context_->control);
   }
   begin.signature.op = op;
   count(group, in);
@@ -121,7 +122,7 @@ WorkPtr PullTransport::reduce_scatter(
   keep(begin, out);
   const std::size_t offset = own.bytes() * static_cast<std::size_t>(group.index);
   return track(
-      std::make_shared<FoldParts>(std::move(begin), *ground_, offset, out, fold, own.data));
+      std::make_shared<ReduceParts>(std::move(begin), *context_, offset, out, fold, own.data));
 }
 
 WorkPtr PullTransport::all_gather(const Group& group, Span in, Span out, CallSite site) {
@@ -130,7 +131,7 @@ WorkPtr PullTransport::all_gather(const Group& group, Span in, Span out, CallSit
   Operation::Start begin = start(group_channel(group), Kind::AllGather, in, site);
   if (group.size() == 1) {
     copy_alone(in, out);
-    return completed_work(ground_->control);
+    return completed_work(context_->control);
   }
   count(group, out);
   claim_slot(begin);
@@ -140,7 +141,7 @@ WorkPtr PullTransport::all_gather(const Group& group, Span in, Span out, CallSit
   copy_alone(in, place);
   Parts parts = parts_from_all(begin.channel, out, 0);
   std::erase_if(parts, [&](const auto& part) { return part.member == group.index; });
-  return track(std::make_shared<PullParts>(std::move(begin), *ground_, std::move(parts)));
+  return track(std::make_shared<PullParts>(std::move(begin), *context_, std::move(parts)));
 }
 
 WorkPtr PullTransport::all_to_all(const Group& group, Span in, Span out, CallSite site) {
@@ -148,7 +149,7 @@ WorkPtr PullTransport::all_to_all(const Group& group, Span in, Span out, CallSit
   Operation::Start begin = start(group_channel(group), Kind::AllToAll, in, site);
   if (group.size() == 1) {
     copy_alone(in, out);
-    return completed_work(ground_->control);
+    return completed_work(context_->control);
   }
   count(group, in);
   claim_slot(begin);
@@ -157,31 +158,31 @@ WorkPtr PullTransport::all_to_all(const Group& group, Span in, Span out, CallSit
   const std::size_t part_bytes = in.bytes() / static_cast<std::size_t>(group.size());
   Parts parts =
       parts_from_all(begin.channel, out, part_bytes * static_cast<std::size_t>(group.index));
-  return track(std::make_shared<PullParts>(std::move(begin), *ground_, std::move(parts)));
+  return track(std::make_shared<PullParts>(std::move(begin), *context_, std::move(parts)));
 }
 
 WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite site) {
   check_all_reduce(data, op, site);
   Operation::Start begin = start(group_channel(group), Kind::AllReduce, data, site);
-  if (group.size() == 1) return completed_work(ground_->control);
+  if (group.size() == 1) return completed_work(context_->control);
   begin.signature.op = op;
   count(group, data, 2);
   claim_slot(begin);
   if (data.bytes() <= kMailboxBytes) {
     offer(begin, data, group.size(), true);
     keep(begin, data);
-    return track(std::make_shared<FoldParts>(std::move(begin), *ground_, 0, data, Fold::Store));
+    return track(std::make_shared<ReduceParts>(std::move(begin), *context_, 0, data, Fold::Store));
   }
   offer(begin, data, group.size(), false);
   keep(begin, data);
   void* const copy_to = begin.borrows ? nullptr : data.data;
-  return track(std::make_shared<ReduceInPlace>(std::move(begin), *ground_, copy_to));
+  return track(std::make_shared<ReduceInPlace>(std::move(begin), *context_, copy_to));
 }
 
 WorkPtr PullTransport::broadcast(const Group& group, Span data, int root_index, CallSite site) {
   check_broadcast(group, data, root_index, site);
   Operation::Start begin = start(group_channel(group), Kind::Broadcast, data, site);
-  if (group.size() == 1) return completed_work(ground_->control);
+  if (group.size() == 1) return completed_work(context_->control);
   begin.signature.root = root_index;
   count(group, data);
   claim_slot(begin);
@@ -192,22 +193,22 @@ WorkPtr PullTransport::broadcast(const Group& group, Span data, int root_index, 
   offer(begin, data.part(0, 0), 0, true);
   keep(begin, data);
   return track(std::make_shared<PullParts>(
-      std::move(begin), *ground_, Parts{{root_index, 0, data.data, data.bytes()}}));
+      std::move(begin), *context_, Parts{{root_index, 0, data.data, data.bytes()}}));
 }
 
 WorkPtr PullTransport::barrier(const Group& group, CallSite site) {
   const Span nothing{nullptr, 0, DType::U8, {}};
   Operation::Start begin = start(group_channel(group), Kind::Barrier, nothing, site);
-  if (group.size() == 1) return completed_work(ground_->control);
+  if (group.size() == 1) return completed_work(context_->control);
   claim_slot(begin);
   offer(begin, nothing, group.size(), true);
-  return track(std::make_shared<FoldParts>(std::move(begin), *ground_, 0, nothing, Fold::Store));
+  return track(std::make_shared<ReduceParts>(std::move(begin), *context_, 0, nothing, Fold::Store));
 }
 
 WorkPtr PullTransport::send(int peer, int channel, Span data, CallSite site) {
-  check_message(ground_->rank, ground_->arenas.ranks(), peer, data, site);
+  check_message(context_->rank, context_->arenas.ranks(), peer, data, site);
   Operation::Start begin =
-      start(message_channel(ground_->rank, peer, channel), Kind::Message, data, site);
+      start(message_channel(context_->rank, peer, channel), Kind::Message, data, site);
   count(sent_, data);
   claim_slot(begin);
   offer(begin, data, 1, false);
@@ -215,16 +216,16 @@ WorkPtr PullTransport::send(int peer, int channel, Span data, CallSite site) {
 }
 
 WorkPtr PullTransport::recv(int peer, int channel, Span data, CallSite site) {
-  check_message(ground_->rank, ground_->arenas.ranks(), peer, data, site);
+  check_message(context_->rank, context_->arenas.ranks(), peer, data, site);
   Operation::Start begin =
-      start(message_channel(peer, ground_->rank, channel), Kind::Message, data, site);
+      start(message_channel(peer, context_->rank, channel), Kind::Message, data, site);
   keep(begin, data);
   return track(std::make_shared<PullParts>(
-      std::move(begin), *ground_, Parts{{0, 0, data.data, data.bytes()}}));
+      std::move(begin), *context_, Parts{{0, 0, data.data, data.bytes()}}));
 }
 
 void PullTransport::progress() noexcept {
-  if (pending_.empty() || ground_->aborted()) return;
+  if (pending_.empty() || context_->aborted()) return;
   try {
     const Timed timed(*this);
     move_all();
@@ -236,10 +237,10 @@ void PullTransport::progress() noexcept {
 }
 
 void PullTransport::abort(const Error& error) noexcept {
-  abort_world(ground_->control, ground_->rank, error);
+  abort_world(context_->control, context_->rank, error);
 }
 
-/// In all traffic, and in `part` of it.
+/// Counts the span in the total traffic and in `part`.
 void PullTransport::count(Traffic& part, const Span& span, std::int64_t times) {
   for (Traffic* const traffic : {&traffic_, &part}) {
     traffic->elements += times * static_cast<std::int64_t>(span.count);
@@ -264,7 +265,7 @@ double PullTransport::take_comm_seconds() noexcept {
 Channel& PullTransport::group_channel(const Group& group) {
   std::unique_ptr<Channel>& channel = groups_[group.id];
   if (!channel)
-    channel = std::make_unique<Channel>(*ground_, group.ranks, group.index, group_key(group.id));
+    channel = std::make_unique<Channel>(*context_, group.ranks, group.index, group_key(group.id));
   TESSERA_ASSERT(channel->ranks() == group.ranks);
   return *channel;
 }
@@ -272,9 +273,9 @@ Channel& PullTransport::group_channel(const Group& group) {
 Channel& PullTransport::message_channel(int sender, int receiver, int number) {
   std::unique_ptr<Channel>& channel = messages_[{sender, receiver, number}];
   if (!channel) {
-    const int index = sender == ground_->rank ? 0 : 1;
+    const int index = sender == context_->rank ? 0 : 1;
     channel = std::make_unique<Channel>(
-        *ground_, std::vector<int>{sender, receiver}, index, channel_key(receiver, number));
+        *context_, std::vector<int>{sender, receiver}, index, channel_key(receiver, number));
   }
   return *channel;
 }
@@ -283,7 +284,7 @@ Operation::Start PullTransport::start(Channel& channel,
                                       Kind kind,
                                       const Span& data,
                                       const CallSite& site) {
-  throw_if_aborted(ground_->control);
+  throw_if_aborted(context_->control);
   Operation::Start begin{channel};
   begin.signature.kind = kind;
   begin.signature.dtype = data.dtype;
@@ -291,12 +292,13 @@ Operation::Start PullTransport::start(Channel& channel,
   begin.signature.members = channel.members_hash();
   begin.site = describe(site);
   publish_operation(
-      ground_->control, ground_->rank, fmt::format("{} {}", comm::name(kind), begin.site));
+      context_->control, context_->rank, fmt::format("{} {}", comm::name(kind), begin.site));
   if (channel.size() > 1) begin.sequence = channel.next_sequence();
   return begin;
 }
 
-/// Finds the slot of the operation; waits only if kSlots operations of the channel are under way.
+/// Claims the slot of the operation; waits only if kSlots operations of the channel are in
+/// progress.
 void PullTransport::claim_slot(Operation::Start& begin) {
   Slot& slot = begin.channel.own(begin.sequence);
   begin.slot = &slot;
@@ -311,12 +313,12 @@ void PullTransport::claim_slot(Operation::Start& begin) {
   await({"room to post " + begin.site, [&] { return slot.free(); }, readers});
 }
 
-/// Publishes `in`: where it lies if peers can read it there and `copy` is not asked for, else a
-/// copy, in which the bytes of `unread`, a part of `in`, are anything.
+/// Publishes `in`: its own memory if peers can read it there and `copy` is false, otherwise a copy.
+/// The bytes of `unread`, a part of `in`, are undefined in the copy.
 void PullTransport::offer(
     Operation::Start& begin, const Span& in, int readers, bool copy, const Span& unread) {
   Slot& slot = *begin.slot;
-  RegionPtr region = copy ? nullptr : ground_->arena->find(in.data, in.bytes());
+  RegionPtr region = copy ? nullptr : context_->arena->find(in.data, in.bytes());
   const void* data = in.data;
   if (region) {
     begin.borrows = true;
@@ -329,14 +331,14 @@ void PullTransport::offer(
     data = region->data();
   }
   if (region) begin.alive.push_back(std::move(region));
-  slot.offset = ground_->arena->offset_of(data);
+  slot.offset = context_->arena->offset_of(data);
   slot.readers = static_cast<std::uint32_t>(readers);
   begin.channel.publish(slot, begin.sequence, begin.signature, begin.site);
 }
 
-/// The region of an output lives as long as the operation.
+/// Keeps the region of an output alive as long as the operation.
 void PullTransport::keep(Operation::Start& begin, const Span& span) {
-  if (RegionPtr region = ground_->arena->find(span.data, span.bytes()))
+  if (RegionPtr region = context_->arena->find(span.data, span.bytes()))
     begin.alive.push_back(std::move(region));
 }
 
@@ -347,7 +349,7 @@ RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
   };
   auto found = std::find_if(staging_.begin(), staging_.end(), fits);
   if (found == staging_.end()) {
-    forget_drained();  // what peers have read since
+    forget_drained();  // drops operations that peers have read in the meantime
     found = std::find_if(staging_.begin(), staging_.end(), fits);
   }
   if (found == staging_.end())
@@ -364,7 +366,7 @@ RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
   return *found;
 }
 
-/// Part i of `out` is member i's, found `offset` bytes into its input.
+/// Returns the parts of an output whose part i comes from member i, `offset` bytes into its input.
 PullTransport::Parts PullTransport::parts_from_all(Channel& channel,
                                                    const Span& out,
                                                    std::size_t offset) {
@@ -384,7 +386,7 @@ WorkPtr PullTransport::track(std::shared_ptr<Operation> operation) {
 }
 
 void PullTransport::wait(Operation& operation) {
-  throw_if_aborted(ground_->control);
+  throw_if_aborted(context_->control);
   if (operation.complete()) return;
   await({operation.site(),
          [&] {
@@ -403,7 +405,7 @@ void PullTransport::wait_reusable(Operation& operation) {
 }
 
 bool PullTransport::done(Operation& operation) {
-  throw_if_aborted(ground_->control);
+  throw_if_aborted(context_->control);
   if (operation.complete()) return true;
   const Timed timed(*this);
   move_all();
@@ -412,16 +414,17 @@ bool PullTransport::done(Operation& operation) {
 
 void PullTransport::await(const Awaited& awaited) {
   const Timed timed(*this);
-  Watchdog watchdog(ground_->control, stall_limit_s_);
+  Watchdog watchdog(context_->control, stall_limit_s_);
   std::vector<int> missing;
   for (;;) {
-    throw_if_aborted(ground_->control);
+    throw_if_aborted(context_->control);
     if (awaited.ready()) return;
     if (move_all() || spin(awaited.ready)) continue;
     awaited.missing(missing);
-    Nap nap(ground_->control, ground_->rank, missing.empty() ? ground_->rank : missing.front());
-    if (ground_->aborted() || awaited.ready() || move_all()) continue;
-    nap.sleep(std::min(kNapSeconds, stall_limit_s_));
+    DoorbellWait doorbell(
+        context_->control, context_->rank, missing.empty() ? context_->rank : missing.front());
+    if (context_->aborted() || awaited.ready() || move_all()) continue;
+    doorbell.sleep(std::min(kSleepSeconds, stall_limit_s_));
     if (watchdog.stalled(missing)) {
       awaited.missing(missing);
       if (!missing.empty()) report_stall(awaited, missing);
@@ -429,19 +432,20 @@ void PullTransport::await(const Awaited& awaited) {
   }
 }
 
-/// Whether there is news.
+/// Spins for a limited time; returns true if the operation is ready or the world was aborted.
 bool PullTransport::spin(const std::function<bool()>& ready) {
-  if (!ground_->one_core_each()) return false;
+  if (!context_->one_core_each()) return false;
   const double end = now_s() + kSpinSeconds;
   while (now_s() < end) {
     for (int i = 0; i < 16; ++i)
       relax();
-    if (ready() || ground_->aborted()) return true;
+    if (ready() || context_->aborted()) return true;
   }
   return false;
 }
 
-/// Moves what is ready, in the order of posting, and forgets what is over. Whether anything moved.
+/// Moves what is ready, in the order of posting, and drops finished operations. Returns whether
+/// anything moved.
 bool PullTransport::move_all() {
   bool moved = false;
   for (const std::shared_ptr<Operation>& operation : pending_)
@@ -457,11 +461,11 @@ void PullTransport::forget_drained() {
 }
 
 void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>& missing) {
-  ControlPage& control = ground_->control;
+  ControlPage& control = context_->control;
   std::vector<std::string> ranks;
   for (const int rank : missing)
     ranks.push_back(comm::describe(control, rank));
-  // One that itself waits is not the reason.
+  // A rank that itself waits for another is not the cause.
   const auto stuck = std::find_if(missing.begin(), missing.end(), [&](int rank) {
     return control.line(rank).waiting_for.load() == 0;
   });
@@ -469,13 +473,13 @@ void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>&
   const Error error(Error::Kind::Comm,
                     fmt::format("rank {} hangs: rank {} has waited {} s in {} for {}",
                                 culprit,
-                                ground_->rank,
+                                context_->rank,
                                 stall_limit_s_,
                                 awaited.what,
                                 text::join_some(ranks, " and ")),
-                    "look at what the missing ranks do; the reason is usually in their log");
+                    "see the logs of the missing ranks; they usually show the reason");
   abort_world(control, culprit, error);
-  throw_if_aborted(control);  // somebody else may have been first
+  throw_if_aborted(control);  // another rank may have been first
   throw Error(error);
 }
 

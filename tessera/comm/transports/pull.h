@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pull protocol, shared by the transports of one host.
+// Transport that implements the pull protocol, shared by the transports of one host.
 //
-// Posting writes {sequence, operation, dtype, count, call, where the input lies} to this rank's
-// ring and goes on. Only the consumer moves data: in wait(), done() or progress() it reads its
-// peers' inputs where they lie, folds or copies them into its own output and acknowledges. So a
-// rank that has posted needs no processor for its peers to finish, and no order of waits can
-// deadlock. A rank that waits moves whatever else is ready for it, then spins at most 300 us (not
-// at all where ranks outnumber processors), then sleeps until a peer rings its doorbell.
+// Posting writes {sequence, operation, dtype, count, call, location of the input} to the ring of
+// this rank and returns. Only the consumer moves data: in wait(), done() or progress() it reads the
+// inputs of its peers where they are, reduces or copies them into its own output, and acknowledges.
+// So a rank that has posted needs no processor for its peers to finish, and no order of waits can
+// deadlock. A rank that waits moves other data that is ready for it, then spins for at most 300 us
+// (not at all if there are more ranks than processors), then sleeps until a peer rings its
+// doorbell.
 #pragma once
 
 #include <map>
@@ -23,7 +24,7 @@
 
 namespace tessera::comm {
 
-/// Serves one world: arenas must be all zero, and are not used again.
+/// Serves one world: the arenas must be zero-filled and are not reused.
 class PullTransport final : public Transport {
  public:
   PullTransport(std::string name, int rank, Arenas arenas, ControlPage& control);
@@ -52,7 +53,7 @@ class PullTransport final : public Transport {
   class PulledWork;
   class Timed;
   using Parts = std::vector<PullParts::Part>;
-  /// What a wait is for, as the loop sees it.
+  /// What a wait is for, as seen by the wait loop.
   struct Awaited {
     std::string what;
     std::function<bool()> ready;
@@ -85,16 +86,16 @@ class PullTransport final : public Transport {
   [[noreturn]] void report_stall(const Awaited& awaited, const std::vector<int>& missing);
 
   std::string name_;
-  std::shared_ptr<Ground> ground_;
+  std::shared_ptr<ChannelContext> context_;
   std::map<int, std::unique_ptr<Channel>> groups_;
   std::map<std::array<int, 3>, std::unique_ptr<Channel>> messages_;
   std::vector<std::shared_ptr<Operation>> pending_;  ///< posted and not drained, in order
-  std::vector<RegionPtr> staging_;                   ///< those without another owner are free
+  std::vector<RegionPtr> staging_;  ///< staging buffers; those without another owner are free
   double stall_limit_s_ = kStallLimit;
   double comm_s_ = 0;
   Traffic traffic_;
-  Traffic sent_;                       ///< of traffic_
-  std::map<int, Traffic> traffic_of_;  ///< of traffic_, by the group's id
+  Traffic sent_;                       ///< part of traffic_
+  std::map<int, Traffic> traffic_of_;  ///< part of traffic_, by the id of the group
   int timers_ = 0;
 };
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks write for each other in their arenas. Plain bytes and atomics, zero to begin with, so
-// that a peer that looks before the owner has come sees "nothing yet".
+// Data structures that ranks write for each other in their arenas. They consist of plain bytes and
+// atomics that are zero initially, so that a peer that looks before the owner has arrived sees
+// "nothing yet".
 //
 //   arena of a rank = ArenaHeader | regions ...         a ring is a region that the header's
 //   directory names
 //
 // A ring belongs to (group, rank) or to a channel of messages. Its owner publishes operation s in
-// slot s % kSlots; every member that reads it raises its bit in `acks` when it is done with the
-// slot and with the memory that the slot names. The owner uses a slot again when all readers of its
-// last operation have.
+// slot s % kSlots; every member that reads it sets its bit in `acks` when it is done with the slot
+// and with the memory that the slot names. The owner reuses a slot when all readers of its last
+// operation are done.
 #pragma once
 
 #include <array>
@@ -23,8 +24,9 @@
 
 namespace tessera::comm {
 
-inline constexpr std::size_t kSlots = kMostMessages;    ///< operations under way on one group
-inline constexpr std::size_t kMailboxBytes = 4096;      ///< inputs up to here travel in the slot
+inline constexpr std::size_t kSlots = kMostMessages;  ///< operations in progress on one group
+inline constexpr std::size_t kMailboxBytes =
+    4096;  ///< inputs up to this size are copied into the slot
 inline constexpr std::size_t kMaxMembers = kMostRanks;  ///< of a group: bits of Slot::acks
 
 enum class Kind : std::uint8_t {
@@ -38,28 +40,29 @@ enum class Kind : std::uint8_t {
 };
 std::string_view name(Kind kind) noexcept;
 
-/// What all members of a group must agree on.
+/// What all members of a group must agree on for one operation.
 struct Signature {
   Kind kind = Kind::Barrier;
   Op op = Op::Sum;
   DType dtype = DType::U8;
   std::int32_t root = 0;
   std::uint64_t count = 0;
-  std::uint64_t members = 0;  ///< hash of the group's ranks
+  std::uint64_t members = 0;  ///< hash of the ranks of the group
   bool operator==(const Signature&) const = default;
 };
 
 struct Slot {
-  /// 1 + sequence number; stored last, when everything below is written.
+  /// 1 + sequence number; stored last, after everything below has been written.
   alignas(64) std::atomic<std::uint64_t> published;
   Signature signature;
-  std::uint64_t offset;   ///< of the input in the owner's arena
-  std::uint32_t readers;  ///< bits of acks that will be raised
+  std::uint64_t offset;   ///< offset of the input in the owner's arena
+  std::uint32_t readers;  ///< number of bits of `acks` that will be set
   alignas(64) std::array<std::atomic<std::uint64_t>, kMaxMembers / 64> acks;
-  /// All-reduce in place: chunks that somebody has taken, and finished. Those of member 0 count.
+  /// In-place all-reduce: chunks that have been taken, and chunks that are finished. Only those of
+  /// member 0 are used.
   alignas(64) std::atomic<std::uint64_t> taken;
   std::atomic<std::uint64_t> finished;
-  alignas(64) std::array<char, 128> site;  ///< the call, NUL-terminated
+  alignas(64) std::array<char, 128> site;  ///< the call site, NUL-terminated
   alignas(64) std::array<std::byte, kMailboxBytes> mailbox;
 
   void ack(std::size_t member) noexcept {
@@ -68,7 +71,7 @@ struct Slot {
   [[nodiscard]] bool acked_by(std::size_t member) const noexcept {
     return ((acks[member / 64].load() >> (member % 64)) & 1U) != 0;
   }
-  /// For the owner: whether all readers are done.
+  /// For the owner: returns whether all readers are done.
   [[nodiscard]] bool free() const noexcept {
     std::uint32_t done = 0;
     for (const auto& word : acks)
@@ -91,8 +94,8 @@ struct ArenaHeader {
   };
   std::atomic<std::uint32_t> ready;  ///< the owner has filled the two fields below
   std::atomic<std::uint32_t> quota;  ///< processors that its cgroup grants; 0: no limit
-  std::array<std::atomic<std::uint64_t>, 16> cores;  ///< processors that it may run on
-  std::atomic<std::uint32_t> entries;                ///< complete ones of `directory`
+  std::array<std::atomic<std::uint64_t>, 16> cores;  ///< processors that the owner may run on
+  std::atomic<std::uint32_t> entries;                ///< number of complete entries of `directory`
   std::array<Entry, kEntries> directory;
 };
 

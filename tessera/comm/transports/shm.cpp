@@ -8,7 +8,7 @@
 namespace tessera::comm {
 namespace {
 
-/// Of the 128 TiB that a process can address, for all arenas together.
+/// Part of the 128 TiB that a process can address, for all arenas together.
 constexpr std::size_t kAddressSpace = std::size_t{64} << 40;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes of one host over shared memory files.
+// Transport between processes of one host over shared memory files.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace tessera::comm {
 
-/// `arenas[i]`: memory file of rank i, `arena_bytes` long (sparse); `control` maps the control
-/// page's file, both inherited from the supervisor or passed by the launcher's ranks. Takes no
-/// ownership of the descriptors.
+/// `arenas[i]`: the memory file of rank i, `arena_bytes` long (sparse). `control` is the mapped
+/// control page. Both are inherited from the supervisor or exchanged by the ranks of a launcher.
+/// Takes no ownership of the descriptors.
 std::unique_ptr<Transport> make_shm_transport(int rank,
                                               const std::vector<int>& arenas,
                                               std::size_t arena_bytes,

@@ -26,7 +26,7 @@ class PrivateRegion final : public Region {
     }
     TESSERA_REQUIRE(data != MAP_FAILED,
                     Memory,
-                    fmt::format("cannot have {} for {}: {} are available",
+                    fmt::format("cannot allocate {} for {}: {} are available",
                                 text::bytes(bytes),
                                 memory::name(tag),
                                 text::bytes(available)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport of a world of one.
+// The transport of a world of one rank.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace tessera::comm {
 
-/// Collectives are copies or nothing, Fold::Accumulate adds; regions are private memory. Messages
-/// have nobody to go to: Error{Shape}.
+/// Collectives are copies or do nothing, Fold::Accumulate adds, regions are private memory.
+/// Messages have no peer and throw Error{Shape}.
 std::unique_ptr<Transport> make_solo_transport(ControlPage* control);
 
 }  // namespace tessera::comm

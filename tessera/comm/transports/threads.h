@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are threads of one process: the pull protocol over plain memory, for tests and
-// debuggers.
+// Transport between ranks that are threads of one process: the pull protocol over ordinary memory,
+// for tests and debuggers.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace tessera::comm {
 
-/// One transport a rank of `control`. `arena_bytes`: address space of each, not memory.
+/// Returns one transport per rank of `control`. `arena_bytes`: address space of each arena, not
+/// memory.
 std::vector<std::unique_ptr<Transport>> make_threads_transports(
     ControlPage* control, std::size_t arena_bytes = std::size_t{16} << 30);
 

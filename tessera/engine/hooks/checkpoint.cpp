@@ -51,7 +51,7 @@ void CheckpointHook::before_train(Trainer& trainer) {
 void CheckpointHook::before_train_iter(Trainer& trainer) {
   const auto interval = options_.interval_s();
   Engine& engine = trainer.engine();
-  engine.propose_save(interval && engine.world().speaks() && now_s() - last_ >= *interval);
+  engine.propose_save(interval && engine.world().is_leader() && now_s() - last_ >= *interval);
 }
 
 void CheckpointHook::after_test(Trainer& trainer, const EvalReport& report) {
@@ -99,7 +99,7 @@ void CheckpointHook::attempt(Trainer& trainer, const std::function<void()>& work
     if (error.kind() != Error::Kind::Io) throw;
     engine.set_best(before_);
     trainer.note_incomplete(error.what());
-    if (engine.world().speaks())
+    if (engine.world().is_leader())
       log::warn("training goes on without this checkpoint: " + error.text());
   }
   engine.resume_clock();
@@ -125,7 +125,7 @@ void CheckpointHook::save(Trainer& trainer, bool wait) {
     }
     const std::filesystem::path folder = engine.save(root);
     trainer.note_saved(step_);
-    if (engine.ranks().leads()) tell_unpruned(trainer, checkpoint::caught(prune));
+    if (engine.ranks().is_leader()) tell_unpruned(trainer, checkpoint::caught(prune));
     if (Console* console = trainer.console()) {
       console->line(
           fmt::format("checkpoint {} written in {:.1f} s", folder.string(), now_s() - last_));

@@ -31,7 +31,7 @@ void EvaluationHook::run(Trainer& trainer) {
         console->line("  | " + line);
     }
   }
-  if (engine.world().speaks() && !trainer.run_dir().empty()) {
+  if (engine.world().is_leader() && !trainer.run_dir().empty()) {
     trainer.try_to_write([&] {
       report::write_loss_plot(trainer.run_dir() / "loss.svg",
                               read_losses(trainer.run_dir() / "metrics.jsonl"));

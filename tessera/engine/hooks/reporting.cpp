@@ -16,7 +16,7 @@ MetricByStepHook::MetricByStepHook() : Hook(kReport) {}
 MetricByStepHook::~MetricByStepHook() = default;
 
 void MetricByStepHook::before_train(Trainer& trainer) {
-  if (!trainer.engine().world().speaks() || trainer.run_dir().empty()) return;
+  if (!trainer.engine().world().is_leader() || trainer.run_dir().empty()) return;
   file_ =
       std::make_unique<MetricsFile>(trainer.run_dir() / "metrics.jsonl", trainer.engine().step());
 }

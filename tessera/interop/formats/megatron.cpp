@@ -160,7 +160,9 @@ class Reader {
                     p),
         kCopy);
   }
-  [[nodiscard]] const models::GptNames& names() const { return models::names_of_gpt(path_.string()); }
+  [[nodiscard]] const models::GptNames& names() const {
+    return models::names_of_gpt(path_.string());
+  }
   [[nodiscard]] const Part& first() const { return parts_.at({0, 0}); }
   [[nodiscard]] const megatron::Stage& stage(int t, StageOf at) const {
     return parts_.at({t, at.rank}).stages[at.chunk];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Noam, Linear, Cosine, Exponential and NoDecay with BMTrain's parameters: n = update - 1, rates
-// instead of factors. start_lr takes the place of the optimizer's rate.
+// instead of factors. start_lr replaces the optimizer's rate.
 #include "tessera/optim/schedules/bmtrain.h"
 
 #include <algorithm>
@@ -21,12 +21,14 @@ struct StartOptions {
   void describe_start(config::Fields& f) {
     f.field("start_lr",
             start,
-            {.text = "Rate after the warm-up.", .min = 0, .default_text = "the optimizer's lr"});
+            {.text = "Learning rate after the warm-up.",
+             .min = 0,
+             .default_text = "the optimizer's lr"});
   }
   void describe_warmup(config::Fields& f) {
     f.field("warmup_iter",
             warmup,
-            {.text = "Steps of linear warm-up from 0.", .unit = "steps", .min = 0});
+            {.text = "Number of linear warm-up steps from 0.", .unit = "steps", .min = 0});
   }
 };
 
@@ -38,14 +40,14 @@ struct DecayOptions : StartOptions {
     describe_warmup(f);
     f.field("end_iter",
             end,
-            {.text = "Step at which the rate reaches 0.",
+            {.text = "Step at which the learning rate reaches 0.",
              .unit = "steps",
              .min = 1,
              .default_text = "trainer.max_steps"});
   }
 };
 
-/// The library's signature has end_iter for every schedule; its examples write -1.
+/// The library's signature has end_iter for every schedule; its examples pass -1.
 struct EndlessOptions : StartOptions {
   std::optional<std::int64_t> unused_end;
 
@@ -55,21 +57,24 @@ struct EndlessOptions : StartOptions {
     describe_end(f);
   }
   void describe_end(config::Fields& f) {
-    f.field("end_iter",
-            unused_end,
-            {.text = "Accepted, as all of BMTrain's schedules have it; this one has no end.",
-             .unit = "steps"});
+    f.field(
+        "end_iter",
+        unused_end,
+        {.text = "Accepted because all of BMTrain's schedules have it; this schedule has no end.",
+         .unit = "steps"});
   }
 };
 
 struct NoamOptions : EndlessOptions {
   void describe(config::Fields& f) {
     describe_start(f);
-    // The warm-up's length is also the unit of the decay.
-    f.field(
-        "warmup_iter",
-        warmup,
-        {.text = "Steps of linear warm-up from 0.", .unit = "steps", .min = 1, .required = true});
+    // The length of the warm-up is also the unit of the decay.
+    f.field("warmup_iter",
+            warmup,
+            {.text = "Number of linear warm-up steps from 0.",
+             .unit = "steps",
+             .min = 1,
+             .required = true});
     describe_end(f);
   }
 };
@@ -79,11 +84,13 @@ struct ExponentialOptions : EndlessOptions {
 
   void describe(config::Fields& f) {
     EndlessOptions::describe(f);
-    f.field("gamma", gamma, {.text = "Factor of a step after the warm-up.", .min = 0});
+    f.field("gamma",
+            gamma,
+            {.text = "Factor on the learning rate per step after the warm-up.", .min = 0});
   }
 };
 
-/// Straight up to `start`, then what `decay` says of the step n.
+/// Linear up to `start`, then `decay` of step n.
 std::unique_ptr<Schedule> warmed(double start, std::int64_t warmup, Curve::Rate decay) {
   return std::make_unique<Curve>(warmup, [start, warmup, decay = std::move(decay)](std::int64_t n) {
     if (n < warmup) return start * static_cast<double>(n) / static_cast<double>(warmup);
@@ -154,7 +161,7 @@ std::unique_ptr<Schedule> make_bmtrain_linear(const json::Value& params,
   });
 }
 
-/// Rises again past its end, as the library's does.
+/// Rises again after its end, as in the library.
 std::unique_ptr<Schedule> make_bmtrain_cosine(const json::Value& params,
                                               const ScheduleContext& context,
                                               config::Problems& problems,

@@ -6,8 +6,8 @@
 
 namespace tessera::optim {
 
-/// Names of schedules know no case, so the parameters decide whose is meant: start_lr, warmup_iter
-/// or end_iter are BMTrain's.
+/// Names of schedules are case-insensitive, so the parameters decide which library is meant:
+/// start_lr, warmup_iter or end_iter are BMTrain's.
 bool are_bmtrain_params(const json::Value& params);
 std::unique_ptr<Schedule> make_bmtrain_linear(const json::Value& params,
                                               const ScheduleContext& context,

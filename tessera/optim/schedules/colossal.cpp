@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Colossal-AI's schedules with its parameters, and those that it takes over from torch:
-// i = update - 1. A warm-up climbs by (i + 1) / W; the schedule behind it begins at i - W.
+// Colossal-AI's schedules with its parameters, and those that it takes from torch: i = update - 1.
+// A warm-up of W steps multiplies by (i + 1) / W; the schedule after it begins at i - W.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -20,7 +20,7 @@ struct TotalOptions {
   void describe(config::Fields& f) {
     f.field("total_steps",
             total,
-            {.text = "Steps of the whole schedule.",
+            {.text = "Length of the whole schedule.",
              .unit = "steps",
              .min = 1,
              .default_text = "trainer.max_steps"});
@@ -31,22 +31,25 @@ struct EndlessOptions {
   std::optional<std::int64_t> unused_total;
 
   void describe(config::Fields& f) {
-    f.field("total_steps",
-            unused_total,
-            {.text = "Accepted, as all of Colossal-AI's schedules have it; this one has no end.",
-             .unit = "steps"});
+    f.field(
+        "total_steps",
+        unused_total,
+        {.text =
+             "Accepted because all of Colossal-AI's schedules have it; this schedule has no end.",
+         .unit = "steps"});
   }
 };
 
-/// A schedule with a warm-up before it.
+/// A schedule preceded by a warm-up.
 template <class Inner>
 struct WithWarmup : Inner {
   std::int64_t warmup = 0;
 
   void describe(config::Fields& f) {
     Inner::describe(f);
-    f.field(
-        "warmup_steps", warmup, {.text = "Steps of linear warm-up.", .unit = "steps", .min = 0});
+    f.field("warmup_steps",
+            warmup,
+            {.text = "Number of linear warm-up steps.", .unit = "steps", .min = 0});
   }
 };
 
@@ -55,7 +58,7 @@ struct CosineOptions : TotalOptions {
 
   void describe(config::Fields& f) {
     TotalOptions::describe(f);
-    f.field("eta_min", lowest, {.text = "Rate at the end.", .min = 0});
+    f.field("eta_min", lowest, {.text = "Learning rate at the end.", .min = 0});
   }
 };
 struct FlatOptions : TotalOptions {
@@ -65,7 +68,9 @@ struct FlatOptions : TotalOptions {
     TotalOptions::describe(f);
     f.field("pct_start",
             flat_share,
-            {.text = "Share of the steps after the warm-up at the full rate.", .min = 0, .max = 1});
+            {.text = "Fraction of the steps after the warm-up that use the full learning rate.",
+             .min = 0,
+             .max = 1});
   }
 };
 struct FlatWarmupOptions : WithWarmup<FlatOptions> {
@@ -73,7 +78,7 @@ struct FlatWarmupOptions : WithWarmup<FlatOptions> {
 
   void describe(config::Fields& f) {
     WithWarmup<FlatOptions>::describe(f);
-    f.field("eta_min", lowest, {.text = "Rate at the end.", .min = 0});
+    f.field("eta_min", lowest, {.text = "Learning rate at the end.", .min = 0});
   }
 };
 struct PolynomialOptions : TotalOptions {
@@ -81,8 +86,8 @@ struct PolynomialOptions : TotalOptions {
 
   void describe(config::Fields& f) {
     TotalOptions::describe(f);
-    f.field("end_lr", end, {.text = "Rate at the end.", .min = 0});
-    f.field("power", power, {.text = "Power of what is left of the way.", .min = 0});
+    f.field("end_lr", end, {.text = "Learning rate at the end.", .min = 0});
+    f.field("power", power, {.text = "Exponent of the polynomial decay.", .min = 0});
   }
 };
 struct StepsOptions : EndlessOptions {
@@ -93,11 +98,12 @@ struct StepsOptions : EndlessOptions {
     EndlessOptions::describe(f);
     f.field("milestones",
             milestones,
-            {.text = "Steps at which the rate is multiplied; those within a warm-up do not count.",
+            {.text = "Steps at which the learning rate is multiplied by gamma; those within a "
+                     "warm-up are ignored.",
              .unit = "steps",
              .min = 0,
              .required = true});
-    f.field("gamma", gamma, {.text = "Factor at each milestone.", .min = 0});
+    f.field("gamma", gamma, {.text = "Factor on the learning rate at each milestone.", .min = 0});
   }
 };
 struct StepOptions : EndlessOptions {
@@ -106,8 +112,12 @@ struct StepOptions : EndlessOptions {
 
   void describe(config::Fields& f) {
     EndlessOptions::describe(f);
-    f.field("step_size", size, {.text = "Steps at one rate.", .unit = "steps", .min = 1});
-    f.field("gamma", gamma, {.text = "Factor after each step_size.", .min = 0});
+    f.field("step_size",
+            size,
+            {.text = "Number of steps with the same learning rate.", .unit = "steps", .min = 1});
+    f.field("gamma",
+            gamma,
+            {.text = "Factor on the learning rate after each step_size steps.", .min = 0});
   }
 };
 struct ExponentialOptions : EndlessOptions {
@@ -115,7 +125,7 @@ struct ExponentialOptions : EndlessOptions {
 
   void describe(config::Fields& f) {
     EndlessOptions::describe(f);
-    f.field("gamma", gamma, {.text = "Factor of a step.", .min = 0});
+    f.field("gamma", gamma, {.text = "Factor on the learning rate per step.", .min = 0});
   }
 };
 struct ConstantOptions : EndlessOptions {
@@ -124,12 +134,15 @@ struct ConstantOptions : EndlessOptions {
 
   void describe(config::Fields& f) {
     EndlessOptions::describe(f);
-    f.field("factor", factor, {.text = "Share of the rate at the start.", .min = 0});
-    f.field("total_iters", steps, {.text = "Steps at that share.", .unit = "steps", .min = 1});
+    f.field(
+        "factor", factor, {.text = "Fraction of the learning rate used at the start.", .min = 0});
+    f.field("total_iters",
+            steps,
+            {.text = "Number of steps that use this fraction.", .unit = "steps", .min = 1});
   }
 };
 
-/// Up to `base_lr` in `warmup` steps, then `inner` of the steps past them.
+/// Linear up to `base_lr` in `warmup` steps, then `inner` of the steps after them.
 std::unique_ptr<Schedule> warmed(double base_lr, std::int64_t warmup, Curve::Rate inner) {
   return std::make_unique<Curve>(
       warmup, [base_lr, warmup, inner = std::move(inner)](std::int64_t i) {
@@ -138,14 +151,14 @@ std::unique_ptr<Schedule> warmed(double base_lr, std::int64_t warmup, Curve::Rat
       });
 }
 
-/// Half a cosine from `high` in `steps`; rises again after that, as torch's does.
+/// Half a cosine from `high` in `steps`; rises again after that, as in torch.
 Curve::Rate annealing(double high, double low, std::int64_t steps) {
   return [=](std::int64_t i) {
     return low + (high - low) * half_cosine(static_cast<double>(i) / at_least_one(steps));
   };
 }
 
-/// `first` steps at the full rate, then the annealing of the rest.
+/// The full rate for `first` steps, then cosine annealing over the rest.
 Curve::Rate flat_annealing(double high, double low, std::int64_t steps, double flat_share) {
   const auto flat = static_cast<std::int64_t>(static_cast<double>(steps) * flat_share);
   return [high, flat, rest = annealing(high, low, steps - flat)](std::int64_t i) {
@@ -180,7 +193,7 @@ Options read_warmed(const json::Value& params,
   return options;
 }
 
-/// Integers that grow.
+/// Checks that the milestones are ascending integers.
 void check_milestones(const std::vector<double>& milestones,
                       const json::Value& params,
                       config::Problems& problems) {
@@ -195,7 +208,7 @@ void check_milestones(const std::vector<double>& milestones,
   }
 }
 
-/// The full rate, multiplied at every milestone from step `first` on that i has reached.
+/// The full rate, multiplied by gamma for every milestone in [first, first + i].
 Curve::Rate stepped(double base_lr, const StepsOptions& o, std::int64_t first) {
   return [base_lr, o, first](std::int64_t i) {
     const auto passed = std::count_if(o.milestones.begin(), o.milestones.end(), [&](double m) {
@@ -240,7 +253,7 @@ std::unique_ptr<Schedule> make_flat_annealing_warmup(const json::Value& params,
                 flat_annealing(context.base_lr, o.lowest, o.total - o.warmup, o.flat_share));
 }
 
-/// The one warm-up that ends below the full rate, which the first step of the decay has. Past the
+/// The only warm-up that ends below the full rate, which the first step of the decay has. After the
 /// total the library's rate is negative; here it is 0.
 std::unique_ptr<Schedule> make_linear_warmup(const json::Value& params,
                                              const ScheduleContext& context,

@@ -39,7 +39,7 @@ void check_tail(std::int64_t warmup_steps,
                 std::string_view key_of_tail,
                 const json::Value& params,
                 config::Problems& problems) {
-  // A total within the warm-up is check_warmup()'s, or a quick try.
+  // A total within the warm-up is reported by check_warmup(), or is a short trial run.
   if (total <= warmup_steps || warmup_steps + tail_steps <= total) return;
   problems.add(
       place_of(params, key_of_tail),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the families of schedules share: a schedule that is one function, and the checks of lengths.
+// What the families of schedules share: a schedule that is a single function, and checks of
+// lengths.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace tessera::optim {
 
-/// A schedule that is one function of t = update - 1, the number of the library's steps so far.
+/// A schedule that is a function of t = update - 1, the number of the library's steps so far.
 class Curve final : public Schedule {
  public:
   using Rate = std::function<double(std::int64_t t)>;
@@ -29,19 +30,20 @@ class Curve final : public Schedule {
   Rate rate_;
 };
 
-/// A divisor: totals that are not known yet are 0.
+/// Returns n as a divisor; unknown totals are 0 and become 1.
 double at_least_one(std::int64_t n);
-/// 1 at 0, 0 at 1, and up again after that.
+/// Returns 1 at 0, 0 at 1, and rises again after that.
 double half_cosine(double way);
 
-/// A total that the user wrote must come after the warm-up. One that is taken from the run's length
-/// may not: a quick try ends within its warm-up, and its rates are those of the long run.
+/// Checks that a total that the user wrote comes after the warm-up. A total taken from the length
+/// of the run need not: a short trial run may end within its warm-up, and its rates are those of
+/// the full run.
 void check_warmup(std::int64_t warmup_steps,
                   std::int64_t total,
                   std::string_view key_of_total,
                   const json::Value& params,
                   config::Problems& problems);
-/// A decay of so many steps at the end must not begin within the warm-up.
+/// Checks that a decay of `tail_steps` at the end does not begin within the warm-up.
 void check_tail(std::int64_t warmup_steps,
                 std::int64_t tail_steps,
                 std::int64_t total,

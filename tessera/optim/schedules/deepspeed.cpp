@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WarmupLR, WarmupDecayLR and WarmupCosineLR with DeepSpeed's parameters and DeepSpeed's counting:
-// t = update - 2, so that the lowest rate comes twice, at t = -1 and t = 0.
+// WarmupLR, WarmupDecayLR and WarmupCosineLR with DeepSpeed's parameters and step count: t = update
+// - 2, so that the lowest rate occurs twice, at t = -1 and t = 0.
 #include "tessera/optim/schedules/deepspeed.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace tessera::optim {
 void DeepSpeedStart::describe(config::Fields& f) {
   f.field("last_batch_iteration",
           last_batch_iteration,
-          {.text = "-1: from the beginning; nothing else is possible."});
+          {.text = "Must be -1, the beginning of the schedule."});
 }
 
 void DeepSpeedStart::check(const json::Value& params, config::Problems& problems) const {
@@ -26,8 +26,10 @@ void DeepSpeedStart::check(const json::Value& params, config::Problems& problems
   problems.add(
       place_of(params, "last_batch_iteration"),
       "last_batch_iteration",
-      fmt::format("{} would begin in the middle: a resume knows its step", last_batch_iteration),
-      "remove it, or set it to -1; --resume goes on where a run ended");
+      fmt::format(
+          "{} would start in the middle of the schedule; a resume determines its step by itself",
+          last_batch_iteration),
+      "remove it, or set it to -1; --resume continues where a run ended");
 }
 
 namespace {
@@ -37,13 +39,14 @@ struct Warmup {
   std::string type = "log";
 
   void describe(config::Fields& f) {
-    f.field("warmup_num_steps",
-            steps,
-            {.text = "Steps of warm-up; fewer than 2 count as 2.", .unit = "steps", .min = 0});
+    f.field(
+        "warmup_num_steps",
+        steps,
+        {.text = "Number of warm-up steps; fewer than 2 count as 2.", .unit = "steps", .min = 0});
     f.field("warmup_type", type, {.text = "Shape of the warm-up.", .choices = {"log", "linear"}});
   }
   [[nodiscard]] std::int64_t length() const { return std::max<std::int64_t>(2, steps); }
-  /// Share of the way up at t, from 0 to 1.
+  /// Returns the fraction of the warm-up at t, from 0 to 1.
   [[nodiscard]] double share(std::int64_t t) const {
     if (t >= length()) return 1.0;
     const double done = static_cast<double>(t), all = static_cast<double>(length());
@@ -61,8 +64,8 @@ struct WarmupLrOptions {
   DeepSpeedStart start;
 
   void describe(config::Fields& f) {
-    f.field("warmup_min_lr", low, {.text = "Rate at the start.", .min = 0});
-    f.field("warmup_max_lr", high, {.text = "Rate after the warm-up.", .min = 0});
+    f.field("warmup_min_lr", low, {.text = "Learning rate at the start.", .min = 0});
+    f.field("warmup_max_lr", high, {.text = "Learning rate after the warm-up.", .min = 0});
     warmup.describe(f);
     start.describe(f);
   }
@@ -73,7 +76,7 @@ struct WarmupDecayOptions : WarmupLrOptions {
   void describe(config::Fields& f) {
     f.field("total_num_steps",
             total,
-            {.text = "Step at which the rate reaches its end.",
+            {.text = "Step at which the learning rate reaches its final value.",
              .unit = "steps",
              .min = 1,
              .default_text = "trainer.max_steps"});
@@ -89,16 +92,17 @@ struct WarmupCosineLrOptions {
   void describe(config::Fields& f) {
     f.field("total_num_steps",
             total,
-            {.text = "Step at which the cosine reaches its lowest point.",
+            {.text = "Step at which the cosine reaches its minimum.",
              .unit = "steps",
              .min = 1,
              .default_text = "trainer.max_steps"});
     f.field("warmup_min_ratio",
             warmup_min_ratio,
-            {.text = "Share of the optimizer's rate at which the warm-up begins.", .min = 0});
+            {.text = "Fraction of the optimizer's learning rate at which the warm-up begins.",
+             .min = 0});
     f.field("cos_min_ratio",
             cos_min_ratio,
-            {.text = "Share of the optimizer's rate at the end.", .min = 0});
+            {.text = "Fraction of the optimizer's learning rate at the end.", .min = 0});
     warmup.describe(f);
     start.describe(f);
   }
@@ -106,7 +110,7 @@ struct WarmupCosineLrOptions {
 
 class WarmupLr final : public Schedule {
  public:
-  /// `total` 0: no decay.
+  /// A `total` of 0 means no decay.
   WarmupLr(const WarmupLrOptions& options, std::int64_t total) : options_(options), total_(total) {}
 
   [[nodiscard]] std::int64_t warmup_steps() const override { return options_.warmup.length(); }

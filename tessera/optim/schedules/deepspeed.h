@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all of DeepSpeed's schedules take.
+// The parameter that all of DeepSpeed's schedules have.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@
 
 namespace tessera::optim {
 
-/// last_batch_iteration: -1, the beginning. A resume finds its place by the update's number.
+/// last_batch_iteration: only -1, the beginning, is possible, because a resume is determined by the
+/// update's number.
 struct DeepSpeedStart {
   std::int64_t last_batch_iteration = -1;
 
   void describe(config::Fields& f);
-  /// Any other value is a problem.
+  /// Reports any other value as a problem.
   void check(const json::Value& params, config::Problems& problems) const;
 };
 

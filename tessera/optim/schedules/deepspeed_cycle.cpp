@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LRRangeTest and OneCycle with DeepSpeed's parameters and counting (0.16).
+// LRRangeTest and OneCycle with the parameters and step count of DeepSpeed 0.16.
 #include <cmath>
 #include <optional>
 
@@ -20,14 +20,19 @@ struct RangeTestOptions {
   DeepSpeedStart start;
 
   void describe(config::Fields& f) {
-    f.field("lr_range_test_min_lr", low, {.text = "Rate at the start.", .min = 0});
+    f.field("lr_range_test_min_lr", low, {.text = "Learning rate at the start.", .min = 0});
     f.field("lr_range_test_step_size",
             size,
-            {.text = "Steps in which the rate grows by step_rate times the first.",
+            {.text = "Length of an interval, over which the learning rate grows by step_rate times "
+                     "the initial one.",
              .unit = "steps",
              .min = 1});
-    f.field("lr_range_test_step_rate", rate, {.text = "Growth of an interval.", .min = 0});
-    f.field("lr_range_test_staircase", staircase, {.text = "Grow once an interval."});
+    f.field("lr_range_test_step_rate",
+            rate,
+            {.text = "Relative growth of the learning rate per interval.", .min = 0});
+    f.field("lr_range_test_staircase",
+            staircase,
+            {.text = "Increase the learning rate once per interval instead of at every step."});
     start.describe(f);
   }
 };
@@ -43,47 +48,53 @@ struct CycleOptions {
   void describe(config::Fields& f) {
     f.field("cycle_min_lr",
             low,
-            {.text = "Rate at both ends of the cycle.", .min = 0, .required = true});
-    f.field("cycle_max_lr", high, {.text = "Rate at its top.", .min = 0, .required = true});
+            {.text = "Learning rate at both ends of the cycle.", .min = 0, .required = true});
+    f.field("cycle_max_lr",
+            high,
+            {.text = "Learning rate at the peak of the cycle.", .min = 0, .required = true});
     f.field("cycle_first_step_size",
             first,
-            {.text = "Steps up to the top.", .unit = "steps", .min = 1});
+            {.text = "Number of steps up to the peak.", .unit = "steps", .min = 1});
     f.field("cycle_second_step_size",
             second,
-            {.text = "Steps down from the top.",
+            {.text = "Number of steps down from the peak.",
              .unit = "steps",
              .min = 0,
              .default_text = "cycle_first_step_size"});
     describe_unused(f);
+    f.field("decay_step_size",
+            decay_size,
+            {.text = "Length of one decay step after the cycle; 0 disables the decay.",
+             .unit = "steps",
+             .min = 0});
     f.field(
-        "decay_step_size",
-        decay_size,
-        {.text = "Steps of one decay after the cycle; 0 is no decay.", .unit = "steps", .min = 0});
-    f.field("decay_lr_rate",
-            decay_rate,
-            {.text = "The rate is divided by 1 + this for each decay.", .min = 0});
+        "decay_lr_rate",
+        decay_rate,
+        {.text = "The learning rate is divided by 1 + this value for each decay step.", .min = 0});
     describe_momentum(f);
     start.describe(f);
   }
   void describe_unused(config::Fields& f) {
-    const std::string unused = "Accepted and not used, as in DeepSpeed 0.16.";
+    const std::string unused = "Accepted but not used, as in DeepSpeed 0.16.";
     f.field("cycle_first_stair_count", first_stairs, {.text = unused, .min = 0});
     f.field("cycle_second_stair_count", second_stairs, {.text = unused, .min = 0});
   }
   void describe_momentum(config::Fields& f) {
     f.field("cycle_momentum",
             cycle_momentum,
-            {.text = "Move betas[0] against the rate, and hold betas[1] at 0.99, of optimizers "
-                     "that have betas."});
+            {.text = "Vary betas[0] inversely to the learning rate and keep betas[1] at 0.99, if "
+                     "the optimizer has betas."});
     f.field("cycle_min_mom",
             low_momentum,
-            {.text = "Momentum where the rate is highest.", .min = 0, .max = 1});
+            {.text = "Momentum at the highest learning rate.", .min = 0, .max = 1});
     f.field("cycle_max_mom",
             high_momentum,
-            {.text = "Momentum where the rate is lowest.", .min = 0, .max = 1});
-    f.field("decay_mom_rate",
-            momentum_rate,
-            {.text = "After the cycle the momentum is multiplied by 1 + this for each decay."});
+            {.text = "Momentum at the lowest learning rate.", .min = 0, .max = 1});
+    f.field(
+        "decay_mom_rate",
+        momentum_rate,
+        {.text =
+             "After the cycle the momentum is multiplied by 1 + this value for each decay step."});
   }
 };
 
@@ -99,7 +110,7 @@ class OneCycle final : public Schedule {
   }
   [[nodiscard]] std::optional<double> beta1(std::int64_t update) const override {
     if (!options_.cycle_momentum) return std::nullopt;
-    // The library begins with the lowest momentum beside the lowest rate.
+    // The library begins with the lowest momentum at the lowest rate.
     if (update == 1) return options_.low_momentum;
     const std::int64_t past = past_cycle(update);
     const double low = options_.low_momentum, high = options_.high_momentum;
@@ -113,7 +124,7 @@ class OneCycle final : public Schedule {
 
  private:
   [[nodiscard]] std::int64_t past_cycle(std::int64_t update) const { return update - 1 - size_; }
-  /// Share of the way up, from 0 to 1 and back.
+  /// Returns the position in the cycle: from 0 to 1 and back.
   [[nodiscard]] double height(std::int64_t update) const {
     const std::int64_t at = (update - 1) % size_;
     if (at <= options_.first) return static_cast<double>(at) / static_cast<double>(options_.first);
@@ -127,7 +138,7 @@ class OneCycle final : public Schedule {
   std::int64_t size_;
 };
 
-/// The momentum of the last update is the furthest from the cycle's.
+/// The momentum of the last update is the farthest from the cycle's range.
 void check_momentum(const OneCycle& cycle,
                     std::int64_t max_steps,
                     const json::Value& params,
@@ -136,7 +147,7 @@ void check_momentum(const OneCycle& cycle,
   if (!last || (*last >= 0.0 && *last < 1.0)) return;
   problems.add(place_of(params, "decay_mom_rate"),
                "decay_mom_rate",
-               fmt::format("takes the momentum to {} by step {}, out of 0 to 1", *last, max_steps),
+               fmt::format("moves the momentum to {} by step {}, outside 0 to 1", *last, max_steps),
                "lower decay_mom_rate, or raise decay_step_size");
 }
 

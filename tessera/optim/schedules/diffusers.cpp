@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// piecewise_constant with diffusers' step_rules: factors of the optimizer's rate between steps.
+// piecewise_constant with diffusers' step_rules: factors on the optimizer's rate between steps.
 #include <charconv>
 #include <optional>
 #include <vector>
@@ -19,16 +19,18 @@ struct Options {
   std::string rules;
 
   void describe(config::Fields& f) {
-    f.field(kRules,
-            rules,
-            {.text = "\"1:10,0.1:20,0.01\" is the optimizer's rate before step 10, a tenth of it "
-                     "before step 20, a hundredth from there on; steps are counted from 0.",
-             .required = true});
+    f.field(
+        kRules,
+        rules,
+        {.text =
+             "Factors and steps: \"1:10,0.1:20,0.01\" is the optimizer's learning rate before step "
+             "10, a tenth of it before step 20, and a hundredth after that; steps count from 0.",
+         .required = true});
   }
 };
 
 struct StepRule {
-  std::int64_t before = 0;  ///< the last rule has none
+  std::int64_t before = 0;  ///< not used by the last rule
   double factor = 1.0;
 };
 
@@ -41,7 +43,7 @@ std::optional<T> parsed(std::string_view text) {
   return value;
 }
 
-/// "factor:step", or "factor" alone for the last one.
+/// Parses "factor:step", or "factor" alone for the last rule.
 std::optional<StepRule> parse_rule(const std::string& text, bool last) {
   const std::vector<std::string> parts = text::split(text, ':');
   if (parts.size() != (last ? 1U : 2U)) return std::nullopt;
@@ -81,7 +83,7 @@ std::unique_ptr<Schedule> make_piecewise_constant(const json::Value& params,
                                                   config::Problems& problems,
                                                   config::Origins& origins) {
   const auto options = read_params<Options>(params, problems, origins);
-  // What is missing or no string has been told.
+  // A missing value or one that is not a string has been reported already.
   const auto rules = options.rules.empty() && !is_given(params, kRules)
                          ? std::vector<StepRule>{{}}
                          : parse_rules(options.rules, params, problems);

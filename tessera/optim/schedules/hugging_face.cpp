@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face's schedules with its parameters: t = update - 1, factors of the optimizer's rate.
+// Hugging Face's schedules with its parameters: t = update - 1, factors on the optimizer's rate.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -19,19 +19,23 @@ struct WarmupOptions {
   std::int64_t warmup = 0;
 
   void describe(config::Fields& f) {
-    f.field("num_warmup_steps", warmup, {.text = "Steps of warm-up.", .unit = "steps", .min = 0});
+    f.field("num_warmup_steps",
+            warmup,
+            {.text = "Number of warm-up steps.", .unit = "steps", .min = 0});
   }
 };
-/// The library calls every schedule with the length of the training.
+/// The library passes the length of the training to every schedule.
 struct EndlessOptions : WarmupOptions {
   std::optional<std::int64_t> unused_total;
 
   void describe(config::Fields& f) {
     WarmupOptions::describe(f);
-    f.field("num_training_steps",
-            unused_total,
-            {.text = "Accepted, as all of the library's schedules have it; this one has no end.",
-             .unit = "steps"});
+    f.field(
+        "num_training_steps",
+        unused_total,
+        {.text =
+             "Accepted because all of the library's schedules have it; this schedule has no end.",
+         .unit = "steps"});
   }
 };
 struct InverseSqrtOptions : EndlessOptions {
@@ -39,12 +43,14 @@ struct InverseSqrtOptions : EndlessOptions {
 
   void describe(config::Fields& f) {
     EndlessOptions::describe(f);
-    f.field("timescale",
-            timescale,
-            {.text = "Steps after the warm-up in which the rate falls to 1 / sqrt(2).",
-             .unit = "steps",
-             .min = 1,
-             .default_text = "num_warmup_steps, or 10000 without a warm-up"});
+    f.field(
+        "timescale",
+        timescale,
+        {.text =
+             "Number of steps after the warm-up in which the learning rate falls to 1 / sqrt(2).",
+         .unit = "steps",
+         .min = 1,
+         .default_text = "num_warmup_steps, or 10000 without a warm-up"});
   }
 };
 struct DecayOptions : WarmupOptions {
@@ -54,7 +60,7 @@ struct DecayOptions : WarmupOptions {
     WarmupOptions::describe(f);
     f.field("num_training_steps",
             total,
-            {.text = "Step at which the rate reaches its end.",
+            {.text = "Step at which the learning rate reaches its final value.",
              .unit = "steps",
              .min = 1,
              .default_text = "trainer.max_steps"});
@@ -67,7 +73,7 @@ struct CosineOptions : DecayOptions {
     DecayOptions::describe(f);
     f.field("num_cycles",
             cycles,
-            {.text = "Waves of the cosine; half a wave ends at the lowest rate.",
+            {.text = "Number of cosine waves; half a wave ends at the lowest learning rate.",
              .min = 0,
              .above_min = true});
   }
@@ -77,7 +83,9 @@ struct RestartOptions : DecayOptions {
 
   void describe(config::Fields& f) {
     DecayOptions::describe(f);
-    f.field("num_cycles", cycles, {.text = "Half waves, each from the full rate.", .min = 1});
+    f.field("num_cycles",
+            cycles,
+            {.text = "Number of half waves, each starting from the full learning rate.", .min = 1});
   }
 };
 struct PolynomialOptions : DecayOptions {
@@ -85,8 +93,8 @@ struct PolynomialOptions : DecayOptions {
 
   void describe(config::Fields& f) {
     DecayOptions::describe(f);
-    f.field("lr_end", end, {.text = "Rate at the end.", .min = 0});
-    f.field("power", power, {.text = "Power of what is left of the way.", .min = 0});
+    f.field("lr_end", end, {.text = "Learning rate at the end.", .min = 0});
+    f.field("power", power, {.text = "Exponent of the polynomial decay.", .min = 0});
   }
 };
 struct LowestOptions : CosineOptions {
@@ -94,9 +102,10 @@ struct LowestOptions : CosineOptions {
 
   void describe(config::Fields& f) {
     CosineOptions::describe(f);
-    f.field("min_lr", lowest, {.text = "Lowest rate.", .min = 0});
-    f.field(
-        "min_lr_rate", lowest_share, {.text = "Lowest rate as a share of the full one.", .min = 0});
+    f.field("min_lr", lowest, {.text = "Lowest learning rate.", .min = 0});
+    f.field("min_lr_rate",
+            lowest_share,
+            {.text = "Lowest learning rate as a fraction of the full one.", .min = 0});
   }
 };
 struct WarmupLowestOptions : LowestOptions {
@@ -106,7 +115,7 @@ struct WarmupLowestOptions : LowestOptions {
     LowestOptions::describe(f);
     f.field("warmup_lr_rate",
             first_share,
-            {.text = "First rate as a share of the full one.",
+            {.text = "Initial learning rate as a fraction of the full one.",
              .min = 0,
              .default_text = "1 / num_warmup_steps"});
   }
@@ -120,18 +129,19 @@ struct StableOptions : WarmupOptions {
   void describe(config::Fields& f) {
     const std::vector<std::string> shapes = {"linear", "cosine", "1-sqrt"};
     WarmupOptions::describe(f);
-    f.field("num_decay_steps",
-            decay,
-            {.text = "Steps of decay at the end.", .unit = "steps", .min = 0, .required = true});
+    f.field(
+        "num_decay_steps",
+        decay,
+        {.text = "Number of decay steps at the end.", .unit = "steps", .min = 0, .required = true});
     f.field("num_stable_steps",
             stable,
-            {.text = "Steps at the full rate.",
+            {.text = "Number of steps at the full learning rate.",
              .unit = "steps",
              .min = 0,
-             .default_text = "what the total leaves"});
+             .default_text = "what remains of the total"});
     f.field("num_training_steps",
             total,
-            {.text = "Warm-up, stable steps and decay together.",
+            {.text = "Total of warm-up, stable and decay steps.",
              .unit = "steps",
              .min = 1,
              .default_text = "trainer.max_steps"});
@@ -139,14 +149,15 @@ struct StableOptions : WarmupOptions {
     f.field("decay_type", decay_type, {.text = "Shape of the decay.", .choices = shapes});
     f.field("min_lr_ratio",
             lowest_share,
-            {.text = "First and last rate as a share of the full one.", .min = 0});
-    f.field(
-        "num_cycles", cycles, {.text = "Waves of a cosine decay.", .min = 0, .above_min = true});
+            {.text = "Initial and final learning rate as a fraction of the full one.", .min = 0});
+    f.field("num_cycles",
+            cycles,
+            {.text = "Number of waves of a cosine decay.", .min = 0, .above_min = true});
   }
 };
 using Factor = std::function<double(std::int64_t t)>;
 
-/// Straight up from 0, then what `after` says of the step t.
+/// Linear from 0, then `after` of step t.
 std::unique_ptr<Schedule> warmed(double base_lr, std::int64_t warmup, Factor after) {
   return std::make_unique<Curve>(
       warmup, [base_lr, warmup, after = std::move(after)](std::int64_t t) {
@@ -154,7 +165,7 @@ std::unique_ptr<Schedule> warmed(double base_lr, std::int64_t warmup, Factor aft
       });
 }
 
-/// Share of the way from the end of the warm-up to the total.
+/// Returns the fraction of the way from the end of the warm-up to the total.
 double way(const DecayOptions& options, std::int64_t t) {
   return static_cast<double>(t - options.warmup) / at_least_one(options.total - options.warmup);
 }
@@ -163,7 +174,7 @@ double waves(double cycles, double way) {
   return 0.5 * (1.0 + std::cos(std::numbers::pi * cycles * 2.0 * way));
 }
 
-/// 1 where `share` is 1, `lowest` where it is 0.
+/// Returns 1 if `share` is 1, `lowest` if it is 0.
 double at_least(double lowest, double share) {
   return share * (1.0 - lowest) + lowest;
 }
@@ -198,7 +209,7 @@ std::unique_ptr<Schedule> make_linear(const json::Value& params,
   });
 }
 
-/// Rises again past its total, as the library's does.
+/// Rises again after its total, as in the library.
 std::unique_ptr<Schedule> make_cosine(const json::Value& params,
                                       const ScheduleContext& context,
                                       config::Problems& problems,
@@ -257,10 +268,11 @@ double lowest_share(const LowestOptions& options,
                     config::Problems& problems) {
   const bool both = is_given(params, "min_lr") && is_given(params, "min_lr_rate");
   if (both || (!is_given(params, "min_lr") && !is_given(params, "min_lr_rate"))) {
-    problems.add(place_of(params, "min_lr"),
-                 "min_lr",
-                 both ? "is given beside min_lr_rate" : "is missing, and so is min_lr_rate",
-                 "give one of the two");
+    problems.add(
+        place_of(params, "min_lr"),
+        "min_lr",
+        both ? "must not be given together with min_lr_rate" : "is missing, and so is min_lr_rate",
+        "give only one of them");
   }
   if (!options.lowest) return options.lowest_share.value_or(0.0);
   return base_lr > 0.0 ? *options.lowest / base_lr : 0.0;
@@ -277,8 +289,8 @@ std::unique_ptr<Schedule> make_cosine_with_min_lr(const json::Value& params,
   });
 }
 
-/// One step ahead of cosine_with_min_lr: the first rate is not 0, and the lowest is reached at the
-/// last step instead of after it.
+/// One step ahead of cosine_with_min_lr: the first rate is not 0, and the lowest one is reached at
+/// the last step instead of after it.
 std::unique_ptr<Schedule> make_cosine_warmup_with_min_lr(const json::Value& params,
                                                          const ScheduleContext& context,
                                                          config::Problems& problems,
@@ -294,18 +306,18 @@ std::unique_ptr<Schedule> make_cosine_warmup_with_min_lr(const json::Value& para
                                  [base_lr, factor](std::int64_t t) { return base_lr * factor(t); });
 }
 
-/// From 1 at 0 to 0 at 1.
+/// Falls from 1 at 0 to 0 at 1.
 double fall(const std::string& type, double way, double cycles) {
   if (type == "linear") return 1.0 - way;
   return type == "cosine" ? waves(cycles, way) : 1.0 - std::sqrt(way);
 }
 
-/// From 0 at 0 to 1 at 1.
+/// Rises from 0 at 0 to 1 at 1.
 double rise(const std::string& type, double way) {
   return 1.0 - (type == "1-sqrt" ? std::sqrt(1.0 - way) : fall(type, way, 0.5));
 }
 
-/// The steps at the full rate: what is given, or what the total leaves.
+/// Returns the steps at the full rate: the given number, or what remains of the total.
 std::int64_t stable_steps(const StableOptions& o,
                           std::int64_t max_steps,
                           const json::Value& params,
@@ -327,7 +339,7 @@ std::int64_t stable_steps(const StableOptions& o,
                              *o.stable,
                              o.decay,
                              sum),
-                 "leave num_training_steps or num_stable_steps out");
+                 "remove num_training_steps or num_stable_steps");
   }
   return *o.stable;
 }

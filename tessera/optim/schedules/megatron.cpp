@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Megatron-LM's learning rates with its parameters; n, in steps or in samples, is what was trained
-// before the update. Types: Megatron {lr_decay_style}, and two of the styles under their own names.
+// Megatron-LM's learning rates with its parameters; n is the number of steps or samples before the
+// update. Types: Megatron {lr_decay_style}, and two of the styles under their own names.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -14,7 +14,7 @@
 namespace tessera::optim {
 namespace {
 
-/// A length that is given in steps or in samples.
+/// A length given in steps or in samples.
 struct Length {
   std::optional<std::int64_t> steps, samples;
 
@@ -43,17 +43,20 @@ struct Options {
   bool override_checkpoint = true, use_checkpoint = false;
 
   void describe_all(config::Fields& f) {
-    f.field("lr_warmup_init", first, {.text = "Rate of the first update.", .min = 0});
-    f.field("min_lr", lowest, {.text = "Lowest rate after the warm-up.", .min = 0});
+    f.field("lr_warmup_init", first, {.text = "Learning rate of the first update.", .min = 0});
+    f.field("min_lr", lowest, {.text = "Lowest learning rate after the warm-up.", .min = 0});
     warmup.describe(f, "lr_warmup", "Length of the linear warm-up.", 0, "0");
     f.field("lr_warmup_fraction",
             warmup_fraction,
-            {.text = "Length of the warm-up as a share of the decay's.", .min = 0, .max = 1});
-    decay.describe(f,
-                   "lr_decay",
-                   "Where the rate reaches min_lr; constant never does.",
-                   1,
-                   "the length of the run");
+            {.text = "Length of the warm-up as a fraction of the length of the decay.",
+             .min = 0,
+             .max = 1});
+    decay.describe(
+        f,
+        "lr_decay",
+        "Length after which the learning rate reaches min_lr; not used by the style constant.",
+        1,
+        "the length of the run");
     describe_resume(f);
   }
   void describe_tail(config::Fields& f) {
@@ -64,14 +67,14 @@ struct Options {
              .choices = {"exponential", "linear", "cosine", "minus_sqrt"},
              .default_text = "exponential"});
   }
-  // What a resumed run follows is no choice here, so that only one value of each can be kept.
+  // A resumed run follows its configuration, so that only one value of each is possible.
   void describe_resume(config::Fields& f) {
     f.field("override_opt_param_scheduler",
             override_checkpoint,
-            {.text = "Always true: a resumed run follows its configuration."});
+            {.text = "Must be true: a resumed run follows its configuration."});
     f.field("use_checkpoint_opt_param_scheduler",
             use_checkpoint,
-            {.text = "Always false: a resumed run follows its configuration."});
+            {.text = "Must be false: a resumed run follows its configuration."});
   }
 };
 
@@ -79,7 +82,7 @@ struct AnyOptions : Options {
   void describe(config::Fields& f) {
     f.field("lr_decay_style",
             style,
-            {.text = "How the rate falls.",
+            {.text = "Shape of the decay of the learning rate.",
              .choices = {"linear", "cosine", "inverse-square-root", "constant", "WSD"}});
     describe_all(f);
     describe_tail(f);
@@ -97,7 +100,7 @@ struct InverseOptions : Options {
   void describe(config::Fields& f) { describe_all(f); }
 };
 
-/// Lengths in one unit; `decay` 0 is not known yet.
+/// Lengths in one unit; a `decay` of 0 is not known yet.
 struct Shape {
   std::string style, tail_style;
   double first = 0.0, peak = 0.0, lowest = 0.0;
@@ -113,7 +116,7 @@ struct Shape {
   }
 
  private:
-  /// What is left of the way down.
+  /// Returns the fraction of the decay that remains.
   [[nodiscard]] double share(double n) const {
     if (style == "WSD") return n <= decay - tail ? 1.0 : tail_share((n - (decay - tail)) / tail);
     const double way = (n - warmup) / std::max(1.0, decay - warmup);
@@ -127,7 +130,7 @@ struct Shape {
   }
 };
 
-/// Reads the lengths, and says what does not fit together.
+/// Reads the lengths and reports contradictions.
 class Maker {
  public:
   Maker(const Options& options,
@@ -188,8 +191,9 @@ class Maker {
       return false;
     }
     if (context_.samples_before) return true;
-    refuse(
-        in_samples, "needs the samples of an update, which are not known here", "count in steps");
+    refuse(in_samples,
+           "needs the number of samples per update, which is not known here",
+           "count in steps");
     return false;
   }
 
@@ -224,15 +228,15 @@ class Maker {
   void check_style() {
     if (o_.warmup_fraction && o_.warmup.given()) {
       refuse("lr_warmup_fraction",
-             fmt::format("is given beside {}", key("lr_warmup", o_.warmup)),
-             "give one of the two");
+             fmt::format("must not be given together with {}", key("lr_warmup", o_.warmup)),
+             "give only one of them");
     }
     const bool wsd = o_.style == "WSD";
     if (wsd && !o_.tail.given())
       refuse("lr_wsd_decay_iters", "is missing", "give the length of the decay at the end");
     if (!wsd && (o_.tail.given() || o_.tail_style)) {
       refuse(o_.tail.given() ? key("lr_wsd_decay", o_.tail) : "lr_wsd_decay_style",
-             fmt::format("has no meaning with lr_decay_style {}", o_.style),
+             fmt::format("has no effect with lr_decay_style {}", o_.style),
              "remove it, or choose lr_decay_style \"WSD\"");
     }
     if (o_.style == "inverse-square-root" && o_.warmup.value() == 0 &&
@@ -247,17 +251,17 @@ class Maker {
     const char* const fix = "remove it: a resumed run lists what changed";
     if (!o_.override_checkpoint) {
       refuse("override_opt_param_scheduler",
-             "false is not possible: a resumed run follows its configuration",
+             "false is not supported: a resumed run follows its configuration",
              fix);
     }
     if (o_.use_checkpoint) {
       refuse("use_checkpoint_opt_param_scheduler",
-             "true is not possible: a resumed run follows its configuration",
+             "true is not supported: a resumed run follows its configuration",
              fix);
     }
   }
 
-  /// Updates that begin within so many samples.
+  /// Returns the number of updates that begin within `samples` samples.
   [[nodiscard]] std::int64_t updates_within(std::int64_t samples) const {
     std::int64_t low = 0, high = 1;
     while (context_.samples_before(high + 1) < samples)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // OneCycleLR with torch's parameters, as Colossal-AI uses it: i = update - 1, from max_lr /
-// div_factor up to max_lr and down below where it began, the momentum against it.
+// div_factor up to max_lr and then down below the start, with the momentum moving in the opposite
+// direction.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -25,35 +26,45 @@ struct Options {
   void describe(config::Fields& f) {
     f.field("total_steps",
             total,
-            {.text = "Steps of the whole cycle.",
+            {.text = "Length of the whole cycle.",
              .unit = "steps",
              .min = 1,
              .default_text = "trainer.max_steps"});
     f.field("max_lr",
             high,
-            {.text = "Rate at the top.", .min = 0, .default_text = "the optimizer's lr"});
-    f.field(
-        "pct_start", rise_share, {.text = "Share of the steps up to the top.", .min = 0, .max = 1});
+            {.text = "Learning rate at the peak.", .min = 0, .default_text = "the optimizer's lr"});
+    f.field("pct_start",
+            rise_share,
+            {.text = "Fraction of the steps before the peak.", .min = 0, .max = 1});
     f.field("div_factor",
             divisor,
-            {.text = "The first rate is max_lr divided by this.", .min = 0, .above_min = true});
+            {.text = "Divisor of max_lr that gives the initial learning rate.",
+             .min = 0,
+             .above_min = true});
     f.field("final_div_factor",
             last_divisor,
-            {.text = "The last rate is the first divided by this.", .min = 0, .above_min = true});
+            {.text = "Divisor of the initial learning rate that gives the final one.",
+             .min = 0,
+             .above_min = true});
     f.field("anneal_strategy",
             shape,
-            {.text = "Shape of the ways up and down.", .choices = {"cos", "linear"}});
+            {.text = "Shape of the rise and the fall.", .choices = {"cos", "linear"}});
     f.field("three_phase",
             three_phase,
-            {.text = "Down to the first rate as it went up, then down to the last."});
+            {.text = "Use a third phase: fall to the initial learning rate as fast as it rose, "
+                     "then fall to the final one."});
     describe_momentum(f);
   }
   void describe_momentum(config::Fields& f) {
-    f.field("cycle_momentum", cycle_momentum, {.text = "Move betas[0] against the rate."});
+    f.field("cycle_momentum",
+            cycle_momentum,
+            {.text = "Vary betas[0] inversely to the learning rate."});
     f.field("base_momentum",
             low_momentum,
-            {.text = "Momentum at the top of the cycle.", .min = 0, .max = 1});
-    f.field("max_momentum", high_momentum, {.text = "Momentum at its ends.", .min = 0, .max = 1});
+            {.text = "Momentum at the peak of the cycle.", .min = 0, .max = 1});
+    f.field("max_momentum",
+            high_momentum,
+            {.text = "Momentum at both ends of the cycle.", .min = 0, .max = 1});
   }
 };
 
@@ -84,7 +95,7 @@ class OneCycleLr final : public Schedule {
   }
 
  private:
-  /// Ends at step `end`, which need not be whole.
+  /// Ends at step `end`, which need not be an integer.
   struct Phase {
     double end, from, to, momentum_from, momentum_to;
   };
@@ -99,7 +110,7 @@ class OneCycleLr final : public Schedule {
     while (p + 1 < phases_.size() && i > phases_[p].end)
       ++p;
     const double begin = p == 0 ? 0.0 : phases_[p - 1].end, length = phases_[p].end - begin;
-    // torch refuses steps past the total: here the last rate stays.
+    // torch rejects steps after the total; here the last rate is kept.
     return {&phases_[p], length > 0.0 ? std::min(1.0, (i - begin) / length) : 1.0};
   }
   [[nodiscard]] double between(double from, double to, double way) const {
@@ -117,11 +128,12 @@ std::unique_ptr<Schedule> make_one_cycle_lr(const json::Value& params,
   auto options = read_params<Options>(params, problems, origins);
   if (options.total == 0) options.total = context.max_steps;
   if (options.three_phase && options.rise_share > 0.5) {
-    problems.add(place_of(params, "pct_start"),
-                 "pct_start",
-                 fmt::format("a way up of {} and the same way down leave nothing for a third phase",
-                             options.rise_share),
-                 "choose at most 0.5, or leave three_phase out");
+    problems.add(
+        place_of(params, "pct_start"),
+        "pct_start",
+        fmt::format("a rise of {} and a fall of the same length leave nothing for a third phase",
+                    options.rise_share),
+        "choose at most 0.5, or remove three_phase");
   }
   return std::make_unique<OneCycleLr>(options, options.high.value_or(context.base_lr));
 }

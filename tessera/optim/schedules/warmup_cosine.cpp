@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WarmupCosine: from initial_lr in a straight line to the optimizer's rate, then half a cosine down
-// to min_lr, which it keeps.
+// WarmupCosine: linear from initial_lr to the optimizer's rate, then half a cosine down to min_lr,
+// which is kept.
 #include <algorithm>
 
 #include "tessera/optim/params.h"
@@ -15,11 +15,13 @@ struct Options {
   std::int64_t warmup = 0, total = 0;
 
   void describe(config::Fields& f) {
-    f.field("initial_lr", initial_lr, {.text = "Rate of the first update.", .min = 0});
-    f.field("min_lr", min_lr, {.text = "Rate at the end.", .min = 0});
+    f.field("initial_lr", initial_lr, {.text = "Learning rate of the first update.", .min = 0});
+    f.field("min_lr", min_lr, {.text = "Learning rate at the end.", .min = 0});
     f.field("warmup_num_steps",
             warmup,
-            {.text = "Steps from initial_lr to the optimizer's rate.", .unit = "steps", .min = 0});
+            {.text = "Number of steps from initial_lr to the optimizer's learning rate.",
+             .unit = "steps",
+             .min = 0});
     f.field("total_num_steps",
             total,
             {.text = "Step at which min_lr is reached.",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/comm/fold.h"
+#include "tessera/comm/reduce.h"
 
 #include <algorithm>
 #include <array>
@@ -19,10 +19,10 @@ namespace {
 
 #define TESSERA_INLINE inline __attribute__((always_inline))
 
-/// Elements of a block: four arrays of them fit in a first-level cache.
+/// Elements of a block: four arrays of this size fit in a first-level cache.
 constexpr std::size_t kBlock = 1024;
 
-/// Bits of a bf16 in memory; a type of its own, so that it is not mistaken for an integer.
+/// The bits of a bf16 in memory; a separate type, so that it is not confused with an integer.
 struct Bf16 {
   std::uint16_t bits;
 };
@@ -39,7 +39,7 @@ struct Element<Bf16> {
   static TESSERA_INLINE Sum load(Bf16 value) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
   }
-  // to_bf16() of base/dtype.h without a branch, so that it vectorises.
+  // Like to_bf16() of base/dtype.h, but without a branch, so that it vectorises.
   static TESSERA_INLINE Bf16 store(Sum value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
@@ -53,7 +53,7 @@ template <Op kOp, class T>
 TESSERA_INLINE T combine(T a, T b) {
   if constexpr (kOp == Op::Sum) {
     if constexpr (std::is_floating_point_v<T>) return a + b;
-    // Unsigned arithmetic wraps; signed overflow would be undefined.
+    // Unsigned arithmetic wraps around; signed overflow would be undefined.
     else {
       using U = std::make_unsigned_t<T>;
       return static_cast<T>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
@@ -67,7 +67,7 @@ TESSERA_INLINE T combine(T a, T b) {
   }
 }
 
-// `out` may be one of the inputs: element i is read before it is written, which is what ivdep says.
+// `out` may be one of the inputs. Element i is read before it is written; ivdep asserts this.
 #ifdef __clang__
 #define TESSERA_IVDEP _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -185,15 +185,15 @@ Kernel pick(Op op, DType dtype) {
   }
 }
 
-/// The fold of `count` elements written past the caches, block by block.
-void fold_past_caches(Kernel kernel,
-                      std::byte* out,
-                      std::span<const void* const> inputs,
-                      std::size_t count,
-                      std::size_t size) {
+/// Reduces `count` elements block by block and writes the result past the caches.
+void reduce_past_caches(Kernel kernel,
+                        std::byte* out,
+                        std::span<const void* const> inputs,
+                        std::size_t count,
+                        std::size_t size) {
   alignas(64) std::byte block[kBlock * sizeof(double)];
   std::vector<const void*> in(inputs.size());
-  // The first block ends where a cache line does.
+  // The first block ends at a cache line boundary.
   const std::size_t before = (64 - reinterpret_cast<std::uintptr_t>(out) % 64) % 64 / size;
   for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
     end = std::min(count, begin + (begin == 0 && before != 0 ? before : kBlock));
@@ -209,18 +209,19 @@ Kernel require_kernel(Op op, DType dtype) {
   const Kernel kernel = pick(op, dtype);
   TESSERA_REQUIRE(kernel != nullptr,
                   Unsupported,
-                  fmt::format("no reduction {} over {} between ranks", name(op), name(dtype)),
+                  fmt::format("the reduction {} of {} is not supported", name(op), name(dtype)),
                   "reduce F32, F64, BF16, I64, I32 or U8; BitOr only integers");
   return kernel;
 }
 
 }  // namespace
 
-bool can_fold(Op op, DType dtype) noexcept {
+bool can_reduce(Op op, DType dtype) noexcept {
   return pick(op, dtype) != nullptr;
 }
 
-void fold(Op op, DType dtype, void* out, std::span<const void* const> inputs, std::size_t count) {
+void reduce_arrays(
+    Op op, DType dtype, void* out, std::span<const void* const> inputs, std::size_t count) {
   TESSERA_ASSERT(!inputs.empty());
   const Kernel kernel = require_kernel(op, dtype);
   if (count == 0) return;
@@ -230,11 +231,11 @@ void fold(Op op, DType dtype, void* out, std::span<const void* const> inputs, st
   } else if (count * size < kPastCaches || std::ranges::find(inputs, out) != inputs.end()) {
     kernel(out, inputs.data(), inputs.size(), count);
   } else {
-    fold_past_caches(kernel, static_cast<std::byte*>(out), inputs, count, size);
+    reduce_past_caches(kernel, static_cast<std::byte*>(out), inputs, count, size);
   }
 }
 
-void fold_in_place(Op op, DType dtype, std::span<void* const> buffers, std::size_t count) {
+void reduce_in_place(Op op, DType dtype, std::span<void* const> buffers, std::size_t count) {
   const Kernel kernel = require_kernel(op, dtype);
   if (buffers.size() < 2) return;
   const std::size_t size = size_of(dtype);

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# What goes on around a training: its standard streams end or were never there, its folder goes, the ranks of a launcher
-# are lost.   usage: outside_test.sh PROGRAM
+# Failures around a training: standard streams are closed, the run folder is removed, ranks of a launcher are lost.
+# usage: external_failures_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
-tessera=${1:?usage: outside_test.sh PROGRAM}
+tessera=${1:?usage: external_failures_test.sh PROGRAM}
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
 
-# configure STEPS
+# configure STEPS: writes the configuration.
 configure() {
   cat >"$box/tiny.json" <<EOF2
 {
@@ -26,11 +26,11 @@ stepped() { (($(steps) > 2)); }
 finished() {
   expect "exit code 0, not $1" test "$1" = 0
   expect "all steps" test "$(steps)" = 30
-  expect "the state" says '"state": "finished"' "$box/run/status.json"
+  expect "the state is in status.json" says '"state": "finished"' "$box/run/status.json"
   expect "one line in the lock: $(cat "$box/run/lock")" test "$(wc -l <"$box/run/lock")" -le 1
 }
 
-closed_streams_are_no_files() {
+closed_streams_do_not_become_files() {
   configure 30
   train <&- >&-
   finished $?
@@ -38,7 +38,7 @@ closed_streams_are_no_files() {
   train <&- >&- 2>&-
   finished $?
 }
-a_reader_may_leave() {
+a_reader_may_exit() {
   configure 30
   train | head -1 >"$box/out"
   finished "${PIPESTATUS[0]}"
@@ -48,15 +48,15 @@ a_command_ends_with_its_reader() {
   "$tessera" bench comm -n 2 --sizes 0.25 --repetitions 1 2>"$box/err" | true
   local code=${PIPESTATUS[0]}
   expect "exit code 141, not $code" test "$code" = 141
-  expect "no word: $(cat "$box/err")" test ! -s "$box/err"
+  expect "no message: $(cat "$box/err")" test ! -s "$box/err"
 }
 
-# status WORD...: of the run folder.
+# status TEXT...: checks that status.json of the run contains each text.
 status() {
   local word
   for word in "$@"; do expect "$word" says "$word" "$box/run/status.json"; done
 }
-the_code_stands_where_the_folder_is_gone() {
+the_exit_code_survives_a_removed_folder() {
   configure 1000000
   "$tessera" train "$box/tiny.json" -n 2 >"$box/out" 2>"$box/err" &
   local job=$!
@@ -66,9 +66,9 @@ the_code_stands_where_the_folder_is_gone() {
   wait "$job"
   local code=$?
   expect "exit code 6, not $code: $(cat "$box/err")" test "$code" = 6
-  expect "who was lost" says "rank 1 was lost: signal 9 (SIGKILL)" "$box/err"
+  expect "the message names the lost rank" says "rank 1 was lost: signal 9 (SIGKILL)" "$box/err"
 }
-# a_launcher_loses RANK: the other one says so, and the run folder knows.
+# a_launcher_loses RANK: kills that rank; the other one reports it, and status.json records it.
 a_launcher_loses() {
   configure 1000000
   local rank pids=() other=$((1 - $1))
@@ -83,14 +83,14 @@ a_launcher_loses() {
   local code=$?
   wait
   expect "exit code 6, not $code: $(cat "$box/err$other")" test "$code" = 6
-  expect "who was lost" says "rank $1 was lost" "$box/err$other"
+  expect "the message names the lost rank" says "rank $1 was lost" "$box/err$other"
   status '"state": "failed"' '"exit_code": 6' "rank $1 was lost"
 }
 
-claim "standard streams that are closed become no files of the run" closed_streams_are_no_files
-claim "training goes on where nobody reads what it says" a_reader_may_leave
-claim "another command ends with its reader" a_command_ends_with_its_reader
-claim "the exit code stands where the run folder is gone" the_code_stands_where_the_folder_is_gone
-claim "a launcher's first rank is lost, and the run folder knows" a_launcher_loses 0
-claim "a launcher's last rank is lost, and the run folder knows" a_launcher_loses 1
+claim "closed standard streams are not reused for files of the run" closed_streams_do_not_become_files
+claim "training continues when the reader of its output exits" a_reader_may_exit
+claim "other commands end when the reader of their output exits" a_command_ends_with_its_reader
+claim "the exit code is correct after the run folder was removed" the_exit_code_survives_a_removed_folder
+claim "status.json records the loss of a launcher's first rank" a_launcher_loses 0
+claim "status.json records the loss of a launcher's last rank" a_launcher_loses 1
 claims_done

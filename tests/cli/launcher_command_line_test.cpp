@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command lines as people write them for DeepSpeed, where the order of the words and a missing tool
-// cost hours: each works, or one line says what to type.
+// Command lines written for DeepSpeed's launcher: each one works, or the error says what to type.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,7 +19,7 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-class LauncherHabits : public testing::Test {
+class LauncherCommandLine : public testing::Test {
  protected:
   void SetUp() override {
     files::write_atomic(folder_.path() / "text.txt", std::string(4000, 'x'));
@@ -33,8 +32,8 @@ class LauncherHabits : public testing::Test {
   [[nodiscard]] std::string path(const std::string& name) const {
     return (folder_.path() / name).string();
   }
-  // The one line of cure of a refused command line.
-  static std::string cure(const std::vector<std::string>& words) {
+  // Returns the fix of a rejected command line.
+  static std::string fix_of(const std::vector<std::string>& words) {
     const Outcome o = run_program(words);
     EXPECT_EQ(o.code, 2) << o.out;
     const std::size_t fix = o.err.find("fix: ");
@@ -49,104 +48,104 @@ class LauncherHabits : public testing::Test {
   files::TempDir folder_;
 };
 
-TEST_F(LauncherHabits, TheTunersFlagIsRefusedWhereverItStands) {
-  EXPECT_THAT(cure({"train", path("ds.json"), "--autotuning", "run"}),
+TEST_F(LauncherCommandLine, RejectsTheAutotuningFlagAtAnyPosition) {
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--autotuning", "run"}),
               HasSubstr("remove it, before or after CONFIG"));
-  EXPECT_THAT(cure({"train", "--autotuning=tune", path("ds.json")}), HasSubstr("tessera plan"));
+  EXPECT_THAT(fix_of({"train", "--autotuning=tune", path("ds.json")}), HasSubstr("tessera plan"));
 }
 
-TEST_F(LauncherHabits, AMisspeltFlagComesWithItsName) {
-  EXPECT_EQ(cure({"train", path("ds.json"), "--max_step", "5"}), "did you mean --max_steps?");
-  EXPECT_EQ(cure({"train", path("ds.json"), "--dry-rum"}), "did you mean --dry-run?");
-  EXPECT_EQ(cure({"config", "explain", path("ds.json"), "--learning_rat", "5"}),
+TEST_F(LauncherCommandLine, SuggestsTheNameOfAMisspeltFlag) {
+  EXPECT_EQ(fix_of({"train", path("ds.json"), "--max_step", "5"}), "did you mean --max_steps?");
+  EXPECT_EQ(fix_of({"train", path("ds.json"), "--dry-rum"}), "did you mean --dry-run?");
+  EXPECT_EQ(fix_of({"config", "explain", path("ds.json"), "--learning_rat", "5"}),
             "did you mean --learning_rate?");
-  EXPECT_EQ(cure({"verify", path("ds.json"), "--warmup_step=5"}), "did you mean --warmup_steps?");
+  EXPECT_EQ(fix_of({"verify", path("ds.json"), "--warmup_step=5"}), "did you mean --warmup_steps?");
 }
 
-TEST_F(LauncherHabits, AShortenedFlagComesWithItsName) {
-  EXPECT_EQ(cure({"train", path("ds.json"), "--per_device_batch_size", "4"}),
+TEST_F(LauncherCommandLine, SuggestsTheNameOfAnAbbreviatedFlag) {
+  EXPECT_EQ(fix_of({"train", path("ds.json"), "--per_device_batch_size", "4"}),
             "did you mean --per_device_train_batch_size?");
 }
 
-TEST_F(LauncherHabits, AssignmentsNeedTheirFlagAndNoBlanks) {
-  EXPECT_EQ(cure({"train", path("ds.json"), "trainer.max_steps=3"}),
-            "--set trainer.max_steps=3, without blanks around \"=\"");
-  EXPECT_EQ(cure({"train", path("ds.json"), "--set", "optimizer.lr", "=", "3e-4"}),
-            "--set KEY=VALUE, without blanks around \"=\"");
+TEST_F(LauncherCommandLine, RejectsAssignmentsWithoutSetOrWithSpaces) {
+  EXPECT_EQ(fix_of({"train", path("ds.json"), "trainer.max_steps=3"}),
+            "--set trainer.max_steps=3, without spaces around \"=\"");
+  EXPECT_EQ(fix_of({"train", path("ds.json"), "--set", "optimizer.lr", "=", "3e-4"}),
+            "--set KEY=VALUE, without spaces around \"=\"");
   EXPECT_THAT(run_program({"train", path("ds.json"), "--set", "optimizer.lr", "=", "3e-4"}).err,
-              HasSubstr("one word too many: ="));
+              HasSubstr("unexpected argument: ="));
   EXPECT_THAT(run_program({"train", path("ds.json"), "trainer.max_steps=3"}).err,
-              HasSubstr("one word too many: trainer.max_steps=3"));
+              HasSubstr("unexpected argument: trainer.max_steps=3"));
 }
 
-TEST_F(LauncherHabits, AnOptionIsNoValueOfAnother) {
+TEST_F(LauncherCommandLine, DoesNotTakeAnOptionAsTheValueOfAnother) {
   EXPECT_THAT(run_program({"train", path("ds.json"), "--resume", "-q"}).err,
               HasSubstr("--resume: the value is missing"));
-  EXPECT_THAT(cure({"train", path("ds.json"), "--resume", "--dry-run"}),
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--resume", "--dry-run"}),
               HasSubstr("--resume=--dry-run"));
-  EXPECT_THAT(cure({"generate", path("run"), "--prompt", "--max-new-tokens", "5"}),
+  EXPECT_THAT(fix_of({"generate", path("run"), "--prompt", "--max-new-tokens", "5"}),
               HasSubstr("--prompt=--max-new-tokens"));
-  // What only looks like one is text.
+  // A text that only resembles an option is accepted.
   EXPECT_THAT(run_program({"generate", path("run"), "--prompt", "--- begin ---"}).err,
               Not(HasSubstr("value is missing")));
   EXPECT_THAT(run_program({"generate", path("run"), "--prompt=--max-new-tokens"}).err,
               Not(HasSubstr("value is missing")));
 }
 
-TEST_F(LauncherHabits, FlagsBeforeTheCommandAreGivenInOrder) {
-  EXPECT_EQ(cure({"--learning_rate", "1e-4", "train", "ds.json"}),
+TEST_F(LauncherCommandLine, SuggestsTheOrderForFlagsBeforeTheCommand) {
+  EXPECT_EQ(fix_of({"--learning_rate", "1e-4", "train", "ds.json"}),
             "type: tessera train --learning_rate 1e-4 ds.json");
-  EXPECT_EQ(cure({"--deepspeed", "ds.json"}), "type: tessera train --deepspeed ds.json");
-  EXPECT_EQ(cure({"ds.json", "-n", "2"}), "type: tessera train ds.json -n 2");
+  EXPECT_EQ(fix_of({"--deepspeed", "ds.json"}), "type: tessera train --deepspeed ds.json");
+  EXPECT_EQ(fix_of({"ds.json", "-n", "2"}), "type: tessera train ds.json -n 2");
 }
 
-TEST_F(LauncherHabits, AScriptIsReplacedByItsConfiguration) {
-  EXPECT_EQ(cure({"main.py", "--deepspeed", "ds.json", "--seed", "1"}),
+TEST_F(LauncherCommandLine, SuggestsTheConfigurationInsteadOfAScript) {
+  EXPECT_EQ(fix_of({"main.py", "--deepspeed", "ds.json", "--seed", "1"}),
             "type: tessera train --deepspeed ds.json --seed 1");
-  EXPECT_EQ(cure({"--num_gpus=2", "main.py", "--deepspeed", "ds.json"}),
+  EXPECT_EQ(fix_of({"--num_gpus=2", "main.py", "--deepspeed", "ds.json"}),
             "type: tessera train --num_gpus=2 --deepspeed ds.json");
-  EXPECT_EQ(cure({"train", "main.py", "--learning_rate", "1e-4"}),
+  EXPECT_EQ(fix_of({"train", "main.py", "--learning_rate", "1e-4"}),
             "type: tessera train CONFIG --learning_rate 1e-4");
 }
 
-TEST_F(LauncherHabits, AMissingConfigurationIsAskedFor) {
-  EXPECT_THAT(cure({"train", "--learning_rate", "1e-4"}), HasSubstr("tessera train my.json"));
-  EXPECT_THAT(cure({"train", "--deepspeed"}), HasSubstr("tessera train my.json"));
+TEST_F(LauncherCommandLine, ReportsAMissingConfiguration) {
+  EXPECT_THAT(fix_of({"train", "--learning_rate", "1e-4"}), HasSubstr("tessera train my.json"));
+  EXPECT_THAT(fix_of({"train", "--deepspeed"}), HasSubstr("tessera train my.json"));
 }
 
-TEST_F(LauncherHabits, TheConfigurationMayStandBeforeOrAfterItsFlag) {
+TEST_F(LauncherCommandLine, AcceptsTheConfigurationBeforeOrAfterItsFlag) {
   expect_understood({"train", path("ds.json"), "--deepspeed"});
   expect_understood({"train", "--deepspeed_config", path("ds.json"), "--deepspeed"});
   expect_understood({"train", "--deepspeed", "--deepspeed_config=" + path("ds.json")});
   expect_understood({"train", "--deepspeed", path("ds.json"), "--local_rank=3"});
-  EXPECT_THAT(cure({"train", "--deepspeed", "a.json", "--deepspeed_config", "b.json"}),
+  EXPECT_THAT(fix_of({"train", "--deepspeed", "a.json", "--deepspeed_config", "b.json"}),
               HasSubstr("name one of them"));
 }
 
-TEST_F(LauncherHabits, TheSameConfigurationMayBeNamedTwice) {
+TEST_F(LauncherCommandLine, AcceptsTheSameConfigurationTwice) {
   expect_understood({"train", path("ds.json"), "--deepspeed_config", path("ds.json")});
   expect_understood({"train", path("ds.json"), "--deepspeed_config", path("./ds.json")});
-  EXPECT_THAT(cure({"train", path("ds.json"), "--deepspeed_config", "b.json"}),
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--deepspeed_config", "b.json"}),
               HasSubstr("name one of them"));
 }
 
-// DeepSpeed's launcher puts it before the words that it was given.
-TEST_F(LauncherHabits, ALocalRankMayStandBeforeTheCommand) {
+// DeepSpeed's launcher inserts it before its own arguments.
+TEST_F(LauncherCommandLine, AcceptsALocalRankBeforeTheCommand) {
   expect_understood({"--local_rank=1", "train", path("ds.json")});
   expect_understood({"--local-rank=0", "train", path("ds.json")});
-  EXPECT_EQ(cure({"--local_rank=1", "ds.json"}), "type: tessera train ds.json");
+  EXPECT_EQ(fix_of({"--local_rank=1", "ds.json"}), "type: tessera train ds.json");
   EXPECT_THAT(run_program({"--local_rank=x", "train", path("ds.json")}).err,
               HasSubstr("--local_rank"));
   EXPECT_EQ(run_program({"--local_rank=x", "train", path("ds.json")}).code, 2);
   EXPECT_EQ(run_program({"train", path("ds.json"), "--local_rank=x", "--dry-run"}).code, 2);
 }
 
-// Hugging Face's way to write a switch.
-TEST_F(LauncherHabits, ASwitchMayHaveAValue) {
+// Hugging Face passes switches with a value.
+TEST_F(LauncherCommandLine, AcceptsASwitchWithAValue) {
   expect_understood({"train", path("ds.json"), "--do_train", "True"});
 }
 
-TEST_F(LauncherHabits, AnOldNameIsOverriddenByItsNewOneAndTheOtherWayRound) {
+TEST_F(LauncherCommandLine, OverridesOldAndNewNamesOfAKeyByEachOther) {
   const auto micro_batches = [&](const std::string& members, std::vector<std::string> more) {
     files::write_atomic(folder_.path() / "old.json",
                         R"({"model": {"preset": "nano"}, "data": {"train": ")" + path("text.txt") +
@@ -168,36 +167,36 @@ TEST_F(LauncherHabits, AnOldNameIsOverriddenByItsNewOneAndTheOtherWayRound) {
   EXPECT_EQ(micro_batches(today, {"--set", "NUM_MICRO_BATCHES=8"}), 8);
 }
 
-// Of its tutorials: assignments, not a script.
-TEST_F(LauncherHabits, AConfigurationInPythonIsConverted) {
+// A configuration as in Colossal-AI's tutorials: assignments, not a script.
+TEST_F(LauncherCommandLine, SuggestsToConvertAConfigurationInPython) {
   files::write_atomic(folder_.path() / "config.py", "BATCH_SIZE = 8\nNUM_EPOCHS = 1\n");
   files::write_atomic(folder_.path() / "main.py", "import torch\nprint(1)\n");
 
   const std::string line = "type: tessera config convert " + path("config.py") + " --to tessera";
-  EXPECT_THAT(cure({"train", path("config.py")}), HasSubstr(line));
-  EXPECT_THAT(cure({path("config.py")}), HasSubstr(line));
-  EXPECT_THAT(cure({"config", "explain", path("config.py")}), HasSubstr(line));
-  EXPECT_EQ(cure({"train", path("main.py")}), "type: tessera train CONFIG");
+  EXPECT_THAT(fix_of({"train", path("config.py")}), HasSubstr(line));
+  EXPECT_THAT(fix_of({path("config.py")}), HasSubstr(line));
+  EXPECT_THAT(fix_of({"config", "explain", path("config.py")}), HasSubstr(line));
+  EXPECT_EQ(fix_of({"train", path("main.py")}), "type: tessera train CONFIG");
 }
 
-TEST_F(LauncherHabits, NoPdshIsNeeded) {
+TEST_F(LauncherCommandLine, RejectsFlagsOfPdsh) {
   for (const char* flag : {"--launcher=pdsh", "--hostfile=/job/hostfile", "--launcher_args=-w x"}) {
-    EXPECT_THAT(cure({"train", path("ds.json"), flag}),
+    EXPECT_THAT(fix_of({"train", path("ds.json"), flag}),
                 AllOf(HasSubstr("remove it"), HasSubstr("without ssh, pdsh or a hostfile")))
         << flag;
   }
-  EXPECT_THAT(cure({"train", "-H", "hosts", path("ds.json")}), HasSubstr("-n 2"));
+  EXPECT_THAT(fix_of({"train", "-H", "hosts", path("ds.json")}), HasSubstr("-n 2"));
 }
 
-TEST_F(LauncherHabits, NoSshIsNeeded) {
-  EXPECT_THAT(cure({"train", path("ds.json"), "--ssh_port", "2222"}), HasSubstr("without ssh"));
-  EXPECT_THAT(cure({"train", path("ds.json"), "--force_multi"}), HasSubstr("without ssh"));
-  EXPECT_THAT(cure({"train", path("ds.json"), "--include", "localhost:0,1"}), HasSubstr("-n 2"));
-  EXPECT_THAT(cure({"train", path("ds.json"), "--num_nodes", "2"}), HasSubstr("this host"));
+TEST_F(LauncherCommandLine, RejectsFlagsOfSsh) {
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--ssh_port", "2222"}), HasSubstr("without ssh"));
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--force_multi"}), HasSubstr("without ssh"));
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--include", "localhost:0,1"}), HasSubstr("-n 2"));
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--num_nodes", "2"}), HasSubstr("this host"));
   expect_understood({"train", path("ds.json"), "--no_ssh_check", "--num_nodes", "1"});
 }
 
-TEST_F(LauncherHabits, TheTunersBase64IsAConfiguration) {
+TEST_F(LauncherCommandLine, AcceptsAConfigurationInBase64) {
   // {"model": {"preset": "nano"}, "train_batch_size": 4}
   const std::string encoded =
       "eyJtb2RlbCI6IHsicHJlc2V0IjogIm5hbm8ifSwgInRyYWluX2JhdGNoX3NpemUiOiA0fQ==";
@@ -216,17 +215,17 @@ TEST_F(LauncherHabits, TheTunersBase64IsAConfiguration) {
               AllOf(HasSubstr("CONFIG (base64):1:2"), HasSubstr("never closed")));
 }
 
-TEST_F(LauncherHabits, FlagsWithoutAMeaningAreTold) {
+TEST_F(LauncherCommandLine, NotesFlagsWithoutEffect) {
   const Outcome o = run_program(
       {"train", path("ds.json"), "--master_port", "29500", "--no_local_rank", "--dry-run"});
 
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_THAT(o.err,
-              AllOf(HasSubstr("--master_port has no meaning here"), HasSubstr("--no_local_rank")));
+              AllOf(HasSubstr("--master_port has no effect here"), HasSubstr("--no_local_rank")));
 }
 
-// Megatron's names; the first table shows what came of them.
-TEST_F(LauncherHabits, MegatronsFlagsSpreadTheModel) {
+// Megatron's flag names; the table at the start shows the resulting layout.
+TEST_F(LauncherCommandLine, AppliesMegatronsParallelFlags) {
   const Outcome o = run_program({"train",
                                  path("ds.json"),
                                  "-n",
@@ -242,12 +241,12 @@ TEST_F(LauncherHabits, MegatronsFlagsSpreadTheModel) {
               AllOf(HasSubstr("tensor parallel 2 (1d, sequence)"),
                     ContainsRegex("mesh        rank  host +stage   pp  dp  cp  tp  blocks"),
                     ContainsRegex("\n +3  [^ ]+ +1    1   0   0   1  ")));
-  EXPECT_THAT(cure({"train",
-                    path("ds.json"),
-                    "--num-layers-per-virtual-pipeline-stage",
-                    "1",
-                    "--set",
-                    "parallel.pipeline.size=2"}),
+  EXPECT_THAT(fix_of({"train",
+                      path("ds.json"),
+                      "--num-layers-per-virtual-pipeline-stage",
+                      "1",
+                      "--set",
+                      "parallel.pipeline.size=2"}),
               HasSubstr("parallel.pipeline.chunks"));
 }
 

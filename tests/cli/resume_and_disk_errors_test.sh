@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# What becomes of a run that cannot go on as asked: refused resumes, damaged checkpoints, a full disk, and the
-# resolved configuration on other ranks.   usage: edges_test.sh PROGRAM
+# Errors of resumes and of the disk: rejected resumes, damaged checkpoints, a full disk; and resolved configurations on
+# other numbers of ranks.   usage: resume_and_disk_errors_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
-tessera=${1:?usage: edges_test.sh PROGRAM}
+tessera=${1:?usage: resume_and_disk_errors_test.sh PROGRAM}
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
 
@@ -20,12 +20,13 @@ configure() {
 }
 EOF
 }
-# train ARGUMENTS...: its words go to $box/out and $box/err, its code to $code.
+# train ARGUMENTS...: trains; writes the output to $box/out and $box/err, and the exit code to $code.
 train() {
   timeout 120 "$tessera" train "$box/tiny.json" "$@" >"$box/out" 2>"$box/err"
   code=$?
 }
-# refused CODE TEXT... -- ARGUMENTS...: so ends a run and a dry run, with all these words, and changes nothing.
+# refused CODE TEXT... -- ARGUMENTS...: a run and a dry run end with this exit code and all these texts, and change
+# nothing.
 refused() {
   local wanted=$1 before text texts=()
   shift
@@ -35,14 +36,14 @@ refused() {
   for dry in "" --dry-run; do
     train "$@" ${dry:+"$dry"}
     expect "exit code $wanted${dry:+ of the dry run}, not $code: $(cat "$box/err")" test "$code" = "$wanted"
-    for text in "${texts[@]}"; do expect "the words" says "$text" "$box/err"; done
-    expect "a remedy" says "fix: " "$box/err"
-    expect "nothing has changed" test "$(fingerprint)" = "$before"
+    for text in "${texts[@]}"; do expect "the message contains \"$text\"" says "$text" "$box/err"; done
+    expect "the message has a fix" says "fix: " "$box/err"
+    expect "the run folder is unchanged" test "$(fingerprint)" = "$before"
   done
 }
-# Of the run folder's files but for the lock, which names its last owner.
+# Prints checksums of the run folder's files except the lock, which names its last owner.
 fingerprint() { (cd "$box/run" && find . -type f -not -name lock -print0 | sort -z | xargs -0 cksum); }
-# flip FILE BACK: changes a bit of the byte that stands BACK bytes before the end.
+# flip FILE BACK: flips a bit of the byte BACK bytes before the end.
 flip() {
   local at byte
   at=$(($(stat -c %s "$1") - $2))
@@ -50,7 +51,7 @@ flip() {
   # shellcheck disable=SC2059  # the format is the byte
   printf "\\$(printf %o $((byte ^ 4)))" | dd of="$1" bs=1 seek="$at" conv=notrunc status=none
 }
-# Takes the remedy of the last message: the older checkpoint that it names.
+# Prints the older checkpoint that the fix of the last message suggests.
 offered() { sed -nE 's/.*--resume ([^ ]+)$/\1/p' "$box/err" | head -1; }
 
 another_run_is_refused() {
@@ -70,7 +71,7 @@ other_data_is_refused() {
     --set trainer.max_steps=8 --set "data.train=$box/other.txt"
 }
 
-other_evaluation_data_is_told() {
+other_evaluation_data_is_noted() {
   configure
   head -c 5000 examples/data/shakespeare.txt >"$box/first.txt"
   tail -c 5000 examples/data/shakespeare.txt >"$box/second.txt"
@@ -78,10 +79,10 @@ other_evaluation_data_is_told() {
   cp "$box/first.txt" "$box/moved.txt"
   train --set "data.validation=$box/moved.txt" --set trainer.max_steps=8
   expect "exit code 0, not $code" test "$code" = 0
-  expect "nothing is told of a file that moved" bash -c "! grep -q data.validation '$box/out'"
+  expect "a moved file is not noted" bash -c "! grep -q data.validation '$box/out'"
   train --set "data.validation=$box/second.txt" --set trainer.max_steps=10
   expect "exit code 0, not $code" test "$code" = 0
-  expect "the change" says "data.validation: other contents" "$box/out"
+  expect "the change is noted" says "data.validation: other contents" "$box/out"
 }
 
 damage_is_found_first() {
@@ -97,17 +98,17 @@ damage_is_found_first() {
   flip "$shard" 100
   refused 4 "step-00000006/rank-00000.safetensors: tensor \"" "is damaged: bytes" \
     "--resume $box/run/checkpoints/step-00000004" -- --set trainer.max_steps=8
-  # The next older one is damaged as well: another is offered.
+  # The next older checkpoint is damaged as well: an even older one is suggested.
   flip "$box/run/checkpoints/step-00000004/rank-00000.safetensors" 100
   refused 4 "--resume $box/run/checkpoints/step-00000002" -- --set trainer.max_steps=8
   cp "$box/whole" "$shard"
   truncate -s 300 "$box/run/checkpoints/step-00000006/manifest.json"
-  refused 4 "step-00000006/manifest.json" "cut short" -- --set trainer.max_steps=8
+  refused 4 "step-00000006/manifest.json" "truncated" -- --set trainer.max_steps=8
   rm "$shard"
   refused 4 "step-00000006" -- --set trainer.max_steps=8
 
   train --set trainer.max_steps=8 --resume "$(offered)"
-  expect "exit code 0 with what was offered, not $code" test "$code" = 0
+  expect "exit code 0 with the suggested checkpoint, not $code" test "$code" = 0
   expect "every step once" test "$(cut -d, -f1 "$box/run/metrics.jsonl" | uniq -d)" = ""
   train --set trainer.max_steps=10
   expect "exit code 0 of the next start, not $code" test "$code" = 0
@@ -121,10 +122,10 @@ damage_is_found_by_verify() {
   flip "$box/run/checkpoints/step-00000004/rank-00000.safetensors" 100
   "$tessera" checkpoint verify "$box/run" >"$box/out" 2>"$box/err"
   expect "exit code 4" test $? = 4
-  expect "the tensor" says 'tensor "' "$box/err"
+  expect "the message names the tensor" says 'tensor "' "$box/err"
 }
 
-# A limit on the size of files stands in for a full disk: both are an error of write().
+# A file size limit simulates a full disk: both are an error of write().
 a_full_disk_does_not_end_training() {
   configure
   train --dry-run
@@ -133,22 +134,22 @@ a_full_disk_does_not_end_training() {
     train
     expect "exit code 9, not $code: $(cat "$box/err")" test "$code" = 9
   ) || exit 1
-  expect "it is said when it happens" says "training goes on without this checkpoint" "$box/err"
-  expect "and at the end" says "trained to the end, but" "$box/err"
+  expect "the failure is reported immediately" says "training goes on without this checkpoint" "$box/err"
+  expect "the failure is reported at the end" says "trained to the end, but" "$box/err"
   expect "all steps were made" test "$(wc -l <"$box/run/metrics.jsonl")" = 6
-  expect "the state has the code" says '"exit_code": 9' "$box/run/status.json"
-  expect "nothing half-made" test -z "$(find "$box/run/checkpoints" -mindepth 1)"
+  expect "status.json has the exit code" says '"exit_code": 9' "$box/run/status.json"
+  expect "no partial checkpoint remains" test -z "$(find "$box/run/checkpoints" -mindepth 1)"
   train
-  expect "exit code 0 once there is room, not $code" test "$code" = 0
+  expect "exit code 0 without the limit, not $code" test "$code" = 0
 }
 
 a_full_disk_costs_no_older_checkpoint() {
   configure
   train
   (ulimit -f 100; train --set trainer.max_steps=10) || true
-  expect "it is said" says "training goes on without this checkpoint" "$box/err"
-  expect "the older ones are whole" "$tessera" checkpoint verify "$box/run" -q
-  expect "three of them" test "$(find "$box/run/checkpoints" -name 'step-*' | wc -l)" = 3
+  expect "the failure is reported" says "training goes on without this checkpoint" "$box/err"
+  expect "the older checkpoints are intact" "$tessera" checkpoint verify "$box/run" -q
+  expect "three checkpoints remain" test "$(find "$box/run/checkpoints" -name 'step-*' | wc -l)" = 3
 }
 
 resolved_configurations_train_on_other_ranks() {
@@ -158,30 +159,30 @@ resolved_configurations_train_on_other_ranks() {
     timeout 120 "$tessera" train "$box/run/config.json" -n $ranks --set "run.dir=$box/again-$ranks" \
       >"$box/out" 2>"$box/err"
     expect "exit code 0 on $ranks ranks: $(cat "$box/err")" test $? = 0
-    expect "what was derived anew is told" says "gradient_accumulation_steps was 2" "$box/out"
-    expect "the same bits" "$tessera" compare "$box/run" "$box/again-$ranks"
+    expect "the changed derived key is noted" says "gradient_accumulation_steps was 2" "$box/out"
+    expect "the results are identical" "$tessera" compare "$box/run" "$box/again-$ranks"
   done
-  # As it stands it goes on with its own folder.
+  # Unchanged, the configuration resumes in its own run folder.
   timeout 120 "$tessera" train "$box/run/config.json" -n 1 --set trainer.max_steps=8 >"$box/out" 2>"$box/err"
   expect "exit code 0: $(cat "$box/err")" test $? = 0
-  expect "it went on" says "from step 6" "$box/out"
+  expect "it resumed" says "from step 6" "$box/out"
 }
 
-a_run_of_several_ranks_is_measured() {
+a_run_of_several_ranks_can_be_evaluated() {
   configure
   train -n 2 --set data.validation_fraction=0.1
   "$tessera" eval "$box/run" >"$box/out" 2>"$box/err"
   expect "exit code 0: $(cat "$box/err")" test $? = 0
-  expect "a loss" says "perplexity" "$box/out"
+  expect "the loss is printed" says "perplexity" "$box/out"
 }
 
-claim "another model, vocabulary, seed or length is refused" another_run_is_refused
-claim "other training data is refused" other_data_is_refused
-claim "other evaluation data is accepted and told" other_evaluation_data_is_told
-claim "damage is found before a rank starts, and the older checkpoint offered" damage_is_found_first
-claim "damage is found by checkpoint verify" damage_is_found_by_verify
-# /dev/full takes nothing.
-output_that_nobody_can_keep_is_an_error() {
+claim "a resume with another model, vocabulary, seed or sequence length is rejected" another_run_is_refused
+claim "a resume with other training data is rejected" other_data_is_refused
+claim "a resume with other evaluation data is accepted with a note" other_evaluation_data_is_noted
+claim "damage is found before a rank starts, and an intact older checkpoint is suggested" damage_is_found_first
+claim "checkpoint verify finds damage" damage_is_found_by_verify
+# Writes to /dev/full always fail.
+unwritable_output_is_an_error() {
   configure
   train
   local command
@@ -194,24 +195,24 @@ output_that_nobody_can_keep_is_an_error() {
   done
   "$tessera" train "$box/tiny.json" --set "run.dir=$box/unheard" >/dev/full 2>"$box/err"
   code=$?
-  expect "training has its folder: exit code 0, not $code" test "$code" = 0
+  expect "training succeeds, because its results are in the run folder: exit code 0, not $code" test "$code" = 0
 }
 
-tokens_that_find_no_room_are_an_error() {
+a_full_disk_is_an_error_of_tokenize() {
   (
     ulimit -f 100
     "$tessera" tokenize examples/data/shakespeare.txt --out "$box/tokens" >"$box/out" 2>"$box/err"
   )
   code=$?
   expect "exit code 8, not $code" test "$code" = 8
-  expect "the file" says "$box/tokens" "$box/err"
-  expect "nothing is left" test -z "$(compgen -G "$box/tokens*")"
+  expect "the message names the file" says "$box/tokens" "$box/err"
+  expect "no partial file remains" test -z "$(compgen -G "$box/tokens*")"
 }
 
-claim "tokens that find no room are an error" tokens_that_find_no_room_are_an_error
-claim "output that nobody can keep is an error" output_that_nobody_can_keep_is_an_error
+claim "tokenize fails on a full disk" a_full_disk_is_an_error_of_tokenize
+claim "unwritable standard output is an error" unwritable_output_is_an_error
 claim "a full disk does not end the training" a_full_disk_does_not_end_training
-claim "a full disk costs no older checkpoint" a_full_disk_costs_no_older_checkpoint
+claim "a full disk does not damage older checkpoints" a_full_disk_costs_no_older_checkpoint
 claim "a resolved configuration trains on other ranks" resolved_configurations_train_on_other_ranks
-claim "a run of several ranks is measured" a_run_of_several_ranks_is_measured
+claim "a run of several ranks can be evaluated" a_run_of_several_ranks_can_be_evaluated
 claims_done
