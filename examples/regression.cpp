@@ -58,8 +58,9 @@ class Layer final : public nn::Block {
   explicit Layer(std::int64_t in) : in_(in) {}
   void declare(nn::Params& params) override {
     const double std = 1.0 / std::sqrt(static_cast<double>(in_));
-    weight_ = params.add("weight", {kHidden, in_}, {"", ""}, Init::normal(std));
-    bias_ = params.add("bias", {kHidden}, {""}, Init::zeros());
+    weight_ = params.add(
+        "weight", {kHidden, in_}, {LogicalAxis::None, LogicalAxis::None}, Init::normal(std));
+    bias_ = params.add("bias", {kHidden}, {LogicalAxis::None}, Init::zeros());
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor x_BF = in.diff.empty()
@@ -78,8 +79,9 @@ class Layer final : public nn::Block {
 class SquaredError final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kTargets, kHidden}, {"", ""}, Init::normal(0.1));
-    bias_ = params.add("bias", {kTargets}, {""}, Init::zeros());
+    weight_ = params.add(
+        "weight", {kTargets, kHidden}, {LogicalAxis::None, LogicalAxis::None}, Init::normal(0.1));
+    bias_ = params.add("bias", {kTargets}, {LogicalAxis::None}, Init::zeros());
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor predicted_BO = nn::linear(in.diff.at(0), *weight_, bias_, context);

@@ -34,7 +34,7 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
                                           const data::Datasets& data);
 
 /// `how`: "auto" (go on if the folder has a complete checkpoint), "never" (moves old contents
-/// aside), or a run or checkpoint, of another program too (checkpoint/foreign.h).
+/// aside), or a run or checkpoint, of another program too (interop/formats/foreign.h).
 ResumePoint find_resume_point(const std::string& how,
                               const RunFolder& folder,
                               const planner::Plan& plan,

@@ -24,7 +24,8 @@ constexpr std::int64_t kVocab = 256, kWidth = 8, kLabels = 2;
 class Table final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    table_ = params.add("weight", {kVocab, kWidth}, {"vocab", "embed"}, Init::normal(0.2));
+    table_ = params.add(
+        "weight", {kVocab, kWidth}, {LogicalAxis::Vocab, LogicalAxis::Embed}, Init::normal(0.2));
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     at::Tensor x_BTC = nn::embedding(batch.tensor("input_ids"), *table_, context);
@@ -40,7 +41,8 @@ class Table final : public nn::Block {
 class Classes final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kLabels, kWidth}, {"", "embed"}, Init::normal(0.2));
+    weight_ = params.add(
+        "weight", {kLabels, kWidth}, {LogicalAxis::None, LogicalAxis::Embed}, Init::normal(0.2));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor logits_BL =

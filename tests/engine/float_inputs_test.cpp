@@ -57,7 +57,8 @@ class Layer final : public nn::Block {
  public:
   explicit Layer(std::int64_t in) : in_(in) {}
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kHidden, in_}, {"", ""}, Init::normal(0.4));
+    weight_ = params.add(
+        "weight", {kHidden, in_}, {LogicalAxis::None, LogicalAxis::None}, Init::normal(0.4));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor x_BF = in.diff.empty() ? batch.tensor("x") : in.diff.at(0);
@@ -79,7 +80,8 @@ class Layer final : public nn::Block {
 class Errors final : public nn::Objective {
  public:
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kTargets, kHidden}, {"", ""}, Init::normal(0.4));
+    weight_ = params.add(
+        "weight", {kTargets, kHidden}, {LogicalAxis::None, LogicalAxis::None}, Init::normal(0.4));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor error_BO =

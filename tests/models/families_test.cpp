@@ -79,7 +79,7 @@ TEST(Families, OneOfThemIsTheDefault) {
 TEST(Families, StoreEveryElementOfTheirParametersOnce) {
   for (const std::string& family : families().names()) {
     SCOPED_TRACE(family);
-    const Parameters parameters = parameters_of(resolved(ModelOptions(family)).model);
+    const Parameters parameters = nn::parameters_of(resolved(ModelOptions(family)).model);
     const WeightMap& map = families().get(family).weight_map;
     std::int64_t ours = 0, theirs = 0;
     bool anchored = false;

@@ -114,7 +114,7 @@ std::vector<Piece> pieces(const ParamInfo& info, const at::Tensor& whole) {
             {renamed("gate_up", "up"), whole.select(0, 1)}};
   }
   if (info.name.find("qkv_proj") == std::string::npos) return {{prefix + info.name, whole}};
-  const bool shared = info.axes.front() == "kv_heads";
+  const bool shared = info.axes.front() == LogicalAxis::KvHeads;
   const std::int64_t dim = shared ? 1 : 0, queries = whole.size(dim) - 2;
   return {{renamed("qkv", "q"), shared ? whole.narrow(dim, 0, queries) : whole.select(dim, 0)},
           {renamed("qkv", "k"), whole.select(dim, queries)},

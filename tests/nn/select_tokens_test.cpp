@@ -68,7 +68,8 @@ Result run_head(const at::Tensor& x, const at::Tensor& dy, StepContext& context)
   const Layers head = [](const at::Tensor& in, const std::vector<PlacedParam>& p, StepContext& c) {
     return vocab_logits(gather_flow(select_tokens(in, positions_B(), c), c).squeeze(1), p[0], c);
   };
-  std::vector<PlacedParam> params = placed({{random({kL, kC}, 3), {"", ""}}}, context.tensor);
+  std::vector<PlacedParam> params =
+      placed({{random({kL, kC}, 3), {LogicalAxis::None, LogicalAxis::None}}}, context.tensor);
   return run(head, x, dy, params, context);
 }
 

@@ -34,7 +34,8 @@ using Terms = std::function<std::vector<nn::Term>(const at::Tensor& x, const nn:
 class First final : public nn::Block {
  public:
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kTokens, kChannels}, {"", "embed"}, Init::normal(1.0));
+    weight_ = params.add(
+        "weight", {kTokens, kChannels}, {LogicalAxis::None, LogicalAxis::Embed}, Init::normal(1.0));
   }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext&) override {
     return {.flow = {.diff = {weight_->tensor().expand({batch.size(), kTokens, kChannels})}}};
@@ -48,7 +49,10 @@ class Middle final : public nn::Block {
  public:
   explicit Middle(Forward forward) : forward_(std::move(forward)) {}
   void declare(nn::Params& params) override {
-    weight_ = params.add("weight", {kChannels + 1, kChannels}, {"ffn", "embed"}, Init::normal(1.0));
+    weight_ = params.add("weight",
+                         {kChannels + 1, kChannels},
+                         {LogicalAxis::Ffn, LogicalAxis::Embed},
+                         Init::normal(1.0));
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext&) override {
     return {.flow = forward_(std::move(in), batch, *weight_)};

@@ -35,7 +35,9 @@ std::string refusal(const std::string& task) {
 
 class Mine final : public nn::Objective {
  public:
-  void declare(nn::Params& params) override { params.add("w", {2}, {""}, Init::zeros()); }
+  void declare(nn::Params& params) override {
+    params.add("w", {2}, {LogicalAxis::None}, Init::zeros());
+  }
   nn::Outcome forward(nn::Flow, const nn::Batch&, nn::StepContext&) override { return {}; }
   [[nodiscard]] std::vector<double> denominators(const nn::Batch&) const override { return {1}; }
 };
