@@ -188,7 +188,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 }
 C10_REGISTER_GUARD_IMPL(PrivateUse1, GuardedGuard)
 
-const bool registered = [] {
+const bool kRegistered = [] {
   c10::register_privateuse1_backend("guarded");
   at::RegisterPrivateUse1HooksInterface(new GuardedHooks);
   c10::SetAllocator(kType, allocator());
@@ -198,7 +198,7 @@ const bool registered = [] {
 }  // namespace
 
 at::Device guarded_device() {
-  TORCH_CHECK(registered);
+  TORCH_CHECK(kRegistered);
   return {kType, 0};
 }
 

@@ -4,8 +4,8 @@
 namespace tessera::ops::aten {
 namespace {
 
-const AtenBackend the_backend;
-TESSERA_BACKEND(aten, the_backend);
+const AtenBackend kBackend;
+TESSERA_BACKEND(aten, kBackend);
 
 }  // namespace
 

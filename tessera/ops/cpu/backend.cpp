@@ -4,8 +4,8 @@
 namespace tessera::ops::cpu {
 namespace {
 
-const CpuBackend the_backend;
-TESSERA_BACKEND(cpu, the_backend);
+const CpuBackend kBackend;
+TESSERA_BACKEND(cpu, kBackend);
 
 }  // namespace
 
