@@ -153,7 +153,7 @@ int train(int ranks, int steps, const std::filesystem::path& folder) {
     engine::attach_defaults(trainer);
     trainer.attach(std::make_unique<Print>());
     const int code = trainer.fit();
-    predict(*engine, "the kin");
+    predict(*engine, "What is the city but the people");
     return code;
   });
 }

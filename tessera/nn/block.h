@@ -52,7 +52,7 @@ struct Outcome {
 class Batch {
  public:
   [[nodiscard]] bool has(std::string_view name) const;
-  [[nodiscard]] const at::Tensor& tensor(std::string_view name) const;  ///< Error{Bug} if absent
+  [[nodiscard]] const at::Tensor& tensor(std::string_view name) const;  ///< Error{Shape} if absent
   void set(std::string name, at::Tensor value);
   [[nodiscard]] const std::map<std::string, at::Tensor, std::less<>>& tensors() const {
     return tensors_;
