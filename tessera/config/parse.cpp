@@ -572,7 +572,7 @@ class Parser {
     path_.resize(outer);
   }
 
-  static constexpr const char* kQuotes = "strings need double quotes";
+  static constexpr const char* kQuotes = "write strings in double quotes";
   static constexpr std::string_view kExpected = "one JSON object";
   std::string_view text_;
   const std::string& source_;

@@ -255,7 +255,7 @@ TEST(Damage, AMissingShardIsNamed) {
   const Error error = error_of([&] { loads_exactly(folder); });
 
   EXPECT_EQ(error.kind(), Error::Kind::Format);
-  EXPECT_NE(std::string(error.what()).find("rank-00001.safetensors is not there"),
+  EXPECT_NE(std::string(error.what()).find("rank-00001.safetensors does not exist"),
             std::string::npos)
       << error.text();
   EXPECT_NE(error.fix().find("--resume never"), std::string::npos) << error.fix();

@@ -54,7 +54,7 @@ TEST_F(ConfigCommand, ExplainsAFileWithoutModelOrData) {
   EXPECT_THAT(o.out, ContainsRegex("optimizer.params.lr +3e-5 +.*ds.json:7:51"));
   EXPECT_THAT(o.out, ContainsRegex("optimizer.params.eps +1e-08 +default"));
   EXPECT_THAT(o.out,
-              ContainsRegex("zero_optimization.overlap_comm +true +.*asked for one block ahead"));
+              ContainsRegex("zero_optimization.overlap_comm +true +.*prefetched one block ahead"));
   EXPECT_THAT(o.out, ContainsRegex("tensorboard.enabled +true +.*refused: not built yet"));
   EXPECT_THAT(o.out, ContainsRegex("stage3_model_persistence_threshold +no limit +default"));
   EXPECT_THAT(o.out, HasSubstr("data.train: is missing"));

@@ -57,13 +57,13 @@ TEST_F(Overwrite, ReplacesWhatEveryFormOfAConversionWrote) {
 TEST_F(Overwrite, LeavesAFolderWithOneMoreThingInItAndNamesThat) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   put("hf/notes.txt");
-  refused({run_folder(), path("hf")}, "hf/notes.txt", "hf/notes.txt stays");
+  refused({run_folder(), path("hf")}, "hf/notes.txt", "hf/notes.txt is kept");
   fs::remove(path("hf/notes.txt"));
   put("hf/sub/x");
-  refused({run_folder(), path("hf")}, "hf/sub/x", "hf/sub stays");
+  refused({run_folder(), path("hf")}, "hf/sub/x", "hf/sub is kept");
   fs::remove_all(path("hf/sub"));
   fs::create_symlink(path("hf/config.json"), path("hf/vocab.json"));
-  refused({run_folder(), path("hf")}, "hf/config.json", "hf/vocab.json stays");
+  refused({run_folder(), path("hf")}, "hf/config.json", "hf/vocab.json is kept");
 }
 
 TEST_F(Overwrite, LeavesPlainFilesBesideAConfigOrAManifest) {
@@ -73,8 +73,8 @@ TEST_F(Overwrite, LeavesPlainFilesBesideAConfigOrAManifest) {
   put("b/photo.jpg");
   put("c/config.json");
 
-  refused({run_folder(), path("a")}, "a/thesis.tex", "a/thesis.tex stays");
-  refused({run_folder(), path("b")}, "b/photo.jpg", "b/photo.jpg stays");
+  refused({run_folder(), path("a")}, "a/thesis.tex", "a/thesis.tex is kept");
+  refused({run_folder(), path("b")}, "b/photo.jpg", "b/photo.jpg is kept");
   refused({run_folder(), path("c")}, "c/config.json", "is not the folder of a converted model");
 }
 
@@ -112,7 +112,7 @@ TEST_F(Overwrite, LeavesTheCheckpointsOfARun) {
 TEST_F(Overwrite, LeavesFilesThatItDidNotWrite) {
   put("train.bin");
 
-  refused({run_folder(), path("train.bin")}, "train.bin", "train.bin stays");
+  refused({run_folder(), path("train.bin")}, "train.bin", "train.bin is kept");
 }
 
 TEST_F(Overwrite, LeavesWhatItReads) {

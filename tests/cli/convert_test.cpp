@@ -297,7 +297,7 @@ TEST_F(Convert, BadWordsAreNamed) {
     EXPECT_THAT(o.err, HasSubstr(reason));
     EXPECT_FALSE(fs::exists(path("x")));
   };
-  refused({path("absent"), path("x")}, 2, "does not exist");
+  refused({path("absent"), path("x")}, 2, "there is no folder");
   refused({run_folder(), path("x"), "--to", "tessera"}, 2, "is tessera's already");
   refused({run_folder(), path("x"), "--to", "deepspeed-universal"}, 2, "has no exp_avg");
   refused({dir.path(), path("x")}, 4, "no config.json");

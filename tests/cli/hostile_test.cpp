@@ -257,7 +257,7 @@ TEST(Hostile, IndexesAreRefused) {
        {wrong, leads("a.safetensors/")},
        {wrong, leads("a.safetensors\\u0000")},
        {wrong, map("\"w\": 3")},
-       {"b.safetensors is not there", leads("b.safetensors"), "b.safetensors"},
+       {"b.safetensors does not exist", leads("b.safetensors"), "b.safetensors"},
        {"places tensor \"v\"", map("\"w\": \"a.safetensors\", \"v\": \"a.safetensors\"")},
        {"no object \"weight_map\"", "[]"},
        {"no object \"weight_map\"", "{\"weight_map\": {}}"},
@@ -446,7 +446,7 @@ TEST_F(Links, OfAnIndexToAShardThatIsGoneAreNamed) {
   const Error error = error_of([&] { interop::open_weights(snapshot()); });
 
   EXPECT_EQ(error.kind(), Error::Kind::Format);
-  EXPECT_NE(std::string(error.what()).find("a.safetensors is not there"), std::string::npos)
+  EXPECT_NE(std::string(error.what()).find("a.safetensors does not exist"), std::string::npos)
       << error.text();
 }
 

@@ -461,8 +461,8 @@ TEST(DocumentedKeys, OfEveryRowSayWhatBecomesOfThem) {
               testing::HasSubstr("| `zero_optimization.overlap_comm` | `true in stage 3, else "
                                  "false` | accepted with a note | "));
   EXPECT_THAT(page,
-              testing::HasSubstr("| `zero_optimization.load_from_fp32_weights` | `true` | refused, "
-                                 "but passes as `true` | "));
+              testing::HasSubstr("| `zero_optimization.load_from_fp32_weights` | `true` | rejected "
+                                 "unless the value is `true` | "));
   EXPECT_THAT(page, testing::HasSubstr("| `bfloat16` |  | another name of `bf16` |"));
   EXPECT_THAT(
       page,
@@ -481,7 +481,7 @@ TEST(DocumentedKeys, ShowADefaultThatDiffers) {
   const std::string page = deepspeed_markdown(keys);
 
   EXPECT_THAT(page,
-              testing::HasSubstr("| `gradient_clipping` | `1.0`; here 0 | done | Largest global"));
+              testing::HasSubstr("| `gradient_clipping` | `1.0`; here 0 | done | Maximum global"));
   EXPECT_THAT(page,
               testing::HasSubstr(
                   "| `zero_optimization.stage3_max_live_parameters` | `1e9` | done | Most. |"));

@@ -168,7 +168,7 @@ TEST(DeepSpeedKeys, WithoutMeaningAreToldOnceEach) {
   EXPECT_EQ(t.problems, "");
   ASSERT_THAT(t.accepted, SizeIs(3));
   EXPECT_THAT(note_of(t.accepted[0]),
-              AllOf(HasSubstr("zero_optimization.overlap_comm"), HasSubstr("no meaning here: ")));
+              AllOf(HasSubstr("zero_optimization.overlap_comm"), HasSubstr("no effect here: ")));
   EXPECT_EQ(t.accepted[0].value.key_place.text(), "ds.json:1:36");
   EXPECT_EQ(t.left, json::parse(R"({"zero_optimization": {"stage": 1}})", "x"));
 }

@@ -166,7 +166,7 @@ TEST(LossScaling, EndsAtTheSmallestScaleWithTheRankBlockAndTensor) {
 
   EXPECT_THAT(failure(run, {.ranks = 2, .stage = 2}, 5),
               AllOf(HasSubstr("diverged at step 2"),
-                    HasSubstr("at the smallest loss scale, 549755813888"),
+                    HasSubstr("at the minimum loss scale of 549755813888"),
                     HasSubstr("the gradient of "),
                     HasSubstr("on rank 0"),
                     HasSubstr("bf16")));

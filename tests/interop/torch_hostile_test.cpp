@@ -360,7 +360,7 @@ TEST_F(Index, LeadsToFilesOfItsFolderOnly) {
     expect_refused(std::string("{\"w\": \"") + path + "\"}", "the file of tensor \"w\" is");
   expect_refused("{\"w\": \"a.safetensors\\u0000\"}", "the file of tensor \"w\" is");
   expect_refused("{\"w\": 3}", "the file of tensor \"w\" is");
-  expect_refused("{\"w\": \"b.safetensors\"}", "b.safetensors is not there");
+  expect_refused("{\"w\": \"b.safetensors\"}", "b.safetensors does not exist");
   expect_refused("{\"w\": \"a.safetensors\", \"v\": \"a.safetensors\"}", "places tensor \"v\"");
   expect_refused("[]", "no object \"weight_map\"");
   expect_refused("{}", "no object \"weight_map\"");

@@ -125,8 +125,8 @@ TEST(LaunchErrors, AreReportedInTheWordsOfTheRankThatThrew) {
   EXPECT_EQ(code, 7);
   ASSERT_EQ(lines.size(), 3U);
   EXPECT_EQ(lines[0], "rank 1 failed at step 4: the loss is nan\n  fix: lower the learning rate");
-  EXPECT_THAT(lines[1], StartsWith("rank 0: left with exit code 6, at step "));
-  EXPECT_THAT(lines[2], StartsWith("rank 2: left with exit code 6, at step "));
+  EXPECT_THAT(lines[1], StartsWith("rank 0: exited with code 6, at step "));
+  EXPECT_THAT(lines[2], StartsWith("rank 2: exited with code 6, at step "));
 }
 
 TEST(LaunchErrors, OfOtherTypesAreOurBugs) {

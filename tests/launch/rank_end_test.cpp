@@ -47,7 +47,7 @@ TEST(RankEnd, WithACodeKeepsItsKind) {
 }
 
 TEST(RankEnd, SpeaksOfCheckpointsOnlyWhereTheJobSavesAny) {
-  Words training;
+  Messages training;
   training.again = "it goes on from its checkpoint";
 
   EXPECT_EQ(describe_loss(3, SIGKILL, 41, false, Messages()).remedy, "start it again");

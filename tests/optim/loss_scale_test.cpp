@@ -62,7 +62,7 @@ TEST(LossScaler, DeepSpeedEndsTheRunAtTheSmallestScale) {
     FAIL() << "it went on";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::Numeric);
-    EXPECT_THAT(error.what(), HasSubstr("smallest loss scale, 2"));
+    EXPECT_THAT(error.what(), HasSubstr("minimum loss scale of 2"));
     EXPECT_THAT(error.fix(), HasSubstr("bf16"));
   }
 

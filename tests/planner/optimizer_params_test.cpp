@@ -55,9 +55,9 @@ TEST(OptimizerParameters, ThatChooseNothingAreTold) {
               Contains(AllOf(HasSubstr("optimizer.params.adam_w_mode false has no effect"),
                              HasSubstr("AdamW decays the weights themselves"))));
   EXPECT_THAT(plan_of(R"({"type": "Muon", "params": {"ns_method": "standard"}})").notes,
-              Contains(HasSubstr("optimizer.params.ns_method is accepted but has no effect")));
+              Contains(HasSubstr("optimizer.params.ns_method is accepted but has no meaning")));
   EXPECT_THAT(plan_of(R"({"type": "Adam", "params": {"set_grad_none": true}})").notes,
-              Contains(HasSubstr("optimizer.params.set_grad_none is accepted but has no effect")));
+              Contains(HasSubstr("optimizer.params.set_grad_none is accepted but has no meaning")));
 }
 
 TEST(OptimizerParameters, ThatSayWhatIsDoneAreNotTold) {

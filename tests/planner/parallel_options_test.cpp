@@ -276,7 +276,7 @@ TEST(ParallelOptions, WhatFollowsFromAMistakeIsNotTold) {
           R"({"pipeline": {"size": "two", "scatter_gather": true}, "tensor": 2, "context": 2})", 7),
       AllOf(HasSubstr("parallel.pipeline.size: expected an integer"),
             Not(HasSubstr("problems in")),
-            Not(HasSubstr("cannot be cut"))));
+            Not(HasSubstr("cannot be divided"))));
   // Nor does a model that nobody knows have layers and heads.
   EXPECT_THAT(problems_of(R"({"pipeline": 40, "tensor": 5}, "model": {"preset": "nanno"})", 200),
               AllOf(HasSubstr("model.preset: unknown value"), Not(HasSubstr("problems in"))));
@@ -287,8 +287,9 @@ TEST(ParallelOptions, WhatFollowsFromAMistakeIsNotTold) {
               "c.json");
     FAIL() << "was taken";
   } catch (const Error& error) {
-    EXPECT_THAT(error.text(),
-                AllOf(HasSubstr("the batch size is missing"), HasSubstr("3 ranks cannot be cut")));
+    EXPECT_THAT(
+        error.text(),
+        AllOf(HasSubstr("the batch size is missing"), HasSubstr("3 ranks cannot be divided")));
   }
 }
 

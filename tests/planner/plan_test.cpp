@@ -353,7 +353,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{with(kBatch + R"(, "optimizer": {"groups": [{"pattern": ".", "frozen": true}]})"),
                 {"optimizer.groups", "nothing to train"}},
         Refused{with(kBatch + R"(, "optimizer": {"groups": [{"pattern": "(", "lr": 1}]})"),
-                {"optimizer.groups[0]", "no regular expression"}},
+                {"optimizer.groups[0]", "not a valid regular expression"}},
         Refused{with(kBatch + R"(, "optimizer": {"groups": [{"lr": 1, "patern": "x"}]})"),
                 {"optimizer.groups[0].patern", "pattern"}},
         Refused{with(kBatch +
