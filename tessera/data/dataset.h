@@ -2,7 +2,6 @@
 // A dataset: a fixed list of samples, each of named tensors of any dtype and shape.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -98,15 +97,12 @@ class SampleWriter {
     if constexpr (std::is_same_v<T, double>) return DType::F64;
     if constexpr (std::is_same_v<T, float>) return DType::F32;
     if constexpr (std::is_same_v<T, bool>) return DType::Bool;
-    constexpr bool is_signed = std::is_signed_v<T>;
-    if constexpr (std::is_integral_v<T> && sizeof(T) == 8)
-      return is_signed ? DType::I64 : DType::U64;
-    if constexpr (std::is_integral_v<T> && sizeof(T) == 4)
-      return is_signed ? DType::I32 : DType::U32;
-    if constexpr (std::is_integral_v<T> && sizeof(T) == 2)
-      return is_signed ? DType::I16 : DType::U16;
+    constexpr bool kSigned = std::is_signed_v<T>;
+    if constexpr (std::is_integral_v<T> && sizeof(T) == 8) return kSigned ? DType::I64 : DType::U64;
+    if constexpr (std::is_integral_v<T> && sizeof(T) == 4) return kSigned ? DType::I32 : DType::U32;
+    if constexpr (std::is_integral_v<T> && sizeof(T) == 2) return kSigned ? DType::I16 : DType::U16;
     static_assert(std::is_arithmetic_v<T>, "tensors consist of numbers");
-    return is_signed ? DType::I8 : DType::U8;
+    return kSigned ? DType::I8 : DType::U8;
   }
   [[nodiscard]] std::size_t find(std::string_view name) const;
   std::span<std::byte> room_of(std::string_view name, DType dtype);

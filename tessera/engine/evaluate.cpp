@@ -28,7 +28,7 @@ std::vector<TermKey> keys_of(comm::World& world,
     for (const parallel::TermValues& term : batch)
       mine.push_back({term.block, term.name, term.denominator, term.weight});
   }
-  return agree_on_terms(world, group, std::move(mine), objective);
+  return agree_on_terms(world, group, mine, objective);
 }
 
 /// Sums over the batches, in their order, of every term and every denominator.

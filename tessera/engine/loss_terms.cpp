@@ -96,7 +96,7 @@ std::string metrics_text(const Metrics& metrics) {
 
 std::vector<TermKey> agree_on_terms(comm::World& world,
                                     const comm::Group& group,
-                                    std::vector<TermKey> mine,
+                                    const std::vector<TermKey>& mine,
                                     int objective) {
   std::vector<double> encoded = encode(mine);
   const std::vector<double> longest = world.all_reduce(group,
@@ -148,7 +148,7 @@ Metrics TermFold::fold(const parallel::StepOutput& out, int num_micros, double l
     std::vector<TermKey> mine = known_;
     for (const parallel::TermValues& term : out.terms)
       add(mine, key_of(term));
-    known_ = agree_on_terms(world_, world_.everyone(), std::move(mine), objective_);
+    known_ = agree_on_terms(world_, world_.everyone(), mine, objective_);
   }
   Metrics metrics;
   if (known_.size() == 1 && known_.front().weight == 1.0) {

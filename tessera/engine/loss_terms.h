@@ -39,7 +39,7 @@ struct TermKey {
 /// the block `objective` first, then by block. Collective over `group`.
 std::vector<TermKey> agree_on_terms(comm::World& world,
                                     const comm::Group& group,
-                                    std::vector<TermKey> mine,
+                                    const std::vector<TermKey>& mine,
                                     int objective);
 /// The values of `terms` in the order of `keys`, `each` of them for a key, zeros for a term that is
 /// absent.
