@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One AdamW update of parameters in fp32: the tessera side of run_adamw.sh.
+// Measures an AdamW update of fp32 parameters, for run_adamw.sh.
 //
 //   adamw_bench [THREADS [MILLIONS]]
 //
-// One JSON line: the median's parameters a second, and the bytes an update cannot do without (28 a
-// parameter: four numbers are read, three written) a second.
+// Prints one JSON line with the median rate in parameters per second, and in bytes per second of
+// unavoidable traffic (28 bytes per parameter: four numbers are read, three are written).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -39,7 +39,7 @@ void run(std::int64_t numel) {
         tessera::DType::F32,
         numel,
         {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .step = i + 1});
-    if (i > 0) seconds.push_back(tessera::now_s() - start);  // the first one warms up
+    if (i > 0) seconds.push_back(tessera::now_s() - start);  // the first run is a warm-up
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];

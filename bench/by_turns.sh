@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# Of the benchmarks that run ours and theirs by turns; sourced by them.
+# Functions for the benchmarks that alternate between tessera and a reference program; these scripts source this file.
 
 # The allocator settings that suit PyTorch best.
 tuned=(env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456)
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
-# ours PROGRAM: $bench becomes that program of ours; ends the script where it is missing.
+# ours PROGRAM: sets $bench to a benchmark program of tessera; exits if it is missing.
 ours() {
   bench=build/release/bin/$1
   [[ -x $bench ]] || { echo "$(basename "$0" .sh): $bench is not built; fix: tools/build.sh release $1" >&2; exit 8; }
 }
 
-# theirs PACKAGE...: $peers becomes the Python that has them; ends the script where one is missing.
+# theirs PACKAGE...: sets $peers to a Python with these packages; exits if one is missing.
 theirs() {
   local fix
   peers=${PEERS:-$HOME/peers/bin/python}
@@ -24,7 +24,7 @@ theirs() {
   }
 }
 
-# case_of NAME COMMAND...: runs it and keeps its JSON line under the name.
+# case_of NAME COMMAND...: runs the command and stores its JSON line under the name.
 case_of() {
   local name=$1 line
   shift

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving and loading a model of 1 GB beside plain sequential I/O: the tessera side of
-// run_checkpoint.sh.
+// Measures saving and loading a model of 1 GB and plain sequential I/O, for run_checkpoint.sh.
 //
-//   checkpoint_bench FOLDER     (new; on the disk that is to be measured; it is left there)
+//   checkpoint_bench FOLDER     (a new folder on the disk to be measured; it is not removed)
 //
-// One JSON line for each way. Plain I/O writes and reads the same bytes in calls of 1 MiB and syncs
-// once; a save has its checksums, syncs, manifest and rename; a load checks every byte and puts it
-// where a run wants it. "cold": the file was dropped from the kernel's cache before, "warm": it was
-// read just before.
+// Prints one JSON line per measurement. Plain I/O writes and reads the same bytes in calls of 1 MiB
+// and syncs once; a save includes checksums, syncs, manifest and rename; a load verifies every byte
+// and copies it to where a run needs it. "cold": the file was dropped from the kernel's page cache
+// before; "warm": it was read just before.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -115,7 +114,7 @@ void plain_read(const fs::path& path) {
   ::close(fd);
 }
 
-/// Others' weights: the file as model.from reads it.
+/// Loads another program's weights as model.from does.
 void read_weights(const fs::path& path, std::vector<Tensor>& into) {
   for (const auto& weight : tessera::interop::open_weight_file(path)) {
     const auto found = std::find_if(

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives between two local ranks over shared memory: the tessera side of run_comm.sh.
+// Measures collectives between two local ranks over shared memory, for run_comm.sh.
 //
 //   comm_bench [REPETITIONS]
 //
-// One JSON line for each operation and size. Bytes are those of the whole vector, counted once, as
-// the peer's script counts them; the time is rank 0's median, from barrier to completion.
+// Prints one JSON line per operation and size. Bytes are those of the whole vector, counted once,
+// as in the reference script; the time is rank 0's median, from barrier to completion.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kRanks = 2;
 
-/// The peer's names; those that it does not measure are left out.
+/// Names of the operations in the reference script; operations it does not measure are omitted.
 const std::map<std::string, std::string> kNames = {{"all-reduce", "allreduce"},
                                                    {"reduce-scatter", "reduce_scatter"},
                                                    {"all-gather", "allgather"},

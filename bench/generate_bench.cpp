@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Greedy text of a GPT-2-shaped model with random weights: the tessera side of run_generate.sh.
+// Measures greedy generation with a GPT-2-shaped model and random weights, for run_generate.sh.
 //
 //   generate_bench [--preset gpt2-small] [--threads 2] [--weights bf16] [--batch 1] [--prompt 64]
 //     [--new 128] [--reps 3] [--vocab 50304] [--operations 0]
 //
-// Prints one JSON line: tokens_per_s (median over the repetitions, tokens of all texts after the
-// first / time), prefill_ms, weight_gbs (bytes of the weights x passes through them a second),
-// read_gbs (what all threads read of 256 MiB a second) and the ratio of the two. --operations 1:
-// on standard error, what the operations of one decoded token take.
+// Prints one JSON line: tokens_per_s (median over the repetitions: tokens of all sequences after
+// the first / time), prefill_ms, weight_gbs (bytes of the weights x passes over them per second),
+// read_gbs (rate at which all threads read 256 MiB) and the ratio of the two. --operations 1 prints
+// the time of each operation of one decoded token on standard error.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -166,7 +166,7 @@ int run(const Asked& asked) {
   const double width = as == engine::ReadAs::F32 ? 4 : as == engine::ReadAs::BF16 ? 2 : 1;
   const at::Tensor prompt = random_ids(asked);
   std::vector<double> rates, prefill_ms;
-  for (int i = 0; i <= asked.reps; ++i) {  // the first one warms up
+  for (int i = 0; i <= asked.reps; ++i) {  // the first run is a warm-up
     const Timed timed = generate(model, asked, prompt);
     if (i == 0) continue;
     rates.push_back(static_cast<double>(asked.batch * (asked.fresh - 1)) / timed.decode_s);

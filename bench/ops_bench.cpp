@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast the operations of a GPT-2 step are, one by one, beside what the memory or the multiplier
-// allows. usage: ops_bench [threads [float|bfloat16|half [name part]]]
+// Measures the operations of a GPT-2 step one by one, compared with the limits of memory bandwidth
+// and arithmetic. usage: ops_bench [threads [float|bfloat16|half [name part]]]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -32,7 +32,7 @@ using namespace tessera;
 
 struct Bench {
   std::string only;
-  /// Best of some runs; `work` in 1e9 units (bytes moved or multiply-adds times two) for the rate.
+  /// Best of several runs; `work` is in units of 1e9 (bytes or floating-point operations).
   void run(const std::string& name,
            double work,
            const char* unit,
@@ -53,8 +53,8 @@ struct Bench {
     const char* name;
     std::function<void()> fn;
   };
-  /// Several ways to one result, one run of each after the other, so that they see the same
-  /// machine: the best and the median of each.
+  /// Runs several implementations of one operation alternately, so that they run at the same
+  /// machine speed, and prints the best and the median of each.
   void by_turns(const std::string& name, double flop, const std::vector<Way>& ways) const {
     if (name.find(only) == std::string::npos) return;
     std::vector<std::vector<double>> times(ways.size());
@@ -143,7 +143,7 @@ void losses(const Bench& bench, at::ScalarType dtype) {
   });
 }
 
-/// The products of a step as they are made, beside both libraries: how linear.cpp chooses.
+/// The products of a step as linear.cpp computes them, compared with both libraries.
 void libraries(const Bench& bench) {
   struct Size {
     const char* name;
@@ -184,7 +184,7 @@ void libraries(const Bench& bench) {
 void attentions(const Bench& bench, at::ScalarType dtype) {
   const at::Tensor qkv = at::randn({3, kB, kHeads, kT, kC / kHeads}).to(dtype);
   const auto out = ops::attention(qkv[0], qkv[1], qkv[2], {});
-  const double flop = 2.0 * kB * kT * kT * kC;  // two products, half of each is seen
+  const double flop = 2.0 * kB * kT * kT * kC;  // two products, half of each is masked
   bench.run("attention", flop, "GFLOP/s", [&] { ops::attention(qkv[0], qkv[1], qkv[2], {}); });
   bench.run("attention grad", 2.5 * flop, "GFLOP/s", [&] {
     ops::attention_backward(qkv[0], qkv[0], qkv[1], qkv[2], out, {});

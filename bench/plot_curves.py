@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the held-out losses of two runs over each other, and the training losses thin behind them.
+"""Plots the held-out losses of two runs in one picture, with the training losses as thin lines behind them.
 
 usage: plot_curves.py OUT.svg NAME_A=METRICS_A.jsonl NAME_B=METRICS_B.jsonl
 
-Each file has one JSON object a line: {"step", "loss", ...} or {"step", "eval_loss", ...}: a run's metrics.jsonl, or what
+Each file has one JSON object per line: {"step", "loss", ...} or {"step", "eval_loss", ...}: a run's metrics.jsonl, or what
 peers/nanogpt_shakespeare.py --out writes.
 """
 import json
@@ -21,7 +21,7 @@ def read(path):
 
 
 def smooth(points, width=20):
-    """Means of `width` points each, so that the noise of single batches does not hide the curve."""
+    """Averages groups of `width` points, so that the noise of single batches does not hide the curve."""
     groups = [points[i:i + width] for i in range(0, len(points), width)]
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 

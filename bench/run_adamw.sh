@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One AdamW update of 100M parameters in fp32, ours and PyTorch's fused one by turns, beside a loop that moves the same bytes.
+# Measures an AdamW update of 100M fp32 parameters: tessera and PyTorch's fused AdamW alternately, and a loop that moves the same bytes.
 #
 # usage: bench/run_adamw.sh [ROUNDS]        PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
 set -euo pipefail

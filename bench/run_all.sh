@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every benchmark once, one after the other: what they print goes to a file as well, under the machine, the commit and each
-# command.
+# Runs every benchmark once, one after the other. The output is also written to a file, with the machine, the commit and each
+# command as headings.
 #
 # usage: bench/run_all.sh [FILE]        FILE: default build/bench.txt
 #        PEERS: a Python that has torch 2.11, deepspeed, safetensors, tokenizers and tiktoken (default ~/peers/bin/python)
 #
-# An hour or so. Nothing else should run meanwhile. On a CPU without AVX-512 PyTorch has no fast products of bf16, which take
-# minutes each: what waits for them is left out there, and said. Exits with 1 where a benchmark failed.
+# Takes about an hour; nothing else should run meanwhile. On a CPU without AVX-512, PyTorch's bf16 matrix products take minutes
+# each, so the benchmarks that need them are skipped with a notice. Exits with 1 if a benchmark failed.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 file=${1:-build/bench.txt}

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Saving and loading a model of 1.1 GB: ours with checksums, plain sequential I/O (as dd), and Python's safetensors, by turns
-# on one disk.
+# Measures saving and loading a model of 1.1 GB: tessera with checksums, plain sequential I/O (as dd), and Python's safetensors,
+# alternately on one disk.
 #
-# usage: bench/run_checkpoint.sh [ROUNDS] [FOLDER]   FOLDER: on the disk that is to be measured (default: TMPDIR)
+# usage: bench/run_checkpoint.sh [ROUNDS] [FOLDER]   FOLDER: on the disk to be measured (default: TMPDIR)
 #        PEERS: a Python that has torch and safetensors (default ~/peers/bin/python)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Collectives between two local ranks: ours over shared memory, in the transport's regions and in ordinary memory, plain loops
-# over shared memory that do no more than the sum or the copy, and gloo's from PyTorch, by turns.
+# Measures collectives between two local ranks: tessera over shared memory (in the transport's regions and in ordinary memory),
+# plain loops over shared memory that only sum or copy, and PyTorch's gloo, alternately.
 #
 # usage: bench/run_comm.sh [ROUNDS]        PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
 set -euo pipefail

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The 124M GPT-2 step on two threads, ours and torch.compile's by turns, beside its matrix products alone: bf16 and fp32 with
-# B=4 T=512, bf16 with B=2 T=1024.
+# Measures the 124M GPT-2 step on two threads, tessera and torch.compile alternately, and the matrix products of the step alone:
+# bf16 and fp32 with B=4 T=512, bf16 with B=2 T=1024.
 #
 # usage: bench/run_compiled.sh [ROUNDS [TYPE...]]   TYPE: bf16, fp32 (default: both)
 #                                                     PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
 #
-# On a CPU without instructions for bf16 PyTorch's products of it take minutes each: measure fp32 alone there.
-# A case of torch.compile takes a minute or two before its first step. PyTorch runs with the allocator settings that suit it
-# best; bench/peers/quiet_run.py says on standard error how much of the machine other processes took.
+# On a CPU without bf16 instructions, PyTorch's bf16 products take minutes each: measure only fp32 there.
+# torch.compile takes a minute or two before its first step. PyTorch runs with the allocator settings that suit it
+# best; bench/peers/quiet_run.py reports on standard error how much of the machine other processes used.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-1}
@@ -24,9 +24,9 @@ both() {
   case_of "torch $1" env OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/pytorch_gpt2_train.py --dtype "$5" --attn sdpa \
     --optim adamw_fused -B "$2" -T "$3" --steps 5 --threads 2 --compile
 }
-# products: tokens a second if the step were its matrix products alone, as libtorch makes them.
+# products: tokens/s of a step that consists only of its matrix products, as libtorch computes them.
 products() {
-  # shellcheck disable=SC2086  # one word a type
+  # shellcheck disable=SC2086  # one word per type
   OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/gemm_floor.py $types | sed -nE \
     's/^torch\.(bfloat16|float32) sum .* tok\/s ([0-9]+)$/\1 {"tokens_per_s": \2}/p' | while read -r type line; do
     printf 'products %s\t%s\n' "${type/bfloat16/bf16}" "$line" | sed 's/float32/fp32/' | tee -a "$results"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Greedy text of a 124M GPT-2 with random weights, prompt of 64 tokens, 128 new ones: ours and PyTorch's by turns.
+# Measures greedy generation with a 124M GPT-2 and random weights, a prompt of 64 tokens and 128 new ones: tessera and PyTorch alternately.
 #
-# usage: bench/run_generate.sh [ROUNDS [BATCH...]]   BATCH: texts in bf16 (default: 1 4)
+# usage: bench/run_generate.sh [ROUNDS [BATCH...]]   BATCH: sequences in bf16 (default: 1 4)
 #                                                      PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
 #
 # PyTorch keeps weights, activations and a preallocated KV cache in bf16; its script is bench/peers/pytorch_generate.py.

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Two ranks of one thread that hold a model's stages, or its layers, between them, beside one rank of two threads with
+# Measures two ranks of one thread with pipeline or tensor parallelism, compared with one rank of two threads with
 # the same micro-batches.   usage: bench/run_layouts.sh [ROUNDS]
 #
-# GPT-2 small with 256 tokens, so that neither stage has more to do than the other.
+# The model is GPT-2 small with a vocabulary of 256, so that both stages have the same amount of work.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-1}

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What saving costs the 124M GPT-2 step (B=4, T=512, bf16, 1.4 GiB a checkpoint): no save, one in ten steps beside the
-# training, and one in ten that it waits for, by turns.
+# Measures the cost of saving for the 124M GPT-2 step (B=4, T=512, bf16, 1.4 GiB per checkpoint): no save, a background save
+# every ten steps, and a foreground save every ten steps, alternately.
 #
-# usage: bench/run_save.sh [ROUNDS] [FOLDER]   FOLDER: on the disk that is to be measured (default: TMPDIR)
+# usage: bench/run_save.sh [ROUNDS] [FOLDER]   FOLDER: on the disk to be measured (default: TMPDIR)
 #
-# The stall is what the saving step waits. Lost is that and what the save's next three steps take longer than the others of
-# the same ten: the writer's share of the cores. The machine's own pace moves more than that from run to run.
+# The stall is the time for which the saving step waits. The lost time is the stall plus the additional time of the next three
+# steps compared with the other steps of the same ten: the writer's share of the cores. The speed of the machine varies more than
+# that from run to run.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-1}
@@ -15,7 +16,7 @@ ours step_bench
 work=$(mktemp -d "${2:-${TMPDIR:-/tmp}}/tessera-save-XXXXXX")
 trap 'rm -rf "$results" "$work"' EXIT
 
-# case_of NAME OPTIONS...: as that of by_turns.sh, of our step with a folder to save into.
+# case_of NAME OPTIONS...: like case_of in by_turns.sh, for tessera's step with a folder for checkpoints.
 case_of() {
   local name=$1 line
   shift
@@ -47,8 +48,8 @@ for row in open(sys.argv[1]):
     steps.setdefault(name, []).extend(ms)
     for n, wait in enumerate(waits):
         ten = ms[10 * n:10 * n + 10]
-        usual = statistics.median(ten[:6] + ten[9:])  # the save stands behind the sixth
-        outside = wait if result["save"] == "waiting" else 0.0  # beside: steps wait, if anybody does
+        usual = statistics.median(ten[:6] + ten[9:])  # the save follows the sixth step
+        outside = wait if result["save"] == "waiting" else 0.0  # a background save is part of the steps' own time
         lost.setdefault(name, []).append((outside + sum(ten[6:9]) - 3 * usual) / (outside + sum(ten)))
 print("\n| ranks x threads | saving | tokens/s | stall of a save, ms | of all steps | lost |")
 print("|---|---|---|---|---|---|")

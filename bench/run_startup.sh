@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From the shell to the end of the first step on two ranks: `tessera train` of a tiny model, and torchrun of the
-# smallest DistributedDataParallel program, by turns. Medians.
+# Measures the time from the shell to the end of the first step on two ranks: `tessera train` with a tiny model, and torchrun with
+# the smallest DistributedDataParallel program, alternately. Prints medians.
 #
 # usage: bench/run_startup.sh [ROUNDS]     PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
 set -euo pipefail

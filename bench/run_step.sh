@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The 124M GPT-2 step (B=4, T=512, bf16), ours and PyTorch's by turns, and the ratio of the medians.
+# Measures the 124M GPT-2 step (B=4, T=512, bf16), tessera and PyTorch alternately, and prints the ratio of the medians.
 #
 # usage: bench/run_step.sh [ROUNDS]        PEERS: a Python that has torch 2.11 (default ~/peers/bin/python)
 #
-# PyTorch runs with the allocator settings that suit it best; bench/peers/quiet_run.py says on standard error how much
-# of the machine other processes took. Cases: 1 rank x 2 threads, 2 ranks x 1 thread.
+# PyTorch runs with the allocator settings that suit it best; bench/peers/quiet_run.py reports on standard error how much
+# of the machine other processes used. Cases: 1 rank x 2 threads, 2 ranks x 1 thread.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-3}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# GPT-2 BPE encoding on one thread: ours, and tiktoken's and Hugging Face's, by turns.
+# Measures GPT-2 BPE encoding on one thread: tessera, tiktoken and Hugging Face tokenizers, alternately.
 #
 # usage: bench/run_tokenizer.sh [TEXT...]   PEERS: a Python that has tokenizers and tiktoken (default ~/peers/bin/python)
 set -euo pipefail

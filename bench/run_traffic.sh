@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a rank puts into collectives and messages in a step, calls and bytes, in every way to spread a model, beside
-# the forms of bench/traffic_forms.py.   usage: bench/run_traffic.sh
+# Counts the calls and bytes of collectives and messages that a rank makes in a step, for every kind of parallelism, and compares
+# them with the formulas of bench/traffic_forms.py.   usage: bench/run_traffic.sh
 #
-# A GPT-2 of 4 layers of 128 channels: counts do not depend on speed, so up to 8 ranks share whatever cores there are.
+# The model is a GPT-2 of 4 layers of 128 channels. Counts do not depend on speed, so up to 8 ranks can share few cores.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 source bench/by_turns.sh
 ours step_bench
 
-# spread NAME RANKS OPTION...: a step of 4 micro-batches of 4 samples, of which --batch 32 makes two replicas' share.
+# spread NAME RANKS OPTION...: a step of 4 micro-batches of 4 samples; with --batch 32, of two data-parallel replicas.
 spread() {
   local name=$1 ranks=$2
   shift 2

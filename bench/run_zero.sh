@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The 124M GPT-2 step (B=4, T=512, bf16) on 2 ranks x 1 thread in every ZeRO stage, ours and DeepSpeed's by turns.
+# Measures the 124M GPT-2 step (B=4, T=512, bf16) on 2 ranks x 1 thread in every ZeRO stage, tessera and DeepSpeed alternately.
 #
 # usage: bench/run_zero.sh [ROUNDS]   PEERS: a Python that has torch 2.11 and deepspeed 0.19 (default ~/peers/bin/python)
 set -euo pipefail

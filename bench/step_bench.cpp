@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times training steps of a GPT-2-shaped model on random tokens: the tessera side of run_step.sh,
-// run_save.sh, run_layouts.sh and run_traffic.sh.
+// Measures training steps of a GPT-2-shaped model on random tokens, for run_step.sh, run_save.sh,
+// run_layouts.sh and run_traffic.sh.
 //
 //   step_bench [--preset gpt2-small] [--ranks 1] [--threads 2] [--batch 4] [--length 512]
 //     [--dtype bf16] [--stage 1] [--steps 5] [--warmup 2] [--micros 1] [--vocab 50304]
 //     [--pipeline 1] [--schedule 1f1b] [--tensor 1] [--set KEY=VALUE]...
 //     [--save-every 0] [--save beside|waiting] [--save-dir FOLDER]
 //
-// --batch is the global batch, --micros the micro-batches in which a rank takes its share; --set
-// overrides any key of the configuration, as the program's does; --save-every: a checkpoint every
-// so many steps, the first half-way to there. Prints one JSON line: tokens_per_s (median step),
-// step_ms of every step, peak_mb (resident memory of the largest rank at its peak, MiB), wall_ms of
-// all counted steps, saving included, calls and bytes: what each rank put into collectives and
-// messages in a step (comm::Traffic); with --save-every also stall_ms of each save (what the steps
-// waited for it) and drain_ms (the wait for the last one at the end); with --pipeline bubble, the
-// first stage's waits as a share of what it computed, and bubble_simulated, what the schedule
-// itself costs there, with stages that are as fast as each other and (_as_measured) with what each
-// took.
+// --batch is the global batch, --micros the number of micro-batches per rank; --set overrides any
+// key of the configuration, as in the program; --save-every N saves a checkpoint every N steps, the
+// first one half-way through the first N. Prints one JSON line: tokens_per_s (median step), step_ms
+// of every step, peak_mb (peak resident memory of the largest rank, MiB), wall_ms of all counted
+// steps including saves, and the calls and bytes of each rank's collectives and messages in a step
+// (comm::Traffic). With --save-every also stall_ms of each save (the time that steps waited for it)
+// and drain_ms (the wait for the last save at the end). With --pipeline also bubble, the waiting
+// time of the first stage as a fraction of its computing time, and bubble_simulated, the bubble of
+// the schedule with equally fast stages and (_as_measured) with the measured times.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -81,7 +80,7 @@ std::string config_of(std::map<std::string, std::string>& given,
       option(given, "threads", "2"));
 }
 
-/// MiB of this process that were resident at most, libraries and shared memory included.
+/// Peak resident memory of this process in MiB, including libraries and shared memory.
 double resident_peak_mb() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -93,7 +92,7 @@ double resident_peak_mb() {
   return 0.0;
 }
 
-/// Checkpoints between the measured steps.
+/// Saves checkpoints between the measured steps.
 class Saves {
  public:
   explicit Saves(std::map<std::string, std::string>& given)
@@ -145,7 +144,7 @@ class Saves {
   double drain_ms_ = 0.0;
 };
 
-/// Waits of the first stage beside what its schedule says.
+/// Compares the waiting time of the first stage with the simulation of its schedule.
 class Bubble {
  public:
   explicit Bubble(const tessera::planner::Plan& plan) : plan_(plan) {}

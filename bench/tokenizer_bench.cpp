@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-2 BPE encoding, MB/s on one thread. usage: tokenizer_bench TEXT...   (bench/run_tokenizer.sh
-// compares)
+// Measures GPT-2 BPE encoding in MB/s on one thread. usage: tokenizer_bench TEXT...
+// (bench/run_tokenizer.sh compares)
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -17,7 +17,7 @@
 namespace {
 
 constexpr int kRuns = 5;
-constexpr int kLinesPerDocument = 200;  // as the peer's script cuts
+constexpr int kLinesPerDocument = 200;  // as in the reference script
 
 std::vector<std::string_view> documents_of(std::string_view text) {
   std::vector<std::string_view> documents;

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Calls and bytes of a step by form, beside those that run_traffic.sh measured.
+"""Compares the calls and bytes of a step that run_traffic.sh measured with closed formulas.
 
-usage: bench/traffic_forms.py RESULTS      a line for each case: its name, a tab, step_bench's JSON
+usage: bench/traffic_forms.py RESULTS      one line per case: its name, a tab, step_bench's JSON
 
-Counted as comm::Traffic does: of a scatter what goes in, of a gather what comes out, of an all-reduce twice the data, of
-a broadcast or a message once, each as one call. Forms of docs/parallelism.md, for the model and the step that
-run_traffic.sh asks for: L layers of C channels, F = 4 C, an untied vocabulary of V, m micro-batches of B samples of T
-tokens, all in fp32; counts of a step and the loss travel as fp64.
+Bytes are counted as comm::Traffic does: a scatter counts its input, a gather its output, an all-reduce twice the data, a
+broadcast or message its data; each is one call. The formulas are those of docs/parallelism.md, for the model and the step
+of run_traffic.sh: L layers of C channels, F = 4 C, an untied vocabulary of V, m micro-batches of B samples of T
+tokens, all in fp32; counts of a step and the loss are sent as fp64.
 """
 import json
 import sys
@@ -15,7 +15,7 @@ import sys
 L, C, V, T, B, m = 4, 128, 512, 128, 4, 4
 F, N = 4 * C, B * T  # features of the MLP; rows of a micro-batch
 FLOAT, DOUBLE = 4, 8
-CHUNK = 1024  # elements: parameters are padded to it, and a sum of it is what the norm is made of
+CHUNK = 1024  # elements: parameters are padded to it, and the norm is computed from the sums of chunks
 FLOW = N * C * FLOAT
 LINEARS = [(C, 3 * C), (C, C), (C, F), (F, C)]  # inputs and outputs
 
@@ -38,7 +38,7 @@ class Traffic:
 
 
 def blocks(tensor=1):
-    """Elements of each parameter that a rank holds, block by block; 1d cuts matrices, and biases before the inner cut."""
+    """Elements of each parameter that a rank holds, by block; 1d splits matrices, and the biases of layers with split outputs."""
     layer = [3 * C * C // tensor, 3 * C // tensor, C * C // tensor, C]
     layer += [F * C // tensor, F // tensor, C * F // tensor, C] + 4 * [C]
     return [[V * C // tensor, T * C]] + L * [layer] + [[C, C, V * C // tensor]]
@@ -49,17 +49,17 @@ def padded(block, ranks=1):
 
 
 def any_step(ranks):
-    """Four counts are added, and everybody hears a loss of each micro-batch and five facts of everybody."""
+    """An all-reduce of four counts; an all-gather of one loss per micro-batch and five numbers per rank."""
     return Traffic(2, 2 * 4 * DOUBLE + ranks * (m + 5) * DOUBLE)
 
 
 def norm_of(cut):
-    """A number of each parameter that is cut."""
+    """An all-reduce of one number per split parameter."""
     return Traffic(1, 2 * cut * DOUBLE)
 
 
 def of_loss(ranks, rows):
-    """Largest logit, sum of exponentials, the label's logit, sum of all."""
+    """Per row: the largest logit, the sum of exponentials, the label's logit, the sum of all logits."""
     return Traffic(1, ranks * 4 * rows * DOUBLE)
 
 
@@ -68,14 +68,14 @@ def data(stage, ranks):
     reductions = m * Traffic(len(sizes), sum(sizes))
     if stage < 3:
         gathers = Traffic(len(sizes), sum(sizes))
-    else:  # the last block's stay between forward and backward, the first one's between micro-batches
+    else:  # the last block stays gathered between forward and backward, the first one between micro-batches
         gathers = Traffic(2 * m * len(sizes) - m - (m - 1), 2 * m * sum(sizes) - m * sizes[-1] - (m - 1) * sizes[0])
     norm = Traffic(1, sum(sizes) // FLOAT // CHUNK * DOUBLE)
     return reductions + gathers + norm + any_step(ranks)
 
 
 def one_d(ranks, layers=L, table=True, head=True):
-    """Of a micro-batch: two all-reduces a layer either way, the embedding's forward, the head's backward, the loss."""
+    """One micro-batch: two all-reduces per layer and direction, the embedding's forward, the head's backward, the loss."""
     all_reduces = 4 * layers + table + head
     return Traffic(all_reduces, all_reduces * 2 * FLOW) + (of_loss(ranks, N) if head else Traffic())
 
@@ -84,14 +84,14 @@ def tensor_1d(ranks, sequence=False):
     step = any_step(ranks) + norm_of(6 * L + 2)
     if not sequence:
         return m * one_d(ranks) + step
-    # A gather and a scatter for each all-reduce; gradients of what all have whole are added once.
+    # A gather and a scatter replace each all-reduce; gradients of unsplit parameters are added once.
     meetings = 2 * (4 * L + 2)
     whole = (6 * L + T + 2) * C
     return m * (Traffic(meetings, meetings * FLOW) + of_loss(ranks, N)) + Traffic(1, 2 * whole * FLOAT) + step
 
 
 def grid_vectors(q, rows, biases, norms):
-    """Two sums of each row for a norm, either way; gradients of norms and biases are added."""
+    """Two sums per row of a norm in each direction; all-reduces of the gradients of norms and biases."""
     return Traffic(3 * norms + len(biases), 2 * norms * q * 2 * rows * DOUBLE + 2 * (sum(biases) + 2 * norms * C) // q * FLOAT)
 
 
@@ -138,10 +138,10 @@ def tensor_3d(q):
 
 def context(mode, ranks):
     values = FLOW // ranks
-    if mode == "ring":  # keys and values forward, again backward, and their gradients all the way home
+    if mode == "ring":  # keys and values in forward and backward, and their gradients once around the ring
         calls = (ranks - 1) + (ranks - 1) + ranks
         micro = L * Traffic(calls, calls * 2 * values)
-    else:  # queries, keys and values to their heads, the outcome back, and the same backward
+    else:  # queries, keys and values to their heads, the result back; the same in backward
         micro = L * Traffic(4, 8 * values)
     sums = Traffic(L + 2, sum(2 * padded(block) * FLOAT for block in blocks()))
     return m * micro + sums + any_step(ranks)
@@ -162,7 +162,7 @@ def pipeline(stage, stages, schedule, tensor=1, shares=False):
 
     count = m * messages_of(first, last)
     traffic = Traffic(count, count * FLOW // (tensor if shares else 1))
-    if shares:  # two stages: each gathers what the other one sends
+    if shares:  # two stages: each gathers what the other sends
         received = m * messages_of(last, first)
         traffic += Traffic(received, received * FLOW)
     widest = max(sum(up(size, CHUNK) // CHUNK for b in held(s) for size in blocks(tensor)[b]) for s in range(stages))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds the parts of the PyPI wheels that tools/setup.sh unpacked: libc10, libtorch_cpu and the headers, and oneDNN.
-# The wheel's own CMake files demand CUDA, so they are not used.
+# The wheel's own CMake files require CUDA, so they are not used.
 #
 # Sets Libtorch_FOUND and the targets Libtorch::cpu and Libtorch::onednn. Looks in TESSERA_LIBTORCH, then in the cache folders
 # that tools/setup.sh uses, in its order.
@@ -31,13 +31,13 @@ find_package_handle_standard_args(Libtorch
   REQUIRED_VARS Libtorch_ROOT_DIR
   REASON_FAILURE_MESSAGE "libtorch ${_libtorch_version} is not in the cache: run tools/setup.sh, or set TESSERA_LIBTORCH")
 
-# Global: a project that adds tessera as a folder of its own links them too.
+# The targets are global, because a project that adds tessera as a subdirectory links them too.
 if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
   set(_lib ${Libtorch_ROOT_DIR}/torch/lib)
   add_library(Libtorch::c10 SHARED IMPORTED GLOBAL)
   set_target_properties(Libtorch::c10 PROPERTIES IMPORTED_LOCATION ${_lib}/libc10.so)
-  # libtorch's own OpenMP runtime: at::parallel_for runs on one thread in a file that is compiled without OpenMP, and
-  # a second runtime would put twice as many threads on the cores.
+  # Use libtorch's own OpenMP runtime: in a file compiled without OpenMP, at::parallel_for runs on one thread, and
+  # a second runtime would start twice as many threads as there are cores.
   add_library(Libtorch::gomp SHARED IMPORTED GLOBAL)
   set_target_properties(Libtorch::gomp PROPERTIES IMPORTED_LOCATION ${_lib}/libgomp.so.1)
   add_library(Libtorch::cpu SHARED IMPORTED GLOBAL)
@@ -45,12 +45,12 @@ if(Libtorch_FOUND AND NOT TARGET Libtorch::cpu)
     IMPORTED_LOCATION ${_lib}/libtorch_cpu.so
     INTERFACE_LINK_LIBRARIES "Libtorch::c10;Libtorch::gomp"
     INTERFACE_COMPILE_OPTIONS -fopenmp
-    INTERFACE_COMPILE_DEFINITIONS NDEBUG  # its classes have more members without, which the library knows nothing of
+    INTERFACE_COMPILE_DEFINITIONS NDEBUG  # without it, its classes have additional members that the library does not have
     INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${_lib}:${Libtorch_ROOT_DIR}/nvidia/cu13/lib"
     INTERFACE_INCLUDE_DIRECTORIES
       "${Libtorch_ROOT_DIR}/torch/include;${Libtorch_ROOT_DIR}/torch/include/torch/csrc/api/include")
-  # libtorch's own copy is hidden inside of it, and older releases of its matrix products are not slower. It uses the
-  # OpenMP runtime of libtorch, which is loaded under the same name.
+  # libtorch does not export its own copy of oneDNN, and the matrix products of older releases are not slower. oneDNN uses
+  # libtorch's OpenMP runtime, which is loaded under the same name.
   add_library(Libtorch::onednn SHARED IMPORTED GLOBAL)
   set_target_properties(Libtorch::onednn PROPERTIES
     IMPORTED_LOCATION ${Libtorch_ROOT_DIR}/onednn/lib/libdnnl.so.3

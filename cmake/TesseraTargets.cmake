@@ -19,8 +19,8 @@ if(NOT CMAKE_BUILD_TYPE AND PROJECT_IS_TOP_LEVEL)
 elseif(NOT CMAKE_BUILD_TYPE)
   string(APPEND CMAKE_CXX_FLAGS " ${CMAKE_CXX_FLAGS_RELEASE}")
 endif()
-# Options of a project around this one stop here: its warnings know nothing of our code, and -march=native or
-# -ffast-math would change what kernels compute. Nothing that is set in this file reaches that project.
+# Options of an enclosing project do not apply here: its warnings are not meant for our code, and -march=native or
+# -ffast-math would change the results of kernels. Nothing set in this file affects that project.
 set_directory_properties(PROPERTIES COMPILE_OPTIONS "" COMPILE_DEFINITIONS "" INCLUDE_DIRECTORIES "" LINK_OPTIONS "")
 set(CMAKE_UNITY_BUILD OFF)  # tessera_unite knows which files go together
 
@@ -39,7 +39,7 @@ endif()
 # -ffp-contract=off: a value must not depend on whether the compiler fused a multiply and an add in a vector
 # body but not in its scalar tail; kernels that want fused operations say so.
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno)
-# GCC 12 sees overlaps and bounds in std::string where there are none (GCC bugs 105329 and 105651).
+# GCC 12 reports overlaps and out-of-bounds accesses in std::string that do not exist (GCC bugs 105329 and 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   add_compile_options(-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
 endif()
@@ -48,7 +48,7 @@ if(TESSERA_WERROR)
 endif()
 if(TESSERA_SANITIZE)
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer)
-  # Checks in the code of the standard library make GCC 12 warn of it, and fail where much is inlined (mark_reachable_handlers).
+  # With sanitizer checks, GCC 12 warns about the standard library, and crashes where much is inlined (mark_reachable_handlers).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     add_compile_options(-Wno-maybe-uninitialized -fno-inline-functions-called-once)
   endif()
@@ -72,21 +72,21 @@ function(tessera_precompile target name)
   target_precompile_headers(${target} REUSE_FROM ${name})
 endfunction()
 
-# tessera_unite(TARGET COUNT SOURCES...): compiles up to COUNT sources as one, so that what they include is read and
-# instantiated once: a whole build takes two thirds of the time, a build after touching one file more. Files whose unnamed
-# namespaces or macros share a name come into different groups, so that nobody has to think of other files' names.
+# tessera_unite(TARGET COUNT SOURCES...): compiles up to COUNT sources as one, so that their headers are read and
+# instantiated once: a full build takes two thirds of the time, a build after a change of one file takes longer. Files whose
+# unnamed namespaces or macros share a name are put into different groups, so that such names need not be unique.
 function(tessera_unite target most)
   if(NOT TESSERA_UNITY)
     return()
   endif()
   foreach(source IN LISTS ARGN)
-    # What follows such a line is for CPUs that have these instructions, to the end of all that is compiled as one.
+    # The pragma selects instructions for the rest of the translation unit, so such a file is compiled alone.
     file(STRINGS ${source} instructions LIMIT_COUNT 1 REGEX "^#pragma GCC target")
     if(instructions)
       set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
       continue()
     endif()
-    # What stands at the start of a line: types and macros, then functions and variables.
+    # Collect the names declared at the start of a line: types and macros, then functions and variables.
     set(named "(#define|struct|class|enum|enum class|using)")
     file(STRINGS ${source} names REGEX "^${named} [a-zA-Z0-9_]+")
     list(TRANSFORM names REPLACE "^${named} ([a-zA-Z0-9_]+).*" "\\2")
@@ -120,8 +120,8 @@ function(tessera_unite target most)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# Which precompiled header suits a file, by what it includes itself: every operator of ATen costs a file that does not
-# need them two seconds, and without them one that does needs ten more.
+# Chooses the precompiled header of each file by its own includes: the header with all ATen operators costs two seconds in a
+# file that does not need them, and a file that needs them takes ten seconds longer without it.
 function(tessera_split_by_headers without with)
   set(${without})
   set(${with})
@@ -161,7 +161,7 @@ function(tessera_objects target headers)
   endif()
 endfunction()
 
-# All floors below `floors`, themselves included, as object libraries.
+# Sets `out` to the object libraries of the given floors and of all floors below them.
 function(tessera_closure out)
   set(todo ${ARGN})
   set(all)
@@ -216,7 +216,7 @@ function(tessera_floor name)
   endforeach()
 endfunction()
 
-# tessera_program(NAME SOURCE): a program that uses the library as any user's does, but precompiled headers.
+# tessera_program(NAME SOURCE): a program that uses the library as a user's program does, except for precompiled headers.
 function(tessera_program name source)
   add_library(${name}_main OBJECT ${source})
   target_link_libraries(${name}_main PRIVATE tessera fmt::fmt Threads::Threads)
@@ -225,8 +225,8 @@ function(tessera_program name source)
   target_link_libraries(${name} PRIVATE ${name}_main tessera fmt::fmt Threads::Threads)
 endfunction()
 
-# A file of tests says its labels in its first lines: `// labels: slow multiprocess` (a script: `# labels: ...`);
-# without that line it is `fast`. `// timeout: SECONDS` raises the limit against hangs (default 120).
+# A test file lists its labels in its first lines: `// labels: slow multiprocess` (in a script: `# labels: ...`);
+# without that line the label is `fast`. `// timeout: SECONDS` raises the limit against hangs (default 120).
 function(tessera_label_test name source)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
   set(labels fast)
@@ -284,7 +284,7 @@ function(tessera_tests folder)
     target_include_directories(${part} PRIVATE ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
     target_link_libraries(${part} PRIVATE fmt::fmt Threads::Threads GTest::gtest GTest::gmock ${TESTS_LINK})
     target_link_libraries(${program} PRIVATE ${part})
-    # What is tested is optimized fully; the tests themselves compile a third faster so.
+    # The code under test is fully optimized; the tests themselves compile a third faster with -O1.
     target_compile_options(${part} PRIVATE $<$<CONFIG:Release>:-O1>)
     target_compile_definitions(${part} PRIVATE
       TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
@@ -321,8 +321,8 @@ function(tessera_tests folder)
   endforeach()
 endfunction()
 
-# tessera_script_tests(FOLDER [ARGUMENTS...]): one ctest entry per tests/FOLDER/*_test.sh, which gets these
-# arguments.
+# tessera_script_tests(FOLDER [ARGUMENTS...]): one ctest entry per tests/FOLDER/*_test.sh, which receives
+# these arguments.
 function(tessera_script_tests folder)
   file(GLOB scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.sh)
   foreach(script IN LISTS scripts)
@@ -334,8 +334,8 @@ function(tessera_script_tests folder)
   endforeach()
 endfunction()
 
-# tessera_body_tests(FOLDER NAME LABELS ... [FILTER tests of GoogleTest] [TIMEOUT seconds]): the tests of a folder once more
-# for each body of the kernels; one that this CPU does not have is skipped, and the one that all other entries run with.
+# tessera_body_tests(FOLDER NAME LABELS ... [FILTER tests of GoogleTest] [TIMEOUT seconds]): runs the tests of a folder
+# again for each kernel variant, except variants that this CPU does not support and the variant that all other entries use.
 function(tessera_body_tests folder name)
   cmake_parse_arguments(BODY "" "FILTER;TIMEOUT" "LABELS" ${ARGN})
   if(NOT BODY_FILTER)

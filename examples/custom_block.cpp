@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of one's own between those of GPT-2. It is written for one device with plain ATen calls,
-// and gets gradient folding, sharded optimizer state, bf16, checkpoints and any number of ranks
-// without a line for them.
+// Adds a user-defined block to GPT-2. The block is written for one device with plain ATen calls.
+// Gradient reduction, sharded optimizer state, bf16, checkpoints and any number of ranks work
+// without additional code.
 //
 //   custom_block [RANKS] [STEPS]
 #include <cstdio>
@@ -22,7 +22,7 @@ namespace {
 using namespace tessera;  // NOLINT: an example reads better so
 using enum LogicalAxis;
 
-/// y = x + sigmoid(gate) * tanh(x W): a gated residual layer that starts as nearly nothing.
+/// y = x + sigmoid(gate) * tanh(x W): a gated residual layer that initially adds almost nothing.
 class GatedResidual final : public nn::Block {
  public:
   explicit GatedResidual(std::int64_t width) : width_(width) {}
@@ -41,7 +41,7 @@ class GatedResidual final : public nn::Block {
     out.flow.diff[0] = y_BTC;
     return out;
   }
-  /// Ranks may share the tokens.
+  /// Works token by token, so ranks may share the tokens.
   [[nodiscard]] bool works_by_token() const override { return true; }
 
  private:
@@ -67,7 +67,7 @@ int train(int ranks, int steps) {
     "train_batch_size": 8, "optimizer": {"params": {"lr": 3e-3}}, "trainer": {"max_steps": )" +
                            std::to_string(steps) + "}}";
   planner::Plan plan = planner::make_plan(json::parse(text, "custom_block"), ranks, "custom_block");
-  // The model is a list of blocks: put ours before the head.
+  // The model is a list of blocks: insert the new block before the head.
   auto& blocks = plan.model.model.blocks;
   const std::int64_t width = plan.model.hidden_size;
   blocks.insert(blocks.end() - 1,

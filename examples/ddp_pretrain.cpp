@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data-parallel pretraining as a hand-written PyTorch DDP script does it: the same loop, numbers
-// and printed lines.
+// Data-parallel pretraining in the manner of a hand-written PyTorch DDP script, with the same loop,
+// numbers and printed lines.
 //
-// Its options: kUsage below.
+// kUsage below lists the options.
 //
-// What differs from such a script, and what is done instead: ranks are processes of one host (a
-// second server is not built yet), gradients are summed over shared memory instead of a ring,
-// devices are not chosen by CUDA_VISIBLE_DEVICES (there is no GPU build yet), and checkpoints are
-// folders of safetensors, "checkpoint/step-00000005", that hold model and optimizer and load on any
-// number of ranks; `tessera convert` makes model_000005.pth and optimizer_000005.pth of one.
+// Differences from such a script: ranks are processes of one host (several hosts are not built
+// yet), gradients are summed over shared memory instead of a ring, devices are not chosen by
+// CUDA_VISIBLE_DEVICES (there is no GPU build yet), and checkpoints are folders of safetensors,
+// "checkpoint/step-00000005", that contain model and optimizer and can be loaded on any number of
+// ranks; `tessera convert` converts one to model_000005.pth and optimizer_000005.pth.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -33,7 +33,7 @@ namespace {
 using namespace tessera;  // NOLINT: an example reads better so
 
 constexpr std::int64_t kEvalBatches = 1;   // eval_iter
-constexpr std::int64_t kIgnoredSteps = 2;  // not in the throughput: caches are cold
+constexpr std::int64_t kIgnoredSteps = 2;  // excluded from the throughput, because caches are cold
 
 constexpr const char* kUsage =
     "ddp_pretrain [--data FOLDER_OR_TEXT] [--world_size 4] [--preset gpt2-small] [--context 1024]\n"
@@ -119,14 +119,14 @@ planner::Plan make_plan(const Options& o) {
   return planner::make_plan(c, static_cast<int>(o.world_size), "ddp_pretrain");
 }
 
-/// What the loop returns: the curves to plot.
+/// The curves to plot, which the loop returns.
 struct Tracks {
   std::vector<double> train_losses, val_losses, lrs;
   std::vector<std::int64_t> tokens_seen;
 };
 
-/// The body of the loop: a line a batch and rank; losses and a sample every eval_freq steps, a
-/// checkpoint every save_freq, both at the end of an epoch.
+/// The training loop: prints one line per batch and rank; losses and a sample every eval_freq
+/// steps, a checkpoint every save_freq steps, and both at the end of an epoch.
 class Pretrain final : public engine::Hook {
  public:
   Pretrain(const Options& options, Tracks& tracks)
@@ -203,7 +203,7 @@ int run(int argc, char** argv) {
     std::fputs(kUsage, stdout);
     return 0;
   }
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // lines of several ranks come as they are made
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // so that lines of several ranks appear at once
   const Options options = read_options(argc, argv);
   const planner::Plan plan = make_plan(options);
   std::printf(

@@ -44,7 +44,7 @@ class Table final : public nn::Block {
   Param* table_ = nullptr;
 };
 
-/// y = x + out(silu(in([x, x moved by `gap` tokens]))): a causal convolution of two taps.
+/// y = x + out(silu(in([x, x shifted by `gap` tokens]))): a causal convolution with two taps.
 /// Source: van den Oord et al. 2016, "WaveNet".
 class Convolution final : public nn::Block {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training a GPT from C++ in four steps: configuration, launch, initialize, fit; with a hook of
-// one's own.
+// Trains a GPT from C++ in four steps: configuration, launch, initialize, fit; with a user-defined
+// hook.
 //
 //   train_gpt [CONFIG] [RANKS]
 #include <cstdio>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace tessera;  // NOLINT: an example reads better so
 
-/// Prints a mark whenever the loss reached a new low.
+/// Prints a line whenever the loss reaches a new minimum.
 class BestLoss final : public engine::Hook {
  public:
   BestLoss() : Hook(kMetric) {}
@@ -35,17 +35,17 @@ class BestLoss final : public engine::Hook {
 };
 
 int train(const std::string& path, int ranks) {
-  // 1. The configuration: checked whole, before any rank starts.
+  // 1. The configuration is read and checked completely before any rank starts.
   const planner::Plan plan = planner::make_plan(json::parse(files::read(path), path), ranks, path);
   const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };
-  // 2. The ranks: processes of this host, or the one that torchrun, srun or mpirun has started.
+  // 2. The ranks are processes of this host, or the one started by torchrun, srun or mpirun.
   return engine::run_ranks(plan, report, [&](comm::World& world) {
-    // 3. Model, data, optimizer and layout joined.
+    // 3. The engine connects model, data, optimizer and layout.
     const auto engine = engine::initialize(plan, world);
-    // 4. The loop.
+    // 4. The training loop.
     engine::Trainer trainer(*engine);
     engine::attach_defaults(trainer);
     trainer.attach(std::make_unique<BestLoss>());

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the seeds of fuzz/corpus that are torch's files and too large, or too seldom, to be recorded: small ones with
-the structure of the real ones, sound and with one lie each. Needs nothing but Python; run in the repository's root."""
+"""Generates seeds for fuzz/corpus: small torch files, for formats whose real files are too large or too rare to be recorded.
+They have the structure of real files; some are valid, the others contain one wrong value each. Needs only Python; run it in the
+root of the repository."""
 import json
 import pathlib
 import struct
@@ -12,7 +13,7 @@ INTEROP = pathlib.Path("tests/golden/reference/interop")
 
 
 class Pickle:
-    """A value in pickle's protocol 2, and the storages that it names."""
+    """Returns a value in pickle protocol 2, and the storages that it names."""
 
     def __init__(self):
         self.storages = []
@@ -97,7 +98,7 @@ def zip_of(target, name, entries):
 
 
 def repacked(target, name, path):
-    """A recorded file without the padding between its entries."""
+    """Returns a recorded file without the padding between its entries."""
     with zipfile.ZipFile(path) as recorded:
         zip_of(target, name, [(i.filename, recorded.read(i)) for i in recorded.infolist()])
 

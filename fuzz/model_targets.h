@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Readers of descriptions of models. They need libtorch, which the fuzzer's build leaves out: their
-// corpus is replayed, and changed at random, by tests/cli/corpus_test.cpp alone.
+// Readers of model descriptions. They need libtorch, which the fuzzer's build does not include, so
+// only tests/cli/corpus_test.cpp replays their corpus and mutates it at random.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace tessera::fuzz {
 
-/// As planner::open_model_source reads it, and the model's shape with it.
+/// Reads a description as planner::open_model_source does, and the model's shape from it.
 inline void read_config(const fs::path& path) {
   const json::Value hf = json::parse_strict(files::read(path), path.string());
   const models::ModelOptions options = models::options_from_hf(hf);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer harness of every reader of files from outside (targets.h). TESSERA_FUZZ chooses one.
+// libFuzzer harness for the readers of external files (targets.h). TESSERA_FUZZ selects one.
 // Build and run: fuzz/run.sh.
 #include <cstdint>
 #include <cstdlib>
@@ -40,7 +40,7 @@ const tessera::fuzz::Target& chosen() {
   return target;
 }
 
-/// A folder of this process; run.sh removes it.
+/// The temporary folder of this process; run.sh removes it.
 const std::filesystem::path& folder() {
   static const std::filesystem::path made = [] {
     std::filesystem::path path = "/dev/shm/tessera-fuzz-" + std::to_string(::getpid());

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Fuzzes every reader of files from outside, SECONDS each, with the recorded files and fuzz/corpus as seeds; needs clang++
-# with libFuzzer (Debian: apt-get install clang). What it finds lies in build/fuzz/TARGET-crash-... and so on.
+# Fuzzes every reader of external files for SECONDS each, with the recorded files and fuzz/corpus as seeds. Needs clang++
+# with libFuzzer (Debian: apt-get install clang). Findings are written to build/fuzz/TARGET-crash-... and similar files.
 # usage: fuzz/run.sh [SECONDS=60] [TARGET...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

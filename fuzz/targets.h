@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every reader of files from outside: where it looks for its bytes, and what is done with what it
-// gives. Both the fuzzer (readers.cpp) and the replay of its corpus (tests/cli/corpus_test.cpp)
-// call them here.
+// Every reader of external files, with the place of the file that it reads and the use of the
+// result. Both the fuzzer (readers.cpp) and the replay of its corpus (tests/cli/corpus_test.cpp)
+// use these targets.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ namespace tessera::fuzz {
 
 namespace fs = std::filesystem;
 
-/// Elements of one tensor that are read at most: strides of zero may make it look larger than the
-/// file.
+/// Maximum number of elements that are read from one tensor; with strides of zero, a tensor may
+/// appear larger than its file.
 inline constexpr std::int64_t kTouched = 1 << 16;
 
 inline void touch(const std::vector<interop::Weight>& weights) {
@@ -59,7 +59,7 @@ inline void touch(const fs::path& path) {
   }
 }
 
-/// A manifest whose seal fits, as whoever forges one would make it: else nothing behind it is met.
+/// A manifest with a correct checksum, as an attacker would write it, so that later checks run.
 inline void seal(const fs::path& manifest) {
   const std::string text = files::read(manifest);
   const std::string body = text.substr(0, text.rfind("\"checksum\""));
@@ -74,8 +74,8 @@ inline checkpoint::StreamedTensor ones(const std::string& name, std::vector<std:
   return {name, DType::F32, std::move(shape), read, {}};
 }
 
-/// optimizer_000005.pth of two parameters, w [2, 3] and b [3]: what stands beside their model's
-/// file.
+/// optimizer_000005.pth of two parameters, w [2, 3] and b [3], which is stored next to the file of
+/// their model.
 inline void write_loop_optimizer(const fs::path& folder) {
   if (fs::exists(folder / "optimizer_000005.pth")) return;
   interop::Foreign training;
@@ -109,7 +109,7 @@ inline void write_stage_3(const fs::path& folder) {
                             TorchValue::dict({{"optimizer_state_dict", optimizer}}));
 }
 
-/// All bytes, end of text, and the one merge "ab".
+/// A vocabulary of all bytes and end of text, with the single merge "ab".
 inline void write_vocabulary(const fs::path& folder) {
   if (fs::exists(folder / "vocab.json")) return;
   json::Value vocab =
@@ -119,7 +119,7 @@ inline void write_vocabulary(const fs::path& folder) {
   std::ofstream(folder / "vocab.json", std::ios::binary) << vocab.dump();
 }
 
-/// A tokenizer that was taken gives every text back.
+/// Checks that an accepted tokenizer decodes every text to the original.
 inline void encode(const fs::path& folder) {
   const data::TokenizerPtr tokenizer = data::tokenizer_from_folder(folder);
   for (const std::string text : {"", "abab ab's  12\n", "\xC3\xA4\xFF<|endoftext|>"}) {
@@ -129,7 +129,7 @@ inline void encode(const fs::path& folder) {
   }
 }
 
-/// Every line as `tokenize` takes it.
+/// Reads every line as `tokenize` does.
 inline void read_lines(std::string_view file) {
   for (std::size_t begin = 0; begin <= file.size();) {
     const std::size_t end = std::min(file.find('\n', begin), file.size());
@@ -146,8 +146,8 @@ inline void read_lines(std::string_view file) {
   }
 }
 
-/// A universal checkpoint's one parameter as stage 3 leaves it: bare and flat, 6 elements; and a
-/// copy of it under another name, which has no moments.
+/// A universal checkpoint of stage 3 with one bare and flat parameter of 6 elements, and a copy of
+/// it under another name, which has no moments.
 inline void write_flat(const fs::path& zero) {
   for (const char* file : {"w/fp32.pt", "w/exp_avg.pt", "copy/fp32.pt"}) {
     if (fs::exists(zero / file)) continue;
@@ -157,9 +157,9 @@ inline void write_flat(const fs::path& zero) {
 }
 
 struct Target {
-  const char* file;  ///< where the bytes go
+  const char* file;  ///< file to which the fuzzed bytes are written
   void (*read)(const fs::path& folder);
-  const char* around;  ///< a recorded folder that surrounds the file; empty: none
+  const char* around;  ///< recorded folder that contains the file; empty: none
 };
 
 inline const std::map<std::string, Target>& targets() {
@@ -259,7 +259,7 @@ inline const std::map<std::string, Target>& targets() {
   return all;
 }
 
-/// A copy of what surrounds the target's file, from the recorded folder `reference`.
+/// Copies the files around the target's file from the recorded folder `reference`.
 inline void surround(const Target& target, const fs::path& reference, const fs::path& folder) {
   fs::create_directories((folder / target.file).parent_path());
   if (*target.around == '\0') return;
@@ -270,8 +270,8 @@ inline void surround(const Target& target, const fs::path& reference, const fs::
     fs::permissions(entry.path(), fs::perms::owner_all);
 }
 
-/// Has the bytes read. What is wrong with them must be told by an Error that is not of our making;
-/// anything else goes on to the caller.
+/// Reads the bytes. Invalid bytes must be reported by an Error of a kind other than Bug; any other
+/// exception is passed to the caller.
 inline void feed(const Target& target, const fs::path& folder, std::string_view bytes) {
   const fs::path file = folder / target.file;
   fs::remove(file);

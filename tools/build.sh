@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Configures a preset where that is needed and builds it.   usage: tools/build.sh PRESET [TARGET...]
+# Configures a preset if necessary and builds it.   usage: tools/build.sh PRESET [TARGET...]
 #
-# As many compilers run at once as there are cores, but no more than memory holds (a file that includes libtorch
-# takes about 1.3 GB); CMAKE_BUILD_PARALLEL_LEVEL overrides that.
+# The number of parallel compilers is the number of cores, or less if memory is short (compiling a file that includes
+# libtorch takes about 1.3 GB); CMAKE_BUILD_PARALLEL_LEVEL overrides it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=${1:?usage: tools/build.sh PRESET [TARGET...]}
@@ -19,7 +19,7 @@ fi
 
 folder=build/$preset
 where=$(tools/setup.sh --where)
-# Configure once, and again when libtorch has moved; ninja re-runs CMake itself for everything else.
+# Configure the first time, and again if libtorch has moved; ninja re-runs CMake for every other change.
 if [[ ! -f $folder/build.ninja ]] || ! grep -qxF -e "TESSERA_LIBTORCH:PATH=$where" \
     -e "TESSERA_LIBTORCH:UNINITIALIZED=$where" "$folder/CMakeCache.txt"; then
   cmake --preset "$preset" --log-level=WARNING --no-warn-unused-cli -DTESSERA_LIBTORCH="$where"

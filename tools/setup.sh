@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Brings what a build needs and is not there: Debian packages (packages.txt), and the parts of libtorch's and
-# oneDNN's PyPI wheels that tessera links (wheels.txt). What is there is never fetched, asked for or touched again.
+# Installs what a build needs and is missing: Debian packages (packages.txt), and the parts of libtorch's and
+# oneDNN's PyPI wheels that tessera links (wheels.txt). What is already installed is never downloaded or changed again.
 #
 #   tools/setup.sh            set up; quiet when there is nothing to do
 #   tools/setup.sh --where    print the folder that holds libtorch, and do nothing
 #
-# libtorch goes to the first of these that is given and writable: $TESSERA_CACHE, $XDG_CACHE_HOME/tessera,
-# ~/.cache/tessera, .cache/ in this clone. An entry is made in a temporary folder under a lock and renamed when
-# complete, so that whatever interrupts it leaves nothing half-made. Exit codes: 0 ready, 8 something is missing
-# (the message names it and the command that brings it), 130 and 143 interrupted.
+# libtorch is stored in the first of these folders that is set and writable: $TESSERA_CACHE, $XDG_CACHE_HOME/tessera,
+# ~/.cache/tessera, .cache/ in this clone. An entry is created in a temporary folder under a lock and renamed when
+# complete, so that an interruption leaves no incomplete entry. Exit codes: 0 ready, 8 something is missing
+# (the message names it and the command that installs it), 130 and 143 interrupted.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly kVersion=2.11.0
 readonly kEntry=libtorch-$kVersion
 readonly kDownloadMb=585 kUnpackedMb=575
-# pip holds a wheel twice while it downloads; afterwards wheel and unpacked files stand side by side.
+# pip stores a wheel twice while it downloads; afterwards the wheel and the unpacked files exist at the same time.
 readonly kNeededMb=1250
-readonly kPython=/usr/bin/python3  # the system's: one from a virtual environment may lack pip
+readonly kPython=/usr/bin/python3  # the system's Python: a virtual environment may lack pip
 readonly kParts=(torch/lib/libc10.so torch/lib/libtorch_cpu.so torch/lib/libgomp.so.1
                  nvidia/cu13/lib/libcudart.so.13 nvidia/cu13/lib/libcupti.so.13
                  torch/include/ATen/ATen.h torch/include/c10/core/TensorImpl.h torch/include/torch/csrc/autograd/custom_function.h
@@ -26,7 +26,7 @@ readonly kParts=(torch/lib/libc10.so torch/lib/libtorch_cpu.so torch/lib/libgomp
 
 say() { printf '%s\n' "$*"; }
 
-# fail WHAT FIX: the missing thing, then the command that brings it.
+# fail WHAT FIX: prints what is missing and the command that installs it, and exits.
 fail() {
   printf 'tessera set-up: %s\n  fix: %s\n' "$1" "$2" >&2
   exit 8
@@ -36,11 +36,11 @@ fail() {
 
 packages() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' packages.txt; }
 
-# Those of packages.txt that are not installed, one a line.
+# Prints the packages of packages.txt that are not installed, one per line.
 missing_packages() {
   local installed
-  # dpkg-query exits 1 when it does not know one of the names; what it knows it still lists.
-  # shellcheck disable=SC2046  # one word a package
+  # dpkg-query exits with 1 if it does not know one of the names, but still lists the others.
+  # shellcheck disable=SC2046  # one word per package
   installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' $(packages) 2>/dev/null | sed -n 's/^installed //p' || true)
   comm -23 <(packages | sort) <(sort -u <<<"$installed")
 }
@@ -83,14 +83,14 @@ cache_folders() {
   say "$PWD/.cache"
 }
 
-complete() {  # complete FOLDER: every part is there
+complete() {  # complete FOLDER: true if every part exists
   local part
   for part in "${kParts[@]}"; do [[ -e $1/$part ]] || return 1; done
 }
 
 writable() { mkdir -p "$1" 2>/dev/null && [[ -w $1 ]]; }
 
-# Sets `cache` to the first folder that has libtorch or can take it; `present` says which of the two.
+# Sets `cache` to the first folder that contains libtorch or is writable, and `present` to whether it contains it.
 choose_cache() {
   local folder
   present=false
@@ -118,7 +118,7 @@ interrupted() {
   exit "$1"
 }
 
-# Runs a command so that a signal reaches us at once, not after the command ended.
+# Runs a command in such a way that a signal is handled at once, not after the command has ended.
 attended() {
   "$@" 9>&- </dev/null &
   child=$!
@@ -128,7 +128,7 @@ attended() {
   return "$code"
 }
 
-download() {  # download FOLDER: the wheels of wheels.txt
+download() {  # download FOLDER: downloads the wheels of wheels.txt
   local bar=off
   [[ ! -t 1 ]] || bar=on
   TMPDIR=$1 attended "$kPython" -m pip --disable-pip-version-check download --progress-bar "$bar" \
@@ -139,7 +139,7 @@ download() {  # download FOLDER: the wheels of wheels.txt
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64 2>"$1/pip.log"
 }
 
-explain_download() {  # explain_download LOG: why pip failed, in its words and in ours
+explain_download() {  # explain_download LOG: prints pip's log and explains why pip failed
   cat "$1" >&2
   local again=tools/setup.sh
   if grep -qE 'NewConnectionError|ConnectTimeoutError|name resolution|Name or service|Network is unreachable|Connection refused|ProxyError|Cannot connect to proxy|Read timed out|No matching distribution' "$1"; then
@@ -162,7 +162,7 @@ fetch_libtorch() {
     flock 9
     if complete "$cache/$kEntry"; then return 0; fi
   fi
-  rm -rf -- "$cache/.$kEntry.partial."*  # of a set-up that was killed: we hold the lock, so nobody is using it
+  rm -rf -- "$cache/.$kEntry.partial."*  # left by a killed set-up: we hold the lock, so no process uses it
   local free_mb
   free_mb=$(df -Pk "$cache" | awk 'NR == 2 {print int($4 / 1024)}')
   say "libtorch $kVersion: downloading $kDownloadMb MB, keeping $kUnpackedMb MB in $cache/$kEntry ($free_mb MB free there)"
@@ -175,7 +175,7 @@ fetch_libtorch() {
   attended "$kPython" tools/unpack_libtorch.py "$temporary/wheels" "$temporary/$kEntry" ||
     fail "the downloaded wheels could not be unpacked into $cache (the reason stands above)" tools/setup.sh
   complete "$temporary/$kEntry" || fail "the unpacked wheels lack a file that tessera links" tools/setup.sh
-  rm -rf -- "${cache:?}/$kEntry"  # only an incomplete one can stand there
+  rm -rf -- "${cache:?}/$kEntry"  # only an incomplete entry can exist here
   chmod 755 "$temporary/$kEntry"
   mv -- "$temporary/$kEntry" "$cache/$kEntry"
   say "libtorch $kVersion is ready in $cache/$kEntry"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes out of the wheels in one folder what tessera links and includes, and nothing else.
+"""Extracts from the wheels in a folder only what tessera links and includes.
 
 usage: unpack_libtorch.py WHEELS TARGET
 
-Of the headers only these: the wheel's include folder also carries fmt, which would shadow Debian's.
+Only some headers are extracted: the wheel's include folder also contains fmt, which would hide Debian's version.
 libtorch_cpu.so finds libcudart and libcupti through its own RPATH in the sibling folder nvidia/cu13/lib.
-oneDNN stands in onednn/: libtorch has one of its own, but keeps it to itself.
+oneDNN is extracted into onednn/: libtorch contains a copy of its own, but does not export it.
 """
 import pathlib
 import re
@@ -26,7 +26,7 @@ ONEDNN = re.compile(r"^onednn(_devel)?_cpu_gomp-[0-9.]+\.data/data/")
 
 
 def place(name):
-    """Where a file of a wheel belongs below TARGET, or None."""
+    """Returns the path of a wheel's file below TARGET, or None if it is not needed."""
     name = ONEDNN.sub("onednn/", name)
     return name if name in LIBRARIES or (name.startswith(HEADERS) and not name.endswith("/")) else None
 

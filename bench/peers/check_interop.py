@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What tessera converts, read by the programs it is for: torch, DeepSpeed, tokenizers, safetensors, transformers.
+"""Checks that the target programs read what tessera converts: torch, DeepSpeed, tokenizers, safetensors, transformers.
 
 How to run:  python3 bench/peers/check_interop.py build/release/bin/tessera
-Needs torch; the other programs are checked where they are installed, and named where they are not. Starts from the recorded
+Needs torch; the other programs are checked if they are installed, and named if they are not. Starts from the recorded
 checkpoints in tests/golden/reference/interop, which come with the losses of the next three steps.
 """
 import importlib.util

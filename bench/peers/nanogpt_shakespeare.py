@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quickstart's training in PyTorch: nanoGPT's CPU setting, byte by byte, for a loss curve to lay beside ours.
+"""The quickstart's training in PyTorch: nanoGPT's CPU setting, byte by byte, for a loss curve to compare with tessera's.
 
 usage: OMP_NUM_THREADS=2 ~/peers/bin/python bench/peers/nanogpt_shakespeare.py TEXT [--out CURVE.jsonl] [--seed N]
 
 The same model (4 layers x 128 x 4 heads, tied head, biases, no dropout), batch (12 x 64 random windows), optimizer
 (AdamW 1e-3, betas 0.9/0.99, decay 0.1 on matrices), schedule (100 steps of warm-up, cosine to 1e-4 at 1,500) and
 clipping (1.0). The held-out tail is the last tenth of the bytes, read whole, in windows that do not overlap.
-Prints a line at every evaluation; --out gets one JSON object a line: {"step", "loss"} or {"step", "eval_loss"}.
+Prints a line at every evaluation; --out receives one JSON object per line: {"step", "loss"} or {"step", "eval_loss"}.
 """
 import argparse
 import json
@@ -60,7 +60,7 @@ class Gpt(nn.Module):
 
 
 def learning_rate(step):
-    """The rate of update `step`, counted from 0."""
+    """Returns the learning rate of update `step`, counted from 0."""
     if step < WARMUP:
         return INITIAL_LR + step * (PEAK_LR - INITIAL_LR) / WARMUP
     return MIN_LR + (PEAK_LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One update of torch.optim.AdamW(fused=True), fp32 on the CPU.   usage: pytorch_adamw.py [THREADS [MILLIONS]]
 
-The parameters are a hundred tensors of one size. One JSON line, as bench/adamw_bench.cpp prints it.
+The parameters are a hundred tensors of one size. Prints one JSON line in the format of bench/adamw_bench.cpp.
 """
 import json
 import statistics
@@ -17,7 +17,7 @@ params = [torch.nn.Parameter(torch.randn(millions * 10_000) * 0.02) for _ in ran
 for param in params:
     param.grad = torch.randn_like(param) * 1e-3
 optimizer = torch.optim.AdamW(params, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-optimizer.step()  # warms up
+optimizer.step()  # warm-up
 seconds = []
 for _ in range(9):
     start = time.perf_counter()

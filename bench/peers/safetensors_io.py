@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving and loading a file of 1 GB with Python's safetensors: the peer of checkpoint_bench.
 
-How to run:  python3 bench/peers/safetensors_io.py FILE.safetensors     (a copy is written beside it and removed)
+How to run:  python3 bench/peers/safetensors_io.py FILE.safetensors     (a copy is written next to it and removed)
 Needs torch and safetensors. The tensors are touched after the load, because the file is mapped.
 """
 import json
