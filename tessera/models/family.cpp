@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/models/objective.h"
 
 namespace tessera::models {
 
@@ -47,10 +48,22 @@ Resolved resolve(const ModelOptions& options,
                  std::int64_t tokenizer_size,
                  std::optional<std::int64_t> sequence_length,
                  config::Problems& problems,
-                 const config::Origins& origins) {
-  return families()
-      .get(options.family())
-      .resolve(*options, tokenizer_size, sequence_length, problems, origins);
+                 const config::Origins& origins,
+                 const ObjectiveChoice& objective) {
+  Resolved out = families()
+                     .get(options.family())
+                     .resolve(*options, tokenizer_size, sequence_length, problems, origins);
+  json::Value chosen = out.objective_options;
+  for (const auto& [key, value] : objective.options.members())
+    chosen[key] = value;
+  out.model = with_objective(out.trunk, objective.name, chosen);
+  if (objective.name != ObjectiveChoice().name) {
+    out.tied_head = false;
+    out.num_parameters = 0;
+    for (const auto& info : nn::parameters_of(out.model))
+      out.num_parameters += info->numel();
+  }
+  return out;
 }
 
 }  // namespace tessera::models

@@ -19,6 +19,7 @@
 #include "tessera/config/json.h"
 #include "tessera/models/options.h"
 #include "tessera/models/sizes.h"
+#include "tessera/models/trunk.h"
 #include "tessera/models/weight_map.h"
 #include "tessera/nn/block.h"
 
@@ -28,7 +29,10 @@ namespace tessera::models {
 struct Resolved {
   json::Value
       description;  ///< resolved `model` section: written to config.json and compared at resume
-  nn::Model model;
+  Trunk trunk;      ///< all blocks but the objective
+  /// Options that the family passes to its objective; only what is not the objective's default.
+  json::Value objective_options = json::Value::object();
+  nn::Model model;  ///< the trunk and the objective
   std::int64_t vocab_size = 0;
   std::int64_t tokenizer_size = 0;
   std::int64_t max_positions = 0;
@@ -54,7 +58,8 @@ struct Family {
   std::function<std::unique_ptr<FamilyOptions>()> options;
   std::vector<Preset> presets;
   std::vector<Adjustable> adjustable;
-  /// Options of this family, `tokenizer_size` and `sequence_length` -> a model. Pure: never opens
+  /// Options of this family, `tokenizer_size` and `sequence_length` -> a trunk and the facts of the
+  /// model with a language-model head; models::resolve() adds the objective. Pure: never opens
   /// `model.from` (see merge_options). The description leaves out preset and from. Checks between
   /// keys go to `problems`.
   std::function<Resolved(const FamilyOptions& options,
@@ -127,12 +132,19 @@ const std::string& default_family();
 std::string family_of_hf(const json::Value& hf_config);
 /// The options that a config.json of a Hugging Face folder describes. Errors as Family::from_hf.
 ModelOptions options_from_hf(const json::Value& hf_config);
-/// Family::resolve of the options' family.
+/// An objective of models::objectives() and its options.
+struct ObjectiveChoice {
+  std::string name = "causal_lm";
+  json::Value options = json::Value::object();
+};
+/// Family::resolve of the options' family, completed with the objective. Error{Config} for an
+/// unknown objective, or for options that it lacks.
 Resolved resolve(const ModelOptions& options,
                  std::int64_t tokenizer_size,
                  std::optional<std::int64_t> sequence_length,
                  config::Problems& problems,
-                 const config::Origins& origins);
+                 const config::Origins& origins,
+                 const ObjectiveChoice& objective = {});
 /// Registers a family: TESSERA_MODEL("name", FamilyOf<Options>{...}).
 #define TESSERA_MODEL(name, ...)               \
   static const bool tessera_model_registered = \

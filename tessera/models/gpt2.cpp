@@ -315,7 +315,7 @@ Resolved resolve_gpt2(const Gpt2Options& options,
   Gpt2Shape possible = shape;
   make_possible(possible);
   Resolved out = {.description = description_of(shape),
-                  .model = gpt2(possible),
+                  .trunk = gpt2_trunk(possible),
                   .vocab_size = shape.vocab_size,
                   .tokenizer_size = shape.tokenizer_size,
                   .max_positions = shape.max_positions,
@@ -325,6 +325,8 @@ Resolved resolve_gpt2(const Gpt2Options& options,
                   .num_heads = shape.num_heads,
                   .num_kv_heads = shape.num_kv_heads,
                   .tied_head = shape.tie_embeddings};
+  if (shape.label_smoothing > 0)
+    out.objective_options["label_smoothing"] = json::Value::number(shape.label_smoothing);
   out.derivations = derivations_of(options, otherwise, shape);
   out.derivations["ffn_hidden_size"] = "mlp_ratio x hidden_size";
   return out;
@@ -408,7 +410,7 @@ Composition compose(const ParamInfo& info) {
       ends_with(".c_attn.weight") || ends_with(".c_proj.weight") || ends_with(".c_fc.weight");
   Shape shape = info.matrix_shape;
   if (conv1d) std::swap(shape.at(0), shape.at(1));
-  const bool outside = info.name == "lm_head.weight";
+  const bool outside = info.name == "lm_head.weight" || info.name == "score.weight";
   const Composition theirs = Composition::of((outside ? "" : "transformer.") + info.name, shape);
   return (conv1d ? theirs.transposed() : theirs).viewed(info.shape);
 }

@@ -6,23 +6,21 @@
 #include <cstdint>
 #include <string>
 
+#include "tessera/models/sizes.h"
 #include "tessera/models/trunk.h"
 #include "tessera/nn/block.h"
 #include "tessera/ops/rotary.h"
 
 namespace tessera::models {
 
-/// Everything that fixes a Llama. Each field names the key of Hugging Face's config.json that it
-/// comes from, where the names differ.
-struct LlamaShape {
-  std::int64_t num_layers = 4;  ///< num_hidden_layers
-  std::int64_t hidden_size = 128;
-  std::int64_t num_heads = 4;          ///< num_attention_heads
-  std::int64_t num_kv_heads = 0;       ///< num_key_value_heads; 0: num_heads
-  std::int64_t head_dim = 0;           ///< 0: hidden_size / num_heads
-  std::int64_t ffn_hidden_size = 352;  ///< intermediate_size
-  std::int64_t vocab_size = 256;
-  std::int64_t max_positions = 2048;  ///< max_position_embeddings
+/// Everything that fixes a Llama.
+struct LlamaShape : Sizes {
+  LlamaShape() {
+    num_layers = 4;
+    ffn_hidden_size = 352;
+    max_positions = 2048;
+  }
+  std::int64_t head_dim = 0;  ///< 0: hidden_size / num_heads
   double rope_theta = 10000.0;
   ops::RotaryScaling rope_scaling;
   bool attention_bias = false;      ///< of all four projections of attention
@@ -32,9 +30,6 @@ struct LlamaShape {
   double attention_dropout = 0.0;
   double rms_norm_eps = 1e-6;
   double init_std = 0.02;  ///< initializer_range
-  [[nodiscard]] std::int64_t kv_heads() const {
-    return num_kv_heads > 0 ? num_kv_heads : num_heads;
-  }
   [[nodiscard]] std::int64_t head_channels() const {
     return head_dim > 0 ? head_dim : hidden_size / num_heads;
   }

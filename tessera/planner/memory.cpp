@@ -190,10 +190,17 @@ bool fits(const Plan& plan, std::uint64_t available) {
 std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
   models::ModelOptions options = plan.config.model;
   options->choose_preset(preset);
+  models::ObjectiveChoice objective;
+  if (plan.task != nullptr)
+    objective = {plan.task->objective(), plan.task->objective_options(plan.config.data)};
   config::Problems problems;
   Plan out = plan;
-  out.model = models::resolve(
-      options, plan.model.tokenizer_size, plan.sequence_length, problems, config::Origins());
+  out.model = models::resolve(options,
+                              plan.model.tokenizer_size,
+                              plan.sequence_length,
+                              problems,
+                              config::Origins(),
+                              objective);
   out.stages = place_blocks(out.config.parallel.pipeline,
                             out.model.model,
                             out.sequence_length,

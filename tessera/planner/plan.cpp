@@ -30,8 +30,6 @@ namespace tessera::planner {
 namespace {
 
 constexpr std::int64_t kDefaultLength = 1024;
-// What the blocks of a model family end with.
-constexpr std::string_view kFamilyObjective = "causal_lm";
 
 std::string run_dir_of(const TrainConfig& config, const std::string& name_of_file) {
   if (!config.run.dir.empty()) return config.run.dir;
@@ -364,20 +362,9 @@ class Planner {
     }
   }
 
-  // A model of the program's own may learn any task; families have an objective of their own.
   void resolve_task() {
     if (problems_.concern("task.type")) return;  // no task of that name
     plan_.task = tasks::make_task(plan_.config.task, problems_);
-    if (plan_.task == nullptr || own_ != nullptr || plan_.task->objective() == kFamilyObjective)
-      return;
-    problems_.add(origins_.place("task"),
-                  "task.type",
-                  fmt::format("the task \"{}\" trains the objective {}, and models of model.family "
-                              "have the objective {}",
-                              plan_.config.task.type,
-                              plan_.task->objective(),
-                              kFamilyObjective),
-                  "set task to \"pretrain\", or give make_plan() a model of your own");
   }
 
   // The program's own model, as far as it can be described.
@@ -404,6 +391,12 @@ class Planner {
     return out;
   }
 
+  // What the configured task trains a family's trunk for.
+  [[nodiscard]] models::ObjectiveChoice objective() const {
+    if (plan_.task == nullptr) return {};
+    return {plan_.task->objective(), plan_.task->objective_options(plan_.config.data)};
+  }
+
   void resolve_model() {
     const TrainConfig& config = plan_.config;
     const std::size_t before = problems_.list().size();
@@ -412,7 +405,8 @@ class Planner {
                                                     plan_.tokenizer->size(),
                                                     config.data.sequence_length,
                                                     problems_,
-                                                    origins_);
+                                                    origins_,
+                                                    objective());
     nn::declare_all(plan_.model.model);
     resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
     plan_.sequence_length = config.data.sequence_length.value_or(

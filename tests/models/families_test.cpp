@@ -22,8 +22,9 @@ namespace fs = std::filesystem;
 
 /// A line that means a tokenizer of the same name, or a name in an example of the command line.
 bool is_other_meaning(const std::string& line) {
-  constexpr std::array<std::string_view, 4> kMarks = {
-      "okenizer", "share_dir()", "\"tessera ", "--model "};
+  // The scaling of rotary positions that Llama 3 introduced has its name in every family.
+  constexpr std::array<std::string_view, 5> kMarks = {
+      "okenizer", "share_dir()", "\"tessera ", "--model ", "lama3"};
   return std::any_of(kMarks.begin(), kMarks.end(), [&](std::string_view mark) {
     return line.find(mark) != std::string::npos;
   });

@@ -336,7 +336,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"model.vocab_size", "100", "256"}},
         Refused{R"({"model": {"preset": "nanno"}, "data": {"train": "a"}, )" + kBatch + "}",
                 {"model.preset", "\"nano\""}},
-        Refused{R"({"model": {"family": "llama"}, "data": {"train": "a"}, )" + kBatch + "}",
+        Refused{R"({"model": {"family": "lama"}, "data": {"train": "a"}, )" + kBatch + "}",
                 {"model.family"}},
         Refused{R"({"modle": {}, "data": {"train": "a"}, )" + kBatch + "}", {"modle", "\"model\""}},
         Refused{"{" + kBatch + "}", {"data.train", "missing"}},
