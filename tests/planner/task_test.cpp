@@ -56,9 +56,21 @@ TEST(Task, IsSuggestedWhereItsNameIsUnknown) {
               HasSubstr("task.params.labels"));
 }
 
-TEST(Task, IsRefusedForAFamilyThatLacksItsObjective) {
-  EXPECT_THAT(refusal("\"classify\""),
-              AllOf(HasSubstr("task.type"), HasSubstr("sequence_classification")));
+TEST(Task, ChoosesTheObjectiveOfAFamilysModel) {
+  for (const std::string family : {"gpt2", "llama"}) {
+    json::Value source = with(R"({"type": "classify", "params": {"labels": ["a", "b", "c"]}})");
+    source["model"] = json::Value::object({{"family", json::Value::string(family)}});
+
+    const Plan plan = make_plan(source, 1, "c.json");
+
+    bool scores = false, head = false;
+    for (const auto& info : nn::parameters_of(plan.model.model)) {
+      scores |= info->name == "score.weight" && info->shape.front() == 3;
+      head |= info->name == "lm_head.weight";
+    }
+    EXPECT_TRUE(scores) << family;
+    EXPECT_FALSE(head) << family;
+  }
 }
 
 TEST(Task, OfAnyKindServesAModelOfTheProgramsOwn) {
