@@ -93,8 +93,9 @@ class Documents final : public TokenDataset {
       TESSERA_REQUIRE(
           text_length(i) > 0,
           Data,
-          fmt::format("sequence {} of the token file has no tokens but end of text", first_ + i),
-          "leave empty documents out, or use data.pack true");
+          fmt::format("sequence {} of the token file has no tokens other than end of text",
+                      first_ + i),
+          "remove empty documents, or use data.pack true");
     }
   }
   [[nodiscard]] std::int64_t size() const override { return size_; }
@@ -319,23 +320,22 @@ void TokenDataset::read(std::int64_t index, SampleWriter& out) const {
 void DataOptions::describe(config::Fields& fields) {
   fields.field("train",
                train,
-               {.text = "Training data: a .txt (one document), a .jsonl (one document a line), a "
-                        "folder of these, a list of these, or a "
-                        ".bin/.idx pair.",
+               {.text = "Training data: a .txt (one document), a .jsonl (one document per line), a "
+                        "folder of these, a list of these, or a .bin/.idx pair.",
                 .required = true});
   fields.field(
       "validation",
       validation,
-      {.text = "Other data to evaluate on, in the same forms as train.", .default_text = "none"});
+      {.text = "Separate evaluation data, in the same forms as train.", .default_text = "none"});
   fields.field("validation_fraction",
                validation_fraction,
-               {.text = "Share of the token stream, at its end, that is kept for evaluation; no "
-                        "training window reaches into it.",
+               {.text = "Fraction of the token stream, at its end, that is held out for "
+                        "evaluation; no training window overlaps it.",
                 .min = 0.0,
                 .max = 1.0});
   fields.field("sequence_length",
                sequence_length,
-               {.text = "Positions of a sample.",
+               {.text = "Number of tokens per sample.",
                 .unit = "tokens",
                 .min = 1,
                 .default_text = "model.max_positions, or 1024"});
@@ -345,29 +345,30 @@ void DataOptions::describe(config::Fields& fields) {
                 .unit = "tokens",
                 .min = 1,
                 .default_text = "sequence_length"});
-  fields.field("text_field", text_field, {.text = "Field of a .jsonl line that holds its text."});
-  fields.field("pack",
-               pack,
-               {.text = "Cut windows out of the joined documents; false makes every document one "
-                        "sample, cut or padded to sequence_length."});
+  fields.field(
+      "text_field", text_field, {.text = "Field of a .jsonl line that contains the text."});
+  fields.field(
+      "pack",
+      pack,
+      {.text = "Pack: take fixed-length windows from the concatenated documents; false makes every "
+               "document one sample, truncated or padded to sequence_length."});
   fields.field("separate_documents",
                separate_documents,
-               {.text = "Keep the documents of a window apart: a token attends to its own document "
-                        "only, positions count from where that begins, and what follows an end of "
-                        "text is not predicted."});
+               {.text = "Separate the documents within a window: a token attends only to its own "
+                        "document, positions restart at each document, and the token after an end "
+                        "of text is not predicted."});
   fields.field(
       "shuffle",
       shuffle,
-      {.text =
-           "Read the samples of an epoch in an order of its own, a function of seed and epoch."});
+      {.text = "Shuffle the samples of every epoch; the order is a function of seed and epoch."});
   fields.field("drop_last",
                drop_last,
-               {.text = "Drop the last incomplete global batch of an epoch; false trains on it at "
-                        "its own size."});
+               {.text = "Drop the last incomplete global batch of an epoch; false trains on it "
+                        "with its smaller size."});
   fields.field("invalid_utf8",
                invalid_utf8,
-               {.text = "What to do with bytes that are not UTF-8: stop and name the place, or put "
-                        "U+FFFD in their stead.",
+               {.text = "Handling of bytes that are not UTF-8: refuse stops and names the place, "
+                        "replace substitutes U+FFFD.",
                 .choices = {"refuse", "replace"}});
 }
 

@@ -19,7 +19,6 @@
 #include "tessera/interop/formats/foreign_write.h"
 #include "tessera/interop/formats/torch_file.h"
 #include "tessera/interop/formats/torch_value.h"
-#include "tessera/models/module_order.h"
 
 namespace tessera::interop {
 namespace {
@@ -80,16 +79,6 @@ class TorchLoop : public test::ForeignCheckpoints {
     return out;
   }
 };
-
-TESSERA_MODULE_ORDER("gpt2",
-                     {.base = "transformer.",
-                      .modules = {"transformer.wte",
-                                  "transformer.wpe",
-                                  "transformer.h.*.ln_1",
-                                  "transformer.h.*.attn.c_attn",
-                                  "transformer.h.*.attn.c_proj",
-                                  "transformer.ln_f",
-                                  "lm_head"}});
 
 TEST_F(TorchLoop, NumbersAFamilysParametersAsItsModuleDoesWhateverOrderTheyCameIn) {
   // By the alphabet: layer 10 before layer 2, and a bias before its weight.

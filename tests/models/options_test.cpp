@@ -40,7 +40,7 @@ Resolved resolve_imaginary(const ImaginaryOptions& options,
   Gpt2Shape shape;
   shape.num_layers = options.num_layers.value_or(1);
   return {.description = config::write(whole),
-          .model = gpt2(shape),
+          .trunk = gpt2_trunk(shape),
           .num_parameters = shape.num_parameters(),
           .num_layers = shape.num_layers};
 }
