@@ -102,11 +102,20 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   return out;
 }
 
+/// Whether the samples predict tokens of a text, rather than a label of the whole text.
+bool predicts_tokens(const data::Dataset& dataset) {
+  const std::vector<data::TensorSpec> specs = dataset.tensors();
+  return std::any_of(specs.begin(), specs.end(), [](const data::TensorSpec& spec) {
+    return spec.name == "labels";
+  });
+}
+
 /// Bytes of the text that the labels of the first `samples` samples stand for: those of end of text
 /// are in no file. None where a label stands for no text, or all of them do.
 std::optional<std::int64_t> label_bytes(const data::Dataset& dataset,
                                         std::int64_t samples,
                                         const data::Tokenizer& tokenizer) {
+  if (!predicts_tokens(dataset)) return std::nullopt;
   std::int64_t bytes = 0;
   for (std::int64_t s = 0; s < samples; ++s) {
     data::Sample sample(dataset, s);
@@ -123,6 +132,7 @@ std::optional<std::int64_t> label_bytes(const data::Dataset& dataset,
 void print(const EvalWords& words,
            const engine::EvalReport& report,
            std::optional<std::int64_t> bytes,
+           bool tokens,
            const std::string& source) {
   const double bits = report.loss * static_cast<double>(report.tokens) /
                       static_cast<double>(bytes.value_or(1)) / std::log(2.0);
@@ -130,9 +140,11 @@ void print(const EvalWords& words,
   if (words.common.json) {
     json::Value out = json::Value::object();
     out["loss"] = json::Value::number(report.loss);
-    out["perplexity"] = json::Value::number(std::exp(report.loss));
-    out["bits_per_byte"] = bytes ? json::Value::number(bits) : json::Value();
-    out["tokens"] = json::Value::integer(report.tokens);
+    if (tokens) {
+      out["perplexity"] = json::Value::number(std::exp(report.loss));
+      out["bits_per_byte"] = bytes ? json::Value::number(bits) : json::Value();
+    }
+    out[tokens ? "tokens" : "labels"] = json::Value::integer(report.tokens);
     if (report.metrics.size() > 1) {
       out["terms"] = json::Value::object();
       for (const engine::Metric& metric : report.metrics)
@@ -142,13 +154,15 @@ void print(const EvalWords& words,
     terminal.line(out.dump());
     return;
   }
-  terminal.line(fmt::format("loss {:.4f} | perplexity {:.3f}{} | {}{} tokens | {}",
-                            report.loss,
-                            std::exp(report.loss),
-                            engine::metrics_text(report.metrics),
-                            bytes ? fmt::format("{:.4f} bits per byte | ", bits) : "",
-                            text::with_commas(report.tokens),
-                            source));
+  terminal.line(
+      fmt::format("loss {:.4f}{}{} | {}{} {} | {}",
+                  report.loss,
+                  tokens ? fmt::format(" | perplexity {:.3f}", std::exp(report.loss)) : "",
+                  engine::metrics_text(report.metrics),
+                  bytes ? fmt::format("{:.4f} bits per byte | ", bits) : "",
+                  text::with_commas(report.tokens),
+                  tokens ? "tokens" : "labels",
+                  source));
 }
 
 int eval(const std::vector<std::string>& line) {
@@ -173,6 +187,7 @@ int eval(const std::vector<std::string>& line) {
                       print(words,
                             report,
                             label_bytes(*data.dataset, samples, *model.tokenizer),
+                            predicts_tokens(*data.dataset),
                             model.source.string());
                     });
 }
