@@ -52,8 +52,9 @@ comm::Traffic of_every_rank(const Size& size, Layout layout) {
   return cost.of_rank.front();
 }
 
-/// Bytes that `ranks` exchange once a step: four counts; the loss of each micro-batch and six numbers
-/// of every rank; one number of each of the tensors that are cut, six of a layer and the table.
+/// Bytes that `ranks` exchange once a step: four counts; the loss of each micro-batch and six
+/// numbers of every rank; one number of each of the tensors that are cut, six of a layer and the
+/// table.
 std::int64_t step_bytes(const Size& size, std::int64_t ranks) {
   return kDouble * (2 * 4 + ranks * (size.micros + 6) + 2 * (6 * size.layers + 1));
 }
