@@ -217,7 +217,10 @@ INSTANTIATE_TEST_SUITE_P(
         // Hugging Face
         Wrong{"polynomial", R"({"lr_end": 1e-3})", "lr_end", "not below"},
         Wrong{"cosine_with_min_lr", "{}", "min_lr", "missing"},
-        Wrong{"cosine_with_min_lr", R"({"min_lr": 1e-4, "min_lr_rate": 0.1})", "min_lr", "together with"},
+        Wrong{"cosine_with_min_lr",
+              R"({"min_lr": 1e-4, "min_lr_rate": 0.1})",
+              "min_lr",
+              "together with"},
         Wrong{"cosine_with_min_lr", R"({"min_lr": -1})", "min_lr", "at least 0"},
         Wrong{"warmup_stable_decay", "{}", "num_decay_steps", "missing"},
         Wrong{"warmup_stable_decay",
