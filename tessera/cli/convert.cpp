@@ -276,8 +276,7 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
        "tessera convert my-gpt2 model.pt",
        "tessera convert runs/my model_000500.pth               with optimizer_000500.pth",
        "tessera convert runs/my ds --to deepspeed-universal",
-       "tessera convert deepspeed-run/ start --to tessera      then: tessera train CONFIG --resume "
-       "start"});
+       "tessera convert ds-run/ start --to tessera  then: tessera train CONFIG --resume start"});
   arguments.positional("SRC",
                        &words.source,
                        "A run, a checkpoint (also of DeepSpeed, Megatron-LM, BMTrain, llm.c or a "
