@@ -325,7 +325,7 @@ void set_rest(const LlamaOptions& options, LlamaShape& shape, Checks& checks) {
 }
 
 void check_head_sizes(const LlamaShape& shape, Checks& checks) {
-  Sizes sizes = shape;
+  Sizes sizes = static_cast<const Sizes&>(shape);
   if (shape.head_dim > 0) sizes.hidden_size = sizes.num_heads * shape.head_dim;
   check_heads(sizes, checks);
   const std::int64_t heads = std::max<std::int64_t>(shape.num_heads, 1);

@@ -177,9 +177,9 @@ void copy_range(const StridedCopy& copy,
 
 Composition Composition::of(std::string name, Shape shape) {
   Composition out;
-  out.shape_ = shape;
   out.parts_.push_back(
       {std::move(name), shape, Shape(shape.size(), 0), shape, 0, row_major(shape)});
+  out.shape_ = std::move(shape);
   return out;
 }
 

@@ -23,10 +23,10 @@ namespace fs = std::filesystem;
 
 /// "mp_rank_01", "mp_rank_01_003".
 std::optional<Place> place_of(const fs::path& folder) {
-  static const std::regex kName("mp_rank_(\\d{2,4})(?:_(\\d{3,4}))?");
+  static const std::regex name_pattern("mp_rank_(\\d{2,4})(?:_(\\d{3,4}))?");
   std::smatch match;
   const std::string name = folder.filename().string();
-  if (!std::regex_match(name, match, kName)) return std::nullopt;
+  if (!std::regex_match(name, match, name_pattern)) return std::nullopt;
   return Place{std::stoi(match[1].str()), match[2].matched ? std::stoi(match[2].str()) : 0};
 }
 

@@ -138,10 +138,11 @@ Foreign open(const fs::path& path) {
   const auto size = [&](const char* key) { return integer_at(facts, key, 0); };
   const std::int64_t width = size("hidden_size"), inner = size("ffn_hidden_size");
   Taker taker(weights, file.string());
-  const auto plain =
-      [&](const std::string& theirs, const std::string& name, std::vector<std::int64_t> shape) {
-        out.weights.push_back(stream(taker.take(theirs, shape), name));
-      };
+  const auto plain = [&](const std::string& theirs,
+                         const std::string& name,
+                         const std::vector<std::int64_t>& shape) {
+    out.weights.push_back(stream(taker.take(theirs, shape), name));
+  };
   const auto matrix =
       [&](const std::string& theirs, const std::string& name, std::int64_t to, std::int64_t from) {
         out.weights.push_back(
