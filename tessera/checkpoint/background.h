@@ -42,7 +42,7 @@ class Worker {
 /// Threads: those of the rank. The worker makes no collective and does not use libtorch.
 class BackgroundSave {
  public:
-  /// Whether a rank's part of the current phase is in progress, or failed.
+  /// The state of a rank's part of the current phase.
   struct Standing {
     bool busy = false, failed = false;
   };

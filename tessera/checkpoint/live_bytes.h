@@ -33,7 +33,7 @@ class LiveBytes {
   void release_copies() { memory_.reset(); }
 
  private:
-  /// What is not read yet of each piece, by the original address of the piece.
+  /// The unread rest of each piece, keyed by the original address of the piece.
   std::map<const std::byte*, std::span<const std::byte>> left_;
   std::shared_ptr<const void> memory_;  ///< owner of copies
   std::mutex mutex_;

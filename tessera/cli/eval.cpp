@@ -102,7 +102,8 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   return out;
 }
 
-/// Whether the samples predict tokens of a text, rather than a label of the whole text.
+/// Returns true if the model predicts the tokens of each sample, and false if it predicts one
+/// label for the whole sample.
 bool predicts_tokens(const data::Dataset& dataset) {
   const std::vector<data::TensorSpec> specs = dataset.tensors();
   return std::any_of(specs.begin(), specs.end(), [](const data::TensorSpec& spec) {

@@ -4,10 +4,10 @@
 // Posting writes {sequence, operation, dtype, count, call, location of the input} to the ring of
 // this rank and returns. Only the consumer moves data: in wait(), done() or progress() it reads the
 // inputs of its peers where they are, reduces or copies them into its own output, and acknowledges.
-// So a rank that has posted needs no processor for its peers to finish, and no order of waits can
-// deadlock. A rank that waits moves other data that is ready for it, then spins for at most 300 us
-// (not at all if there are more ranks than processors), then sleeps until a peer rings its
-// doorbell.
+// Peers can therefore finish an operation while a rank that has posted it is not running, and no
+// order of waits can deadlock. A rank that waits moves other data that is ready for it, then spins
+// for at most 300 us (not at all if there are more ranks than processors), then sleeps until a peer
+// rings its doorbell.
 #pragma once
 
 #include <map>
@@ -53,7 +53,7 @@ class PullTransport final : public Transport {
   class PulledWork;
   class Timed;
   using Parts = std::vector<PullParts::Part>;
-  /// What a wait is for, as seen by the wait loop.
+  /// The operation or message that the wait loop waits for.
   struct Awaited {
     std::string what;
     std::function<bool()> ready;

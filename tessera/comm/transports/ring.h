@@ -40,7 +40,7 @@ enum class Kind : std::uint8_t {
 };
 std::string_view name(Kind kind) noexcept;
 
-/// What all members of a group must agree on for one operation.
+/// The properties of an operation that must be equal on all members of its group.
 struct Signature {
   Kind kind = Kind::Barrier;
   Op op = Op::Sum;

@@ -12,7 +12,7 @@ namespace tessera::interop {
 
 /// DeepSpeed's universal checkpoint into `folder`, which is there and empty: `latest_universal` and
 /// one folder of the step, which deepspeed's load_checkpoint reads with checkpoint.load_universal.
-/// Hyperparameters but the next rate, and the loss scale, stay those of whoever loads it.
+/// The loading program keeps its own loss scale and its own hyperparameters, except the next rate.
 /// Error{Config} without moments; Error{Unsupported} naming parameters without them, of which
 /// DeepSpeed would not read the weights; Error{Io}.
 void write_universal(const std::filesystem::path& folder,

@@ -68,7 +68,8 @@ constexpr Candidates kFinalNorm = {"decoder.final_layernorm.",
                                    "language_model.transformer.final_layernorm."};
 constexpr Candidates kHead = {"output_layer.weight", "language_model.output_layer.weight"};
 
-/// The name that is there; the first where none is, for whoever says that it is missing.
+/// Returns the candidate name that exists, or the first candidate if none does, for use in the
+/// error message.
 std::string named(const Named& tensors,
                   const std::string& before,
                   Candidates names,
@@ -96,7 +97,7 @@ class Reader {
       parts_.emplace(place, megatron::read_part(file));
     }
     require_part(0, 0);
-    // Whoever lost the files of the last ranks would not see it from what is left.
+    // The remaining files do not show that those of the last ranks are missing.
     constexpr std::int64_t kMaxRanks = 10'000;
     const auto ranks = [&](const char* key) {
       return static_cast<int>(std::min(integer_argument(key), kMaxRanks));

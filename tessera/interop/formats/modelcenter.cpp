@@ -32,7 +32,7 @@ bool recognises(const fs::path& path) {
     const auto file = find_file(path);
     return file && Named(open_torch_file(*file)).has(kFirst);
   } catch (const std::exception&) {
-    return false;  // whoever else reads such files says what is wrong with it
+    return false;  // the reader of that format reports the error
   }
 }
 

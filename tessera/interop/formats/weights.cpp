@@ -66,7 +66,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   return out;
 }
 
-/// A name that leads to itself is there too: whoever opens it says what it is.
+/// A symbolic link to itself also counts as existing: opening it reports the error.
 bool is_there(const fs::path& path) {
   std::error_code failed;
   return fs::status(path, failed).type() != fs::file_type::not_found;
