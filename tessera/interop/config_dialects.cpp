@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/deepspeed_keys.h"
+#include "tessera/models/family.h"
 #include "tessera/planner/draft.h"
 
 namespace tessera::interop {
@@ -101,6 +102,13 @@ class Basket {
     return value && value->is_string() ? value->as_string() : "";
   }
   [[nodiscard]] const json::Value& rest() const { return source_; }
+  /// Undoes a take of a path of two keys.
+  void put_back(std::string_view path, json::Value value) {
+    const std::size_t dot = path.find('.');
+    json::Value& section = source_[path.substr(0, dot)];
+    if (!section.is_object()) section = json::Value::object();
+    section[path.substr(dot + 1)] = std::move(value);
+  }
 
  private:
   // An object that this empties goes with its last member.
@@ -246,7 +254,43 @@ void put_once(json::Value& out,
       fmt::format("{} = {} is left out: another key says {}", path, value.dump(), there->dump()));
 }
 
+/// "Adam" of "torch.optim.Adam".
+std::string class_name(const std::string& dotted) {
+  return dotted.substr(dotted.rfind('.') + 1);
+}
+
+/// The preset of a class such as "GPT2_exlarge", if it names one.
+std::optional<std::string> preset_of_class(const std::string& name) {
+  std::string wanted = text::lower(class_name(name));
+  std::replace(wanted.begin(), wanted.end(), '_', '-');
+  for (const std::string& family : models::families().names()) {
+    for (const models::Preset& preset : models::families().get(family).presets)
+      if (preset.name == wanted) return wanted;
+  }
+  return std::nullopt;
+}
+
+/// `model = dict(type="GPT2_exlarge", checkpoint=True)`: a preset, and recomputed activations.
+void model_from_colossal(Basket& from, json::Value& out) {
+  const auto type = from.take("model.type");
+  if (type) {
+    const auto preset =
+        type->is_string() ? preset_of_class(type->as_string()) : std::optional<std::string>();
+    if (preset) {
+      put(out, "model.preset", word(*preset));
+    } else {
+      from.put_back("model.type", *type);
+    }
+  }
+  const auto checkpoint = from.take("model.checkpoint");
+  if (!checkpoint) return;
+  if (!checkpoint->is_bool()) return from.put_back("model.checkpoint", *checkpoint);
+  if (checkpoint->as_bool()) put(out, "activation_checkpointing.granularity", word("full"));
+}
+
 void optimizer_from_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
+  const std::string type = from.take_word("optimizer.type");
+  if (!type.empty()) put_once(out, "optimizer.type", word(class_name(type)), notes);
   for (const std::string_view key : kOptimizerWords) {
     if (const auto value = from.take(json::join_path("optimizer", key)))
       put_once(out, json::join_path("optimizer.params", key), *value, notes);
@@ -306,6 +350,7 @@ Converted from_colossal(const json::Value& source) {
   if (from.take("TENSOR_SHAPE"))
     out.notes.emplace_back(
         "TENSOR_SHAPE has no counterpart in tessera: shapes are known before it runs");
+  model_from_colossal(from, out.value);
   optimizer_from_colossal(from, out.value, out.notes);
   config::Problems problems;
   keep_known(config::with_new_names(from.rest(), problems), "", out.value, out.notes);
