@@ -63,6 +63,12 @@ ObjectiveChoice objective_of_hf(const json::Value& hf_config) {
   return out;
 }
 
+std::optional<json::Value> said_of(const ObjectiveChoice& objective) {
+  if (objective.name.empty() || objective.name == "causal_lm") return std::nullopt;
+  return json::Value::object(
+      {{"name", json::Value::string(objective.name)}, {"options", objective.options}});
+}
+
 void say_objective(json::Value& hf_config, const ObjectiveChoice& objective) {
   const std::string own = architecture_of(hf_config);
   const Ending* wanted = nullptr;

@@ -3,6 +3,8 @@
 // of problem.
 #pragma once
 
+#include <optional>
+
 #include "tessera/config/json.h"
 #include "tessera/models/family.h"
 
@@ -13,6 +15,10 @@ namespace tessera::models {
 /// regression for one label. Without a name where `architectures` is absent or names another head:
 /// that of the family. Error{Format} for keys that cannot be.
 ObjectiveChoice objective_of_hf(const json::Value& hf_config);
+
+/// The objective as checkpoints of tessera say it: {"name": ..., "options": {...}}. Nothing for
+/// causal_lm, and for an objective without a name.
+std::optional<json::Value> said_of(const ObjectiveChoice& objective);
 
 /// Makes the config.json of a family say that its model has the head of the objective:
 /// `architectures`, and for a classifier `id2label`, `label2id` and `problem_type`.
