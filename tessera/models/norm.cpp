@@ -9,6 +9,7 @@ void Norm::declare(nn::Params& params,
                    const std::string& name,
                    std::int64_t channels,
                    const nn::Params::Tags& tags) {
+  if (spec_.kind == NormKind::None) return;
   weight_ = params.add(name + ".weight", {channels}, {Embed}, Init::ones(), tags);
   if (spec_.kind == NormKind::LayerNorm)
     bias_ = params.add(name + ".bias", {channels}, {Embed}, Init::zeros(), tags);
@@ -22,6 +23,10 @@ nn::Normed Norm::residual(const at::Tensor& x_BTC,
                           nn::StepContext& context,
                           const at::Tensor& branch_BTC,
                           const ops::DropoutKey& key) const {
+  if (spec_.kind == NormKind::None) {
+    const at::Tensor sum = branch_BTC.defined() ? nn::add_dropout(x_BTC, branch_BTC, key) : x_BTC;
+    return {sum, sum};
+  }
   if (spec_.kind == NormKind::RmsNorm)
     return nn::residual_rms_norm(x_BTC, branch_BTC, key, *weight_, spec_.eps, context);
   return nn::residual_layer_norm(x_BTC, branch_BTC, key, *weight_, *bias_, spec_.eps, context);

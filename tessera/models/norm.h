@@ -13,7 +13,8 @@ namespace tessera::models {
 
 enum class NormKind : std::uint8_t {
   LayerNorm,  ///< mean and variance, with a weight and a bias
-  RmsNorm     ///< root mean square, with a weight
+  RmsNorm,    ///< root mean square, with a weight
+  None        ///< no normalization: of a trunk whose last layer ends with its own
 };
 
 struct NormSpec {
@@ -25,7 +26,7 @@ struct NormSpec {
 class Norm {
  public:
   explicit Norm(NormSpec spec) : spec_(spec) {}
-  /// Declares `name`.weight, and `name`.bias of a LayerNorm.
+  /// Declares `name`.weight, and `name`.bias of a LayerNorm; nothing for NormKind::None.
   void declare(nn::Params& params,
                const std::string& name,
                std::int64_t channels,

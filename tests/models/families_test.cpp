@@ -20,14 +20,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A line that means a tokenizer of the same name, or a name in an example of the command line.
+/// A line that means a tokenizer of the same name, a name in an example of the command line, or the
+/// default of another program's key.
 bool is_other_meaning(const std::string& line) {
   // The scaling of rotary positions that Llama 3 introduced has its name in every family.
-  constexpr std::array<std::string_view, 5> kMarks = {
-      "okenizer", "share_dir()", "\"tessera ", "--model ", "lama3"};
+  constexpr std::array<std::string_view, 6> kMarks = {
+      "okenizer", "share_dir()", "\"tessera ", "--model ", "lama3", "eigenvalue.layer_name"};
   return std::any_of(kMarks.begin(), kMarks.end(), [&](std::string_view mark) {
     return line.find(mark) != std::string::npos;
   });
+}
+
+/// Whether the line has the word, and not as a part of a longer one: "bert" is no part of
+/// "roberta". A number may follow it.
+bool has_word(const std::string& line, const std::string& word) {
+  const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  for (std::size_t at = line.find(word); at != std::string::npos; at = line.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    const bool begins = at == 0 || !is_letter(line[at - 1]);
+    // In CamelCase the next word may follow at once.
+    const bool ends =
+        end == line.size() || std::islower(static_cast<unsigned char>(line[end])) == 0;
+    if (begins && ends) return true;
+  }
+  return false;
 }
 
 /// "file:line: text" of each line of code that has the word, outside of the family's files and of
@@ -39,12 +55,15 @@ std::vector<std::string> lines_that_name(const std::string& family, const std::s
     const fs::path& path = entry.path();
     if (path.extension() != ".h" && path.extension() != ".cpp") continue;
     const fs::path folder = path.parent_path().filename();
-    if (folder == "data" || (folder == "models" && path.stem() == family)) continue;
+    const std::string stem = path.stem().string();
+    // A variant of a family stands in its file: "xlm-roberta".
+    const bool own = stem == family || family.ends_with("-" + stem);
+    if (folder == "data" || (folder == "models" && own)) continue;
     std::ifstream in(path);
     std::string line;
     for (int number = 1; std::getline(in, line); ++number) {
       const std::string code = line.substr(0, line.find("//"));
-      if (code.find(word) != std::string::npos && !is_other_meaning(code))
+      if (has_word(code, word) && !is_other_meaning(code))
         out.push_back(path.string() + ":" + std::to_string(number) + ": " + line);
     }
   }
