@@ -32,9 +32,11 @@ constexpr std::array<Advice, 3> kAdvice = {{
     {"", 512, 32, 8, 20000, 500, "3e-4", "3e-5", kLargeTokenizer, "true"},
 }};
 
+/// A family's own smallest presets are named after the first ones: "llama-nano".
 const Advice& advice_for(const std::string& preset) {
+  const std::string_view size = std::string_view(preset).substr(preset.rfind('-') + 1);
   for (const Advice& advice : kAdvice) {
-    if (advice.preset == preset) return advice;
+    if (advice.preset == size) return advice;
   }
   return kAdvice.back();
 }
@@ -63,7 +65,7 @@ std::string template_for(const std::string& family,
   if (family != models::default_family()) add(fmt::format("    \"family\": {},\n", quoted(family)));
   add(fmt::format("    \"preset\": {},  // or num_layers, hidden_size, num_heads\n",
                   quoted(preset)));
-  add("    \"dropout\": 0.0,\n");
+  if (models::ModelOptions(family).has("dropout")) add("    \"dropout\": 0.0,\n");
   add("  },\n");
   add(fmt::format("  \"tokenizer\": {{\"type\": {}}},  // byte or gpt2\n",
                   quoted(std::string(advice.tokenizer))));

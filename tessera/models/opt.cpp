@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// The OPT family: learned positions that count real tokens, ReLU, biases, a tied head. OPT-350M has
+// norms after each branch, none at the end, and token embeddings that are narrower than the
+// residual stream. Source: Zhang et al. 2022, "OPT: Open pre-trained transformer language models".
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/layer_norm_decoder.h"
+#include "tessera/models/module_order.h"
+#include "tessera/models/position_embedding.h"
+#include "tessera/nn/functional.h"
+
+// Legend: B batch, T tokens, C embed, D channels of a token's embedding.
+namespace tessera::models {
+namespace {
+
+using enum LogicalAxis;
+
+/// Rows of the table of positions before the first one.
+constexpr std::int64_t kFirstPosition = 2;
+constexpr double kLayerNormEps = 1e-5;  // which no key of Hugging Face's configuration changes
+
+struct OptShape : Sizes {
+  std::int64_t embedding_size = 0;  ///< of a token; 0: hidden_size
+  bool pre_norm = true, final_norm = true, bias = true, tie_embeddings = true;
+  std::string activation = "relu";
+  double dropout = 0.0, attention_dropout = 0.0, init_std = 0.02;
+
+  [[nodiscard]] std::int64_t token_channels() const {
+    return embedding_size > 0 ? embedding_size : hidden_size;
+  }
+  [[nodiscard]] bool projects() const { return token_channels() != hidden_size; }
+};
+
+constexpr NormSpec kNorm = {NormKind::LayerNorm, kLayerNormEps};
+
+NormSpec final_norm_of(const OptShape& shape) {
+  return {shape.final_norm ? NormKind::LayerNorm : NormKind::None, kLayerNormEps};
+}
+
+/// A projection to the channels of a token comes after the final norm, so that both are of the
+/// trunk.
+TrunkOutput output_of(const OptShape& shape) {
+  return {
+      .hidden_size = shape.token_channels(),
+      .norm = shape.projects() ? NormSpec{NormKind::None} : final_norm_of(shape),
+      .norm_name = "final_layer_norm",
+      .vocabulary = {"embed_tokens.weight", shape.vocab_size, shape.tie_embeddings},
+      .init_std = shape.init_std,
+  };
+}
+
+LayerSpec layer_of(const OptShape& shape) {
+  const Init init = Init::normal(shape.init_std);
+  return {
+      .attention = {.hidden_size = shape.hidden_size,
+                    .num_heads = shape.num_heads,
+                    .num_kv_heads = shape.num_heads,
+                    .head_dim = shape.hidden_size / shape.num_heads,
+                    .qkv_name = "self_attn.qkv_proj",
+                    .output_name = "self_attn.out_proj",
+                    .qkv_bias = shape.bias,
+                    .output_bias = shape.bias,
+                    .qkv_init = init,
+                    .output_init = init,
+                    .dropout = shape.attention_dropout},
+      .mlp = {.hidden_size = shape.hidden_size,
+              .ffn_hidden_size = shape.ffn_hidden_size,
+              .input_name = "fc1",
+              .output_name = "fc2",
+              .bias = shape.bias,
+              .input_init = init,
+              .output_init = init,
+              .activation = shape.activation},
+      .norm = kNorm,
+      .attention_norm_name = "self_attn_layer_norm",
+      .mlp_norm_name = "final_layer_norm",
+      .order = shape.pre_norm ? ResidualOrder::PreNorm : ResidualOrder::PostNorm,
+      .residual_dropout = shape.dropout,
+  };
+}
+
+/// A projection between the channels of a token's embedding and the residual stream.
+class Projection {
+ public:
+  void declare(nn::Params& params,
+               const std::string& name,
+               Shape sizes,
+               std::vector<LogicalAxis> axes,
+               double init_std) {
+    weight_ = params.add(
+        name + ".weight", std::move(sizes), std::move(axes), Init::normal(init_std), kGlobalName);
+  }
+  [[nodiscard]] at::Tensor operator()(const at::Tensor& x, nn::StepContext& context) const {
+    TESSERA_REQUIRE(!context.on_grid(),
+                    Unsupported,
+                    "token embeddings of another width than the residual stream are not cut over a "
+                    "grid of ranks",
+                    "choose \"1d\" for parallel.tensor.mode, or remove model.embedding_size");
+    return nn::linear(x, *weight_, nullptr, context);
+  }
+
+ private:
+  Param* weight_ = nullptr;
+};
+
+class Embedding final : public nn::Block {
+ public:
+  explicit Embedding(const OptShape& shape)
+      : shape_(shape),
+        positions_({.name = "embed_positions.weight",
+                    .max_positions = shape.max_positions,
+                    .hidden_size = shape.hidden_size,
+                    .offset = kFirstPosition,
+                    .skip_padding = true,
+                    .init = Init::normal(shape.init_std)}) {}
+
+  void declare(nn::Params& params) override {
+    tokens_ = declare_table(params, output_of(shape_));
+    positions_.declare(params);
+    if (!shape_.projects()) return;
+    project_in_.declare(params,
+                        "project_in",
+                        {shape_.hidden_size, shape_.token_channels()},
+                        {Embed, None},
+                        shape_.init_std);
+  }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
+  nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
+    at::Tensor tokens_BTC = nn::embedding(batch.tensor("input_ids"), *tokens_, context);
+    if (shape_.projects()) tokens_BTC = project_in_(tokens_BTC, context);
+    return {.flow = {.diff = {tokens_BTC + positions_(batch, context)}}};
+  }
+
+ private:
+  OptShape shape_;
+  Param* tokens_ = nullptr;
+  PositionEmbedding positions_;
+  Projection project_in_;
+};
+
+/// The final norm, and the projection to the channels of a token: [B, T, C] -> [B, T, D].
+class ProjectOut final : public nn::Block {
+ public:
+  explicit ProjectOut(const OptShape& shape) : shape_(shape), norm_(final_norm_of(shape)) {}
+
+  void declare(nn::Params& params) override {
+    norm_.declare(params, "final_layer_norm", shape_.hidden_size, kGlobalName);
+    projection_.declare(params,
+                        "project_out",
+                        {shape_.token_channels(), shape_.hidden_size},
+                        {None, Embed},
+                        shape_.init_std);
+  }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
+  nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
+    return {.flow = {.diff = {projection_(norm_(in.diff.at(0), context), context)}}};
+  }
+
+ private:
+  OptShape shape_;
+  Norm norm_;
+  Projection projection_;
+};
+
+Trunk trunk_of(const OptShape& shape) {
+  Trunk trunk{.output = output_of(shape)};
+  trunk.blocks.push_back({"embed_tokens", [shape] { return std::make_unique<Embedding>(shape); }});
+  for (std::int64_t i = 0; i < shape.num_layers; ++i)
+    trunk.blocks.push_back(block_of(fmt::format("layers.{}", i), layer_of(shape)));
+  if (shape.projects())
+    trunk.blocks.push_back(
+        {"project_out", [shape] { return std::make_unique<ProjectOut>(shape); }});
+  return trunk;
+}
+
+constexpr std::int64_t kPositions = 2048;
+/// The preset with narrow token embeddings and norms after the branches.
+constexpr const char* kPostNormPreset = "opt-350m";
+constexpr std::int64_t kPostNormEmbedding = 512;
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> all = {
+      {.name = "opt-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
+      {"opt-125m", 12, 768, 12, kPositions},
+      {kPostNormPreset, 24, 1024, 16, kPositions},
+      {"opt-1.3b", 24, 2048, 32, kPositions},
+      {"opt-2.7b", 32, 2560, 32, kPositions},
+      {"opt-6.7b", 32, 4096, 32, kPositions},
+      {"opt-13b", 40, 5120, 40, kPositions},
+      {"opt-30b", 48, 7168, 56, kPositions},
+      {"opt-66b", 64, 9216, 72, kPositions},
+  };
+  return all;
+}
+
+struct OptOptions final : LayerNormOptions {
+  std::optional<std::int64_t> embedding_size;
+  std::optional<bool> pre_norm, final_norm;
+  bool bias = true;
+  std::string activation = "relu";
+
+  [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
+    return std::make_unique<OptOptions>(*this);
+  }
+
+  void describe(config::Fields& fields) override {
+    describe_decoder_sizes(fields, presets(), "opt-nano if no size is given");
+    fields.field("embedding_size",
+                 embedding_size,
+                 {.text = "Channels of a token's embedding; where they are not hidden_size, two "
+                          "projections lead to the residual stream and back.",
+                  .min = 1,
+                  .max = 1e6,
+                  .default_text = "hidden_size; 512 for opt-350m"});
+    fields.field("pre_norm",
+                 pre_norm,
+                 {.text = "Whether a norm stands before each branch, and not behind it.",
+                  .default_text = "true; false for opt-350m"});
+    fields.field("final_norm",
+                 final_norm,
+                 {.text = "Whether a norm follows the last layer; only with pre_norm.",
+                  .default_text = "the value of pre_norm"});
+    describe_dropouts(fields);
+    fields.field("bias", bias, {.text = "Whether the projections of a layer have biases."});
+    describe_tie(fields);
+    fields.field("activation",
+                 activation,
+                 {.text = "Activation function of the MLP.", .choices = ops::activation_names()});
+    describe_end(fields);
+  }
+};
+
+json::Value description_of(const OptShape& shape, const OptOptions& options) {
+  OptOptions out = options;
+  give_sizes(shape, out);
+  out.embedding_size = shape.token_channels();
+  out.pre_norm = shape.pre_norm;
+  out.final_norm = shape.final_norm;
+  ModelOptions whole("opt", std::make_unique<OptOptions>(std::move(out)));
+  return config::write(whole);
+}
+
+Resolved resolve_opt(const OptOptions& options,
+                     std::int64_t tokenizer_size,
+                     std::optional<std::int64_t> sequence_length,
+                     config::Problems& problems,
+                     const config::Origins& origins) {
+  Checks checks(problems, origins);
+  OptShape shape;
+  const Preset* const preset =
+      set_decoder_sizes(options, presets(), tokenizer_size, sequence_length, shape, checks);
+  const bool post_norm_preset = preset != nullptr && preset->name == kPostNormPreset;
+  const bool narrow = post_norm_preset && !options.hidden_size;
+  shape.embedding_size = options.embedding_size.value_or(narrow ? kPostNormEmbedding : 0);
+  shape.pre_norm = options.pre_norm.value_or(!post_norm_preset);
+  shape.final_norm = options.final_norm.value_or(shape.pre_norm);
+  checks.require(shape.pre_norm || !shape.final_norm,
+                 "model.final_norm",
+                 "final_norm is true, and the last layer already ends with a norm where pre_norm "
+                 "is false",
+                 "remove final_norm, or set pre_norm true");
+  shape.bias = options.bias;
+  shape.tie_embeddings = options.tie_embeddings;
+  shape.activation = options.activation;
+  shape.dropout = options.dropout;
+  shape.attention_dropout = options.attention_dropout;
+  shape.init_std = options.init_std;
+  OptShape possible = shape;
+  make_possible(possible);
+  return facts_of(options, presets(), shape, trunk_of(possible), description_of(shape, options));
+}
+
+OptOptions from_hf(const json::Value& config) {
+  const HfConfig keys(config);
+  require_plain(keys, "opt");
+  keys.refuse("layer_norm_elementwise_affine",
+              keys.flag("layer_norm_elementwise_affine", true),
+              "layer_norm_elementwise_affine true");
+  keys.refuse("layerdrop", keys.number("layerdrop", 0.0, 0, 1) == 0.0, "layerdrop 0");
+  OptOptions out;
+  out.num_layers = keys.count("num_hidden_layers", 12, 1e4);
+  out.hidden_size = keys.count("hidden_size", 768, 1e6);
+  out.num_heads = keys.count("num_attention_heads", 12, 1e6);
+  out.vocab_size = keys.count("vocab_size", 50272, 1e8);
+  out.max_positions = keys.count("max_position_embeddings", kPositions, 1e8);
+  out.ffn_hidden_size = keys.count("ffn_dim", 3072, 1e7);
+  out.embedding_size = keys.count("word_embed_proj_dim", *out.hidden_size, 1e6);
+  out.pre_norm = keys.flag("do_layer_norm_before", true);
+  out.final_norm = *out.pre_norm && !keys.flag("_remove_final_layer_norm", false);
+  out.dropout = keys.number("dropout", 0.1, 0, kMaxDropout);
+  out.attention_dropout = keys.number("attention_dropout", 0.0, 0, kMaxDropout);
+  out.bias = keys.flag("enable_bias", true);
+  out.tie_embeddings = keys.flag("tie_word_embeddings", true);
+  out.activation = keys.activation("activation_function", "relu");
+  out.init_std = keys.number("init_std", 0.02, 0, 100);
+  return out;
+}
+
+json::Value to_hf(const OptOptions& options) {
+  json::Value out = hf_begin(options, "OPTForCausalLM", "opt");
+  out["activation_function"] = json::Value::string(hf_activation(options.activation, "OPT"));
+  out["num_hidden_layers"] = json::Value::integer(options.num_layers.value());
+  out["num_attention_heads"] = json::Value::integer(options.num_heads.value());
+  out["ffn_dim"] = json::Value::integer(options.ffn_hidden_size.value());
+  out["max_position_embeddings"] = json::Value::integer(options.max_positions.value());
+  out["word_embed_proj_dim"] = json::Value::integer(options.embedding_size.value());
+  const bool pre_norm = options.pre_norm.value(), final_norm = options.final_norm.value();
+  out["do_layer_norm_before"] = json::Value::boolean(pre_norm);
+  out["_remove_final_layer_norm"] = json::Value::boolean(pre_norm && !final_norm);
+  out["enable_bias"] = json::Value::boolean(options.bias);
+  out["layer_norm_elementwise_affine"] = json::Value::boolean(true);
+  out["dropout"] = json::Value::number(options.dropout);
+  out["layerdrop"] = json::Value::number(0.0);
+  out["init_std"] = json::Value::number(options.init_std);
+  return out;
+}
+
+/// Hugging Face's names are ours with "model.decoder." before them, but for what stands behind the
+/// trunk; it stores queries, keys and values apart.
+Composition compose(const ParamInfo& info) {
+  const bool outside = info.name == "lm_head.weight" || info.name == "score.weight";
+  const std::string theirs = (outside ? "" : "model.decoder.") + info.name;
+  constexpr std::string_view kFused = "qkv_proj";
+  const std::size_t at = theirs.find(kFused);
+  if (at == std::string::npos) return Composition::of(theirs, info.shape);
+  // [3, heads, channels, ...]
+  Shape stored = {info.shape[1] * info.shape[2]}, one = info.shape;
+  stored.insert(stored.end(), info.shape.begin() + 3, info.shape.end());
+  one.front() = 1;
+  std::vector<Composition> parts;
+  for (const char* const its : {"q_proj", "k_proj", "v_proj"}) {
+    std::string name = theirs;
+    name.replace(at, kFused.size(), its);
+    parts.push_back(Composition::of(std::move(name), stored).viewed(one));
+  }
+  return Composition::concat(parts, 0);
+}
+
+TESSERA_MODEL("opt",
+              FamilyOf<OptOptions>{
+                  .presets = presets(),
+                  .adjustable = adjustable_of_decoder(),
+                  .resolve = resolve_opt,
+                  .from_hf = from_hf,
+                  .to_hf = to_hf,
+                  .weight_map = {.compose = compose,
+                                 .base = "model.",
+                                 .ties = {{"lm_head.weight", "model.decoder.embed_tokens.weight"}},
+                                 .anchor = "model.decoder.embed_tokens.weight"}});
+
+TESSERA_MODULE_ORDER("opt",
+                     {.base = "model.",
+                      .modules = {"model.decoder.embed_tokens",
+                                  "model.decoder.embed_positions",
+                                  "model.decoder.project_out",
+                                  "model.decoder.project_in",
+                                  "model.decoder.final_layer_norm",
+                                  "model.decoder.layers.*.self_attn.k_proj",
+                                  "model.decoder.layers.*.self_attn.v_proj",
+                                  "model.decoder.layers.*.self_attn.q_proj",
+                                  "model.decoder.layers.*.self_attn.out_proj",
+                                  "model.decoder.layers.*.self_attn_layer_norm",
+                                  "model.decoder.layers.*.fc1",
+                                  "model.decoder.layers.*.fc2",
+                                  "model.decoder.layers.*.final_layer_norm",
+                                  "lm_head"}});
+
+}  // namespace
+}  // namespace tessera::models

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Learned positions: a row of a table for the place of each token in its text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/block.h"
+#include "tessera/nn/step_context.h"
+
+namespace tessera::models {
+
+struct PositionSpec {
+  std::string name;  ///< of the table, global: "wpe.weight"
+  std::int64_t max_positions = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t offset = 0;  ///< row of the first position
+  /// Whether a token's place is the number of real tokens before it, which differs from its place
+  /// in the sample where padding stands before it.
+  bool skip_padding = false;
+  Init init;
+};
+
+class PositionEmbedding {
+ public:
+  explicit PositionEmbedding(PositionSpec spec) : spec_(std::move(spec)) {}
+  /// Declares `name` [offset + max_positions, hidden_size].
+  void declare(nn::Params& params);
+  /// The rows of this rank's tokens, [B, T, C]. Reads "input_ids", "attention_mask" and
+  /// "document_starts" of the batch. Error{Shape} for more than max_positions tokens.
+  [[nodiscard]] at::Tensor operator()(const nn::Batch& batch, nn::StepContext& context) const;
+
+ private:
+  PositionSpec spec_;
+  Param* table_ = nullptr;
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transformer layer of self-attention and an MLP with two projections, each with a norm and a
+// place on the residual stream.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tessera/models/mlp.h"
+#include "tessera/models/norm.h"
+#include "tessera/models/self_attention.h"
+#include "tessera/nn/block.h"
+
+namespace tessera::models {
+
+/// Where the two branches of a layer meet the residual stream x.
+enum class ResidualOrder : std::uint8_t {
+  PreNorm,   ///< y = x + attention(norm(x)), then y + mlp(norm(y))
+  PostNorm,  ///< y = norm(x + attention(x)), then norm(y + mlp(y))
+  Parallel   ///< x + attention(norm(x)) + mlp(norm(x)), each with its own norm
+};
+
+struct LayerSpec {
+  SelfAttentionSpec attention;
+  MlpSpec mlp;
+  NormSpec norm;
+  std::string attention_norm_name, mlp_norm_name;  ///< "ln_1", "ln_2"
+  ResidualOrder order = ResidualOrder::PreNorm;
+  double residual_dropout = 0.0;  ///< on the outputs of attention and MLP
+};
+
+/// Declares the norm of attention, attention, the norm of the MLP, and the MLP, in this order.
+class TransformerLayer final : public nn::Block {
+ public:
+  explicit TransformerLayer(const LayerSpec& spec);
+  void declare(nn::Params& params) override;
+  [[nodiscard]] bool works_by_token() const override { return true; }
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override;
+
+ private:
+  [[nodiscard]] at::Tensor pre_norm(const at::Tensor& x_BTC,
+                                    const nn::Batch& batch,
+                                    nn::StepContext& context) const;
+  [[nodiscard]] at::Tensor post_norm(const at::Tensor& x_BTC,
+                                     const nn::Batch& batch,
+                                     nn::StepContext& context) const;
+  [[nodiscard]] at::Tensor parallel(const at::Tensor& x_BTC,
+                                    const nn::Batch& batch,
+                                    nn::StepContext& context) const;
+
+  LayerSpec spec_;
+  SelfAttention attention_;
+  Mlp mlp_;
+  Norm attention_norm_, mlp_norm_;
+};
+
+}  // namespace tessera::models
