@@ -48,6 +48,10 @@ std::int64_t HfConfig::count(const char* key, std::int64_t absent, double max) c
   return *number;
 }
 
+std::int64_t HfConfig::count_or_null(const char* key, double max) const {
+  return empty(key) ? 0 : count(key, 0, max);
+}
+
 double HfConfig::number(const char* key, double absent, double min, double max) const {
   const json::Value* value = find(key);
   if (!value) return absent;

@@ -20,6 +20,8 @@ class HfConfig {
   /// Whether the key is absent, null, or an empty object or array.
   [[nodiscard]] bool empty(const char* key) const;
   [[nodiscard]] std::int64_t count(const char* key, std::int64_t absent, double max) const;
+  /// 0 where the key is absent or null.
+  [[nodiscard]] std::int64_t count_or_null(const char* key, double max) const;
   [[nodiscard]] double number(const char* key, double absent, double min, double max) const;
   [[nodiscard]] bool flag(const char* key, bool absent) const;
   [[nodiscard]] std::string word(const char* key, const char* absent) const;

@@ -10,7 +10,8 @@ void Norm::declare(nn::Params& params,
                    std::int64_t channels,
                    const nn::Params::Tags& tags) {
   if (spec_.kind == NormKind::None) return;
-  weight_ = params.add(name + ".weight", {channels}, {Embed}, Init::ones(), tags);
+  const Init init = spec_.offset == 0.0 ? Init::ones() : Init::zeros();
+  weight_ = params.add(name + ".weight", {channels}, {Embed}, init, tags);
   if (spec_.kind == NormKind::LayerNorm)
     bias_ = params.add(name + ".bias", {channels}, {Embed}, Init::zeros(), tags);
 }
@@ -28,7 +29,8 @@ nn::Normed Norm::residual(const at::Tensor& x_BTC,
     return {sum, sum};
   }
   if (spec_.kind == NormKind::RmsNorm)
-    return nn::residual_rms_norm(x_BTC, branch_BTC, key, *weight_, spec_.eps, context);
+    return nn::residual_rms_norm(
+        x_BTC, branch_BTC, key, *weight_, spec_.eps, context, spec_.offset);
   return nn::residual_layer_norm(x_BTC, branch_BTC, key, *weight_, *bias_, spec_.eps, context);
 }
 

@@ -20,6 +20,7 @@ enum class NormKind : std::uint8_t {
 struct NormSpec {
   NormKind kind = NormKind::LayerNorm;
   double eps = 1e-5;
+  double offset = 0.0;  ///< what is added to the weight of an RmsNorm, which begins at 1 - offset
 };
 
 /// A normalization layer over the channels of the residual stream.

@@ -23,6 +23,24 @@ at::Tensor document_starts(const nn::Batch& batch) {
   return batch.has("document_starts") ? batch.tensor("document_starts") : at::Tensor();
 }
 
+SelfAttention::SelfAttention(SelfAttentionSpec spec) : spec_(std::move(spec)) {
+  if (spec_.alibi) alibi_ = ops::alibi_slopes(spec_.num_heads);
+}
+
+void SelfAttention::declare_norms(nn::Params& params) {
+  const std::int64_t H = spec_.num_heads, G = spec_.num_kv_heads, K = spec_.head_dim;
+  const std::int64_t group = std::max<std::int64_t>(1, H / G);
+  const Init init = spec_.qk_norm_offset == 0.0 ? Init::ones() : Init::zeros();
+  if (spec_.qk_norm == QkNorm::PerHead) {
+    q_norm_ = params.add(spec_.q_norm_name + ".weight", {K}, {None}, init);
+    k_norm_ = params.add(spec_.k_norm_name + ".weight", {K}, {None}, init);
+  } else if (spec_.qk_norm == QkNorm::AllHeads) {
+    const LogicalAxis axis = group > 1 ? KvHeads : Heads;
+    q_norm_ = params.add(spec_.q_norm_name + ".weight", {H * K}, {axis}, init, {.unit = group * K});
+    k_norm_ = params.add(spec_.k_norm_name + ".weight", {G * K}, {axis}, init, {.unit = K});
+  }
+}
+
 void SelfAttention::declare(nn::Params& params) {
   const std::int64_t C = spec_.hidden_size, H = spec_.num_heads, G = spec_.num_kv_heads,
                      K = spec_.head_dim;
@@ -48,6 +66,28 @@ void SelfAttention::declare(nn::Params& params) {
                               {.unit = group * K});
   if (spec_.output_bias)
     output_bias_ = params.add(spec_.output_name + ".bias", {C}, {Embed}, Init::zeros());
+  declare_norms(params);
+}
+
+void SelfAttention::prepare(nn::Qkv& qkv, const nn::Batch& batch, nn::StepContext& context) const {
+  const auto norm = [&](const at::Tensor& x_BHTK, const Param& weight) {
+    const auto apply = spec_.qk_norm == QkNorm::PerHead ? nn::head_norm : nn::all_heads_norm;
+    return apply(x_BHTK, weight, spec_.qk_norm_eps, spec_.qk_norm_offset, context);
+  };
+  if (q_norm_ != nullptr) {
+    qkv.q_BHTK = norm(qkv.q_BHTK, *q_norm_);
+    qkv.k_BGTK = norm(qkv.k_BGTK, *k_norm_);
+  }
+  if (spec_.rotary_frequencies.empty()) return;
+  ops::RotaryTable table = nn::rotary_table(batch.tensor("input_ids"),
+                                            spec_.max_positions,
+                                            spec_.rotary_frequencies,
+                                            context,
+                                            document_starts(batch),
+                                            spec_.rotary_factor);
+  table.interleaved = spec_.rotary_interleaved;
+  qkv.q_BHTK = nn::rotary(qkv.q_BHTK, table);
+  qkv.k_BGTK = nn::rotary(qkv.k_BGTK, table);
 }
 
 at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
@@ -55,17 +95,13 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
                                      const nn::Block& block,
                                      nn::StepContext& context) const {
   nn::Qkv qkv = nn::split_qkv(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), *qkv_weight_);
-  if (!spec_.rotary_frequencies.empty()) {
-    const ops::RotaryTable table = nn::rotary_table(batch.tensor("input_ids"),
-                                                    spec_.max_positions,
-                                                    spec_.rotary_frequencies,
-                                                    context,
-                                                    document_starts(batch));
-    qkv.q_BHTK = nn::rotary(qkv.q_BHTK, table);
-    qkv.k_BGTK = nn::rotary(qkv.k_BGTK, table);
-  }
+  prepare(qkv, batch, context);
   ops::AttentionArgs args;
   args.causal = spec_.causal;
+  args.window = spec_.window;
+  args.scale = spec_.scale;
+  args.softcap = spec_.softcap;
+  args.alibi = alibi_;
   args.first_head = qkv.first_head;
   if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
   args.starts_BT = document_starts(batch);

@@ -11,9 +11,17 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/block.h"
+#include "tessera/nn/functional.h"
 #include "tessera/nn/step_context.h"
 
 namespace tessera::models {
+
+/// An RMS norm of queries and keys, before they turn.
+enum class QkNorm : std::uint8_t {
+  None,
+  PerHead,  ///< over the channels of each head, with one weight for all heads (Qwen 3, Gemma 3)
+  AllHeads  ///< over the channels of all heads together (OLMo 2)
+};
 
 struct SelfAttentionSpec {
   std::int64_t hidden_size = 0;
@@ -29,14 +37,24 @@ struct SelfAttentionSpec {
   /// token of each pair of channels, as ops::rotary_frequencies() gives them. Empty: none.
   std::vector<double> rotary_frequencies;
   std::int64_t max_positions = 0;
+  bool rotary_interleaved = false;  ///< channels 2 p and 2 p + 1 turn together
+  double rotary_factor = 1.0;       ///< ops::rotary_attention_factor()
+  // As in ops::AttentionArgs.
+  std::int64_t window = 0;
+  double scale = 0.0, softcap = 0.0;
+  bool alibi = false;  ///< scores get ops::alibi_slopes()
+  QkNorm qk_norm = QkNorm::None;
+  double qk_norm_eps = 1e-6;
+  double qk_norm_offset = 0.0;  ///< what is added to the weights of these norms
+  std::string q_norm_name = "self_attn.q_norm", k_norm_name = "self_attn.k_norm";
 };
 
 /// Reads "attention_mask" and "document_starts" of the batch, and uses the KV cache of its block.
 class SelfAttention {
  public:
-  explicit SelfAttention(SelfAttentionSpec spec) : spec_(std::move(spec)) {}
+  explicit SelfAttention(SelfAttentionSpec spec);
   /// Declares `qkv_name`.weight in the layout of nn::split_qkv(), `output_name`.weight [embed,
-  /// heads * head_dim], and the biases that the specification asks for.
+  /// heads * head_dim], and the biases and norms that the specification asks for.
   void declare(nn::Params& params);
   /// h [B, T, C], normalized -> the branch [B, T, C]. `block`: the one that it is part of.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC,
@@ -45,11 +63,18 @@ class SelfAttention {
                                       nn::StepContext& context) const;
 
  private:
+  void declare_norms(nn::Params& params);
+  /// Norms and turns queries and keys.
+  void prepare(nn::Qkv& qkv, const nn::Batch& batch, nn::StepContext& context) const;
+
   SelfAttentionSpec spec_;
   Param* qkv_weight_ = nullptr;
   Param* qkv_bias_ = nullptr;
   Param* output_weight_ = nullptr;
   Param* output_bias_ = nullptr;
+  Param* q_norm_ = nullptr;
+  Param* k_norm_ = nullptr;
+  std::vector<double> alibi_;
 };
 
 /// The position of each token's document in the sample, or an undefined tensor where a sample is

@@ -19,7 +19,7 @@ struct Preset {
   std::string name;
   std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0;
   std::int64_t max_positions = 0;
-  std::int64_t num_kv_heads = 0, ffn_hidden_size = 0;
+  std::int64_t num_kv_heads = 0, ffn_hidden_size = 0, head_dim = 0;
   bool bytes = false;  ///< small enough that its vocabulary is the bytes
 };
 std::vector<std::string> names_of(const std::vector<Preset>& presets);

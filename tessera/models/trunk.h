@@ -60,8 +60,9 @@ struct TrunkOutput {
   NormSpec norm;          ///< the final norm, which the objective's block declares and applies
   std::string norm_name;  ///< of its parameters, global: "ln_f"
   VocabularyTable vocabulary;
-  double init_std = 0.02;  ///< standard deviation of first weights
-  bool causal = true;      ///< a token's hidden state depends on no later token
+  double init_std = 0.02;      ///< standard deviation of first weights
+  double logit_softcap = 0.0;  ///< logits become cap * tanh(logits / cap); 0: none
+  bool causal = true;          ///< a token's hidden state depends on no later token
   HeadSpecs heads = {};
 };
 

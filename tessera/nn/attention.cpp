@@ -28,10 +28,10 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
                             ops::AttentionArgs args) {
     args.bias_HTS = bias ? *bias : at::Tensor();
     // A rank of a grid may have no sample.
-    const ops::AttentionOut out = q.size(0) == 0 ? ops::AttentionOut{at::empty_like(q), q}
-                                                 : ops::attention(q, k, v, args);
+    const ops::AttentionOut out =
+        q.size(0) == 0 ? ops::AttentionOut{at::empty_like(q), q} : ops::attention(q, k, v, args);
     save(node, {q, k, v, out.y_BHTK, out.saved, std::move(args.bias_HTS)});
-    args.bias_HTS = {};
+    args.bias_HTS = at::Tensor();
     keep(node, std::move(args));
     return out.y_BHTK;
   }
@@ -47,8 +47,8 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
     }
     ops::AttentionArgs args = kept<ops::AttentionArgs>(node);
     args.bias_HTS = bias;
-    const ops::AttentionGrads d = ops::attention_backward(
-        grads[0], saved[0], saved[1], saved[2], {saved[3], saved[4]}, args);
+    const ops::AttentionGrads d =
+        ops::attention_backward(grads[0], saved[0], saved[1], saved[2], {saved[3], saved[4]}, args);
     return {d.dq_BHTK, d.dk_BGSK, d.dv_BGSK, d.dbias_HTS, {}};
   }
 };
@@ -76,7 +76,7 @@ at::Tensor in_region(Attend attend,
                      std::vector<at::Tensor> inputs,
                      ops::AttentionArgs args,
                      StepContext& context) {
-  if (args.bias_HTS.defined()) inputs.push_back(std::exchange(args.bias_HTS, {}));
+  if (args.bias_HTS.defined()) inputs.push_back(std::exchange(args.bias_HTS, at::Tensor()));
   return context.region(
       "attention",
       [attend, args = std::move(args), &context](const std::vector<at::Tensor>& in) {

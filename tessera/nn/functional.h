@@ -50,12 +50,14 @@ Normed residual_layer_norm(const at::Tensor& x_BTC,
                            const Param& bias,
                            double eps,
                            StepContext& context);
+/// `offset` is added to the weight in fp32. Error{Unsupported} for an offset on a grid of ranks.
 Normed residual_rms_norm(const at::Tensor& x_BTC,
                          const at::Tensor& branch_BTC,
                          const ops::DropoutKey& key,
                          const Param& weight,
                          double eps,
-                         StepContext& context);
+                         StepContext& context,
+                         double offset = 0.0);
 /// ids [B, T] -> [B, T, C].
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
 /// Where the tokens stand in their texts: ids [B, T] -> [B, T]. With `starts`, of all tokens, where

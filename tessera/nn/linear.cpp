@@ -8,7 +8,7 @@
 #include "tessera/nn/functional.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
-#include "tessera/nn/vocab_bias.h"
+#include "tessera/nn/vocab_head.h"
 #include "tessera/ops/int8_rows.h"
 
 namespace tessera::nn {
@@ -147,7 +147,17 @@ at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepCon
 at::Tensor vocab_logits(const at::Tensor& x_BTC,
                         const Param& weight_VC,
                         const Param* bias_V,
-                        StepContext& context) {
+                        StepContext& context,
+                        double softcap) {
+  if (softcap != 0.0) {
+    TESSERA_REQUIRE(!is_on_grid(weight_VC, context),
+                    Unsupported,
+                    fmt::format("block {} has a soft cap of the logits, which ranks of a grid do "
+                                "not share",
+                                context.block_name),
+                    "set parallel.tensor.mode to 1d");
+    return at::tanh(vocab_logits(x_BTC, weight_VC, bias_V, context) / softcap) * softcap;
+  }
   if (weight_VC.scales().defined()) return int8_linear(x_BTC, weight_VC, bias_V, at::kFloat);
   if (is_on_grid(weight_VC, context)) {
     TESSERA_REQUIRE(bias_V == nullptr,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/norm.h"
 
+#include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/tensor_parallel/grid.h"
@@ -33,7 +34,11 @@ struct NormNode : torch::autograd::Function<NormNode> {
     double eps;
     ops::DropoutKey key = {};
     bool has_branch = false;
+    double offset = 0.0;  // of the weight
   };
+  static at::Tensor multiplier(const at::Tensor& weight, const Use& use) {
+    return use.offset == 0.0 ? weight : weight.to(at::kFloat) + use.offset;
+  }
   static variable_list forward(AutogradContext* node,
                                const at::Tensor& x,
                                const at::Tensor& weight,
@@ -44,7 +49,8 @@ struct NormNode : torch::autograd::Function<NormNode> {
     if (branch) ops::check_residual(x, *branch);
     if (branch && use.key.active()) sum = ops::add_dropout(x, *branch, use.key);
     if (branch && !use.key.active()) to_add = rows(*branch);
-    const ops::LayerNormOut out = normalise(rows(sum), weight, bias, use.eps, to_add);
+    const ops::LayerNormOut out =
+        normalise(rows(sum), multiplier(weight, use), bias, use.eps, to_add);
     if (to_add.defined()) sum = out.x_NC.view(x.sizes());
     if (node != nullptr) node->set_materialize_grads(false);
     save(node, {sum, weight, out.mean_N, out.rstd_N, bias ? *bias : at::Tensor()});
@@ -73,7 +79,7 @@ struct NormNode : torch::autograd::Function<NormNode> {
                                  const at::Tensor& dy,
                                  const at::Tensor& along) {
     const Use& use = kept<Use>(node);
-    const at::Tensor x = rows(saved[0]), &weight = saved[1];
+    const at::Tensor x = rows(saved[0]), weight = multiplier(saved[1], use);
     GradSink* const dw = node->needs_input_grad(1) ? &use.weight->grad() : nullptr;
     GradSink* const db =
         use.bias != nullptr && node->needs_input_grad(2) ? &use.bias->grad() : nullptr;
@@ -121,7 +127,8 @@ struct NormNode : torch::autograd::Function<NormNode> {
     const auto saved = node->get_saved_variables();
     const std::optional<at::Tensor> bias =
         saved[4].defined() ? std::optional(saved[4]) : std::nullopt;
-    return normalise(rows(saved[0]), saved[1], bias, kept<Use>(node).eps)
+    const Use& use = kept<Use>(node);
+    return normalise(rows(saved[0]), multiplier(saved[1], use), bias, use.eps)
         .y_NC.view(saved[0].sizes());
   }
 };
@@ -183,12 +190,22 @@ Normed residual_rms_norm(const at::Tensor& x_BTC,
                          const ops::DropoutKey& key,
                          const Param& weight,
                          double eps,
-                         StepContext& context) {
+                         StepContext& context,
+                         double offset) {
   if (context.on_grid()) {
+    TESSERA_REQUIRE(offset == 0.0,
+                    Unsupported,
+                    "norms whose weights have an offset, of block " + context.block_name +
+                        ", on a grid of tensor-parallel ranks",
+                    "set parallel.tensor.mode to 1d");
     const at::Tensor sum = added(x_BTC, branch_BTC, key);
     return {sum, grid::rms_norm(sum, weight, eps, context)};
   }
-  return norm_of(x_BTC, branch_BTC, weight, nullptr, {&weight, nullptr, &context, eps, key});
+  return norm_of(x_BTC,
+                 branch_BTC,
+                 weight,
+                 nullptr,
+                 {&weight, nullptr, &context, eps, key, /*has_branch=*/false, offset});
 }
 
 detail::Again detail::norm_again(const at::Tensor& x) {

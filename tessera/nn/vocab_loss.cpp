@@ -10,7 +10,7 @@
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/loss_gradient.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
-#include "tessera/nn/vocab_bias.h"
+#include "tessera/nn/vocab_head.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/linear.h"
 
@@ -25,7 +25,8 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const Param* weight;
     const Param* bias;  // or nullptr
     StepContext* context;
-    at::Tensor dlogits;  // the largest buffer of a step: freed as soon as backward has used it
+    double softcap = 0.0;
+    at::Tensor dlogits = {};  // the largest buffer of a step: freed as soon as backward has used it
   };
   static variable_list forward(AutogradContext* node,
                                const at::Tensor& x,
@@ -42,14 +43,25 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
       auto sizes = x.sizes().vec();
       sizes.back() = matrix(weight).size(0);
       kept_logits = ops::linear(rows(x), matrix(weight), bias_V, at::kFloat).view(sizes);
+      ops::soft_cap_(kept_logits, use.softcap, /*want_slope=*/false);
       if (cut) kept_logits = one_d::gather_vocab(kept_logits, *use.weight, *use.context);
     }
     const at::Tensor targets = labels.reshape({-1});
-    const auto out =
-        cut ? one_d::linear_cross_entropy(
-                  rows(x), *use.weight, bias_V, targets, label_smoothing, want_grad, *use.context)
-            : ops::linear_cross_entropy(
-                  rows(x), matrix(weight), targets, label_smoothing, want_grad, bias_V);
+    const auto out = cut ? one_d::linear_cross_entropy(rows(x),
+                                                       *use.weight,
+                                                       bias_V,
+                                                       targets,
+                                                       label_smoothing,
+                                                       want_grad,
+                                                       *use.context,
+                                                       use.softcap)
+                         : ops::linear_cross_entropy(rows(x),
+                                                     matrix(weight),
+                                                     targets,
+                                                     label_smoothing,
+                                                     want_grad,
+                                                     bias_V,
+                                                     use.softcap);
     use.dlogits = out.dlogits_NV;
     save(node, {x, weight});
     keep(node, std::move(use));
@@ -97,7 +109,7 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
                      StepContext& context) {
-  return vocab_loss(x_BTC, weight_VC, nullptr, labels_BT, label_smoothing, context);
+  return vocab_loss(x_BTC, weight_VC, nullptr, labels_BT, label_smoothing, context, 0.0);
 }
 
 VocabLoss vocab_loss(const at::Tensor& x_BTC,
@@ -105,12 +117,13 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const Param* bias_V,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
-                     StepContext& context) {
+                     StepContext& context,
+                     double softcap) {
   if (context.on_grid()) {
-    TESSERA_REQUIRE(bias_V == nullptr,
+    TESSERA_REQUIRE(bias_V == nullptr && softcap == 0.0,
                     Unsupported,
-                    fmt::format("block {} has a bias of the vocabulary, which ranks of a grid do "
-                                "not share",
+                    fmt::format("block {} has a bias or a soft cap of the logits, which ranks of a "
+                                "grid do not share",
                                 context.block_name),
                     "set parallel.tensor.mode to 1d");
     return grid::vocab_loss(x_BTC, weight_VC, labels_BT, label_smoothing, context);
@@ -122,7 +135,7 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                                    bias_V ? std::optional(bias_V->tensor()) : std::nullopt,
                                    labels_BT,
                                    label_smoothing,
-                                   VocabLossNode::Use{&weight_VC, bias_V, &context, {}});
+                                   VocabLossNode::Use{&weight_VC, bias_V, &context, softcap});
   return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
 }
 

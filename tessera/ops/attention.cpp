@@ -41,16 +41,15 @@ void check(const at::Tensor& q,
                   Shape,
                   "attention of q " + shape(q) + " to no keys",
                   "give it at least one");
-  TESSERA_REQUIRE(
-      (args.query_offset >= 0 || !args.causal) && args.scale >= 0.0 && args.window >= 0 &&
-          args.softcap >= 0.0,
-      Config,
-      fmt::format("attention with query_offset {}, scale {}, window {} and softcap {}",
-                  args.query_offset,
-                  args.scale,
-                  args.window,
-                  args.softcap),
-      "none may be negative");
+  TESSERA_REQUIRE((args.query_offset >= 0 || !args.causal) && args.scale >= 0.0 &&
+                      args.window >= 0 && args.softcap >= 0.0,
+                  Config,
+                  fmt::format("attention with query_offset {}, scale {}, window {} and softcap {}",
+                              args.query_offset,
+                              args.scale,
+                              args.window,
+                              args.softcap),
+                  "none may be negative");
   if (args.dropout.active()) check_dropout(q, args.dropout);
 }
 
@@ -64,9 +63,9 @@ void check_biases(const at::Tensor& q, const at::Tensor& k, const AttentionArgs&
       "give one for each head of the layer");
   const at::Tensor& bias = args.bias_HTS;
   TESSERA_REQUIRE(
-      !bias.defined() || (bias.dim() == 3 && bias.size(0) == q.size(1) &&
-                          bias.size(1) == q.size(2) && bias.size(2) == k.size(2) &&
-                          bias.scalar_type() == at::kFloat),
+      !bias.defined() ||
+          (bias.dim() == 3 && bias.size(0) == q.size(1) && bias.size(1) == q.size(2) &&
+           bias.size(2) == k.size(2) && bias.scalar_type() == at::kFloat),
       Shape,
       std::string("an attention bias of ") +
           (bias.defined() ? c10::toString(bias.scalar_type()) + shape(bias) : "nothing") +

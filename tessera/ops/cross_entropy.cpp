@@ -95,16 +95,28 @@ std::int64_t samples_of_logits(std::int64_t tokens, std::int64_t vocab) {
   return std::max((kRows + tokens - 1) / tokens, kElements / vocab / tokens);
 }
 
+at::Tensor soft_cap_(const at::Tensor& logits, double cap, bool want_slope) {
+  if (cap == 0.0) return {};
+  logits.div_(cap).tanh_();
+  const at::Tensor slope = want_slope ? 1.0 - logits.square() : at::Tensor();
+  logits.mul_(cap);
+  return slope;
+}
+
 CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                      const at::Tensor& weight_VC,
                                      const at::Tensor& labels_N,
                                      double label_smoothing,
                                      bool want_grad,
-                                     const at::Tensor& bias_V) {
+                                     const at::Tensor& bias_V,
+                                     double softcap) {
   const bool narrow = x_NC.scalar_type() == at::kBFloat16;
   if (x_NC.is_meta() || (want_grad && !narrow) || x_NC.size(0) == 0) {
-    return cross_entropy_(
-        linear(x_NC, weight_VC, bias_V, at::kFloat), labels_N, label_smoothing, want_grad);
+    const at::Tensor logits = linear(x_NC, weight_VC, bias_V, at::kFloat),
+                     slope = soft_cap_(logits, softcap, want_grad);
+    CrossEntropyOut out = cross_entropy_(logits, labels_N, label_smoothing, want_grad);
+    if (slope.defined()) out.dlogits_NV.mul_(slope);
+    return out;
   }
   TESSERA_REQUIRE(labels_N.numel() == x_NC.size(0) && labels_N.scalar_type() == at::kLong,
                   Shape,
@@ -119,11 +131,11 @@ CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
   if (want_grad) out.dlogits_NV = at::empty({N, weight_VC.size(0)}, x_NC.options());
   for (std::int64_t row = 0; row < N; row += step) {
     const std::int64_t rows = std::min(step, N - row);
-    const at::Tensor logits = linear(x_NC.narrow(0, row, rows), weight_VC, bias_V, at::kFloat);
-    out.loss_sum += entropy_of(logits,
-                               labels.narrow(0, row, rows),
-                               label_smoothing,
-                               want_grad ? out.dlogits_NV.narrow(0, row, rows) : at::Tensor());
+    const at::Tensor logits = linear(x_NC.narrow(0, row, rows), weight_VC, bias_V, at::kFloat),
+                     slope = soft_cap_(logits, softcap, want_grad),
+                     dlogits = want_grad ? out.dlogits_NV.narrow(0, row, rows) : at::Tensor();
+    out.loss_sum += entropy_of(logits, labels.narrow(0, row, rows), label_smoothing, dlogits);
+    if (slope.defined()) dlogits.mul_(slope);
   }
   return out;
 }

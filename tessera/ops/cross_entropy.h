@@ -41,7 +41,10 @@ std::int64_t logits_rows_at_once(at::ScalarType dtype,
                                  at::Device device = at::kCPU);
 /// Samples of `tokens` each whose gradients of logits should exist at a time.
 std::int64_t samples_of_logits(std::int64_t tokens, std::int64_t vocab);
-/// The same of logits = x_NC weight_VC^T + bias_V, which are fp32 and, where that is cheap, exist
+/// The logits become cap * tanh(logits / cap) (Gemma 2). Returns the derivative of that, of the
+/// same sizes; undefined without a cap or unless `want_slope`.
+at::Tensor soft_cap_(const at::Tensor& logits, double cap, bool want_slope);
+/// The same of logits = x_NC weight_VC^T + bias_V, soft-capped, which are fp32 and, where that is cheap, exist
 /// for some rows at a time. dlogits in bf16 where x is bf16, so that they need no second pass; else
 /// fp32, as for no rows and on meta.
 CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
@@ -49,6 +52,7 @@ CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                      const at::Tensor& labels_N,
                                      double label_smoothing,
                                      bool want_grad,
-                                     const at::Tensor& bias_V = {});
+                                     const at::Tensor& bias_V = {},
+                                     double softcap = 0.0);
 
 }  // namespace tessera::ops

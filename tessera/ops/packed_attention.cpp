@@ -67,9 +67,8 @@ AttentionBlock block_of(const Document& document, const AttentionArgs& args, std
 }
 
 void check(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
-  TESSERA_REQUIRE(args.query_offset == 0 && q.size(2) == k.size(2) &&
-                      args.starts_BT.dim() == 2 && args.starts_BT.size(0) == q.size(0) &&
-                      args.starts_BT.size(1) == q.size(2),
+  TESSERA_REQUIRE(args.query_offset == 0 && q.size(2) == k.size(2) && args.starts_BT.dim() == 2 &&
+                      args.starts_BT.size(0) == q.size(0) && args.starts_BT.size(1) == q.size(2),
                   Shape,
                   fmt::format("documents that begin at {} for queries {} and keys {}",
                               shape(args.starts_BT),

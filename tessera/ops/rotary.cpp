@@ -123,8 +123,7 @@ Ramp ramp_of(std::int64_t channels, double base, const RotaryScaling& scaling) {
   const auto d = static_cast<double>(channels);
   // The pair that turns so many times.
   const auto pair_of = [&](double turns) {
-    return d *
-           std::log(static_cast<double>(scaling.original_positions) / (turns * 2.0 * M_PI)) /
+    return d * std::log(static_cast<double>(scaling.original_positions) / (turns * 2.0 * M_PI)) /
            (2.0 * std::log(base));
   };
   Ramp out{pair_of(scaling.beta_fast), pair_of(scaling.beta_slow)};
@@ -181,9 +180,15 @@ std::vector<double> rotary_frequencies(std::int64_t channels,
     const double frequency =
         std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(channels));
     switch (scaling.kind) {
-      case RotaryScalingKind::Default: out.push_back(frequency); break;
-      case RotaryScalingKind::Linear: out.push_back(frequency / scaling.factor); break;
-      case RotaryScalingKind::Llama3: out.push_back(llama3_frequency(frequency, scaling)); break;
+      case RotaryScalingKind::Default:
+        out.push_back(frequency);
+        break;
+      case RotaryScalingKind::Linear:
+        out.push_back(frequency / scaling.factor);
+        break;
+      case RotaryScalingKind::Llama3:
+        out.push_back(llama3_frequency(frequency, scaling));
+        break;
       case RotaryScalingKind::Yarn:
         out.push_back(frequency / scaling.factor * ramp.at(pair) +
                       frequency * (1.0 - ramp.at(pair)));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rotary positions: pairs of channels of a head turn by an angle that grows with the token's place,
-// so that queries and keys see how far apart they are. Of the 2 P channels that turn, channel p turns
-// with channel P + p, as in LLaMA's published weights, or channel 2 p with channel 2 p + 1, as in
-// those of GLM. Source: Su et al. 2021, "RoFormer: enhanced transformer with rotary
-// position embedding". Legend: B batch, H heads, T tokens, K channels of a head, P pairs of them.
+// so that queries and keys see how far apart they are. Of the 2 P channels that turn, channel p
+// turns with channel P + p, as in LLaMA's published weights, or channel 2 p with channel 2 p + 1,
+// as in those of GLM. Source: Su et al. 2021, "RoFormer: enhanced transformer with rotary position
+// embedding". Legend: B batch, H heads, T tokens, K channels of a head, P pairs of them.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ enum class RotaryScalingKind : std::uint8_t {
          ///< 2023, "YaRN")
   LongRope  ///< each pair divided by a factor of its own (Ding et al. 2024, "LongRoPE")
 };
-/// "default", "linear", "llama3", "yarn", "longrope": Hugging Face's rope_type. Error{Config} with the nearest name.
+/// "default", "linear", "llama3", "yarn", "longrope": Hugging Face's rope_type. Error{Config} with
+/// the nearest name.
 RotaryScalingKind rotary_scaling_from_name(std::string_view name);
 std::vector<std::string> rotary_scaling_names();
 
@@ -41,7 +42,7 @@ struct RotaryScaling {
   // Yarn alone. Pairs that turn at least beta_fast times within original_positions keep their
   // frequency, those that turn at most beta_slow times are divided by the factor.
   double beta_fast = 32.0, beta_slow = 1.0;
-  bool truncate = true;  ///< the ramp begins and ends at whole pairs
+  bool truncate = true;                       ///< the ramp begins and ends at whole pairs
   double mscale = 0.0, mscale_all_dim = 0.0;  ///< 0: not given
   /// Yarn and LongRope: what sines and cosines are multiplied by; absent: by the rule of the kind.
   std::optional<double> attention_factor = {};
@@ -66,7 +67,7 @@ double rotary_attention_factor(const RotaryScaling& scaling);
 /// Of angles that are made in fp64.
 struct RotaryTable {
   at::Tensor cosine_BTP, sine_BTP;  ///< fp32; B may be 1 for all
-  bool interleaved = false;  ///< channels 2 p and 2 p + 1 are a pair, else p and P + p
+  bool interleaved = false;         ///< channels 2 p and 2 p + 1 are a pair, else p and P + p
 };
 /// positions [B, T] int64; `factor`: rotary_attention_factor(). Works on meta.
 RotaryTable rotary_table(const at::Tensor& positions_BT,

@@ -10,6 +10,7 @@
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/labels.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/vocab_head.h"
 #include "tessera/ops/cross_entropy.h"
 
 // Legend: B batch, T tokens, C embed, V vocabulary.
@@ -40,11 +41,16 @@ class CausalLm final : public nn::Objective {
     if (generating && !context.want_logits) x_BTC = x_BTC.narrow(1, x_BTC.size(1) - 1, 1);
     x_BTC = norm_(x_BTC, context);
     if (generating || !batch.has("labels"))
-      return {.outputs = {{"logits", nn::vocab_logits(x_BTC, *weight_, context)}}};
+      return {.outputs = {{"logits", logits_of(x_BTC, context)}}};
     // Evaluation reports the plain cross-entropy.
     const double smoothing = context.training() ? options_.label_smoothing : 0.0;
-    const nn::VocabLoss loss =
-        nn::vocab_loss(x_BTC, *weight_, batch.tensor("labels"), smoothing, context);
+    const nn::VocabLoss loss = nn::vocab_loss(x_BTC,
+                                              *weight_,
+                                              /*bias_V=*/nullptr,
+                                              batch.tensor("labels"),
+                                              smoothing,
+                                              context,
+                                              trunk_.logit_softcap);
     nn::Outcome out = {.terms = {{.name = "loss", .sum = loss.sum}}};
     if (loss.logits.defined()) out.outputs["logits"] = loss.logits;
     return out;
@@ -60,6 +66,10 @@ class CausalLm final : public nn::Objective {
   }
 
  private:
+  [[nodiscard]] at::Tensor logits_of(const at::Tensor& x_BTC, nn::StepContext& context) const {
+    return nn::vocab_logits(x_BTC, *weight_, /*bias_V=*/nullptr, context, trunk_.logit_softcap);
+  }
+
   TrunkOutput trunk_;
   CausalLmOptions options_;
   Norm norm_;

@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/functional.h"
-#include "tessera/nn/vocab_bias.h"
+#include "tessera/nn/vocab_head.h"
 #include "tessera/ops/activation.h"
 
 namespace tessera::models {

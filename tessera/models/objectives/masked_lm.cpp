@@ -11,7 +11,7 @@
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/head.h"
 #include "tessera/models/objectives/labels.h"
-#include "tessera/nn/vocab_bias.h"
+#include "tessera/nn/vocab_head.h"
 #include "tessera/ops/cross_entropy.h"
 
 // Legend: B batch, T tokens, C embed, V vocabulary, N tokens with a label.

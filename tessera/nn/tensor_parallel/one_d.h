@@ -45,7 +45,8 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           const at::Tensor& labels_N,
                                           double label_smoothing,
                                           bool want_grad,
-                                          StepContext& context);
+                                          StepContext& context,
+                                          double softcap = 0.0);
 
 /// Of rows whose logits [N, V / ranks] lie over the ranks of `group`, this rank's columns from
 /// `first` on: the sum of the cross-entropies. The logits are overwritten: where `want_grad` they

@@ -113,10 +113,13 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           const at::Tensor& labels_N,
                                           double label_smoothing,
                                           bool want_grad,
-                                          StepContext& context) {
+                                          StepContext& context,
+                                          double softcap) {
   const at::Tensor weight = detail::matrix(weight_VC.tensor());
-  if (x_NC.is_meta())
-    return ops::linear_cross_entropy(x_NC, weight, labels_N, label_smoothing, want_grad, bias_V);
+  if (x_NC.is_meta()) {
+    return ops::linear_cross_entropy(
+        x_NC, weight, labels_N, label_smoothing, want_grad, bias_V, softcap);
+  }
   const ParamInfo& info = weight_VC.info();
   const std::int64_t N = x_NC.size(0), V = info.shape.front();
   const bool narrow = x_NC.scalar_type() == at::kBFloat16;
@@ -129,7 +132,8 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
   if (want_grad && narrow) out.dlogits_NV = at::empty({N, weight.size(0)}, x_NC.options());
   for (std::int64_t row = 0; row < N; row += step) {
     const std::int64_t rows = std::min(step, N - row);
-    const at::Tensor logits = ops::linear(x_NC.narrow(0, row, rows), weight, bias_V, at::kFloat);
+    const at::Tensor logits = ops::linear(x_NC.narrow(0, row, rows), weight, bias_V, at::kFloat),
+                     slope = ops::soft_cap_(logits, softcap, want_grad);
     out.loss_sum += cross_entropy_(logits,
                                    labels.const_data_ptr<std::int64_t>() + row,
                                    info.held().begin.front(),
@@ -139,6 +143,7 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                    *context.tensor->group,
                                    context);
     if (!want_grad) continue;
+    if (slope.defined()) logits.mul_(slope);
     if (narrow) {
       out.dlogits_NV.narrow(0, row, rows).copy_(logits);
     } else {

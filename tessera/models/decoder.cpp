@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/decoder.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/nn/functional.h"
+#include "tessera/ops/activation.h"
+
+// Legend: B batch, T tokens, C embed, F ffn, H heads, G heads of keys and values, K channels of a
+// head.
+namespace tessera::models {
+
+namespace {
+
+using enum LogicalAxis;
+
+NormSpec norm_of(const DecoderShape& shape) {
+  return {.kind = NormKind::RmsNorm, .eps = shape.rms_norm_eps, .offset = shape.norm_offset};
+}
+
+TrunkOutput output_of(const DecoderShape& shape) {
+  return {
+      .hidden_size = shape.hidden_size,
+      .norm = norm_of(shape),
+      .norm_name = "norm",
+      .vocabulary = {"embed_tokens.weight", shape.vocab_size, shape.tie_embeddings},
+      .init_std = shape.init_std,
+      .logit_softcap = shape.logit_softcap,
+  };
+}
+
+DecoderLayerKind kind_of(const DecoderShape& shape, std::int64_t layer) {
+  return shape.layers.empty() ? DecoderLayerKind()
+                              : shape.layers.at(static_cast<std::size_t>(layer));
+}
+
+SelfAttentionSpec attention_of(const DecoderShape& shape, const DecoderLayerKind& kind) {
+  const Init init = Init::normal(shape.init_std);
+  SelfAttentionSpec spec = {
+      .hidden_size = shape.hidden_size,
+      .num_heads = shape.num_heads,
+      .num_kv_heads = shape.kv_heads(),
+      .head_dim = shape.head_channels(),
+      .qkv_name = "self_attn.qkv_proj",
+      .output_name = "self_attn.o_proj",
+      .qkv_bias = shape.attention_bias,
+      .output_bias = shape.output_bias,
+      .qkv_init = init,
+      .output_init = init,
+      .dropout = shape.attention_dropout,
+      .max_positions = shape.max_positions,
+      .rotary_interleaved = shape.rotary_interleaved,
+      .window = kind.window,
+      .scale = shape.attention_scale,
+      .softcap = shape.score_softcap,
+      .qk_norm = shape.qk_norm,
+      .qk_norm_eps = shape.rms_norm_eps,
+      .qk_norm_offset = shape.norm_offset,
+  };
+  if (!kind.rotary) return spec;
+  const ops::RotaryScaling scaling = kind.local_rotary ? ops::RotaryScaling() : shape.rope_scaling;
+  spec.rotary_frequencies =
+      ops::rotary_frequencies(shape.rotary_channels(),
+                              kind.local_rotary ? shape.local_rope_theta : shape.rope_theta,
+                              scaling);
+  spec.rotary_factor = ops::rotary_attention_factor(scaling);
+  return spec;
+}
+
+class TokenEmbedding final : public nn::Block {
+ public:
+  explicit TokenEmbedding(const DecoderShape& shape) : shape_(shape) {}
+
+  void declare(nn::Params& params) override { table_ = declare_table(params, output_of(shape_)); }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
+  nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
+    at::Tensor x_BTC = nn::embedding(batch.tensor("input_ids"), *table_, context);
+    if (shape_.embedding_scale != 0.0) x_BTC = x_BTC * rounded_scale(x_BTC.scalar_type());
+    x_BTC = nn::dropout(x_BTC, context.dropout("embedding", shape_.embedding_dropout));
+    return {.flow = {.diff = {x_BTC}}};
+  }
+
+ private:
+  [[nodiscard]] double rounded_scale(at::ScalarType dtype) const {
+    return at::scalar_tensor(shape_.embedding_scale, at::kDouble).to(dtype).item<double>();
+  }
+
+  DecoderShape shape_;
+  Param* table_ = nullptr;
+};
+
+/// down(activation(gate(h)) * up(h)).
+class GatedMlp {
+ public:
+  explicit GatedMlp(const DecoderShape& shape)
+      : shape_(shape), activation_(ops::activation_from_name(shape.activation)) {}
+
+  void declare(nn::Params& params) {
+    const std::int64_t C = shape_.hidden_size, F = shape_.ffn_hidden_size;
+    const Init init = Init::normal(shape_.init_std);
+    gate_up_weight_ = params.add("mlp.gate_up_proj.weight",
+                                 {2, F, C},
+                                 {None, Ffn, Embed},
+                                 init,
+                                 {.matrix_shape = {2 * F, C}});
+    if (shape_.mlp_bias) {
+      gate_up_bias_ = params.add(
+          "mlp.gate_up_proj.bias", {2, F}, {None, Ffn}, Init::zeros(), {.matrix_shape = {2 * F}});
+    }
+    down_weight_ = params.add("mlp.down_proj.weight", {C, F}, {Embed, Ffn}, init);
+    if (shape_.mlp_bias) down_bias_ = params.add("mlp.down_proj.bias", {C}, {Embed}, Init::zeros());
+  }
+
+  [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC, nn::StepContext& context) const {
+    const at::Tensor f_BTF =
+        nn::gated(nn::linear(h_BTC, *gate_up_weight_, gate_up_bias_, context), activation_);
+    return nn::linear(f_BTF, *down_weight_, down_bias_, context);
+  }
+
+ private:
+  DecoderShape shape_;
+  ops::Activation activation_;
+  Param* gate_up_weight_ = nullptr;
+  Param* gate_up_bias_ = nullptr;
+  Param* down_weight_ = nullptr;
+  Param* down_bias_ = nullptr;
+};
+
+/// x + after(branch(before(x))) twice; each of the norms may be absent.
+class DecoderLayer final : public nn::Block {
+ public:
+  DecoderLayer(const DecoderShape& shape, const DecoderLayerKind& kind)
+      : shape_(shape),
+        attention_(attention_of(shape, kind)),
+        mlp_(shape),
+        before_attention_(norm_at(shape.norm_before_attention)),
+        after_attention_(norm_at(shape.norm_after_attention)),
+        before_mlp_(norm_at(shape.norm_before_mlp)),
+        after_mlp_(norm_at(shape.norm_after_mlp)) {}
+
+  void declare(nn::Params& params) override {
+    before_attention_.declare(params, shape_.norm_before_attention, shape_.hidden_size);
+    attention_.declare(params);
+    after_attention_.declare(params, shape_.norm_after_attention, shape_.hidden_size);
+    before_mlp_.declare(params, shape_.norm_before_mlp, shape_.hidden_size);
+    mlp_.declare(params);
+    after_mlp_.declare(params, shape_.norm_after_mlp, shape_.hidden_size);
+  }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    const nn::Normed begin = before_attention_.residual(in.diff.at(0), context);
+    const at::Tensor y_BTC =
+        after_attention_(attention_(begin.normed_BTC, batch, *this, context), context);
+    const nn::Normed middle = before_mlp_.residual(
+        begin.x_BTC, context, y_BTC, context.dropout("attention branch", shape_.residual_dropout));
+    const at::Tensor z_BTC = after_mlp_(mlp_(middle.normed_BTC, context), context);
+    const ops::DropoutKey key = context.dropout("mlp branch", shape_.residual_dropout);
+    if (key.active()) return {.flow = {.diff = {nn::add_dropout(middle.x_BTC, z_BTC, key)}}};
+    return {.flow = {.diff = {middle.x_BTC + z_BTC}}};
+  }
+
+ private:
+  [[nodiscard]] NormSpec norm_at(const std::string& name) const {
+    return name.empty() ? NormSpec{.kind = NormKind::None} : norm_of(shape_);
+  }
+
+  DecoderShape shape_;
+  SelfAttention attention_;
+  GatedMlp mlp_;
+  Norm before_attention_, after_attention_, before_mlp_, after_mlp_;
+};
+
+}  // namespace
+
+std::int64_t DecoderShape::rotary_channels() const {
+  return static_cast<std::int64_t>(static_cast<double>(head_channels()) * rotary_share);
+}
+
+std::int64_t DecoderShape::num_parameters() const {
+  const std::int64_t C = hidden_size, F = ffn_hidden_size, H = num_heads, G = kv_heads(),
+                     K = head_channels();
+  const std::int64_t biases = (attention_bias ? (H + 2 * G) * K : 0) + (output_bias ? C : 0);
+  const std::int64_t of_heads = qk_norm == QkNorm::PerHead    ? 2 * K
+                                : qk_norm == QkNorm::AllHeads ? (H + G) * K
+                                                              : 0;
+  std::int64_t norms = 0;
+  for (const std::string* name :
+       {&norm_before_attention, &norm_after_attention, &norm_before_mlp, &norm_after_mlp})
+    norms += name->empty() ? 0 : C;
+  const std::int64_t attention = (2 * H + 2 * G) * K * C + biases + of_heads,
+                     mlp = 3 * F * C + (mlp_bias ? 2 * F + C : 0);
+  return num_layers * (attention + mlp + norms) + C + (tie_embeddings ? 1 : 2) * vocab_size * C;
+}
+
+Trunk decoder_trunk(const DecoderShape& shape) {
+  Trunk trunk{.output = output_of(shape)};
+  trunk.blocks.push_back(
+      {"embed_tokens", [shape] { return std::make_unique<TokenEmbedding>(shape); }});
+  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+    trunk.blocks.push_back({fmt::format("layers.{}", i), [shape, kind = kind_of(shape, i)] {
+                              return std::make_unique<DecoderLayer>(shape, kind);
+                            }});
+  }
+  return trunk;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// SmolLM 3: every fourth layer has no positions. Source: Bakouch et al. 2025, "SmolLM3: smol,
+// multilingual, long-context reasoner"; Yang et al. 2025, "RoPE to NoPE and back again".
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/models/decoder_options.h"
+#include "tessera/models/module_order.h"
+
+namespace tessera::models {
+namespace {
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> all = {
+      {.name = "smollm3-nano",
+       .num_layers = 4,
+       .hidden_size = 128,
+       .num_heads = 4,
+       .num_kv_heads = 2,
+       .ffn_hidden_size = 352,
+       .bytes = true},
+      {.name = "smollm3-3b",
+       .num_layers = 36,
+       .hidden_size = 2048,
+       .num_heads = 16,
+       .max_positions = 65536,
+       .num_kv_heads = 4,
+       .ffn_hidden_size = 11008},
+  };
+  return all;
+}
+
+struct Smollm3Options final : DecoderOptions {
+  Smollm3Options() {
+    tie_embeddings = true;
+    rope_theta = 2e6;
+  }
+  std::int64_t no_rope_interval = 4;
+  bool attention_bias = false, mlp_bias = false;
+
+  [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
+    return std::make_unique<Smollm3Options>(*this);
+  }
+
+  void describe(config::Fields& fields) override {
+    describe_shape(fields, presets(), {});
+    fields.field("no_rope_interval",
+                 no_rope_interval,
+                 {.text = "Every n-th layer has no rotary positions; 0: all layers have them.",
+                  .unit = "layers",
+                  .min = 0,
+                  .max = 1e6});
+    fields.field("attention_bias",
+                 attention_bias,
+                 {.text = "Whether the four projections of attention have biases."});
+    fields.field(
+        "mlp_bias", mlp_bias, {.text = "Whether the three projections of the MLP have biases."});
+    describe_windows(fields);
+    describe_rest(fields);
+  }
+};
+
+void specialize(const DecoderOptions& options, DecoderShape& shape) {
+  const auto& own = dynamic_cast<const Smollm3Options&>(options);
+  shape.attention_bias = shape.output_bias = own.attention_bias;
+  shape.mlp_bias = own.mlp_bias;
+  shape.layers = windows_by_layer(options, shape.num_layers, [](std::int64_t) { return false; });
+  for (std::size_t i = 0; own.no_rope_interval > 0 && i < shape.layers.size(); ++i)
+    shape.layers[i].rotary = (i + 1) % static_cast<std::size_t>(own.no_rope_interval) != 0;
+}
+
+Resolved resolve_smollm3(const Smollm3Options& options,
+                         std::int64_t tokenizer_size,
+                         std::optional<std::int64_t> sequence_length,
+                         config::Problems& problems,
+                         const config::Origins& origins) {
+  return resolve_decoder({"smollm3", presets(), specialize},
+                         options,
+                         tokenizer_size,
+                         sequence_length,
+                         problems,
+                         origins);
+}
+
+const DecoderDefaults kDefaults = {.model_type = "smollm3",
+                                   .layers = 36,
+                                   .hidden = 2048,
+                                   .heads = 16,
+                                   .vocab = 128256,
+                                   .positions = 32768,
+                                   .kv_heads = 4,
+                                   .rope_theta = 2e6,
+                                   .tied = true};
+
+/// no_rope_layers has a 1 for each layer with rotary positions; only every n-th may lack them.
+void read_layers_without_rotary(const HfConfig& keys, Smollm3Options& out) {
+  out.no_rope_interval = keys.count("no_rope_layer_interval", 4, 1e6);
+  if (keys.empty("no_rope_layers")) return;
+  const json::Value& list = *keys.find("no_rope_layers");
+  keys.refuse("no_rope_layers", list.is_array(), "a list");
+  const auto turns = [&](std::size_t i) { return list.items()[i].as_integer().value_or(1) != 0; };
+  const std::size_t count = list.items().size();
+  std::size_t first = 0;
+  while (first < count && turns(first))
+    ++first;
+  const std::size_t every = first < count ? first + 1 : 0;
+  for (std::size_t i = 0; i < count; ++i)
+    keys.refuse("no_rope_layers",
+                turns(i) == (every == 0 || (i + 1) % every != 0),
+                "a list in which every n-th layer is 0");
+  out.no_rope_interval = static_cast<std::int64_t>(every);
+}
+
+Smollm3Options from_hf(const json::Value& config) {
+  const HfConfig keys(config);
+  Smollm3Options out;
+  read_decoder(keys, kDefaults, out);
+  read_layer_types(keys, out);
+  read_late_windows(keys, out);
+  read_layers_without_rotary(keys, out);
+  out.attention_bias = keys.flag("attention_bias", false);
+  out.mlp_bias = keys.flag("mlp_bias", false);
+  return out;
+}
+
+json::Value to_hf(const Smollm3Options& options) {
+  json::Value out = decoder_to_hf(options, "SmolLM3ForCausalLM", kDefaults);
+  out["attention_bias"] = json::Value::boolean(options.attention_bias);
+  out["mlp_bias"] = json::Value::boolean(options.mlp_bias);
+  late_windows_to_hf(options, out);
+  json::Value turns = json::Value::array();
+  for (std::int64_t i = 0; i < *options.num_layers; ++i) {
+    const bool none = options.no_rope_interval > 0 && (i + 1) % options.no_rope_interval == 0;
+    turns.push_back(json::Value::integer(none ? 0 : 1));
+  }
+  out["no_rope_layers"] = std::move(turns);
+  if (options.no_rope_interval > 0)
+    out["no_rope_layer_interval"] = json::Value::integer(options.no_rope_interval);
+  return out;
+}
+
+TESSERA_MODEL("smollm3",
+              FamilyOf<Smollm3Options>{
+                  .presets = presets(),
+                  .adjustable = {{"attention_dropout"}, {"init_std"}, {"label_smoothing"}},
+                  .resolve = resolve_smollm3,
+                  .from_hf = from_hf,
+                  .to_hf = to_hf,
+                  .weight_map = decoder_weights()});
+
+TESSERA_MODULE_ORDER("smollm3",
+                     {.base = "model.",
+                      .modules = {"model.embed_tokens",
+                                  "model.layers.*.self_attn.q_proj",
+                                  "model.layers.*.self_attn.k_proj",
+                                  "model.layers.*.self_attn.v_proj",
+                                  "model.layers.*.self_attn.o_proj",
+                                  "model.layers.*.mlp.gate_proj",
+                                  "model.layers.*.mlp.up_proj",
+                                  "model.layers.*.mlp.down_proj",
+                                  "model.layers.*.input_layernorm",
+                                  "model.layers.*.post_attention_layernorm",
+                                  "model.norm",
+                                  "lm_head"}});
+
+}  // namespace
+}  // namespace tessera::models

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// RMS norms of queries and keys. Legend: B batch, H heads of this rank, T tokens, K channels of a
+// head, N rows.
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/transfers.h"
+#include "tessera/ops/norm.h"
+
+namespace tessera::nn {
+
+namespace {
+
+using namespace detail;
+
+/// The weight as it multiplies.
+at::Tensor multiplier(const at::Tensor& weight, double offset) {
+  const at::Tensor plain = weight.view({-1});
+  return offset == 0.0 ? plain : plain.to(at::kFloat) + offset;
+}
+
+/// The sum over the tensor-parallel ranks, whose heads differ.
+void add_over_ranks(const at::Tensor& sum, StepContext& context, const char* what) {
+  if (context.tensor == nullptr || sum.is_meta()) return;
+  finish(context.tensor->world->transport().all_reduce(
+      *context.tensor->group, span_of(sum), comm::Op::Sum, site(context, what)));
+}
+
+void write_weight(const at::Tensor& dweight, const Param& weight, StepContext& context) {
+  weight_gradient(context, [dweight, &weight] {
+    GradSink& sink = weight.grad();
+    const at::Tensor out = sink.out().view({-1});
+    if (sink.accumulate()) {
+      out.add_(dweight);
+    } else {
+      out.copy_(dweight);
+    }
+    sink.written();
+  });
+}
+
+void refuse_grid(const StepContext& context) {
+  TESSERA_REQUIRE(!context.on_grid(),
+                  Unsupported,
+                  "norms of queries and keys, of block " + context.block_name +
+                      ", on a grid of tensor-parallel ranks",
+                  "set parallel.tensor.mode to 1d");
+}
+
+/// [B, H, T, K] -> rows of one token's channels, of one head or of all.
+at::Tensor rows_of_heads(const at::Tensor& x_BHTK, std::int64_t channels) {
+  return x_BHTK.transpose(1, 2).reshape({-1, channels}).contiguous();
+}
+at::Tensor heads_of_rows(const at::Tensor& rows, at::IntArrayRef sizes_BHTK) {
+  return rows.view({sizes_BHTK[0], sizes_BHTK[2], sizes_BHTK[1], sizes_BHTK[3]}).transpose(1, 2);
+}
+
+struct Use {
+  const Param* weight;
+  StepContext* context;
+  double eps, offset;
+  std::vector<std::int64_t> sizes = {};
+};
+
+struct HeadNormNode : torch::autograd::Function<HeadNormNode> {
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& x_BHTK,
+                            const at::Tensor& weight,
+                            Use use) {
+    const at::Tensor x = rows_of_heads(x_BHTK, x_BHTK.size(3));
+    const ops::RmsNormOut out = ops::rms_norm(x, multiplier(weight, use.offset), use.eps);
+    save(node, {x, weight, out.rstd_N});
+    use.sizes = x_BHTK.sizes().vec();
+    const at::Tensor y = heads_of_rows(out.y_NC, use.sizes);
+    keep(node, std::move(use));
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    const Use& use = kept<Use>(node);
+    at::Tensor dweight;
+    if (node->needs_input_grad(1)) dweight = at::empty({x.size(1)}, x.options().dtype(at::kFloat));
+    const at::Tensor dx = ops::rms_norm_backward(rows_of_heads(grads[0], x.size(1)),
+                                                 x,
+                                                 saved[2],
+                                                 multiplier(weight, use.offset),
+                                                 dweight,
+                                                 /*accumulate_weight=*/false);
+    if (dweight.defined()) {
+      // Where ranks share the tokens between layers, the sum over them is made of all such weights.
+      if (!use.context->cuts_tokens())
+        add_over_ranks(dweight, *use.context, "gradients of a norm of heads");
+      write_weight(dweight, *use.weight, *use.context);
+    }
+    return {heads_of_rows(dx, use.sizes), {}, {}};
+  }
+};
+
+/// y = x * rstd * weight over the channels of all heads, of all ranks.
+struct AllHeadsNormNode : torch::autograd::Function<AllHeadsNormNode> {
+  /// Over the channels of all ranks, divided by their number: fp32 [N, 1].
+  static at::Tensor mean(const at::Tensor& values_NC, std::int64_t all, StepContext& context) {
+    const at::Tensor sum = values_NC.sum(1, /*keepdim=*/true).contiguous();
+    add_over_ranks(sum, context, "sums of a norm of all heads");
+    return sum / static_cast<double>(all);
+  }
+
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& x_BHTK,
+                            const at::Tensor& weight,
+                            Use use) {
+    const at::Tensor x = rows_of_heads(x_BHTK, x_BHTK.size(1) * x_BHTK.size(3)),
+                     wide = x.to(at::kFloat);
+    const at::Tensor rstd =
+        (mean(wide.square(), use.weight->info().numel(), *use.context) + use.eps).rsqrt();
+    use.sizes = x_BHTK.sizes().vec();
+    const at::Tensor y = (wide * rstd * multiplier(weight, use.offset)).to(x.scalar_type());
+    save(node, {x, weight, rstd});
+    const at::Tensor out = heads_of_rows(y, use.sizes);
+    keep(node, std::move(use));
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const Use& use = kept<Use>(node);
+    const at::Tensor x = saved[0].to(at::kFloat), &weight = saved[1], &rstd = saved[2];
+    const at::Tensor dy = rows_of_heads(grads[0], x.size(1)).to(at::kFloat), normed = x * rstd;
+    if (node->needs_input_grad(1)) write_weight((dy * normed).sum(0), *use.weight, *use.context);
+    const at::Tensor along = dy * multiplier(weight, use.offset);
+    const at::Tensor share = mean(along * normed, use.weight->info().numel(), *use.context);
+    const at::Tensor dx = (along - normed * share) * rstd;
+    return {heads_of_rows(dx.to(saved[0].scalar_type()), use.sizes), {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor head_norm(const at::Tensor& x_BHTK,
+                     const Param& weight,
+                     double eps,
+                     double offset,
+                     StepContext& context) {
+  refuse_grid(context);
+  return detail::apply<HeadNormNode>(x_BHTK, weight.tensor(), Use{&weight, &context, eps, offset});
+}
+
+at::Tensor all_heads_norm(const at::Tensor& x_BHTK,
+                          const Param& weight,
+                          double eps,
+                          double offset,
+                          StepContext& context) {
+  refuse_grid(context);
+  return detail::apply<AllHeadsNormNode>(
+      x_BHTK, weight.tensor(), Use{&weight, &context, eps, offset});
+}
+
+}  // namespace tessera::nn
