@@ -26,9 +26,13 @@ bool is_other_meaning(const std::string& line) {
   // The scaling of rotary positions that Llama 3 introduced has its name in every family.
   constexpr std::array<std::string_view, 6> kMarks = {
       "okenizer", "share_dir()", "\"tessera ", "--model ", "lama3", "eigenvalue.layer_name"};
-  return std::any_of(kMarks.begin(), kMarks.end(), [&](std::string_view mark) {
+  // Keys of other programs in which "opt" is short for optimizer or optimization.
+  constexpr std::array<std::string_view, 3> kShortened = {
+      "opt_level", "opt_param_scheduler", "offload_opt_states"};
+  const auto is_in_line = [&](std::string_view mark) {
     return line.find(mark) != std::string::npos;
-  });
+  };
+  return std::ranges::any_of(kMarks, is_in_line) || std::ranges::any_of(kShortened, is_in_line);
 }
 
 /// Whether the line has the word, and not as a part of a longer one: "bert" is no part of
