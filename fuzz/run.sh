@@ -14,7 +14,7 @@ mkdir -p "$build/objects" "$build/corpus"
 
 flags=(-std=c++20 -O1 -g -I. -DFMT_SHARED -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined)
 sources=(tessera/base/*.cpp tessera/config/*.cpp tessera/mesh/*.cpp tessera/checkpoint/*.cpp tessera/interop/formats/*.cpp
-  tessera/data/{token_file,llmc_tokens,tokenizer,gpt2_tokenizer,bpe,bpe_files,unicode_class,json_line}.cpp tessera/models/{gpt_names,module_order}.cpp fuzz/readers.cpp)
+  tessera/data/chat/*.cpp tessera/data/{small_file,token_file,llmc_tokens,tokenizer,gpt2_tokenizer,bpe,bpe_files,unicode_class,json_line}.cpp tessera/models/{gpt_names,module_order}.cpp fuzz/readers.cpp)
 newest_header=$(find tessera fuzz -name '*.h' -newer "$build/readers" -print -quit 2>/dev/null || echo none)
 compile() {
   local object=$build/objects/${1//\//_}.o
@@ -46,6 +46,7 @@ torch=("$golden"/models/*/pytorch_model.bin "$golden"/interop/*/*.bin "$golden"/
   "$golden"/interop/*/global_step5/*.pt)
 seeds safetensors "$golden"/models/*/model*.safetensors
 seeds torch "${torch[@]}"
+seeds chat "$golden"/chat/*/chat_template.jinja
 seeds index "$golden"/models/*/*.index.json
 seeds torch-loop "$golden"/interop/torch_tutorial/optimizer_000005.pth
 seeds deepspeed "$golden"/interop/deepspeed_z1_fp32/global_step5/mp_rank_00_model_states.pt
@@ -59,7 +60,7 @@ for target in manifest tokens llmc llmc-tokens megatron modelcenter universal un
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=(safetensors torch index manifest tokens llmc llmc-tokens megatron modelcenter torch-loop
   torch-loop-model deepspeed deepspeed-optimizer deepspeed-sharded deepspeed-sharded-model deepspeed-stage3 universal
-  universal-states vocab merges tokenizer jsonl)
+  universal-states vocab merges tokenizer jsonl chat)
 for target in "${targets[@]}"; do
   echo "fuzzing $target for $seconds s"
   TESSERA_FUZZ=$target "$build/readers" -max_total_time="$seconds" -max_len=1000000 -rss_limit_mb=2048 -timeout=20 \

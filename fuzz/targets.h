@@ -20,6 +20,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/config/json.h"
+#include "tessera/data/chat/chat_template.h"
 #include "tessera/data/json_line.h"
 #include "tessera/data/token_file.h"
 #include "tessera/data/tokenizer.h"
@@ -146,6 +147,25 @@ inline void read_lines(std::string_view file) {
   }
 }
 
+/// Renders a conversation with the bytes as a chat template, in little time and memory.
+inline void render_chat(const fs::path& folder) {
+  const json::Value messages = json::parse_strict(
+      R"([{"role":"system","content":"s"},{"role":"user","content":" \u00fc<b>\n"},)"
+      R"({"role":"assistant","content":"a","tool_calls":[{"function":{"name":"f"}}]}])",
+      "messages");
+  data::chat::RenderOptions options;
+  options.tools = json::parse_strict(R"([{"function":{"name":"f"}}])", "tools");
+  options.limits.steps = 200'000;
+  options.limits.bytes = 16 << 20;
+  options.now = 0;
+  const auto chat = data::chat::find_chat_template(folder);
+  if (!chat) return;
+  const data::chat::Conversation made = chat->render(messages, options);
+  for (const auto& [begin, end] : made.assistant) {
+    if (begin > end || end > made.text.size()) throw std::logic_error("a span outside of the text");
+  }
+}
+
 /// A universal checkpoint of stage 3 with one bare and flat parameter of 6 elements, and a copy of
 /// it under another name, which has no moments.
 inline void write_flat(const fs::path& zero) {
@@ -254,6 +274,7 @@ inline const std::map<std::string, Target>& targets() {
         },
         ""}},
       {"tokenizer", {"tokenizer.json", [](const fs::path& f) { encode(f); }, ""}},
+      {"chat", {"chat_template.jinja", [](const fs::path& f) { render_chat(f); }, ""}},
       {"jsonl",
        {"x.jsonl", [](const fs::path& f) { read_lines(files::read(f / "x.jsonl")); }, ""}}};
   return all;

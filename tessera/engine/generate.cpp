@@ -2,9 +2,11 @@
 #include "tessera/engine/generate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/batches.h"
 
@@ -42,6 +45,67 @@ class Utf8Stream {
   std::string pending_;
 };
 
+/// Chooses by the rules: one row of logits, whose history is `seen`.
+std::int32_t choose(const at::Tensor& logits_V,
+                    std::int64_t vocab,
+                    const GenerateOptions& options,
+                    const TokenHistory& seen,
+                    std::span<const std::int32_t> ends,
+                    std::uint64_t seed,
+                    std::int64_t position) {
+  const at::Tensor row = logits_V.narrow(0, 0, vocab).to(at::kCPU, at::kDouble).contiguous();
+  const auto* data = row.data_ptr<double>();
+  std::vector<double> logits(data, data + vocab);
+  apply_rules(logits, options.rules, seen, ends);
+  const auto best = std::max_element(logits.begin(), logits.end());
+  TESSERA_REQUIRE(std::isfinite(*best),
+                  Config,
+                  "the rules of generation leave no token to choose",
+                  "ask for fewer of them");
+  if (options.sampler.temperature == 0.0) return static_cast<std::int32_t>(best - logits.begin());
+  apply_temperature(logits, options.sampler.temperature);
+  if (options.sampler.top_k > 0) keep_top_k(logits, options.sampler.top_k);
+  if (options.sampler.top_p < 1.0) keep_top_p(logits, options.sampler.top_p);
+  if (options.rules.min_p > 0.0) keep_min_p(logits, options.rules.min_p);
+  if (options.rules.typical_p < 1.0) keep_typical(logits, options.rules.typical_p);
+  if (options.rules.epsilon_cutoff > 0.0) keep_epsilon(logits, options.rules.epsilon_cutoff);
+  if (options.rules.eta_cutoff > 0.0) keep_eta(logits, options.rules.eta_cutoff);
+  const Philox::Block words = Philox{seed}(static_cast<std::uint64_t>(position));
+  double rest = uniform_double(words[0], words[1]);
+  const std::vector<double> probabilities = softmax(logits);
+  std::int32_t chosen = 0;
+  for (std::size_t id = 0; id < probabilities.size(); ++id) {
+    if (probabilities[id] <= 0.0) continue;
+    chosen = static_cast<std::int32_t>(id);
+    rest -= probabilities[id];
+    if (rest < 0.0) break;
+  }
+  return chosen;
+}
+
+/// Appends the bytes of a token. True where a stop string begins in the text, which is cut there.
+bool append_and_stop(std::string& text,
+                     std::string_view bytes,
+                     const std::vector<std::string>& stops) {
+  const std::size_t before = text.size();
+  text += bytes;
+  std::size_t first = std::string::npos;
+  for (const std::string& stop : stops) {
+    const std::size_t from = before - std::min(before, stop.size() - 1);
+    first = std::min(first, text.find(stop, from));
+  }
+  if (first == std::string::npos) return false;
+  text.resize(first);
+  return true;
+}
+
+std::size_t longest(const std::vector<std::string>& stops) {
+  std::size_t out = 1;
+  for (const std::string& stop : stops)
+    out = std::max(out, stop.size());
+  return out;
+}
+
 }  // namespace
 
 Generator::Generator(parallel::Executor& executor,
@@ -55,10 +119,40 @@ Generated Generator::run(std::string_view prompt,
   std::vector<std::int32_t> ids;
   tokenizer_.encode(prompt, ids);
   Utf8Stream stream(on_text);
-  Generated out = run_ids(
-      std::move(ids), options, [&](std::int32_t id) { stream.write(tokenizer_.bytes_of(id)); });
+  // What could be the beginning of a stop string waits.
+  const std::size_t waiting = longest(options.stop_strings) - 1;
+  std::string text;
+  std::size_t told = 0;
+  Generated out = run_ids(std::move(ids), options, [&](std::int32_t id) {
+    text += tokenizer_.bytes_of(id);
+    if (text.size() <= told + waiting) return;
+    stream.write(std::string_view(text).substr(told, text.size() - waiting - told));
+    told = text.size() - waiting;
+  });
+  if (out.text.size() > told) stream.write(std::string_view(out.text).substr(told));
   stream.finish();
   return out;
+}
+
+std::vector<std::int32_t> Generator::ends(const GenerateOptions& options) const {
+  std::vector<std::int32_t> out = options.stop_ids;
+  if (!options.ignore_eos) out.push_back(tokenizer_.end_of_text());
+  return out;
+}
+
+std::int64_t Generator::vocabulary() const {
+  return model_.tokenizer_size > 0 ? model_.tokenizer_size : model_.vocab_size;
+}
+
+void Generator::check_prompt(const std::vector<std::int32_t>& ids) const {
+  for (const std::int32_t id : ids) {
+    TESSERA_REQUIRE(id >= 0 && id < model_.vocab_size,
+                    Data,
+                    fmt::format("token {} of the prompt is not below the model's vocabulary of {}",
+                                id,
+                                model_.vocab_size),
+                    "use the tokenizer that the model was trained with");
+  }
 }
 
 Generated Generator::run_ids(std::vector<std::int32_t> ids,
@@ -97,18 +191,14 @@ std::vector<Generated> Generator::make(std::vector<std::int32_t> ids,
                                        const std::function<void(std::int32_t)>& on_token) {
   if (ids.empty()) ids.push_back(tokenizer_.end_of_text());
   const std::int64_t room = model_.max_positions;
-  const std::int64_t vocab = model_.tokenizer_size > 0 ? model_.tokenizer_size : model_.vocab_size;
-  for (const std::int32_t id : ids) {
-    TESSERA_REQUIRE(id >= 0 && id < model_.vocab_size,
-                    Data,
-                    fmt::format("token {} of the prompt is not below the model's vocabulary of {}",
-                                id,
-                                model_.vocab_size),
-                    "use the tokenizer that the model was trained with");
-  }
+  const std::int64_t vocab = vocabulary();
+  check_prompt(ids);
+  const bool ruled = options.rules.any();
+  const std::vector<std::int32_t> stops = ends(options);
   std::vector<Generated> out(static_cast<std::size_t>(count));
   // Texts that have ended grow on unseen, so that all are of one length.
   std::vector<std::vector<std::int32_t>> texts(out.size(), ids);
+  std::vector<std::vector<std::int32_t>> histories(ruled ? out.size() : 0, ids);
   double prompt_s = 0, decode_s = 0;
   std::optional<nn::StepContext> context;
   std::int64_t cached = 0;  // positions in the KV cache
@@ -136,16 +226,23 @@ std::vector<Generated> Generator::make(std::vector<std::int32_t> ids,
         prompt_batch(texts, static_cast<std::size_t>(tokens)), *context, options.ignore_eos);
     cached += tokens;
     for (std::size_t s = 0; s < out.size(); ++s) {
-      const auto next = static_cast<std::int32_t>(
-          ops::sample_token(logits.select(0, static_cast<std::int64_t>(s)),
-                            vocab,
-                            options.sampler,
-                            options.seed + s,
-                            i));
+      if (ruled && out[s].ended) {
+        texts[s].push_back(texts[s].back());
+        continue;
+      }
+      const at::Tensor row = logits.select(0, static_cast<std::int64_t>(s));
+      const std::int32_t next =
+          ruled
+              ? choose(row, vocab, options, {histories[s], ids.size()}, stops, options.seed + s, i)
+              : static_cast<std::int32_t>(
+                    ops::sample_token(row, vocab, options.sampler, options.seed + s, i));
       texts[s].push_back(next);
       if (out[s].ended) continue;
-      out[s].ended = next == tokenizer_.end_of_text() && !options.ignore_eos;
-      if (!out[s].ended) out[s].tokens.push_back(next);
+      out[s].ended = std::find(stops.begin(), stops.end(), next) != stops.end();
+      if (out[s].ended) continue;
+      out[s].tokens.push_back(next);
+      if (ruled) histories[s].push_back(next);
+      out[s].ended = append_and_stop(out[s].text, tokenizer_.bytes_of(next), options.stop_strings);
     }
     (i == 0 ? prompt_s : decode_s) += now_s() - start;
     if (on_token && !out.front().ended) on_token(out.front().tokens.back());

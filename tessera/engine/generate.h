@@ -9,23 +9,38 @@
 #include <vector>
 
 #include "tessera/data/tokenizer.h"
+#include "tessera/engine/logits_rules.h"
 #include "tessera/models/family.h"
 #include "tessera/ops/sampler.h"
 #include "tessera/parallel/executor.h"
 
 namespace tessera::engine {
 
+/// When beam search has enough: as soon as there are as many finished texts as beams; when no beam
+/// is better than them at its present length; or when none can become better at any length.
+enum class EarlyStopping : std::uint8_t { Full, Heuristic, Never };
+
 struct GenerateOptions {
   std::int64_t max_new_tokens = 100;
   ops::SamplerOptions sampler;
   std::uint64_t seed = 1234;
   bool ignore_eos = false;  ///< go on after end of text, which is then never produced
+  /// Where one of them is set, temperature, top-k and top-p have transformers' meaning too, which
+  /// keeps equals of the k-th token.
+  LogitsRules rules;
+  std::vector<std::int32_t> stop_ids;     ///< they end a text as end of text does
+  std::vector<std::string> stop_strings;  ///< the text ends before the first of them
+  // Of run_beams() alone.
+  int beams = 1;
+  double length_penalty = 1.0;  ///< scores are divided by length to this power
+  EarlyStopping early_stopping = EarlyStopping::Heuristic;
 };
 
 /// What came of a call.
 struct Generated {
   std::vector<std::int32_t> tokens;  ///< new ones, without the end of text that stopped it
-  bool ended = false;                ///< by end of text
+  std::string text;                  ///< their bytes, without a stop string and what follows it
+  bool ended = false;                ///< by end of text, or by what stops it
   double prompt_s = 0.0, decode_s = 0.0;
 };
 
@@ -52,12 +67,27 @@ class Generator {
   std::vector<Generated> run_samples(std::vector<std::int32_t> ids,
                                      const GenerateOptions& options,
                                      int count);
+  /// Beam search: the `count` best texts of options.beams, best first, with their scores: the sum
+  /// of log-probabilities divided by length^length_penalty. The rules act on log-probabilities, as
+  /// in transformers. Prompt and text must fit into the model's positions. Cost: a forward of the
+  /// whole text of all beams for each token, because beams change places and the KV cache does not.
+  /// Error{Config} for contradictory options.
+  struct Beam {
+    Generated made;
+    double score = 0.0;
+  };
+  std::vector<Beam> run_beams(const std::vector<std::int32_t>& ids,
+                              const GenerateOptions& options,
+                              int count);
 
  private:
   std::vector<Generated> make(std::vector<std::int32_t> ids,
                               const GenerateOptions& options,
                               int count,
                               const std::function<void(std::int32_t)>& on_token);
+  [[nodiscard]] std::vector<std::int32_t> ends(const GenerateOptions& options) const;
+  void check_prompt(const std::vector<std::int32_t>& ids) const;
+  [[nodiscard]] std::int64_t vocabulary() const;
   at::Tensor next_logits(const nn::Batch& batch, nn::StepContext& context, bool ignore_eos);
   parallel::Executor& executor_;
   const data::Tokenizer& tokenizer_;

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Words of a Jinja template, in the setting of published chat templates: trim_blocks and
+// lstrip_blocks are on, and a last newline is dropped.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::data::chat {
+
+struct Token {
+  enum class Kind : std::uint8_t {
+    Data,  ///< text outside of tags
+    BlockBegin,
+    BlockEnd,
+    VariableBegin,
+    VariableEnd,
+    Name,
+    Text,  ///< a literal, without quotes and escapes
+    Integer,
+    Real,
+    Operator,
+    End
+  };
+  Kind kind = Kind::End;
+  std::string text;  ///< of Data, Name, Text and Operator
+  std::int64_t integer = 0;
+  double real = 0.0;
+  int line = 1;
+};
+
+/// Ends with Kind::End. Error{Format} with the line. Cost: linear.
+std::vector<Token> lex(std::string_view source);
+/// Error{Format} for a template that is not well formed.
+[[noreturn]] void syntax_error(int line, const std::string& what);
+
+}  // namespace tessera::data::chat

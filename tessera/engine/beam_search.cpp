@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Beam search in the arithmetic of transformers.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/engine/batches.h"
+#include "tessera/engine/generate.h"
+
+namespace tessera::engine {
+namespace {
+
+constexpr double kNone = -1e9;  // the score of a beam that does not exist
+
+struct Candidate {
+  std::vector<std::int32_t> ids;
+  double score = kNone;
+  bool done = false;  ///< ends here, by a token or by its length
+};
+
+bool better(const Candidate& a, const Candidate& b) {
+  return a.score > b.score;
+}
+
+/// Finished texts, and whether the search goes on.
+class Search {
+ public:
+  Search(const GenerateOptions& options, std::size_t prompt) : options_(options), prompt_(prompt) {
+    finished_.resize(static_cast<std::size_t>(options.beams));
+    running_.resize(finished_.size());
+  }
+
+  void begin(const std::vector<std::int32_t>& ids) {
+    for (Candidate& beam : running_)
+      beam.ids = ids;
+    running_.front().score = 0.0;
+  }
+
+  /// `best`: candidates by falling score, more than there are beams.
+  void step(const std::vector<Candidate>& best) {
+    std::vector<Candidate> all = finished_;
+    const bool full = options_.early_stopping == EarlyStopping::Full && all_finished();
+    for (std::size_t i = 0; i < finished_.size() && i < best.size(); ++i) {
+      if (!best[i].done || full || !can_improve_) continue;
+      all.push_back(best[i]);
+      all.back().score = best[i].score / scale(length(best[i]));
+    }
+    std::stable_sort(all.begin(), all.end(), better);
+    all.resize(finished_.size());
+    finished_ = std::move(all);
+    running_.clear();
+    for (const Candidate& one : best) {
+      if (!one.done && running_.size() < finished_.size()) running_.push_back(one);
+    }
+    if (!running_.empty()) update_can_improve();
+  }
+
+  [[nodiscard]] bool goes_on() const {
+    const bool open = options_.early_stopping != EarlyStopping::Full || !all_finished();
+    return can_improve_ && open && !running_.empty();
+  }
+  [[nodiscard]] const std::vector<Candidate>& running() const { return running_; }
+  [[nodiscard]] const std::vector<Candidate>& finished() const { return finished_; }
+
+ private:
+  [[nodiscard]] std::size_t length(const Candidate& one) const { return one.ids.size() - prompt_; }
+  [[nodiscard]] double scale(std::size_t length) const {
+    return std::pow(static_cast<double>(length), options_.length_penalty);
+  }
+  [[nodiscard]] bool all_finished() const {
+    return std::all_of(
+        finished_.begin(), finished_.end(), [](const Candidate& one) { return one.done; });
+  }
+  void update_can_improve() {
+    const bool longest =
+        options_.early_stopping == EarlyStopping::Never && options_.length_penalty > 0.0;
+    const std::size_t hypothetical =
+        longest ? static_cast<std::size_t>(options_.max_new_tokens) : length(running_.front());
+    const double possible = running_.front().score / scale(hypothetical);
+    const double worst = all_finished() ? finished_.back().score : kNone;
+    can_improve_ = can_improve_ && possible > worst;
+  }
+
+  const GenerateOptions& options_;
+  std::size_t prompt_;
+  bool can_improve_ = true;
+  std::vector<Candidate> running_, finished_;
+};
+
+}  // namespace
+
+std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t>& given,
+                                                  const GenerateOptions& options,
+                                                  int count) {
+  TESSERA_REQUIRE(options.beams >= 1 && count >= 1 && count <= options.beams,
+                  Config,
+                  fmt::format("{} texts of {} beams", count, options.beams),
+                  "ask for at most as many texts as there are beams");
+  TESSERA_REQUIRE(options.stop_strings.empty(),
+                  Unsupported,
+                  "beam search with stop strings",
+                  "use stop ids, or sampling");
+  std::vector<std::int32_t> ids = given;
+  if (ids.empty()) ids.push_back(tokenizer_.end_of_text());
+  check_prompt(ids);
+  const auto prompt = static_cast<std::int64_t>(ids.size());
+  TESSERA_REQUIRE(prompt + options.max_new_tokens <= model_.max_positions,
+                  Config,
+                  fmt::format("a prompt of {} tokens and {} new ones in a model of {} positions",
+                              prompt,
+                              options.max_new_tokens,
+                              model_.max_positions),
+                  "beam search needs a text that fits; ask for fewer new tokens");
+  const std::vector<std::int32_t> stops = ends(options);
+  const std::int64_t vocab = vocabulary();
+  const auto width = static_cast<std::size_t>(options.beams);
+  const double start = now_s();
+  Search search(options, ids.size());
+  search.begin(ids);
+  for (std::int64_t made = 0; made < options.max_new_tokens && search.goes_on(); ++made) {
+    nn::StepContext context(nn::Mode::Prefill, options.seed);
+    context.position = 0;
+    context.cache_capacity = prompt + made;
+    std::vector<std::vector<std::int32_t>> texts;
+    for (const Candidate& beam : search.running())
+      texts.push_back(beam.ids);
+    const at::Tensor logits =
+        next_logits(prompt_batch(texts, texts.front().size()), context, options.ignore_eos)
+            .narrow(1, 0, vocab)
+            .to(at::kCPU, at::kDouble)
+            .contiguous();
+    std::vector<std::pair<double, std::int64_t>> scores;
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+      const auto* data = logits.data_ptr<double>() + static_cast<std::int64_t>(b) * vocab;
+      std::vector<double> row(data, data + vocab);
+      log_softmax(row);
+      apply_rules(row, options.rules, {texts[b], ids.size()}, stops);
+      for (std::int64_t id = 0; id < vocab; ++id) {
+        scores.emplace_back(row[static_cast<std::size_t>(id)] + search.running()[b].score,
+                            static_cast<std::int64_t>(b) * vocab + id);
+      }
+    }
+    const std::size_t kept =
+        std::min(scores.size(), std::max<std::size_t>(2, 1 + stops.size()) * width);
+    std::partial_sort(scores.begin(),
+                      scores.begin() + static_cast<std::ptrdiff_t>(kept),
+                      scores.end(),
+                      [](const auto& a, const auto& b) {
+                        return a.first != b.first ? a.first > b.first : a.second < b.second;
+                      });
+    std::vector<Candidate> best;
+    for (std::size_t i = 0; i < kept; ++i) {
+      const auto next = static_cast<std::int32_t>(scores[i].second % vocab);
+      Candidate one{texts[static_cast<std::size_t>(scores[i].second / vocab)], scores[i].first};
+      one.ids.push_back(next);
+      one.done = made + 1 == options.max_new_tokens ||
+                 std::find(stops.begin(), stops.end(), next) != stops.end();
+      best.push_back(std::move(one));
+    }
+    search.step(best);
+  }
+  std::vector<Beam> out;
+  for (const Candidate& one : search.finished()) {
+    if (static_cast<int>(out.size()) == count || one.ids.empty()) break;
+    Beam beam;
+    beam.score = one.score;
+    beam.made.tokens.assign(one.ids.begin() + prompt, one.ids.end());
+    beam.made.ended = std::find(stops.begin(), stops.end(), one.ids.back()) != stops.end();
+    if (beam.made.ended) beam.made.tokens.pop_back();
+    beam.made.text = tokenizer_.decode(beam.made.tokens);
+    beam.made.decode_s = now_s() - start;
+    out.push_back(std::move(beam));
+  }
+  return out;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules that change the logits of the next token before it is chosen, in the meaning and the order
+// of transformers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tessera::engine {
+
+/// The rules of a call. Defaults change nothing.
+struct LogitsRules {
+  double repetition_penalty = 1.0;   ///< Keskar et al. 2019: of tokens in prompt and text
+  double frequency_penalty = 0.0;    ///< subtracted for each time a token was made
+  double presence_penalty = 0.0;     ///< subtracted once for a token that was made
+  std::int64_t no_repeat_ngram = 0;  ///< no run of so many tokens occurs twice; 0: any
+  std::vector<std::vector<std::int32_t>> bad_words;  ///< sequences that are never completed
+  std::int64_t min_new_tokens = 0;                   ///< no end before so many tokens
+  double min_p = 0.0;                                ///< of the likeliest token's probability
+  double typical_p = 1.0;       ///< mass of the typical tokens, Meister et al. 2022
+  double epsilon_cutoff = 0.0;  ///< smallest probability, Hewitt et al. 2022
+  double eta_cutoff = 0.0;      ///< the same, smaller where the entropy is high
+
+  /// Whether a rule beside temperature, top-k and top-p is set.
+  [[nodiscard]] bool any() const;
+};
+
+/// What was read and made so far.
+struct TokenHistory {
+  std::span<const std::int32_t> ids;  ///< prompt and new tokens
+  std::size_t prompt = 0;             ///< of them, those of the prompt
+};
+
+// Each works on one row; minus infinity removes a token. `keep`: so many tokens stay at least.
+void apply_repetition_penalty(std::span<double> logits, const TokenHistory& seen, double penalty);
+void apply_count_penalties(std::span<double> logits,
+                           const TokenHistory& seen,
+                           double frequency,
+                           double presence);
+void remove_repeated_ngrams(std::span<double> logits, const TokenHistory& seen, std::int64_t size);
+void remove_bad_words(std::span<double> logits,
+                      const TokenHistory& seen,
+                      const std::vector<std::vector<std::int32_t>>& words);
+void remove_ends_before(std::span<double> logits,
+                        const TokenHistory& seen,
+                        std::int64_t min_new_tokens,
+                        std::span<const std::int32_t> ends);
+void apply_temperature(std::span<double> logits, double temperature);
+void keep_top_k(std::span<double> logits, std::int64_t k, std::size_t keep = 1);
+void keep_top_p(std::span<double> logits, double p, std::size_t keep = 1);
+void keep_min_p(std::span<double> logits, double p, std::size_t keep = 1);
+void keep_typical(std::span<double> logits, double mass, std::size_t keep = 1);
+void keep_epsilon(std::span<double> logits, double epsilon, std::size_t keep = 1);
+void keep_eta(std::span<double> logits, double epsilon, std::size_t keep = 1);
+
+/// The rules that also hold for greedy text and for beams: penalties, n-grams, bad words, least
+/// length.
+void apply_rules(std::span<double> logits,
+                 const LogitsRules& rules,
+                 const TokenHistory& seen,
+                 std::span<const std::int32_t> ends);
+
+std::vector<double> softmax(std::span<const double> logits);
+void log_softmax(std::span<double> logits);
+
+}  // namespace tessera::engine
