@@ -44,4 +44,5 @@ EOF
 }
 claim "gpt2 learns labels, with the same bits on two ranks" learns_on_any_ranks gpt2
 claim "llama learns labels, with the same bits on two ranks" learns_on_any_ranks llama
+claim "bert learns labels, with the same bits on two ranks" learns_on_any_ranks bert
 claims_done

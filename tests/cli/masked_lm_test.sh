@@ -49,6 +49,17 @@ learns_on_any_ranks() {
   train "$1" half -n 1 --resume auto
   expect "the same after a resume on other ranks" "$tessera" compare "$box/one" "$box/half"
 }
+trains_in_every_layout() {
+  text >"$box/text.txt"
+  config bert
+  train bert one -n 1 --set trainer.max_steps=6 --set model.num_layers=2
+  train bert zero -n 2 --set trainer.max_steps=6 --set model.num_layers=2 --set zero_optimization.stage=3
+  expect "ZeRO with the same bits" "$tessera" compare "$box/one" "$box/zero"
+  train bert stages -n 2 --set trainer.max_steps=6 --set model.num_layers=2 --set parallel.pipeline=2
+  expect "a pipeline with the same bits" "$tessera" compare "$box/one" "$box/stages"
+  train bert tensor -n 2 --set trainer.max_steps=6 --set model.num_layers=2 --set parallel.tensor=2
+  expect "six steps of ranks that share layers" grep -q '"step":6' "$box/tensor/metrics.jsonl"
+}
 begins_a_classifier() {
   text >"$box/text.txt"
   config bert
@@ -84,6 +95,7 @@ refuses_what_does_not_fit() {
 }
 claim "bert learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks bert
 claim "roberta learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks roberta
+claim "bert trains in every layout as on one rank" trains_in_every_layout
 claim "a classifier begins with a model of masked tokens" begins_a_classifier
 claim "what cannot be trained is refused by name" refuses_what_does_not_fit
 claims_done
