@@ -8,6 +8,7 @@
 #include "fuzz/targets.h"
 #include <unistd.h>
 
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/gpt_names.h"
 
 namespace {
@@ -29,6 +30,16 @@ TESSERA_GPT_NAMES("fuzzed",
                    .final_norm = "final_norm",
                    .head = "head.weight",
                    .config = {}});
+
+// The architecture of the seeds, with everything that a family may declare.
+TESSERA_GGUF_NAMES("llama", [] {
+  auto names = tessera::models::rotary_decoder_names("Fuzzed", "fuzzed");
+  names.flags = {{"blk.0.attn_q.bias", "attention_bias"}};
+  names.rotated = {{"blk.*.attn_q", "attention.head_count"},
+                   {"blk.*.attn_k", "attention.head_count_kv"}};
+  names.transposed = {"blk.*.ffn_down"};
+  return names;
+}());
 
 const tessera::fuzz::Target& chosen() {
   static const tessera::fuzz::Target& target = []() -> const tessera::fuzz::Target& {

@@ -211,6 +211,7 @@ inline const std::map<std::string, Target>& targets() {
           data::TokenFile::open(f / "x.idx");
         },
         ""}},
+      {"gguf", {"x.gguf", [](const fs::path& f) { touch(f / "x.gguf"); }, ""}},
       {"llmc", {"x.bin", [](const fs::path& f) { touch(f / "x.bin"); }, ""}},
       {"llmc-tokens", {"x.bin", [](const fs::path& f) { data::TokenFile::open(f / "x.bin"); }, ""}},
       {"megatron",

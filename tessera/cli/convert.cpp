@@ -27,6 +27,8 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/interop/formats/export.h"
 #include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/formats/gguf.h"
+#include "tessera/interop/formats/gguf_write.h"
 #include "tessera/interop/model_export.h"
 
 namespace tessera::cli {
@@ -34,11 +36,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class To : std::uint8_t { HuggingFace, Torch, Universal, Tessera };
+enum class To : std::uint8_t { HuggingFace, Torch, Universal, Tessera, Gguf };
 
 struct Wanted {
   fs::path source, target;
   std::optional<DType> dtype;
+  std::optional<interop::GgmlType> gguf_type;
   To to = To::HuggingFace;
   std::uint64_t shard_bytes = 0;
   bool overwrite = false;
@@ -77,8 +80,23 @@ DType read_dtype(const std::string& text) {
               text::suggestion(text, known));
 }
 
+/// Of a GGUF file, which also has blocks of 8-bit integers.
+interop::GgmlType read_gguf_type(const std::string& text) {
+  using enum interop::GgmlType;
+  static const std::vector<std::pair<std::string, interop::GgmlType>> types = {
+      {"fp32", F32}, {"f32", F32}, {"fp16", F16}, {"f16", F16}, {"bf16", BF16}, {"q8_0", Q8_0}};
+  for (const auto& [name, type] : types) {
+    if (name == text) return type;
+  }
+  const std::vector<std::string> known = {"fp32", "bf16", "fp16", "q8_0"};
+  throw Error(Error::Kind::Config,
+              fmt::format("unknown --dtype \"{}\"", text),
+              text::suggestion(text, known));
+}
+
 To read_to(const std::string& text) {
-  static const std::vector<std::string> known = {"hf", "torch", "deepspeed-universal", "tessera"};
+  static const std::vector<std::string> known = {
+      "hf", "torch", "deepspeed-universal", "tessera", "gguf"};
   const auto found = std::find(known.begin(), known.end(), text);
   if (found != known.end()) return static_cast<To>(found - known.begin());
   throw Error(
@@ -198,6 +216,16 @@ void write_model(const Wanted& wanted, const Common& common) {
   if (wanted.dtype) warn_of(*model.overflows, *wanted.dtype);
 }
 
+void write_gguf_file(const Wanted& wanted, const Common& common) {
+  const interop::ModelExport model = interop::open_model_export(wanted.source, std::nullopt);
+  const interop::GgufPlan plan = interop::plan_gguf(model.tensors, model.files, wanted.gguf_type);
+  Told told(plan.bytes, common);
+  checkpoint::Draft draft(wanted.target);
+  interop::write_gguf(draft.path(), plan, told.written());
+  draft.publish();
+  told.end(wanted.target, plan.tensors.size());
+}
+
 /// Weights and states of all that keep one.
 std::size_t tensors_of(const interop::Foreign& training) {
   std::size_t total = training.weights.size();
@@ -246,7 +274,9 @@ int run(const Wanted& wanted, const Common& common) {
   check_target(wanted, wanted.target);
   const auto optimizer = optimizer_beside(wanted.target);
   if (optimizer) check_target(wanted, *optimizer);
-  if (wanted.to == To::Universal) {
+  if (wanted.to == To::Gguf) {
+    write_gguf_file(wanted, common);
+  } else if (wanted.to == To::Universal) {
     write_universal(wanted, common);
   } else if (wanted.to == To::Tessera) {
     write_native(wanted, common);
@@ -269,7 +299,8 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "convert",
       "Converts a model to or from the format of another program: a Hugging Face folder "
-      "(safetensors or pytorch_model.bin) or a single torch file; with optimizer state also "
+      "(safetensors or pytorch_model.bin), a single torch file or a GGUF file; with optimizer "
+      "state also "
       "model_N.pth and optimizer_N.pth, DeepSpeed's universal checkpoint, or a checkpoint of "
       "tessera.",
       {"tessera convert runs/my my-gpt2",
@@ -277,17 +308,22 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
        "tessera convert my-gpt2 model.pt",
        "tessera convert runs/my model_000500.pth               with optimizer_000500.pth",
        "tessera convert runs/my ds --to deepspeed-universal",
+       "tessera convert runs/my my.gguf --dtype q8_0",
        "tessera convert ds-run/ start --to tessera  then: tessera train CONFIG --resume start"});
   arguments.positional("SRC",
                        &words.source,
                        "A run, a checkpoint (also of DeepSpeed, Megatron-LM, BMTrain, llm.c or a "
-                       "torch loop), a Hugging Face folder or a file of weights");
-  arguments.positional("DST", &words.target, "A folder, or a file that ends in .bin, .pt or .pth");
+                       "torch loop), a Hugging Face folder, a GGUF file or a file of weights");
+  arguments.positional(
+      "DST", &words.target, "A folder, or a file that ends in .bin, .pt, .pth or .gguf");
   arguments.option("--to",
                    &words.to,
-                   "hf (safetensors), torch, deepspeed-universal or tessera [hf, or torch if DST "
-                   "is a torch file]");
-  arguments.option("--dtype", &words.dtype, "fp32, bf16 or fp16 for the float tensors [unchanged]");
+                   "hf (safetensors), torch, deepspeed-universal, tessera or gguf [hf, or torch or "
+                   "gguf if DST is such a file]");
+  arguments.option("--dtype",
+                   &words.dtype,
+                   "fp32, bf16 or fp16 for the float tensors; q8_0 for the matrices of a GGUF "
+                   "file [unchanged]");
   arguments.option(
       "--shard-size", &words.shard_size, "Maximum size of a safetensors file: 500MB, 2GB");
   arguments.flag(
@@ -333,10 +369,24 @@ Wanted wanted_of(const ConvertWords& words) {
   wanted.overwrite = words.overwrite;
   wanted.target = fs::absolute(words.target).lexically_normal();
   if (!wanted.target.has_filename()) wanted.target = wanted.target.parent_path();
-  if (words.dtype) wanted.dtype = read_dtype(*words.dtype);
   wanted.shard_bytes = read_size(words.shard_size);
   const bool torch_file = names_torch_file(wanted.target);
-  wanted.to = words.to ? read_to(*words.to) : torch_file ? To::Torch : To::HuggingFace;
+  const bool gguf = interop::is_gguf(wanted.target);
+  wanted.to = words.to     ? read_to(*words.to)
+              : torch_file ? To::Torch
+              : gguf       ? To::Gguf
+                           : To::HuggingFace;
+  TESSERA_REQUIRE((wanted.to == To::Gguf) == gguf,
+                  Config,
+                  fmt::format("a GGUF file has a name that ends in .gguf, and no other file has; "
+                              "DST is {}",
+                              words.target),
+                  "name DST so, or change --to");
+  if (words.dtype && gguf) {
+    wanted.gguf_type = read_gguf_type(*words.dtype);
+  } else if (words.dtype) {
+    wanted.dtype = read_dtype(*words.dtype);
+  }
   TESSERA_REQUIRE(
       wanted.to == To::Torch || !torch_file,
       Config,

@@ -16,6 +16,8 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/interop/formats/deepspeed_states.h"
+#include "tessera/interop/formats/gguf.h"
+#include "tessera/interop/formats/gguf_write.h"
 #include "tessera/interop/model_export.h"
 
 namespace tessera::cli {
@@ -67,6 +69,16 @@ bool is_converted_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
   return file.good() && begin.starts_with("PK\x03\x04") && begin.ends_with(kRoot);
+}
+
+/// A GGUF file with the mark of write_gguf(); others were downloaded.
+bool is_converted_gguf(const fs::path& path) {
+  try {
+    return interop::is_gguf(path) &&
+           interop::GgufFile(path).flag(interop::kGgufMark).value_or(false);
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::set<std::string> names_beside(const fs::path& folder) {
@@ -159,7 +171,7 @@ void require_replaceable(const fs::path& target, const fs::path& source) {
   if (lies_in(there, read))
     refuse(target, fmt::format("lies in {}, the source of the conversion", source.string()));
   if (is_file(target)) {
-    if (!is_converted_file(target)) refuse_unwritten(target);
+    if (!is_converted_file(target) && !is_converted_gguf(target)) refuse_unwritten(target);
     return;
   }
   if (!is_folder(target)) refuse(target, "is neither a file nor a folder");

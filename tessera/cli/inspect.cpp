@@ -24,6 +24,7 @@
 #include "tessera/data/llmc_tokens.h"
 #include "tessera/data/token_file.h"
 #include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/gguf.h"
 #include "tessera/interop/formats/torch_file.h"
 #include "tessera/interop/formats/weights.h"
 
@@ -36,7 +37,9 @@ struct Row {
   std::string name;
   DType dtype = DType::F32;
   std::vector<std::int64_t> shape;
-  std::string digest;  ///< a line of checkpoint::digest_line; empty if not asked for
+  std::string digest;              ///< a line of checkpoint::digest_line; empty if not asked for
+  std::string stored = {};         ///< the file's own name of the type; empty: that of `dtype`
+  std::uint64_t stored_bytes = 0;  ///< with `stored`
 };
 
 /// What there is to say about a path: facts in their order, then tensors.
@@ -52,7 +55,10 @@ std::uint64_t numel(const Row& row) {
   return count;
 }
 std::uint64_t bytes(const Row& row) {
-  return numel(row) * size_of(row.dtype);
+  return row.stored.empty() ? numel(row) * size_of(row.dtype) : row.stored_bytes;
+}
+std::string_view type_of(const Row& row) {
+  return row.stored.empty() ? name(row.dtype) : std::string_view(row.stored);
 }
 bool is_state(const Row& row) {
   return row.name.starts_with("optimizer.");
@@ -74,7 +80,7 @@ void count_tensors(Findings& found) {
   std::set<std::string_view> types;
   for (const Row& row : found.rows) {
     size += bytes(row);
-    types.insert(name(row.dtype));
+    types.insert(type_of(row));
     if (!is_state(row)) parameters += numel(row);
   }
   found.facts.emplace_back("tensors", integer(found.rows.size()));
@@ -207,6 +213,26 @@ bool is_weight_file(const fs::path& path) {
          (kind == ".safetensors" || kind == ".bin" || kind == ".pt" || kind == ".pth");
 }
 
+/// As the file has them, whatever the architecture; digests are those of the decoded elements.
+Findings of_gguf(const fs::path& path, bool digest) {
+  const interop::GgufFile file(path);
+  Findings found;
+  found.facts = {{"file", json::Value::string(path.string())},
+                 {"format", json::Value::string(fmt::format("GGUF, version {}", file.version()))}};
+  for (const char* key : {"general.architecture", "general.name", "tokenizer.ggml.model"}) {
+    if (const auto text = file.text(key))
+      found.facts.emplace_back(key, json::Value::string(printable(*text)));
+  }
+  for (const interop::GgufTensor& tensor : file.tensors()) {
+    add_row(found, interop::stream_gguf(file, tensor), tensor.name, digest);
+    found.rows.back().stored = interop::ggml_block(tensor.type).name;
+    found.rows.back().stored_bytes = tensor.data.size();
+  }
+  sort_rows(found);
+  count_tensors(found);
+  return found;
+}
+
 Findings findings(const fs::path& path, bool digest) {
   const bool pair =
       fs::exists(with_extension(path, ".idx")) && fs::exists(with_extension(path, ".bin"));
@@ -225,6 +251,7 @@ Findings findings(const fs::path& path, bool digest) {
                       digest);
     }
   }
+  if (interop::is_gguf(path) && fs::is_regular_file(path)) return of_gguf(path, digest);
   if (interop::is_foreign(path)) return of_foreign(path, digest);
   if (is_weight_file(path)) {
     // Any file of torch.save: what is no tensor is passed over.
@@ -242,7 +269,7 @@ Findings findings(const fs::path& path, bool digest) {
       fmt::format(
           "{} is not a run with a complete checkpoint, a checkpoint of tessera's or another "
           "program's, "
-          ".safetensors, .bin, .pt or .pth file, Hugging Face folder or .bin/.idx pair",
+          ".safetensors, .bin, .pt, .pth or .gguf file, Hugging Face folder or .bin/.idx pair",
           path.string()),
       "name one of these");
 }
@@ -258,7 +285,7 @@ void print_json(const Findings& found) {
       shape.push_back(json::Value::integer(size));
     json::Value one =
         json::Value::object({{"name", json::Value::string(row.name)},
-                             {"dtype", json::Value::string(std::string(name(row.dtype)))},
+                             {"dtype", json::Value::string(std::string(type_of(row)))},
                              {"shape", json::Value::array(shape)},
                              {"bytes", integer(bytes(row))}});
     if (!row.digest.empty())
@@ -291,7 +318,7 @@ void print_table(const Findings& found, bool quiet) {
                 fmt::format("{:<{}}  {:<4}  {:>10}  [{}]",
                             printable(row.name),
                             width,
-                            name(row.dtype),
+                            type_of(row),
                             text::bytes(bytes(row)),
                             fmt::join(row.shape, ", "))
                     .c_str());
@@ -305,8 +332,8 @@ int inspect(const std::vector<std::string>& line) {
   Arguments arguments(
       "inspect",
       "Shows the contents of a run (its newest complete checkpoint), a checkpoint (also of "
-      "DeepSpeed, Megatron-LM, BMTrain, llm.c or a torch loop), a .safetensors file, a torch.save "
-      "file, a Hugging Face folder or a .bin/.idx pair.",
+      "DeepSpeed, Megatron-LM, BMTrain, llm.c or a torch loop), a .safetensors or .gguf file, a "
+      "torch.save file, a Hugging Face folder or a .bin/.idx pair.",
       {"tessera inspect runs/my",
        "tessera inspect runs/my --digest > before.txt",
        "tessera inspect model.safetensors --json"});

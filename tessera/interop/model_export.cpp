@@ -438,6 +438,7 @@ ModelExport of_foreign(const fs::path& path, std::optional<DType> dtype) {
     json::Value config = opened.model_config;
     if (dtype) config["torch_dtype"] = json::Value::string(torch_name(*dtype));
     out.files.emplace_back("config.json", config.dump(2) + "\n");
+    out.files.insert(out.files.end(), opened.beside.begin(), opened.beside.end());
     return out;
   }
   const fs::path real = fs::absolute(path).lexically_normal();

@@ -4,11 +4,14 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/fields.h"
@@ -102,6 +105,26 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   return out;
 }
 
+// A folder of the cache with the files that a single file has words for, named by their contents.
+fs::path unpacked(const std::vector<std::pair<std::string, std::string>>& files) {
+  files::Hasher hasher;
+  for (const auto& [name, content] : files) {
+    hasher.update(std::as_bytes(std::span(name)));
+    hasher.update(std::as_bytes(std::span(content)));
+  }
+  const fs::path folder = files::cache_dir() / "tokenizers" / files::hex64(hasher.digest());
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  TESSERA_REQUIRE(!failed,
+                  Io,
+                  fmt::format("cannot create {}: {}", folder.string(), failed.message()),
+                  "name a folder that can be written: TESSERA_CACHE=/some/folder");
+  for (const auto& [name, content] : files) {
+    if (!fs::exists(folder / name)) files::write_atomic(folder / name, content);
+  }
+  return folder;
+}
+
 // What another program saved keeps its shape in its own words, or in a config.json beside it.
 planner::ModelSource open_foreign_source(const fs::path& path) {
   const Foreign opened = *open_foreign(path);
@@ -109,6 +132,7 @@ planner::ModelSource open_foreign_source(const fs::path& path) {
   if (opened.model_config.is_object()) {
     out =
         open_hugging_face(fs::is_directory(path) ? path : path.parent_path(), opened.model_config);
+    if (!opened.beside.empty()) out.folder = unpacked(opened.beside);
     out.foreign = path;
     return out;
   }
@@ -181,7 +205,7 @@ planner::ModelSource open_source(const fs::path& path) {
   TESSERA_REQUIRE(
       !fs::is_regular_file(path, failed),
       Config,
-      fmt::format("{} is no file of weights (.safetensors, .bin, .pt, .pth)", path.string()),
+      fmt::format("{} is no file of weights (.safetensors, .bin, .pt, .pth, .gguf)", path.string()),
       "name one of these, or the folder of the model");
   TESSERA_REQUIRE(
       fs::is_directory(path),

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/gpt_names.h"
 #include "tessera/models/hf_config.h"
 #include "tessera/models/module_order.h"
@@ -439,6 +440,31 @@ TESSERA_GPT_NAMES("gpt2",
                               {"activation", "activation_function"},
                               {"norm_eps", "layer_norm_epsilon"},
                               {"tie_embeddings", "tie_word_embeddings"}}});
+
+TESSERA_GGUF_NAMES(
+    "gpt2",
+    {.architecture = "GPT2LMHeadModel",
+     .model_type = "gpt2",
+     .keys = {{"context_length", "n_positions"},
+              {"embedding_length", "n_embd"},
+              {"feed_forward_length", "n_inner"},
+              {"block_count", "n_layer"},
+              {"attention.head_count", "n_head"},
+              {"attention.layer_norm_epsilon", "layer_norm_epsilon", true}},
+     .implied = {{"activation_function", json::Value::string("gelu_new")}},
+     .flags = {},
+     .modules = {{"token_embd", "transformer.wte"},
+                 {"position_embd", "transformer.wpe"},
+                 {"output_norm", "transformer.ln_f"},
+                 {"output", "lm_head"},
+                 {"blk.*.attn_norm", "transformer.h.*.ln_1"},
+                 {"blk.*.attn_qkv", "transformer.h.*.attn.c_attn"},
+                 {"blk.*.attn_output", "transformer.h.*.attn.c_proj"},
+                 {"blk.*.ffn_norm", "transformer.h.*.ln_2"},
+                 {"blk.*.ffn_up", "transformer.h.*.mlp.c_fc"},
+                 {"blk.*.ffn_down", "transformer.h.*.mlp.c_proj"}},
+     .transposed = {"blk.*.attn_qkv", "blk.*.attn_output", "blk.*.ffn_up", "blk.*.ffn_down"},
+     .rotated = {}});
 
 }  // namespace
 }  // namespace tessera::models

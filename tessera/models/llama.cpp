@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_options.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 #include "tessera/models/objective.h"
 
@@ -130,6 +131,14 @@ TESSERA_MODULE_ORDER("llama",
                                   "model.layers.*.post_attention_layernorm",
                                   "model.norm",
                                   "lm_head"}});
+
+TESSERA_GGUF_NAMES("llama", [] {
+  GgufNames names = rotary_decoder_names("LlamaForCausalLM", "llama");
+  names.flags = {{"blk.0.attn_q.bias", "attention_bias"}, {"blk.0.ffn_gate.bias", "mlp_bias"}};
+  names.rotated = {{"blk.*.attn_q", "attention.head_count"},
+                   {"blk.*.attn_k", "attention.head_count_kv"}};
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

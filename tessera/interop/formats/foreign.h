@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/registry.h"
@@ -43,6 +44,9 @@ struct Foreign {
   /// Hugging Face's config.json for the weights: in the file's own words, or null where it lies
   /// beside them or nowhere.
   json::Value model_config;
+  /// The other files of a Hugging Face folder that the format has words for, those of the
+  /// tokenizer: name and content. Empty where they lie beside the weights or nowhere.
+  std::vector<std::pair<std::string, std::string>> beside;
 };
 
 /// One program's format: one file that ends with TESSERA_FOREIGN_FORMAT. At most one of them may
