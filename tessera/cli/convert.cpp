@@ -336,7 +336,6 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
 /// would surprise. "llama-3.2" and "run.v2" are folders.
 void refuse_other_file_names(const fs::path& target) {
   static const std::set<std::string> formats = {".onnx",
-                                                ".gguf",
                                                 ".ggml",
                                                 ".h5",
                                                 ".hdf5",

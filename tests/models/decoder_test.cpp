@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Families of the shared decoder: published sizes, Hugging Face's keys, and the layers of those
+// families whose answers tests/golden/ does not record, against plain formulas.
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/model_runner.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/family.h"
+
+// Legend: B batch, T tokens, C embed, H heads, G heads of keys and values, K channels of a head.
+namespace tessera::models {
+namespace {
+
+using test::make_batch;
+using test::ModelRunner;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Resolved resolved(const ModelOptions& options) {
+  config::Problems problems;
+  Resolved out = resolve(
+      options, options->vocab_size.value_or(256), std::nullopt, problems, config::Origins());
+  problems.raise();
+  return out;
+}
+
+std::int64_t parameters_of(const std::string& family,
+                           const std::string& preset,
+                           std::int64_t vocab_size,
+                           bool tied) {
+  ModelOptions options(family);
+  options->preset = preset;
+  options->vocab_size = vocab_size;
+  options->tie_embeddings = tied;
+  return resolved(options).num_parameters;
+}
+
+TEST(Decoders, HaveThePublishedNumbersOfParameters) {
+  EXPECT_EQ(parameters_of("llama", "llama2-7b", 32000, false), 6'738'415'616);
+  EXPECT_EQ(parameters_of("mistral", "mistral-7b", 32000, false), 7'241'732'096);
+  EXPECT_EQ(parameters_of("qwen2", "qwen2.5-0.5b", 151936, true), 494'032'768);
+  EXPECT_EQ(parameters_of("qwen2", "qwen2.5-1.5b", 151936, true), 1'543'714'304);
+  EXPECT_EQ(parameters_of("qwen2", "qwen2.5-7b", 152064, false), 7'615'616'512);
+  EXPECT_EQ(parameters_of("qwen3", "qwen3-0.6b", 151936, true), 596'049'920);
+  EXPECT_EQ(parameters_of("qwen3", "qwen3-8b", 151936, false), 8'190'735'360);
+  EXPECT_EQ(parameters_of("phi3", "phi3-mini", 32064, false), 3'821'079'552);
+  EXPECT_EQ(parameters_of("gemma2", "gemma2-2b", 256000, true), 2'614'341'888);
+  EXPECT_EQ(parameters_of("gemma2", "gemma2-9b", 256000, true), 9'241'705'984);
+  EXPECT_EQ(parameters_of("gemma3_text", "gemma3-270m", 262144, true), 268'098'176);
+  EXPECT_EQ(parameters_of("gemma3_text", "gemma3-1b", 262144, true), 999'885'952);
+  EXPECT_EQ(parameters_of("olmo2", "olmo2-7b", 100352, false), 7'298'617'344);
+  EXPECT_EQ(parameters_of("smollm3", "smollm3-3b", 128256, true), 3'075'098'624);
+}
+
+ModelOptions options_of(const std::string& hf_config) {
+  return options_from_hf(json::parse(hf_config, "config.json"));
+}
+json::Value description(const std::string& hf_config) {
+  return resolved(options_of(hf_config)).description;
+}
+std::string refusal(const std::string& hf_config) {
+  try {
+    options_of(hf_config);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string with(const std::string& type, const std::string& more) {
+  return R"({"model_type": ")" + type + R"(", "vocab_size": 64, "hidden_size": 16,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "num_hidden_layers": 4,
+    "intermediate_size": 24, "max_position_embeddings": 32)" +
+         (more.empty() ? "" : ", " + more) + "}";
+}
+std::int64_t window_of(const std::string& hf_config) {
+  return description(hf_config).find("sliding_window")->as_integer().value();
+}
+
+TEST(Decoders, ReadWindowsAsPublishedFilesMeanThem) {
+  EXPECT_EQ(window_of(with("mistral", "")), 4096);
+  EXPECT_EQ(window_of(with("mistral", R"("sliding_window": null)")), 0);
+  EXPECT_EQ(window_of(with("qwen2", R"("sliding_window": 8)")), 0);
+  EXPECT_EQ(window_of(with("qwen2", R"("sliding_window": 8, "use_sliding_window": true)")), 8);
+  EXPECT_EQ(window_of(with("phi3", "")), 0);
+  EXPECT_EQ(window_of(with("gemma2", "")), 4096);
+
+  const json::Value late = description(
+      with("qwen2", R"("sliding_window": 8, "use_sliding_window": true, "max_window_layers": 3)"));
+  std::vector<std::string> types;
+  for (const json::Value& type : late.find("layer_types")->items())
+    types.push_back(type.as_string());
+  EXPECT_THAT(
+      types,
+      ElementsAre("full_attention", "full_attention", "full_attention", "sliding_attention"));
+}
+
+TEST(Decoders, RefuseWhatTheyWouldComputeOtherwise) {
+  const std::string dynamic = R"("rope_scaling": {"type": "dynamic", "factor": 2})";
+  EXPECT_THAT(refusal(with("llama", dynamic)), HasSubstr("dynamic"));
+  EXPECT_THAT(refusal(with("qwen3", R"("rope_scaling": {"rope_type": "longrope"})")),
+              HasSubstr("longrope"));
+  EXPECT_THAT(refusal(with("gemma2", R"("use_bidirectional_attention": true)")),
+              HasSubstr("use_bidirectional_attention"));
+  EXPECT_THAT(refusal(with("mistral", R"("layer_types": ["chunked_attention"])")),
+              HasSubstr("layer_types"));
+  EXPECT_THAT(refusal(with("smollm3", R"("no_rope_layers": [1, 0, 1, 1])")),
+              HasSubstr("no_rope_layers"));
+}
+
+// ---- layers against formulas ----
+
+at::Tensor rms(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return x * (x.square().mean(-1, true) + eps).rsqrt() * weight;
+}
+
+/// x [T, H, K] turned by its positions; `share` of the channels turn.
+at::Tensor turned(const at::Tensor& x_THK, double theta, double share, bool interleaved) {
+  const auto d = static_cast<std::int64_t>(static_cast<double>(x_THK.size(2)) * share);
+  const at::Tensor index = at::arange(d / 2, at::kDouble) * 2.0 / static_cast<double>(d);
+  const at::Tensor angle =
+      at::outer(at::arange(x_THK.size(0), at::kDouble), at::pow(theta, -index)).unsqueeze(1);
+  const at::Tensor c = angle.cos(), s = angle.sin(), rest = x_THK.slice(2, d);
+  const at::Tensor a = interleaved ? x_THK.slice(2, 0, d, 2) : x_THK.slice(2, 0, d / 2),
+                   b = interleaved ? x_THK.slice(2, 1, d, 2) : x_THK.slice(2, d / 2, d);
+  const at::Tensor first = a * c - b * s, second = b * c + a * s;
+  const at::Tensor both =
+      interleaved ? at::stack({first, second}, 3).flatten(2) : at::cat({first, second}, 2);
+  return at::cat({both, rest}, 2);
+}
+
+/// What a family of decoders computes for one text, in fp64, from the parameters of a runner.
+struct Reference {
+  const ModelRunner& runner;
+  std::int64_t heads, groups, channels;
+  double eps, theta, share = 1.0;
+  bool interleaved = false, all_heads_norm = false;
+  std::string before_attention, after_attention, before_mlp, after_mlp;
+
+  [[nodiscard]] at::Tensor weight(const std::string& name) const {
+    return runner.weights.at(name).to(at::kDouble);
+  }
+  [[nodiscard]] at::Tensor norm(const at::Tensor& x,
+                                const std::string& layer,
+                                const std::string& name) const {
+    return name.empty() ? x : rms(x, weight(layer + name + ".weight"), eps);
+  }
+
+  [[nodiscard]] at::Tensor attention(const at::Tensor& h_TC,
+                                     const std::string& layer,
+                                     bool turns) const {
+    const std::int64_t T = h_TC.size(0), K = channels, each = heads / groups;
+    const std::string qkv = layer + "self_attn.qkv_proj.";
+    at::Tensor w = weight(qkv + "weight");
+    if (each == 1) w = w.transpose(0, 1);  // [3, heads, ...] as [heads, 3, ...]
+    at::Tensor x = at::matmul(h_TC, w.reshape({-1, h_TC.size(1)}).t());
+    if (runner.weights.contains(qkv + "bias")) {
+      at::Tensor bias = weight(qkv + "bias");
+      if (each == 1) bias = bias.transpose(0, 1);
+      x = x + bias.reshape({-1});
+    }
+    x = x.view({T, groups, each + 2, K});
+    at::Tensor q = x.slice(2, 0, each).reshape({T, heads, K}), k = x.select(2, each),
+               v = x.select(2, each + 1);
+    if (all_heads_norm) {
+      q = rms(q.reshape({T, -1}), weight(layer + "self_attn.q_norm.weight"), eps).view_as(q);
+      k = rms(k.reshape({T, -1}), weight(layer + "self_attn.k_norm.weight"), eps)
+              .view({T, groups, K});
+    }
+    if (turns) {
+      q = turned(q, theta, share, interleaved);
+      k = turned(k, theta, share, interleaved);
+    }
+    k = k.repeat_interleave(each, 1);
+    v = v.repeat_interleave(each, 1);
+    at::Tensor scores = at::einsum("thk,shk->hts", {q, k}) / std::sqrt(static_cast<double>(K));
+    scores = scores.masked_fill(at::ones({T, T}, at::kBool).triu(1), -INFINITY);
+    const at::Tensor y = at::einsum("hts,shk->thk", {scores.softmax(-1), v}).reshape({T, -1});
+    return at::matmul(y, weight(layer + "self_attn.o_proj.weight").t());
+  }
+
+  [[nodiscard]] at::Tensor mlp(const at::Tensor& h_TC, const std::string& layer) const {
+    const at::Tensor w = weight(layer + "mlp.gate_up_proj.weight");
+    const at::Tensor gate = at::matmul(h_TC, w[0].t()), up = at::matmul(h_TC, w[1].t());
+    return at::matmul(at::silu(gate) * up, weight(layer + "mlp.down_proj.weight").t());
+  }
+
+  /// [T, V]; layer i turns queries and keys where turns(i).
+  template <class Turns>
+  at::Tensor logits(const at::Tensor& ids_T, std::int64_t layers, const Turns& turns) const {
+    at::Tensor x = weight("embed_tokens.weight").index_select(0, ids_T);
+    for (std::int64_t i = 0; i < layers; ++i) {
+      const std::string layer = "layers." + std::to_string(i) + ".";
+      const at::Tensor h = norm(x, layer, before_attention);
+      x = x + norm(attention(h, layer, turns(i)), layer, after_attention);
+      x = x + norm(mlp(norm(x, layer, before_mlp), layer), layer, after_mlp);
+    }
+    const bool tied = !runner.weights.contains("lm_head.weight");
+    return at::matmul(rms(x, weight("norm.weight"), eps),
+                      weight(tied ? "embed_tokens.weight" : "lm_head.weight").t());
+  }
+};
+
+/// A runner of the family with weights that make every part count.
+ModelRunner runner_of(const std::string& hf_config) {
+  ModelRunner runner(resolved(options_of(hf_config)).model);
+  at::Generator generator = at::detail::createCPUGenerator(3);
+  runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
+    const bool norm = info.name.find("norm") != std::string::npos;
+    out.normal_(norm ? 1.0 : 0.0, norm ? 0.3 : 0.4, generator);
+  });
+  return runner;
+}
+
+template <class Turns>
+void expect_equal(ModelRunner& runner, const Reference& reference, const Turns& turns) {
+  const at::Tensor ids = at::tensor({3, 41, 5, 17, 60, 8, 22, 9, 9, 1}, at::kLong);
+  nn::StepContext context(nn::Mode::Eval);
+  context.want_logits = true;
+  const at::NoGradGuard no_grad;
+  const nn::Outcome out = runner.infer(make_batch(ids.unsqueeze(0)), context);
+
+  const at::Tensor expected = reference.logits(ids, 4, turns);
+  const at::Tensor ours = out.outputs.at("logits")[0].to(at::kDouble);
+  EXPECT_LT((ours - expected).abs().max().item<double>(),
+            1e-5 * expected.abs().max().item<double>());
+}
+
+TEST(Decoders, OlmoNormsBehindItsBranchesAndOverAllHeads) {
+  ModelRunner runner = runner_of(with("olmo2", R"("rope_theta": 500000, "rms_norm_eps": 1e-6)"));
+  const Reference reference{.runner = runner,
+                            .heads = 4,
+                            .groups = 2,
+                            .channels = 4,
+                            .eps = 1e-6,
+                            .theta = 500000,
+                            .all_heads_norm = true,
+                            .after_attention = "post_attention_layernorm",
+                            .after_mlp = "post_feedforward_layernorm"};
+  expect_equal(runner, reference, [](std::int64_t) { return true; });
+}
+
+TEST(Decoders, SmolLmHasLayersWithoutPositions) {
+  ModelRunner runner = runner_of(with("smollm3", R"("no_rope_layers": [1, 1, 0, 1])"));
+  const Reference reference{.runner = runner,
+                            .heads = 4,
+                            .groups = 2,
+                            .channels = 4,
+                            .eps = 1e-6,
+                            .theta = 2e6,
+                            .before_attention = "input_layernorm",
+                            .before_mlp = "post_attention_layernorm"};
+  expect_equal(runner, reference, [](std::int64_t layer) { return layer != 2; });
+}
+
+TEST(Decoders, GlmTurnsNeighbouringChannelsOfHalfAHead) {
+  ModelRunner runner =
+      runner_of(with("glm4", R"("attention_bias": true, "partial_rotary_factor": 0.5)"));
+  const Reference reference{.runner = runner,
+                            .heads = 4,
+                            .groups = 2,
+                            .channels = 4,
+                            .eps = 1.5625e-7,
+                            .theta = 10000,
+                            .share = 0.5,
+                            .interleaved = true,
+                            .before_attention = "input_layernorm",
+                            .after_attention = "post_self_attn_layernorm",
+                            .before_mlp = "post_attention_layernorm",
+                            .after_mlp = "post_mlp_layernorm"};
+  expect_equal(runner, reference, [](std::int64_t) { return true; });
+}
+
+}  // namespace
+}  // namespace tessera::models
