@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// labels: slow
 // GGUF files: blocks, tensors and configurations are those that the format's own package wrote
 // (data/make_gguf.py: gguf 0.19.0), and what is written here is read back.
 #include "tessera/interop/formats/gguf.h"
@@ -140,7 +141,7 @@ TEST(Gguf, ARotaryDecodersKeysBecomeAConfigWithTheRuleOfItsRotaryFactors) {
   for (const auto& [key, value] : expected.members()) {
     const json::Value* found = opened.model_config.find(key);
     ASSERT_NE(found, nullptr) << key;
-    EXPECT_EQ(found->dump(), value.dump()) << key;
+    EXPECT_TRUE(*found == value) << key << " is " << found->dump();
   }
   EXPECT_EQ(opened.model_config.members().size(), expected.members().size());
 }
@@ -294,8 +295,7 @@ TEST_F(GgufFiles, ThatLieAreRefusedByWhatIsWrong) {
   refused(changed(replaced(good, "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id")),
           "twice");
   refused(changed(replaced(good, "blk.1.attn_q.weight", "blk.1.attn_z.weight")), "not known");
-  refused(changed(replaced(good, "llama.attention.key_length", "llama.attention.kex_length")),
-          "kex_length");
+  refused(changed(replaced(good, "llama.vocab_size", "llama.vocab_sizz")), "vocab_sizz");
   refused(changed(good.substr(0, good.size() - 64)), "tensor");
 }
 

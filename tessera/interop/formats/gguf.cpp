@@ -178,9 +178,9 @@ class Model {
       unsupported(fmt::format("{} is {}", key("rope.scaling.type"), JsonCursor::shown(kind)));
     }
     if (const GgufTensor* stored = file_->tensor(kFactors)) {
-      std::vector<float> factors(static_cast<std::size_t>(channels / 2));
       if (stored->shape != std::vector<std::int64_t>{channels / 2} || !scaling.is_null())
         file_->refuse("has factors of rotary frequencies that do not fit its heads");
+      std::vector<float> factors(static_cast<std::size_t>(channels / 2));
       decode_blocks(stored->type, stored->data.data(), 0, channels / 2, factors.data());
       const double theta = number("rope.freq_base").value_or(10000);
       scaling = rotary_scaling_of(factors, theta, file_->path().string());

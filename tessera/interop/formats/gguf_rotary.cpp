@@ -81,7 +81,7 @@ json::Value rotary_scaling_of(const std::vector<float>& factors,
       fmt::format("{}: the factors of its rotary frequencies follow no rule that is "
                   "built",
                   what),
-      "take a model with the scaling of Llama 3.1, or without one");
+      "take a model with the published scaling \"llama3\", or without one");
   return json::Value::object({{"rope_type", json::Value::string("llama3")},
                               {"factor", json::Value::number(rule->factor)},
                               {"low_freq_factor", json::Value::number(rule->low)},
