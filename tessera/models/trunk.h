@@ -62,6 +62,7 @@ struct TrunkOutput {
   VocabularyTable vocabulary;
   double init_std = 0.02;  ///< standard deviation of first weights
   bool causal = true;      ///< a token's hidden state depends on no later token
+  bool images = false;     ///< its samples are images: a batch has "pixel_values" and no tokens
   HeadSpecs heads = {};
 };
 
