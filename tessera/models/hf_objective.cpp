@@ -77,10 +77,12 @@ void say_objective(json::Value& hf_config, const ObjectiveChoice& objective) {
     if (wanted == nullptr && ending.objective == objective.name) wanted = &ending;
     if (own.ends_with(ending.text)) model.remove_suffix(ending.text.size());
   }
+  if (wanted == nullptr) return;
   // The family's own architecture is right where its objective is meant.
-  if (wanted == nullptr || objective_of_hf(hf_config).name == objective.name) return;
-  hf_config["architectures"] =
-      json::Value::array({json::Value::string(fmt::format("{}{}", model, wanted->text))});
+  if (objective_of_hf(hf_config).name != objective.name) {
+    hf_config["architectures"] =
+        json::Value::array({json::Value::string(fmt::format("{}{}", model, wanted->text))});
+  }
   if (!wanted->classifies) return;
   const json::Value* count = objective.options.find("num_labels");
   const std::int64_t labels = count != nullptr ? count->as_integer().value_or(2) : 2;

@@ -63,6 +63,7 @@ struct TrunkOutput {
   double init_std = 0.02;      ///< standard deviation of first weights
   double logit_softcap = 0.0;  ///< logits become cap * tanh(logits / cap); 0: none
   bool causal = true;          ///< a token's hidden state depends on no later token
+  bool images = false;         ///< its samples are images: a batch has "pixel_values" and no tokens
   HeadSpecs heads = {};
 };
 

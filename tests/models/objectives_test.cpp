@@ -344,7 +344,10 @@ TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
   for (const std::string& name : objectives().names()) {
     for (const NormKind kind : {NormKind::LayerNorm, NormKind::RmsNorm}) {
       SCOPED_TRACE(name);
-      ModelRunner runner(with_objective(lookup_trunk(kind), name));
+      Trunk trunk = lookup_trunk(kind);
+      trunk.output.images = name == "image_classification";
+      trunk.output.heads.pooling = trunk.output.images ? Pooling::FirstToken : Pooling::LastToken;
+      ModelRunner runner(with_objective(std::move(trunk), name));
       runner.initialize(1);
       nn::Batch batch = batch_of();
       batch.set("label", at::zeros({kB}, at::kLong));

@@ -143,6 +143,10 @@ nn::BlockSpec make_sequence_classification(const TrunkOutput& trunk,
                                            const json::Value& options,
                                            config::Problems& problems,
                                            config::Origins& origins) {
+  TESSERA_REQUIRE(!trunk.images,
+                  Unsupported,
+                  "sequence_classification reads tokens, and the model's family reads images",
+                  "choose the family of a language model in model.family");
   return make("sequence_classification", trunk, options, problems, origins);
 }
 
@@ -150,6 +154,10 @@ nn::BlockSpec make_image_classification(const TrunkOutput& trunk,
                                         const json::Value& options,
                                         config::Problems& problems,
                                         config::Origins& origins) {
+  TESSERA_REQUIRE(trunk.images,
+                  Unsupported,
+                  "image_classification reads images, and the model's family reads tokens",
+                  "choose the family of a model of images in model.family");
   return make("image_classification", trunk, options, problems, origins);
 }
 

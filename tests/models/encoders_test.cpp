@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encoder families: published numbers of parameters, what config.json says of heads, and names of
+// other versions.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/family.h"
+#include "tessera/models/hf_objective.h"
+
+namespace tessera::models {
+namespace {
+
+using ::testing::HasSubstr;
+
+Resolved resolved(const ModelOptions& options, const ObjectiveChoice& objective = {}) {
+  config::Problems problems;
+  Resolved out = resolve(options,
+                         options->vocab_size.value_or(256),
+                         std::nullopt,
+                         problems,
+                         config::Origins(),
+                         objective);
+  problems.raise();
+  return out;
+}
+
+ObjectiveChoice labels(const char* objective, std::int64_t count) {
+  return {objective, json::Value::object({{"num_labels", json::Value::integer(count)}})};
+}
+
+/// Parameters of a preset with a head for `count` classes.
+std::int64_t parameters(const char* family,
+                        const char* preset,
+                        std::int64_t vocab,
+                        const ObjectiveChoice& objective) {
+  ModelOptions options(family);
+  options->choose_preset(preset);
+  if (vocab > 0) options->vocab_size = vocab;
+  json::Value description = config::write(options);
+  // The published tables have two types of tokens in BERT and one in RoBERTa, the families'
+  // defaults.
+  return resolved(options, objective).num_parameters;
+}
+
+// The counts are those of the published checkpoints, of the bare model with its pooler. A pooler
+// has as many parameters as the dense layer of RoBERTa's classifier, and 1 label needs C + 1 more.
+TEST(Encoders, HaveThePublishedNumbersOfParameters) {
+  const ObjectiveChoice one = labels("sequence_classification", 1);
+  const std::int64_t base = 768 + 1, large = 1024 + 1;
+
+  EXPECT_EQ(parameters("bert", "bert-base-uncased", 30522, one) - base, 109'482'240);
+  EXPECT_EQ(parameters("bert", "bert-base-cased", 28996, one) - base, 108'310'272);
+  EXPECT_EQ(parameters("bert", "bert-large-uncased", 30522, one) - large, 335'141'888);
+  EXPECT_EQ(parameters("roberta", "roberta-base", 50265, one) - base, 124'645'632);
+  EXPECT_EQ(parameters("roberta", "roberta-large", 50265, one) - large, 355'359'744);
+  EXPECT_EQ(parameters("xlm-roberta", "xlm-roberta-base", 250002, one) - base, 278'043'648);
+  // The head for classes has a dense layer that the bare model lacks.
+  const std::int64_t dense = 768 * 768 + 768;
+  EXPECT_EQ(parameters("distilbert", "distilbert-base-uncased", 30522, one) - base - dense,
+            66'362'880);
+}
+
+// With the head for ImageNet's 1000 classes, as torchvision and Google's first files have it.
+TEST(Encoders, OfImagesHaveThePublishedNumbersOfParameters) {
+  const ObjectiveChoice imagenet = labels("image_classification", 1000);
+
+  EXPECT_EQ(parameters("vit", "vit-b-16", 0, imagenet), 86'567'656);
+  EXPECT_EQ(parameters("vit", "vit-b-32", 0, imagenet), 88'224'232);
+  EXPECT_EQ(parameters("vit", "vit-l-16", 0, imagenet), 304'326'632);
+}
+
+json::Value config_of(const std::string& text) {
+  return json::parse(text, "config.json");
+}
+
+TEST(Encoders, HaveTheHeadThatTheArchitectureNames) {
+  const auto name_of = [](const std::string& architecture) {
+    return objective_of_hf(config_of(R"({"architectures": [")" + architecture + "\"]}")).name;
+  };
+
+  EXPECT_EQ(name_of("BertForMaskedLM"), "masked_lm");
+  EXPECT_EQ(name_of("RobertaForSequenceClassification"), "sequence_classification");
+  EXPECT_EQ(name_of("DistilBertForTokenClassification"), "token_classification");
+  EXPECT_EQ(name_of("ViTForImageClassification"), "image_classification");
+  EXPECT_EQ(name_of("GPT2LMHeadModel"), "causal_lm");
+  EXPECT_EQ(name_of("BertForPreTraining"), "");
+  EXPECT_EQ(objective_of_hf(config_of("{}")).name, "");
+}
+
+TEST(Encoders, HaveTwoLabelsWhereNothingIsSaid) {
+  const auto options_of = [](const std::string& more) {
+    return objective_of_hf(
+               config_of(R"({"architectures": ["BertForSequenceClassification"])" + more + "}"))
+        .options;
+  };
+
+  EXPECT_EQ(options_of("").find("num_labels")->as_integer(), 2);
+  EXPECT_EQ(options_of("").find("problem_type"), nullptr);
+  EXPECT_EQ(options_of(R"(, "num_labels": 5)").find("num_labels")->as_integer(), 5);
+  EXPECT_EQ(options_of(R"(, "id2label": {"0": "a", "1": "b", "2": "c"})")
+                .find("num_labels")
+                ->as_integer(),
+            3);
+  const json::Value one = options_of(R"(, "id2label": {"0": "a"})");
+  EXPECT_EQ(one.find("problem_type")->as_string(), "regression");
+}
+
+// What is written of a model's head is read back as it was.
+TEST(Encoders, SayTheirObjectiveInConfigJson) {
+  for (const std::string family : {"bert", "roberta", "xlm-roberta", "distilbert", "vit"}) {
+    const std::vector<std::string> objectives =
+        family == "vit" ? std::vector<std::string>{"image_classification"}
+                        : std::vector<std::string>{
+                              "masked_lm", "sequence_classification", "token_classification"};
+    for (const std::string& objective : objectives) {
+      SCOPED_TRACE(family + " " + objective);
+      ObjectiveChoice choice = labels(objective.c_str(), 3);
+      if (objective == "masked_lm") choice.options = json::Value::object();
+      ModelOptions options(family);
+      const Resolved first = resolved(options, choice);
+      ModelOptions sized;
+      config::Problems problems;
+      config::Origins origins;
+      config::read(first.description, sized, problems, origins);
+      problems.raise();
+
+      json::Value hf = families().get(family).to_hf(*sized);
+      say_objective(hf, first.objective);
+      const Resolved again = resolved(options_from_hf(hf), objective_of_hf(hf));
+
+      EXPECT_EQ(again.objective.name, objective);
+      EXPECT_EQ(again.num_parameters, first.num_parameters);
+    }
+  }
+}
+
+TEST(Encoders, KnowTheNamesOfOtherVersions) {
+  const WeightMap& bert = families().get("bert").weight_map;
+  EXPECT_EQ(bert.known_as("bert.encoder.layer.3.output.LayerNorm.gamma"),
+            "bert.encoder.layer.3.output.LayerNorm.weight");
+  EXPECT_TRUE(bert.may_be_unused("cls.seq_relationship.weight"));
+  EXPECT_FALSE(bert.may_be_unused("bert.encoder.layer.3.output.dense.weight"));
+
+  const WeightMap& vit = families().get("vit").weight_map;
+  EXPECT_EQ(vit.known_as("vit.layers.2.attention.q_proj.weight"),
+            "vit.encoder.layer.2.attention.attention.query.weight");
+  EXPECT_EQ(vit.known_as("layers.2.attention.o_proj.bias"),
+            "encoder.layer.2.attention.output.dense.bias");
+  EXPECT_EQ(vit.known_as("vit.layers.0.mlp.fc2.weight"), "vit.encoder.layer.0.output.dense.weight");
+  EXPECT_EQ(vit.known_as("vit.encoder.layer.0.output.dense.weight"),
+            "vit.encoder.layer.0.output.dense.weight");
+}
+
+TEST(Encoders, RefuseKeysThatComputeSomethingElse) {
+  const auto text_of = [](const std::string& config) {
+    try {
+      (void)options_from_hf(config_of(config));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
+      return std::string(error.what());
+    }
+    return std::string("nothing was refused");
+  };
+
+  EXPECT_THAT(text_of(R"({"model_type": "bert", "position_embedding_type": "relative_key"})"),
+              HasSubstr("position_embedding_type"));
+  EXPECT_THAT(text_of(R"({"model_type": "bert", "is_decoder": true})"), HasSubstr("is_decoder"));
+  EXPECT_THAT(text_of(R"({"model_type": "distilbert", "sinusoidal_pos_embds": true})"),
+              HasSubstr("sinusoidal_pos_embds"));
+}
+
+// The defaults of transformers, which the hub's files override for RoBERTa.
+TEST(Encoders, ReadAbsentKeysAsTransformersDoes) {
+  const ModelOptions roberta = options_from_hf(config_of(R"({"model_type": "roberta"})"));
+
+  EXPECT_EQ(roberta->max_positions, 512 - 2);
+  EXPECT_EQ(roberta->dropout, 0.1);
+  EXPECT_EQ(roberta->vocab_size, 30522);
+  const json::Value written = config::write(*std::make_unique<ModelOptions>(roberta));
+  EXPECT_EQ(written.find("type_vocab_size")->as_integer(), 2);
+  EXPECT_EQ(written.find("layer_norm_eps")->as_double(), 1e-12);
+}
+
+TEST(Encoders, AreRefusedWhereTheNextTokenIsToBePredicted) {
+  for (const char* family : {"bert", "roberta", "distilbert", "vit"}) {
+    EXPECT_THROW(resolved(ModelOptions(family), {"causal_lm", json::Value::object()}), Error);
+  }
+  EXPECT_THROW(resolved(ModelOptions("vit"), labels("sequence_classification", 2)), Error);
+  EXPECT_THROW(resolved(ModelOptions("bert"), labels("image_classification", 2)), Error);
+}
+
+}  // namespace
+}  // namespace tessera::models
