@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What turns tokens back into text.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/data/tokenizers/part_reader.h"
+
+namespace tessera::data::tokenizers {
+
+/// Rewrites the list of tokens; the text is what is left, joined. Threads: const methods from any
+/// thread.
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual void apply(std::vector<std::string>& tokens) const = 0;
+};
+using DecoderPtr = std::shared_ptr<const Decoder>;
+
+/// By "type", as the tokenizers library defines each. Errors as read_normalizer().
+DecoderPtr read_decoder(const Part& part, int depth = 0);
+
+}  // namespace tessera::data::tokenizers

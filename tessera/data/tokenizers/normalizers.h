@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tokenizer does to text before it is split: Unicode forms, case, replacements.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/data/tokenizers/aligned_text.h"
+#include "tessera/data/tokenizers/part_reader.h"
+#include "tessera/data/tokenizers/pattern.h"
+
+namespace tessera::data::tokenizers {
+
+/// Rewrites text. Threads: const methods from any thread.
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  virtual void apply(AlignedText& text) const = 0;
+};
+using NormalizerPtr = std::shared_ptr<const Normalizer>;
+
+/// By "type", as the tokenizers library defines each. Error{Unsupported} for an unknown type,
+/// Error{Format} for members of another type, Sequences nested deeper than kDeepestSequence, and a
+/// charsmap that does not hold together.
+NormalizerPtr read_normalizer(const Part& part, int depth = 0);
+/// {"String": ...} or {"Regex": ...}.
+PatternPtr read_pattern(const Part& part);
+
+/// A Unicode normalization form of the characters with the changes that lead to it.
+enum class UnicodeForm { Nfc, Nfd, Nfkc, Nfkd };
+std::vector<Change> unicode_changes(std::string_view text, UnicodeForm form);
+
+/// The table of replacements in SentencePiece's models: a double array over UTF-8 bytes and the
+/// texts that its values point into.
+class Charsmap {
+ public:
+  /// `blob` as models hold it: u32 size of the array, the array, the texts. Error{Format} for sizes
+  /// that do not fit.
+  explicit Charsmap(const std::string& blob, const std::string& where);
+  struct Match {
+    std::size_t length = 0;  ///< of the key in bytes; 0: none
+    std::string_view text;
+  };
+  /// The shortest key that `text` begins with.
+  [[nodiscard]] Match shortest(std::string_view text) const { return find(text, true); }
+  [[nodiscard]] Match longest(std::string_view text) const { return find(text, false); }
+
+ private:
+  [[nodiscard]] Match find(std::string_view text, bool first) const;
+  std::vector<std::uint32_t> units_;
+  std::string texts_;
+};
+
+}  // namespace tessera::data::tokenizers

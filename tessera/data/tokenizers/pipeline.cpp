@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/tokenizers/pipeline.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/data/tokenizers/characters.h"
+#include "tessera/data/word_cache.h"
+
+namespace tessera::data::tokenizers {
+namespace {
+
+// Spans are 32 bits wide, and byte-level text can be twice as long.
+constexpr std::size_t kLongestText = std::size_t{1} << 30;
+
+// The words of the tokenizer that a thread used last.
+struct ThreadCache {
+  std::uint64_t owner = 0;
+  std::optional<WordCache> words;
+};
+
+WordCache& words_of(std::uint64_t owner) {
+  thread_local ThreadCache cache;
+  if (cache.owner != owner || !cache.words) {
+    cache.words.emplace();
+    cache.owner = owner;
+  }
+  return *cache.words;
+}
+
+std::uint64_t next_instance() {
+  static std::atomic<std::uint64_t> count{0};
+  return ++count;
+}
+
+/// Bytes of a text to its code points.
+class CodePoints {
+ public:
+  explicit CodePoints(std::string_view text) {
+    index_.reserve(text.size());
+    std::uint32_t count = 0;
+    for (std::size_t at = 0; at < text.size(); ++count) {
+      const std::size_t length = character_length(text[at]);
+      index_.insert(index_.end(), length, count);
+      at += length;
+    }
+  }
+  // What begins at the end of the text stays in bytes: so does the library.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> of(Span span) const {
+    if (span.begin >= index_.size()) return {span.begin, span.end};
+    const std::int64_t end = span.end < index_.size() ? index_[span.end]
+                             : span.end > 0 && span.end <= index_.size()
+                                 ? std::int64_t{index_[span.end - 1]} + 1
+                                 : std::int64_t{index_[span.begin]} + 1;
+    return {index_[span.begin], end};
+  }
+
+ private:
+  std::vector<std::uint32_t> index_;
+};
+
+}  // namespace
+
+Pipeline::Pipeline(const json& root, const std::string& where) : instance_(next_instance()) {
+  const Part file(root, where);
+  model_ = read_model(file.part("model"));
+  if (file.find("normalizer") != nullptr) normalizer_ = read_normalizer(file.part("normalizer"));
+  if (file.find("pre_tokenizer") != nullptr)
+    pre_tokenizer_ = read_pre_tokenizer(file.part("pre_tokenizer"));
+  if (file.find("post_processor") != nullptr)
+    post_processor_ = read_post_processor(file.part("post_processor"));
+  if (file.find("decoder") != nullptr) decoder_ = read_decoder(file.part("decoder"));
+  size_ = model_->vocabulary().size();
+  if (const json* added = file.find("added_tokens")) read_added_tokens(*added, where);
+  find_surroundings();
+}
+
+void Pipeline::read_added_tokens(const json& list, const std::string& where) {
+  if (!list.is_array()) refuse_part(where, "has added_tokens that are no list");
+  for (const json& item : list) {
+    const Part part(item, fmt::format("{}: added_tokens[{}]", where, added_.size()));
+    AddedToken token;
+    token.content = part.text("content");
+    token.single_word = part.flag("single_word", false);
+    token.lstrip = part.flag("lstrip", false);
+    token.rstrip = part.flag("rstrip", false);
+    token.special = part.flag("special", false);
+    token.normalized = part.flag("normalized", !token.special);
+    const std::int64_t id = part.integer("id", -1);
+    if (id < 0 || id > Vocabulary::kLargestId)
+      refuse_part(part.where(), fmt::format("has the id {}", id));
+    token.id = static_cast<std::int32_t>(id);
+    if (!added_.emplace(token.id, token).second)
+      refuse_part(part.where(), fmt::format("has the id {} of another added token", id));
+    added_ids_.emplace(token.content, token.id);
+    size_ = std::max(size_, id + 1);
+    add_finders(token);
+  }
+}
+
+void Pipeline::add_finders(const AddedToken& token) {
+  std::string pattern = token.content;
+  if (token.normalized && normalizer_) {
+    AlignedText text(pattern, 0, /*tracked=*/false);
+    normalizer_->apply(text);
+    pattern = text.str();
+    // Decoded text has the token as it was found.
+    added_.at(token.id).content = pattern;
+  }
+  for (Finders* finders : {&all_, &ordinary_}) {
+    if (finders == &ordinary_ && token.special) continue;
+    (token.normalized ? finders->normalized : finders->raw).add(token, pattern);
+  }
+}
+
+// What a post-processor adds is the same for every text, so a text of one token shows it.
+void Pipeline::find_surroundings() {
+  if (!post_processor_) return;
+  constexpr std::int32_t kText = -1;
+  Encoding one;
+  one.append(kText, "x", 0);
+  const Encoding out = finish({one}, /*special=*/true);
+  const auto text = std::find(out.ids.begin(), out.ids.end(), kText);
+  prefix_.assign(out.ids.begin(), text);
+  if (text != out.ids.end()) suffix_.assign(text + 1, out.ids.end());
+}
+
+std::vector<Pipeline::Piece> Pipeline::pieces_of(std::string_view text,
+                                                 bool tracked,
+                                                 bool special) const {
+  const Finders& finders = special ? all_ : ordinary_;
+  std::vector<Piece> out;
+  std::vector<AlignedText> pieces;
+  for (const auto& raw : finders.raw.split(text)) {
+    AlignedText part(text.substr(raw.begin, raw.end - raw.begin), raw.begin, tracked);
+    if (raw.id >= 0) {
+      out.push_back({std::move(part), raw.id});
+      continue;
+    }
+    if (normalizer_) normalizer_->apply(part);
+    const auto sections = finders.normalized.split(part.str());
+    for (const auto& section : sections) {
+      const bool whole = section.begin == 0 && section.end == part.str().size();
+      AlignedText slice = whole ? std::move(part) : part.slice(section.begin, section.end);
+      if (section.id >= 0 || !pre_tokenizer_) {
+        out.push_back({std::move(slice), section.id});
+      } else {
+        pieces.clear();
+        pre_tokenizer_->apply(std::move(slice), pieces);
+        for (AlignedText& piece : pieces)
+          out.push_back({std::move(piece), -1});
+      }
+      if (whole) break;
+    }
+  }
+  return out;
+}
+
+Encoding Pipeline::encode_one(std::string_view bytes) const {
+  TESSERA_REQUIRE(bytes.size() <= kLongestText,
+                  Data,
+                  "a text of more than 1 GiB cannot be tokenized at once",
+                  "cut it into documents");
+  const std::string text = to_valid_utf8(bytes);
+  const CodePoints points(text);
+  Encoding out;
+  std::vector<Token> tokens;
+  const auto add = [&](const AlignedText& piece, const Token& token, std::string written) {
+    out.ids.push_back(token.id);
+    out.tokens.push_back(std::move(written));
+    out.offsets.push_back(points.of(piece.original(token.begin, token.end)));
+    out.type_ids.push_back(0);
+  };
+  for (const Piece& piece : pieces_of(text, /*tracked=*/true, /*special=*/true)) {
+    const std::string& s = piece.text.str();
+    if (piece.id >= 0) {
+      add(piece.text, {piece.id, 0, static_cast<std::uint32_t>(s.size())}, s);
+      continue;
+    }
+    tokens.clear();
+    model_->tokenize(s, tokens);
+    for (const Token& token : tokens) {
+      add(piece.text,
+          token,
+          token.unknown ? s.substr(token.begin, token.end - token.begin)
+                        : model_->vocabulary().text(token.id));
+    }
+  }
+  return out;
+}
+
+Encoding Pipeline::finish(std::vector<Encoding> encodings, bool special) const {
+  for (std::size_t i = 0; i < encodings.size(); ++i)
+    std::fill(encodings[i].type_ids.begin(), encodings[i].type_ids.end(), i == 0 ? 0 : 1);
+  if (post_processor_) post_processor_->apply(encodings, special);
+  Encoding out;
+  for (const Encoding& encoding : encodings)
+    out.append(encoding);
+  return out;
+}
+
+Encoding Pipeline::encode(std::string_view text, bool special) const {
+  return finish({encode_one(text)}, special);
+}
+
+Encoding Pipeline::encode_pair(std::string_view first,
+                               std::string_view second,
+                               bool special) const {
+  return finish({encode_one(first), encode_one(second)}, special);
+}
+
+void Pipeline::encode_ids(std::string_view bytes,
+                          std::vector<std::int32_t>& out,
+                          bool special) const {
+  TESSERA_REQUIRE(bytes.size() <= kLongestText,
+                  Data,
+                  "a text of more than 1 GiB cannot be tokenized at once",
+                  "cut it into documents");
+  std::string valid;
+  if (!is_valid_utf8(bytes)) {
+    valid = to_valid_utf8(bytes);
+    bytes = valid;
+  }
+  WordCache& words = words_of(instance_);
+  std::vector<Token> tokens;
+  std::vector<std::int32_t> ids;
+  for (const Piece& piece : pieces_of(bytes, /*tracked=*/false, special)) {
+    if (piece.id >= 0) {
+      out.push_back(piece.id);
+      continue;
+    }
+    const std::string& s = piece.text.str();
+    WordCache::Key key{};
+    WordCache::Entry* entry = nullptr;
+    if (!s.empty() && s.size() <= WordCache::kLongestWord) {
+      key = WordCache::key_of(s.data(), s.size(), s.data() + s.size());
+      entry = &words.entry(key);
+      if (entry->key == key) {
+        out.insert(out.end(), entry->ids, entry->ids + entry->count);
+        continue;
+      }
+    }
+    tokens.clear();
+    ids.clear();
+    model_->tokenize(s, tokens);
+    for (const Token& token : tokens)
+      ids.push_back(token.id);
+    if (entry != nullptr) WordCache::store(*entry, key, ids);
+    out.insert(out.end(), ids.begin(), ids.end());
+  }
+}
+
+std::string Pipeline::decode(const std::vector<std::int32_t>& ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const std::int32_t id : ids) {
+    const auto added = added_.find(id);
+    if (added == added_.end() && !model_->vocabulary().has(id)) continue;
+    if (skip_special && is_special(id)) continue;
+    tokens.push_back(token_of(id));
+  }
+  std::string out;
+  if (decoder_) decoder_->apply(tokens);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (!decoder_ && i > 0) out += ' ';
+    out += tokens[i];
+  }
+  return out;
+}
+
+std::optional<std::int32_t> Pipeline::id_of(std::string_view token) const {
+  const auto added = added_ids_.find(std::string(token));
+  return added != added_ids_.end() ? added->second : model_->vocabulary().find(token);
+}
+
+const std::string& Pipeline::token_of(std::int32_t id) const {
+  const auto added = added_.find(id);
+  return added != added_.end() ? added->second.content : model_->vocabulary().text(id);
+}
+
+// By its text, as the library does: a token of the same text under another id counts too.
+bool Pipeline::is_special(std::int32_t id) const {
+  const auto found = added_ids_.find(token_of(id));
+  return found != added_ids_.end() && added_.at(found->second).special;
+}
+
+}  // namespace tessera::data::tokenizers

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole tokenizer.json: text to tokens and back, as the tokenizers library defines it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/data/tokenizers/added_tokens.h"
+#include "tessera/data/tokenizers/decoders.h"
+#include "tessera/data/tokenizers/models.h"
+#include "tessera/data/tokenizers/normalizers.h"
+#include "tessera/data/tokenizers/post_processors.h"
+#include "tessera/data/tokenizers/pre_tokenizers.h"
+
+namespace tessera::data::tokenizers {
+
+/// Normalizer, pre-tokenizer, model, post-processor, decoder and added tokens of one file. The
+/// sections `truncation` and `padding` are not looked at, as transformers does not: both depend on
+/// the use of a text, and the caller does them. Threads: const methods from any thread.
+class Pipeline {
+ public:
+  /// `root` is the parsed file. Error{Format} for a file that does not hold together and
+  /// Error{Unsupported} for parts that nothing here knows; both name the part after `where`.
+  Pipeline(const json& root, const std::string& where);
+
+  /// The tokens of a text with offsets in code points (of the text with U+FFFD for what is not
+  /// UTF-8). `special` adds the post-processor's tokens.
+  [[nodiscard]] Encoding encode(std::string_view text, bool special = true) const;
+  [[nodiscard]] Encoding encode_pair(std::string_view first,
+                                     std::string_view second,
+                                     bool special = true) const;
+  /// Appends the ids that the model and the added tokens give, without the post-processor's.
+  /// Special tokens in the text are ordinary text unless `special`. The fast way: words are
+  /// looked up in a cache of the calling thread (2 MiB), and no offsets are kept.
+  void encode_ids(std::string_view text, std::vector<std::int32_t>& out, bool special) const;
+  /// Ids without a token are left out, and special tokens too if `skip_special`.
+  [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids,
+                                   bool skip_special = false) const;
+
+  [[nodiscard]] std::int64_t size() const { return size_; }  ///< ids are 0 .. size - 1
+  [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const;
+  [[nodiscard]] const std::string& token_of(std::int32_t id) const;  ///< empty: none
+  [[nodiscard]] bool is_special(std::int32_t id) const;
+  /// What the post-processor puts before and behind a text.
+  [[nodiscard]] const std::vector<std::int32_t>& prefix() const { return prefix_; }
+  [[nodiscard]] const std::vector<std::int32_t>& suffix() const { return suffix_; }
+
+ private:
+  struct Piece {
+    AlignedText text;
+    std::int32_t id;  // of an added token; -1: none
+  };
+  struct Finders {
+    AddedTokenFinder raw, normalized;
+  };
+  void read_added_tokens(const json& list, const std::string& where);
+  void add_finders(const AddedToken& token);
+  void find_surroundings();
+  [[nodiscard]] std::vector<Piece> pieces_of(std::string_view text,
+                                             bool tracked,
+                                             bool special) const;
+  [[nodiscard]] Encoding encode_one(std::string_view text) const;
+  [[nodiscard]] Encoding finish(std::vector<Encoding> encodings, bool special) const;
+
+  NormalizerPtr normalizer_;
+  PreTokenizerPtr pre_tokenizer_;
+  ModelPtr model_;
+  PostProcessorPtr post_processor_;
+  DecoderPtr decoder_;
+  std::unordered_map<std::int32_t, AddedToken> added_;
+  std::unordered_map<std::string, std::int32_t> added_ids_;
+  Finders all_, ordinary_;  // ordinary: without special tokens
+  std::int64_t size_ = 0;
+  std::vector<std::int32_t> prefix_, suffix_;
+  std::uint64_t instance_;  // whose words are in a thread's cache
+};
+
+}  // namespace tessera::data::tokenizers

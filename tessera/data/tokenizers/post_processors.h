@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tokenizer adds around the tokens of one text or of a pair.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/data/tokenizers/part_reader.h"
+
+namespace tessera::data::tokenizers {
+
+/// The tokens of a text. All lists have one entry for each token.
+struct Encoding {
+  std::vector<std::int32_t> ids;
+  std::vector<std::string> tokens;                             ///< as the vocabulary writes them
+  std::vector<std::pair<std::int64_t, std::int64_t>> offsets;  ///< [begin, end) in code points
+  std::vector<std::int32_t> type_ids;                          ///< which text of a pair
+  void append(const Encoding& other);
+  void append(std::int32_t id, const std::string& token, std::int32_t type_id);
+};
+
+/// Threads: const methods from any thread.
+class PostProcessor {
+ public:
+  virtual ~PostProcessor() = default;
+  /// Rewrites the one or two encodings; special tokens are added if `special`.
+  virtual void apply(std::vector<Encoding>& encodings, bool special) const = 0;
+};
+using PostProcessorPtr = std::shared_ptr<const PostProcessor>;
+
+/// By "type", as the tokenizers library defines each. Errors as read_normalizer().
+PostProcessorPtr read_post_processor(const Part& part, int depth = 0);
+
+}  // namespace tessera::data::tokenizers

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Unicode normalization with the changes that lead to each character.
+#include <algorithm>
+#include <array>
+
+#include <utf8proc.h>
+
+#include "tessera/data/tokenizers/characters.h"
+#include "tessera/data/tokenizers/normalizers.h"
+
+namespace tessera::data::tokenizers {
+namespace {
+
+int combining_class(char32_t c) {
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
+}
+
+void decompose(char32_t c, bool compatibility, std::vector<Change>& out) {
+  std::array<utf8proc_int32_t, 32> buffer{};
+  int boundary = 0;
+  const auto options =
+      static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : 0));
+  const utf8proc_ssize_t count = utf8proc_decompose_char(
+      static_cast<utf8proc_int32_t>(c), buffer.data(), buffer.size(), options, &boundary);
+  if (count < 1 || count > static_cast<utf8proc_ssize_t>(buffer.size())) {
+    out.push_back({c, 0});
+    return;
+  }
+  for (utf8proc_ssize_t i = 0; i < count; ++i)
+    out.push_back({static_cast<char32_t>(buffer[static_cast<std::size_t>(i)]), i == 0 ? 0 : 1});
+}
+
+// Marks of one base by their combining class.
+void reorder(std::vector<Change>& changes) {
+  for (std::size_t begin = 0; begin < changes.size();) {
+    if (combining_class(changes[begin].character) == 0) {
+      ++begin;
+      continue;
+    }
+    std::size_t end = begin;
+    while (end < changes.size() && combining_class(changes[end].character) != 0)
+      ++end;
+    std::stable_sort(changes.begin() + static_cast<std::ptrdiff_t>(begin),
+                     changes.begin() + static_cast<std::ptrdiff_t>(end),
+                     [](const Change& a, const Change& b) {
+                       return combining_class(a.character) < combining_class(b.character);
+                     });
+    begin = end;
+  }
+}
+
+// The primary composite of two characters; 0 if there is none.
+char32_t composite(char32_t a, char32_t b) {
+  std::array<utf8proc_int32_t, 4> pair = {static_cast<utf8proc_int32_t>(a),
+                                          static_cast<utf8proc_int32_t>(b)};
+  const utf8proc_ssize_t count = utf8proc_normalize_utf32(
+      pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  return count == 1 ? static_cast<char32_t>(pair[0]) : 0;
+}
+
+std::vector<Change> compose(const std::vector<Change>& in) {
+  std::vector<Change> out;
+  out.reserve(in.size());
+  std::ptrdiff_t base = -1;
+  int last_class = 0;
+  for (const Change& change : in) {
+    const int own = combining_class(change.character);
+    const bool adjacent = base + 1 == static_cast<std::ptrdiff_t>(out.size());
+    const bool reachable = base >= 0 && (adjacent || (last_class != 0 && last_class < own));
+    if (reachable) {
+      Change& starter = out[static_cast<std::size_t>(base)];
+      if (const char32_t c = composite(starter.character, change.character)) {
+        starter = {c, starter.delta + change.delta - 1};
+        continue;
+      }
+    }
+    if (own == 0) base = static_cast<std::ptrdiff_t>(out.size());
+    last_class = own;
+    out.push_back(change);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Change> unicode_changes(std::string_view text, UnicodeForm form) {
+  const bool compatibility = form == UnicodeForm::Nfkc || form == UnicodeForm::Nfkd;
+  std::vector<Change> changes;
+  changes.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();)
+    decompose(next_character(text, at), compatibility, changes);
+  reorder(changes);
+  return form == UnicodeForm::Nfc || form == UnicodeForm::Nfkc ? compose(changes) : changes;
+}
+
+}  // namespace tessera::data::tokenizers
