@@ -13,6 +13,8 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/generation_words.h"
+#include "tessera/cli/prompt_file.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
@@ -21,13 +23,17 @@
 namespace tessera::cli {
 namespace {
 
-constexpr std::int64_t kMostSamples = 1024;
+constexpr std::int64_t kMostSamples = 1024, kMostBeams = 256;
 
 struct GenerateWords {
   std::string path, prompt, weights = "fp32";
-  std::int64_t max_new_tokens = 100, top_k = 0, seed = 1234, samples = 1;
-  double temperature = 1.0, top_p = 1.0;
-  bool echo = false, ignore_eos = false;
+  std::string prompts, out;
+  std::int64_t samples = 1, beams = 1, returned = 1;
+  double length_penalty = 1.0;
+  std::string early_stopping = "heuristic";
+  bool echo = false;
+  GenerationWords how;
+  PromptFile file;  ///< of --prompts
   RankWords ranks;
   Common common;
 };
@@ -41,23 +47,35 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
        "tessera generate ./gpt2 --prompt \"Once upon a time\" --top-k 40 --seed 7",
        "tessera generate runs/my --weights bf16   half of the memory, about twice as fast",
        "tessera generate runs/my --prompt \"ROMEO:\" --samples 4",
+       "tessera generate runs/my --prompt \"ROMEO:\" --beams 4 --return 2",
+       "tessera generate runs/my --prompts in.jsonl --out out.jsonl",
        "tessera generate runs/my -n 4             for a model that does not fit on one rank"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--prompt", &words.prompt, "Prompt [start of a document]");
-  arguments.option(
-      "--max-new-tokens", &words.max_new_tokens, "Maximum number of generated tokens [100]");
-  arguments.option("--temperature", &words.temperature, "Sampling temperature; 0 is greedy [1.0]");
-  arguments.option("--top-k", &words.top_k, "Sample from the k most likely tokens; 0 uses all [0]");
-  arguments.option("--top-p",
-                   &words.top_p,
-                   "Sample from the most likely tokens with this total probability [1.0]");
-  arguments.option("--seed", &words.seed, "Random seed; the same seed gives the same text [1234]");
+  words.how.declare(arguments);
   arguments.option(
       "--samples",
       &words.samples,
       "Number of texts to generate together, each with the next seed; printed at the end [1]");
   arguments.flag("--echo", words.echo, "Print the prompt first");
-  arguments.flag("--ignore-eos", words.ignore_eos, "Continue after end of text");
+  arguments.option("--beams", &words.beams, "Number of beams of a beam search; 1 is none [1]");
+  arguments.option(
+      "--return", &words.returned, "Number of the best texts of a beam search to print [1]");
+  arguments.option("--length-penalty",
+                   &words.length_penalty,
+                   "Beam search divides scores by length to this power [1.0]");
+  arguments.option("--early-stopping",
+                   &words.early_stopping,
+                   "When a beam search ends: full (as many finished texts as beams), heuristic (no "
+                   "beam is better now), or never (none can become better) [heuristic]");
+  arguments.option("--prompts",
+                   &words.prompts,
+                   "JSON lines, each with a \"prompt\"; the texts go to --out, in their order");
+  arguments.option(
+      "--out",
+      &words.out,
+      "File for the texts of --prompts; what is there already is kept, and the run goes "
+      "on behind it");
   arguments.option("--weights",
                    &words.weights,
                    "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
@@ -67,26 +85,39 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
 }
 
 void check(const GenerateWords& words) {
-  TESSERA_REQUIRE(words.max_new_tokens >= 0,
-                  Config,
-                  fmt::format("--max-new-tokens {} is negative", words.max_new_tokens),
-                  "use 0 or more");
-  TESSERA_REQUIRE(words.temperature >= 0,
-                  Config,
-                  fmt::format("--temperature {} is negative", words.temperature),
-                  "use 0 for greedy text, 1.0 for the model's own distribution");
-  TESSERA_REQUIRE(words.top_k >= 0,
-                  Config,
-                  fmt::format("--top-k {} is negative", words.top_k),
-                  "use 0 for all tokens");
+  words.how.check();
   TESSERA_REQUIRE(words.samples >= 1 && words.samples <= kMostSamples,
                   Config,
                   fmt::format("--samples {}: expected 1 to {}", words.samples, kMostSamples),
                   "");
-  TESSERA_REQUIRE(words.top_p > 0 && words.top_p <= 1,
+  TESSERA_REQUIRE(words.prompts.empty() == words.out.empty(),
                   Config,
-                  fmt::format("--top-p {} is not in (0, 1]", words.top_p),
-                  "use 1.0 for all tokens");
+                  "--prompts and --out belong together",
+                  "give both files");
+  TESSERA_REQUIRE(
+      words.prompts.empty() || (words.prompt.empty() && words.samples == 1 && !words.echo),
+      Config,
+      "--prompts with --prompt, --samples or --echo",
+      "write the prompts into the file");
+  TESSERA_REQUIRE(words.beams >= 1 && words.beams <= kMostBeams,
+                  Config,
+                  fmt::format("--beams {}: expected 1 to {}", words.beams, kMostBeams),
+                  "");
+  TESSERA_REQUIRE(words.returned >= 1 && words.returned <= words.beams,
+                  Config,
+                  fmt::format("--return {} of --beams {}", words.returned, words.beams),
+                  "return at most as many texts as there are beams");
+  const bool plain = words.length_penalty == 1.0 && words.early_stopping == "heuristic";
+  TESSERA_REQUIRE(words.beams > 1 || plain,
+                  Config,
+                  "--length-penalty and --early-stopping belong to beam search",
+                  "add --beams");
+  TESSERA_REQUIRE(words.beams == 1 || words.samples == 1,
+                  Config,
+                  "--samples with --beams",
+                  "use --return for several texts of a beam search");
+  (void)early_stopping_from_name(words.early_stopping);
+  if (words.beams > 1) words.how.check_for_beams();
 }
 
 json::Value text_json(const std::string& text, const engine::Generated& made) {
@@ -149,10 +180,8 @@ void several_texts(engine::Generator& generator,
   json::Value out = json::Value::object();
   std::size_t tokens = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    std::string bytes;
-    for (const std::int32_t token : all[i].tokens)
-      bytes += tokenizer.bytes_of(token);
-    const std::string text = text::replace_invalid_utf8((words.echo ? words.prompt : "") + bytes);
+    const std::string text =
+        text::replace_invalid_utf8((words.echo ? words.prompt : "") + all[i].text);
     tokens += all[i].tokens.size();
     if (words.common.json) {
       out["samples"].push_back(text_json(text, all[i]));
@@ -169,15 +198,46 @@ void several_texts(engine::Generator& generator,
   }
 }
 
+/// The best texts of a beam search, with their scores.
+void beams(engine::Generator& generator,
+           const data::Tokenizer& tokenizer,
+           const engine::GenerateOptions& options,
+           const GenerateWords& words,
+           bool speaks) {
+  std::vector<std::int32_t> prompt;
+  tokenizer.encode(words.prompt, prompt);
+  const auto all = generator.run_beams(prompt, options, static_cast<int>(words.returned));
+  if (!speaks) return;
+  Terminal terminal;
+  json::Value out = json::Value::object();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string text =
+        text::replace_invalid_utf8((words.echo ? words.prompt : "") + all[i].made.text);
+    if (words.common.json) {
+      json::Value one = text_json(text, all[i].made);
+      one["score"] = json::Value::number(all[i].score);
+      out["beams"].push_back(std::move(one));
+    } else {
+      if (all.size() > 1)
+        terminal.line(fmt::format("--- {} of {}, score {:.4f}", i + 1, all.size(), all[i].score));
+      terminal.line(text);
+    }
+  }
+  if (words.common.json) terminal.line(out.dump());
+}
+
 // Every rank makes the same text, because weights are gathered together; one prints it.
 void generate_on(engine::OpenModel& model, const GenerateWords& words, bool speaks) {
-  engine::GenerateOptions options;
-  options.max_new_tokens = words.max_new_tokens;
-  options.sampler = {.temperature = words.temperature, .top_k = words.top_k, .top_p = words.top_p};
-  options.seed = static_cast<std::uint64_t>(words.seed);
-  options.ignore_eos = words.ignore_eos;
+  engine::GenerateOptions options = words.how.options(*model.tokenizer);
+  options.beams = static_cast<int>(words.beams);
+  options.length_penalty = words.length_penalty;
+  options.early_stopping = early_stopping_from_name(words.early_stopping);
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
-  if (words.samples == 1) {
+  if (!words.prompts.empty()) {
+    texts_of_file(generator, *model.tokenizer, options, words.file, speaks);
+  } else if (words.beams > 1) {
+    beams(generator, *model.tokenizer, options, words, speaks);
+  } else if (words.samples == 1) {
     one_text(generator, options, words, speaks);
   } else {
     several_texts(generator, *model.tokenizer, options, words, speaks);
@@ -188,6 +248,9 @@ int generate(const std::vector<std::string>& line) {
   GenerateWords words;
   if (!parse(words, line)) return kExitOk;
   check(words);
+  if (!words.prompts.empty()) words.file = open_prompt_file(words.prompts, words.out);
+  words.file.returned = static_cast<int>(words.returned);
+  words.file.quiet = words.common.quiet;
   const engine::ReadAs as = engine::read_as_from_name(words.weights);
   return with_model(
       engine::find_model(words.path), words.ranks, as, [&](engine::OpenModel& model, bool speaks) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversations as transformers renders them with a model's chat template.
-#include "golden.h"
+#include "golden/golden.h"
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"

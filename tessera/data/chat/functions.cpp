@@ -57,8 +57,9 @@ std::vector<std::pair<Value, Value>> named_members(Interpreter& in, const Argume
     members = arguments.positional[0].members();
   }
   for (const auto& [name, value] : arguments.named) {
+    const std::string& wanted = name;
     const auto same = std::find_if(members.begin(), members.end(), [&](const auto& member) {
-      return member.first.is_text() && member.first.as_text() == name;
+      return member.first.is_text() && member.first.as_text() == wanted;
     });
     if (same != members.end()) {
       same->second = value;

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera chat: a conversation with a trained model.
+#include <ctime>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/generation_words.h"
+#include "tessera/cli/ranks.h"
+#include "tessera/cli/terminal.h"
+#include "tessera/config/json.h"
+#include "tessera/data/chat/chat_template.h"
+#include "tessera/engine/open_model.h"
+
+namespace tessera::cli {
+namespace {
+
+using data::chat::ChatTemplate;
+
+struct ChatWords {
+  std::string path, system, chat_template, date, weights = "fp32";
+  GenerationWords how;
+  RankWords ranks;  // one: several would have to share the keyboard
+  Common common;
+};
+
+bool parse(ChatWords& words, const std::vector<std::string>& line) {
+  Arguments arguments("chat",
+                      "Holds a conversation in the model's chat template. /reset forgets it, /quit "
+                      "ends it.",
+                      {"tessera chat ./llama-instruct",
+                       "tessera chat ./llama-instruct --system \"Be brief.\" --temperature 0.7",
+                       "echo \"Hello\" | tessera chat ./llama-instruct --temperature 0",
+                       "tessera chat runs/my --template chatml.jinja"});
+  arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
+  arguments.option("--system", &words.system, "System prompt [none]");
+  arguments.option("--template",
+                   &words.chat_template,
+                   "File with a chat template in Jinja [the one of the model's folder]");
+  arguments.option(
+      "--date", &words.date, "Date that a template tells the model, YYYY-MM-DD [today]");
+  words.how.declare(arguments);
+  arguments.option("--weights",
+                   &words.weights,
+                   "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
+  arguments.common(words.common);
+  return arguments.parse(line);
+}
+
+ChatTemplate template_of(const ChatWords& words, const engine::OpenModel& model) {
+  if (!words.chat_template.empty()) {
+    auto folders = data::chat::find_chat_template(model.source);
+    return ChatTemplate(files::read(words.chat_template),
+                        folders ? folders->special_tokens() : json::Value());
+  }
+  auto found = data::chat::find_chat_template(model.source);
+  if (!found) found = data::chat::find_chat_template(words.path);
+  TESSERA_REQUIRE(found,
+                  Config,
+                  words.path + " has no chat template",
+                  "give one with --template FILE, or use `tessera generate`");
+  return std::move(*found);
+}
+
+std::optional<std::time_t> date_of(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  std::tm day{};
+  const char* const end = strptime(text.c_str(), "%Y-%m-%d", &day);
+  TESSERA_REQUIRE(end != nullptr && *end == '\0',
+                  Config,
+                  "--date " + text + " is not a date",
+                  "write it as 2024-07-26");
+  day.tm_hour = 12;  // midday, so that no time zone changes the day
+  day.tm_isdst = -1;
+  return std::mktime(&day);
+}
+
+/// Adds the template's end token: its id, or its text where the tokenizer has no id for it.
+void stop_at_end_token(engine::GenerateOptions& options,
+                       const ChatTemplate& chat,
+                       const data::Tokenizer& tokenizer) {
+  const json::Value& tokens = chat.special_tokens();
+  const json::Value* end = tokens.is_object() ? tokens.find("eos_token") : nullptr;
+  if (end == nullptr || end->as_string().empty()) return;
+  std::vector<std::int32_t> ids;
+  tokenizer.encode(end->as_string(), ids);
+  if (ids.size() == 1) {
+    options.stop_ids.push_back(ids.front());
+  } else {
+    options.stop_strings.push_back(end->as_string());
+  }
+}
+
+json::Value message(const char* role, const std::string& content) {
+  json::Value out = json::Value::object();
+  out["role"] = json::Value::string(role);
+  out["content"] = json::Value::string(content);
+  return out;
+}
+
+json::Value beginning(const ChatWords& words) {
+  json::Value messages = json::Value::array({});
+  if (!words.system.empty()) messages.push_back(message("system", words.system));
+  return messages;
+}
+
+/// Answers one line; what could not be rendered is told, and the conversation stays as it was.
+void answer(engine::Generator& generator,
+            const ChatTemplate& chat,
+            const engine::GenerateOptions& options,
+            const data::chat::RenderOptions& rendering,
+            json::Value& messages,
+            const std::string& line) {
+  Terminal terminal;
+  messages.push_back(message("user", line));
+  std::string prompt;
+  try {
+    prompt = chat.render(messages, rendering).text;
+  } catch (const Error& error) {
+    messages.items().pop_back();
+    print_error(error.text());
+    return;
+  }
+  const engine::Generated made =
+      generator.run(prompt, options, [&](std::string_view piece) { terminal.stream(piece); });
+  terminal.stream("\n");
+  messages.push_back(message("assistant", text::replace_invalid_utf8(made.text)));
+}
+
+void converse(engine::OpenModel& model, const ChatWords& words, const ChatTemplate& chat) {
+  engine::GenerateOptions options = words.how.options(*model.tokenizer);
+  stop_at_end_token(options, chat, *model.tokenizer);
+  data::chat::RenderOptions rendering;
+  rendering.add_generation_prompt = true;
+  rendering.now = date_of(words.date);
+  engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
+  json::Value messages = beginning(words);
+  const bool asks = isatty(STDIN_FILENO) != 0 && !words.common.quiet;
+  std::string line;
+  while (true) {
+    if (asks) Terminal().stream("> ");
+    if (!std::getline(std::cin, line)) break;
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    const std::string_view word = text::trim(line);
+    if (word.empty()) continue;
+    if (word == "/quit") break;
+    if (word == "/reset") {
+      messages = beginning(words);
+      continue;
+    }
+    if (text::find_invalid_utf8(line)) {
+      print_error("a line that is not valid UTF-8");
+      continue;
+    }
+    answer(generator, chat, options, rendering, messages, line);
+    ++options.seed;
+  }
+}
+
+int chat(const std::vector<std::string>& line) {
+  ChatWords words;
+  if (!parse(words, line)) return kExitOk;
+  words.how.check();
+  (void)date_of(words.date);
+  auto found = engine::find_model(words.path);
+  const ChatTemplate conversation = template_of(words, *found);
+  return with_model(std::move(found),
+                    words.ranks,
+                    engine::read_as_from_name(words.weights),
+                    [&](engine::OpenModel& model, bool /*speaks*/) {
+                      TESSERA_REQUIRE(model.world->size() == 1,
+                                      Unsupported,
+                                      "a conversation on several ranks",
+                                      "start `tessera chat` without a launcher");
+                      converse(model, words, conversation);
+                    });
+}
+
+TESSERA_COMMAND("chat", "hold a conversation with a trained model", chat);
+
+}  // namespace
+}  // namespace tessera::cli

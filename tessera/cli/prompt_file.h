@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts for a file of prompts, in their order; an interrupted run goes on where it stopped.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "tessera/engine/generate.h"
+
+namespace tessera::cli {
+
+struct PromptFile {
+  std::string out;
+  std::vector<std::string> prompts;
+  std::size_t made = 0;  ///< of them, those whose texts `out` holds
+  int returned = 1;      ///< texts of a beam search for each prompt
+  bool quiet = false;
+};
+
+/// Reads {"prompt": text} from each line of `in`. Lines that `out` holds already are kept when they
+/// are those of the first prompts; a last one that was cut is removed. Error{Data} for damaged
+/// lines, and where `out` belongs to other prompts. Before ranks start, since these would see what
+/// the first of them writes.
+PromptFile open_prompt_file(const std::string& in, const std::string& out);
+
+/// Appends {"prompt", "text", "tokens", "ended"} to the file for each prompt that has no text yet,
+/// flushed with each line. Only the rank that `speaks` writes.
+void texts_of_file(engine::Generator& generator,
+                   const data::Tokenizer& tokenizer,
+                   const engine::GenerateOptions& options,
+                   const PromptFile& file,
+                   bool speaks);
+
+}  // namespace tessera::cli

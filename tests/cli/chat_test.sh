@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow multiprocess
+# timeout: 300
+# Conversations through a pipe, files of prompts that go on after an interruption, and scores.   usage: chat_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+tessera=$(realpath "${1:?usage: chat_test.sh PROGRAM}")
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
+mkdir -p "$TESSERA_CACHE"
+
+base=$(mktemp -d)
+trap 'rm -rf -- "$base"' EXIT
+for i in $(seq 60); do echo "text number $i, of its own"; done >"$base/train.txt"
+cat >"$base/run.json" <<EOF
+{
+  "model": {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "dropout": 0},
+  "data": {"sequence_length": 32, "train": ["$base/train.txt"]},
+  "train_batch_size": 4, "trainer": {"max_steps": 2},
+  "run": {"threads_per_rank": 1, "dir": "$base/run"}, "checkpoint": {"every": 0}
+}
+EOF
+timeout 120 "$tessera" train "$base/run.json" -n 1 >"$base/out" 2>"$base/err" || { cat "$base/err" && exit 1; }
+printf '%s' "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}" >"$base/chat.jinja"
+
+printf '{"prompt": "a"}\n{"prompt": "text"}\n{"prompt": "number 3"}\n' >"$base/in.jsonl"
+
+a_model_without_a_template_is_refused_with_the_remedy() {
+  ! "$tessera" chat "$base/run" </dev/null 2>"$box/err" || return 1
+  grep -q "has no chat template" "$box/err" && grep -q -- "--template" "$box/err"
+}
+
+a_conversation_keeps_its_history_until_reset() {
+  printf 'hello\n/reset\nhello\nhello\n/quit\nnever\n' |
+    "$tessera" chat "$base/run" --template "$base/chat.jinja" --temperature 0 --max-new-tokens 6 --ignore-eos \
+      --system "Be brief." >"$box/said" || return 1
+  # The same question after /reset is answered as at first; the answers are those of `generate` with the rendered prompt.
+  "$tessera" generate "$base/run" --temperature 0 --max-new-tokens 6 --ignore-eos \
+    --prompt "[system]Be brief.[user]hello[assistant]" >"$box/first" || return 1
+  cmp <(head -c "$(stat -c %s "$box/first")" "$box/said") "$box/first"
+}
+
+a_file_of_prompts_goes_on_after_an_interruption() {
+  local how=(--temperature 0 --max-new-tokens 5 --threads 1 --repetition-penalty 1.3)
+  "$tessera" generate "$base/run" --prompts "$base/in.jsonl" --out "$box/whole.jsonl" "${how[@]}" >"$box/out" || return 1
+  { head -n 1 "$box/whole.jsonl" && sed -n 2p "$box/whole.jsonl" | head -c 20; } >"$box/cut.jsonl"
+  "$tessera" generate "$base/run" --prompts "$base/in.jsonl" --out "$box/cut.jsonl" "${how[@]}" >"$box/out" || return 1
+  cmp "$box/whole.jsonl" "$box/cut.jsonl" && [[ $(wc -l <"$box/whole.jsonl") == 3 ]]
+}
+
+a_file_of_other_prompts_is_refused() {
+  printf '{"prompt": "b", "text": ""}\n' >"$box/other.jsonl"
+  ! "$tessera" generate "$base/run" --prompts "$base/in.jsonl" --out "$box/other.jsonl" 2>"$box/err" || return 1
+  grep -q "choose another --out" "$box/err"
+}
+
+contradictory_options_are_refused() {
+  ! "$tessera" generate "$base/run" --beams 2 --top-k 3 2>"$box/err" || return 1
+  ! "$tessera" generate "$base/run" --return 2 2>"$box/err" || return 1
+  ! "$tessera" generate "$base/run" --length-penalty 2 2>"$box/err" || return 1
+  ! "$tessera" generate "$base/run" --min-new-tokens 9 --max-new-tokens 3 2>"$box/err" || return 1
+  ! "$tessera" generate "$base/run" --temperature 0 --min-p 0.1 2>"$box/err"
+}
+
+a_text_ends_before_a_stop_string() {
+  local how=(--max-new-tokens 60 --ignore-eos --threads 1 --seed 3 --prompt "text" --json)
+  "$tessera" generate "$base/run" "${how[@]}" >"$box/all" || return 1
+  # An untrained model makes bytes of no character too; a letter that occurs is the stop string.
+  local stop
+  stop=$(python3 -c "import json; print(next(c for c in json.load(open('$box/all'))['text'][1:] if c.isascii() and c.isalpha()))")
+  "$tessera" generate "$base/run" "${how[@]}" --stop "$stop" >"$box/stopped" || return 1
+  python3 - "$box/all" "$box/stopped" "$stop" <<'PY'
+import json, sys
+whole, cut = (json.load(open(name)) for name in sys.argv[1:3])
+assert cut["text"] == whole["text"].split(sys.argv[3])[0], (whole["text"], cut["text"], sys.argv[3])
+assert cut["ended"] and len(cut["tokens"]) < len(whole["tokens"])
+PY
+}
+
+scores_agree_with_each_other() {
+  printf 'text number 1\nother\n' >"$box/lines.txt"
+  "$tessera" score "$base/run" "$box/lines.txt" --tokens --threads 1 >"$box/scores" || return 1
+  python3 - "$box/scores" <<'PY'
+import json, math, sys
+*lines, last = [json.loads(line) for line in open(sys.argv[1])]
+assert len(lines) == 2 and last["lines"] == 2
+for one in lines:
+    assert abs(sum(one["token_log_probabilities"]) - one["log_probability"]) < 1e-9
+    assert len(one["token_log_probabilities"]) == one["tokens"]
+assert abs(sum(one["log_probability"] for one in lines) - last["log_probability"]) < 1e-9
+assert abs(math.exp(-last["log_probability"] / last["tokens"]) - last["perplexity"]) < 1e-6
+PY
+}
+
+claim "a model without a template is refused, with the remedy" a_model_without_a_template_is_refused_with_the_remedy
+claim "a conversation keeps its history until /reset" a_conversation_keeps_its_history_until_reset
+claim "a file of prompts goes on after an interruption" a_file_of_prompts_goes_on_after_an_interruption
+claim "a file of other prompts is refused" a_file_of_other_prompts_is_refused
+claim "contradictory options are refused" contradictory_options_are_refused
+claim "a text ends before a stop string" a_text_ends_before_a_stop_string
+claim "scores agree with each other" scores_agree_with_each_other
+claims_done
