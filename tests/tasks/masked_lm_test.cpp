@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hidden tokens: which are chosen, what stands in their place, and of what the choice is a
+// function.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "tasks/tasks_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tasks/masked_tokens.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+using test::error_of;
+using test::task_of;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kLength = 256, kSamples = 64;
+constexpr std::int32_t kMask = 99, kEnd = 0;
+
+/// Sample i has the tokens 1 + (i + t) % 50, an end of text at every 16th place, and padding in the
+/// last quarter of odd samples.
+class Counting final : public data::TokenDataset {
+ public:
+  [[nodiscard]] std::int64_t size() const override { return kSamples; }
+  [[nodiscard]] std::int64_t length() const override { return kLength; }
+  bool get(std::int64_t index,
+           std::int64_t* ids,
+           std::int64_t* labels,
+           std::int64_t* mask) const override {
+    for (std::int64_t t = 0; t < kLength; ++t) {
+      ids[t] = t % 16 == 15 ? kEnd : 1 + (index + t) % 50;
+      labels[t] = 1;
+      mask[t] = is_padding(index, t) ? 0 : 1;
+    }
+    return index % 2 != 0;
+  }
+  static bool is_padding(std::int64_t index, std::int64_t t) {
+    return index % 2 != 0 && t >= kLength * 3 / 4;
+  }
+};
+
+Masking masking() {
+  return {.mask_id = kMask, .vocab_size = 90, .never = {kEnd}};
+}
+
+struct Read {
+  std::vector<std::int64_t> ids, labels, mask;
+  bool operator==(const Read&) const = default;
+};
+
+Read read(const data::Dataset& dataset, std::int64_t index, std::int64_t number) {
+  Read out{std::vector<std::int64_t>(kLength),
+           std::vector<std::int64_t>(kLength),
+           std::vector<std::int64_t>(kLength)};
+  data::SampleWriter writer(dataset,
+                            {reinterpret_cast<std::byte*>(out.ids.data()),
+                             reinterpret_cast<std::byte*>(out.labels.data()),
+                             reinterpret_cast<std::byte*>(out.mask.data())});
+  writer.read(index, 0, number);
+  return out;
+}
+
+TEST(MaskedTokens, HideTheSharesThatAreAskedFor) {
+  const MaskedTokens dataset(std::make_unique<Counting>(), masking());
+  double eligible = 0, chosen = 0, masked = 0, kept = 0;
+  const Counting counting;
+  std::vector<std::int64_t> ids(kLength), labels(kLength), mask(kLength);
+
+  for (std::int64_t i = 0; i < kSamples; ++i) {
+    counting.get(i, ids.data(), labels.data(), mask.data());
+    const Read sample = read(dataset, i, i);
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+      const bool may = ids[t] != kEnd && mask[t] != 0;
+      eligible += may ? 1 : 0;
+      if (sample.labels[t] == -100) {
+        EXPECT_EQ(sample.ids[t], ids[t]);
+        continue;
+      }
+      EXPECT_TRUE(may);
+      EXPECT_EQ(sample.labels[t], ids[t]);
+      EXPECT_TRUE(sample.ids[t] == kMask || (sample.ids[t] >= 0 && sample.ids[t] < 90));
+      ++chosen;
+      masked += sample.ids[t] == kMask ? 1 : 0;
+      kept += sample.ids[t] == ids[t] ? 1 : 0;
+    }
+  }
+
+  // Four standard deviations of a binomial distribution; a random token may be the one that was.
+  const auto expect_share = [](double count, double of, double share) {
+    EXPECT_NEAR(count, of * share, 4 * std::sqrt(of * share * (1 - share)));
+  };
+  expect_share(chosen, eligible, 0.15);
+  expect_share(masked, chosen, 0.8);
+  expect_share(kept, chosen, 0.1 + 0.1 / 90);
+}
+
+TEST(MaskedTokens, AreAFunctionOfTheNumberOfTheSample) {
+  const MaskedTokens dataset(std::make_unique<Counting>(), masking());
+  Masking other = masking();
+  other.seed = 5;
+
+  EXPECT_EQ(read(dataset, 3, 7), read(dataset, 3, 7));
+  EXPECT_NE(read(dataset, 3, 7), read(dataset, 3, 8));
+  EXPECT_NE(read(dataset, 3, 7), read(MaskedTokens(std::make_unique<Counting>(), other), 3, 7));
+}
+
+TEST(MaskedTokens, StayTheSameWhereTheyAreStatic) {
+  Masking fixed = masking();
+  fixed.dynamic = false;
+  const MaskedTokens dataset(std::make_unique<Counting>(), fixed);
+
+  EXPECT_EQ(read(dataset, 3, 7), read(dataset, 3, 1000));
+  EXPECT_NE(read(dataset, 3, 7).labels, read(dataset, 4, 7).labels);
+}
+
+// The loss is a mean over labels.
+TEST(MaskedTokens, HaveAtLeastOneLabelASample) {
+  Masking rare = masking();
+  rare.probability = 1e-9;
+  const MaskedTokens dataset(std::make_unique<Counting>(), rare);
+
+  for (std::int64_t i = 0; i < kSamples; ++i) {
+    const Read sample = read(dataset, i, i);
+    EXPECT_EQ(std::count(sample.labels.begin(), sample.labels.end(), -100), kLength - 1);
+  }
+}
+
+TEST(MaskedLmTask, RefusesSharesOfMoreThanAll) {
+  const Error error =
+      error_of([] { task_of("masked_lm", R"({"mask_share": 0.9, "random_share": 0.2})"); });
+
+  EXPECT_EQ(error.kind(), Error::Kind::Config);
+  EXPECT_THAT(error.what(), HasSubstr("random_share"));
+  EXPECT_EQ(task_of("masked_lm")->objective(), "masked_lm");
+}
+
+}  // namespace
+}  // namespace tessera::tasks
