@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// labels: slow
 // Rules of generation and beam search as transformers computes them.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -169,7 +171,9 @@ void compare(engine::Generator& generator, const json::Value& one) {
     for (const auto& beam : made) {
       EXPECT_EQ(beam.made.tokens, ids_of(golden::at(one, "sequences").items()[row]));
       if (scores != nullptr && options.beams > 1) {
-        EXPECT_NEAR(beam.score, scores->items()[row].as_double(), kScores);
+        const double expected = scores->items()[row].as_double();
+        // The length penalty scales the error of the sum with the score itself.
+        EXPECT_NEAR(beam.score, expected, kScores * std::max(1.0, std::abs(expected) / 10));
       }
       ++row;
     }
