@@ -50,7 +50,9 @@ Json offsets_of(const Encoding& encoding) {
 
 TEST(GoldenTokenizerJson, GivesTheLibrarysTokensOffsetsAndTexts) {
   const auto all = folders();
-  if (all.empty()) GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  if (all.empty()) {
+    GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  }
   for (const auto& folder : all) {
     const Pipeline pipeline = pipeline_of(folder / "tokenizer.json");
     for (const Json& record : lines_of(folder / "cases.jsonl")) {
@@ -61,7 +63,9 @@ TEST(GoldenTokenizerJson, GivesTheLibrarysTokensOffsetsAndTexts) {
 
       EXPECT_EQ(Json(encoding.ids), record.at("ids"));
       EXPECT_EQ(Json(encoding.tokens), record.at("tokens"));
-      if (record.contains("offsets")) EXPECT_EQ(offsets_of(encoding), record.at("offsets"));
+      if (record.contains("offsets")) {
+        EXPECT_EQ(offsets_of(encoding), record.at("offsets"));
+      }
       if (record.contains("decoded")) {
         EXPECT_EQ(Json(pipeline.decode(encoding.ids)), record.at("decoded"));
         EXPECT_EQ(Json(pipeline.decode(encoding.ids, /*skip_special=*/true)),
@@ -73,7 +77,9 @@ TEST(GoldenTokenizerJson, GivesTheLibrarysTokensOffsetsAndTexts) {
 
 TEST(GoldenTokenizerJson, GivesTheSameIdsTheFastWay) {
   const auto all = folders();
-  if (all.empty()) GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  if (all.empty()) {
+    GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  }
   for (const auto& folder : all) {
     const Pipeline pipeline = pipeline_of(folder / "tokenizer.json");
     for (const Json& record : lines_of(folder / "cases.jsonl")) {
@@ -93,7 +99,9 @@ TEST(GoldenTokenizerJson, GivesTheSameIdsTheFastWay) {
 
 TEST(GoldenTokenizerJson, PutsTwoTextsTogether) {
   const auto all = folders();
-  if (all.empty()) GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  if (all.empty()) {
+    GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  }
   for (const auto& folder : all) {
     const Pipeline pipeline = pipeline_of(folder / "tokenizer.json");
     for (const Json& record : lines_of(folder / "cases.jsonl")) {
@@ -105,15 +113,18 @@ TEST(GoldenTokenizerJson, PutsTwoTextsTogether) {
 
       EXPECT_EQ(Json(encoding.ids), record.at("pair_ids"));
       EXPECT_EQ(Json(encoding.type_ids), record.at("pair_token_type_ids"));
-      if (record.contains("pair_offsets"))
+      if (record.contains("pair_offsets")) {
         EXPECT_EQ(offsets_of(encoding), record.at("pair_offsets"));
+      }
     }
   }
 }
 
 TEST(GoldenTokenizerJson, DecodesAnyIdsAsTheLibrary) {
   const auto all = folders();
-  if (all.empty()) GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  if (all.empty()) {
+    GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  }
   for (const auto& folder : all) {
     const Pipeline pipeline = pipeline_of(folder / "tokenizer.json");
     for (const Json& record : lines_of(folder / "decode.jsonl")) {
@@ -129,7 +140,9 @@ TEST(GoldenTokenizerJson, DecodesAnyIdsAsTheLibrary) {
 
 TEST(GoldenTokenizerJson, ReadsTheNewerLayoutOfLlama2) {
   const auto all = folders();
-  if (all.empty()) GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  if (all.empty()) {
+    GTEST_SKIP() << "no tokenizer.json in " << golden::folder();
+  }
   for (const auto& folder : all) {
     if (!fs::exists(folder / "v5" / "tokenizer.json")) continue;
     const Pipeline pipeline = pipeline_of(folder / "v5" / "tokenizer.json");
