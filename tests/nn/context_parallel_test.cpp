@@ -227,6 +227,64 @@ TEST(ContextAttention, IsThatOfAllTokens) {
   }
 }
 
+/// nn::attention of shared tokens with `args` and its gradients against those of one device.
+void expect_attention_of_one_device(int ranks, ContextMode mode, const ops::AttentionArgs& args) {
+  const std::vector<at::Tensor> whole = {random({kB, kH, kT, kK}, 1),
+                                         random({kB, kH, kT, kK}, 2),
+                                         random({kB, kH, kT, kK}, 3),
+                                         random({kB, kH, kT, kK}, 4)};
+  const ops::AttentionOut out = ops::attention(whole[0], whole[1], whole[2], args);
+  const ops::AttentionGrads d =
+      ops::attention_backward(whole[3], whole[0], whole[1], whole[2], out, args);
+  on_ranks(ranks, mode, [&](comm::World&, const ContextParallel& shared) {
+    StepContext context(Mode::Train, 1);
+    context.context_parallel = &shared;
+    std::vector<at::Tensor> own;
+    for (const at::Tensor& x : whole)
+      own.push_back(rows_of(x, shared).contiguous());
+    for (std::size_t i = 0; i < 3; ++i)
+      own[i].set_requires_grad(true);
+    const Nothing block;
+
+    const at::Tensor y = attention(own[0], own[1], own[2], args, block, context);
+    const auto grads = torch::autograd::grad({y}, {own[0], own[1], own[2]}, {own[3]});
+
+    EXPECT_LT(relative_error(y, rows_of(out.y_BHTK, shared)), kTolerance);
+    EXPECT_LT(relative_error(grads[0], rows_of(d.dq_BHTK, shared)), kTolerance);
+    EXPECT_LT(relative_error(grads[1], rows_of(d.dk_BGSK, shared)), kTolerance);
+    EXPECT_LT(relative_error(grads[2], rows_of(d.dv_BGSK, shared)), kTolerance);
+  });
+}
+
+TEST(ContextAttention, WithWindowsSoftCapsAndAlibiIsThatOfOneDevice) {
+  const std::vector<double> slopes = ops::alibi_slopes(kH);
+  const at::Tensor starts = at::zeros({kB, kT}, at::kLong), mask = at::ones({kB, kT}, at::kLong);
+  starts[1].slice(0, 7).fill_(7);
+  // Alone in no window: scores of -10000 have few digits.
+  mask[0][9].zero_();
+  for (const ContextMode mode : kModes) {
+    for (const int ranks : {2, 4}) {
+      for (const bool causal : {true, false}) {
+        for (const bool packed : {false, true}) {
+          for (const std::int64_t window : {0, 1, 4, 11}) {
+            SCOPED_TRACE(std::to_string(ranks) +
+                         (mode == ContextMode::Ring ? " ring" : " ulysses") + " causal " +
+                         std::to_string(causal) + " packed " + std::to_string(packed) + " window " +
+                         std::to_string(window));
+            ops::AttentionArgs args{.causal = causal, .mask_BS = mask};
+            if (packed) args.starts_BT = starts;
+            args.window = window;
+            args.softcap = 2.0;
+            expect_attention_of_one_device(ranks, mode, args);
+            args.alibi = slopes;
+            expect_attention_of_one_device(ranks, mode, args);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ContextAttention, OfAnOddNumberOfRanksIsThatOfAllTokens) {
   expect_whole_attention(3, ContextMode::Ring, {});
   expect_whole_attention(3, ContextMode::Ring, {.p = 0.4});

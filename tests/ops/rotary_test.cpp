@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/rotary.h"
 
+#include <algorithm>
+#include <cmath>
 #include <complex>
+#include <utility>
 
 #include "ops/support.h"
 
@@ -95,6 +98,37 @@ TEST_P(RotaryDtypes, LeavesChannelsBeyondItsPairsAlone) {
   expect_close(y, reference(x, positions(), frequencies, 1.0), tolerance());
 }
 
+// Neighbours are pairs: with the channels of each pair apart they turn as halves do.
+TEST_P(RotaryDtypes, TurnsNeighboursAsHalvesInAnotherOrder) {
+  for (const std::int64_t K : {2, 6, 32, 64, 70}) {
+    SCOPED_TRACE(K);
+    const std::int64_t turned = K > 40 ? K - 8 : K;
+    const std::vector<double> frequencies = rotary_frequencies(turned, 10000.0);
+    RotaryTable table = rotary_table(positions(), frequencies, 1.5), halves = table;
+    table.interleaved = true;
+    const at::Tensor x = random({kBatch, kHeads, kTokens, K}, 1, GetParam());
+    at::Tensor order = at::arange(K);
+    order.narrow(0, 0, turned).copy_(at::cat({at::arange(0, turned, 2), at::arange(1, turned, 2)}));
+    const at::Tensor apart = x.index_select(3, order).contiguous();
+
+    const at::Tensor y = rotary(x, table), back = rotary_backward(x, table);
+
+    EXPECT_TRUE(same_bits(y.index_select(3, order), rotary(apart, halves)));
+    EXPECT_TRUE(same_bits(back.index_select(3, order), rotary_backward(apart, halves)));
+  }
+}
+
+TEST_P(RotaryDtypes, MultipliesWhatTurnsByTheFactor) {
+  constexpr std::int64_t K = 24;
+  const std::vector<double> frequencies = rotary_frequencies(K, 10000.0);
+  const at::Tensor x = random({kBatch, kHeads, kTokens, K}, 1, GetParam());
+  std::vector<double> expected = reference(x, positions(), frequencies, 1.0);
+  for (double& value : expected)
+    value *= 1.25;
+
+  expect_close(rotary(x, rotary_table(positions(), frequencies, 1.25)), expected, tolerance());
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes,
                          RotaryDtypes,
                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
@@ -107,6 +141,81 @@ TEST(Rotary, FrequenciesFallFromOneByTheBase) {
   for (std::size_t i = 0; i < 4; ++i)
     EXPECT_NEAR(four[i], expected[i], 1e-15);
   EXPECT_THROW(rotary_frequencies(7, 10000.0), Error);
+}
+
+// Computed by transformers.
+TEST(Rotary, ScalesFrequenciesAsPublishedModelsDo) {
+  const auto expect = [](const std::vector<double>& frequencies,
+                         const std::vector<std::pair<std::size_t, double>>& expected) {
+    for (const auto& [pair, value] : expected)
+      EXPECT_NEAR(frequencies.at(pair) / value, 1.0, 1e-6) << pair;
+  };
+  const RotaryScaling llama_3_2{.kind = RotaryScalingKind::Llama3, .factor = 32.0},
+      llama_3_1{.kind = RotaryScalingKind::Llama3, .factor = 8.0},
+      yarn{.kind = RotaryScalingKind::Yarn, .factor = 4.0, .original_positions = 32768};
+  expect(rotary_frequencies(64, 5e5, llama_3_2),
+         {{0, 1.0},
+          {8, 0.0376060309},
+          {14, 0.00321144599},
+          {15, 0.00129054793},
+          {16, 4.29556797e-4},
+          {17, 9.7082878e-5},
+          {18, 1.94616382e-5},
+          {31, 9.41830673e-8}});
+  expect(rotary_frequencies(128, 5e5, llama_3_1),
+         {{28, 0.00321144599},
+          {29, 0.00216657076},
+          {32, 5.24846161e-4},
+          {36, 7.78465527e-5},
+          {63, 3.06892599e-7}});
+  expect(rotary_frequencies(128, 1e6, yarn),
+         {{22, 0.00865964323}, {30, 0.00106436098}, {41, 3.58253143e-5}});
+  EXPECT_NEAR(rotary_attention_factor(yarn), 1.13862944, 1e-8);
+}
+
+TEST(Rotary, TakesTheAttentionFactorOfYarnFromTheFileOrTheRule) {
+  RotaryScaling yarn{.kind = RotaryScalingKind::Yarn, .factor = 40.0};
+  const auto rule = [](double scale) { return 0.1 * scale * std::log(40.0) + 1.0; };
+  EXPECT_NEAR(rotary_attention_factor(yarn), rule(1.0), 1e-15);
+  yarn.mscale = 0.707;
+  EXPECT_NEAR(rotary_attention_factor(yarn), rule(1.0), 1e-15);
+  yarn.mscale_all_dim = 1.0;
+  EXPECT_NEAR(rotary_attention_factor(yarn), rule(0.707) / rule(1.0), 1e-15);
+  yarn.attention_factor = 0.9;
+  EXPECT_EQ(rotary_attention_factor(yarn), 0.9);
+  EXPECT_EQ(rotary_attention_factor({.kind = RotaryScalingKind::Linear, .factor = 4.0}), 1.0);
+}
+
+// Without whole pairs the ramp begins elsewhere.
+TEST(Rotary, CutsTheRampOfYarnAtWholePairsOnlyIfAsked) {
+  RotaryScaling yarn{.kind = RotaryScalingKind::Yarn, .factor = 4.0, .original_positions = 32768};
+  const std::vector<double> plain = rotary_frequencies(128, 1e6);
+  yarn.truncate = false;
+  const std::vector<double> scaled = rotary_frequencies(128, 1e6, yarn);
+  const auto pair_of = [](double turns) {
+    return 128.0 * std::log(32768.0 / (turns * 2.0 * M_PI)) / (2.0 * std::log(1e6));
+  };
+  const double low = pair_of(32.0), high = pair_of(1.0);
+  for (std::size_t pair = 0; pair < 64; ++pair) {
+    const double ramp = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+    EXPECT_NEAR(scaled[pair] / (plain[pair] * (1.0 - ramp + ramp / 4.0)), 1.0, 1e-12) << pair;
+  }
+}
+
+TEST(Rotary, ChoosesLongRopesFactorsByTheLongestText) {
+  RotaryScaling scaling{.kind = rotary_scaling_from_name("longrope"),
+                        .factor = 32.0,
+                        .original_positions = 4096,
+                        .short_factors = {1.0, 1.5},
+                        .long_factors = {2.0, 8.0},
+                        .longest_text = 4096};
+  const std::vector<double> plain = rotary_frequencies(4, 10000.0);
+  EXPECT_NEAR(rotary_frequencies(4, 10000.0, scaling)[1], plain[1] / 1.5, 1e-15);
+  scaling.longest_text = 4097;
+  EXPECT_NEAR(rotary_frequencies(4, 10000.0, scaling)[1], plain[1] / 8.0, 1e-15);
+  EXPECT_NEAR(
+      rotary_attention_factor(scaling), std::sqrt(1.0 + std::log(32.0) / std::log(4096.0)), 1e-15);
+  EXPECT_THROW(rotary_frequencies(6, 10000.0, scaling), Error);
 }
 
 TEST(Rotary, DividesAllFrequenciesByALinearFactor) {

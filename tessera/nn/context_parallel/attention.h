@@ -16,7 +16,9 @@ namespace tessera::nn {
 /// around the ring, and what each block of them gives is merged; in backward they go around again,
 /// followed by their gradients. `args.mask_BS` and `args.starts_BT` are of all tokens.
 /// Source: Liu et al. 2023, "Ring attention with blockwise transformers"; the order of chunks is
-/// Megatron-LM's. Of several documents in a sample, each meets what of it the ring brings.
+/// Megatron-LM's. Of several documents in a sample, each meets what of it the ring brings. With a
+/// window or ALiBi each chunk of queries meets each chunk of keys by itself, as far as any of them
+/// sees it.
 at::Tensor ring_attention(const at::Tensor& q_BHTK,
                           const at::Tensor& k_BGTK,
                           const at::Tensor& v_BGTK,

@@ -49,12 +49,16 @@ class Ring {
     if (args.starts_BT.defined()) documents_ = ops::documents_of(args.starts_BT);
   }
   [[nodiscard]] int ranks() const { return group_.size(); }
-  [[nodiscard]] bool packed() const { return args_.starts_BT.defined(); }
+  /// Whether each chunk of queries meets each chunk of keys by itself, because what a query sees
+  /// of them depends on their distance, or on documents.
+  [[nodiscard]] bool by_chunks() const {
+    return args_.starts_BT.defined() || args_.window > 0 || !args_.alibi.empty();
+  }
 
   /// With the keys that are here after so many of them were received.
   [[nodiscard]] std::vector<Part> parts(int received) const {
     const int source = (group_.index - received + ranks()) % ranks();
-    return packed() ? of_documents(source) : std::vector<Part>{whole(source)};
+    return by_chunks() ? of_chunks(source) : std::vector<Part>{whole(source)};
   }
 
   /// To the next rank; a copy travels, so that this one's is free at once.
@@ -88,29 +92,47 @@ class Ring {
   }
 
   /// Where a document meets a chunk of queries and one of keys.
-  [[nodiscard]] std::vector<Part> of_documents(int source) const {
-    TESSERA_ASSERT(args_.causal);
+  [[nodiscard]] std::vector<Part> of_chunks(int source) const {
+    std::vector<Part> out;
+    if (!args_.starts_BT.defined()) {
+      add_parts({0, samples_}, {0, tokens_ * ranks()}, source, out);
+      return out;
+    }
+    for (std::int64_t b = 0; b < samples_; ++b) {
+      for (const ops::Run& document : documents_[static_cast<std::size_t>(b)])
+        add_parts({b, 1}, document, source, out);
+    }
+    return out;
+  }
+  void add_parts(const Range& samples,
+                 const ops::Run& document,
+                 int source,
+                 std::vector<Part>& out) const {
     const std::vector<ops::Run> own = runs_of(group_.index), theirs = runs_of(source);
     const auto held = [&](const std::vector<ops::Run>& runs, std::size_t chunk, ops::Run of) {
       const std::int64_t before = static_cast<std::int64_t>(chunk) * (tokens_ / 2);
       return Range{before + of.begin - runs[chunk].begin, of.end - of.begin};
     };
-    std::vector<Part> out;
-    for (std::int64_t b = 0; b < samples_; ++b) {
-      for (const ops::Run& document : documents_[static_cast<std::size_t>(b)]) {
-        for (std::size_t i = 0; i < own.size(); ++i) {
-          for (std::size_t j = 0; j < theirs.size(); ++j) {
-            const ops::Run queries = common(document, own[i]), keys = common(document, theirs[j]);
-            const bool seen = theirs[j].begin <= own[i].begin;
-            if (!seen || queries.begin >= queries.end || keys.begin >= keys.end) continue;
-            Part part{{b, 1}, held(own, i, queries), held(theirs, j, keys), {}};
-            part.block = block(part.samples, {queries}, {keys});
-            part.block.causal = own[i] == theirs[j];
-            out.push_back(std::move(part));
-          }
-        }
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      for (std::size_t j = 0; j < theirs.size(); ++j) {
+        const ops::Run queries = common(document, own[i]),
+                       keys = seen(queries, common(document, theirs[j]));
+        if (queries.begin >= queries.end || keys.begin >= keys.end) continue;
+        Part part{samples, held(own, i, queries), held(theirs, j, keys), {}};
+        part.block = block(part.samples, {queries}, {keys});
+        part.block.causal = args_.causal;
+        part.block.query_offset = queries.begin - keys.begin;
+        out.push_back(std::move(part));
       }
     }
+  }
+  /// Those of the keys that any of the queries sees.
+  [[nodiscard]] ops::Run seen(const ops::Run& queries, const ops::Run& keys) const {
+    ops::Run out = keys;
+    if (args_.causal) out.end = std::min(out.end, queries.end);
+    if (args_.window == 0) return out;
+    out.begin = std::max(out.begin, queries.begin - args_.window + (args_.causal ? 1 : 0));
+    if (!args_.causal) out.end = std::min(out.end, queries.end + args_.window);
     return out;
   }
   static ops::Run common(const ops::Run& a, const ops::Run& b) {
@@ -128,6 +150,9 @@ class Ring {
       out.dropout.sample_ids = {first, first + samples.count};
     }
     out.first_head = args_.first_head;
+    out.window = args_.window;
+    out.softcap = args_.softcap;
+    out.alibi = args_.alibi;
     out.tokens = tokens_ * ranks();
     if (args_.mask_BS.defined()) {
       std::vector<at::Tensor> columns;
@@ -178,7 +203,7 @@ ops::AttentionOut forward_around(const at::Tensor& q,
                                  const Ring& ring) {
   at::Tensor kv = at::stack({k, v});
   ops::AttentionOut sum;
-  if (ring.packed()) sum = nothing_seen(q);
+  if (ring.by_chunks()) sum = nothing_seen(q);
   for (int step = 0; step < ring.ranks(); ++step) {
     const bool last = step + 1 == ring.ranks();
     if (!last) ring.send(kv, kKeys, "keys and values");
