@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -295,6 +296,37 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
+/// A name such as "model.onnx" asks for a file of a format that is not written; as a folder it
+/// would surprise. "llama-3.2" and "run.v2" are folders.
+void refuse_other_file_names(const fs::path& target) {
+  static const std::set<std::string> formats = {".onnx",
+                                                ".gguf",
+                                                ".ggml",
+                                                ".h5",
+                                                ".hdf5",
+                                                ".pb",
+                                                ".tflite",
+                                                ".npz",
+                                                ".npy",
+                                                ".ckpt",
+                                                ".safetensor",
+                                                ".pkl",
+                                                ".pickle",
+                                                ".msgpack",
+                                                ".json",
+                                                ".tar",
+                                                ".zip",
+                                                ".gz"};
+  const std::string kind = text::lower(target.extension().string());
+  std::error_code failed;
+  TESSERA_REQUIRE(formats.count(kind) == 0 || fs::is_directory(target, failed),
+                  Config,
+                  fmt::format("{} has the name of a {} file, which is not written",
+                              target.filename().string(),
+                              kind.substr(1)),
+                  "name a folder for safetensors, or a file that ends in .bin, .pt or .pth");
+}
+
 Wanted wanted_of(const ConvertWords& words) {
   Wanted wanted;
   wanted.source = words.source;
@@ -318,6 +350,7 @@ Wanted wanted_of(const ConvertWords& words) {
       fmt::format("safetensors are written as a folder, but {} has the name of a file",
                   words.target),
       "name a folder; it will contain model.safetensors");
+  refuse_other_file_names(wanted.target);
   const bool training = wanted.to == To::Universal || wanted.to == To::Tessera ||
                         optimizer_beside(wanted.target).has_value();
   TESSERA_REQUIRE(

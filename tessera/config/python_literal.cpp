@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -98,7 +100,7 @@ class Python {
     }
     if (std::isalpha(static_cast<unsigned char>(peek())) != 0 || peek() == '_') {
       const std::string word = name();
-      if (word == "import" || word == "from") return skip_import();
+      if (word == "import" || word == "from") return read_import();
       skip(/*lines=*/false);
       if (peek() == '=' && peek(1) != '=') {
         ++at_;
@@ -122,11 +124,28 @@ class Python {
     if (!at_end() && peek() != '\n' && peek() != ';')
       fail(at_, fmt::format("expected the end of the line, found {}", found()));
   }
-  void skip_import() {
+  /// Keeps the names that the import brings, "A" of "from X import A" or "B" of "A as B", which
+  /// stand for the text "A".
+  void read_import() {
     int open = 0;
-    for (; !at_end() && (peek() != '\n' || open > 0); ++at_) {
+    std::string last;
+    bool renamed = false;
+    while (!at_end() && (peek() != '\n' || open > 0)) {
       if (peek() == '(') ++open;
       if (peek() == ')') --open;
+      if (!is_name_char(peek())) {
+        ++at_;
+        continue;
+      }
+      const std::string word = name();
+      if (word == "import" || word == "from") continue;
+      if (word == "as") {
+        renamed = true;
+        continue;
+      }
+      if (!renamed) last = word;
+      imported_[word] = last;
+      renamed = false;
     }
   }
   std::string name() {
@@ -267,6 +286,9 @@ class Python {
   }
   json::Value assigned(const std::string& word, std::size_t at) const {
     const json::Value* value = names_.find(word);
+    const auto imported = imported_.find(word);
+    if (value == nullptr && imported != imported_.end())
+      return json::Value::string(imported->second);
     if (value == nullptr)
       fail(at, fmt::format("the name {} is not assigned above", word), "write the value itself");
     return *value;
@@ -405,6 +427,7 @@ class Python {
   int depth_ = 0;    // depth of brackets, inside of which line ends are ignored
   int nesting_ = 0;  // depth of calls
   json::Value names_ = json::Value::object();
+  std::map<std::string, std::string> imported_;
 };
 
 }  // namespace

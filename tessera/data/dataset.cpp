@@ -123,10 +123,11 @@ void SampleWriter::need(std::string_view name) {
   needed_[find(name)] = true;
 }
 
-void SampleWriter::read(std::int64_t index, std::int64_t row) {
+void SampleWriter::read(std::int64_t index, std::int64_t row, std::int64_t number) {
   TESSERA_ASSERT(index >= 0 && index < dataset_.size() && row >= 0);
   index_ = index;
   row_ = row;
+  number_ = number;
   written_.assign(specs_.size(), false);
   dataset_.read(index, *this);
   for (std::size_t i = 0; i < specs_.size(); ++i) {
@@ -141,7 +142,7 @@ Sample::Sample(const Dataset& dataset, std::int64_t index) {
   for (const TensorSpec& spec : dataset.tensors())
     memory_.emplace_back(spec.bytes());
   writer_ = std::make_unique<SampleWriter>(dataset, pointers(memory_));
-  writer_->read(index, 0);
+  writer_->read(index, 0, index);
 }
 
 bool Sample::has(std::string_view name) const {

@@ -41,7 +41,8 @@ class Dataset {
   [[nodiscard]] virtual std::int64_t size() const = 0;
   /// The tensors of a sample, the same for all samples.
   [[nodiscard]] virtual std::vector<TensorSpec> tensors() const = 0;
-  /// Writes every tensor of sample `index`, the optional ones too.
+  /// Writes every tensor of sample `index`, the optional ones too. What is drawn at random is a
+  /// function of `index`, or of out.number().
   virtual void read(std::int64_t index, SampleWriter& out) const = 0;
   /// Positions of a sample that is a sequence of tokens. Without one, a sample counts as one token
   /// in reports.
@@ -79,12 +80,16 @@ class SampleWriter {
   template <class T>
   requires std::is_arithmetic_v<T>
   void set(std::string_view name, T value) { set(name, std::span<const T>(&value, 1)); }
+  /// The number of the sample in the whole run (samples consumed before it), where it is read for
+  /// training; else its index. Random choices that should differ from epoch to epoch are functions
+  /// of it, so that no layout and no resume changes them.
+  [[nodiscard]] std::int64_t number() const { return number_; }
   /// Makes the batch have an optional tensor, for the other samples too.
   void need(std::string_view name);
 
   // For the reader of a batch.
-  /// Lets the dataset write sample `index` into the room of number `row`.
-  void read(std::int64_t index, std::int64_t row);
+  /// Lets the dataset write sample `index` into the room of number `row`; `number`: see number().
+  void read(std::int64_t index, std::int64_t row, std::int64_t number);
   [[nodiscard]] const std::vector<TensorSpec>& tensors() const { return specs_; }
   /// Whether tensor number `tensor` stands in the batch.
   [[nodiscard]] bool has(std::size_t tensor) const {
@@ -115,7 +120,7 @@ class SampleWriter {
   std::vector<TensorSpec> specs_;
   std::vector<std::byte*> tensors_;
   std::vector<bool> written_, needed_;
-  std::int64_t index_ = 0, row_ = 0;
+  std::int64_t index_ = 0, row_ = 0, number_ = 0;
 };
 
 /// One sample in memory of its own.

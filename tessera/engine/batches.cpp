@@ -26,8 +26,10 @@ nn::Batch make_batch(const data::Dataset& dataset,
     memory.push_back(static_cast<std::byte*>(tensors.back().data_ptr()));
   }
   data::SampleWriter writer(dataset, std::move(memory));
-  for (std::int64_t b = 0; b < size; ++b)
-    writer.read(samples[static_cast<std::size_t>(b)], b);
+  for (std::int64_t b = 0; b < size; ++b) {
+    const auto at = static_cast<std::size_t>(b);
+    writer.read(samples[at], b, numbers[at]);
+  }
   nn::Batch batch;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (writer.has(i)) batch.set(writer.tensors()[i].name, std::move(tensors[i]));

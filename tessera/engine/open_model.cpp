@@ -22,6 +22,7 @@
 #include "tessera/interop/model_source.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/launch/launch.h"
+#include "tessera/models/hf_objective.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/model_source.h"
@@ -141,7 +142,8 @@ void find_imported(OpenModel& out) {
   const planner::ModelSource source = planner::open_model_source(out.source);
   out.tokenizer = planner::source_tokenizer(source);
   config::Problems problems;
-  out.shape = models::resolve(source.model, out.tokenizer->size(), std::nullopt, problems, {});
+  out.shape = models::resolve(
+      source.model, out.tokenizer->size(), std::nullopt, problems, {}, source.objective);
   problems.raise();
   out.weights = planner::source_weights(source, out.shape);
 }
@@ -178,7 +180,8 @@ void find_hugging_face(OpenModel& out) {
   const models::ModelOptions options = models::options_from_hf(config);
   out.tokenizer = data::tokenizer_from_folder(out.source);
   config::Problems problems;
-  out.shape = models::resolve(options, out.tokenizer->size(), std::nullopt, problems, {});
+  out.shape = models::resolve(
+      options, out.tokenizer->size(), std::nullopt, problems, {}, models::objective_of_hf(config));
   problems.raise();
 }
 

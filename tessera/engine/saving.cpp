@@ -22,6 +22,7 @@
 #include "tessera/checkpoint/node_parts.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/engine/engine.h"
+#include "tessera/models/hf_objective.h"
 
 namespace tessera::engine {
 namespace {
@@ -92,6 +93,8 @@ checkpoint::Meta Engine::meta() const {
   meta.samples = samples_;
   meta.tokens = tokens_;
   meta.config = plan_.resolved;
+  if (auto objective = models::said_of(plan_.model.objective))
+    meta.extra["objective"] = std::move(*objective);
   meta.extra["data"] = json::Value::string(data_->fingerprint);
   meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
   meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());

@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/deepspeed_keys.h"
+#include "tessera/interop/python_classes.h"
 #include "tessera/planner/draft.h"
 
 namespace tessera::interop {
@@ -79,9 +80,9 @@ constexpr double kBytesPerElement = 2.0;  // gradients of ZeRO's 16-bit weights
 
 // A configuration from which values are taken one by one; what is left has no counterpart. null
 // counts as not given.
-class Basket {
+class UnreadKeys {
  public:
-  explicit Basket(json::Value source) : source_(std::move(source)) {}
+  explicit UnreadKeys(json::Value source) : source_(std::move(source)) {}
 
   std::optional<json::Value> take(std::string_view path) {
     auto value = take_from(source_, path);
@@ -101,6 +102,13 @@ class Basket {
     return value && value->is_string() ? value->as_string() : "";
   }
   [[nodiscard]] const json::Value& rest() const { return source_; }
+  /// Undoes a take of a path of two keys.
+  void put_back(std::string_view path, json::Value value) {
+    const std::size_t dot = path.find('.');
+    json::Value& section = source_[path.substr(0, dot)];
+    if (!section.is_object()) section = json::Value::object();
+    section[path.substr(dot + 1)] = std::move(value);
+  }
 
  private:
   // An object that this empties goes with its last member.
@@ -166,7 +174,7 @@ bool is_megatrons(const json::Value& ours) {
 
 // ---- Colossal-AI -> ours ----
 
-void batch_from_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
+void batch_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::string>& notes) {
   const auto batch = from.take_number("BATCH_SIZE");
   const auto pieces = from.take_number("NUM_MICRO_BATCHES");
   const auto passes = from.take_number("gradient_accumulation");
@@ -182,7 +190,7 @@ void batch_from_colossal(Basket& from, json::Value& out, std::vector<std::string
 }
 
 // The arguments of the loss scaler at `section`; its rule is one of ours unless another is named.
-void scaler_from_colossal(Basket& from, const std::string& section, bool on, json::Value& out) {
+void scaler_from_colossal(UnreadKeys& from, const std::string& section, bool on, json::Value& out) {
   put(out, "fp16.enabled", json::Value::boolean(on));
   put(out, "fp16.scaler", from.take(json::join_path(section, "scaler")).value_or(word("megatron")));
   // PyTorch's name of the start, which AMP_TYPE.TORCH takes.
@@ -194,7 +202,7 @@ void scaler_from_colossal(Basket& from, const std::string& section, bool on, jso
   }
 }
 
-void fp16_from_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
+void fp16_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::string>& notes) {
   const auto block = from.rest().find("fp16");
   if (block == nullptr || !block->is_object()) return;
   const std::string mode = from.take_word("fp16.mode");
@@ -210,7 +218,7 @@ void fp16_from_colossal(Basket& from, json::Value& out, std::vector<std::string>
   }
 }
 
-void zero_from_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
+void zero_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::string>& notes) {
   const auto block = from.rest().find("zero");
   if (block == nullptr || !block->is_object()) return;
   put(out, "zero_optimization.stage", json::Value::integer(3));
@@ -246,7 +254,27 @@ void put_once(json::Value& out,
       fmt::format("{} = {} is left out: another key says {}", path, value.dump(), there->dump()));
 }
 
-void optimizer_from_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
+/// `model = dict(type="GPT2_exlarge", checkpoint=True)`: a preset, and recomputed activations.
+void model_from_colossal(UnreadKeys& from, json::Value& out) {
+  const auto type = from.take("model.type");
+  if (type) {
+    const auto preset = type->is_string() ? preset_of_python_class(type->as_string())
+                                          : std::optional<std::string>();
+    if (preset) {
+      put(out, "model.preset", word(*preset));
+    } else {
+      from.put_back("model.type", *type);
+    }
+  }
+  const auto checkpoint = from.take("model.checkpoint");
+  if (!checkpoint) return;
+  if (!checkpoint->is_bool()) return from.put_back("model.checkpoint", *checkpoint);
+  if (checkpoint->as_bool()) put(out, "activation_checkpointing.granularity", word("full"));
+}
+
+void optimizer_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::string>& notes) {
+  const std::string type = from.take_word("optimizer.type");
+  if (!type.empty()) put_once(out, "optimizer.type", word(python_class_name(type)), notes);
   for (const std::string_view key : kOptimizerWords) {
     if (const auto value = from.take(json::join_path("optimizer", key)))
       put_once(out, json::join_path("optimizer.params", key), *value, notes);
@@ -287,7 +315,7 @@ void keep_known(const json::Value& object,
 Converted from_colossal(const json::Value& source) {
   Converted out;
   out.value = json::Value::object();
-  Basket from(source);
+  UnreadKeys from(source);
   batch_from_colossal(from, out.value, out.notes);
   fp16_from_colossal(from, out.value, out.notes);
   zero_from_colossal(from, out.value, out.notes);
@@ -306,6 +334,7 @@ Converted from_colossal(const json::Value& source) {
   if (from.take("TENSOR_SHAPE"))
     out.notes.emplace_back(
         "TENSOR_SHAPE has no counterpart in tessera: shapes are known before it runs");
+  model_from_colossal(from, out.value);
   optimizer_from_colossal(from, out.value, out.notes);
   config::Problems problems;
   keep_known(config::with_new_names(from.rest(), problems), "", out.value, out.notes);
@@ -324,7 +353,7 @@ std::int64_t pipeline_size(const json::Value& source) {
   return at != nullptr && at->is_number() ? at->as_integer().value_or(1) : 1;
 }
 
-void batch_to_colossal(Basket& from, json::Value& out, std::int64_t stages) {
+void batch_to_colossal(UnreadKeys& from, json::Value& out, std::int64_t stages) {
   const auto micro = from.take_number("train_micro_batch_size_per_gpu");
   const auto passes = from.take_number("gradient_accumulation_steps");
   const bool pipeline = stages > 1;
@@ -332,7 +361,7 @@ void batch_to_colossal(Basket& from, json::Value& out, std::int64_t stages) {
   if (micro) put(out, "BATCH_SIZE", whole(*micro * (pipeline ? passes.value_or(1) : 1)));
 }
 
-void scaler_to_colossal(Basket& from, const std::string& section, json::Value& out) {
+void scaler_to_colossal(UnreadKeys& from, const std::string& section, json::Value& out) {
   for (const Rename& rename : kScaler) {
     if (auto value = from.take(rename.ours))
       put(out, json::join_path(section, rename.colossal), std::move(*value));
@@ -347,7 +376,7 @@ void scaler_to_colossal(Basket& from, const std::string& section, json::Value& o
   }
 }
 
-void zero_to_colossal(Basket& from, json::Value& out, std::vector<std::string>& notes) {
+void zero_to_colossal(UnreadKeys& from, json::Value& out, std::vector<std::string>& notes) {
   const auto stage = from.take_number("zero_optimization.stage");
   const bool fp16 = from.take_switch("fp16.enabled");
   const std::string param = from.take_word("zero_optimization.offload_param.device");
@@ -382,7 +411,7 @@ void zero_to_colossal(Basket& from, json::Value& out, std::vector<std::string>& 
 Converted to_colossal(const json::Value& ours) {
   Converted out;
   out.value = json::Value::object();
-  Basket from(ours);
+  UnreadKeys from(ours);
   batch_to_colossal(from, out.value, pipeline_size(ours));
   zero_to_colossal(from, out.value, out.notes);
   if (auto chunks = from.take("parallel.pipeline.chunks"))
@@ -442,7 +471,7 @@ json::Value with_deepspeeds_scaler(const json::Value& ours, std::vector<std::str
   if (!is_megatrons(ours)) return ours;
   notes.emplace_back(
       "fp16.scaler = \"megatron\" has no counterpart in DeepSpeed, whose own rule takes its place");
-  Basket from(ours);
+  UnreadKeys from(ours);
   json::Value moved = json::Value::object();
   from.take("fp16.scaler");
   for (const Rename& rename : kScaler) {
@@ -460,7 +489,7 @@ json::Value with_deepspeeds_scaler(const json::Value& ours, std::vector<std::str
   // These are what DeepSpeed's scale moves by.
   for (const auto& [key, fixed] :
        {std::pair("fp16.growth_factor", 2.0), std::pair("fp16.backoff_factor", 0.5)}) {
-    Basket probe(from.rest());
+    UnreadKeys probe(from.rest());
     if (probe.take_number(key) == fixed) from.take(key);
   }
   json::Value out = from.rest();
@@ -473,14 +502,14 @@ json::Value with_deepspeeds_scaler(const json::Value& ours, std::vector<std::str
 
 Converted to_deepspeed(const json::Value& ours) {
   Converted out;
-  Basket from(with_deepspeeds_scaler(ours, out.notes));
+  UnreadKeys from(with_deepspeeds_scaler(ours, out.notes));
   json::Value moved = json::Value::object();
   const std::int64_t stages = pipeline_size(ours);
   if (stages > 1) {
     if (!from.take("parallel.pipeline.size")) from.take("parallel.pipeline");
     put(moved, "pipeline.stages", json::Value::integer(stages));
     // Their partitions have our names; they have none by predicted work, and none by bounds.
-    const std::string partition = Basket(from.rest()).take_word("parallel.pipeline.partition");
+    const std::string partition = UnreadKeys(from.rest()).take_word("parallel.pipeline.partition");
     if (!partition.empty() && partition != "balanced")
       put(moved, "pipeline.partition", *from.take("parallel.pipeline.partition"));
   }
@@ -493,7 +522,7 @@ Converted to_deepspeed(const json::Value& ours) {
         fmt::format("parallel.tensor.mode = \"{}\" has no counterpart in DeepSpeed", mode));
   }
   if (auto drop = from.take("data.drop_last")) put(moved, "dataloader_drop_last", std::move(*drop));
-  const std::string type = Basket(from.rest()).take_word("scheduler.type");
+  const std::string type = UnreadKeys(from.rest()).take_word("scheduler.type");
   const auto schedule =
       std::find_if(kDeepSpeedSchedules.begin(), kDeepSpeedSchedules.end(), [&](const auto& name) {
         return text::lower(name) == text::lower(type);

@@ -23,6 +23,7 @@
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/model_source.h"
 #include "tessera/interop/weights_of.h"
+#include "tessera/models/hf_objective.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/state_beginnings.h"
 
@@ -177,9 +178,14 @@ std::int64_t tokenizer_size(const planner::ModelSource& source) {
 models::Resolved resolve(const planner::ModelSource& source, std::int64_t tokenizer_size) {
   config::Problems problems;
   models::Resolved resolved =
-      models::resolve(source.model, tokenizer_size, std::nullopt, problems, {});
+      models::resolve(source.model, tokenizer_size, std::nullopt, problems, {}, source.objective);
   problems.raise();
   return resolved;
+}
+
+/// What a checkpoint says of a model's objective, unless it is that of a language model.
+void checkpoint_objective(checkpoint::Meta& meta, const models::Resolved& resolved) {
+  if (auto said = models::said_of(resolved.objective)) meta.extra["objective"] = std::move(*said);
 }
 
 using models::Parameters;
@@ -242,6 +248,7 @@ ModelExport of_checkpoint(const planner::ModelSource& source, std::optional<DTyp
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   ModelExport out;
   json::Value config = family_of(source).to_hf(*source.model);
+  models::say_objective(config, resolved.objective);
   config["torch_dtype"] = json::Value::string(torch_name(dtype));
   out.tensors = renamed(planner::source_weights(source, resolved),
                         source,
@@ -530,6 +537,7 @@ NativeExport open_native_export(const fs::path& path) {
     out.meta.extra["imported"] = json::Value::string("a Hugging Face folder");
   }
   out.meta.config["model"] = resolved.description;
+  checkpoint_objective(out.meta, resolved);
   // Without one the checkpoint says nothing of it, and whoever reads text with it is asked.
   if (auto tokenizer = tokenizer_of(source.folder))
     out.meta.config["tokenizer"] = config::write(*tokenizer);

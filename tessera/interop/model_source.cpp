@@ -16,6 +16,7 @@
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/weights_of.h"
+#include "tessera/models/hf_objective.h"
 
 namespace tessera::interop {
 namespace {
@@ -29,6 +30,18 @@ bool says_bf16(const json::Value& hf) {
     if (type != nullptr && type->is_string()) return type->as_string() == "bfloat16";
   }
   return false;
+}
+
+// What a checkpoint says of the model's objective; no name where it says nothing.
+models::ObjectiveChoice objective_of(const checkpoint::Meta& meta) {
+  const json::Value* said = meta.extra.find("objective");
+  const json::Value* name = said != nullptr && said->is_object() ? said->find("name") : nullptr;
+  const json::Value* options =
+      said != nullptr && said->is_object() ? said->find("options") : nullptr;
+  models::ObjectiveChoice out;
+  if (name != nullptr && name->is_string()) out.name = name->as_string();
+  if (options != nullptr && options->is_object()) out.options = *options;
+  return out;
 }
 
 // Whether a run's configuration has the block switched on.
@@ -46,6 +59,7 @@ planner::ModelSource open_hugging_face(const fs::path& folder, const json::Value
   out.hugging_face = true;
   out.bf16 = says_bf16(hf);
   out.model = models::options_from_hf(hf);
+  out.objective = models::objective_of_hf(hf);
   return out;
 }
 
@@ -76,6 +90,7 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   planner::ModelSource out;
   out.folder = folder;
   read_section(opened.meta().config, "model", folder, out.model);
+  out.objective = objective_of(opened.meta());
   out.says_tokenizer = opened.meta().extra.find("imported") == nullptr ||
                        opened.meta().config.find("tokenizer") != nullptr;
   if (out.says_tokenizer) read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);

@@ -169,7 +169,9 @@ class Found {
     for (const StreamedTensor& tensor : tensors) {
       if (map.is_buffer != nullptr && map.is_buffer(tensor.name)) continue;
       // Of two names that are equal without wrappers, neither is known to be the right one.
-      if (!by_name_.emplace(unwrapped(tensor.name), &tensor).second)
+      std::string name = unwrapped(tensor.name);
+      if (map.known_as != nullptr) name = map.known_as(std::move(name));
+      if (!by_name_.emplace(std::move(name), &tensor).second)
         mismatch_.unexpected.push_back(tensor.name);
     }
   }
@@ -213,6 +215,7 @@ class Found {
       if (const StreamedTensor* tensor = find(tie.alias)) used_.insert(tensor);
     }
     for (const auto& [name, tensor] : by_name_) {
+      if (map_.may_be_unused != nullptr && map_.may_be_unused(name)) continue;
       if (used_.count(tensor) == 0) mismatch_.unexpected.push_back(tensor->name);
     }
   }

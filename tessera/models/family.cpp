@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/family.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
@@ -50,15 +52,19 @@ Resolved resolve(const ModelOptions& options,
                  config::Problems& problems,
                  const config::Origins& origins,
                  const ObjectiveChoice& objective) {
-  Resolved out = families()
-                     .get(options.family())
-                     .resolve(*options, tokenizer_size, sequence_length, problems, origins);
+  const Family& family = families().get(options.family());
+  Resolved out = family.resolve(*options, tokenizer_size, sequence_length, problems, origins);
+  const std::string& name = objective.name.empty() ? family.objective : objective.name;
+  out.objective = {name, objective.options};
   json::Value chosen = out.objective_options;
   for (const auto& [key, value] : objective.options.members())
     chosen[key] = value;
-  out.model = with_objective(out.trunk, objective.name, chosen);
-  if (objective.name != ObjectiveChoice().name) {
-    out.tied_head = false;
+  out.model = with_objective(out.trunk, name, chosen);
+  // What a family says of its size is of a model with a head for causal language modelling.
+  if (name != "causal_lm") {
+    const nn::ParamInfos head = nn::declared_by(out.model.blocks.back());
+    out.tied_head = std::ranges::any_of(
+        head, [&](const auto& info) { return info->name == out.trunk.output.vocabulary.name; });
     out.num_parameters = 0;
     for (const auto& info : nn::parameters_of(out.model))
       out.num_parameters += info->numel();

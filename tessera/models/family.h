@@ -25,6 +25,12 @@
 
 namespace tessera::models {
 
+/// An objective of models::objectives() and its options.
+struct ObjectiveChoice {
+  std::string name = {};  ///< empty: the one that the family is trained for
+  json::Value options = json::Value::object();
+};
+
 /// What the rest of the program needs to know of any model.
 struct Resolved {
   json::Value
@@ -32,7 +38,8 @@ struct Resolved {
   Trunk trunk;      ///< all blocks but the objective
   /// Options that the family passes to its objective; only what is not the objective's default.
   json::Value objective_options = json::Value::object();
-  nn::Model model;  ///< the trunk and the objective
+  nn::Model model;            ///< the trunk and the objective
+  ObjectiveChoice objective;  ///< by name, and the options that were chosen for it
   std::int64_t vocab_size = 0;
   std::int64_t tokenizer_size = 0;
   std::int64_t max_positions = 0;
@@ -79,6 +86,8 @@ struct Family {
   WeightMap weight_map;
   /// Whether a configuration without `model.family` means this family.
   bool is_default = false;
+  /// The objective of a model for which nobody names one.
+  std::string objective = "causal_lm";
 };
 
 /// A family as its file declares it: with functions of its own options type.
@@ -95,6 +104,7 @@ struct FamilyOf {
   json::Value (*to_hf)(const Options& options) = nullptr;
   WeightMap weight_map;
   bool is_default = false;
+  std::string objective = "causal_lm";
 
   [[nodiscard]] Family family() const {
     const auto own = [](const FamilyOptions& options) -> const Options& {
@@ -120,7 +130,8 @@ struct FamilyOf {
             },
         .to_hf = [own, to_hf = to_hf](const FamilyOptions& options) { return to_hf(own(options)); },
         .weight_map = weight_map,
-        .is_default = is_default};
+        .is_default = is_default,
+        .objective = objective};
   }
 };
 
@@ -132,13 +143,8 @@ const std::string& default_family();
 std::string family_of_hf(const json::Value& hf_config);
 /// The options that a config.json of a Hugging Face folder describes. Errors as Family::from_hf.
 ModelOptions options_from_hf(const json::Value& hf_config);
-/// An objective of models::objectives() and its options.
-struct ObjectiveChoice {
-  std::string name = "causal_lm";
-  json::Value options = json::Value::object();
-};
 /// Family::resolve of the options' family, completed with the objective. Error{Config} for an
-/// unknown objective, or for options that it lacks.
+/// unknown objective, for options that it lacks, and for a trunk that it cannot complete.
 Resolved resolve(const ModelOptions& options,
                  std::int64_t tokenizer_size,
                  std::optional<std::int64_t> sequence_length,

@@ -29,6 +29,11 @@ namespace {
 
 using enum LogicalAxis;
 
+/// Those whose parameters the options of the family have.
+std::vector<std::string> rotary_scalings() {
+  return {"default", "linear", "llama3"};
+}
+
 NormSpec norm_of(const LlamaShape& shape) {
   return {NormKind::RmsNorm, shape.rms_norm_eps};
 }
@@ -274,7 +279,7 @@ struct LlamaOptions final : FamilyOptions {
                  rope_scaling,
                  {.text = "Scaling of the rotary frequencies for contexts longer than those of "
                           "the first training.",
-                  .choices = ops::rotary_scaling_names()});
+                  .choices = rotary_scalings()});
     fields.field("rope_factor",
                  rope_factor,
                  {.text = "Factor of rope_scaling.", .min = 0, .max = 1e6, .above_min = true});
@@ -407,7 +412,7 @@ void read_rotary(const HfConfig& keys, LlamaOptions& out) {
   const HfConfig rope(*keys.find(key));
   out.rope_theta = rope.number("rope_theta", out.rope_theta, 1, 1e12);
   out.rope_scaling = rope.word(rope.find("rope_type") != nullptr ? "rope_type" : "type", "default");
-  const auto names = ops::rotary_scaling_names();
+  const auto names = rotary_scalings();
   rope.refuse(rope.find("rope_type") != nullptr ? "rope_type" : "type",
               std::find(names.begin(), names.end(), out.rope_scaling) != names.end(),
               "one of default, linear and llama3");

@@ -65,6 +65,7 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
     qkv.k_BGTK = nn::rotary(qkv.k_BGTK, table);
   }
   ops::AttentionArgs args;
+  args.causal = spec_.causal;
   args.first_head = qkv.first_head;
   if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
   args.starts_BT = document_starts(batch);

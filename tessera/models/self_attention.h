@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal self-attention as model families use it: a fused projection to queries, keys and values,
+// Self-attention as model families use it: a fused projection to queries, keys and values,
 // attention, and a projection back to the residual stream.
 #pragma once
 
@@ -24,6 +24,7 @@ struct SelfAttentionSpec {
   bool qkv_bias = false, output_bias = false;
   Init qkv_init, output_init;  ///< of the weights
   double dropout = 0.0;        ///< on attention probabilities
+  bool causal = true;          ///< a token sees itself and the ones before it; false: all tokens
   /// Rotary position embedding of queries and keys, for at most `max_positions` tokens: radians a
   /// token of each pair of channels, as ops::rotary_frequencies() gives them. Empty: none.
   std::vector<double> rotary_frequencies;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,36 @@ struct VocabularyTable {
   bool tied = false;
 };
 
+/// The hidden state of a sample that a head reads.
+enum class Pooling : std::uint8_t {
+  LastToken,   ///< of the last token that is not padding
+  FirstToken,  ///< of the first token
+  Mean         ///< the mean over the tokens that are not padding
+};
+
+/// The shape and the names of a head in a family: an output layer, and possibly a dense layer with
+/// an activation and a norm before it. Names are those of Hugging Face's checkpoints; a family that
+/// changes nothing has the head of a decoder.
+struct HeadSpec {
+  std::string dense;  ///< module of the dense layer; empty: the head is the output layer alone
+  bool dense_bias = true;
+  std::string activation = "tanh";  ///< of the dense layer: "tanh", or of ops::activation_names()
+  NormSpec norm = {.kind = NormKind::None};  ///< behind the activation
+  std::string norm_name;
+  double input_dropout = 0.0;    ///< before the dense layer
+  double dropout = 0.0;          ///< before the output layer
+  std::string output = "score";  ///< module of the output layer: its weight is "score.weight"
+  std::string output_bias;       ///< name of its bias; empty: none
+};
+
+/// The heads that a family has.
+struct HeadSpecs {
+  HeadSpec sample;                       ///< of objectives that classify whole samples
+  Pooling pooling = Pooling::LastToken;  ///< what the head of whole samples reads
+  std::optional<HeadSpec> token;         ///< of objectives that classify each token
+  std::optional<HeadSpec> masked_lm;     ///< its output is the token table where the two are tied
+};
+
 /// What an objective has to know of the trunk that it completes.
 struct TrunkOutput {
   std::int64_t hidden_size = 0;
@@ -30,6 +61,8 @@ struct TrunkOutput {
   std::string norm_name;  ///< of its parameters, global: "ln_f"
   VocabularyTable vocabulary;
   double init_std = 0.02;  ///< standard deviation of first weights
+  bool causal = true;      ///< a token's hidden state depends on no later token
+  HeadSpecs heads = {};
 };
 
 struct Trunk {

@@ -345,7 +345,8 @@ std::vector<Tie> ties_of(const WeightMap& map, const Parameters& parameters) {
   }
   std::vector<Tie> out;
   for (const Tie& tie : map.ties) {
-    if (own.count(tie.alias) == 0) out.push_back(tie);
+    if (own.count(tie.alias) > 0) continue;
+    if (tie.with.empty() || own.count(tie.with) > 0) out.push_back(tie);
   }
   return out;
 }

@@ -88,6 +88,8 @@ class Composition {
 /// A second name under which files may store a tensor of a model that has one parameter for both.
 struct Tie {
   std::string alias, of;  ///< "lm_head.weight", "transformer.wte.weight"
+  /// A tensor of the model without which there is no alias: "cls.predictions.bias". Empty: none.
+  std::string with = {};
 };
 
 /// How a family's parameters are stored under the names of another program.
@@ -102,6 +104,12 @@ struct WeightMap {
   bool (*is_buffer)(std::string_view name) = nullptr;
   /// A tensor that every file of the family has, with the base: it identifies a state_dict.
   std::string anchor;
+  /// The name under which the map knows a tensor that other versions store under `name`; absent:
+  /// there is one version.
+  std::string (*known_as)(std::string name) = nullptr;
+  /// Whether files may hold this tensor though the model has no parameter for it: a head of another
+  /// task.
+  bool (*may_be_unused)(std::string_view name) = nullptr;
 
   [[nodiscard]] std::string without_base(const std::string& name) const;
 };

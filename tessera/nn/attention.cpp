@@ -2,7 +2,10 @@
 #include "tessera/ops/attention.h"
 
 #include <numeric>
+#include <optional>
+#include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/transport.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/context_parallel/attention.h"
@@ -21,55 +24,63 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
                             const at::Tensor& q,
                             const at::Tensor& k,
                             const at::Tensor& v,
-                            const ops::AttentionArgs& args) {
+                            const std::optional<at::Tensor>& bias,
+                            ops::AttentionArgs args) {
+    args.bias_HTS = bias ? *bias : at::Tensor();
     // A rank of a grid may have no sample.
-    if (q.size(0) == 0) {
-      save(node, {q, k, v, q, q});
-      keep(node, args);
-      return at::empty_like(q);
-    }
-    const ops::AttentionOut out = ops::attention(q, k, v, args);
-    save(node, {q, k, v, out.y_BHTK, out.saved});
-    keep(node, args);
+    const ops::AttentionOut out = q.size(0) == 0 ? ops::AttentionOut{at::empty_like(q), q}
+                                                 : ops::attention(q, k, v, args);
+    save(node, {q, k, v, out.y_BHTK, out.saved, std::move(args.bias_HTS)});
+    args.bias_HTS = {};
+    keep(node, std::move(args));
     return out.y_BHTK;
   }
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const auto saved = node->get_saved_variables();
+    const at::Tensor& bias = saved[5];
     if (saved[0].size(0) == 0) {
-      return {at::empty_like(saved[0]), at::empty_like(saved[1]), at::empty_like(saved[2]), {}};
+      return {at::empty_like(saved[0]),
+              at::empty_like(saved[1]),
+              at::empty_like(saved[2]),
+              bias.defined() ? at::zeros_like(bias) : at::Tensor(),
+              {}};
     }
-    const ops::AttentionGrads d = ops::attention_backward(grads[0],
-                                                          saved[0],
-                                                          saved[1],
-                                                          saved[2],
-                                                          {saved[3], saved[4]},
-                                                          kept<ops::AttentionArgs>(node));
-    return {d.dq_BHTK, d.dk_BGSK, d.dv_BGSK, {}};
+    ops::AttentionArgs args = kept<ops::AttentionArgs>(node);
+    args.bias_HTS = bias;
+    const ops::AttentionGrads d = ops::attention_backward(
+        grads[0], saved[0], saved[1], saved[2], {saved[3], saved[4]}, args);
+    return {d.dq_BHTK, d.dk_BGSK, d.dv_BGSK, d.dbias_HTS, {}};
   }
 };
 
-using Attend = at::Tensor (*)(const at::Tensor& q,
-                              const at::Tensor& k,
-                              const at::Tensor& v,
+using Attend = at::Tensor (*)(const std::vector<at::Tensor>& inputs,
                               const ops::AttentionArgs& args,
                               StepContext& context);
 
-at::Tensor attend_here(const at::Tensor& q,
-                       const at::Tensor& k,
-                       const at::Tensor& v,
+/// Of q, k, v and perhaps a bias.
+at::Tensor attend_here(const std::vector<at::Tensor>& inputs,
                        const ops::AttentionArgs& args,
                        StepContext& /*context*/) {
-  return detail::apply<AttentionNode>(q, k, v, args);
+  const std::optional<at::Tensor> bias =
+      inputs.size() > 3 ? std::optional(inputs[3]) : std::nullopt;
+  return detail::apply<AttentionNode>(inputs[0], inputs[1], inputs[2], bias, args);
+}
+
+at::Tensor attend_in_ring(const std::vector<at::Tensor>& inputs,
+                          const ops::AttentionArgs& args,
+                          StepContext& context) {
+  return ring_attention(inputs[0], inputs[1], inputs[2], args, context);
 }
 
 at::Tensor in_region(Attend attend,
-                     const std::vector<at::Tensor>& inputs,
+                     std::vector<at::Tensor> inputs,
                      ops::AttentionArgs args,
                      StepContext& context) {
+  if (args.bias_HTS.defined()) inputs.push_back(std::exchange(args.bias_HTS, {}));
   return context.region(
       "attention",
       [attend, args = std::move(args), &context](const std::vector<at::Tensor>& in) {
-        return attend(in[0], in[1], in[2], args, context);
+        return attend(in, args, context);
       },
       inputs);
 }
@@ -104,10 +115,15 @@ at::Tensor attention(const at::Tensor& q,
                      const Block& block,
                      StepContext& context) {
   if (context.on_grid()) grid::cut_attention(args, context);
+  TESSERA_REQUIRE(!args.bias_HTS.defined() || !context.shares_tokens(),
+                  Unsupported,
+                  "an attention bias for every pair of tokens, of block " + context.block_name +
+                      ", where ranks share the tokens (parallel.context)",
+                  "set parallel.context.size to 1");
   // A rank of a grid may have no sample, and then none of those that share its tokens has.
   if (context.shares_tokens() && q.size(0) > 0) {
     return context.context_parallel->mode == ContextMode::Ring
-               ? in_region(ring_attention, {q, k, v}, std::move(args), context)
+               ? in_region(attend_in_ring, {q, k, v}, std::move(args), context)
                : attend_exchanged(q, k, v, std::move(args), context);
   }
   std::vector<at::Tensor> inputs = {q, k, v};

@@ -68,7 +68,8 @@ at::Tensor positions(const at::Tensor& ids_BT,
 /// q [B, H, T, K], k and v [B, G, T, K], where G divides H; where ranks share the tokens, of this
 /// rank's, and args.mask_BS and args.starts_BT are of all.
 /// Runs as context.region("attention"). Uses the KV cache of `block` in Prefill and Decode, where
-/// it sets args.query_offset to context.position.
+/// it sets args.query_offset to context.position. args.bias_HTS gets its gradient; it is of this
+/// rank's heads. Error{Unsupported} for it where ranks share the tokens.
 at::Tensor attention(const at::Tensor& q,
                      const at::Tensor& k,
                      const at::Tensor& v,
@@ -94,6 +95,15 @@ struct Qkv {
 /// axis KvHeads first: to each head of keys and values the queries that share it, then its keys,
 /// then its values (Megatron-LM's order), so that ranks that share the heads need one product.
 Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight);
+/// The RMS norm of each head's channels (Qwen 3, Gemma 3): x [B, H, T, K], `weight` [K] for all
+/// heads, to which `offset` is added (Gemma's weights are stored less 1). Tensor-parallel ranks add
+/// up what their heads give to the weight's gradient.
+at::Tensor head_norm(
+    const at::Tensor& x_BHTK, const Param& weight, double eps, double offset, StepContext& context);
+/// The RMS norm of the channels of all heads together (OLMo 2): `weight` [H * K], cut as the heads
+/// are, over which tensor-parallel ranks add up the squares.
+at::Tensor all_heads_norm(
+    const at::Tensor& x_BHTK, const Param& weight, double eps, double offset, StepContext& context);
 /// [B, H, T, K] -> [B, T, H * K].
 at::Tensor merge_heads(const at::Tensor& x_BHTK);
 at::Tensor activate(const at::Tensor& x, ops::Activation activation);
@@ -102,12 +112,13 @@ at::Tensor activate(const at::Tensor& x, ops::Activation activation);
 at::Tensor gated(const at::Tensor& x, ops::Activation activation);
 /// The rotary table of the queries and keys of this rank, from the positions of their tokens: those
 /// of positions(), of the samples and tokens that attention sees here. `ids_BT` and `starts_BT` as
-/// the batch has them.
+/// the batch has them. `factor`: what sines and cosines are multiplied by.
 ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
                               std::int64_t most,
                               const std::vector<double>& frequencies,
                               const StepContext& context,
-                              const at::Tensor& starts_BT = {});
+                              const at::Tensor& starts_BT = {},
+                              double factor = 1.0);
 /// Queries or keys, turned by the places of their tokens.
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/linear.h"
 
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/vocab_bias.h"
 #include "tessera/ops/int8_rows.h"
 
 namespace tessera::nn {
@@ -137,15 +141,28 @@ at::Tensor linear(const at::Tensor& x,
 }
 
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context) {
-  if (weight_VC.scales().defined()) return int8_linear(x_BTC, weight_VC, nullptr, at::kFloat);
+  return vocab_logits(x_BTC, weight_VC, nullptr, context);
+}
+
+at::Tensor vocab_logits(const at::Tensor& x_BTC,
+                        const Param& weight_VC,
+                        const Param* bias_V,
+                        StepContext& context) {
+  if (weight_VC.scales().defined()) return int8_linear(x_BTC, weight_VC, bias_V, at::kFloat);
   if (is_on_grid(weight_VC, context)) {
+    TESSERA_REQUIRE(bias_V == nullptr,
+                    Unsupported,
+                    fmt::format("block {} has a bias of the vocabulary, which ranks of a grid do "
+                                "not share",
+                                context.block_name),
+                    "set parallel.tensor.mode to 1d");
     return grid::all_logits(
         grid::linear(x_BTC, weight_VC, nullptr, at::kFloat, context), weight_VC, context);
   }
   if (one_d::cut_of(weight_VC.info()) == one_d::Cut::None)
-    return local_linear(x_BTC, weight_VC, nullptr, at::kFloat, context);
+    return local_linear(x_BTC, weight_VC, bias_V, at::kFloat, context);
   const at::Tensor shares =
-      local_linear(one_d::enter(x_BTC, context), weight_VC, nullptr, at::kFloat, context);
+      local_linear(one_d::enter(x_BTC, context), weight_VC, bias_V, at::kFloat, context);
   return one_d::gather_vocab(shares, weight_VC, context);
 }
 

@@ -12,17 +12,18 @@ ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
                               std::int64_t most,
                               const std::vector<double>& frequencies,
                               const StepContext& context,
-                              const at::Tensor& starts_BT) {
+                              const at::Tensor& starts_BT,
+                              double factor) {
   // Without documents in a sample all samples have the same positions: one row serves them.
   if (!starts_BT.defined())
-    return ops::rotary_table(positions(ids_BT.narrow(0, 0, 1), most, context), frequencies);
+    return ops::rotary_table(positions(ids_BT.narrow(0, 0, 1), most, context), frequencies, factor);
   at::Tensor positions_BT = positions(ids_BT, most, context, starts_BT);
   if (context.on_grid()) {
     const grid::Range samples =
         grid::own_samples(positions_BT.size(0), grid::inner(context.tensor->mode), *context.tensor);
     positions_BT = positions_BT.narrow(0, samples.begin, samples.count);
   }
-  return ops::rotary_table(positions_BT, frequencies);
+  return ops::rotary_table(positions_BT, frequencies, factor);
 }
 
 }  // namespace tessera::nn

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
@@ -7,6 +10,7 @@
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/loss_gradient.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/vocab_bias.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/linear.h"
 
@@ -19,30 +23,33 @@ using namespace detail;
 struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
   struct Use {
     const Param* weight;
+    const Param* bias;  // or nullptr
     StepContext* context;
     at::Tensor dlogits;  // the largest buffer of a step: freed as soon as backward has used it
   };
   static variable_list forward(AutogradContext* node,
                                const at::Tensor& x,
                                const at::Tensor& weight,
+                               const std::optional<at::Tensor>& bias,
                                const at::Tensor& labels,
                                double label_smoothing,
                                Use use) {
     const bool want_grad = use.context->training();
+    const at::Tensor bias_V = bias ? *bias : at::Tensor();
     const bool cut = one_d::cut_of(use.weight->info()) != one_d::Cut::None;
     at::Tensor kept_logits;
     if (use.context->want_logits) {
       auto sizes = x.sizes().vec();
       sizes.back() = matrix(weight).size(0);
-      kept_logits = ops::linear(rows(x), matrix(weight), {}, at::kFloat).view(sizes);
+      kept_logits = ops::linear(rows(x), matrix(weight), bias_V, at::kFloat).view(sizes);
       if (cut) kept_logits = one_d::gather_vocab(kept_logits, *use.weight, *use.context);
     }
     const at::Tensor targets = labels.reshape({-1});
     const auto out =
         cut ? one_d::linear_cross_entropy(
-                  rows(x), *use.weight, targets, label_smoothing, want_grad, *use.context)
+                  rows(x), *use.weight, bias_V, targets, label_smoothing, want_grad, *use.context)
             : ops::linear_cross_entropy(
-                  rows(x), matrix(weight), targets, label_smoothing, want_grad);
+                  rows(x), matrix(weight), targets, label_smoothing, want_grad, bias_V);
     use.dlogits = out.dlogits_NV;
     save(node, {x, weight});
     keep(node, std::move(use));
@@ -72,7 +79,14 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
         sink.written();
       });
     }
-    return {dx, {}, {}, {}, {}};
+    if (use.bias != nullptr && node->needs_input_grad(2)) {
+      weight_gradient(*use.context, [dy = dy, factor = factor, b = use.bias] {
+        const at::Tensor db = at::empty({dy.size(1)}, dy.options().dtype(at::kFloat));
+        ops::linear_bias_grad(dy, db, /*accumulate=*/false);
+        b->grad().write(factor != 1.0F ? db.mul_(factor) : db);
+      });
+    }
+    return {dx, {}, {}, {}, {}, {}};
   }
 };
 
@@ -83,15 +97,32 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
                      StepContext& context) {
-  if (context.on_grid())
+  return vocab_loss(x_BTC, weight_VC, nullptr, labels_BT, label_smoothing, context);
+}
+
+VocabLoss vocab_loss(const at::Tensor& x_BTC,
+                     const Param& weight_VC,
+                     const Param* bias_V,
+                     const at::Tensor& labels_BT,
+                     double label_smoothing,
+                     StepContext& context) {
+  if (context.on_grid()) {
+    TESSERA_REQUIRE(bias_V == nullptr,
+                    Unsupported,
+                    fmt::format("block {} has a bias of the vocabulary, which ranks of a grid do "
+                                "not share",
+                                context.block_name),
+                    "set parallel.tensor.mode to 1d");
     return grid::vocab_loss(x_BTC, weight_VC, labels_BT, label_smoothing, context);
+  }
   const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
   const variable_list out =
       detail::apply<VocabLossNode>(cut ? one_d::enter(x_BTC, context) : x_BTC,
                                    weight_VC.tensor(),
+                                   bias_V ? std::optional(bias_V->tensor()) : std::nullopt,
                                    labels_BT,
                                    label_smoothing,
-                                   VocabLossNode::Use{&weight_VC, &context, {}});
+                                   VocabLossNode::Use{&weight_VC, bias_V, &context, {}});
   return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
 }
 

@@ -44,6 +44,9 @@ std::vector<at::Tensor> fused_heads(const at::Tensor& x_BHNK, std::int64_t parts
 
 /// args.scale, or its default.
 double attention_scale(const AttentionArgs& args, const at::Tensor& q_BHTK);
+/// The keys that query `query` of T sees of so many, causal or not, with a window or without;
+/// begin = end: none. Padding counts as seen.
+Run visible_keys(const AttentionArgs& args, std::int64_t query, std::int64_t keys);
 /// The window of the whole matrices of probabilities that q and k see. Error{Shape} unless
 /// args.place has as many queries and keys as q and k.
 DropoutWindow attention_window(const AttentionArgs& args,

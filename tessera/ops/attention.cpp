@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention.h"
 
-#include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -42,19 +42,46 @@ void check(const at::Tensor& q,
                   "attention of q " + shape(q) + " to no keys",
                   "give it at least one");
   TESSERA_REQUIRE(
-      args.query_offset >= 0 && args.scale >= 0.0,
+      (args.query_offset >= 0 || !args.causal) && args.scale >= 0.0 && args.window >= 0 &&
+          args.softcap >= 0.0,
       Config,
-      fmt::format("attention with query_offset {} and scale {}", args.query_offset, args.scale),
-      "neither may be negative");
+      fmt::format("attention with query_offset {}, scale {}, window {} and softcap {}",
+                  args.query_offset,
+                  args.scale,
+                  args.window,
+                  args.softcap),
+      "none may be negative");
   if (args.dropout.active()) check_dropout(q, args.dropout);
+}
+
+/// What is added to scores by head.
+void check_biases(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
+  const std::int64_t heads = args.first_head + q.size(1);
+  TESSERA_REQUIRE(
+      args.alibi.empty() || std::ssize(args.alibi) >= heads,
+      Shape,
+      fmt::format("{} slopes of ALiBi for head {} of a layer", args.alibi.size(), heads - 1),
+      "give one for each head of the layer");
+  const at::Tensor& bias = args.bias_HTS;
+  TESSERA_REQUIRE(
+      !bias.defined() || (bias.dim() == 3 && bias.size(0) == q.size(1) &&
+                          bias.size(1) == q.size(2) && bias.size(2) == k.size(2) &&
+                          bias.scalar_type() == at::kFloat),
+      Shape,
+      std::string("an attention bias of ") +
+          (bias.defined() ? c10::toString(bias.scalar_type()) + shape(bias) : "nothing") +
+          " for queries " + shape(q) + " and keys " + shape(k),
+      "expected fp32 [heads, queries, keys]");
 }
 
 /// Pairs of a query and a key that it sees, of one head.
 double visible_pairs(const AttentionArgs& args, std::int64_t T, std::int64_t S) {
-  if (!args.causal) return static_cast<double>(T) * static_cast<double>(S);
+  if (!args.causal && args.window == 0) return static_cast<double>(T) * static_cast<double>(S);
   double pairs = 0;
-  for (std::int64_t t = 0; t < T; ++t)
-    pairs += static_cast<double>(std::min(S, args.query_offset + t + 1));
+  for (std::int64_t t = 0; t < T; ++t) {
+    const Run keys = visible_keys(args, t, S);
+    pairs += static_cast<double>(keys.end - keys.begin);
+  }
   return pairs;
 }
 
@@ -73,13 +100,38 @@ OpWork work_of(const AttentionArgs& args,
       .shape = fmt::format("B{} H{} T{} S{} K{}", B, H, T, S, K)};
 }
 
+/// Slopes of a power of two of heads: b, b^2 and so on with b = 2^(-8 / heads).
+std::vector<double> slopes_of_power(std::int64_t heads) {
+  std::vector<double> out;
+  for (std::int64_t head = 1; head <= heads; ++head)
+    out.push_back(std::exp2(-8.0 * static_cast<double>(head) / static_cast<double>(heads)));
+  return out;
+}
+
 }  // namespace
+
+std::vector<double> alibi_slopes(std::int64_t heads) {
+  TESSERA_REQUIRE(heads > 0,
+                  Config,
+                  fmt::format("slopes of ALiBi for {} heads", heads),
+                  "give at least one head");
+  std::int64_t power = 1;
+  while (2 * power <= heads)
+    power *= 2;
+  std::vector<double> out = slopes_of_power(power);
+  // The other heads take every second one of twice as many.
+  const std::vector<double> finer = slopes_of_power(2 * power);
+  for (std::size_t i = 0; std::ssize(out) < heads; i += 2)
+    out.push_back(finer[i]);
+  return out;
+}
 
 AttentionOut attention(const at::Tensor& q_BHTK,
                        const at::Tensor& k_BGSK,
                        const at::Tensor& v_BGSK,
                        const AttentionArgs& args) {
   check(q_BHTK, k_BGSK, v_BGSK, args);
+  check_biases(q_BHTK, k_BGSK, args);
   if (args.starts_BT.defined()) return packed_attention(q_BHTK, k_BGSK, v_BGSK, args);
   if (q_BHTK.is_meta()) {
     return {at::empty_like(q_BHTK),
@@ -98,10 +150,15 @@ AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
                                   const AttentionOut& out,
                                   const AttentionArgs& args) {
   check(q_BHTK, k_BGSK, v_BGSK, args);
+  check_biases(q_BHTK, k_BGSK, args);
   if (args.starts_BT.defined())
     return packed_attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
-  if (q_BHTK.is_meta())
-    return {at::empty_like(q_BHTK), at::empty_like(k_BGSK), at::empty_like(v_BGSK)};
+  if (q_BHTK.is_meta()) {
+    return {at::empty_like(q_BHTK),
+            at::empty_like(k_BGSK),
+            at::empty_like(v_BGSK),
+            args.bias_HTS.defined() ? at::empty_like(args.bias_HTS) : at::Tensor()};
+  }
   // Scores again, gradients of probabilities, queries, keys and values.
   const OpScope scope("attention backward", [&] { return work_of(args, q_BHTK, k_BGSK, 5, 4, 4); });
   return backend(q_BHTK.device()).attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);

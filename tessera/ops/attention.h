@@ -2,6 +2,10 @@
 // Scaled dot-product attention. Legend: B batch, H heads, G heads of keys and values, T queries, S
 // keys, K channels of a head. G divides H: consecutive heads share those of keys and values
 // (grouped-query attention, Ainslie et al. 2023).
+//
+// The score of a query and a key that it sees is, in this order: q k^T * scale; cap * tanh(. / cap)
+// where there is a soft cap (Gemma 2); plus what padding, ALiBi and a bias add. Query t stands at
+// the place query_offset + t among the keys, whose places are their indices.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +30,28 @@ struct AttentionArgs {
   at::Tensor mask_BS;  ///< undefined, or 1 where a key counts and 0 where it is padding: adds (1 -
                        ///< mask) * -10000
   at::Tensor starts_BT;  ///< undefined, or int64: where the document of each token begins, before
-                         ///< which it sees nothing; causal, with S = T and no offset
+                         ///< which it sees nothing; with S = T and no offset
   DropoutKey dropout;    ///< on the probabilities; element = (head * T + query) * S + key
   std::int64_t first_head = 0;  ///< of H, among all heads of the layer: `head` above counts from it
   /// Where queries and keys stand in a text that is longer than both: T and S of `element` above.
   std::optional<AttentionPlace> place = {};
+  /// Sliding window, 0: none. A causal query at place q sees the keys k with 0 <= q - k < window,
+  /// itself among them; another one those with |q - k| <= window (Hugging Face's rules of both).
+  /// The cost is O(T * window).
+  std::int64_t window = 0;
+  double softcap = 0.0;  ///< 0: none
+  /// Slope of each head of the layer, alibi_slopes(); empty: none. Head h of the layer adds
+  /// slope[h] * (k - q) to the score of the key at place k: of ALiBi's slope[h] * k this differs by
+  /// what softmax does not see.
+  std::vector<double> alibi = {};
+  /// Undefined, or fp32 [H, T, S], one for all samples: added to scores (relative positions, Raffel
+  /// et al. 2020).
+  at::Tensor bias_HTS = {};
 };
+/// Slopes of ALiBi (Press et al. 2022), as BLOOM has them where `heads` is no power of two.
+std::vector<double> alibi_slopes(std::int64_t heads);
 struct AttentionOut {
-  at::Tensor y_BHTK;  ///< q's dtype
+  at::Tensor y_BHTK;  ///< q's dtype; 0 where a query sees no key
   at::Tensor saved;   ///< for the backward: log-sum-exp of the scores, fp32 [B, H, T]
 };
 /// softmax(q k^T * scale + masks) v with fp32 scores and softmax. Scores and probabilities never
@@ -46,6 +64,7 @@ AttentionOut attention(const at::Tensor& q_BHTK,
                        const AttentionArgs& args);
 struct AttentionGrads {
   at::Tensor dq_BHTK, dk_BGSK, dv_BGSK;
+  at::Tensor dbias_HTS = {};  ///< fp32, the sum over samples; undefined without a bias
 };
 AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
                                   const at::Tensor& q_BHTK,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention_block.h"
 
+#include <limits>
+
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
@@ -8,6 +10,8 @@
 
 namespace tessera::ops {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// A block is attention of its own, and of the whole its backward needs only what
 /// attention_backward() takes.
@@ -18,12 +22,17 @@ AttentionArgs args_of(const AttentionBlock& block) {
   args.mask_BS = block.mask_BS;
   args.dropout = block.dropout;
   args.first_head = block.first_head;
+  args.query_offset = block.query_offset;
+  args.window = block.window;
+  args.softcap = block.softcap;
+  args.alibi = block.alibi;
+  args.bias_HTS = block.bias_HTS;
   if (block.dropout.active()) args.place = {block.tokens, block.queries, block.keys};
   return args;
 }
 
 void check(const at::Tensor& q, const at::Tensor& k, const AttentionBlock& block) {
-  TESSERA_REQUIRE(!block.causal || q.size(2) == k.size(2),
+  TESSERA_REQUIRE(!block.causal || block.query_offset > 0 || q.size(2) == k.size(2),
                   Shape,
                   "a causal block of q " + shape(q) + " and k " + shape(k),
                   "give it as many queries as keys");
@@ -44,8 +53,10 @@ void merge_attention(const AttentionOut& block, std::int64_t first_query, const 
   const at::Tensor y = sum.y_BHTK.narrow(2, first_query, queries),
                    log_sum = sum.saved.narrow(2, first_query, queries);
   const at::Tensor both = at::logaddexp(log_sum, block.saved);
-  y.mul_((log_sum - both).exp_().unsqueeze(3));
-  y.add_(block.y_BHTK.to(at::kFloat) * (block.saved - both).exp_().unsqueeze(3));
+  // Nothing was seen so far: a share of 0 of whatever follows.
+  const at::Tensor whole = both.masked_fill(both == -kInfinity, 0.0);
+  y.mul_((log_sum - whole).exp_().unsqueeze(3));
+  y.add_(block.y_BHTK.to(at::kFloat) * (block.saved - whole).exp_().unsqueeze(3));
   log_sum.copy_(both);
 }
 

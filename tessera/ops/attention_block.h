@@ -16,8 +16,9 @@
 namespace tessera::ops {
 
 struct AttentionBlock {
-  bool causal =
-      false;           ///< query t of T sees keys [0, t] of the block, with T = S; else all of them
+  /// Query t of T sees keys [0, query_offset + t] of the block, where T = S without an offset; else
+  /// all of them.
+  bool causal = false;
   double scale = 0.0;  ///< 0: 1 / sqrt(K)
   at::Tensor mask_BS;  ///< as AttentionArgs::mask_BS, of the block's keys
   DropoutKey dropout;  ///< as AttentionArgs::dropout, of the whole text
@@ -25,6 +26,14 @@ struct AttentionBlock {
   // With dropout, where queries and keys stand in the text.
   std::int64_t tokens = 0;  ///< of the whole text
   std::vector<Run> queries, keys;
+  /// Place of query 0 among the block's keys; before them, or behind, where the block is of other
+  /// tokens.
+  std::int64_t query_offset = 0;
+  // As in AttentionArgs.
+  std::int64_t window = 0;
+  double softcap = 0.0;
+  std::vector<double> alibi = {};
+  at::Tensor bias_HTS = {};
 };
 
 /// y over the block's keys alone, in q's dtype, and `saved`: the logarithm of the sum of e^score

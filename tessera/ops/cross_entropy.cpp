@@ -99,11 +99,12 @@ CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                      const at::Tensor& weight_VC,
                                      const at::Tensor& labels_N,
                                      double label_smoothing,
-                                     bool want_grad) {
+                                     bool want_grad,
+                                     const at::Tensor& bias_V) {
   const bool narrow = x_NC.scalar_type() == at::kBFloat16;
   if (x_NC.is_meta() || (want_grad && !narrow) || x_NC.size(0) == 0) {
     return cross_entropy_(
-        linear(x_NC, weight_VC, {}, at::kFloat), labels_N, label_smoothing, want_grad);
+        linear(x_NC, weight_VC, bias_V, at::kFloat), labels_N, label_smoothing, want_grad);
   }
   TESSERA_REQUIRE(labels_N.numel() == x_NC.size(0) && labels_N.scalar_type() == at::kLong,
                   Shape,
@@ -118,7 +119,7 @@ CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
   if (want_grad) out.dlogits_NV = at::empty({N, weight_VC.size(0)}, x_NC.options());
   for (std::int64_t row = 0; row < N; row += step) {
     const std::int64_t rows = std::min(step, N - row);
-    const at::Tensor logits = linear(x_NC.narrow(0, row, rows), weight_VC, {}, at::kFloat);
+    const at::Tensor logits = linear(x_NC.narrow(0, row, rows), weight_VC, bias_V, at::kFloat);
     out.loss_sum += entropy_of(logits,
                                labels.narrow(0, row, rows),
                                label_smoothing,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Head and loss together: logits = x weight^T, cross-entropy of each row. Legend: N tokens, C
-// channels, V vocabulary.
+// Head and loss together: logits = x weight^T + bias, cross-entropy of each row. Legend: N tokens,
+// C channels, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -41,13 +41,14 @@ std::int64_t logits_rows_at_once(at::ScalarType dtype,
                                  at::Device device = at::kCPU);
 /// Samples of `tokens` each whose gradients of logits should exist at a time.
 std::int64_t samples_of_logits(std::int64_t tokens, std::int64_t vocab);
-/// The same of logits = x_NC weight_VC^T, which are fp32 and, where that is cheap, exist for some
-/// rows at a time. dlogits in bf16 where x is bf16, so that they need no second pass; else fp32, as
-/// for no rows and on meta.
+/// The same of logits = x_NC weight_VC^T + bias_V, which are fp32 and, where that is cheap, exist
+/// for some rows at a time. dlogits in bf16 where x is bf16, so that they need no second pass; else
+/// fp32, as for no rows and on meta.
 CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                      const at::Tensor& weight_VC,
                                      const at::Tensor& labels_N,
                                      double label_smoothing,
-                                     bool want_grad);
+                                     bool want_grad,
+                                     const at::Tensor& bias_V = {});
 
 }  // namespace tessera::ops

@@ -42,11 +42,18 @@ std::vector<Document> list_of(const at::Tensor& starts_BT) {
 AttentionBlock block_of(const Document& document, const AttentionArgs& args, std::int64_t tokens) {
   const Run& run = document.tokens;
   AttentionBlock block;
-  block.causal = true;
+  block.causal = args.causal;
   block.scale = args.scale;
   block.first_head = args.first_head;
   block.tokens = tokens;
   block.queries = block.keys = {run};
+  block.window = args.window;
+  block.softcap = args.softcap;
+  block.alibi = args.alibi;
+  if (args.bias_HTS.defined()) {
+    const std::int64_t count = run.end - run.begin;
+    block.bias_HTS = args.bias_HTS.narrow(1, run.begin, count).narrow(2, run.begin, count);
+  }
   if (args.mask_BS.defined()) {
     block.mask_BS = args.mask_BS.narrow(0, document.sample, document.samples)
                         .narrow(1, run.begin, run.end - run.begin);
@@ -60,7 +67,7 @@ AttentionBlock block_of(const Document& document, const AttentionArgs& args, std
 }
 
 void check(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
-  TESSERA_REQUIRE(args.causal && args.query_offset == 0 && q.size(2) == k.size(2) &&
+  TESSERA_REQUIRE(args.query_offset == 0 && q.size(2) == k.size(2) &&
                       args.starts_BT.dim() == 2 && args.starts_BT.size(0) == q.size(0) &&
                       args.starts_BT.size(1) == q.size(2),
                   Shape,
@@ -68,7 +75,7 @@ void check(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) 
                               shape(args.starts_BT),
                               shape(q),
                               shape(k)),
-                  "expected causal attention of whole samples, and [batch, tokens]");
+                  "expected attention of whole samples, and [batch, tokens]");
 }
 
 }  // namespace
@@ -123,7 +130,10 @@ AttentionGrads packed_attention_backward(const at::Tensor& dy_BHTK,
                                          const AttentionArgs& args) {
   check(q_BHTK, k_BGTK, args);
   const AttentionGrads grads = {
-      at::empty_like(q_BHTK), at::empty_like(k_BGTK), at::empty_like(v_BGTK)};
+      at::empty_like(q_BHTK),
+      at::empty_like(k_BGTK),
+      at::empty_like(v_BGTK),
+      args.bias_HTS.defined() ? at::zeros_like(args.bias_HTS) : at::Tensor()};
   if (q_BHTK.is_meta()) return grads;
   for (const Document& document : list_of(args.starts_BT)) {
     const AttentionGrads part =
@@ -136,6 +146,11 @@ AttentionGrads packed_attention_backward(const at::Tensor& dy_BHTK,
     document.of(grads.dq_BHTK).copy_(part.dq_BHTK);
     document.of(grads.dk_BGSK).copy_(part.dk_BGSK);
     document.of(grads.dv_BGSK).copy_(part.dv_BGSK);
+    if (!grads.dbias_HTS.defined()) continue;
+    const Run& run = document.tokens;
+    grads.dbias_HTS.narrow(1, run.begin, run.end - run.begin)
+        .narrow(2, run.begin, run.end - run.begin)
+        .add_(part.dbias_HTS);
   }
   return grads;
 }

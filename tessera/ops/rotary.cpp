@@ -35,15 +35,11 @@ constexpr std::pair<std::string_view, RotaryScalingKind> kScalings[] = {
     {"default", RotaryScalingKind::Default},
     {"linear", RotaryScalingKind::Linear},
     {"llama3", RotaryScalingKind::Llama3},
+    {"yarn", RotaryScalingKind::Yarn},
+    {"longrope", RotaryScalingKind::LongRope},
 };
 
-void check_scaling(const RotaryScaling& scaling) {
-  if (scaling.kind == RotaryScalingKind::Default) return;
-  TESSERA_REQUIRE(scaling.factor > 0,
-                  Config,
-                  fmt::format("a rotary scaling with the factor {}", scaling.factor),
-                  "give a factor above 0");
-  if (scaling.kind == RotaryScalingKind::Linear) return;
+void check_llama3(const RotaryScaling& scaling) {
   TESSERA_REQUIRE(scaling.low_freq_factor > 0 &&
                       scaling.high_freq_factor > scaling.low_freq_factor &&
                       scaling.original_positions > 0,
@@ -56,10 +52,57 @@ void check_scaling(const RotaryScaling& scaling) {
                   "give 0 < low_freq_factor < high_freq_factor, and at least one position");
 }
 
-double scaled(double frequency, const RotaryScaling& scaling) {
-  if (scaling.kind == RotaryScalingKind::Default) return frequency;
+void check_yarn(const RotaryScaling& scaling, double base) {
+  TESSERA_REQUIRE(scaling.beta_slow > 0 && scaling.beta_fast >= scaling.beta_slow &&
+                      scaling.original_positions > 0 && base > 1.0,
+                  Config,
+                  fmt::format("a rotary scaling \"yarn\" with beta_slow {}, beta_fast {}, {} "
+                              "original positions and the base {}",
+                              scaling.beta_slow,
+                              scaling.beta_fast,
+                              scaling.original_positions,
+                              base),
+                  "give 0 < beta_slow <= beta_fast, at least one position and a base above 1");
+}
+
+const std::vector<double>& factors_of_pairs(const RotaryScaling& scaling) {
+  return scaling.longest_text > scaling.original_positions ? scaling.long_factors
+                                                           : scaling.short_factors;
+}
+
+void check_longrope(const RotaryScaling& scaling, std::int64_t pairs) {
+  TESSERA_REQUIRE(scaling.original_positions > 0,
+                  Config,
+                  fmt::format("a rotary scaling \"longrope\" with {} original positions",
+                              scaling.original_positions),
+                  "give at least one");
+  for (const auto* const factors : {&scaling.short_factors, &scaling.long_factors}) {
+    const bool fits =
+        std::ssize(*factors) == pairs &&
+        std::all_of(factors->begin(), factors->end(), [](double factor) { return factor > 0.0; });
+    TESSERA_REQUIRE(fits,
+                    Config,
+                    fmt::format("a rotary scaling \"longrope\" with {} {} factors for {} pairs",
+                                factors->size(),
+                                factors == &scaling.short_factors ? "short" : "long",
+                                pairs),
+                    "give one above 0 for each pair of channels");
+  }
+}
+
+void check_scaling(const RotaryScaling& scaling, std::int64_t pairs, double base) {
+  if (scaling.kind == RotaryScalingKind::Default) return;
+  TESSERA_REQUIRE(scaling.factor > 0,
+                  Config,
+                  fmt::format("a rotary scaling with the factor {}", scaling.factor),
+                  "give a factor above 0");
+  if (scaling.kind == RotaryScalingKind::Llama3) check_llama3(scaling);
+  if (scaling.kind == RotaryScalingKind::Yarn) check_yarn(scaling, base);
+  if (scaling.kind == RotaryScalingKind::LongRope) check_longrope(scaling, pairs);
+}
+
+double llama3_frequency(double frequency, const RotaryScaling& scaling) {
   const double lowered = frequency / scaling.factor;
-  if (scaling.kind == RotaryScalingKind::Linear) return lowered;
   // Periods of the pair within the texts of the first training.
   const double periods = static_cast<double>(scaling.original_positions) * frequency / (2.0 * M_PI);
   const double kept =
@@ -67,6 +110,28 @@ double scaled(double frequency, const RotaryScaling& scaling) {
   if (kept <= 0.0) return lowered;
   if (kept >= 1.0) return frequency;
   return (1.0 - kept) * lowered + kept * frequency;
+}
+
+/// The pairs between which YaRN's ramp rises from 0 to 1.
+struct Ramp {
+  double low, high;
+  [[nodiscard]] double at(std::int64_t pair) const {
+    return std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+  }
+};
+Ramp ramp_of(std::int64_t channels, double base, const RotaryScaling& scaling) {
+  const auto d = static_cast<double>(channels);
+  // The pair that turns so many times.
+  const auto pair_of = [&](double turns) {
+    return d *
+           std::log(static_cast<double>(scaling.original_positions) / (turns * 2.0 * M_PI)) /
+           (2.0 * std::log(base));
+  };
+  Ramp out{pair_of(scaling.beta_fast), pair_of(scaling.beta_slow)};
+  if (scaling.truncate) out = {std::floor(out.low), std::ceil(out.high)};
+  out = {std::max(out.low, 0.0), std::min(out.high, d - 1.0)};
+  if (out.low == out.high) out.high += 0.001;
+  return out;
 }
 
 at::Tensor turned(const char* name, const at::Tensor& x_BHTK, const RotaryTable& table, int way) {
@@ -108,17 +173,46 @@ std::vector<double> rotary_frequencies(std::int64_t channels,
                   Shape,
                   "rotary positions of " + std::to_string(channels) + " channels",
                   "channels turn in pairs");
-  check_scaling(scaling);
+  check_scaling(scaling, channels / 2, base);
+  const bool yarn = scaling.kind == RotaryScalingKind::Yarn;
+  const Ramp ramp = yarn ? ramp_of(channels, base, scaling) : Ramp{};
   std::vector<double> out;
   for (std::int64_t pair = 0; pair < channels / 2; ++pair) {
     const double frequency =
         std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(channels));
-    out.push_back(scaled(frequency, scaling));
+    switch (scaling.kind) {
+      case RotaryScalingKind::Default: out.push_back(frequency); break;
+      case RotaryScalingKind::Linear: out.push_back(frequency / scaling.factor); break;
+      case RotaryScalingKind::Llama3: out.push_back(llama3_frequency(frequency, scaling)); break;
+      case RotaryScalingKind::Yarn:
+        out.push_back(frequency / scaling.factor * ramp.at(pair) +
+                      frequency * (1.0 - ramp.at(pair)));
+        break;
+      case RotaryScalingKind::LongRope:
+        out.push_back(frequency / factors_of_pairs(scaling)[static_cast<std::size_t>(pair)]);
+        break;
+    }
   }
   return out;
 }
 
-RotaryTable rotary_table(const at::Tensor& positions_BT, const std::vector<double>& frequencies) {
+double rotary_attention_factor(const RotaryScaling& scaling) {
+  const bool yarn = scaling.kind == RotaryScalingKind::Yarn;
+  if (!yarn && scaling.kind != RotaryScalingKind::LongRope) return 1.0;
+  if (scaling.attention_factor) return *scaling.attention_factor;
+  if (scaling.factor <= 1.0) return 1.0;
+  const double more = std::log(scaling.factor);
+  if (!yarn)
+    return std::sqrt(1.0 + more / std::log(static_cast<double>(scaling.original_positions)));
+  const auto grown = [&](double scale) { return 0.1 * scale * more + 1.0; };
+  if (scaling.mscale != 0.0 && scaling.mscale_all_dim != 0.0)
+    return grown(scaling.mscale) / grown(scaling.mscale_all_dim);
+  return grown(1.0);
+}
+
+RotaryTable rotary_table(const at::Tensor& positions_BT,
+                         const std::vector<double>& frequencies,
+                         double factor) {
   TESSERA_REQUIRE(positions_BT.dim() == 2 && positions_BT.scalar_type() == at::kLong,
                   Shape,
                   std::string("positions of ") + c10::toString(positions_BT.scalar_type()) +
@@ -130,6 +224,10 @@ RotaryTable rotary_table(const at::Tensor& positions_BT, const std::vector<doubl
                     at::empty({positions_BT.size(0), positions_BT.size(1), P}, floats)};
   if (positions_BT.is_meta()) return table;
   backend(positions_BT.device()).rotary_table(positions_BT, frequencies, table);
+  if (factor != 1.0) {
+    table.cosine_BTP.mul_(factor);
+    table.sine_BTP.mul_(factor);
+  }
   return table;
 }
 

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/model_source.h"
 
+#include <set>
+#include <utility>
+
 #include <fmt/format.h>
 
+#include <ATen/ATen.h>
+
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/tensor/init.h"
 
 namespace tessera::planner {
 namespace {
@@ -25,6 +32,37 @@ ModelSource open_model_source(const std::filesystem::path& path) {
 
 models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved) {
   return reader().weights(source, resolved);
+}
+
+models::WeightSource first_weights(const ModelSource& source,
+                                   const models::Resolved& trained,
+                                   std::uint64_t seed,
+                                   std::vector<std::string>& notes) {
+  const bool ours = !source.hugging_face && !source.foreign;
+  if (ours && source.objective.name.empty()) return source_weights(source, trained);
+  config::Problems problems;
+  const models::Resolved saved = models::resolve(
+      source.model, trained.tokenizer_size, std::nullopt, problems, {}, source.objective);
+  problems.raise();
+  if (saved.objective.name == trained.objective.name) return source_weights(source, trained);
+  std::set<std::string> known, begun;
+  for (const auto& info : nn::parameters_of(saved.model))
+    known.insert(info->name);
+  for (const auto& info : nn::parameters_of(trained.model)) {
+    if (known.count(info->name) == 0) begun.insert(info->name);
+  }
+  if (!begun.empty()) {
+    notes.push_back(
+        fmt::format("model.from has a head for {}: that for {} begins anew ({})",
+                    saved.objective.name,
+                    trained.objective.name,
+                    text::join(std::vector<std::string>(begun.begin(), begun.end()), ", ")));
+  }
+  return [weights = source_weights(source, saved), begun = std::move(begun), seed](
+             const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    if (begun.count(info.name) == 0) return weights(info, begin, end, out);
+    initialize_range(info, seed, begin, at::from_blob(out, {end - begin}, at::kFloat));
+  };
 }
 
 data::TokenizerPtr source_tokenizer(const ModelSource& source) {

@@ -2,9 +2,12 @@
 // `model.from`: the model that a training starts from, as the planner needs to know it.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "tessera/base/registry.h"
 #include "tessera/data/tokenizer.h"
@@ -19,6 +22,7 @@ struct ModelSource {
   bool hugging_face = false;      ///< config.json and the tokenizer are in Hugging Face's format
   std::optional<std::filesystem::path> foreign;  ///< the checkpoint of another program
   models::ModelOptions model;                    ///< the options that describe the saved model
+  models::ObjectiveChoice objective;             ///< of the saved model; no name: nothing says it
   data::TokenizerOptions tokenizer;              ///< of a run of tessera
   bool says_tokenizer = true;  ///< false: a checkpoint that was converted without a tokenizer
   bool bf16 = false;           ///< the weights were trained, or are stored, in bf16
@@ -39,6 +43,13 @@ Registry<ModelReader>& model_readers();
 ModelSource open_model_source(const std::filesystem::path& path);
 /// The weights of a source; errors as ModelReader::weights.
 models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved);
+/// The first weights of `trained`, which begins as the saved model: where it has another objective,
+/// what the saved model lacks (a head) is initialised from the seed as in a new model. Adds a note
+/// that says so. Errors as ModelReader::weights.
+models::WeightSource first_weights(const ModelSource& source,
+                                   const models::Resolved& trained,
+                                   std::uint64_t seed,
+                                   std::vector<std::string>& notes);
 /// The tokenizer that belongs to the source. Error{Config} if it was converted without one.
 data::TokenizerPtr source_tokenizer(const ModelSource& source);
 

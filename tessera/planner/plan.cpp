@@ -490,7 +490,12 @@ namespace {
 Plan finished(Draft draft) {
   draft.problems.raise();
   if (draft.failure) std::rethrow_exception(draft.failure);
-  if (draft.source) draft.plan.weights = source_weights(*draft.source, draft.plan.model);
+  if (draft.source) {
+    draft.plan.weights = first_weights(*draft.source,
+                                       draft.plan.model,
+                                       static_cast<std::uint64_t>(draft.plan.config.trainer.seed),
+                                       draft.plan.notes);
+  }
   draft.plan.resolved = resolved_config(draft);
   return std::move(draft.plan);
 }

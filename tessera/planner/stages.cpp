@@ -24,6 +24,13 @@ constexpr const char* kPartition = "parallel.pipeline.partition";
 constexpr const char* kUniformLast = "uniform-last";
 constexpr std::string_view kType = "type:", kProfile = "profile";
 
+/// Whether the block is one of many that are numbered: "layers.3", "h.3".
+bool is_layer(const nn::BlockSpec& block) {
+  const std::size_t dot = block.name.rfind('.');
+  return dot != std::string::npos && dot + 1 < block.name.size() &&
+         block.name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
+}
+
 /// Finds the bounds, or says why there are none.
 class Partition {
  public:
@@ -340,12 +347,22 @@ std::vector<std::string> stage_lines(const Plan& plan) {
 
 std::vector<std::string> build_lines(const Plan& plan, int rank) {
   std::vector<std::string> out;
-  const int all = static_cast<int>(plan.model.model.blocks.size());
+  const auto& blocks = plan.model.model.blocks;
+  const int all = static_cast<int>(blocks.size());
+  const bool has_layers = std::any_of(blocks.begin(), blocks.end(), is_layer);
+  const auto layers_before = [&](int end) {
+    return has_layers ? std::count_if(blocks.begin(), blocks.begin() + end, is_layer) : end;
+  };
   const int stage = plan.mesh().coordinate(rank, mesh::Axis::Pp);
   for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
-    const auto [first, last] = plan.stages.blocks(stage, chunk, all);
-    out.push_back(fmt::format(
-        "Rank{} build layer {}-{}, {}/{} layers", rank, first, last, last - first, all));
+    const auto [begin, end] = plan.stages.blocks(stage, chunk, all);
+    const auto first = layers_before(begin), last = layers_before(end);
+    out.push_back(fmt::format("Rank{} build layer {}-{}, {}/{} layers",
+                              rank,
+                              first,
+                              last,
+                              last - first,
+                              layers_before(all)));
   }
   return out;
 }

@@ -38,7 +38,9 @@ parallel::StageLayout place_blocks(const PipelineOptions& options,
 /// One line a stage: its ranks, blocks and parameters.
 std::vector<std::string> stage_lines(const Plan& plan);
 /// What a rank says when it has built its part, in Colossal-AI's words: "Rank2 build layer 3-6, 3/6
-/// layers", a line a chunk; layers are the model's blocks, from the first to before the second.
+/// layers", a line for each chunk. The layers are counted from 0, and the second number is the one
+/// after the last; embedding and head are not counted. A model whose blocks are not numbered
+/// ("layers.3") counts blocks instead.
 std::vector<std::string> build_lines(const Plan& plan, int rank);
 /// The mesh as a table of at most `most` lines (2 at least): a head and a line for each rank with
 /// the host of all of them, its stage, its place on every axis and its blocks. What does not fit is

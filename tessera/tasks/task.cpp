@@ -11,12 +11,16 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field("type",
                type,
                {.text = "Name of the task: pretrain learns to predict the next token of a text, "
-                        "classify the label that a .jsonl gives each of its texts.",
+                        "masked_lm the tokens of a text that are hidden, classify the label that a "
+                        ".jsonl gives each of its texts.",
                 .choices = tasks().names()});
-  fields.field("params",
-               params,
-               {.text = "Its parameters; of classify: text_field, label_field, labels.",
-                .default_text = "none"});
+  fields.field(
+      "params",
+      params,
+      {.text = "Its parameters; of classify: text_field, label_field, labels; of masked_lm: "
+               "probability, mask_share, random_share, mask_token, mask_token_id, "
+               "dynamic, seed.",
+       .default_text = "none"});
 }
 
 void spell_out_task(json::Value& source) {

@@ -290,6 +290,17 @@ TEST_F(Convert, AHuggingFaceFolderBecomesACheckpointOfOurs) {
   EXPECT_EQ(digest("back"), digest("hf"));
 }
 
+TEST_F(Convert, NamesOfFilesOfOtherFormatsAreNotTakenForFolders) {
+  for (const std::string name : {"x.onnx", "model.H5", "weights.tar"}) {
+    const Outcome o = convert({run_folder(), path(name)});
+    EXPECT_EQ(o.code, 2) << name;
+    EXPECT_THAT(o.err, ::testing::AllOf(HasSubstr("has the name of a"), HasSubstr("name a folder")))
+        << name;
+    EXPECT_FALSE(fs::exists(path(name))) << name;
+  }
+  EXPECT_EQ(convert({run_folder(), path("llama-3.2")}).code, 0);
+}
+
 TEST_F(Convert, BadWordsAreNamed) {
   const auto refused = [&](const std::vector<std::string>& words, int code, const char* reason) {
     const Outcome o = convert(words);

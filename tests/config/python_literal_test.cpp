@@ -86,6 +86,20 @@ zero = dict(model_config=dict(shard_strategy=TensorShardStrategy(), reuse_fp16_s
   EXPECT_THAT(refusal("a = Strategy() + 1"), HasSubstr("only numbers"));
 }
 
+TEST(PythonLiterals, ImportedNamesStandForTheirText) {
+  EXPECT_EQ(parse_python(R"py(import torch, colossalai.nn as cn
+from torch.optim import Adam, SGD as Plain
+from titans.model import (gpt,
+                          GPT2_exlarge)
+a = dict(type=Adam); b = Plain; c = GPT2_exlarge; d = torch.optim.Adam
+Adam = 3
+e = Adam
+)py",
+                         "config.py"),
+            json_of(R"({"a": {"type": "Adam"}, "b": "SGD", "c": "GPT2_exlarge",
+                        "d": "torch.optim.Adam", "Adam": 3, "e": 3})"));
+}
+
 TEST(PythonLiterals, ThatWouldHaveToBeExecutedAreRefused) {
   EXPECT_THAT(refusal("a = 1\nb = int('3')\n"),
               AllOf(HasSubstr("config.py:2:5"), HasSubstr("int(...)"), HasSubstr("executed")));

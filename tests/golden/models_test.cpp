@@ -18,6 +18,7 @@
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
+#include "tessera/models/hf_objective.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera {
@@ -87,8 +88,12 @@ bool is_supported(const fs::path& folder) {
 models::Resolved resolve(const json::Value& config) {
   const models::ModelOptions options = models::options_from_hf(config);
   config::Problems problems;
-  models::Resolved resolved =
-      models::resolve(options, *options->vocab_size, std::nullopt, problems, config::Origins());
+  models::Resolved resolved = models::resolve(options,
+                                              options->vocab_size.value_or(1),
+                                              std::nullopt,
+                                              problems,
+                                              config::Origins(),
+                                              models::objective_of_hf(config));
   problems.raise();
   return resolved;
 }
@@ -150,17 +155,29 @@ at::Tensor shifted(const at::Tensor& labels) {
   return out;
 }
 
-/// 1 where a token counts.
-at::Tensor mask_of(const Case& one) {
-  if (one.expected.has("input.attention_mask")) return one.expected["input.attention_mask"];
-  return at::ones_like(one.expected["input.input_ids"]);
+/// The logits with 0 in place of those of padding, which nobody compares.
+at::Tensor of_tokens(const Case& one, const at::Tensor& logits) {
+  if (logits.dim() < 3 || !one.expected.has("input.attention_mask")) return logits;
+  return logits.masked_fill(one.expected["input.attention_mask"].eq(0).unsqueeze(-1), 0.0);
 }
 
+/// The recorded inputs under the names of a batch: labels as the model's objective reads them.
 nn::Batch batch_of(const Case& one) {
-  nn::Batch batch =
-      test::make_batch(one.expected["input.input_ids"], shifted(one.expected["input.labels"]));
-  const at::Tensor mask = mask_of(one);
-  if (mask.eq(0).any().item<bool>()) batch.set("attention_mask", mask);
+  const std::string& objective = one.resolved.objective.name;
+  const at::Tensor labels = one.expected["input.labels"];
+  nn::Batch batch;
+  for (std::int64_t sample = 0; sample < labels.size(0); ++sample)
+    batch.sample_ids.push_back(sample);
+  for (const std::string& name : one.expected.names("input.")) {
+    const at::Tensor input = one.expected["input." + name];
+    const bool padding = name == "attention_mask" && input.eq(0).any().item<bool>();
+    if (name != "labels" && (name != "attention_mask" || padding)) batch.set(name, input);
+  }
+  if (objective == "sequence_classification" || objective == "image_classification") {
+    batch.set("label", labels);
+  } else {
+    batch.set("labels", objective == "causal_lm" ? shifted(labels) : labels);
+  }
   return batch;
 }
 
@@ -201,9 +218,8 @@ TEST(GoldenModels, GiveTheLogitsAndTheLoss) {
 
     const nn::Outcome out = one.runner.infer(batch, context);
 
-    const at::Tensor counts = mask_of(one).to(at::kBool).unsqueeze(-1);
-    const at::Tensor logits = out.outputs.at("logits").masked_fill(~counts, 0.0);
-    EXPECT_LT(largest_difference(logits, one.expected["logits"].masked_fill(~counts, 0.0)),
+    EXPECT_LT(largest_difference(of_tokens(one, out.outputs.at("logits")),
+                                 of_tokens(one, one.expected["logits"])),
               kLogits);
     const double tokens = one.runner.instance().objective()->denominators(batch).at(0);
     EXPECT_NEAR(
@@ -337,9 +353,8 @@ void expect_recorded(Case& one, comm::World& world) {
   const double loss = one.runner.train(batch);
 
   if (out.outputs.contains("logits")) {  // the stage that has the objective
-    const at::Tensor ignored = mask_of(one).eq(0).unsqueeze(-1);
-    EXPECT_LT(largest_difference(out.outputs.at("logits").masked_fill(ignored, 0.0),
-                                 one.expected["logits"].masked_fill(ignored, 0.0)),
+    EXPECT_LT(largest_difference(of_tokens(one, out.outputs.at("logits")),
+                                 of_tokens(one, one.expected["logits"])),
               kLogits);
   }
   EXPECT_NEAR(loss, one.expected["loss"].item<double>(), kLoss);

@@ -126,6 +126,22 @@ TEST(ColossalToOurs, TakesTheOptimizersArgumentsAndTheModels) {
   EXPECT_THAT(out.notes, ElementsAre(HasSubstr("model.type = \"GPT2\"")));
 }
 
+TEST(ColossalToOurs, ClassesThatAreNamedKeepTheirMeaning) {
+  const json::Value python = config::parse_python(
+      "from torch.optim import Adam\nBATCH_SIZE = 8\n"
+      "model = dict(type='GPT2_exlarge', checkpoint=True, vocab_size=50304)\n"
+      "optimizer = dict(type=Adam, lr=1.5e-4)\n",
+      "config.py");
+
+  const Converted out = convert_config(python, Dialect::Tessera);
+
+  EXPECT_EQ(out.value, json_of(R"({"train_micro_batch_size_per_gpu": 8,
+    "optimizer": {"type": "Adam", "params": {"lr": 1.5e-4}},
+    "activation_checkpointing": {"granularity": "full"},
+    "model": {"preset": "gpt2-exlarge", "vocab_size": 50304}})"));
+  EXPECT_THAT(out.notes, IsEmpty());
+}
+
 TEST(ColossalToOurs, WhatIsOffStaysOff) {
   const auto of = [](const char* lines) {
     return convert_config(config::parse_python(std::string("BATCH_SIZE = 4\n") + lines, "c.py"),

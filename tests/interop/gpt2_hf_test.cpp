@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"

@@ -57,7 +57,8 @@ Trunk lookup_trunk(NormKind kind) {
                          .norm = {kind, 1e-5},
                          .norm_name = "final",
                          .vocabulary = {"table", kVocab, /*tied=*/true},
-                         .init_std = 1.0}};
+                         .init_std = 1.0,
+                         .heads = {.token = HeadSpec{}, .masked_lm = HeadSpec{}}}};
   trunk.blocks.push_back(
       {"table", [output = trunk.output] { return std::make_unique<Table>(output); }});
   return trunk;
@@ -347,7 +348,7 @@ TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
       runner.initialize(1);
       nn::Batch batch = batch_of();
       batch.set("label", at::zeros({kB}, at::kLong));
-      batch.set("labels", batch.tensor("input_ids"));
+      batch.set("labels", at::zeros({kB, kT}, at::kLong));
 
       const double loss = runner.train(batch);
 

@@ -144,7 +144,7 @@ TEST(PackedAttentionOf, DocumentsThatAreNoneIsRefused) {
   wrong.args.starts_BT = starts_of({{40}});
   EXPECT_THROW(attention(wrong.q, wrong.k, wrong.v, wrong.args), Error);
   wrong.args.starts_BT = starts_of(kLengths);
-  wrong.args.causal = false;
+  wrong.args.query_offset = 1;
   EXPECT_THROW(attention(wrong.q, wrong.k, wrong.v, wrong.args), Error);
 }
 

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/labels.h"
 #include "tessera/nn/functional.h"
@@ -69,6 +70,12 @@ nn::BlockSpec make_causal_lm(const TrunkOutput& trunk,
                              const json::Value& options,
                              config::Problems& problems,
                              config::Origins& origins) {
+  TESSERA_REQUIRE(
+      trunk.causal,
+      Unsupported,
+      "causal_lm predicts the next token, which the tokens of an encoder see",
+      "choose another task, such as masked_lm or classify, or the family of a decoder in "
+      "model.family");
   CausalLmOptions read;
   config::read(options, read, problems, origins);
   return {"head", [trunk, read] { return std::make_unique<CausalLm>(trunk, read); }};

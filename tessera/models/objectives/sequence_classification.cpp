@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classification of whole sequences: the final norm, a linear layer on the last token that is not
-// padding, and the cross-entropy of the sequence's label. Parameters and arithmetic are those of
-// Hugging Face's ...ForSequenceClassification for decoders.
+// Classification of whole samples, of sequences and of images: the final norm, the family's head
+// on one hidden state of each sample, and the loss of the sample's label: cross-entropy of one
+// class, binary cross-entropy of several, or the squared error of numbers. Parameters and
+// arithmetic are those of Hugging Face's ...ForSequenceClassification and
+// ...ForImageClassification.
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,63 +14,66 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/objective.h"
+#include "tessera/models/objectives/head.h"
 #include "tessera/models/objectives/labels.h"
-#include "tessera/nn/functional.h"
-#include "tessera/ops/cross_entropy.h"
 
 // Legend: B batch, T tokens, C embed, L labels.
 namespace tessera::models {
 namespace {
 
-using enum LogicalAxis;
+// Hugging Face's names of the kinds of problem.
+constexpr const char* kSingleLabel = "single_label_classification";
+constexpr const char* kMultiLabel = "multi_label_classification";
+constexpr const char* kRegression = "regression";
 
 struct ClassificationOptions {
   std::int64_t num_labels = 2;
+  std::string problem_type = kSingleLabel;
   double label_smoothing = 0.0;
   void describe(config::Fields& fields) {
+    describe_num_labels(num_labels, "Number of classes that a sample may belong to.", fields);
     fields.field(
-        "num_labels",
-        num_labels,
-        {.text = "Number of classes that a sequence may belong to.", .min = 1, .max = 1e6});
+        "problem_type",
+        problem_type,
+        {.text = "What a sample's label is: one class, a flag of 0 or 1 for each class, or "
+                 "a number for each.",
+         .choices = {kSingleLabel, kMultiLabel, kRegression}});
     describe_label_smoothing(label_smoothing, fields);
   }
 };
 
-/// The position of each sample's last token that is not padding, [B].
-at::Tensor last_tokens(const nn::Batch& batch, std::int64_t tokens) {
-  if (!batch.has("attention_mask")) {
-    return at::full({batch.size()}, tokens - 1, batch.tensor("input_ids").options());
-  }
-  const at::Tensor mask_BT = batch.tensor("attention_mask").ne(0);
-  const at::Tensor positions_T = at::arange(tokens, mask_BT.options().dtype(at::kLong));
-  return (positions_T * mask_BT).amax(1);
+/// `label` [B], or [B, L], as floats [B, L].
+at::Tensor float_labels(const at::Tensor& labels, const at::Tensor& logits_BL) {
+  const bool one = logits_BL.size(1) == 1 && labels.dim() == 1;
+  TESSERA_REQUIRE(
+      at::isFloatingType(labels.scalar_type()) &&
+          (one ? labels.size(0) == logits_BL.size(0) : labels.sizes() == logits_BL.sizes()),
+      Shape,
+      fmt::format("the batch's \"label\" has {} dimensions and the type {}",
+                  labels.dim(),
+                  c10::toString(labels.scalar_type())),
+      fmt::format("give {} numbers for each sample", logits_BL.size(1)));
+  return labels.to(at::kDouble).reshape(logits_BL.sizes());
 }
 
 class SequenceClassification final : public nn::Objective {
  public:
-  SequenceClassification(TrunkOutput trunk, ClassificationOptions options)
-      : trunk_(std::move(trunk)), options_(options), norm_(trunk_.norm) {}
+  SequenceClassification(TrunkOutput trunk, ClassificationOptions options, const char* name)
+      : trunk_(std::move(trunk)),
+        options_(std::move(options)),
+        name_(name),
+        norm_(trunk_.norm),
+        head_(trunk_.heads.sample, options_.num_labels) {}
 
   void declare(nn::Params& params) override {
     norm_.declare(params, trunk_.norm_name, trunk_.hidden_size, kGlobalName);
-    // Without logical axes: small enough that every tensor-parallel rank holds all of it.
-    score_ = params.add("score.weight",
-                        {options_.num_labels, trunk_.hidden_size},
-                        {None, None},
-                        Init::normal(trunk_.init_std),
-                        kGlobalName);
+    head_.declare(params, trunk_);
   }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
-    TESSERA_REQUIRE(context.mode() == nn::Mode::Train || context.mode() == nn::Mode::Eval,
-                    Unsupported,
-                    "a model with the objective sequence_classification does not generate text",
-                    "generate with a model whose objective is causal_lm");
-    const std::int64_t tokens = batch.tensor("input_ids").size(1);
-    const at::Tensor last_B1C =
-        nn::select_tokens(in.diff.at(0), last_tokens(batch, tokens), context);
-    const at::Tensor all_BC = nn::gather_flow(norm_(last_B1C, context), context).squeeze(1);
-    const at::Tensor logits_BL = nn::vocab_logits(all_BC, *score_, context);
+    require_no_generation(context, name_);
+    const at::Tensor x_BC = pooled(in.diff.at(0), trunk_.heads.pooling, norm_, batch, context);
+    const at::Tensor logits_BL = head_(x_BC, context);
     nn::Outcome out;
     if (batch.has("label")) add_terms(out, logits_BL, batch.tensor("label"), context);
     if (context.want_logits || !batch.has("label")) out.outputs["logits"] = logits_BL.detach();
@@ -75,68 +81,80 @@ class SequenceClassification final : public nn::Objective {
   }
 
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
-    return {number_of_labels(batch.tensor("label"))};
+    const at::Tensor& labels = batch.tensor("label");
+    if (options_.problem_type == kSingleLabel) return {number_of_labels(labels)};
+    return {static_cast<double>(labels.numel())};
   }
 
  private:
-  /// The loss, and the number of samples whose largest logit is that of their label.
   void add_terms(nn::Outcome& out,
                  const at::Tensor& logits_BL,
-                 const at::Tensor& labels_B,
+                 const at::Tensor& labels,
                  const nn::StepContext& context) const {
-    TESSERA_REQUIRE(labels_B.dim() == 1 && labels_B.size(0) == logits_BL.size(0) &&
-                        labels_B.scalar_type() == at::kLong,
-                    Shape,
-                    fmt::format("the batch's \"label\" has {} dimensions and the type {}",
-                                labels_B.dim(),
-                                c10::toString(labels_B.scalar_type())),
-                    "give one int64 label for each sample, -100 where it is to be ignored");
-    if (!labels_B.is_meta()) check_labels(labels_B);
-    const double smoothing = context.training() ? options_.label_smoothing : 0.0;
-    const at::Tensor loss = at::cross_entropy_loss(logits_BL.to(at::kDouble),
-                                                   labels_B,
-                                                   /*weight=*/{},
-                                                   at::Reduction::Sum,
-                                                   ops::kIgnoreLabel,
-                                                   smoothing);
-    const at::Tensor correct = logits_BL.detach().argmax(1).eq(labels_B).sum(at::kDouble);
-    out.terms = {{.name = "loss", .sum = loss},
-                 {.name = "accuracy", .sum = correct, .weight = 0.0}};
-  }
-
-  void check_labels(const at::Tensor& labels_B) const {
-    const at::Tensor wrong_B =
-        labels_B.ne(ops::kIgnoreLabel)
-            .logical_and(labels_B.lt(0).logical_or(labels_B.ge(options_.num_labels)));
-    if (!wrong_B.any().item<bool>()) return;
-    const auto first = wrong_B.to(at::kByte).argmax().item<std::int64_t>();
-    throw Error(Error::Kind::Data,
-                fmt::format("the label {} of sample {} of a micro-batch is none of the {} labels "
-                            "of the model",
-                            labels_B[first].item<std::int64_t>(),
-                            first,
-                            options_.num_labels),
-                fmt::format("give labels from 0 to {}, -100 where one is to be ignored, or raise "
-                            "num_labels",
-                            options_.num_labels - 1));
+    if (options_.problem_type == kSingleLabel) {
+      TESSERA_REQUIRE(labels.dim() == 1 && labels.size(0) == logits_BL.size(0) &&
+                          labels.scalar_type() == at::kLong,
+                      Shape,
+                      fmt::format("the batch's \"label\" has {} dimensions and the type {}",
+                                  labels.dim(),
+                                  c10::toString(labels.scalar_type())),
+                      "give one int64 label for each sample, -100 where it is to be ignored");
+      const double smoothing = context.training() ? options_.label_smoothing : 0.0;
+      add_class_terms(out, logits_BL, labels, smoothing, "sample");
+      return;
+    }
+    const at::Tensor wanted_BL = float_labels(labels, logits_BL);
+    const at::Tensor given_BL = logits_BL.to(at::kDouble);
+    const at::Tensor loss =
+        options_.problem_type == kRegression
+            ? (given_BL - wanted_BL).square().sum()
+            : at::binary_cross_entropy_with_logits(
+                  given_BL, wanted_BL, /*weight=*/{}, /*pos_weight=*/{}, at::Reduction::Sum);
+    out.terms = {{.name = "loss", .sum = loss}};
   }
 
   TrunkOutput trunk_;
   ClassificationOptions options_;
+  const char* name_;
   Norm norm_;
-  Param* score_ = nullptr;
+  Head head_;
 };
+
+nn::BlockSpec make(const char* name,
+                   const TrunkOutput& trunk,
+                   const json::Value& options,
+                   config::Problems& problems,
+                   config::Origins& origins) {
+  ClassificationOptions read;
+  config::read(options, read, problems, origins);
+  if (read.label_smoothing > 0 && read.problem_type != kSingleLabel) {
+    problems.add(
+        origins.place("label_smoothing"),
+        "label_smoothing",
+        fmt::format("label_smoothing has no meaning for the problem {}", read.problem_type),
+        "remove it");
+  }
+  return {"head", [trunk, read, name] {
+            return std::make_unique<SequenceClassification>(trunk, read, name);
+          }};
+}
 
 nn::BlockSpec make_sequence_classification(const TrunkOutput& trunk,
                                            const json::Value& options,
                                            config::Problems& problems,
                                            config::Origins& origins) {
-  ClassificationOptions read;
-  config::read(options, read, problems, origins);
-  return {"head", [trunk, read] { return std::make_unique<SequenceClassification>(trunk, read); }};
+  return make("sequence_classification", trunk, options, problems, origins);
+}
+
+nn::BlockSpec make_image_classification(const TrunkOutput& trunk,
+                                        const json::Value& options,
+                                        config::Problems& problems,
+                                        config::Origins& origins) {
+  return make("image_classification", trunk, options, problems, origins);
 }
 
 TESSERA_OBJECTIVE("sequence_classification", make_sequence_classification);
+TESSERA_OBJECTIVE("image_classification", make_image_classification);
 
 }  // namespace
 }  // namespace tessera::models

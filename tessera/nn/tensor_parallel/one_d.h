@@ -38,8 +38,10 @@ at::Tensor own_tokens(const at::Tensor& ids_BT, StepContext& context);
 at::Tensor gather_vocab(const at::Tensor& x, const Param& weight, StepContext& context);
 
 /// ops::linear_cross_entropy() over the ranks' shares of the vocabulary; dlogits of this rank's.
+/// `bias_V`: this rank's share, or undefined.
 ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           const Param& weight_VC,
+                                          const at::Tensor& bias_V,
                                           const at::Tensor& labels_N,
                                           double label_smoothing,
                                           bool want_grad,

@@ -109,13 +109,14 @@ double cross_entropy_(const at::Tensor& logits_NV,
 
 ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           const Param& weight_VC,
+                                          const at::Tensor& bias_V,
                                           const at::Tensor& labels_N,
                                           double label_smoothing,
                                           bool want_grad,
                                           StepContext& context) {
   const at::Tensor weight = detail::matrix(weight_VC.tensor());
   if (x_NC.is_meta())
-    return ops::linear_cross_entropy(x_NC, weight, labels_N, label_smoothing, want_grad);
+    return ops::linear_cross_entropy(x_NC, weight, labels_N, label_smoothing, want_grad, bias_V);
   const ParamInfo& info = weight_VC.info();
   const std::int64_t N = x_NC.size(0), V = info.shape.front();
   const bool narrow = x_NC.scalar_type() == at::kBFloat16;
@@ -128,7 +129,7 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
   if (want_grad && narrow) out.dlogits_NV = at::empty({N, weight.size(0)}, x_NC.options());
   for (std::int64_t row = 0; row < N; row += step) {
     const std::int64_t rows = std::min(step, N - row);
-    const at::Tensor logits = ops::linear(x_NC.narrow(0, row, rows), weight, {}, at::kFloat);
+    const at::Tensor logits = ops::linear(x_NC.narrow(0, row, rows), weight, bias_V, at::kFloat);
     out.loss_sum += cross_entropy_(logits,
                                    labels.const_data_ptr<std::int64_t>() + row,
                                    info.held().begin.front(),

@@ -20,20 +20,51 @@ at::Tensor sum_of_shared(const at::Tensor& d_BHSK, std::int64_t groups) {
   return d_BHSK.reshape({d_BHSK.size(0), groups, -1, d_BHSK.size(2), d_BHSK.size(3)}).sum(2);
 }
 
-/// q k^T * scale with masks: [B, H, T, S] in fp32.
-at::Tensor masked_scores(const at::Tensor& q_BHTK,
-                         const at::Tensor& k_BHSK,
-                         const AttentionArgs& args) {
-  const std::int64_t T = q_BHTK.size(2), S = k_BHSK.size(2);
-  at::Tensor scores = at::matmul(q_BHTK, k_BHSK.transpose(2, 3)) * attention_scale(args, q_BHTK);
+struct Scores {
+  at::Tensor scores;        ///< with masks and biases: [B, H, T, S] in fp32
+  at::Tensor slope_of_cap;  ///< of the soft cap, of the same sizes; undefined without one
+};
+
+/// Adds what depends on the places of query and key: ALiBi, and -inf for what is not seen.
+at::Tensor placed_scores(at::Tensor scores, const AttentionArgs& args) {
+  if (args.alibi.empty() && !args.causal && args.window == 0) return scores;
+  const std::int64_t T = scores.size(2), S = scores.size(3);
+  const at::TensorOptions whole = scores.options().dtype(at::kLong);
+  const at::Tensor query = at::arange(T, whole).view({T, 1}) + args.query_offset,
+                   key = at::arange(S, whole);
+  if (!args.alibi.empty()) {
+    const at::Tensor slopes = at::tensor(args.alibi, at::kDouble)
+                                  .narrow(0, args.first_head, scores.size(1))
+                                  .to(scores.device(), at::kFloat);
+    scores = scores + slopes.view({-1, 1, 1}) * (key - query).to(at::kFloat);
+  }
+  if (args.causal) scores = scores.masked_fill(key > query, -INFINITY);
+  if (args.window == 0) return scores;
+  return scores.masked_fill(
+      args.causal ? query - key >= args.window : (query - key).abs() > args.window, -INFINITY);
+}
+
+Scores scores_of(const at::Tensor& q_BHTK, const at::Tensor& k_BHSK, const AttentionArgs& args) {
+  Scores out;
+  out.scores = at::matmul(q_BHTK, k_BHSK.transpose(2, 3)) * attention_scale(args, q_BHTK);
+  if (args.softcap > 0.0) {
+    const at::Tensor share = (out.scores / args.softcap).tanh();
+    out.slope_of_cap = 1.0 - share.square();
+    out.scores = share * args.softcap;
+  }
   if (args.mask_BS.defined()) {
     const at::Tensor bias = (1.0 - args.mask_BS.to(at::kFloat)) * -10000.0;
-    scores = scores + bias.view({bias.size(0), 1, 1, S});
+    out.scores = out.scores + bias.view({bias.size(0), 1, 1, bias.size(1)});
   }
-  if (!args.causal) return scores;
-  const at::TensorOptions whole = q_BHTK.options().dtype(at::kLong);
-  const at::Tensor query = at::arange(T, whole).view({T, 1}), key = at::arange(S, whole);
-  return scores.masked_fill(key > query + args.query_offset, -INFINITY);
+  if (args.bias_HTS.defined()) out.scores = out.scores + args.bias_HTS;
+  out.scores = placed_scores(out.scores, args);
+  return out;
+}
+
+/// e^(score - log_sum), and 0 where nothing is seen.
+at::Tensor probabilities_of(const at::Tensor& scores, const at::Tensor& log_sum_BHT) {
+  const at::Tensor log_sum = log_sum_BHT.masked_fill(log_sum_BHT == -INFINITY, 0.0);
+  return (scores - log_sum.unsqueeze(3)).exp();
 }
 
 at::Tensor positions_of(const std::vector<Run>& runs, const at::TensorOptions& options) {
@@ -64,9 +95,9 @@ AttentionOut AtenBackend::attention(const at::Tensor& q_BHTK,
                                     const at::Tensor& v_BGSK,
                                     const AttentionArgs& args) const {
   const std::int64_t H = q_BHTK.size(1);
-  const at::Tensor scores = masked_scores(q_BHTK.to(at::kFloat), for_heads(k_BGSK, H), args);
+  const at::Tensor scores = scores_of(q_BHTK.to(at::kFloat), for_heads(k_BGSK, H), args).scores;
   const at::Tensor log_sum = scores.logsumexp(3);
-  at::Tensor p = (scores - log_sum.unsqueeze(3)).exp();
+  at::Tensor p = probabilities_of(scores, log_sum);
   if (args.dropout.active()) p = drop(p, kept_probabilities(args, q_BHTK, k_BGSK), args.dropout);
   const at::Tensor y = fused_heads(q_BHTK, 1)[0];
   y.copy_(at::matmul(p, for_heads(v_BGSK, H)));
@@ -82,7 +113,8 @@ AttentionGrads AtenBackend::attention_backward(const at::Tensor& dy_BHTK,
   const std::int64_t H = q_BHTK.size(1), G = k_BGSK.size(1);
   const at::Tensor q = q_BHTK.to(at::kFloat), k = for_heads(k_BGSK, H), v = for_heads(v_BGSK, H);
   const at::Tensor dy = dy_BHTK.to(q_BHTK.scalar_type()).to(at::kFloat);
-  const at::Tensor p = (masked_scores(q, k, args) - out.saved.unsqueeze(3)).exp();
+  const Scores scores = scores_of(q, k, args);
+  const at::Tensor p = probabilities_of(scores.scores, out.saved);
   at::Tensor dp = at::matmul(dy, v.transpose(2, 3)), dropped = p;
   if (args.dropout.active()) {
     const at::Tensor kept = kept_probabilities(args, q_BHTK, k_BGSK);
@@ -91,7 +123,9 @@ AttentionGrads AtenBackend::attention_backward(const at::Tensor& dy_BHTK,
   }
   // The mean of dp under p is that of dy under y: over all keys, also where these are a block.
   const at::Tensor mean = (dy * out.y_BHTK.to(at::kFloat)).sum(3, /*keepdim=*/true);
-  const at::Tensor ds = p * (dp - mean) * attention_scale(args, q_BHTK);
+  const at::Tensor dscores = p * (dp - mean);
+  at::Tensor ds = dscores * attention_scale(args, q_BHTK);
+  if (scores.slope_of_cap.defined()) ds = ds * scores.slope_of_cap;
   std::vector<at::Tensor> d;
   if (q_BHTK.sizes() == k_BGSK.sizes()) {
     d = fused_heads(q_BHTK, 3);
@@ -101,7 +135,7 @@ AttentionGrads AtenBackend::attention_backward(const at::Tensor& dy_BHTK,
   d[0].copy_(at::matmul(ds, k));
   d[1].copy_(sum_of_shared(at::matmul(ds.transpose(2, 3), q), G));
   d[2].copy_(sum_of_shared(at::matmul(dropped.transpose(2, 3), dy), G));
-  return {d[0], d[1], d[2]};
+  return {d[0], d[1], d[2], args.bias_HTS.defined() ? dscores.sum(0) : at::Tensor()};
 }
 
 }  // namespace tessera::ops::aten

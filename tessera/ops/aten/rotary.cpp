@@ -23,10 +23,14 @@ void AtenBackend::rotary(const at::Tensor& x_BHTK,
   const std::int64_t P = table.cosine_BTP.size(2);
   const at::Tensor cosine = table.cosine_BTP.to(at::kFloat).unsqueeze(1),
                    sine = table.sine_BTP.to(at::kFloat).unsqueeze(1) * direction;
-  const at::Tensor first = x_BHTK.narrow(3, 0, P).to(at::kFloat),
-                   second = x_BHTK.narrow(3, P, P).to(at::kFloat);
-  y_BHTK.narrow(3, 0, P).copy_(first * cosine - second * sine);
-  y_BHTK.narrow(3, P, P).copy_(second * cosine + first * sine);
+  // The first channels of all pairs, or the second ones.
+  const auto channels = [&](const at::Tensor& of, std::int64_t which) {
+    return table.interleaved ? of.slice(3, which, 2 * P, 2) : of.narrow(3, which * P, P);
+  };
+  const at::Tensor first = channels(x_BHTK, 0).to(at::kFloat),
+                   second = channels(x_BHTK, 1).to(at::kFloat);
+  channels(y_BHTK, 0).copy_(first * cosine - second * sine);
+  channels(y_BHTK, 1).copy_(second * cosine + first * sine);
   const std::int64_t rest = x_BHTK.size(3) - 2 * P;
   y_BHTK.narrow(3, 2 * P, rest).copy_(x_BHTK.narrow(3, 2 * P, rest));
 }

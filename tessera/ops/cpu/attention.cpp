@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tessera/ops/arguments.h"
+#include "tessera/ops/aten/backend.h"
 #include "tessera/ops/cpu/attention_blocks.h"
 #include "tessera/ops/cpu/backend.h"
 #include "tessera/ops/cpu/dropout_rows.h"
@@ -122,12 +123,22 @@ AttentionGrads blocks_backward(const at::Tensor& dy,
   return {d[0], d[1], d[2]};
 }
 
+/// Whether scores are changed, or keys left out, by what the blocks do not know.
+bool needs_reference(const AttentionArgs& args) {
+  return args.window > 0 || args.softcap > 0.0 || !args.alibi.empty() || args.bias_HTS.defined();
+}
+const Backend& reference() {
+  static const aten::AtenBackend backend;
+  return backend;
+}
+
 }  // namespace
 
 AttentionOut CpuBackend::attention(const at::Tensor& q_BHTK,
                                    const at::Tensor& k_BGSK,
                                    const at::Tensor& v_BGSK,
                                    const AttentionArgs& args) const {
+  if (needs_reference(args)) return reference().attention(q_BHTK, k_BGSK, v_BGSK, args);
   if (is_one_query(args, q_BHTK, k_BGSK)) return one_query(q_BHTK, k_BGSK, v_BGSK, args);
   return blocks_attention(q_BHTK, k_BGSK, v_BGSK, args);
 }
@@ -138,6 +149,8 @@ AttentionGrads CpuBackend::attention_backward(const at::Tensor& dy_BHTK,
                                               const at::Tensor& v_BGSK,
                                               const AttentionOut& out,
                                               const AttentionArgs& args) const {
+  if (needs_reference(args))
+    return reference().attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
   return blocks_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
 }
 

@@ -51,6 +51,7 @@ struct RotaryRows {
   const float *cosine, *sine;  // [.., pairs]
   std::int64_t table_tokens;   // 0: one table for the whole batch
   float direction;             // 1, or -1 to turn back
+  bool interleaved = false;    // channels 2 p and 2 p + 1 are a pair, else p and `pairs` + p
 };
 struct EntropyRows {
   float* logits;  // overwritten where there are dlogits

@@ -58,7 +58,8 @@ void CpuBackend::rotary(const at::Tensor& x_BHTK,
                         .cosine = cosine.data_ptr<float>(),
                         .sine = sine.data_ptr<float>(),
                         .table_tokens = cosine.size(0) == 1 ? 0 : T,
-                        .direction = static_cast<float>(direction)};
+                        .direction = static_cast<float>(direction),
+                        .interleaved = table.interleaved};
   const auto kernel = kernels().rotary[float_of(x)];
   parallel(B * T, kRotaryGrainElements / (H * K), [&](std::int64_t begin, std::int64_t end) {
     kernel(rows, begin, end);

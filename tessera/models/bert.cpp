@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The BERT family.  Source: Devlin et al. 2019, "BERT: pre-training of deep bidirectional
+// transformers".
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/models/encoder.h"
+#include "tessera/models/family.h"
+#include "tessera/models/hf_config.h"
+#include "tessera/models/module_order.h"
+
+namespace tessera::models {
+namespace {
+
+const std::vector<Preset>& presets() {
+  constexpr std::int64_t kPositions = 512;
+  static const std::vector<Preset> all = {
+      {.name = "bert-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
+      {"bert-base-uncased", 12, 768, 12, kPositions},
+      {"bert-base-cased", 12, 768, 12, kPositions},
+      {"bert-large-uncased", 24, 1024, 16, kPositions},
+      {"bert-large-cased", 24, 1024, 16, kPositions},
+  };
+  return all;
+}
+
+const EncoderNames& names() {
+  static const EncoderNames all = {
+      .words = "embeddings.word_embeddings",
+      .positions = "embeddings.position_embeddings",
+      .types = "embeddings.token_type_embeddings",
+      .embedding_norm = "embeddings.LayerNorm",
+      .layers = "encoder.layer",
+      .qkv = "attention.self.qkv",
+      .attention_output = "attention.output.dense",
+      .attention_norm = "attention.output.LayerNorm",
+      .ffn_input = "intermediate.dense",
+      .ffn_output = "output.dense",
+      .ffn_norm = "output.LayerNorm",
+  };
+  return all;
+}
+
+struct BertOptions final : EncoderOptions {
+  [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
+    return std::make_unique<BertOptions>(*this);
+  }
+  void describe(config::Fields& fields) override {
+    describe_encoder(
+        fields,
+        {.presets = presets(),
+         .preset_default = "bert-nano if no size is given",
+         .positions_default = "512 for the published presets, else data.sequence_length, or 1024"});
+  }
+};
+
+HeadSpecs heads_of(const BertOptions& options) {
+  const double dropout = options.classifier_dropout.value_or(options.dropout);
+  return {
+      // Its dense layer is the pooler.
+      .sample = {.dense = "pooler.dense",
+                 .dropout = dropout,
+                 .output = "classifier",
+                 .output_bias = "classifier.bias"},
+      .pooling = Pooling::FirstToken,
+      .token =
+          HeadSpec{.dropout = dropout, .output = "classifier", .output_bias = "classifier.bias"},
+      .masked_lm = HeadSpec{.dense = "cls.predictions.transform.dense",
+                            .activation = options.activation,
+                            .norm = {NormKind::LayerNorm, options.layer_norm_eps},
+                            .norm_name = "cls.predictions.transform.LayerNorm",
+                            .output = "cls.predictions.decoder",
+                            .output_bias = "cls.predictions.bias"},
+  };
+}
+
+Resolved resolve_bert(const BertOptions& options,
+                      std::int64_t tokenizer_size,
+                      std::optional<std::int64_t> sequence_length,
+                      config::Problems& problems,
+                      const config::Origins& origins) {
+  return resolve_encoder(
+      options,
+      {.name = "bert", .presets = presets(), .names = names(), .heads = heads_of(options)},
+      tokenizer_size,
+      sequence_length,
+      problems,
+      origins);
+}
+
+BertOptions from_hf(const json::Value& config) {
+  const HfConfig keys(config);
+  keys.refuse("model_type", keys.word("model_type", "bert") == "bert", "\"model_type\": \"bert\"");
+  BertOptions out;
+  encoder_from_hf(keys, out);
+  return out;
+}
+
+json::Value to_hf(const BertOptions& options) {
+  return encoder_to_hf(options, "BertForMaskedLM", "bert");
+}
+
+Composition compose(const ParamInfo& info) {
+  static const StoredNames stored = {.base = "bert.",
+                                     .outside = {"cls.", "classifier."},
+                                     .fused = ".qkv.",
+                                     .apart = {".query.", ".key.", ".value."}};
+  return compose_encoder(info, stored);
+}
+
+/// The numbers of the positions, which old versions stored among the weights.
+bool is_buffer(std::string_view name) {
+  return name.ends_with("embeddings.position_ids");
+}
+
+/// The first files call the parameters of a norm gamma and beta.
+std::string known_as(std::string name) {
+  const auto rename = [&name](std::string_view old, std::string_view known) {
+    if (name.ends_with(old)) name.replace(name.size() - old.size(), old.size(), known);
+  };
+  rename("LayerNorm.gamma", "LayerNorm.weight");
+  rename("LayerNorm.beta", "LayerNorm.bias");
+  return name;
+}
+
+/// Files of pre-training hold a pooler and two heads, one of which predicts the next sentence.
+bool may_be_unused(std::string_view name) {
+  return name.starts_with("cls.") || name.starts_with("bert.pooler.") ||
+         name.starts_with("pooler.");
+}
+
+TESSERA_MODEL("bert",
+              FamilyOf<BertOptions>{
+                  .presets = presets(),
+                  .adjustable = {{"dropout", {"attention_dropout", "classifier_dropout"}},
+                                 {"attention_dropout"},
+                                 {"classifier_dropout"},
+                                 {"init_std"},
+                                 {"label_smoothing"}},
+                  .resolve = resolve_bert,
+                  .from_hf = from_hf,
+                  .to_hf = to_hf,
+                  .weight_map = {.compose = compose,
+                                 .base = "bert.",
+                                 .ties = {{"cls.predictions.decoder.weight",
+                                           "bert.embeddings.word_embeddings.weight",
+                                           "cls.predictions.bias"},
+                                          {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
+                                 .is_buffer = is_buffer,
+                                 .anchor = "bert.embeddings.word_embeddings.weight",
+                                 .known_as = known_as,
+                                 .may_be_unused = may_be_unused},
+                  .objective = "masked_lm"});
+
+TESSERA_MODULE_ORDER("bert",
+                     {.base = "bert.",
+                      .modules = {"bert.embeddings.word_embeddings",
+                                  "bert.embeddings.position_embeddings",
+                                  "bert.embeddings.token_type_embeddings",
+                                  "bert.embeddings.LayerNorm",
+                                  "bert.encoder.layer.*.attention.self.query",
+                                  "bert.encoder.layer.*.attention.self.key",
+                                  "bert.encoder.layer.*.attention.self.value",
+                                  "bert.encoder.layer.*.attention.output.dense",
+                                  "bert.encoder.layer.*.attention.output.LayerNorm",
+                                  "bert.encoder.layer.*.intermediate.dense",
+                                  "bert.encoder.layer.*.output.dense",
+                                  "bert.encoder.layer.*.output.LayerNorm",
+                                  "bert.pooler.dense",
+                                  "cls.predictions",
+                                  "cls.predictions.transform.dense",
+                                  "cls.predictions.transform.LayerNorm",
+                                  "classifier"}});
+
+}  // namespace
+}  // namespace tessera::models

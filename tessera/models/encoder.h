@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The encoder of BERT and its kin: learned positions, a norm behind the embedding and behind each
+// branch of a layer, and attention in both directions. Families give it names and a shape; heads
+// are the objectives'.  Source: Devlin et al. 2019, "BERT".
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/config/json.h"
+#include "tessera/models/family.h"
+#include "tessera/models/hf_config.h"
+#include "tessera/models/sizes.h"
+#include "tessera/models/trunk.h"
+
+namespace tessera::models {
+
+/// Names of an encoder's modules, without the base of the family's files.
+struct EncoderNames {
+  std::string words, positions;  ///< tables: "embeddings.word_embeddings"
+  std::string types;             ///< table of token types; empty: the family has none
+  std::string embedding_norm;
+  std::string layers;  ///< of blocks: "encoder.layer" for "encoder.layer.3"
+  /// Modules of a layer.
+  std::string qkv, attention_output, attention_norm, ffn_input, ffn_output, ffn_norm;
+};
+
+/// Everything that fixes an encoder.
+struct EncoderShape : Sizes {
+  std::int64_t type_vocab_size = 2;
+  /// Positions count the tokens that are not padding, from the id of the padding + 1 on; absent:
+  /// every token, from 0 on.
+  std::optional<std::int64_t> counted_pad;
+  std::string activation = "gelu";
+  double dropout = 0.0, attention_dropout = 0.0;
+  double layer_norm_eps = 1e-12, init_std = 0.02;
+  bool tie_embeddings = true;
+  /// Rows of the table of positions.
+  [[nodiscard]] std::int64_t position_rows() const {
+    return max_positions + (counted_pad ? *counted_pad + 1 : 0);
+  }
+};
+
+/// The blocks "embeddings" and `layers`.0, `layers`.1, ... The fused projection of a layer is
+/// [3, heads, head_dim, embed]. Reads "input_ids", and where the batch has them "attention_mask"
+/// and "token_type_ids" (absent: type 0).
+Trunk encoder_trunk(const EncoderShape& shape, const EncoderNames& names, HeadSpecs heads);
+
+/// The keys of the section `model` that encoders share.
+struct EncoderOptions : FamilyOptions {
+  std::int64_t type_vocab_size = 2;
+  std::optional<double> attention_dropout, classifier_dropout;
+  std::string activation = "gelu";
+  double layer_norm_eps = 1e-12;
+
+ protected:
+  /// What differs between families.
+  struct EncoderTexts {
+    std::vector<Preset> presets;
+    std::string preset_default, positions_default;
+    bool types = true;  ///< whether there is the key type_vocab_size
+  };
+  void describe_encoder(config::Fields& fields, const EncoderTexts& texts);
+};
+
+/// How a family completes the shared part of Family::resolve.
+struct EncoderFamily {
+  std::string name;
+  const std::vector<Preset>& presets;
+  EncoderNames names;
+  std::optional<std::int64_t> counted_pad = {};  ///< of EncoderShape
+  HeadSpecs heads = {};
+};
+/// Family::resolve of an encoder. `described`: the options as they are written, completed by this.
+Resolved resolve_encoder(const EncoderOptions& options,
+                         const EncoderFamily& family,
+                         std::int64_t tokenizer_size,
+                         std::optional<std::int64_t> sequence_length,
+                         config::Problems& problems,
+                         const config::Origins& origins);
+
+/// Keys of config.json that BERT and RoBERTa share, with the defaults of transformers. Refuses
+/// decoders, relative positions, pruned heads and quantized weights.
+void encoder_from_hf(const HfConfig& keys, EncoderOptions& out);
+/// The reverse; `architecture` is for masked language modelling.
+json::Value encoder_to_hf(const EncoderOptions& options,
+                          const char* architecture,
+                          const char* model_type);
+
+/// The names under which files of a family store an encoder.
+struct StoredNames {
+  std::string base;                       ///< "bert."
+  std::vector<std::string> outside;       ///< beginnings of names that have no base
+  std::string fused;                      ///< the projection in ours: ".qkv."
+  std::array<std::string, 3> apart = {};  ///< in theirs: ".query.", ".key.", ".value."
+};
+Composition compose_encoder(const ParamInfo& info, const StoredNames& names);
+
+}  // namespace tessera::models

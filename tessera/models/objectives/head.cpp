@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/objectives/head.h"
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/functional.h"
+#include "tessera/nn/vocab_bias.h"
+#include "tessera/ops/activation.h"
+
+namespace tessera::models {
+namespace {
+
+using enum LogicalAxis;
+
+/// Dropout of what gather_flow() gave: of all samples and channels, on a grid of ranks too.
+ops::DropoutKey dropout_of_all(const char* site, double p, const nn::StepContext& context) {
+  ops::DropoutKey key = context.dropout(site, p);
+  if (key.active() && context.on_grid())
+    key = {.p = key.p, .key = key.key, .sample_ids = context.batch->sample_ids};
+  return key;
+}
+
+/// The position of each sample's last token that is not padding, [B].
+at::Tensor last_tokens(const nn::Batch& batch, std::int64_t tokens) {
+  if (!batch.has("attention_mask")) {
+    return at::full({batch.size()}, tokens - 1, batch.tensor("input_ids").options());
+  }
+  const at::Tensor mask_BT = batch.tensor("attention_mask").ne(0);
+  const at::Tensor positions_T = at::arange(tokens, mask_BT.options().dtype(at::kLong));
+  return (positions_T * mask_BT).amax(1);
+}
+
+/// The mean over the tokens that are not padding, [B, C].
+at::Tensor mean_over_tokens(const at::Tensor& x_BTC, const nn::Batch& batch) {
+  if (!batch.has("attention_mask")) return x_BTC.mean(1);
+  const at::Tensor mask_BT1 =
+      batch.tensor("attention_mask").ne(0).to(x_BTC.scalar_type()).unsqueeze(-1);
+  return (x_BTC * mask_BT1).sum(1) / mask_BT1.sum(1);
+}
+
+}  // namespace
+
+void HeadTransform::declare(nn::Params& params, const TrunkOutput& trunk) {
+  if (spec_.dense.empty()) return;
+  const std::int64_t C = trunk.hidden_size;
+  // Without logical axes: small enough that every tensor-parallel rank holds all of it.
+  weight_ = params.add(
+      spec_.dense + ".weight", {C, C}, {None, None}, Init::normal(trunk.init_std), kGlobalName);
+  if (spec_.dense_bias)
+    bias_ = params.add(spec_.dense + ".bias", {C}, {None}, Init::zeros(), kGlobalName);
+  norm_.declare(params, spec_.norm_name, C, kGlobalName);
+}
+
+at::Tensor HeadTransform::operator()(at::Tensor x, nn::StepContext& context) const {
+  if (!spec_.dense.empty()) {
+    if (spec_.input_dropout > 0)
+      x = nn::dropout(x, dropout_of_all("head_input", spec_.input_dropout, context));
+    x = nn::linear(x, *weight_, bias_, context);
+    x = spec_.activation == "tanh" ? at::tanh(x)
+                                   : nn::activate(x, ops::activation_from_name(spec_.activation));
+    x = norm_(x, context);
+  }
+  if (spec_.dropout > 0) x = nn::dropout(x, dropout_of_all("head", spec_.dropout, context));
+  return x;
+}
+
+void Head::declare(nn::Params& params, const TrunkOutput& trunk) {
+  transform_.declare(params, trunk);
+  const HeadSpec& spec = transform_.spec();
+  weight_ = params.add(spec.output + ".weight",
+                       {outputs_, trunk.hidden_size},
+                       {None, None},
+                       Init::normal(trunk.init_std),
+                       kGlobalName);
+  if (!spec.output_bias.empty())
+    bias_ = params.add(spec.output_bias, {outputs_}, {None}, Init::zeros(), kGlobalName);
+}
+
+at::Tensor Head::operator()(const at::Tensor& x, nn::StepContext& context) const {
+  return nn::vocab_logits(transform_(x, context), *weight_, bias_, context);
+}
+
+at::Tensor pooled(const at::Tensor& x_BTC,
+                  Pooling pooling,
+                  const Norm& norm,
+                  const nn::Batch& batch,
+                  nn::StepContext& context) {
+  if (pooling == Pooling::Mean) {
+    TESSERA_REQUIRE(!context.shares_tokens() && !context.cuts_tokens(),
+                    Unsupported,
+                    fmt::format("block {} reads the mean over all tokens of a sample, which ranks "
+                                "that share the tokens do not have",
+                                context.block_name),
+                    "set parallel.context.size to 1 and parallel.sequence to false");
+    return mean_over_tokens(nn::gather_flow(norm(x_BTC, context), context), batch);
+  }
+  const at::Tensor positions_B = pooling == Pooling::LastToken
+                                     ? last_tokens(batch, batch.tensor("input_ids").size(1))
+                                     : at::zeros({batch.size()}, x_BTC.options().dtype(at::kLong));
+  const at::Tensor one_B1C = nn::select_tokens(x_BTC, positions_B, context);
+  return nn::gather_flow(norm(one_B1C, context), context).squeeze(1);
+}
+
+void require_no_generation(const nn::StepContext& context, const char* objective) {
+  TESSERA_REQUIRE(context.mode() == nn::Mode::Train || context.mode() == nn::Mode::Eval,
+                  Unsupported,
+                  fmt::format("a model with the objective {} does not generate text", objective),
+                  "generate with a model whose objective is causal_lm");
+}
+
+}  // namespace tessera::models

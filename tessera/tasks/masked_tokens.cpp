@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/masked_tokens.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/philox.h"
+#include "tessera/base/text.h"
+
+namespace tessera::tasks {
+namespace {
+
+constexpr std::int64_t kNoLabel = -100;
+constexpr std::uint64_t kSite = 0x6D61736B;  // keeps these numbers apart from those of the model
+
+/// A number below `bound` from 64 random bits; bounds are far below 2^32, so that all are as
+/// likely.
+std::int64_t below(std::int64_t bound, std::uint32_t hi, std::uint32_t lo) {
+  const std::uint64_t bits = (static_cast<std::uint64_t>(hi) << 32) | lo;
+  return static_cast<std::int64_t>(bits % static_cast<std::uint64_t>(bound));
+}
+
+}  // namespace
+
+std::string Masking::text() const {
+  return fmt::format("{} {} {} {} {} [{}] {} {}",
+                     text::number(probability),
+                     text::number(mask_share),
+                     text::number(random_share),
+                     mask_id,
+                     vocab_size,
+                     fmt::join(never, ","),
+                     seed,
+                     dynamic);
+}
+
+MaskedTokens::MaskedTokens(std::unique_ptr<data::TokenDataset> tokens, Masking masking)
+    : tokens_(std::move(tokens)), masking_(std::move(masking)) {
+  TESSERA_ASSERT(tokens_ != nullptr && masking_.vocab_size > 0);
+}
+
+std::vector<data::TensorSpec> MaskedTokens::tensors() const {
+  const std::int64_t length = tokens_->length();
+  return {{.name = "input_ids", .dtype = DType::I64, .shape = {length}},
+          {.name = "labels", .dtype = DType::I64, .shape = {length}},
+          {.name = "attention_mask", .dtype = DType::I64, .shape = {length}, .optional = true}};
+}
+
+void MaskedTokens::read(std::int64_t index, data::SampleWriter& out) const {
+  const std::span<std::int64_t> ids = out.tensor<std::int64_t>("input_ids");
+  const std::span<std::int64_t> labels = out.tensor<std::int64_t>("labels");
+  const std::span<std::int64_t> mask = out.tensor<std::int64_t>("attention_mask");
+  if (tokens_->get(index, ids.data(), labels.data(), mask.data())) out.need("attention_mask");
+  std::fill(labels.begin(), labels.end(), kNoLabel);
+  const Philox random{mix64(masking_.seed, kSite)};
+  const auto sample = static_cast<std::uint64_t>(masking_.dynamic ? out.number() : index);
+  const auto may_be_chosen = [&](std::size_t t) {
+    const auto& never = masking_.never;
+    return mask[t] != 0 && std::find(never.begin(), never.end(), ids[t]) == never.end();
+  };
+  const auto hide = [&](std::size_t t) {
+    const Philox::Block words = random(2 * t + 1, sample);
+    const double share = uniform_double(words[0], words[1]);
+    labels[t] = ids[t];
+    if (share <= masking_.mask_share) {
+      ids[t] = masking_.mask_id;
+    } else if (share <= masking_.mask_share + masking_.random_share) {
+      ids[t] = below(masking_.vocab_size, words[2], words[3]);
+    }
+  };
+  bool chosen = false;
+  std::optional<std::pair<double, std::size_t>> nearest;
+  for (std::size_t t = 0; t < ids.size(); ++t) {
+    if (!may_be_chosen(t)) continue;
+    const Philox::Block words = random(2 * t, sample);
+    const double draw = uniform_double(words[0], words[1]);
+    if (!nearest || draw < nearest->first) nearest = {draw, t};
+    if (draw > masking_.probability) continue;
+    hide(t);
+    chosen = true;
+  }
+  if (!chosen && nearest) hide(nearest->second);
+}
+
+}  // namespace tessera::tasks

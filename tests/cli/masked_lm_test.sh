@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow multiprocess
+# timeout: 300
+# Encoders learn hidden tokens of a text file, on two ranks as on one, and go on as a classifier and
+# as a Hugging Face folder.   usage: masked_lm_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+tessera=$(realpath "${1:?usage: masked_lm_test.sh PROGRAM}")
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
+mkdir -p "$TESSERA_CACHE"
+
+# A text in which each token follows from its neighbours.
+text() {
+  local i
+  for ((i = 0; i < 400; ++i)); do printf 'abcdefgh'; done
+}
+# config FAMILY MORE: writes $box/FAMILY.json. No text has the byte 7, which hides others.
+config() {
+  cat >"$box/$1.json" <<EOT
+{
+  "model": {"family": "$1", "num_layers": 1, "hidden_size": 32, "num_heads": 2},
+  "task": {"type": "masked_lm", "params": {"mask_token_id": 7}},
+  "data": {"train": "$box/text.txt", "sequence_length": 16, "validation_fraction": 0.1},
+  "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 1e-2}},
+  "trainer": {"max_steps": 60}, "eval": {"every": 30}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 30}
+}
+EOT
+}
+# train CONFIG NAME ARGUMENT...: trains in $box/NAME.
+train() {
+  timeout 120 "$tessera" train "$box/$1.json" --set "run.dir=$box/$2" "${@:3}" >"$box/out" 2>"$box/err" ||
+    { cat "$box/out" "$box/err" && exit 1; }
+}
+# The last loss that a run's metrics say of its validation data, below $2.
+loss_is_below() {
+  local loss
+  loss=$(sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p; s/.*"validation_loss":\([0-9.e+-]*\).*/\1/p' "$box/$1/metrics.jsonl" | tail -1)
+  awk -v loss="$loss" -v bound="$2" 'BEGIN { exit !(loss != "" && loss < bound) }' ||
+    { echo "the loss of $1 is \"$loss\", not below $2" && tail -3 "$box/$1/metrics.jsonl" && return 1; }
+}
+learns_on_any_ranks() {
+  text >"$box/text.txt"
+  config "$1"
+  train "$1" one -n 1
+  train "$1" two -n 2
+  expect "equal runs" "$tessera" compare "$box/one" "$box/two"
+  expect "a loss far below that of a guess" loss_is_below two 1.0
+  train "$1" half -n 2 --set trainer.max_steps=30
+  train "$1" half -n 1 --resume auto
+  expect "the same after a resume on other ranks" "$tessera" compare "$box/one" "$box/half"
+}
+begins_a_classifier() {
+  text >"$box/text.txt"
+  config bert
+  train bert bert -n 1 --set trainer.max_steps=4
+  "$tessera" convert "$box/bert" "$box/hf" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "the architecture" grep -q BertForMaskedLM "$box/hf/config.json"
+  printf '{"text": "aab", "label": "a"}\n{"text": "bba", "label": "b"}\n' >"$box/texts.jsonl"
+  cat >"$box/classify.json" <<EOT
+{
+  "model": {"from": "$box/hf"}, "task": "classify", "data": {"train": "$box/texts.jsonl", "sequence_length": 16},
+  "train_batch_size": 2, "trainer": {"max_steps": 20}, "optimizer": {"params": {"lr": 1e-2}},
+  "run": {"threads_per_rank": 1}, "checkpoint": {"every": 0}
+}
+EOT
+  train classify classifier -n 1
+  expect "that the head is new" grep -q "classifier.weight" "$box/out" "$box/err"
+  "$tessera" convert "$box/classifier" "$box/hf-classifier" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "the classifier's architecture" grep -q BertForSequenceClassification "$box/hf-classifier/config.json"
+  sed -i "s|$box/hf\"|$box/hf-classifier\"|" "$box/classify.json"
+  train classify again -n 1
+  expect "a head that goes on" refuses_nothing
+}
+refuses_nothing() { ! grep -q "begins anew" "$box/out" "$box/err"; }
+refuses_what_does_not_fit() {
+  text >"$box/text.txt"
+  config bert
+  "$tessera" train "$box/bert.json" --set task.type=pretrain --set task.params=null --set "run.dir=$box/run" \
+    >"$box/out" 2>&1 && echo "an encoder was trained to predict the next token" && exit 1
+  expect "what is wrong" says "causal_lm predicts the next token" "$box/out"
+  "$tessera" train "$box/bert.json" --set task.params=null --set "run.dir=$box/run" >"$box/out" 2>&1 &&
+    echo "a tokenizer without a mask token was taken" && exit 1
+  expect "the key to set" says "mask_token_id" "$box/out"
+}
+claim "bert learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks bert
+claim "roberta learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks roberta
+claim "a classifier begins with a model of masked tokens" begins_a_classifier
+claim "what cannot be trained is refused by name" refuses_what_does_not_fit
+claims_done
