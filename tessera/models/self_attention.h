@@ -29,6 +29,9 @@ struct SelfAttentionSpec {
   /// token of each pair of channels, as ops::rotary_frequencies() gives them. Empty: none.
   std::vector<double> rotary_frequencies;
   std::int64_t max_positions = 0;
+  /// Whether scores fall with the distance of a key, with a slope for each head:
+  /// ops::alibi_slopes().
+  bool alibi = false;
 };
 
 /// Reads "attention_mask" and "document_starts" of the batch, and uses the KV cache of its block.
