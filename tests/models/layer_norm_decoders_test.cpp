@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// OPT and GPT-NeoX: published sizes, Hugging Face's configurations, and how their files lay out
+// OPT, GPT-NeoX and BLOOM: published sizes, Hugging Face's configurations, and how their files lay out
 // what is one parameter here. tests/golden/ has what they compute.
 #include <cstdint>
 #include <memory>
@@ -60,6 +60,7 @@ TEST(LayerNormDecoders, HaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(parameters_of_preset("gpt_neox", "pythia-160m", 50304), 162'322'944);
   EXPECT_EQ(parameters_of_preset("gpt_neox", "pythia-410m", 50304), 405'334'016);
   EXPECT_EQ(parameters_of_preset("gpt_neox", "gpt-neox-20b", 50432), 20'554'567'680);
+  EXPECT_EQ(parameters_of_preset("bloom", "bloom-560m", 250880), 559'214'592);
 }
 
 /// The description of what a config.json asks for.
