@@ -15,7 +15,7 @@
 namespace tessera::data {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using Vocabulary = std::unordered_map<std::string, std::int32_t>;
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
@@ -61,16 +61,16 @@ std::optional<std::string> bytes_of_printable(std::string_view text) {
   return out;
 }
 
-json parse(const std::string& path) {
+Json parse(const std::string& path) {
   const std::string text = read_small_file(path);
   try {
-    return json::parse(text);
-  } catch (const json::exception& e) {
+    return Json::parse(text);
+  } catch (const Json::exception& e) {
     refuse(path, fmt::format("is not valid JSON ({})", e.what()));
   }
 }
 
-std::int32_t id_of(const std::string& token, const json& id, const std::string& path) {
+std::int32_t id_of(const std::string& token, const Json& id, const std::string& path) {
   if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
       id.get<std::int64_t>() > kLargestId) {
     refuse(path,
@@ -82,7 +82,7 @@ std::int32_t id_of(const std::string& token, const json& id, const std::string& 
   return id.get<std::int32_t>();
 }
 
-Vocabulary vocabulary_of(const json& object, const std::string& path) {
+Vocabulary vocabulary_of(const Json& object, const std::string& path) {
   if (!object.is_object()) refuse(path, "the vocabulary is not an object {token: id}");
   Vocabulary vocabulary;
   vocabulary.reserve(object.size());
@@ -141,7 +141,7 @@ void add_merge(BpeModel& model,
   model.merges.push_back({id_of(left), id_of(right), id_of(left + right)});
 }
 
-bool absent(const json& object, const char* key) {
+bool absent(const Json& object, const char* key) {
   return !object.contains(key) || object[key].is_null() || object[key] == "" ||
          object[key] == false;
 }
@@ -156,14 +156,14 @@ void require_plain(bool plain, const std::string& path, const std::string& part)
       "folder");
 }
 
-void require_gpt2_parts(const json& root, const std::string& path) {
+void require_gpt2_parts(const Json& root, const std::string& path) {
   const auto typed = [&](const char* key, const char* type) {
     return root.contains(key) && root[key].is_object() && root[key].value("type", "") == type;
   };
   require_plain(root.is_object() && typed("model", "BPE"), path, "model.type");
   require_plain(absent(root, "normalizer"), path, "normalizer");
   require_plain(typed("pre_tokenizer", "ByteLevel"), path, "pre_tokenizer.type");
-  const json& split = root["pre_tokenizer"];
+  const Json& split = root["pre_tokenizer"];
   require_plain(absent(split, "add_prefix_space"), path, "pre_tokenizer.add_prefix_space");
   require_plain(split.value("use_regex", true), path, "pre_tokenizer.use_regex");
   for (const char* key : {"dropout",
@@ -173,7 +173,7 @@ void require_gpt2_parts(const json& root, const std::string& path) {
                           "ignore_merges"}) {
     require_plain(absent(root["model"], key), path, fmt::format("model.{}", key));
   }
-  for (const json& token : root.value("added_tokens", json::array())) {
+  for (const Json& token : root.value("added_tokens", Json::array())) {
     require_plain(
         token.is_object() && token.value("content", "") == kEndOfText, path, "added_tokens");
     require_plain(
@@ -215,27 +215,27 @@ BpeModel read_bpe(const std::string& vocab_path, const std::string& merges_path)
 }
 
 void require_gpt2_parts_of(const std::string& path) {
-  const json root = parse(path);
+  const Json root = parse(path);
   try {
     require_gpt2_parts(root, path);
-  } catch (const json::exception& e) {
+  } catch (const Json::exception& e) {
     refuse(path, fmt::format("is no tokenizer.json ({})", e.what()));
   }
 }
 
 BpeModel read_bpe_json(const std::string& path) {
-  const json root = parse(path);
+  const Json root = parse(path);
   try {
     require_gpt2_parts(root, path);
-    const json& part = root["model"];
-    Vocabulary vocabulary = vocabulary_of(part.value("vocab", json()), path);
-    for (const json& token : root.value("added_tokens", json::array())) {
+    const Json& part = root["model"];
+    Vocabulary vocabulary = vocabulary_of(part.value("vocab", Json()), path);
+    for (const Json& token : root.value("added_tokens", Json::array())) {
       const auto content = token.at("content").get<std::string>();
       vocabulary.emplace(content, id_of(content, token.at("id"), path));
     }
     BpeModel model = model_of(vocabulary, path);
     require_all_bytes(vocabulary, path);
-    for (const json& merge : part.value("merges", json::array())) {
+    for (const Json& merge : part.value("merges", Json::array())) {
       const std::string where = fmt::format("{}: merge {}", path, model.merges.size());
       if (merge.is_array()) {
         add_merge(model,
@@ -252,7 +252,7 @@ BpeModel read_bpe_json(const std::string& path) {
       add_merge(model, vocabulary, line.substr(0, space), line.substr(space + 1), where);
     }
     return model;
-  } catch (const json::exception& e) {
+  } catch (const Json::exception& e) {
     refuse(path, fmt::format("is no tokenizer.json ({})", e.what()));
   }
 }

@@ -22,7 +22,7 @@ namespace tessera::data {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using Json = nlohmann::json;
 
 // Part of every key: raise it when the same text would give other files.
 constexpr std::string_view kCacheVersion = "tessera-tokens-1";
@@ -103,7 +103,7 @@ fs::path place_for(const fs::path& wanted) {
   return here;
 }
 
-json as_json(const TokenizeStats& stats) {
+Json as_json(const TokenizeStats& stats) {
   return {{"documents", stats.documents},
           {"tokens", stats.tokens},
           {"bytes", stats.bytes},
@@ -117,7 +117,7 @@ std::optional<OpenedTokens> look_up(const fs::path& entry) {
   std::error_code ignored;
   if (!fs::exists(entry / "about.json", ignored)) return std::nullopt;
   try {
-    const json about = json::parse(files::read(entry / "about.json"));
+    const Json about = Json::parse(files::read(entry / "about.json"));
     OpenedTokens found;
     found.file = TokenFile::open(entry / "tokens");
     found.stats = {.documents = about.at("documents"),
@@ -131,7 +131,7 @@ std::optional<OpenedTokens> look_up(const fs::path& entry) {
       return found;
     }
   } catch (const Error&) {
-  } catch (const json::exception&) {
+  } catch (const Json::exception&) {
   }
   log::warn(fmt::format("the cached token file {} is damaged: making it anew", entry.string()));
   return std::nullopt;

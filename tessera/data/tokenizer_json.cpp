@@ -14,16 +14,16 @@
 namespace tessera::data {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr const char* kEndOfText = "<|endoftext|>";
 
 std::string as_json(std::string_view text) {
-  return json(text).dump();
+  return Json(text).dump();
 }
 
 /// By id, as people and differences want them.
-std::vector<std::pair<std::int64_t, std::string>> tokens_of(const json& vocab) {
+std::vector<std::pair<std::int64_t, std::string>> tokens_of(const Json& vocab) {
   std::vector<std::pair<std::int64_t, std::string>> out;
   for (const auto& [token, id] : vocab.items()) {
     TESSERA_REQUIRE(id.is_number_integer(),
@@ -53,7 +53,7 @@ std::vector<std::string_view> merges_of(std::string_view text) {
 }  // namespace
 
 std::string gpt2_tokenizer_json(const std::string& vocab, const std::string& merges) {
-  const json ids = json::parse(vocab, nullptr, false);
+  const Json ids = Json::parse(vocab, nullptr, false);
   TESSERA_REQUIRE(ids.is_object() && ids.contains(kEndOfText),
                   Format,
                   std::string("vocab.json is no object with the token ") + kEndOfText,

@@ -106,7 +106,6 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
   if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
   args.starts_BT = document_starts(batch);
   args.dropout = context.dropout("attention", spec_.dropout);
-  if (spec_.alibi) args.alibi = ops::alibi_slopes(spec_.num_heads);
   const at::Tensor y_BHTK =
       nn::attention(qkv.q_BHTK, qkv.k_BGTK, qkv.v_BGTK, std::move(args), block, context);
   return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, output_bias_, context);

@@ -224,7 +224,7 @@ ModelRunner runner_of(const std::string& hf_config) {
 template <class Turns>
 void expect_equal(ModelRunner& runner, const Reference& reference, const Turns& turns) {
   const at::Tensor ids = at::tensor({3, 41, 5, 17, 60, 8, 22, 9, 9, 1}, at::kLong);
-  nn::StepContext context(nn::Mode::Eval);
+  nn::StepContext context(nn::Mode::Eval, 1);
   context.want_logits = true;
   const at::NoGradGuard no_grad;
   const nn::Outcome out = runner.infer(make_batch(ids.unsqueeze(0)), context);
