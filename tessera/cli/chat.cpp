@@ -38,9 +38,9 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
   Arguments arguments("chat",
                       "Holds a conversation in the model's chat template. /reset forgets it, /quit "
                       "ends it.",
-                      {"tessera chat ./llama-instruct",
-                       "tessera chat ./llama-instruct --system \"Be brief.\" --temperature 0.7",
-                       "echo \"Hello\" | tessera chat ./llama-instruct --temperature 0",
+                      {"tessera chat ./my-model",
+                       "tessera chat ./my-model --system \"Be brief.\" --temperature 0.7",
+                       "echo \"Hello\" | tessera chat ./my-model --temperature 0",
                        "tessera chat runs/my --template chatml.jinja"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--system", &words.system, "System prompt [none]");

@@ -453,8 +453,8 @@ json::Value decoder_to_hf(const DecoderOptions& options,
        {"initializer_range", number(options.init_std)},
        {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
   if (options.head_dim || defaults.head_dim > 0) {
-    out["head_dim"] = json::Value::integer(
-        options.head_dim.value_or(*options.hidden_size / *options.num_heads));
+    out["head_dim"] =
+        json::Value::integer(options.head_dim.value_or(*options.hidden_size / *options.num_heads));
   }
   if (!options.layer_types.empty()) {
     json::Value types = json::Value::array();

@@ -133,13 +133,13 @@ Gemma2Options from_hf(const json::Value& config) {
   out.query_scalar = keys.number("query_pre_attn_scalar", 256.0, 1e-6, 1e6);
   // Absent means the published caps; null means none.
   const auto cap = [&](const char* key, double absent) {
-    if (keys.find(key) == nullptr) return absent;
+    if (!keys.given(key)) return absent;
     return keys.empty(key) ? 0.0 : keys.number(key, absent, 1e-6, 1e6);
   };
   out.score_softcap = cap("attn_logit_softcapping", 50.0);
   out.logit_softcap = cap("final_logit_softcapping", 30.0);
   out.sliding_window =
-      keys.find("sliding_window") == nullptr ? 4096 : keys.count_or_null("sliding_window", 1e8);
+      !keys.given("sliding_window") ? 4096 : keys.count_or_null("sliding_window", 1e8);
   return out;
 }
 

@@ -33,6 +33,10 @@ const json::Value* HfConfig::find(const char* key) const {
   return value && !value->is_null() ? value : nullptr;
 }
 
+bool HfConfig::given(const char* key) const {
+  return config_.find(key) != nullptr;
+}
+
 bool HfConfig::empty(const char* key) const {
   const json::Value* value = find(key);
   return !value || (value->is_object() && value->members().empty()) ||

@@ -17,6 +17,8 @@ class HfConfig {
   explicit HfConfig(const json::Value& config);
 
   [[nodiscard]] const json::Value* find(const char* key) const;
+  /// Whether the key is there, even if it is null.
+  [[nodiscard]] bool given(const char* key) const;
   /// Whether the key is absent, null, or an empty object or array.
   [[nodiscard]] bool empty(const char* key) const;
   [[nodiscard]] std::int64_t count(const char* key, std::int64_t absent, double max) const;

@@ -70,7 +70,7 @@ MistralOptions from_hf(const json::Value& config) {
   read_decoder(keys, kDefaults, out);
   read_layer_types(keys, out);
   // Absent means 4096; null means that there is none, as in files since version 0.2.
-  const bool absent = keys.find("sliding_window") == nullptr;
+  const bool absent = !keys.given("sliding_window");
   out.sliding_window = absent ? 4096 : keys.count_or_null("sliding_window", 1e8);
   return out;
 }

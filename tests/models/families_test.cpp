@@ -24,8 +24,13 @@ namespace fs = std::filesystem;
 /// default of another program's key.
 bool is_other_meaning(const std::string& line) {
   // The scaling of rotary positions that Llama 3 introduced has its name in every family.
-  constexpr std::array<std::string_view, 6> kMarks = {
-      "okenizer", "share_dir()", "\"tessera ", "--model ", "lama3", "eigenvalue.layer_name"};
+  constexpr std::array<std::string_view, 7> kMarks = {"okenizer",
+                                                      "share_dir()",
+                                                      "\"tessera ",
+                                                      "--model ",
+                                                      "lama3",
+                                                      "eigenvalue.layer_name",
+                                                      "Normalizer"};
   // Keys of other programs in which "opt" is short for optimizer or optimization.
   constexpr std::array<std::string_view, 3> kShortened = {
       "opt_level", "opt_param_scheduler", "offload_opt_states"};
@@ -62,7 +67,7 @@ std::vector<std::string> lines_that_name(const std::string& family, const std::s
     const std::string stem = path.stem().string();
     // A variant of a family stands in its file: "xlm-roberta".
     const bool own = stem == family || family.ends_with("-" + stem);
-    if (folder == "data" || (folder == "models" && own)) continue;
+    if (folder == "data" || folder == "tokenizers" || (folder == "models" && own)) continue;
     std::ifstream in(path);
     std::string line;
     for (int number = 1; std::getline(in, line); ++number) {
