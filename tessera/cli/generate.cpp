@@ -172,8 +172,7 @@ void several_texts(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const GenerateWords& words,
                    bool speaks) {
-  std::vector<std::int32_t> prompt;
-  tokenizer.encode(words.prompt, prompt);
+  const std::vector<std::int32_t> prompt = tokenizer.encode_prompt(words.prompt);
   const auto all = generator.run_samples(prompt, options, static_cast<int>(words.samples));
   if (!speaks) return;
   Terminal terminal;
@@ -204,8 +203,7 @@ void beams(engine::Generator& generator,
            const engine::GenerateOptions& options,
            const GenerateWords& words,
            bool speaks) {
-  std::vector<std::int32_t> prompt;
-  tokenizer.encode(words.prompt, prompt);
+  const std::vector<std::int32_t> prompt = tokenizer.encode_prompt(words.prompt);
   const auto all = generator.run_beams(prompt, options, static_cast<int>(words.returned));
   if (!speaks) return;
   Terminal terminal;

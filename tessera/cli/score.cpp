@@ -112,8 +112,7 @@ void score_on(engine::OpenModel& model,
   };
   std::vector<double> all;
   for (const std::string& text : texts) {
-    std::vector<std::int32_t> ids;
-    model.tokenizer->encode(text, ids);
+    const std::vector<std::int32_t> ids = model.tokenizer->encode_prompt(text);
     const auto made = engine::log_probabilities(*model.executor, model.shape, ids);
     all.insert(all.end(), made.begin(), made.end());
     write(told(made, words.tokens));

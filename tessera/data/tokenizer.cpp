@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/data/bpe.h"
+#include "tessera/data/file_tokenizer.h"
 #include "tessera/data/gpt2_tokenizer.h"
 #include "tessera/data/small_file.h"
 
@@ -116,6 +117,26 @@ fs::path folder_of_library() {
   return fs::weakly_canonical(info.dli_fname, ignored).parent_path();
 }
 
+TokenizerPtr make_file(const TokenizerOptions& options) {
+  TESSERA_REQUIRE(!options.vocab.empty() && options.merges.empty(),
+                  Config,
+                  "tokenizer.type \"file\" takes one file, as tokenizer.vocab",
+                  "set tokenizer.vocab to a tokenizer.json, and remove tokenizer.merges");
+  return std::make_shared<FileTokenizer>(options.vocab);
+}
+
+/// Whether `check` passes; false where it refuses what is not GPT-2's.
+template <class Check>
+bool is_gpt2(const Check& check) {
+  try {
+    check();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::Unsupported) throw;
+    return false;
+  }
+}
+
 TokenizerPtr make_gpt2(const TokenizerOptions& options) {
   const std::string &vocab = options.vocab, &merges = options.merges;
   TESSERA_REQUIRE(merges.empty() || !vocab.empty(),
@@ -141,13 +162,14 @@ TokenizerPtr make_gpt2(const TokenizerOptions& options) {
 void TokenizerOptions::describe(config::Fields& fields) {
   fields.field("type",
                type,
-               {.text = "Tokenizer: byte (256 ids, end of text is 0) or gpt2 (byte-level BPE, "
-                        "50257 ids, end of text is the last).",
-                .choices = {"byte", "gpt2"}});
+               {.text = "Tokenizer: byte (256 ids, end of text is 0), gpt2 (byte-level BPE, 50257 "
+                        "ids, end of text is the last), or file (any tokenizer.json).",
+                .choices = {"byte", "gpt2", "file"}});
   fields.field(
       "vocab",
       vocab,
-      {.text = "vocab.json of a gpt2 tokenizer (requires merges), or its tokenizer.json alone.",
+      {.text = "vocab.json of a gpt2 tokenizer (requires merges), or its tokenizer.json alone; the "
+               "tokenizer.json of type file.",
        .default_text = "the shipped GPT-2 vocabulary"});
   fields.field("merges",
                merges,
@@ -162,10 +184,19 @@ std::string Tokenizer::decode(const std::vector<std::int32_t>& ids) const {
   return out;
 }
 
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text) const {
+  std::vector<std::int32_t> ids, out = beginning();
+  encode(text, ids);
+  if (ids.size() >= out.size() && std::equal(out.begin(), out.end(), ids.begin())) return ids;
+  out.insert(out.end(), ids.begin(), ids.end());
+  return out;
+}
+
 TokenizerPtr make_tokenizer(const TokenizerOptions& options) {
   const std::string type = text::lower(options.type);
   if (type == "gpt2") return make_gpt2(options);
-  const std::array<std::string, 2> types = {"byte", "gpt2"};
+  if (type == "file") return make_file(options);
+  const std::array<std::string, 3> types = {"byte", "gpt2", "file"};
   TESSERA_REQUIRE(type == "byte",
                   Config,
                   fmt::format("unknown tokenizer.type \"{}\"", options.type),
@@ -215,7 +246,6 @@ std::optional<TokenizerOptions> find_bpe(const fs::path& folder) {
 }
 
 TokenizerOptions tokenizer_options_of(const fs::path& folder) {
-  refuse_added_tokens(folder);
   const auto found = find_bpe(folder);
   TESSERA_REQUIRE(
       found.has_value(),
@@ -224,11 +254,22 @@ TokenizerOptions tokenizer_options_of(const fs::path& folder) {
                   folder.string()),
       "copy the tokenizer's files beside the weights, or name them with tokenizer.vocab and "
       "tokenizer.merges");
-  if (found->merges.empty() && is_byte_tokenizer(found->vocab)) return {};
   const fs::path whole = folder / kWhole;
   std::error_code ignored;  // a name that leads to itself is no file
-  if (!found->merges.empty() && fs::exists(whole, ignored)) require_gpt2_parts_of(whole.string());
-  return *found;
+  if (!fs::exists(whole, ignored)) {
+    refuse_added_tokens(folder);
+    return *found;
+  }
+  const TokenizerOptions file{"file", whole.string(), ""};
+  if (found->merges.empty()) {
+    if (is_byte_tokenizer(whole)) return {};
+    return is_gpt2([&] { (void)read_bpe_json(whole.string()); }) ? *found : file;
+  }
+  const auto check = [&] {
+    refuse_added_tokens(folder);
+    require_gpt2_parts_of(whole.string());
+  };
+  return is_gpt2(check) ? *found : file;
 }
 
 TokenizerPtr tokenizer_from_folder(const fs::path& folder) {

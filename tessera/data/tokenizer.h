@@ -17,7 +17,7 @@ namespace tessera::data {
 /// `tokenizer` of the configuration.
 struct TokenizerOptions {
   std::string type = "byte";
-  std::string vocab;   ///< empty: the shipped one
+  std::string vocab;   ///< of "file": its tokenizer.json; of "gpt2" empty: the shipped one
   std::string merges;  ///< empty with a vocab: that is a tokenizer.json
   void describe(config::Fields& fields);
 };
@@ -26,7 +26,7 @@ struct TokenizerOptions {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  [[nodiscard]] virtual std::string name() const = 0;   ///< "byte", "gpt2"
+  [[nodiscard]] virtual std::string name() const = 0;   ///< "byte", "gpt2", "file"
   [[nodiscard]] virtual std::int64_t size() const = 0;  ///< ids are 0 .. size - 1
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
   /// Appends the ids of `text`. Special tokens in the text ("<|endoftext|>") are recognised if
@@ -44,22 +44,26 @@ class Tokenizer {
   [[nodiscard]] virtual std::size_t cut(std::string_view text, std::size_t /*from*/) const {
     return text.size();
   }
-  [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids) const;
+  [[nodiscard]] virtual std::string decode(const std::vector<std::int32_t>& ids) const;
+  /// The ids that stand before every text, such as that of a token that begins texts.
+  [[nodiscard]] virtual std::vector<std::int32_t> beginning() const { return {}; }
+  /// The ids of a text that a model is to go on with: beginning() and encode(), whose result may
+  /// have the former already.
+  [[nodiscard]] std::vector<std::int32_t> encode_prompt(std::string_view text) const;
 };
 using TokenizerPtr = std::shared_ptr<const Tokenizer>;
 
 /// By options.type; the files of `gpt2` default to the shipped ones. Error{Config} for unknown
-/// types, Error{Format} for bad files.
+/// types, Error{Format} for bad files, Error{Unsupported} for parts of a file that are not built.
 TokenizerPtr make_tokenizer(const TokenizerOptions& options);
 /// The files of a byte-level BPE in the folder, none of which is read: vocab.json with merges.txt,
 /// or tokenizer.json alone.
 std::optional<TokenizerOptions> find_bpe(const std::filesystem::path& folder);
-/// What names a Hugging Face folder's tokenizer. Error{Format} where it has none. Added tokens
-/// beside "<|endoftext|>" are refused, and so is a tokenizer.json beside vocab.json and merges.txt
-/// that does more to text than GPT-2's: Error{Unsupported}.
+/// What names a Hugging Face folder's tokenizer: "byte" or "gpt2" where its files do what these do,
+/// else "file" with its tokenizer.json. Error{Format} where it has none. Without a tokenizer.json,
+/// added tokens beside "<|endoftext|>" are Error{Unsupported}.
 TokenizerOptions tokenizer_options_of(const std::filesystem::path& folder);
-/// By tokenizer_options_of(). Error{Unsupported} for a tokenizer.json that does not do what GPT-2's
-/// or the byte tokenizer's does.
+/// By tokenizer_options_of(). Error{Unsupported} for parts of a tokenizer.json that are not built.
 TokenizerPtr tokenizer_from_folder(const std::filesystem::path& folder);
 /// The byte tokenizer as a tokenizer.json: byte-level BPE without merges, each byte its own id.
 std::string byte_tokenizer_json();

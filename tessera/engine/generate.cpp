@@ -116,8 +116,7 @@ Generator::Generator(parallel::Executor& executor,
 Generated Generator::run(std::string_view prompt,
                          const GenerateOptions& options,
                          const std::function<void(std::string_view)>& on_text) {
-  std::vector<std::int32_t> ids;
-  tokenizer_.encode(prompt, ids);
+  std::vector<std::int32_t> ids = tokenizer_.encode_prompt(prompt);
   Utf8Stream stream(on_text);
   // What could be the beginning of a stop string waits.
   const std::size_t waiting = longest(options.stop_strings) - 1;

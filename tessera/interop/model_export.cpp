@@ -150,6 +150,15 @@ void add_tokenizer(ModelExport& out,
   if (options.type == "byte") {
     config = tokenizer_config(kFromTokenizerJson, max_positions);
     out.files.emplace_back("tokenizer.json", data::byte_tokenizer_json());
+  } else if (options.type == "file") {
+    const fs::path whole = options.vocab;
+    out.files.emplace_back("tokenizer.json", data::read_small_file(whole));
+    for (const char* name :
+         {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
+      const fs::path other = whole.parent_path() / name;
+      if (fs::exists(other)) out.files.emplace_back(name, data::read_small_file(other));
+    }
+    return;
   } else if (!options.vocab.empty() && options.merges.empty()) {
     config = gpt2_tokenizer_config(kFromTokenizerJson, max_positions);
     out.files.emplace_back("tokenizer.json", data::read_small_file(options.vocab));

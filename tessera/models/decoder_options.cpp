@@ -297,6 +297,7 @@ void read_rotary(const HfConfig& keys, const char* object, DecoderOptions& out) 
   rope.refuse(type,
               std::find(names.begin(), names.end(), out.rope_scaling) != names.end(),
               "one of default, linear, llama3 and yarn");
+  if (out.rope_scaling == "default") return;
   const auto positions = static_cast<double>(out.max_positions.value_or(8192));
   out.rope_original_positions =
       rope.count("original_max_position_embeddings", out.max_positions.value_or(8192), 1e8);

@@ -37,7 +37,6 @@ struct AttentionArgs {
   std::optional<AttentionPlace> place = {};
   /// Sliding window, 0: none. A causal query at place q sees the keys k with 0 <= q - k < window,
   /// itself among them; another one those with |q - k| <= window (Hugging Face's rules of both).
-  /// The cost is O(T * window).
   std::int64_t window = 0;
   double softcap = 0.0;  ///< 0: none
   /// Slope of each head of the layer, alibi_slopes(); empty: none. Head h of the layer adds

@@ -266,7 +266,8 @@ TEST(ContextAttention, WithWindowsSoftCapsAndAlibiIsThatOfOneDevice) {
     for (const int ranks : {2, 4}) {
       for (const bool causal : {true, false}) {
         for (const bool packed : {false, true}) {
-          for (const std::int64_t window : {0, 1, 4, 11}) {
+          // With a causal window of 1 the gradients of queries and keys would be 0.
+          for (const std::int64_t window : {0, 2, 4, 11}) {
             SCOPED_TRACE(std::to_string(ranks) +
                          (mode == ContextMode::Ring ? " ring" : " ulysses") + " causal " +
                          std::to_string(causal) + " packed " + std::to_string(packed) + " window " +
