@@ -138,6 +138,8 @@ Gemma2Options from_hf(const json::Value& config) {
   };
   out.score_softcap = cap("attn_logit_softcapping", 50.0);
   out.logit_softcap = cap("final_logit_softcapping", 30.0);
+  for (std::int64_t l = 0; keys.empty("layer_types") && l < *out.num_layers; ++l)
+    out.layer_types.emplace_back(l % 2 == 0 ? "sliding_attention" : "full_attention");
   out.sliding_window =
       !keys.given("sliding_window") ? 4096 : keys.count_or_null("sliding_window", 1e8);
   return out;

@@ -44,9 +44,9 @@ std::int64_t samples_of_logits(std::int64_t tokens, std::int64_t vocab);
 /// The logits become cap * tanh(logits / cap) (Gemma 2). Returns the derivative of that, of the
 /// same sizes; undefined without a cap or unless `want_slope`.
 at::Tensor soft_cap_(const at::Tensor& logits, double cap, bool want_slope);
-/// The same of logits = x_NC weight_VC^T + bias_V, soft-capped, which are fp32 and, where that is cheap, exist
-/// for some rows at a time. dlogits in bf16 where x is bf16, so that they need no second pass; else
-/// fp32, as for no rows and on meta.
+/// The same of logits = x_NC weight_VC^T + bias_V, soft-capped, which are fp32 and, where that is
+/// cheap, exist for some rows at a time. dlogits in bf16 where x is bf16, so that they need no
+/// second pass; else fp32, as for no rows and on meta.
 CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                      const at::Tensor& weight_VC,
                                      const at::Tensor& labels_N,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OPT, GPT-NeoX and BLOOM: published sizes, Hugging Face's configurations, and how their files lay out
-// what is one parameter here. tests/golden/ has what they compute.
+// OPT, GPT-NeoX and BLOOM: published sizes, Hugging Face's configurations, and how their files lay
+// out what is one parameter here. tests/golden/ has what they compute.
 #include <cstdint>
 #include <memory>
 #include <optional>
