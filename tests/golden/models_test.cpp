@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// labels: slow
 // Models against the answers that transformers gave in float64: logits, loss, every gradient, three
 // AdamW steps, and greedy text.
 #include <algorithm>
