@@ -80,7 +80,7 @@ DType read_dtype(const std::string& text) {
               text::suggestion(text, known));
 }
 
-/// Of a GGUF file, which also has blocks of 8-bit integers.
+/// The element types that --dtype accepts for a GGUF file: those of other files, and q8_0 blocks.
 interop::GgmlType read_gguf_type(const std::string& text) {
   using enum interop::GgmlType;
   static const std::vector<std::pair<std::string, interop::GgmlType>> types = {

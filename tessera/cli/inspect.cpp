@@ -213,7 +213,8 @@ bool is_weight_file(const fs::path& path) {
          (kind == ".safetensors" || kind == ".bin" || kind == ".pt" || kind == ".pth");
 }
 
-/// As the file has them, whatever the architecture; digests are those of the decoded elements.
+/// Lists the tensors of a GGUF file under its own names and types, for any architecture. The
+/// digests are of the elements decoded to fp32.
 Findings of_gguf(const fs::path& path, bool digest) {
   const interop::GgufFile file(path);
   Findings found;

@@ -99,7 +99,8 @@ std::map<std::string, char> byte_characters() {
   return out;
 }
 
-/// What a token adds to a text, by the kind of the decoder.
+/// Converts a token to the bytes that it adds inside a text; the rule depends on the file's
+/// decoder.
 class TokenBytes {
  public:
   explicit TokenBytes(const Object& root) {

@@ -30,7 +30,7 @@ struct GenerateOptions {
   LogitsRules rules;
   std::vector<std::int32_t> stop_ids;     ///< they end a text as end of text does
   std::vector<std::string> stop_strings;  ///< the text ends before the first of them
-  // Of run_beams() alone.
+  // The following fields are used by run_beams() alone.
   int beams = 1;
   double length_penalty = 1.0;  ///< scores are divided by length to this power
   EarlyStopping early_stopping = EarlyStopping::Heuristic;

@@ -192,7 +192,7 @@ models::Resolved resolve(const planner::ModelSource& source, std::int64_t tokeni
   return resolved;
 }
 
-/// What a checkpoint says of a model's objective, unless it is that of a language model.
+/// Writes the model's objective into the checkpoint's metadata, unless it is causal_lm.
 void checkpoint_objective(checkpoint::Meta& meta, const models::Resolved& resolved) {
   if (auto said = models::said_of(resolved.objective)) meta.extra["objective"] = std::move(*said);
 }

@@ -35,7 +35,7 @@ bool says_bf16(const json::Value& hf) {
   return false;
 }
 
-// What a checkpoint says of the model's objective; no name where it says nothing.
+// Reads the model's objective from the checkpoint's metadata; the name is empty if it has none.
 models::ObjectiveChoice objective_of(const checkpoint::Meta& meta) {
   const json::Value* said = meta.extra.find("objective");
   const json::Value* name = said != nullptr && said->is_object() ? said->find("name") : nullptr;

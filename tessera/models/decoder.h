@@ -15,7 +15,7 @@
 
 namespace tessera::models {
 
-/// What one layer does differently from others of its model.
+/// The settings that may differ between the layers of a model.
 struct DecoderLayerKind {
   std::int64_t window = 0;    ///< of its attention; 0: all tokens before
   bool rotary = true;         ///< queries and keys turn

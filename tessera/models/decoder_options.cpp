@@ -16,7 +16,7 @@ using enum LogicalAxis;
 
 namespace {
 
-/// Those whose parameters the options have.
+/// The rotary scalings whose parameters DecoderOptions has.
 std::vector<std::string> rotary_scalings() {
   return {"default", "linear", "llama3", "yarn"};
 }

@@ -26,7 +26,7 @@ struct DecoderOptions : FamilyOptions {
   std::string activation = "silu";
   double attention_dropout = 0.0;
   double rms_norm_eps = 1e-5;
-  /// Of families with windows alone.
+  /// The following two are described by families with sliding windows alone.
   std::int64_t sliding_window = 0;
   std::vector<std::string> layer_types;  ///< "sliding_attention", "full_attention"; empty: the rule
 
@@ -48,7 +48,7 @@ struct DecoderOptions : FamilyOptions {
   void describe_rotary(config::Fields& fields);
 };
 
-/// What a family of decoders is made of.
+/// The name, the presets and the switches of one family of decoders.
 struct DecoderFamily {
   std::string name;
   std::vector<Preset> presets;

@@ -57,7 +57,7 @@ using Attend = at::Tensor (*)(const std::vector<at::Tensor>& inputs,
                               const ops::AttentionArgs& args,
                               StepContext& context);
 
-/// Of q, k, v and perhaps a bias.
+/// Computes attention of the inputs q, k, v and optionally a bias.
 at::Tensor attend_here(const std::vector<at::Tensor>& inputs,
                        const ops::AttentionArgs& args,
                        StepContext& /*context*/) {

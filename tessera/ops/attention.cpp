@@ -53,7 +53,7 @@ void check(const at::Tensor& q,
   if (args.dropout.active()) check_dropout(q, args.dropout);
 }
 
-/// What is added to scores by head.
+/// Checks the arguments that add to the scores of each head: ALiBi slopes and the bias.
 void check_biases(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
   const std::int64_t heads = args.first_head + q.size(1);
   TESSERA_REQUIRE(

@@ -60,8 +60,8 @@ std::vector<double> rotary_frequencies(std::int64_t channels,
                                        double base,
                                        const RotaryScaling& scaling = {});
 
-/// What the scaling multiplies sines and cosines by, so that scores become sharper in longer texts:
-/// 1 but for Yarn and LongRope.
+/// The factor by which the scaling multiplies sines and cosines, which makes scores sharper in long
+/// texts: 1 but for Yarn and LongRope.
 double rotary_attention_factor(const RotaryScaling& scaling);
 
 /// Of angles that are made in fp64.

@@ -17,14 +17,15 @@
 
 namespace tessera::data::chat {
 
-/// What a template is given beside the messages.
+/// The variables that a chat template reads beside the list of messages.
 struct RenderOptions {
   json::Value tools, documents;        ///< null: none
   bool add_generation_prompt = false;  ///< end with the beginning of the assistant's turn
   /// End inside the last message, so that a model goes on with it.
   bool continue_final_message = false;
   json::Value variables;  ///< an object: further names, such as enable_thinking; null: none
-  /// What strftime_now() tells; without it the clock, so that a prompt may depend on the day.
+  /// The date that strftime_now() formats. Without a value it formats the current time, so that the
+  /// prompt depends on the day.
   std::optional<std::time_t> now;
   Limits limits;
 };

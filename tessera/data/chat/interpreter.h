@@ -109,7 +109,7 @@ class Interpreter {
   std::vector<std::unique_ptr<Scope>> kept_scopes_;
 };
 
-// What one rendering knows beside plain values.
+// The objects that exist during one rendering: namespaces, loops, macros and functions.
 
 struct Namespace : Object {
   std::vector<std::pair<std::string, Value>> names;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the interpreter enters and leaves.
+// Guards for the depth of nested calls and expressions, which the interpreter enters and leaves.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python does to text, on UTF-8: positions count code points.
+// Python's string methods for UTF-8 text; positions count code points.
 #pragma once
 
 #include <cstddef>

@@ -43,7 +43,7 @@ class Budget {
 class Value;
 struct Sequence;
 struct Mapping;
-/// What only one rendering knows: a namespace, a loop, a macro, a function. Owned by the
+/// An object that belongs to one rendering: a namespace, a loop, a macro, a function. Owned by the
 /// interpreter, so that objects that refer to each other are freed.
 class Object {
  public:
@@ -140,7 +140,7 @@ std::string to_repr(const Value& value, Budget& budget);
 std::string repr_of_double(double value);  ///< "1.0", "1e+16", "nan"
 /// `value in container`.
 bool contains(const Value& container, const Value& value, Budget& budget);
-/// What a loop over the value sees: elements, characters or keys.
+/// The items that a loop over the value iterates over: elements, characters or keys.
 std::vector<Value> iterate(const Value& value, Budget& budget);
 
 struct JsonStyle {
@@ -148,7 +148,7 @@ struct JsonStyle {
   std::string item_separator = ", ", key_separator = ": ";
   bool sort_keys = false, ensure_ascii = false;
 };
-/// As Python's json.dumps writes it.
+/// Writes the value as Python's json.dumps does.
 std::string to_json(const Value& value, const JsonStyle& style, Budget& budget);
 
 }  // namespace tessera::data::chat

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What turns tokens back into text.
+// Decoders, which turn tokens back into text.
 #pragma once
 
 #include <memory>

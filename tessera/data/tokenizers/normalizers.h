@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tokenizer does to text before it is split: Unicode forms, case, replacements.
+// Normalizers, which change text before it is split: Unicode forms, case, replacements.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tokenizer.json matches in text: a string or a regular expression.
+// Patterns of a tokenizer.json that are searched in text: strings and regular expressions.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tokenizer adds around the tokens of one text or of a pair.
+// Post-processors, which add tokens around those of one text or of a pair of texts.
 #pragma once
 
 #include <cstdint>

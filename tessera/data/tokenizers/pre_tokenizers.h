@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cuts normalized text into the pieces that a model sees one by one.
+// Pre-tokenizers, which split normalized text into the pieces that the model encodes one by one.
 #pragma once
 
 #include <memory>

@@ -46,7 +46,8 @@ void decode_q4(Bytes block, bool with_minimum, float* out) {
   }
 }
 
-/// As Q4; the fifth bit of element j is bit j of a word of 32.
+/// Decodes Q5_0 and Q5_1 blocks. They are laid out as Q4 blocks, and the fifth bit of element j is
+/// bit j of a 32-bit word.
 void decode_q5(Bytes block, bool with_minimum, float* out) {
   const float scale = half_at(block);
   const Bytes q = block + (with_minimum ? 8 : 6);

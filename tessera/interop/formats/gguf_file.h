@@ -85,7 +85,7 @@ class GgufFile {
   [[nodiscard]] std::optional<bool> flag(std::string_view key) const;
   /// Valid UTF-8.
   [[nodiscard]] std::optional<std::string> text(std::string_view key) const;
-  /// Of an array; each is valid UTF-8.
+  /// The strings of an array value; each is valid UTF-8.
   [[nodiscard]] const std::vector<std::string_view>* texts(std::string_view key) const;
   [[noreturn]] void refuse(const std::string& what) const;
 

@@ -162,7 +162,7 @@ Value whole(const Tables& tables,
                         {"model", std::move(model)}});
 }
 
-/// What the file says is put before and after a text.
+/// The tokens that the file's metadata puts before and after a text.
 Value template_of(const GgufFile& file, const Tables& tables, bool begins, Value otherwise) {
   const auto before = file.flag("tokenizer.ggml.add_bos_token").value_or(begins)
                           ? tables.named("bos_token_id")

@@ -25,7 +25,7 @@ FilesBeside gguf_tokenizer_files(const GgufFile& file, std::optional<std::int64_
 /// Adds bos_token_id, eos_token_id and pad_token_id to a config.json, where the file says them.
 void add_token_ids(const GgufFile& file, json::Value& config);
 
-/// What a GGUF file says of a tokenizer.
+/// The tokenizer that the metadata of a GGUF file describes.
 struct GgufTokenizer {
   std::string tokenizer, pre;       ///< tokenizer.ggml.model, and .pre of byte-level BPE
   std::vector<std::string> tokens;  ///< by id
