@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/file_tokenizer.h"
 
-#include <map>
 #include <optional>
 #include <span>
 
@@ -11,6 +10,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/data/small_file.h"
+#include "tessera/data/tokenizers/aligned_text.h"
+#include "tessera/data/tokenizers/characters.h"
 
 namespace tessera::data {
 namespace {
@@ -79,26 +80,6 @@ std::int32_t end_of(const fs::path& path, const tokenizers::Pipeline& pipeline) 
               "put eos_token into a tokenizer_config.json beside it");
 }
 
-/// The bytes for which the characters of byte-level BPE stand.
-std::map<std::string, char> byte_characters() {
-  std::map<std::string, char> out;
-  std::uint32_t shifted = 256;
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    const bool printable =
-        (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || (byte >= 174 && byte <= 255);
-    const std::uint32_t code = printable ? byte : shifted++;
-    std::string character;
-    if (code < 0x80) {
-      character.push_back(static_cast<char>(code));
-    } else {
-      character.push_back(static_cast<char>(0xC0U | code >> 6U));
-      character.push_back(static_cast<char>(0x80U | (code & 0x3FU)));
-    }
-    out[character] = static_cast<char>(byte);
-  }
-  return out;
-}
-
 /// Converts a token to the bytes that it adds inside a text; the rule depends on the file's
 /// decoder.
 class TokenBytes {
@@ -118,14 +99,12 @@ class TokenBytes {
   }
 
  private:
-  [[nodiscard]] std::string from_characters(const std::string& token) const {
+  [[nodiscard]] static std::string from_characters(const std::string& token) {
     std::string out;
-    for (std::size_t i = 0; i < token.size();) {
-      const std::size_t length = (static_cast<unsigned char>(token[i]) & 0xE0U) == 0xC0U ? 2 : 1;
-      const auto found = characters_.find(token.substr(i, length));
-      if (found == characters_.end()) return token;
-      out += found->second;
-      i += length;
+    for (std::size_t at = 0; at < token.size();) {
+      const int byte = tokenizers::byte_of_character(tokenizers::next_character(token, at));
+      if (byte < 0) return token;
+      out += static_cast<char>(byte);
     }
     return out;
   }
@@ -148,7 +127,6 @@ class TokenBytes {
 
   bool byte_level_ = false, pieces_ = false;
   std::string prefix_;
-  std::map<std::string, char> characters_ = byte_characters();
 };
 
 }  // namespace

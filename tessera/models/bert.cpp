@@ -76,20 +76,6 @@ HeadSpecs heads_of(const BertOptions& options) {
   };
 }
 
-Resolved resolve_bert(const BertOptions& options,
-                      std::int64_t tokenizer_size,
-                      std::optional<std::int64_t> sequence_length,
-                      config::Problems& problems,
-                      const config::Origins& origins) {
-  return resolve_encoder(
-      options,
-      {.name = "bert", .presets = presets(), .names = names(), .heads = heads_of(options)},
-      tokenizer_size,
-      sequence_length,
-      problems,
-      origins);
-}
-
 BertOptions from_hf(const json::Value& config) {
   const HfConfig keys(config);
   keys.refuse("model_type", keys.word("model_type", "bert") == "bert", "\"model_type\": \"bert\"");
@@ -132,14 +118,11 @@ bool may_be_unused(std::string_view name) {
 }
 
 TESSERA_MODEL("bert",
-              FamilyOf<BertOptions>{
+              EncoderFamilyOf<BertOptions>{
+                  .name = "bert",
                   .presets = presets(),
-                  .adjustable = {{"dropout", {"attention_dropout", "classifier_dropout"}},
-                                 {"attention_dropout"},
-                                 {"classifier_dropout"},
-                                 {"init_std"},
-                                 {"label_smoothing"}},
-                  .resolve = resolve_bert,
+                  .names = names(),
+                  .heads = heads_of,
                   .from_hf = from_hf,
                   .to_hf = to_hf,
                   .weight_map = {.compose = compose,
@@ -151,8 +134,7 @@ TESSERA_MODEL("bert",
                                  .is_buffer = is_buffer,
                                  .anchor = "bert.embeddings.word_embeddings.weight",
                                  .known_as = known_as,
-                                 .may_be_unused = may_be_unused},
-                  .objective = "masked_lm"});
+                                 .may_be_unused = may_be_unused}});
 
 TESSERA_MODULE_ORDER("bert",
                      {.base = "bert.",

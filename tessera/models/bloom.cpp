@@ -25,10 +25,7 @@ namespace {
 constexpr std::int64_t kMlpRatio = 4;
 constexpr const char* kActivation = "gelu_tanh";
 
-struct BloomShape : Sizes {
-  bool tie_embeddings = true;
-  double dropout = 0.0, attention_dropout = 0.0, layer_norm_eps = 1e-5, init_std = 0.02;
-};
+using BloomShape = LayerNormShape;
 
 NormSpec norm_of(const BloomShape& shape) {
   return {NormKind::LayerNorm, shape.layer_norm_eps};
@@ -133,31 +130,6 @@ struct BloomOptions final : LayerNormOptions {
   }
 };
 
-json::Value description_of(const BloomShape& shape, const BloomOptions& options) {
-  BloomOptions out = options;
-  give_sizes(shape, out);
-  ModelOptions whole("bloom", std::make_unique<BloomOptions>(std::move(out)));
-  return config::write(whole);
-}
-
-Resolved resolve_bloom(const BloomOptions& options,
-                       std::int64_t tokenizer_size,
-                       std::optional<std::int64_t> sequence_length,
-                       config::Problems& problems,
-                       const config::Origins& origins) {
-  Checks checks(problems, origins);
-  BloomShape shape;
-  set_decoder_sizes(options, presets(), tokenizer_size, sequence_length, shape, checks);
-  shape.tie_embeddings = options.tie_embeddings;
-  shape.dropout = options.dropout;
-  shape.attention_dropout = options.attention_dropout;
-  shape.layer_norm_eps = options.layer_norm_eps;
-  shape.init_std = options.init_std;
-  BloomShape possible = shape;
-  make_possible(possible);
-  return facts_of(options, presets(), shape, trunk_of(possible), description_of(shape, options));
-}
-
 /// The first of the keys that is there: an old name, and the attribute that stands for it, win.
 std::int64_t first_count(const HfConfig& keys,
                          const std::vector<const char*>& names,
@@ -221,11 +193,12 @@ Composition compose(const ParamInfo& info) {
   return Composition::of(theirs, info.shape);
 }
 
+using BloomFamily = LayerNormFamilyOf<BloomOptions, BloomShape>;
 TESSERA_MODEL("bloom",
-              FamilyOf<BloomOptions>{
+              BloomFamily{
+                  .name = "bloom",
                   .presets = presets(),
-                  .adjustable = adjustable_of_decoder(),
-                  .resolve = resolve_bloom,
+                  .trunk = trunk_of,
                   .from_hf = from_hf,
                   .to_hf = to_hf,
                   .weight_map = {.compose = compose,

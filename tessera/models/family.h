@@ -95,13 +95,14 @@ template <class Options>
 struct FamilyOf {
   std::vector<Preset> presets;
   std::vector<Adjustable> adjustable;
-  Resolved (*resolve)(const Options& options,
-                      std::int64_t tokenizer_size,
-                      std::optional<std::int64_t> sequence_length,
-                      config::Problems& problems,
-                      const config::Origins& origins) = nullptr;
-  Options (*from_hf)(const json::Value& hf_config) = nullptr;
-  json::Value (*to_hf)(const Options& options) = nullptr;
+  std::function<Resolved(const Options& options,
+                         std::int64_t tokenizer_size,
+                         std::optional<std::int64_t> sequence_length,
+                         config::Problems& problems,
+                         const config::Origins& origins)>
+      resolve;
+  std::function<Options(const json::Value& hf_config)> from_hf;
+  std::function<json::Value(const Options& options)> to_hf;
   WeightMap weight_map;
   bool is_default = false;
   std::string objective = "causal_lm";

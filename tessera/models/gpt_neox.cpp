@@ -22,12 +22,12 @@
 namespace tessera::models {
 namespace {
 
-struct NeoxShape : Sizes {
+struct NeoxShape : LayerNormShape {
+  NeoxShape() { tie_embeddings = false; }
   double rotary_fraction = 0.25, rope_theta = 10000.0;
   ops::RotaryScaling rope_scaling;
-  bool parallel_residual = true, attention_bias = true, tie_embeddings = false;
+  bool parallel_residual = true, attention_bias = true;
   std::string activation = "gelu";
-  double dropout = 0.0, attention_dropout = 0.0, layer_norm_eps = 1e-5, init_std = 0.02;
 
   /// Channels of a head that are turned; what it is cut off to is Hugging Face's.
   [[nodiscard]] std::int64_t rotary_channels() const {
@@ -176,15 +176,7 @@ struct NeoxOptions final : LayerNormOptions {
   }
 };
 
-json::Value description_of(const NeoxShape& shape, const NeoxOptions& options) {
-  NeoxOptions out = options;
-  give_sizes(shape, out);
-  ModelOptions whole("gpt_neox", std::make_unique<NeoxOptions>(std::move(out)));
-  return config::write(whole);
-}
-
 NeoxShape possible(NeoxShape shape) {
-  make_possible(shape);
   const std::int64_t channels = shape.rotary_channels();
   if (channels < 2 || channels % 2 != 0) {
     shape.rotary_fraction = 1.0;
@@ -193,26 +185,17 @@ NeoxShape possible(NeoxShape shape) {
   return shape;
 }
 
-Resolved resolve_neox(const NeoxOptions& options,
-                      std::int64_t tokenizer_size,
-                      std::optional<std::int64_t> sequence_length,
-                      config::Problems& problems,
-                      const config::Origins& origins) {
-  Checks checks(problems, origins);
-  NeoxShape shape;
-  set_decoder_sizes(options, presets(), tokenizer_size, sequence_length, shape, checks);
+void specialize(const NeoxOptions& options,
+                const Preset* /*preset*/,
+                NeoxShape& shape,
+                Checks& checks) {
   shape.rotary_fraction = options.rotary_fraction;
   shape.rope_theta = options.rope_theta;
   shape.rope_scaling = {.kind = ops::rotary_scaling_from_name(options.rope_scaling),
                         .factor = options.rope_factor};
   shape.parallel_residual = options.parallel_residual;
   shape.attention_bias = options.attention_bias;
-  shape.tie_embeddings = options.tie_embeddings;
   shape.activation = options.activation;
-  shape.dropout = options.dropout;
-  shape.attention_dropout = options.attention_dropout;
-  shape.layer_norm_eps = options.layer_norm_eps;
-  shape.init_std = options.init_std;
   const std::int64_t heads = std::max<std::int64_t>(shape.num_heads, 1);
   const std::int64_t turned = static_cast<std::int64_t>(
       static_cast<double>(shape.hidden_size / heads) * shape.rotary_fraction);
@@ -224,8 +207,6 @@ Resolved resolve_neox(const NeoxOptions& options,
                   turned,
                   shape.hidden_size / heads),
       "choose a rotary_fraction that gives an even number of channels");
-  return facts_of(
-      options, presets(), shape, trunk_of(possible(shape)), description_of(shape, options));
 }
 
 /// The rotary part of a config.json: `rope_parameters` since transformers 5, before that
@@ -310,18 +291,20 @@ bool is_buffer(std::string_view name) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
+using NeoxFamily = LayerNormFamilyOf<NeoxOptions, NeoxShape>;
 TESSERA_MODEL("gpt_neox",
-              FamilyOf<NeoxOptions>{
-                  .presets = presets(),
-                  .adjustable = adjustable_of_decoder(),
-                  .resolve = resolve_neox,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = {.compose = compose,
-                                 .base = "gpt_neox.",
-                                 .ties = {{"embed_out.weight", "gpt_neox.embed_in.weight"}},
-                                 .is_buffer = is_buffer,
-                                 .anchor = "gpt_neox.embed_in.weight"}});
+              NeoxFamily{.name = "gpt_neox",
+                         .presets = presets(),
+                         .specialize = specialize,
+                         .possible = possible,
+                         .trunk = trunk_of,
+                         .from_hf = from_hf,
+                         .to_hf = to_hf,
+                         .weight_map = {.compose = compose,
+                                        .base = "gpt_neox.",
+                                        .ties = {{"embed_out.weight", "gpt_neox.embed_in.weight"}},
+                                        .is_buffer = is_buffer,
+                                        .anchor = "gpt_neox.embed_in.weight"}});
 
 TESSERA_MODULE_ORDER("gpt_neox",
                      {.base = "gpt_neox.",

@@ -40,10 +40,6 @@ void LayerNormOptions::describe_end(config::Fields& fields) {
   describe_from(fields);
 }
 
-std::vector<Adjustable> adjustable_of_decoder() {
-  return {{"dropout"}, {"attention_dropout"}, {"init_std"}, {"label_smoothing"}};
-}
-
 const Preset* set_decoder_sizes(const FamilyOptions& options,
                                 const std::vector<Preset>& presets,
                                 std::int64_t tokenizer_size,
@@ -79,6 +75,14 @@ void give_sizes(const Sizes& sizes, FamilyOptions& options) {
   options.vocab_size = sizes.vocab_size;
   options.max_positions = sizes.max_positions;
   options.ffn_hidden_size = sizes.ffn_hidden_size;
+}
+
+void set_layer_norm_shape(const LayerNormOptions& options, LayerNormShape& shape) {
+  shape.tie_embeddings = options.tie_embeddings;
+  shape.dropout = options.dropout;
+  shape.attention_dropout = options.attention_dropout;
+  shape.layer_norm_eps = options.layer_norm_eps;
+  shape.init_std = options.init_std;
 }
 
 Resolved facts_of(const FamilyOptions& options,

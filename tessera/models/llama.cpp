@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/models/decoder_options.h"
+#include "tessera/models/decoder_family.h"
 #include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 #include "tessera/models/objective.h"
@@ -51,8 +51,6 @@ const std::vector<Preset>& presets() {
 }
 
 struct LlamaOptions final : DecoderOptions {
-  bool attention_bias = false, mlp_bias = false;
-
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<LlamaOptions>(*this);
   }
@@ -62,75 +60,20 @@ struct LlamaOptions final : DecoderOptions {
                    presets(),
                    {.positions_default =
                         "data.sequence_length, or 1024 if neither is given; 4096 for llama2"});
-    fields.field("attention_bias",
-                 attention_bias,
-                 {.text = "Whether the four projections of attention have biases."});
-    fields.field(
-        "mlp_bias", mlp_bias, {.text = "Whether the three projections of the MLP have biases."});
+    describe_attention_bias(fields);
+    describe_mlp_bias(fields);
     describe_rest(fields);
   }
 };
 
-void specialize(const DecoderOptions& options, DecoderShape& shape) {
-  const auto& own = dynamic_cast<const LlamaOptions&>(options);
-  shape.attention_bias = shape.output_bias = own.attention_bias;
-  shape.mlp_bias = own.mlp_bias;
-}
+const HfDecoder kHf = {.model_type = "llama",
+                       .architecture = "LlamaForCausalLM",
+                       .has_attention_bias = true,
+                       .has_mlp_bias = true};
 
-Resolved resolve_llama(const LlamaOptions& options,
-                       std::int64_t tokenizer_size,
-                       std::optional<std::int64_t> sequence_length,
-                       config::Problems& problems,
-                       const config::Origins& origins) {
-  return resolve_decoder({"llama", presets(), specialize},
-                         options,
-                         tokenizer_size,
-                         sequence_length,
-                         problems,
-                         origins);
-}
+TESSERA_MODEL("llama", DecoderFamilyOf<LlamaOptions>{.presets = presets(), .hf = kHf});
 
-const DecoderDefaults kDefaults = {.model_type = "llama"};
-
-LlamaOptions from_hf(const json::Value& config) {
-  const HfConfig keys(config);
-  LlamaOptions out;
-  read_decoder(keys, kDefaults, out);
-  out.attention_bias = keys.flag("attention_bias", false);
-  out.mlp_bias = keys.flag("mlp_bias", false);
-  return out;
-}
-
-json::Value to_hf(const LlamaOptions& options) {
-  json::Value out = decoder_to_hf(options, "LlamaForCausalLM", kDefaults);
-  out["attention_bias"] = json::Value::boolean(options.attention_bias);
-  out["mlp_bias"] = json::Value::boolean(options.mlp_bias);
-  return out;
-}
-
-TESSERA_MODEL("llama",
-              FamilyOf<LlamaOptions>{
-                  .presets = presets(),
-                  .adjustable = {{"attention_dropout"}, {"init_std"}, {"label_smoothing"}},
-                  .resolve = resolve_llama,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = decoder_weights()});
-
-TESSERA_MODULE_ORDER("llama",
-                     {.base = "model.",
-                      .modules = {"model.embed_tokens",
-                                  "model.layers.*.self_attn.q_proj",
-                                  "model.layers.*.self_attn.k_proj",
-                                  "model.layers.*.self_attn.v_proj",
-                                  "model.layers.*.self_attn.o_proj",
-                                  "model.layers.*.mlp.gate_proj",
-                                  "model.layers.*.mlp.up_proj",
-                                  "model.layers.*.mlp.down_proj",
-                                  "model.layers.*.input_layernorm",
-                                  "model.layers.*.post_attention_layernorm",
-                                  "model.norm",
-                                  "lm_head"}});
+TESSERA_MODULE_ORDER("llama", decoder_order());
 
 TESSERA_GGUF_NAMES("llama", [] {
   GgufNames names = rotary_decoder_names("LlamaForCausalLM", "llama");

@@ -29,11 +29,10 @@ using enum LogicalAxis;
 constexpr std::int64_t kFirstPosition = 2;
 constexpr double kLayerNormEps = 1e-5;  // which no key of Hugging Face's configuration changes
 
-struct OptShape : Sizes {
+struct OptShape : LayerNormShape {
   std::int64_t embedding_size = 0;  ///< of a token; 0: hidden_size
-  bool pre_norm = true, final_norm = true, bias = true, tie_embeddings = true;
+  bool pre_norm = true, final_norm = true, bias = true;
   std::string activation = "relu";
-  double dropout = 0.0, attention_dropout = 0.0, init_std = 0.02;
 
   [[nodiscard]] std::int64_t token_channels() const {
     return embedding_size > 0 ? embedding_size : hidden_size;
@@ -244,25 +243,7 @@ struct OptOptions final : LayerNormOptions {
   }
 };
 
-json::Value description_of(const OptShape& shape, const OptOptions& options) {
-  OptOptions out = options;
-  give_sizes(shape, out);
-  out.embedding_size = shape.token_channels();
-  out.pre_norm = shape.pre_norm;
-  out.final_norm = shape.final_norm;
-  ModelOptions whole("opt", std::make_unique<OptOptions>(std::move(out)));
-  return config::write(whole);
-}
-
-Resolved resolve_opt(const OptOptions& options,
-                     std::int64_t tokenizer_size,
-                     std::optional<std::int64_t> sequence_length,
-                     config::Problems& problems,
-                     const config::Origins& origins) {
-  Checks checks(problems, origins);
-  OptShape shape;
-  const Preset* const preset =
-      set_decoder_sizes(options, presets(), tokenizer_size, sequence_length, shape, checks);
+void specialize(const OptOptions& options, const Preset* preset, OptShape& shape, Checks& checks) {
   const bool post_norm_preset = preset != nullptr && preset->name == kPostNormPreset;
   const bool narrow = post_norm_preset && !options.hidden_size;
   shape.embedding_size = options.embedding_size.value_or(narrow ? kPostNormEmbedding : 0);
@@ -274,14 +255,13 @@ Resolved resolve_opt(const OptOptions& options,
                  "is false",
                  "remove final_norm, or set pre_norm true");
   shape.bias = options.bias;
-  shape.tie_embeddings = options.tie_embeddings;
   shape.activation = options.activation;
-  shape.dropout = options.dropout;
-  shape.attention_dropout = options.attention_dropout;
-  shape.init_std = options.init_std;
-  OptShape possible = shape;
-  make_possible(possible);
-  return facts_of(options, presets(), shape, trunk_of(possible), description_of(shape, options));
+}
+
+void complete(const OptShape& shape, OptOptions& options) {
+  options.embedding_size = shape.token_channels();
+  options.pre_norm = shape.pre_norm;
+  options.final_norm = shape.final_norm;
 }
 
 OptOptions from_hf(const json::Value& config) {
@@ -350,11 +330,14 @@ Composition compose(const ParamInfo& info) {
   return Composition::concat(parts, 0);
 }
 
+using OptFamily = LayerNormFamilyOf<OptOptions, OptShape>;
 TESSERA_MODEL("opt",
-              FamilyOf<OptOptions>{
+              OptFamily{
+                  .name = "opt",
                   .presets = presets(),
-                  .adjustable = adjustable_of_decoder(),
-                  .resolve = resolve_opt,
+                  .specialize = specialize,
+                  .trunk = trunk_of,
+                  .complete = complete,
                   .from_hf = from_hf,
                   .to_hf = to_hf,
                   .weight_map = {.compose = compose,

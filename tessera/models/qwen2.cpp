@@ -2,11 +2,10 @@
 // Qwen 2 and 2.5: queries, keys and values have biases. Source: Yang et al. 2024, "Qwen2 technical
 // report".
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/models/decoder_options.h"
+#include "tessera/models/decoder_family.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -58,65 +57,33 @@ struct Qwen2Options final : DecoderOptions {
   }
 };
 
-void specialize(const DecoderOptions& options, DecoderShape& shape) {
+void specialize(const Qwen2Options& options, DecoderShape& shape) {
   shape.attention_bias = true;
   shape.layers = windows_by_layer(options, shape.num_layers, [](std::int64_t) { return false; });
 }
 
-Resolved resolve_qwen2(const Qwen2Options& options,
-                       std::int64_t tokenizer_size,
-                       std::optional<std::int64_t> sequence_length,
-                       config::Problems& problems,
-                       const config::Origins& origins) {
-  return resolve_decoder({"qwen2", presets(), specialize},
-                         options,
-                         tokenizer_size,
-                         sequence_length,
-                         problems,
-                         origins);
-}
+const HfDecoder kHf = {.model_type = "qwen2",
+                       .architecture = "Qwen2ForCausalLM",
+                       .hidden = 4096,
+                       .vocab = 151936,
+                       .positions = 32768,
+                       .ffn = 22016};
 
-const DecoderDefaults kDefaults = {
-    .model_type = "qwen2", .hidden = 4096, .vocab = 151936, .positions = 32768, .ffn = 22016};
-
-Qwen2Options from_hf(const json::Value& config) {
-  const HfConfig keys(config);
-  Qwen2Options out;
-  read_decoder(keys, kDefaults, out);
+void read(const HfConfig& keys, Qwen2Options& out) {
   read_layer_types(keys, out);
   read_late_windows(keys, out);
-  return out;
 }
 
-json::Value to_hf(const Qwen2Options& options) {
-  json::Value out = decoder_to_hf(options, "Qwen2ForCausalLM", kDefaults);
+void write(const Qwen2Options& options, json::Value& out) {
   late_windows_to_hf(options, out);
-  return out;
 }
 
-TESSERA_MODEL("qwen2",
-              FamilyOf<Qwen2Options>{
-                  .presets = presets(),
-                  .adjustable = {{"attention_dropout"}, {"init_std"}, {"label_smoothing"}},
-                  .resolve = resolve_qwen2,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = decoder_weights()});
+TESSERA_MODEL(
+    "qwen2",
+    DecoderFamilyOf<Qwen2Options>{
+        .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
-TESSERA_MODULE_ORDER("qwen2",
-                     {.base = "model.",
-                      .modules = {"model.embed_tokens",
-                                  "model.layers.*.self_attn.q_proj",
-                                  "model.layers.*.self_attn.k_proj",
-                                  "model.layers.*.self_attn.v_proj",
-                                  "model.layers.*.self_attn.o_proj",
-                                  "model.layers.*.mlp.gate_proj",
-                                  "model.layers.*.mlp.up_proj",
-                                  "model.layers.*.mlp.down_proj",
-                                  "model.layers.*.input_layernorm",
-                                  "model.layers.*.post_attention_layernorm",
-                                  "model.norm",
-                                  "lm_head"}});
+TESSERA_MODULE_ORDER("qwen2", decoder_order());
 
 }  // namespace
 }  // namespace tessera::models

@@ -95,25 +95,6 @@ HeadSpecs heads_of(const RobertaOptions& options) {
   };
 }
 
-Resolved resolve_as(const char* name,
-                    const std::vector<Preset>& of_family,
-                    const RobertaOptions& options,
-                    std::int64_t tokenizer_size,
-                    std::optional<std::int64_t> sequence_length,
-                    config::Problems& problems,
-                    const config::Origins& origins) {
-  return resolve_encoder(options,
-                         {.name = name,
-                          .presets = of_family,
-                          .names = names(),
-                          .counted_pad = options.pad_token_id,
-                          .heads = heads_of(options)},
-                         tokenizer_size,
-                         sequence_length,
-                         problems,
-                         origins);
-}
-
 template <class Options>
 Options read_hf(const json::Value& config, const char* model_type) {
   const HfConfig keys(config);
@@ -183,14 +164,6 @@ WeightMap weight_map() {
           .may_be_unused = may_be_unused};
 }
 
-std::vector<Adjustable> adjustable() {
-  return {{"dropout", {"attention_dropout", "classifier_dropout"}},
-          {"attention_dropout"},
-          {"classifier_dropout"},
-          {"init_std"},
-          {"label_smoothing"}};
-}
-
 ModuleOrder module_order() {
   return {.base = "roberta.",
           .modules = {"roberta.embeddings.word_embeddings",
@@ -213,30 +186,23 @@ ModuleOrder module_order() {
                       "classifier.out_proj"}};
 }
 
-Resolved resolve_roberta(const RobertaOptions& options,
-                         std::int64_t tokenizer_size,
-                         std::optional<std::int64_t> sequence_length,
-                         config::Problems& problems,
-                         const config::Origins& origins) {
-  return resolve_as(
-      "roberta", presets(), options, tokenizer_size, sequence_length, problems, origins);
+/// Both have the same names and heads.
+template <class Options>
+EncoderFamilyOf<Options> family_of(const char* name,
+                                   const std::vector<Preset>& of_family,
+                                   const char* architecture) {
+  return {.name = name,
+          .presets = of_family,
+          .names = names(),
+          .heads = [](const Options& options) { return heads_of(options); },
+          .counted_pad = [](const Options& options) { return options.pad_token_id; },
+          .from_hf = [name](const json::Value& config) { return read_hf<Options>(config, name); },
+          .to_hf = [name, architecture](
+                       const Options& options) { return write_hf(options, architecture, name); },
+          .weight_map = weight_map()};
 }
 
-TESSERA_MODEL("roberta",
-              FamilyOf<RobertaOptions>{.presets = presets(),
-                                       .adjustable = adjustable(),
-                                       .resolve = resolve_roberta,
-                                       .from_hf =
-                                           [](const json::Value& config) {
-                                             return read_hf<RobertaOptions>(config, "roberta");
-                                           },
-                                       .to_hf =
-                                           [](const RobertaOptions& options) {
-                                             return write_hf(
-                                                 options, "RobertaForMaskedLM", "roberta");
-                                           },
-                                       .weight_map = weight_map(),
-                                       .objective = "masked_lm"});
+TESSERA_MODEL("roberta", family_of<RobertaOptions>("roberta", presets(), "RobertaForMaskedLM"));
 TESSERA_MODULE_ORDER("roberta", module_order());
 
 namespace xlm {
@@ -254,30 +220,8 @@ struct XlmRobertaOptions final : RobertaOptions {
   void describe(config::Fields& fields) override { describe_with(fields, presets()); }
 };
 
-Resolved resolve_xlm(const XlmRobertaOptions& options,
-                     std::int64_t tokenizer_size,
-                     std::optional<std::int64_t> sequence_length,
-                     config::Problems& problems,
-                     const config::Origins& origins) {
-  return resolve_as(
-      "xlm-roberta", presets(), options, tokenizer_size, sequence_length, problems, origins);
-}
-
 TESSERA_MODEL("xlm-roberta",
-              FamilyOf<XlmRobertaOptions>{
-                  .presets = presets(),
-                  .adjustable = adjustable(),
-                  .resolve = resolve_xlm,
-                  .from_hf =
-                      [](const json::Value& config) {
-                        return read_hf<XlmRobertaOptions>(config, "xlm-roberta");
-                      },
-                  .to_hf =
-                      [](const XlmRobertaOptions& options) {
-                        return write_hf(options, "XLMRobertaForMaskedLM", "xlm-roberta");
-                      },
-                  .weight_map = weight_map(),
-                  .objective = "masked_lm"});
+              family_of<XlmRobertaOptions>("xlm-roberta", presets(), "XLMRobertaForMaskedLM"));
 TESSERA_MODULE_ORDER("xlm-roberta", module_order());
 
 }  // namespace xlm
