@@ -12,12 +12,12 @@
 #include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/config/deepspeed_keys.h"
 #include "tessera/config/document.h"
 #include "tessera/launch/launch.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/draft.h"
+#include "tessera/planner/key_dialect.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/precision.h"
@@ -205,16 +205,16 @@ class Planner {
     json::Value spelled = spell_out_parallel(source);
     tasks::spell_out_task(spelled);
     const std::int64_t unit = ranks_per_model(spelled);
-    draft_.written = config::with_new_names(
+    draft_.written = key_dialect().with_new_names(
         derived_.take(std::move(spelled), static_cast<int>(plan_.ranks / unit)), problems_);
     check_written(draft_.written, problems_);
-    auto taken = config::take_deepspeed_keys(draft_.written, config_paths(), problems_);
+    auto taken = key_dialect().take(draft_.written, config_paths(), problems_);
     drop_max_grad_norm(taken.left);
     draft_.automatic = resolve_auto(taken.automatic, taken.left);
     config::read(taken.left, plan_.config, problems_, origins_);
     draft_.accepted = std::move(taken.accepted);
-    for (const config::TakenKey& key : draft_.accepted)
-      plan_.notes.push_back(config::note_of(key));
+    for (const TakenKey& key : draft_.accepted)
+      plan_.notes.push_back(note_of(key));
     for (const AutoValue& value : draft_.automatic) {
       if (value.how.find("Hugging Face") != std::string::npos)
         plan_.notes.push_back(fmt::format("{} is \"auto\": {}", value.path, value.how));

@@ -134,8 +134,7 @@ struct ZeroOptions {
   std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
   /// Ranks that hold the working weights between them; nothing: all.
   [[nodiscard]] std::optional<std::int64_t> group() const;
-  void describe(
-      config::Fields& fields);  ///< and DeepSpeed's other keys, from config/deepspeed_keys.h
+  void describe(config::Fields& fields);
 };
 
 /// The configuration as written; defaults in place.
