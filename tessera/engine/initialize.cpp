@@ -109,8 +109,7 @@ TrainStateOptions train_state_options(const planner::Plan& plan) {
   options.clip_norm = plan.config.gradient_clipping;
   options.clip_value = plan.config.gradient_clip_value;
   options.clip_after_warmup = plan.config.trainer.clip_after_warmup;
-  options.on_nonfinite =
-      plan.config.trainer.on_nonfinite == "skip" ? OnNonfinite::Skip : OnNonfinite::Stop;
+  options.on_nonfinite = plan.config.trainer.on_nonfinite;
   return options;
 }
 

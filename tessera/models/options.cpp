@@ -28,6 +28,10 @@ class Slots final : public config::Fields {
   void field(std::string_view key, config::Slot slot, const config::Doc&) override {
     slots_.emplace(key, slot);
   }
+  /// No family has such a field yet; its slot would be gone after the visit.
+  void choice(std::string_view, const config::ChoiceSlot&, config::Doc) override {
+    TESSERA_ASSERT(false);
+  }
   void begin(std::string_view, std::string_view) override { TESSERA_ASSERT(false); }
   void end() override {}
 

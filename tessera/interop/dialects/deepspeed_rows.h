@@ -5,9 +5,9 @@
 #include <span>
 #include <string_view>
 
-#include "tessera/config/deepspeed_keys.h"
+#include "tessera/interop/dialects/deepspeed_keys.h"
 
-namespace tessera::config::rows {
+namespace tessera::interop::rows {
 
 using Text = std::string_view;
 
@@ -40,4 +40,4 @@ constexpr DeepSpeedKey never(
 std::span<const DeepSpeedKey> training_rows();
 std::span<const DeepSpeedKey> block_rows();
 
-}  // namespace tessera::config::rows
+}  // namespace tessera::interop::rows

@@ -3,9 +3,9 @@
 // configuration reference.
 #include <array>
 
-#include "tessera/config/deepspeed_rows.h"
+#include "tessera/interop/dialects/deepspeed_rows.h"
 
-namespace tessera::config::rows {
+namespace tessera::interop::rows {
 namespace {
 
 using enum KeyType;
@@ -289,4 +289,4 @@ std::span<const DeepSpeedKey> training_rows() {
   return kRows;
 }
 
-}  // namespace tessera::config::rows
+}  // namespace tessera::interop::rows

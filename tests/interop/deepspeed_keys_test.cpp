@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/config/deepspeed_keys.h"
+#include "tessera/interop/dialects/deepspeed_keys.h"
 
 #include <set>
 #include <string>
@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::config {
+namespace tessera::interop {
 namespace {
 
 using testing::AllOf;
@@ -41,13 +41,13 @@ const std::vector<std::string> kOwn = {"model",
 struct Taken {
   json::Value left;
   std::string problems;
-  std::vector<TakenKey> accepted, automatic;
+  std::vector<planner::TakenKey> accepted, automatic;
 };
 
 Taken take(const std::string& text) {
-  Problems problems;
+  config::Problems problems;
   const json::Value source = with_new_names(json::parse(text, "ds.json"), problems);
-  DeepSpeedTaken taken = take_deepspeed_keys(source, kOwn, problems);
+  planner::TakenKeys taken = take_deepspeed_keys(source, kOwn, problems);
   Taken out{std::move(taken.left), "", std::move(taken.accepted), std::move(taken.automatic)};
   try {
     problems.raise();
@@ -57,9 +57,9 @@ Taken take(const std::string& text) {
   return out;
 }
 
-std::vector<std::string> paths_of(const std::vector<TakenKey>& keys) {
+std::vector<std::string> paths_of(const std::vector<planner::TakenKey>& keys) {
   std::vector<std::string> out;
-  for (const TakenKey& key : keys)
+  for (const planner::TakenKey& key : keys)
     out.push_back(key.path);
   return out;
 }
@@ -167,7 +167,7 @@ TEST(DeepSpeedKeys, WithoutMeaningAreToldOnceEach) {
 
   EXPECT_EQ(t.problems, "");
   ASSERT_THAT(t.accepted, SizeIs(3));
-  EXPECT_THAT(note_of(t.accepted[0]),
+  EXPECT_THAT(planner::note_of(t.accepted[0]),
               AllOf(HasSubstr("zero_optimization.overlap_comm"), HasSubstr("no effect here: ")));
   EXPECT_EQ(t.accepted[0].value.key_place.text(), "ds.json:1:36");
   EXPECT_EQ(t.left, json::parse(R"({"zero_optimization": {"stage": 1}})", "x"));
@@ -255,7 +255,7 @@ TEST(DeepSpeedKeys, WhatWasTypedWinsUnderWhicheverName) {
       R"({"gradient_accumulation_steps": 4, "bfloat16": {"enabled": false}})", "ds.json");
   source["NUM_MICRO_BATCHES"] = typed(json::Value::integer(8));
   source["bf16"]["enabled"] = typed(json::Value::boolean(true));
-  Problems problems;
+  config::Problems problems;
 
   const json::Value renamed = with_new_names(source, problems);
 
@@ -334,4 +334,4 @@ TEST(DeepSpeedFiles, ArePureWithoutAKeyOfOurs) {
 }
 
 }  // namespace
-}  // namespace tessera::config
+}  // namespace tessera::interop

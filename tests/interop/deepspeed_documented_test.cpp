@@ -11,10 +11,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/config/deepspeed_keys.h"
-#include "tessera/config/document.h"
+#include "tessera/interop/dialects/deepspeed_keys.h"
+#include "tessera/interop/dialects/deepspeed_page.h"
 
-namespace tessera::config {
+namespace tessera::interop {
 namespace {
 
 // Source: DeepSpeed's configuration reference, version 0.19.
@@ -408,7 +408,7 @@ TEST(DocumentedKeys, AreNeverRefusedAtDeepSpeedsDefault) {
       at = &(*at)[step];
     *at = *value;
 
-    Problems problems;
+    config::Problems problems;
     take_deepspeed_keys(source, own, problems);
 
     EXPECT_TRUE(problems.empty()) << row.path << ": " << problems.list().front().what;
@@ -431,12 +431,12 @@ TEST(DocumentedKeys, OfTheNewestReleasePass) {
         R"({"tensor_parallel": {"vocab_parallel_ce_backend": "liger"}})",
         R"({"bf16": {"check_overflow": false}})",
         R"({"compile": {"autoep_non_moe": false}})"}) {
-    Problems problems;
+    config::Problems problems;
     const json::Value source = with_new_names(json::parse(text, "ds.json"), problems);
-    const DeepSpeedTaken taken = take_deepspeed_keys(source, own_keys(), problems);
+    const planner::TakenKeys taken = take_deepspeed_keys(source, own_keys(), problems);
 
     EXPECT_TRUE(problems.empty()) << text << ": " << problems.list().front().what;
-    for (const TakenKey& key : taken.accepted)
+    for (const planner::TakenKey& key : taken.accepted)
       EXPECT_FALSE(key.why.empty()) << key.path;
   }
 }
@@ -470,7 +470,7 @@ TEST(DocumentedKeys, OfEveryRowSayWhatBecomesOfThem) {
 }
 
 TEST(DocumentedKeys, ShowADefaultThatDiffers) {
-  const std::vector<KeyDoc> keys = {
+  const std::vector<config::KeyDoc> keys = {
       {"gradient_clipping",
        "number",
        "0",
@@ -488,4 +488,4 @@ TEST(DocumentedKeys, ShowADefaultThatDiffers) {
 }
 
 }  // namespace
-}  // namespace tessera::config
+}  // namespace tessera::interop

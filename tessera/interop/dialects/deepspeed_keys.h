@@ -12,8 +12,9 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/planner/key_dialect.h"
 
-namespace tessera::config {
+namespace tessera::interop {
 
 enum class KeyType : std::uint8_t { Bool, Integer, Number, String, Array, Object, Any };
 
@@ -49,33 +50,19 @@ const DeepSpeedKey* find_deepspeed_key(std::string_view path);
 /// Returns whether the key belongs to Colossal-AI, whose keys the table also contains.
 bool is_colossalai_key(std::string_view path);
 
-/// A key that was removed from the configuration.
-struct TakenKey {
-  std::string path;
-  json::Value value;  ///< including its source positions
-  std::string why;    ///< why it has no effect here
-};
-struct DeepSpeedTaken {
-  json::Value left;                 ///< what the options read
-  std::vector<TakenKey> accepted;   ///< keys without an effect here
-  std::vector<TakenKey> automatic;  ///< keys with the value "auto", as Hugging Face writes it
-};
-
 /// Replaces old spellings by the current names: `bfloat16`, `cpu_offload`, `NUM_MICRO_BATCHES`, ...
 /// Two names of one key with different values are reported in `problems`, except that a value from
 /// the command line takes precedence. Pure.
-json::Value with_new_names(json::Value source, Problems& problems);
+json::Value with_new_names(json::Value source, config::Problems& problems);
 
 /// Splits a configuration that uses current names. `own`: paths of the keys and sections of
 /// tessera's options. Wrong types, unknown keys (with the nearest name) and rejected keys are
 /// reported in `problems`. Pure.
-DeepSpeedTaken take_deepspeed_keys(json::Value source,
-                                   std::span<const std::string> own,
-                                   Problems& problems);
+planner::TakenKeys take_deepspeed_keys(json::Value source,
+                                       std::span<const std::string> own,
+                                       config::Problems& problems);
 
-/// Returns "PATH is accepted but has no effect here: WHY".
-std::string note_of(const TakenKey& key);
 /// Returns whether the configuration has no key that only tessera knows (`own`, as above).
 bool is_pure_deepspeed(const json::Value& source, std::span<const std::string> own);
 
-}  // namespace tessera::config
+}  // namespace tessera::interop

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/config/deepspeed_keys.h"
+#include "tessera/interop/dialects/deepspeed_keys.h"
 
 #include <algorithm>
 #include <optional>
@@ -10,9 +10,9 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
-#include "tessera/config/deepspeed_rows.h"
+#include "tessera/interop/dialects/deepspeed_rows.h"
 
-namespace tessera::config {
+namespace tessera::interop {
 namespace {
 
 using Index = std::unordered_map<std::string_view, const DeepSpeedKey*>;
@@ -116,8 +116,8 @@ void report_wrong_type(const json::Value& value,
                        const std::string& path,
                        const DeepSpeedKey& row,
                        std::span<const std::string> keys,
-                       Problems& problems) {
-  if (row.type == KeyType::Object) return report_not_an_object(value, path, keys, problems);
+                       config::Problems& problems) {
+  if (row.type == KeyType::Object) return config::report_not_an_object(value, path, keys, problems);
   const std::string found = value.is_string() ? value.dump() : std::string(value.type_name());
   problems.add(value.place,
                path,
@@ -136,10 +136,10 @@ std::optional<std::size_t> off_index(const json::Value& value, const DeepSpeedKe
 
 class Taker {
  public:
-  Taker(std::span<const std::string> own, Problems& problems)
+  Taker(std::span<const std::string> own, config::Problems& problems)
       : own_(own.begin(), own.end()), own_set_(own_.begin(), own_.end()), problems_(problems) {}
 
-  DeepSpeedTaken take(json::Value source) {
+  planner::TakenKeys take(json::Value source) {
     walk(source, "");
     taken_.left = std::move(source);
     return std::move(taken_);
@@ -167,8 +167,8 @@ class Taker {
     problems_.add(value.key_place,
                   json::join_path(section, key),
                   "unknown key",
-                  unknown_key_fix(key, keys_of(section, own_), own_),
-                  Problems::Kind::Unknown);
+                  config::unknown_key_fix(key, keys_of(section, own_), own_),
+                  config::Problems::Kind::Unknown);
   }
 
   // Returns whether the key stays in place for the options to read.
@@ -257,8 +257,8 @@ class Taker {
 
   std::vector<std::string> own_;
   std::unordered_set<std::string> own_set_;
-  Problems& problems_;
-  DeepSpeedTaken taken_;
+  config::Problems& problems_;
+  planner::TakenKeys taken_;
 };
 
 // ---- old names ----
@@ -292,7 +292,10 @@ bool is_typed(const json::Value& value) {
 
 // A value typed on the command line overrides the file, under either name; two different values
 // from the same source are a problem.
-void merge_alias(json::Value& at, json::Value value, const DeepSpeedKey& row, Problems& problems) {
+void merge_alias(json::Value& at,
+                 json::Value value,
+                 const DeepSpeedKey& row,
+                 config::Problems& problems) {
   const bool typed = is_typed(value), typed_there = is_typed(at);
   if (at.is_object() && value.is_object()) {
     for (auto& [key, member] : value.members())
@@ -313,7 +316,7 @@ void merge_alias(json::Value& at, json::Value value, const DeepSpeedKey& row, Pr
 void place_alias(json::Value& source,
                  const DeepSpeedKey& row,
                  json::Value value,
-                 Problems& problems) {
+                 config::Problems& problems) {
   json::Value* at = &source;
   for (const std::string& step : text::split(row.about, '.')) {
     if (!at->is_null() && !at->is_object()) return;  // the options report what is wrong with it
@@ -361,7 +364,7 @@ bool is_colossalai_key(std::string_view path) {
          path == "parallel" || path.substr(0, 9) == "parallel." || path == "fp16.mode";
 }
 
-json::Value with_new_names(json::Value source, Problems& problems) {
+json::Value with_new_names(json::Value source, config::Problems& problems) {
   if (!source.is_object()) return source;
   widen_zero_switch(source);
   for (const DeepSpeedKey& row : deepspeed_keys()) {
@@ -384,15 +387,11 @@ json::Value with_new_names(json::Value source, Problems& problems) {
   return source;
 }
 
-DeepSpeedTaken take_deepspeed_keys(json::Value source,
-                                   std::span<const std::string> own,
-                                   Problems& problems) {
+planner::TakenKeys take_deepspeed_keys(json::Value source,
+                                       std::span<const std::string> own,
+                                       config::Problems& problems) {
   if (!source.is_object()) return {std::move(source), {}, {}};
   return Taker(own, problems).take(std::move(source));
-}
-
-std::string note_of(const TakenKey& key) {
-  return fmt::format("{} is accepted but has no effect here: {}", key.path, key.why);
 }
 
 bool is_pure_deepspeed(const json::Value& source, std::span<const std::string> own) {
@@ -412,4 +411,4 @@ bool is_pure_deepspeed(const json::Value& source, std::span<const std::string> o
   });
 }
 
-}  // namespace tessera::config
+}  // namespace tessera::interop

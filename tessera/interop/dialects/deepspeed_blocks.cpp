@@ -3,9 +3,9 @@
 // 0.19's configuration reference.
 #include <array>
 
-#include "tessera/config/deepspeed_rows.h"
+#include "tessera/interop/dialects/deepspeed_rows.h"
 
-namespace tessera::config::rows {
+namespace tessera::interop::rows {
 namespace {
 
 using enum KeyType;
@@ -343,4 +343,4 @@ std::span<const DeepSpeedKey> block_rows() {
   return kRows;
 }
 
-}  // namespace tessera::config::rows
+}  // namespace tessera::interop::rows
