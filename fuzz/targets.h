@@ -277,6 +277,15 @@ inline const std::map<std::string, Target>& targets() {
           encode(f);
         },
         ""}},
+      {"bert-vocabulary", {"vocab.txt", [](const fs::path& f) { encode(f); }, ""}},
+      {"tokenizer-settings",
+       {"tokenizer_config.json",
+        [](const fs::path& f) {
+          if (!fs::exists(f / "vocab.txt"))
+            std::ofstream(f / "vocab.txt") << "[UNK]\n[CLS]\n[SEP]\na\n##b\n";
+          encode(f);
+        },
+        ""}},
       {"tokenizer", {"tokenizer.json", [](const fs::path& f) { encode(f); }, ""}},
       {"chat", {"chat_template.jinja", [](const fs::path& f) { render_chat(f); }, ""}},
       {"jsonl",

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,58 +11,36 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/data/small_file.h"
-#include "tessera/data/tokenizers/aligned_text.h"
-#include "tessera/data/tokenizers/characters.h"
+#include "tessera/data/tokenizers/settings.h"
+#include "tessera/data/tokenizers/tokenizer_file.h"
 
 namespace tessera::data {
 namespace {
 
 namespace fs = std::filesystem;
-using Object = nlohmann::json;
-
-Object parsed(const fs::path& path) {
-  Object out = Object::parse(read_small_file(path), nullptr, false);
-  TESSERA_REQUIRE(out.is_object(),
-                  Format,
-                  path.string() + ": is not a JSON object",
-                  "copy the file again from where the model was published");
-  return out;
-}
-
-/// The file beside the tokenizer; an empty object where there is none.
-Object beside(const fs::path& path, const char* name) {
-  const fs::path other = path.parent_path() / name;
-  std::error_code ignored;
-  return fs::exists(other, ignored) ? parsed(other) : Object::object();
-}
-
-/// "eos_token": "</s>", or an object with the content.
-std::optional<std::string> token_named(const Object& config, const char* key) {
-  const auto found = config.find(key);
-  if (found == config.end()) return std::nullopt;
-  if (found->is_string()) return found->get<std::string>();
-  if (!found->is_object() || !found->contains("content") || !(*found)["content"].is_string())
-    return std::nullopt;
-  return (*found)["content"].get<std::string>();
-}
-
 std::optional<std::int32_t> end_by_token(const fs::path& path,
                                          const tokenizers::Pipeline& pipeline) {
-  for (const char* key : {"eos_token", "sep_token"}) {
-    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-      if (const auto token = token_named(beside(path, name), key))
-        if (const auto id = pipeline.id_of(*token)) return id;
-    }
+  const tokenizers::Settings settings(path.parent_path());
+  for (const char* role : {"eos_token", "sep_token"}) {
+    if (const auto token = settings.token(role))
+      if (const auto id = pipeline.id_of(*token)) return id;
   }
   return std::nullopt;
 }
 
 std::optional<std::int32_t> end_by_id(const fs::path& path, std::int64_t size) {
   for (const char* name : {"generation_config.json", "config.json"}) {
-    const Object config = beside(path, name);
-    auto found = config.find("eos_token_id");
+    const fs::path file = path.parent_path() / name;
+    std::error_code ignored;
+    if (!fs::exists(file, ignored)) continue;
+    const auto config = nlohmann::json::parse(read_small_file(file), nullptr, false);
+    TESSERA_REQUIRE(config.is_object(),
+                    Format,
+                    file.string() + ": is not a JSON object",
+                    "copy the file again from where the model was published");
+    const auto found = config.find("eos_token_id");
     if (found == config.end()) continue;
-    const Object id = found->is_array() && !found->empty() ? found->front() : *found;
+    const auto& id = found->is_array() && !found->empty() ? found->front() : *found;
     if (id.is_number_integer() && id.get<std::int64_t>() >= 0 && id.get<std::int64_t>() < size)
       return static_cast<std::int32_t>(id.get<std::int64_t>());
   }
@@ -80,68 +59,21 @@ std::int32_t end_of(const fs::path& path, const tokenizers::Pipeline& pipeline) 
               "put eos_token into a tokenizer_config.json beside it");
 }
 
-/// Converts a token to the bytes that it adds inside a text; the rule depends on the file's
-/// decoder.
-class TokenBytes {
- public:
-  explicit TokenBytes(const Object& root) {
-    const auto decoder = root.find("decoder");
-    const std::string text = decoder == root.end() ? "" : decoder->dump();
-    byte_level_ = text.find("\"ByteLevel\"") != std::string::npos;
-    pieces_ = text.find("\"WordPiece\"") != std::string::npos;
-    if (pieces_) prefix_ = decoder->value("prefix", "##");
-  }
-
-  [[nodiscard]] std::string operator()(const std::string& token) const {
-    if (byte_level_) return from_characters(token);
-    if (pieces_) return token.starts_with(prefix_) ? token.substr(prefix_.size()) : " " + token;
-    return from_sentencepiece(token);
-  }
-
- private:
-  [[nodiscard]] static std::string from_characters(const std::string& token) {
-    std::string out;
-    for (std::size_t at = 0; at < token.size();) {
-      const int byte = tokenizers::byte_of_character(tokenizers::next_character(token, at));
-      if (byte < 0) return token;
-      out += static_cast<char>(byte);
-    }
-    return out;
-  }
-
-  [[nodiscard]] static std::string from_sentencepiece(const std::string& token) {
-    constexpr std::string_view kSpace = "\u2581";
-    constexpr std::size_t kByteToken = 6;  // <0xAB>
-    if (token.size() == kByteToken && token.starts_with("<0x") && token.back() == '>') {
-      const auto value = std::strtoul(token.substr(3, 2).c_str(), nullptr, 16);
-      return {static_cast<char>(value)};
-    }
-    std::string out;
-    for (std::size_t i = 0; i < token.size();) {
-      const bool space = token.compare(i, kSpace.size(), kSpace) == 0;
-      out += space ? ' ' : token[i];
-      i += space ? kSpace.size() : 1;
-    }
-    return out;
-  }
-
-  bool byte_level_ = false, pieces_ = false;
-  std::string prefix_;
-};
-
 }  // namespace
 
-FileTokenizer::FileTokenizer(const fs::path& path) : pipeline_(parsed(path), path.string()) {
+FileTokenizer::FileTokenizer(const fs::path& path)
+    : FileTokenizer(path, tokenizers::read_tokenizer_file(path)) {}
+
+FileTokenizer::FileTokenizer(const fs::path& path, tokenizers::TokenizerFile file)
+    : pipeline_(std::move(file.parts), path.string()) {
   end_ = end_of(path, pipeline_);
-  const TokenBytes bytes(parsed(path));
   for (std::int64_t id = 0; id < pipeline_.size(); ++id) {
     const auto token = static_cast<std::int32_t>(id);
     const std::string& text = pipeline_.token_of(token);
-    bytes_.push_back(pipeline_.is_special(token) ? text : bytes(text));
+    bytes_.push_back(pipeline_.is_special(token) ? text : tokenizers::bytes_of_token(text, file));
   }
-  const std::string content = read_small_file(path);
   fingerprint_ =
-      fmt::format("file-{:016x}-{}", files::xxh3(std::as_bytes(std::span(content))), end_);
+      fmt::format("file-{:016x}-{}", files::xxh3(std::as_bytes(std::span(file.content))), end_);
 }
 
 void FileTokenizer::encode(std::string_view text,

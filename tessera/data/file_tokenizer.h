@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer of a tokenizer.json, whatever its parts.
+// The tokenizer of a file: a tokenizer.json, whatever its parts, or a vocab.txt.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,17 @@
 
 #include "tessera/data/tokenizer.h"
 #include "tessera/data/tokenizers/pipeline.h"
+#include "tessera/data/tokenizers/tokenizer_file.h"
 
 namespace tessera::data {
 
 /// Threads: const methods from any thread.
 class FileTokenizer final : public Tokenizer {
  public:
-  /// Reads the file, and the end of a text from the files beside it: eos_token or sep_token of
-  /// tokenizer_config.json or special_tokens_map.json, else eos_token_id of generation_config.json
-  /// or config.json, else a token that usually is it. Error{Format} for a bad file and where no end
-  /// is known, Error{Unsupported} for parts that are not built.
+  /// Reads the file by read_tokenizer_file(), and the end of a text from the files beside it:
+  /// eos_token or sep_token of tokenizer_config.json or special_tokens_map.json, else eos_token_id
+  /// of generation_config.json or config.json, else a token that usually is it. Error{Format} for a
+  /// bad file and where no end is known, Error{Unsupported} for parts that are not built.
   explicit FileTokenizer(const std::filesystem::path& path);
 
   [[nodiscard]] std::string name() const override { return "file"; }
@@ -33,6 +34,8 @@ class FileTokenizer final : public Tokenizer {
   [[nodiscard]] std::vector<std::int32_t> beginning() const override;
 
  private:
+  FileTokenizer(const std::filesystem::path& path, tokenizers::TokenizerFile file);
+
   tokenizers::Pipeline pipeline_;
   std::int32_t end_ = 0;
   std::vector<std::string> bytes_;  // by id

@@ -15,6 +15,7 @@
 #include "tessera/data/gpt2_tokenizer.h"
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizers/aligned_text.h"
+#include "tessera/data/tokenizers/tokenizer_file.h"
 
 namespace tessera::data {
 namespace {
@@ -107,7 +108,8 @@ TokenizerPtr make_file(const TokenizerOptions& options) {
   TESSERA_REQUIRE(!options.vocab.empty() && options.merges.empty(),
                   Config,
                   "tokenizer.type \"file\" takes one file, as tokenizer.vocab",
-                  "set tokenizer.vocab to a tokenizer.json, and remove tokenizer.merges");
+                  fmt::format("set tokenizer.vocab to one of {}, and remove tokenizer.merges",
+                              tokenizers::names_of_tokenizer_files()));
   return std::make_shared<FileTokenizer>(options.vocab);
 }
 
@@ -149,13 +151,13 @@ void TokenizerOptions::describe(config::Fields& fields) {
   fields.field("type",
                type,
                {.text = "Tokenizer: byte (256 ids, end of text is 0), gpt2 (byte-level BPE, 50257 "
-                        "ids, end of text is the last), or file (any tokenizer.json).",
+                        "ids, end of text is the last), or file (a tokenizer.json or a vocab.txt).",
                 .choices = {"byte", "gpt2", "file"}});
   fields.field(
       "vocab",
       vocab,
       {.text = "vocab.json of a gpt2 tokenizer (requires merges), or its tokenizer.json alone; the "
-               "tokenizer.json of type file.",
+               "file of type file.",
        .default_text = "the shipped GPT-2 vocabulary"});
   fields.field("merges",
                merges,
@@ -233,29 +235,32 @@ std::optional<TokenizerOptions> find_bpe(const fs::path& folder) {
 
 TokenizerOptions tokenizer_options_of(const fs::path& folder) {
   const auto found = find_bpe(folder);
-  TESSERA_REQUIRE(
-      found.has_value(),
-      Format,
-      fmt::format("{} has no tokenizer: neither vocab.json with merges.txt nor tokenizer.json",
-                  folder.string()),
-      "copy the tokenizer's files beside the weights, or name them with tokenizer.vocab and "
-      "tokenizer.merges");
   const fs::path whole = folder / kWhole;
   std::error_code ignored;  // a name that leads to itself is no file
-  if (!fs::exists(whole, ignored)) {
+  if (found && !fs::exists(whole, ignored)) {
     refuse_added_tokens(folder);
     return *found;
   }
-  const TokenizerOptions file{"file", whole.string(), ""};
+  const auto file = tokenizers::find_tokenizer_file(folder);
+  TESSERA_REQUIRE(
+      file.has_value(),
+      Format,
+      fmt::format("{} has no tokenizer: neither vocab.json with merges.txt nor {}",
+                  folder.string(),
+                  tokenizers::names_of_tokenizer_files()),
+      "copy the tokenizer's files beside the weights, or name them with tokenizer.vocab and "
+      "tokenizer.merges");
+  const TokenizerOptions any{"file", file->string(), ""};
+  if (!found) return any;
   if (found->merges.empty()) {
     if (is_byte_tokenizer(whole)) return {};
-    return is_gpt2([&] { (void)read_bpe_json(whole.string()); }) ? *found : file;
+    return is_gpt2([&] { (void)read_bpe_json(whole.string()); }) ? *found : any;
   }
   const auto check = [&] {
     refuse_added_tokens(folder);
     require_gpt2_parts_of(whole.string());
   };
-  return is_gpt2(check) ? *found : file;
+  return is_gpt2(check) ? *found : any;
 }
 
 TokenizerPtr tokenizer_from_folder(const fs::path& folder) {

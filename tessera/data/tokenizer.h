@@ -17,7 +17,7 @@ namespace tessera::data {
 /// `tokenizer` of the configuration.
 struct TokenizerOptions {
   std::string type = "byte";
-  std::string vocab;   ///< of "file": its tokenizer.json; of "gpt2" empty: the shipped one
+  std::string vocab;   ///< of "file": that file; of "gpt2" empty: the shipped one
   std::string merges;  ///< empty with a vocab: that is a tokenizer.json
   void describe(config::Fields& fields);
 };
@@ -60,8 +60,9 @@ TokenizerPtr make_tokenizer(const TokenizerOptions& options);
 /// or tokenizer.json alone.
 std::optional<TokenizerOptions> find_bpe(const std::filesystem::path& folder);
 /// What names a Hugging Face folder's tokenizer: "byte" or "gpt2" where its files do what these do,
-/// else "file" with its tokenizer.json. Error{Format} where it has none. Without a tokenizer.json,
-/// added tokens beside "<|endoftext|>" are Error{Unsupported}.
+/// else "file" with the first that is there of tokenizers::find_tokenizer_file(). Error{Format}
+/// where it has none. Beside a vocab.json alone, added tokens other than "<|endoftext|>" are
+/// Error{Unsupported}.
 TokenizerOptions tokenizer_options_of(const std::filesystem::path& folder);
 /// By tokenizer_options_of(). Error{Unsupported} for parts of a tokenizer.json that are not built.
 TokenizerPtr tokenizer_from_folder(const std::filesystem::path& folder);

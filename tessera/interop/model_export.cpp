@@ -152,9 +152,11 @@ void add_tokenizer(ModelExport& out,
     out.files.emplace_back("tokenizer.json", data::byte_tokenizer_json());
   } else if (options.type == "file") {
     const fs::path whole = options.vocab;
-    out.files.emplace_back("tokenizer.json", data::read_small_file(whole));
-    for (const char* name :
-         {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
+    out.files.emplace_back(whole.filename().string(), data::read_small_file(whole));
+    for (const char* name : {"tokenizer_config.json",
+                             "special_tokens_map.json",
+                             "added_tokens.json",
+                             "chat_template.jinja"}) {
       const fs::path other = whole.parent_path() / name;
       if (fs::exists(other)) out.files.emplace_back(name, data::read_small_file(other));
     }
@@ -220,15 +222,19 @@ std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
 
 constexpr std::array<const char*, 3> kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
 /// What lies beside weights in a folder of Hugging Face's. It goes along as it is, byte by byte.
-constexpr std::array<const char*, 9> kBesideWeights = {"generation_config.json",
-                                                       "tokenizer.json",
-                                                       "tokenizer_config.json",
-                                                       "vocab.json",
-                                                       "merges.txt",
-                                                       "vocab.txt",
-                                                       "tokenizer.model",
-                                                       "special_tokens_map.json",
-                                                       "added_tokens.json"};
+constexpr std::array<const char*, 13> kBesideWeights = {"generation_config.json",
+                                                        "tokenizer.json",
+                                                        "tokenizer_config.json",
+                                                        "vocab.json",
+                                                        "merges.txt",
+                                                        "vocab.txt",
+                                                        "tokenizer.model",
+                                                        "spiece.model",
+                                                        "sentencepiece.bpe.model",
+                                                        "spm.model",
+                                                        "chat_template.jinja",
+                                                        "special_tokens_map.json",
+                                                        "added_tokens.json"};
 
 /// What a folder's config.json says of its tokenizer, for which a checkpoint of ours has no word.
 json::Value said_of_tokens(const fs::path& folder) {

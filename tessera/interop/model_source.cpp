@@ -100,6 +100,10 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   // A converted checkpoint brings its tokenizer along; what it was made of may be gone.
   const auto brought = data::find_bpe(folder);
   if (brought && out.tokenizer.type == "gpt2") out.tokenizer = *brought;
+  if (out.tokenizer.type == "file") {
+    const fs::path own = folder / fs::path(out.tokenizer.vocab).filename();
+    if (fs::exists(own)) out.tokenizer.vocab = own.string();
+  }
   out.model->from.reset();
   out.bf16 = is_on(opened.meta().config, "bf16");
   return out;

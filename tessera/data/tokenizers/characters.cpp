@@ -132,6 +132,10 @@ bool is_control(char32_t c) {
   return category(c) >= UTF8PROC_CATEGORY_CC;
 }
 
+bool is_unassigned(char32_t c) {
+  return category(c) == UTF8PROC_CATEGORY_CN;
+}
+
 bool is_number(char32_t c) {
   return CharClasses::instance().of(c) == CharClass::Number;
 }

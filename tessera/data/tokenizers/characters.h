@@ -30,7 +30,8 @@ bool is_punctuation(char32_t c);       ///< P*
 bool is_bert_punctuation(char32_t c);  ///< P* and all of ASCII that is no letter, digit or space
 bool is_mark(char32_t c);              ///< M*
 bool is_nonspacing_mark(char32_t c);   ///< Mn
-bool is_control(char32_t c);           ///< C* without Cn, which is not assigned
+bool is_control(char32_t c);           ///< C* without Cn
+bool is_unassigned(char32_t c);        ///< Cn
 bool is_number(char32_t c);            ///< N*
 bool is_word(char32_t c);              ///< \w: letters, marks, decimal digits, connectors
 bool is_cjk(char32_t c);               ///< BERT's blocks of Chinese characters

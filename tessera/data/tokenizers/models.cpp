@@ -35,14 +35,12 @@ class WordLevelModel final : public Model {
 /// The longest token first; a word with a part that is none is unknown as a whole.
 class WordPieceModel final : public Model {
  public:
-  explicit WordPieceModel(const Part& part)
-      : prefix_(part.text("continuing_subword_prefix", "##")),
-        most_characters_(part.integer("max_input_chars_per_word", 100)) {
-    read_vocabulary(part.at("vocab"), part.where(), vocabulary_);
-    const std::string name = part.text("unk_token", "[UNK]");
-    const auto unknown = vocabulary_.find(name);
-    if (!unknown) refuse_part(part.where(), fmt::format("has no token \"{}\"", name));
-    unknown_ = *unknown;
+  WordPieceModel(Vocabulary vocabulary,
+                 std::int32_t unknown,
+                 std::string prefix,
+                 std::int64_t most_characters)
+      : prefix_(std::move(prefix)), most_characters_(most_characters), unknown_(unknown) {
+    vocabulary_ = std::move(vocabulary);
     for (std::int32_t id = 0; id < vocabulary_.size(); ++id)
       longest_ = std::max(longest_, vocabulary_.text(id).size());
   }
@@ -88,9 +86,21 @@ class WordPieceModel final : public Model {
   }
   std::string prefix_;
   std::int64_t most_characters_;
-  std::int32_t unknown_ = 0;
+  std::int32_t unknown_;
   std::size_t longest_ = 1;
 };
+
+ModelPtr read_word_piece_model(const Part& part) {
+  Vocabulary vocabulary;
+  read_vocabulary(part.at("vocab"), part.where(), vocabulary);
+  const std::string name = part.text("unk_token", "[UNK]");
+  const auto unknown = vocabulary.find(name);
+  if (!unknown) refuse_part(part.where(), fmt::format("has no token \"{}\"", name));
+  return make_word_piece_model(std::move(vocabulary),
+                               *unknown,
+                               part.text("continuing_subword_prefix", "##"),
+                               part.integer("max_input_chars_per_word", 100));
+}
 
 }  // namespace
 
@@ -133,6 +143,14 @@ void read_vocabulary(const json& object, const std::string& where, Vocabulary& o
   }
 }
 
+ModelPtr make_word_piece_model(Vocabulary vocabulary,
+                               std::int32_t unknown,
+                               std::string prefix,
+                               std::int64_t most_characters) {
+  return std::make_shared<WordPieceModel>(
+      std::move(vocabulary), unknown, std::move(prefix), most_characters);
+}
+
 std::string byte_token(unsigned char byte) {
   return fmt::format("<0x{:02X}>", byte);
 }
@@ -148,7 +166,7 @@ ModelPtr read_model(const Part& part) {
   }
   if (type == "BPE") return read_bpe_model(part);
   if (type == "Unigram") return read_unigram_model(part);
-  if (type == "WordPiece") return std::make_shared<WordPieceModel>(part);
+  if (type == "WordPiece") return read_word_piece_model(part);
   if (type == "WordLevel") return std::make_shared<WordLevelModel>(part);
   unsupported_part(part.where(), fmt::format("is a model of the unknown type \"{}\"", type));
 }

@@ -67,6 +67,13 @@ using ModelPtr = std::shared_ptr<const Model>;
 /// Error{Format} for parts that do not fit together.
 ModelPtr read_model(const Part& part);
 
+/// The longest token first; a word of which a part is none becomes the token `unknown` as a whole,
+/// and so does one of more than `most_characters`. Tokens inside of words begin with `prefix`.
+ModelPtr make_word_piece_model(Vocabulary vocabulary,
+                               std::int32_t unknown,
+                               std::string prefix,
+                               std::int64_t most_characters);
+
 /// The constructors behind read_model(), one file each.
 ModelPtr read_bpe_model(const Part& part);
 ModelPtr read_unigram_model(const Part& part);

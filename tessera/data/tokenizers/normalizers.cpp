@@ -41,8 +41,7 @@ class UnicodeNormalizer final : public Normalizer {
 /// Writes each character anew: zero, one or more characters.
 class MapNormalizer final : public Normalizer {
  public:
-  using Map = std::function<void(char32_t, std::vector<char32_t>&)>;
-  explicit MapNormalizer(Map map) : map_(std::move(map)) {}
+  explicit MapNormalizer(CharacterMap map) : map_(std::move(map)) {}
   void apply(AlignedText& text) const override {
     std::vector<Change> changes;
     std::vector<char32_t> written;
@@ -70,7 +69,7 @@ class MapNormalizer final : public Normalizer {
   }
 
  private:
-  Map map_;
+  CharacterMap map_;
 };
 
 class StripNormalizer final : public Normalizer {
@@ -189,10 +188,6 @@ class PrecompiledNormalizer final : public Normalizer {
   Charsmap map_;
 };
 
-NormalizerPtr map_of(MapNormalizer::Map map) {
-  return std::make_shared<MapNormalizer>(std::move(map));
-}
-
 void map_nmt(char32_t c, std::vector<char32_t>& out) {
   if ((c >= 0x1 && c <= 0x8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F ||
       c == 0x9F) {
@@ -234,15 +229,15 @@ class CjkSpaces final : public Normalizer {
 NormalizerPtr bert_normalizer(const Part& part) {
   const bool lower = part.flag("lowercase", true);
   std::vector<NormalizerPtr> parts;
-  if (part.flag("clean_text", true)) parts.push_back(map_of(map_bert_clean));
+  if (part.flag("clean_text", true)) parts.push_back(map_characters(map_bert_clean));
   if (part.flag("handle_chinese_chars", true)) parts.push_back(std::make_shared<CjkSpaces>());
   if (part.flag("strip_accents", lower)) {
     parts.push_back(std::make_shared<UnicodeNormalizer>(UnicodeForm::Nfd));
-    parts.push_back(map_of([](char32_t c, std::vector<char32_t>& out) {
+    parts.push_back(map_characters([](char32_t c, std::vector<char32_t>& out) {
       if (!is_nonspacing_mark(c)) out.push_back(c);
     }));
   }
-  if (lower) parts.push_back(map_of([](char32_t c, auto& out) { append_lower(out, c); }));
+  if (lower) parts.push_back(map_characters([](char32_t c, auto& out) { append_lower(out, c); }));
   return std::make_shared<SequenceNormalizer>(std::move(parts));
 }
 
@@ -260,6 +255,18 @@ NormalizerPtr sequence(const Part& part, int depth) {
 
 }  // namespace
 
+NormalizerPtr map_characters(CharacterMap map) {
+  return std::make_shared<MapNormalizer>(std::move(map));
+}
+
+NormalizerPtr normalize_in_sequence(std::vector<NormalizerPtr> parts) {
+  return std::make_shared<SequenceNormalizer>(std::move(parts));
+}
+
+NormalizerPtr normalize_to(UnicodeForm form) {
+  return std::make_shared<UnicodeNormalizer>(form);
+}
+
 PatternPtr read_pattern(const Part& part) {
   if (part.find("String") != nullptr) return string_pattern(part.text("String"));
   return regex_pattern(part.text("Regex"));
@@ -268,13 +275,14 @@ PatternPtr read_pattern(const Part& part) {
 NormalizerPtr read_normalizer(const Part& part, int depth) {
   const std::string type = part.type();
   if (type == "Sequence") return sequence(part, depth);
-  if (type == "NFC") return std::make_shared<UnicodeNormalizer>(UnicodeForm::Nfc);
-  if (type == "NFD") return std::make_shared<UnicodeNormalizer>(UnicodeForm::Nfd);
-  if (type == "NFKC") return std::make_shared<UnicodeNormalizer>(UnicodeForm::Nfkc);
-  if (type == "NFKD") return std::make_shared<UnicodeNormalizer>(UnicodeForm::Nfkd);
-  if (type == "Lowercase") return map_of([](char32_t c, auto& out) { append_lower(out, c); });
+  if (type == "NFC") return normalize_to(UnicodeForm::Nfc);
+  if (type == "NFD") return normalize_to(UnicodeForm::Nfd);
+  if (type == "NFKC") return normalize_to(UnicodeForm::Nfkc);
+  if (type == "NFKD") return normalize_to(UnicodeForm::Nfkd);
+  if (type == "Lowercase")
+    return map_characters([](char32_t c, auto& out) { append_lower(out, c); });
   if (type == "StripAccents") {
-    return map_of([](char32_t c, auto& out) {
+    return map_characters([](char32_t c, auto& out) {
       if (!is_mark(c)) out.push_back(c);
     });
   }
@@ -288,7 +296,7 @@ NormalizerPtr read_normalizer(const Part& part, int depth) {
   }
   if (type == "Prepend") return std::make_shared<PrependNormalizer>(part.text("prepend"));
   if (type == "ByteLevel") return std::make_shared<ByteLevelNormalizer>();
-  if (type == "Nmt") return map_of(map_nmt);
+  if (type == "Nmt") return map_characters(map_nmt);
   if (type == "BertNormalizer") return bert_normalizer(part);
   if (type == "Precompiled") {
     const std::string blob = from_base64(part.text("precompiled_charsmap"), part.where());

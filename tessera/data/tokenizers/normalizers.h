@@ -2,6 +2,7 @@
 // Normalizers, which change text before it is split: Unicode forms, case, replacements.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,12 +25,20 @@ using NormalizerPtr = std::shared_ptr<const Normalizer>;
 /// Error{Format} for members of another type, Sequences nested deeper than kDeepestSequence, and a
 /// charsmap that does not hold together.
 NormalizerPtr read_normalizer(const Part& part, int depth = 0);
+
+/// Normalizers for tokenizers whose files name no parts. A character may become none, one or more;
+/// parts of a sequence run in its order.
+using CharacterMap = std::function<void(char32_t, std::vector<char32_t>&)>;
+NormalizerPtr map_characters(CharacterMap map);
+NormalizerPtr normalize_in_sequence(std::vector<NormalizerPtr> parts);
+
 /// {"String": ...} or {"Regex": ...}.
 PatternPtr read_pattern(const Part& part);
 
 /// A Unicode normalization form of the characters with the changes that lead to it.
 enum class UnicodeForm { Nfc, Nfd, Nfkc, Nfkd };
 std::vector<Change> unicode_changes(std::string_view text, UnicodeForm form);
+NormalizerPtr normalize_to(UnicodeForm form);
 
 /// The table of replacements in SentencePiece's models: a double array over UTF-8 bytes and the
 /// texts that its values point into.

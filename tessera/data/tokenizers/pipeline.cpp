@@ -62,26 +62,11 @@ class CodePoints {
   std::vector<std::uint32_t> index_;
 };
 
-}  // namespace
-
-Pipeline::Pipeline(const json& root, const std::string& where) : instance_(next_instance()) {
-  const Part file(root, where);
-  model_ = read_model(file.part("model"));
-  if (file.find("normalizer") != nullptr) normalizer_ = read_normalizer(file.part("normalizer"));
-  if (file.find("pre_tokenizer") != nullptr)
-    pre_tokenizer_ = read_pre_tokenizer(file.part("pre_tokenizer"));
-  if (file.find("post_processor") != nullptr)
-    post_processor_ = read_post_processor(file.part("post_processor"));
-  if (file.find("decoder") != nullptr) decoder_ = read_decoder(file.part("decoder"));
-  size_ = model_->vocabulary().size();
-  if (const json* added = file.find("added_tokens")) read_added_tokens(*added, where);
-  find_surroundings();
-}
-
-void Pipeline::read_added_tokens(const json& list, const std::string& where) {
+std::vector<AddedToken> read_added(const json& list, const std::string& where) {
   if (!list.is_array()) refuse_part(where, "has added_tokens that are no list");
+  std::vector<AddedToken> out;
   for (const json& item : list) {
-    const Part part(item, fmt::format("{}: added_tokens[{}]", where, added_.size()));
+    const Part part(item, fmt::format("{}: added_tokens[{}]", where, out.size()));
     AddedToken token;
     token.content = part.text("content");
     token.single_word = part.flag("single_word", false);
@@ -93,19 +78,48 @@ void Pipeline::read_added_tokens(const json& list, const std::string& where) {
     if (id < 0 || id > Vocabulary::kLargestId)
       refuse_part(part.where(), fmt::format("has the id {}", id));
     token.id = static_cast<std::int32_t>(id);
+    out.push_back(std::move(token));
+  }
+  return out;
+}
+
+}  // namespace
+
+PipelineParts read_parts(const json& root, const std::string& where) {
+  const Part file(root, where);
+  PipelineParts out;
+  out.model = read_model(file.part("model"));
+  if (file.find("normalizer") != nullptr) out.normalizer = read_normalizer(file.part("normalizer"));
+  if (file.find("pre_tokenizer") != nullptr)
+    out.pre_tokenizer = read_pre_tokenizer(file.part("pre_tokenizer"));
+  if (file.find("post_processor") != nullptr)
+    out.post_processor = read_post_processor(file.part("post_processor"));
+  if (file.find("decoder") != nullptr) out.decoder = read_decoder(file.part("decoder"));
+  if (const json* added = file.find("added_tokens")) out.added_tokens = read_added(*added, where);
+  return out;
+}
+
+Pipeline::Pipeline(const json& root, const std::string& where)
+    : Pipeline(read_parts(root, where), where) {}
+
+Pipeline::Pipeline(PipelineParts parts, const std::string& where)
+    : parts_(std::move(parts)), instance_(next_instance()) {
+  size_ = parts_.model->vocabulary().size();
+  for (const AddedToken& token : parts_.added_tokens) {
     if (!added_.emplace(token.id, token).second)
-      refuse_part(part.where(), fmt::format("has the id {} of another added token", id));
+      refuse_part(where, fmt::format("has two added tokens of the id {}", token.id));
     added_ids_.emplace(token.content, token.id);
-    size_ = std::max(size_, id + 1);
+    size_ = std::max(size_, std::int64_t{token.id} + 1);
     add_finders(token);
   }
+  find_surroundings();
 }
 
 void Pipeline::add_finders(const AddedToken& token) {
   std::string pattern = token.content;
-  if (token.normalized && normalizer_) {
+  if (token.normalized && parts_.normalizer) {
     AlignedText text(pattern, 0, /*tracked=*/false);
-    normalizer_->apply(text);
+    parts_.normalizer->apply(text);
     pattern = text.str();
     // Decoded text has the token as it was found.
     added_.at(token.id).content = pattern;
@@ -118,7 +132,7 @@ void Pipeline::add_finders(const AddedToken& token) {
 
 // What a post-processor adds is the same for every text, so a text of one token shows it.
 void Pipeline::find_surroundings() {
-  if (!post_processor_) return;
+  if (!parts_.post_processor) return;
   constexpr std::int32_t kText = -1;
   Encoding one;
   one.append(kText, "x", 0);
@@ -140,16 +154,16 @@ std::vector<Pipeline::Piece> Pipeline::pieces_of(std::string_view text,
       out.push_back({std::move(part), raw.id});
       continue;
     }
-    if (normalizer_) normalizer_->apply(part);
+    if (parts_.normalizer) parts_.normalizer->apply(part);
     const auto sections = finders.normalized.split(part.str());
     for (const auto& section : sections) {
       const bool whole = section.begin == 0 && section.end == part.str().size();
       AlignedText slice = whole ? std::move(part) : part.slice(section.begin, section.end);
-      if (section.id >= 0 || !pre_tokenizer_) {
+      if (section.id >= 0 || !parts_.pre_tokenizer) {
         out.push_back({std::move(slice), section.id});
       } else {
         pieces.clear();
-        pre_tokenizer_->apply(std::move(slice), pieces);
+        parts_.pre_tokenizer->apply(std::move(slice), pieces);
         for (AlignedText& piece : pieces)
           out.push_back({std::move(piece), -1});
       }
@@ -181,12 +195,12 @@ Encoding Pipeline::encode_one(std::string_view bytes) const {
       continue;
     }
     tokens.clear();
-    model_->tokenize(s, tokens);
+    parts_.model->tokenize(s, tokens);
     for (const Token& token : tokens) {
       add(piece.text,
           token,
           token.unknown ? s.substr(token.begin, token.end - token.begin)
-                        : model_->vocabulary().text(token.id));
+                        : parts_.model->vocabulary().text(token.id));
     }
   }
   return out;
@@ -195,7 +209,7 @@ Encoding Pipeline::encode_one(std::string_view bytes) const {
 Encoding Pipeline::finish(std::vector<Encoding> encodings, bool special) const {
   for (std::size_t i = 0; i < encodings.size(); ++i)
     std::fill(encodings[i].type_ids.begin(), encodings[i].type_ids.end(), i == 0 ? 0 : 1);
-  if (post_processor_) post_processor_->apply(encodings, special);
+  if (parts_.post_processor) parts_.post_processor->apply(encodings, special);
   Encoding out;
   for (const Encoding& encoding : encodings)
     out.append(encoding);
@@ -245,7 +259,7 @@ void Pipeline::encode_ids(std::string_view bytes,
     }
     tokens.clear();
     ids.clear();
-    model_->tokenize(s, tokens);
+    parts_.model->tokenize(s, tokens);
     for (const Token& token : tokens)
       ids.push_back(token.id);
     if (entry != nullptr) WordCache::store(*entry, key, ids);
@@ -258,14 +272,14 @@ std::string Pipeline::decode(const std::vector<std::int32_t>& ids, bool skip_spe
   tokens.reserve(ids.size());
   for (const std::int32_t id : ids) {
     const auto added = added_.find(id);
-    if (added == added_.end() && !model_->vocabulary().has(id)) continue;
+    if (added == added_.end() && !parts_.model->vocabulary().has(id)) continue;
     if (skip_special && is_special(id)) continue;
     tokens.push_back(token_of(id));
   }
   std::string out;
-  if (decoder_) decoder_->apply(tokens);
+  if (parts_.decoder) parts_.decoder->apply(tokens);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (!decoder_ && i > 0) out += ' ';
+    if (!parts_.decoder && i > 0) out += ' ';
     out += tokens[i];
   }
   return out;
@@ -273,12 +287,12 @@ std::string Pipeline::decode(const std::vector<std::int32_t>& ids, bool skip_spe
 
 std::optional<std::int32_t> Pipeline::id_of(std::string_view token) const {
   const auto added = added_ids_.find(std::string(token));
-  return added != added_ids_.end() ? added->second : model_->vocabulary().find(token);
+  return added != added_ids_.end() ? added->second : parts_.model->vocabulary().find(token);
 }
 
 const std::string& Pipeline::token_of(std::int32_t id) const {
   const auto added = added_.find(id);
-  return added != added_.end() ? added->second.content : model_->vocabulary().text(id);
+  return added != added_.end() ? added->second.content : parts_.model->vocabulary().text(id);
 }
 
 // By its text, as the library does: a token of the same text under another id counts too.

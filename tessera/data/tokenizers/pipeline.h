@@ -18,13 +18,29 @@
 
 namespace tessera::data::tokenizers {
 
+/// What a tokenizer consists of, whichever files it came from. Parts that are null do nothing;
+/// there is always a model.
+struct PipelineParts {
+  NormalizerPtr normalizer;
+  PreTokenizerPtr pre_tokenizer;
+  ModelPtr model;
+  PostProcessorPtr post_processor;
+  DecoderPtr decoder;
+  std::vector<AddedToken> added_tokens;
+};
+/// The parts of a tokenizer.json; `root` is the parsed file. Error{Format} for a file that does not
+/// hold together and Error{Unsupported} for parts that nothing here knows; both name the part after
+/// `where`.
+PipelineParts read_parts(const json& root, const std::string& where);
+
 /// Normalizer, pre-tokenizer, model, post-processor, decoder and added tokens of one file. The
 /// sections `truncation` and `padding` are not looked at, as transformers does not: both depend on
 /// the use of a text, and the caller does them. Threads: const methods from any thread.
 class Pipeline {
  public:
-  /// `root` is the parsed file. Error{Format} for a file that does not hold together and
-  /// Error{Unsupported} for parts that nothing here knows; both name the part after `where`.
+  /// Error{Format}, which names `where`, for two added tokens of one id.
+  Pipeline(PipelineParts parts, const std::string& where);
+  /// Of read_parts().
   Pipeline(const json& root, const std::string& where);
 
   /// The tokens of a text with offsets in code points (of the text with U+FFFD for what is not
@@ -57,7 +73,6 @@ class Pipeline {
   struct Finders {
     AddedTokenFinder raw, normalized;
   };
-  void read_added_tokens(const json& list, const std::string& where);
   void add_finders(const AddedToken& token);
   void find_surroundings();
   [[nodiscard]] std::vector<Piece> pieces_of(std::string_view text,
@@ -66,11 +81,7 @@ class Pipeline {
   [[nodiscard]] Encoding encode_one(std::string_view text) const;
   [[nodiscard]] Encoding finish(std::vector<Encoding> encodings, bool special) const;
 
-  NormalizerPtr normalizer_;
-  PreTokenizerPtr pre_tokenizer_;
-  ModelPtr model_;
-  PostProcessorPtr post_processor_;
-  DecoderPtr decoder_;
+  PipelineParts parts_;
   std::unordered_map<std::int32_t, AddedToken> added_;
   std::unordered_map<std::string, std::int32_t> added_ids_;
   Finders all_, ordinary_;  // ordinary: without special tokens
