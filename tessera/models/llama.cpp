@@ -7,6 +7,7 @@
 
 #include "tessera/models/decoder_options.h"
 #include "tessera/models/gguf_names.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
 #include "tessera/models/objective.h"
@@ -193,6 +194,8 @@ TESSERA_MODELCENTER(
            return out;
          },
      .head = "output_projection.weight"});
+
+TESSERA_MEGATRON_NAMES("llama", {.architecture = "LlamaForCausalLM", .model_type = "llama"});
 
 }  // namespace
 }  // namespace tessera::models

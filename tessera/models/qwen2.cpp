@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_options.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -117,6 +118,11 @@ TESSERA_MODULE_ORDER("qwen2",
                                   "model.layers.*.post_attention_layernorm",
                                   "model.norm",
                                   "lm_head"}});
+
+TESSERA_MEGATRON_NAMES("qwen2",
+                       {.kind = {.qkv_bias = true},
+                        .architecture = "Qwen2ForCausalLM",
+                        .model_type = "qwen2"});
 
 }  // namespace
 }  // namespace tessera::models

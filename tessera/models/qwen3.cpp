@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_options.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -132,6 +133,11 @@ TESSERA_MODULE_ORDER("qwen3",
                                   "model.layers.*.post_attention_layernorm",
                                   "model.norm",
                                   "lm_head"}});
+
+TESSERA_MEGATRON_NAMES("qwen3",
+                       {.kind = {.qk_norm = true},
+                        .architecture = "Qwen3ForCausalLM",
+                        .model_type = "qwen3"});
 
 }  // namespace
 }  // namespace tessera::models
