@@ -9,6 +9,7 @@
 #include "tessera/models/encoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
+#include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -175,6 +176,32 @@ TESSERA_MODULE_ORDER("bert",
                                   "cls.predictions.transform.dense",
                                   "cls.predictions.transform.LayerNorm",
                                   "classifier"}});
+
+TESSERA_MODELCENTER("bert",
+                    {.class_name = "Bert",
+                     .is_of =
+                         [](const ModelCenterFile& file) {
+                           return file.has("token_type_embedding.weight") &&
+                                  file.config.find("pad_token_id") == nullptr;
+                         },
+                     .computes = post_norm_encoder_keys(),
+                     .config_of =
+                         [](const json::Value& facts, const json::Value& config) {
+                           json::Value out = post_norm_encoder_config(facts, config);
+                           out["model_type"] = json::Value::string("bert");
+                           return out;
+                         },
+                     .names =
+                         [](std::int64_t layers) {
+                           NamePairs out = post_norm_encoder_names(layers, "bert.");
+                           const std::string head = "cls.predictions.";
+                           out.emplace_back("lm_head.dense", head + "transform.dense");
+                           out.emplace_back("lm_head.layer_norm", head + "transform.LayerNorm");
+                           out.emplace_back("lm_head.decoder.weight", head + "decoder.weight");
+                           out.emplace_back("lm_head.decoder.bias", head + "bias");
+                           return out;
+                         },
+                     .head = "lm_head.decoder.weight"});
 
 }  // namespace
 }  // namespace tessera::models

@@ -7,6 +7,8 @@
 
 #include "tessera/models/decoder_family.h"
 #include "tessera/models/gguf_names.h"
+#include "tessera/models/megatron_names.h"
+#include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
 #include "tessera/models/objective.h"
 
@@ -264,6 +266,61 @@ TESSERA_GGUF_NAMES("llama", [] {
                    {"blk.*.attn_k", "attention.head_count_kv"}};
   return names;
 }());
+
+TESSERA_MODELCENTER(
+    "llama",
+    {.class_name = "Llama",
+     .is_of =
+         [](const ModelCenterFile& file) {
+           const json::Value* positions = file.config.find("pos_bias_type");
+           return file.has("encoder.layers.0.ffn.ffn.w_in.w_0.weight") && positions != nullptr &&
+                  positions->is_string() && positions->as_string() == "rotary";
+         },
+     .computes = {{"post_layer_norm", json::Value::boolean(false)},
+                  {"norm_bias", json::Value::boolean(false)},
+                  {"att_bias", json::Value::boolean(false)},
+                  {"ffn_bias", json::Value::boolean(false)},
+                  {"attn_scale", json::Value::boolean(true)},
+                  {"length_scale", json::Value::boolean(false)}},
+     .config_of =
+         [](const json::Value& facts, const json::Value& /*config*/) {
+           json::Value out = json::Value::object({{"model_type", json::Value::string("llama")}});
+           for (const auto& [fact, key] : NamePairs{{"vocab_size", "vocab_size"},
+                                                    {"hidden_size", "hidden_size"},
+                                                    {"ffn_hidden_size", "intermediate_size"},
+                                                    {"num_layers", "num_hidden_layers"},
+                                                    {"num_heads", "num_attention_heads"},
+                                                    {"num_kv_heads", "num_key_value_heads"},
+                                                    {"head_dim", "head_dim"},
+                                                    {"activation", "hidden_act"},
+                                                    {"norm_eps", "rms_norm_eps"},
+                                                    {"tie_embeddings", "tie_word_embeddings"}})
+             out[key] = *facts.find(fact);
+           return out;
+         },
+     .names =
+         [](std::int64_t layers) {
+           NamePairs out = {{"input_embedding", "model.embed_tokens"},
+                            {"encoder.output_layernorm", "model.norm"},
+                            {"output_projection", "lm_head"}};
+           add_layers(out,
+                      layers,
+                      "encoder.layers",
+                      "model.layers",
+                      {{"self_att.layernorm_before_attention", "input_layernorm"},
+                       {"self_att.self_attention.project_q", "self_attn.q_proj"},
+                       {"self_att.self_attention.project_k", "self_attn.k_proj"},
+                       {"self_att.self_attention.project_v", "self_attn.v_proj"},
+                       {"self_att.self_attention.attention_out", "self_attn.o_proj"},
+                       {"ffn.layernorm_before_ffn", "post_attention_layernorm"},
+                       {"ffn.ffn.w_in.w_0", "mlp.gate_proj"},
+                       {"ffn.ffn.w_in.w_1", "mlp.up_proj"},
+                       {"ffn.ffn.w_out", "mlp.down_proj"}});
+           return out;
+         },
+     .head = "output_projection.weight"});
+
+TESSERA_MEGATRON_NAMES("llama", {.architecture = "LlamaForCausalLM", .model_type = "llama"});
 
 }  // namespace
 }  // namespace tessera::models

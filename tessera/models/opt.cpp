@@ -15,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/layer_norm_decoder.h"
+#include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
 #include "tessera/models/position_embedding.h"
 #include "tessera/nn/functional.h"
@@ -371,6 +372,61 @@ TESSERA_MODULE_ORDER("opt",
                                   "model.decoder.layers.*.fc2",
                                   "model.decoder.layers.*.final_layer_norm",
                                   "lm_head"}});
+
+TESSERA_MODELCENTER(
+    "opt",
+    {.class_name = "OPT",
+     .is_of =
+         [](const ModelCenterFile& file) {
+           return file.has("position_embedding.weight") &&
+                  file.has("decoder.layers.0.self_att.self_attention.project_q.weight");
+         },
+     .computes = {{"post_layer_norm", json::Value::boolean(false)},
+                  {"norm_bias", json::Value::boolean(true)},
+                  {"att_bias", json::Value::boolean(true)},
+                  {"ffn_bias", json::Value::boolean(true)},
+                  {"attn_scale", json::Value::boolean(true)},
+                  {"length_scale", json::Value::boolean(false)},
+                  {"pos_bias_type", json::Value::string("none")}},
+     .config_of =
+         [](const json::Value& facts, const json::Value& config) {
+           json::Value out = json::Value::object({{"model_type", json::Value::string("opt")}});
+           for (const auto& [fact, key] : NamePairs{{"vocab_size", "vocab_size"},
+                                                    {"hidden_size", "hidden_size"},
+                                                    {"ffn_hidden_size", "ffn_dim"},
+                                                    {"num_layers", "num_hidden_layers"},
+                                                    {"num_heads", "num_attention_heads"},
+                                                    {"activation", "activation_function"},
+                                                    {"tie_embeddings", "tie_word_embeddings"}})
+             out[key] = *facts.find(fact);
+           // The table has rows for the two positions before the first.
+           out["max_position_embeddings"] =
+               json::Value::integer(*facts.find("max_positions")->as_integer() - 2);
+           const json::Value* dropout = config.find("dropout_p");
+           if (dropout != nullptr && dropout->is_number()) out["dropout"] = *dropout;
+           return out;
+         },
+     .names =
+         [](std::int64_t layers) {
+           const std::string base = "model.decoder.";
+           NamePairs out = {{"input_embedding", base + "embed_tokens"},
+                            {"position_embedding", base + "embed_positions"},
+                            {"decoder.output_layernorm", base + "final_layer_norm"}};
+           add_layers(out,
+                      layers,
+                      "decoder.layers",
+                      base + "layers",
+                      {{"self_att.layernorm_before_attention", "self_attn_layer_norm"},
+                       {"self_att.self_attention.project_q", "self_attn.q_proj"},
+                       {"self_att.self_attention.project_k", "self_attn.k_proj"},
+                       {"self_att.self_attention.project_v", "self_attn.v_proj"},
+                       {"self_att.self_attention.attention_out", "self_attn.out_proj"},
+                       {"ffn.layernorm_before_ffn", "final_layer_norm"},
+                       {"ffn.ffn.w_in.w", "fc1"},
+                       {"ffn.ffn.w_out", "fc2"}});
+           return out;
+         },
+     .head = "output_projection.weight"});
 
 }  // namespace
 }  // namespace tessera::models

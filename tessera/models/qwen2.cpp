@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -162,6 +163,11 @@ TESSERA_MODEL(
         .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
 TESSERA_MODULE_ORDER("qwen2", decoder_order());
+
+TESSERA_MEGATRON_NAMES("qwen2",
+                       {.kind = {.qkv_bias = true},
+                        .architecture = "Qwen2ForCausalLM",
+                        .model_type = "qwen2"});
 
 }  // namespace
 }  // namespace tessera::models

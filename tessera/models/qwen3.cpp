@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -128,6 +129,11 @@ TESSERA_MODEL(
 TESSERA_MODULE_ORDER(
     "qwen3",
     decoder_order({.attention = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}}));
+
+TESSERA_MEGATRON_NAMES("qwen3",
+                       {.kind = {.qk_norm = true},
+                        .architecture = "Qwen3ForCausalLM",
+                        .model_type = "qwen3"});
 
 }  // namespace
 }  // namespace tessera::models

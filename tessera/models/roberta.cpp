@@ -13,6 +13,7 @@
 #include "tessera/models/encoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
+#include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -245,5 +246,31 @@ TESSERA_MODEL("xlm-roberta",
 TESSERA_MODULE_ORDER("xlm-roberta", module_order());
 
 }  // namespace xlm
+TESSERA_MODELCENTER("roberta",
+                    {.class_name = "Roberta",
+                     .is_of =
+                         [](const ModelCenterFile& file) {
+                           return file.has("token_type_embedding.weight") &&
+                                  file.config.find("pad_token_id") != nullptr;
+                         },
+                     .computes = post_norm_encoder_keys(),
+                     .config_of =
+                         [](const json::Value& facts, const json::Value& config) {
+                           json::Value out = post_norm_encoder_config(facts, config);
+                           out["model_type"] = json::Value::string("roberta");
+                           out["pad_token_id"] = *config.find("pad_token_id");
+                           return out;
+                         },
+                     .names =
+                         [](std::int64_t layers) {
+                           NamePairs out = post_norm_encoder_names(layers, "roberta.");
+                           for (const char* module : {"lm_head.dense", "lm_head.layer_norm"})
+                             out.emplace_back(module, module);
+                           out.emplace_back("lm_head.decoder.weight", "lm_head.decoder.weight");
+                           out.emplace_back("lm_head.decoder.bias", "lm_head.bias");
+                           return out;
+                         },
+                     .head = "lm_head.decoder.weight"});
+
 }  // namespace
 }  // namespace tessera::models
