@@ -17,12 +17,14 @@ struct Ending {
   std::string_view text, objective;
   bool classifies = false;  ///< has labels
 };
-constexpr std::array<Ending, 7> kEndings = {
+constexpr std::array<Ending, 9> kEndings = {
     {{"ForMaskedLM", "masked_lm"},
      {"ForSequenceClassification", "sequence_classification", true},
      {"ForTokenClassification", "token_classification", true},
      {"ForImageClassification", "image_classification", true},
      {"ForCausalLM", "causal_lm"},
+     {"ForConditionalGeneration", "seq2seq"},
+     {"WithLMHeadModel", ""},
      {"LMHeadModel", "causal_lm"},
      {"ForPreTraining", ""}}};
 

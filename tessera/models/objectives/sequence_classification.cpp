@@ -147,6 +147,11 @@ nn::BlockSpec make_sequence_classification(const TrunkOutput& trunk,
                   Unsupported,
                   "sequence_classification reads tokens, and the model's family reads images",
                   "choose the family of a language model in model.family");
+  TESSERA_REQUIRE(!trunk.target,
+                  Unsupported,
+                  "sequence_classification reads one text, and the model's family answers one by "
+                  "another",
+                  "choose the family of an encoder or of a decoder in model.family");
   return make("sequence_classification", trunk, options, problems, origins);
 }
 
