@@ -16,7 +16,6 @@
 #include "tessera/models/norm.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/functional.h"
-#include "tessera/ops/cross_entropy.h"
 
 // Legend: B batch, S tokens that the encoder reads, T tokens that the decoder writes, C embed.
 namespace tessera::models {
@@ -109,16 +108,6 @@ MlpSpec mlp_of(const EncoderDecoderShape& shape, int layer) {
   };
 }
 
-/// What the decoder reads, of the labels that it shall write.
-at::Tensor shifted_right(const at::Tensor& labels_BT, const TargetText& target) {
-  const at::Tensor known_BT =
-      labels_BT.masked_fill(labels_BT.eq(ops::kIgnoreLabel), target.pad_token);
-  const std::int64_t tokens = labels_BT.size(1);
-  const at::Tensor start_B1 =
-      at::full({labels_BT.size(0), 1}, target.start_token, labels_BT.options());
-  return at::cat({start_B1, known_BT.narrow(1, 0, tokens - 1)}, 1);
-}
-
 /// Both texts' tokens.
 class Tables final : public nn::Block {
  public:
@@ -132,9 +121,7 @@ class Tables final : public nn::Block {
                     "an encoder with a decoder does not lie on a grid of ranks",
                     "set parallel.tensor.mode to 1d");
     const at::Tensor& source_BS = batch.tensor("input_ids");
-    const at::Tensor target_BT = batch.has("decoder_input_ids")
-                                     ? batch.tensor("decoder_input_ids")
-                                     : shifted_right(batch.tensor("labels"), *output_.target);
+    const at::Tensor target_BT = decoder_input(batch, *output_.target);
     const at::Tensor x_BSC = embedded(source_BS, "source", context),
                      y_BTC = embedded(target_BT, "target", context);
     return {.flow = {.diff = {x_BSC, y_BTC}}};

@@ -72,7 +72,8 @@ Resolved resolve(const ModelOptions& options,
                  const ObjectiveChoice& objective) {
   const Family& family = families().get(options.family());
   Resolved out = family.resolve(*options, tokenizer_size, sequence_length, problems, origins);
-  const std::string& name = objective.name.empty() ? family.objective : objective.name;
+  const std::string own = out.objective.name.empty() ? family.objective : out.objective.name;
+  const std::string& name = objective.name.empty() ? own : objective.name;
   out.objective = {name, objective.options};
   json::Value chosen = out.objective_options;
   for (const auto& [key, value] : objective.options.members())

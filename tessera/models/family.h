@@ -38,8 +38,10 @@ struct Resolved {
   Trunk trunk;      ///< all blocks but the objective
   /// Options that the family passes to its objective; only what is not the objective's default.
   json::Value objective_options = json::Value::object();
-  nn::Model model;            ///< the trunk and the objective
-  ObjectiveChoice objective;  ///< by name, and the options that were chosen for it
+  nn::Model model;  ///< the trunk and the objective
+  /// By name, and the options that were chosen for it. A family whose options say what a model is
+  /// trained for names it, in place of Family::objective.
+  ObjectiveChoice objective;
   std::int64_t vocab_size = 0;
   std::int64_t tokenizer_size = 0;
   std::int64_t max_positions = 0;

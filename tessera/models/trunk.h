@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "tessera/models/norm.h"
 #include "tessera/nn/block.h"
 
@@ -63,6 +65,9 @@ struct TargetText {
   double scale = 1.0;    ///< of the last hidden states, before the head
   double dropout = 0.0;  ///< of the last hidden states
 };
+
+/// The tokens [B, T] that the decoder reads: "decoder_input_ids", or what follows from "labels".
+at::Tensor decoder_input(const nn::Batch& batch, const TargetText& target);
 
 /// What an objective has to know of the trunk that it completes.
 struct TrunkOutput {
