@@ -18,14 +18,6 @@ namespace {
 constexpr const char* kGate = "gelu_tanh";
 constexpr std::string_view kGated = "gated-";
 
-const EncoderDecoderPreset* preset_named(const std::vector<EncoderDecoderPreset>& presets,
-                                         const Preset* sizes) {
-  const auto found = std::ranges::find_if(presets, [&](const EncoderDecoderPreset& one) {
-    return sizes != nullptr && one.sizes.name == sizes->name;
-  });
-  return found == presets.end() ? nullptr : &*found;
-}
-
 void set_sizes(const EncoderDecoderOptions& options,
                const Preset* preset,
                EncoderDecoderShape& shape,
@@ -59,13 +51,11 @@ void set_buckets(const EncoderDecoderOptions& options, EncoderDecoderShape& shap
                  fmt::format("set at least {}, or fewer position_buckets", shape.buckets / 2 + 1));
 }
 
-void set_switches(const EncoderDecoderOptions& options,
-                  const EncoderDecoderPreset& like,
-                  EncoderDecoderShape& shape) {
-  shape.gated = options.gated.value_or(like.gated);
-  shape.activation = options.activation.value_or(shape.gated ? kGate : "relu");
-  shape.tie_embeddings = options.tied.value_or(!like.gated);
-  shape.scale_output = options.scale_output.value_or(shape.tie_embeddings);
+void set_switches(const EncoderDecoderOptions& options, EncoderDecoderShape& shape) {
+  shape.gated = options.gated;
+  shape.activation = options.activation;
+  shape.tie_embeddings = options.tie_embeddings;
+  shape.scale_output = options.scale_output.value_or(options.tie_embeddings);
   shape.dropout = options.dropout;
   shape.rms_norm_eps = options.rms_norm_eps;
   shape.init_factor = options.init_factor;
@@ -101,9 +91,6 @@ json::Value description_of(const std::string& family,
   out->ffn_hidden_size = shape.ffn_hidden_size;
   out->num_decoder_layers = shape.num_decoder_layers;
   out->head_dim = shape.head_dim;
-  out->activation = shape.activation;
-  out->gated = shape.gated;
-  out->tied = shape.tie_embeddings;
   out->scale_output = shape.scale_output;
   ModelOptions whole(family, std::move(copy));
   return config::write(whole);
@@ -120,9 +107,9 @@ EncoderDecoderShape possible(EncoderDecoderShape shape) {
 void read_feed_forward(const HfConfig& keys, const char* absent, EncoderDecoderOptions& out) {
   std::string word = keys.word("feed_forward_proj", absent);
   out.gated = word.starts_with(kGated);
-  if (*out.gated) word.erase(0, kGated.size());
+  if (out.gated) word.erase(0, kGated.size());
   // The gate that is called gelu is its tanh form.
-  if (word == "gelu" && *out.gated) word = "gelu_new";
+  if (word == "gelu" && out.gated) word = "gelu_new";
   const bool known = word == "relu" || word == "silu" || word == "gelu" || word == "gelu_new";
   keys.refuse("feed_forward_proj", known, "feed_forward_proj relu, gated-gelu or gated-silu");
   out.activation = word == "gelu_new" ? kGate : word;
@@ -136,8 +123,8 @@ std::int64_t token_of(const HfConfig& keys, const char* key, std::int64_t absent
 }
 
 std::string feed_forward_of(const EncoderDecoderOptions& options) {
-  const bool gated = options.gated.value();
-  const std::string& activation = options.activation.value();
+  const bool gated = options.gated;
+  const std::string& activation = options.activation;
   const std::string plain = activation_to_hf(activation);
   TESSERA_REQUIRE(!plain.empty() && !(gated && activation == "gelu"),
                   Unsupported,
@@ -179,10 +166,10 @@ void EncoderDecoderOptions::describe_shape(config::Fields& fields) {
 }
 
 void EncoderDecoderOptions::describe_all(config::Fields& fields,
-                                         const std::vector<EncoderDecoderPreset>& presets) {
+                                         const std::vector<Preset>& presets) {
   describe_sizes(fields,
-                 {.presets = names_of(sizes_of(presets)),
-                  .preset_default = presets.front().sizes.name + " if no size is given",
+                 {.presets = names_of(presets),
+                  .preset_default = presets.front().name + " if no size is given",
                   .positions_default = "data.sequence_length, or 1024",
                   .ffn_default = "of the preset, or 4 x hidden_size"});
   describe_shape(fields);
@@ -192,14 +179,9 @@ void EncoderDecoderOptions::describe_all(config::Fields& fields,
   fields.field("activation",
                activation,
                {.text = "Activation function of the MLP, or of its gate.",
-                .choices = ops::activation_names(),
-                .default_text = "gelu_tanh for a gate, else relu"});
-  fields.field(
-      "gated", gated, {.text = "Whether the MLP has a gate.", .default_text = "of the preset"});
-  fields.field("tie_embeddings",
-               tied,
-               {.text = "Whether the output head shares its weight with the token embedding.",
-                .default_text = "unless the preset has a gate"});
+                .choices = ops::activation_names()});
+  fields.field("gated", gated, {.text = "Whether the MLP has a gate."});
+  describe_tie(fields);
   fields.field("scale_output",
                scale_output,
                {.text = "Whether the head reads hidden states divided by the square root of "
@@ -228,19 +210,8 @@ void EncoderDecoderOptions::describe_all(config::Fields& fields,
   describe_from(fields);
 }
 
-std::vector<Preset> sizes_of(const std::vector<EncoderDecoderPreset>& presets) {
-  std::vector<Preset> out;
-  for (const EncoderDecoderPreset& preset : presets)
-    out.push_back(preset.sizes);
-  return out;
-}
-
-std::vector<Adjustable> adjustable_of_encoder_decoder() {
-  return {{"dropout"}, {"init_factor"}, {"label_smoothing"}};
-}
-
 Resolved resolve_encoder_decoder(const std::string& family,
-                                 const std::vector<EncoderDecoderPreset>& presets,
+                                 const std::vector<Preset>& presets,
                                  const EncoderDecoderOptions& options,
                                  std::int64_t tokenizer_size,
                                  std::optional<std::int64_t> sequence_length,
@@ -248,16 +219,14 @@ Resolved resolve_encoder_decoder(const std::string& family,
                                  const config::Origins& origins) {
   Checks checks(problems, origins);
   EncoderDecoderShape shape;
-  const std::vector<Preset> sizes = sizes_of(presets);
-  const std::string otherwise = sizes.front().name;
-  const Preset* preset = find_preset(options, sizes, otherwise, checks);
-  const EncoderDecoderPreset* named = preset_named(presets, preset);
+  const std::string otherwise = presets.front().name;
+  const Preset* preset = find_preset(options, presets, otherwise, checks);
   set_layers(options, preset, shape, checks);
   set_sizes(options, preset, shape, checks);
   set_positions(options, preset, sequence_length, shape, checks);
-  set_vocabulary(options, tokenizer_size, shape, checks);
+  set_vocabulary(options, tokenizer_size, shape, checks, preset);
   set_buckets(options, shape, checks);
-  set_switches(options, named == nullptr ? presets.front() : *named, shape);
+  set_switches(options, shape);
   check_tokens(shape, checks);
   const EncoderDecoderShape usable = possible(shape);
   Resolved out = {.description = description_of(family, options, shape),
@@ -277,10 +246,11 @@ Resolved resolve_encoder_decoder(const std::string& family,
   return out;
 }
 
-void read_encoder_decoder(const HfConfig& keys,
-                          const EncoderDecoderDefaults& defaults,
+void read_encoder_decoder(const json::Value& hf_config,
+                          const HfEncoderDecoder& defaults,
                           EncoderDecoderOptions& out) {
-  const std::string type = defaults.model_type;
+  const HfConfig keys(hf_config);
+  const std::string& type = defaults.model_type;
   const std::string expected = "\"model_type\": \"" + type + "\"";
   keys.refuse("model_type", keys.word("model_type", type.c_str()) == type, expected.c_str());
   keys.refuse("is_encoder_decoder", keys.flag("is_encoder_decoder", true), "both stacks");
@@ -309,13 +279,12 @@ void read_encoder_decoder(const HfConfig& keys,
   // transformers 5 writes that the head is shared whatever the model is.
   const bool said = keys.flag("tie_word_embeddings", defaults.tied);
   out.scale_output = keys.flag("scale_decoder_outputs", said);
-  out.tied = said && *out.scale_output;
+  out.tie_embeddings = said && *out.scale_output;
 }
 
 json::Value encoder_decoder_to_hf(const EncoderDecoderOptions& options,
-                                  const char* architecture,
-                                  const char* model_type) {
-  const bool tied = options.tied.value(), scaled = options.scale_output.value();
+                                  const HfEncoderDecoder& names) {
+  const bool tied = options.tie_embeddings, scaled = options.scale_output.value();
   TESSERA_REQUIRE(
       tied == scaled,
       Unsupported,
@@ -323,15 +292,15 @@ json::Value encoder_decoder_to_hf(const EncoderDecoderOptions& options,
                   "divides the hidden states exactly where the head shares its weight",
                   scaled,
                   tied,
-                  architecture),
+                  names.architecture),
       "train with scale_output as tie_embeddings");
   const auto integer = [](const std::optional<std::int64_t>& value) {
     return json::Value::integer(value.value());
   };
   const auto number = [](double value) { return json::Value::number(value); };
   return json::Value::object(
-      {{"architectures", json::Value::array({json::Value::string(architecture)})},
-       {"model_type", json::Value::string(model_type)},
+      {{"architectures", json::Value::array({json::Value::string(names.architecture)})},
+       {"model_type", json::Value::string(names.model_type)},
        {"is_encoder_decoder", json::Value::boolean(true)},
        {"vocab_size", integer(options.vocab_size)},
        {"n_positions", integer(options.max_positions)},

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Classification of texts: every line of a .jsonl has a text and its label.
 #include <algorithm>
-#include <memory>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
 #include "tessera/tasks/labelled_texts.h"
-#include "tessera/tasks/records.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -44,12 +46,48 @@ class Classify final : public Task {
   }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_records(request, reader(request));
+    const data::DataOptions& options = request.options;
+    TESSERA_REQUIRE(
+        options.validation.empty() || options.validation_fraction == 0.0,
+        Config,
+        "data.validation and data.validation_fraction are both given",
+        "keep data.validation (other data) or data.validation_fraction (the tail of data.train)");
+    auto train = read_texts(request, labels_of(options), options.train, "data.train");
+    data::Datasets out;
+    out.fingerprint = fingerprint_of(*train, options);
+    out.train_stats = train->stats();
+    if (options.validation_fraction > 0.0) {
+      const auto kept = static_cast<std::int64_t>(
+          std::floor(static_cast<double>(train->size()) * (1.0 - options.validation_fraction)));
+      auto validation = train->split_off(train->size() - kept);
+      require_samples(*validation, 1, "the tail of data.train");
+      out.validation_tokens = validation->tokens();
+      out.validation = std::move(validation);
+    } else if (!options.validation.empty()) {
+      auto validation = read_texts(request, train->labels(), options.validation, "data.validation");
+      require_samples(*validation, 1, "data.validation");
+      out.validation_tokens = validation->tokens();
+      out.validation_stats = validation->stats();
+      out.validation_fingerprint = validation->fingerprint();
+      out.validation = std::move(validation);
+    }
+    require_samples(*train, std::max<std::int64_t>(request.min_samples, 1), "data.train");
+    out.train_tokens = train->tokens();
+    out.train = std::move(train);
+    return out;
   }
+
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return open_held_out_records(names, key, reader(request));
+    auto texts = read_texts(request, labels_of(request.options), names, key);
+    require_samples(*texts, 1, key);
+    data::OpenedDataset out;
+    out.tokens = texts->tokens();
+    out.stats = texts->stats();
+    out.fingerprint = texts->fingerprint();
+    out.dataset = std::move(texts);
+    return out;
   }
 
  private:
@@ -62,15 +100,36 @@ class Classify final : public Task {
     if (!options_.labels.empty()) return Labels::named(options_.labels);
     return Labels::found_in(data.train, fields_of(data));
   }
-  /// All data has the labels of data.train.
-  [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
-    return [&request, fields = fields_of(request.options), labels = labels_of(request.options)](
-               const std::vector<std::string>& files) {
-      auto texts = std::make_unique<LabelledTexts>(
-          request.sequence_length, request.tokenizer.end_of_text(), labels);
-      texts->read_files(files, fields, request.tokenizer, request.how.poll);
-      return texts;
-    };
+  [[nodiscard]] std::unique_ptr<LabelledTexts> read_texts(const DataRequest& request,
+                                                          Labels labels,
+                                                          const std::vector<std::string>& names,
+                                                          const std::string& key) const {
+    auto texts = std::make_unique<LabelledTexts>(
+        request.sequence_length, request.tokenizer.end_of_text(), std::move(labels));
+    texts->read_files(names, fields_of(request.options), request.tokenizer, request.how.poll);
+    if (texts->cut() > 0) {
+      log::warn_once(
+          fmt::format("{}: {} of {} texts are longer than data.sequence_length ({} "
+                      "tokens) and lose their end",
+                      key,
+                      text::with_commas(texts->cut()),
+                      text::with_commas(texts->size()),
+                      request.sequence_length));
+    }
+    return texts;
+  }
+  static void require_samples(const LabelledTexts& texts,
+                              std::int64_t wanted,
+                              const std::string& what) {
+    TESSERA_REQUIRE(
+        texts.size() >= wanted,
+        Data,
+        fmt::format("{} has {} texts; at least {} are needed", what, texts.size(), wanted),
+        "use more data, or a smaller batch");
+  }
+  static std::string fingerprint_of(const LabelledTexts& texts, const data::DataOptions& data) {
+    return fmt::format(
+        "{} {} {}", texts.fingerprint(), data.shuffle, text::number(data.validation_fraction));
   }
 
   ClassifyOptions options_;

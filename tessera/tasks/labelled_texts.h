@@ -10,7 +10,6 @@
 
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
-#include "tessera/tasks/records.h"
 
 namespace tessera::tasks {
 
@@ -43,17 +42,19 @@ class Labels {
 /// "attention_mask" [T], 0 at padding, where a text of the batch is shorter. Longer texts lose
 /// their end; shorter ones are padded on the right with `pad_id`. Threads: const methods from any
 /// thread.
-class LabelledTexts final : public RecordDataset {
+class LabelledTexts final : public data::Dataset {
  public:
   LabelledTexts(std::int64_t length, std::int32_t pad_id, Labels labels);
 
-  /// Reads and tokenizes the records of `files`. `poll` is called now and then. Error{Data} with
-  /// file and line for a record that cannot be read, an empty text and an unknown label.
+  /// Reads and tokenizes the records of `files`, which messages call `key`. `poll` is called now
+  /// and then. Error{Data} with file and line for a record that cannot be read, an empty text and
+  /// an unknown label.
   void read_files(const std::vector<std::string>& files,
                   const RecordFields& fields,
                   const data::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
-  [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  /// Moves the last `count` samples into a dataset of their own.
+  [[nodiscard]] std::unique_ptr<LabelledTexts> split_off(std::int64_t count);
 
   [[nodiscard]] std::string name() const override { return "labelled texts"; }
   [[nodiscard]] std::int64_t size() const override {
@@ -66,11 +67,13 @@ class LabelledTexts final : public RecordDataset {
   [[nodiscard]] const Labels& labels() const { return labels_; }
   /// The number of samples of each label.
   [[nodiscard]] std::vector<std::int64_t> label_counts() const;
-  [[nodiscard]] std::int64_t tokens() const override;
-  [[nodiscard]] std::int64_t cut() const override { return cut_; }
-  [[nodiscard]] const data::TokenizeStats& stats() const override { return stats_; }
-  /// Of tokens, labels, names of the labels and length.
-  [[nodiscard]] std::string fingerprint() const override;
+  /// Tokens of all samples, without padding.
+  [[nodiscard]] std::int64_t tokens() const;
+  /// The number of texts that were longer than a sample.
+  [[nodiscard]] std::int64_t cut() const { return cut_; }
+  [[nodiscard]] const data::TokenizeStats& stats() const { return stats_; }
+  /// A hash of tokens, labels, names of the labels and length.
+  [[nodiscard]] std::string fingerprint() const;
 
  private:
   struct Record {

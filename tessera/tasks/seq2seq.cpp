@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/tasks/records.h"
 #include "tessera/tasks/task.h"
 #include "tessera/tasks/text_pairs.h"
+#include "tessera/tasks/text_records.h"
 
 namespace tessera::tasks {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tessera/data/tokenizer.h"
-#include "tessera/tasks/records.h"
+#include "tessera/tasks/text_records.h"
 
 namespace tessera::tasks {
 

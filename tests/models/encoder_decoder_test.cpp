@@ -34,10 +34,9 @@ Resolved resolved(const ModelOptions& options, const ObjectiveChoice& objective 
   return out;
 }
 
-std::int64_t parameters(const char* family, const char* preset, std::int64_t vocab = 32128) {
+std::int64_t parameters(const char* family, const char* preset) {
   ModelOptions options(family);
-  options->choose_preset(preset);
-  options->vocab_size = vocab;
+  options.choose_preset(preset);
   return resolved(options).num_parameters;
 }
 
@@ -55,16 +54,30 @@ TEST(EncoderDecoder, HasThePublishedNumbersOfParameters) {
     EXPECT_EQ(parameters("t5", (family + "xl").c_str()), 2'849'757'184);
     EXPECT_EQ(parameters("t5", (family + "xxl").c_str()), 11'135'332'352);
   }
-  EXPECT_EQ(parameters("mt5", "mt5-small", 250112), 300'176'768);
-  EXPECT_EQ(parameters("mt5", "mt5-base", 250112), 582'401'280);
-  EXPECT_EQ(parameters("mt5", "mt5-large", 250112), 1'229'581'312);
-  EXPECT_EQ(parameters("mt5", "mt5-xl", 250112), 3'742'619'648);
+  EXPECT_EQ(parameters("mt5", "mt5-small"), 300'176'768);
+  EXPECT_EQ(parameters("mt5", "mt5-base"), 582'401'280);
+  EXPECT_EQ(parameters("mt5", "mt5-large"), 1'229'581'312);
+  EXPECT_EQ(parameters("mt5", "mt5-xl"), 3'742'619'648);
+}
+
+TEST(EncoderDecoder, TakesTheVersionOfItsPreset) {
+  ModelOptions options("t5");
+  options.choose_preset("flan-t5-small");
+
+  const Resolved model = resolved(options);
+
+  EXPECT_EQ(model.description.find("activation")->as_string(), "gelu_tanh");
+  EXPECT_TRUE(model.description.find("gated")->as_bool());
+  EXPECT_FALSE(model.description.find("scale_output")->as_bool());
+  EXPECT_FALSE(model.tied_head);
+  options.choose_preset("t5-small");
+  EXPECT_TRUE(resolved(options).tied_head);
 }
 
 TEST(EncoderDecoder, CountsWhatItsBlocksDeclare) {
   for (const char* preset : {"t5-small", "flan-t5-small"}) {
     ModelOptions options("t5");
-    options->choose_preset(preset);
+    options.choose_preset(preset);
     const Resolved model = resolved(options);
     std::int64_t declared = 0;
     for (const auto& info : nn::parameters_of(model.model))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/tasks/records.h"
+#include "tessera/tasks/text_records.h"
 
 #include <algorithm>
 #include <cmath>
