@@ -101,17 +101,26 @@ Trunk trunk_of(const BloomShape& shape) {
   return trunk;
 }
 
-constexpr std::int64_t kPositions = 2048;
+constexpr std::int64_t kPositions = 2048, kVocabulary = 250880;
+
+Preset published(const char* name, std::int64_t layers, std::int64_t hidden, std::int64_t heads) {
+  return {.name = name,
+          .num_layers = layers,
+          .hidden_size = hidden,
+          .num_heads = heads,
+          .max_positions = kPositions,
+          .vocab_size = kVocabulary};
+}
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
       {.name = "bloom-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {"bloom-560m", 24, 1024, 16, kPositions},
-      {"bloom-1b1", 24, 1536, 16, kPositions},
-      {"bloom-1b7", 24, 2048, 16, kPositions},
-      {"bloom-3b", 30, 2560, 32, kPositions},
-      {"bloom-7b1", 30, 4096, 32, kPositions},
-      {"bloom-176b", 70, 14336, 112, kPositions},
+      published("bloom-560m", 24, 1024, 16),
+      published("bloom-1b1", 24, 1536, 16),
+      published("bloom-1b7", 24, 2048, 16),
+      published("bloom-3b", 30, 2560, 32),
+      published("bloom-7b1", 30, 4096, 32),
+      published("bloom-176b", 70, 14336, 112),
   };
   return all;
 }
@@ -151,7 +160,7 @@ BloomOptions from_hf(const json::Value& config) {
   out.num_layers = first_count(keys, {"num_hidden_layers", "n_layer"}, 2, 1e4);
   out.hidden_size = first_count(keys, {"n_embed", "hidden_size"}, 64, 1e6);
   out.num_heads = first_count(keys, {"num_attention_heads", "n_head"}, 8, 1e6);
-  out.vocab_size = keys.count("vocab_size", 250880, 1e8);
+  out.vocab_size = keys.count("vocab_size", kVocabulary, 1e8);
   out.max_positions = keys.count("seq_length", kPositions, 1e8);
   out.ffn_hidden_size = kMlpRatio * *out.hidden_size;
   out.dropout = keys.number("hidden_dropout", 0.0, 0, kMaxDropout);

@@ -290,7 +290,7 @@ Resolved resolve_decoder(const DecoderFamily& family,
                                                                : default_ffn(shape.hidden_size));
   if (of_preset && !options.num_heads) shape.head_dim = preset->head_dim;
   set_positions(options, preset, sequence_length, shape, checks);
-  set_vocabulary(options, tokenizer_size, shape, checks);
+  set_vocabulary(options, tokenizer_size, shape, checks, preset);
   set_common(options, shape, checks);
   check_head_sizes(shape, checks);
   check_layers(options, shape, checks);

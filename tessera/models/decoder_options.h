@@ -39,7 +39,7 @@ struct DecoderOptions : FamilyOptions {
  protected:
   /// What differs between families in the documentation of the sizes; the defaults are LLaMA's.
   struct Texts {
-    std::string positions_default = "data.sequence_length, or 1024 if neither is given";
+    std::string positions_default = "of the preset, data.sequence_length, or 1024";
     std::string ffn_default = "of the preset, or 8/3 x hidden_size rounded up to a multiple of 256";
   };
   /// Sizes and rotary positions.

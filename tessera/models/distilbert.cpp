@@ -28,8 +28,18 @@ const std::vector<Preset>& presets() {
        .hidden_size = 128,
        .num_heads = 4,
        .bytes = true},
-      {"distilbert-base-uncased", 6, 768, 12, kPositions},
-      {"distilbert-base-cased", 6, 768, 12, kPositions},
+      {.name = "distilbert-base-uncased",
+       .num_layers = 6,
+       .hidden_size = 768,
+       .num_heads = 12,
+       .max_positions = kPositions,
+       .vocab_size = 30522},
+      {.name = "distilbert-base-cased",
+       .num_layers = 6,
+       .hidden_size = 768,
+       .num_heads = 12,
+       .max_positions = kPositions,
+       .vocab_size = 28996},
   };
   return all;
 }

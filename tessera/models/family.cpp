@@ -46,6 +46,24 @@ ModelOptions options_from_hf(const json::Value& hf_config) {
   return {family, families().get(family).from_hf(hf_config)};
 }
 
+namespace {
+
+/// Keys whose values come from the preset that is named.
+void add_derivations(const std::vector<Preset>& presets,
+                     const FamilyOptions& options,
+                     Resolved& out) {
+  for (const Preset& preset : presets) {
+    if (preset.name != options.preset) continue;
+    const std::string origin = fmt::format("preset {}", preset.name);
+    for (const PresetValue& value : preset.values)
+      out.derivations[value.key] = origin;
+    if (preset.vocab_size > 0 && out.vocab_size == preset.vocab_size)
+      out.derivations["vocab_size"] = origin;
+  }
+}
+
+}  // namespace
+
 Resolved resolve(const ModelOptions& options,
                  std::int64_t tokenizer_size,
                  std::optional<std::int64_t> sequence_length,
@@ -60,6 +78,7 @@ Resolved resolve(const ModelOptions& options,
   for (const auto& [key, value] : objective.options.members())
     chosen[key] = value;
   out.model = with_objective(out.trunk, name, chosen);
+  add_derivations(family.presets, *options, out);
   // What a family says of its size is of a model with a head for causal language modelling.
   if (name != "causal_lm") {
     const nn::ParamInfos head = nn::declared_by(out.model.blocks.back());

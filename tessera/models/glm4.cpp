@@ -28,7 +28,18 @@ const std::vector<Preset>& presets() {
        .max_positions = 32768,
        .num_kv_heads = 2,
        .ffn_hidden_size = 13696,
-       .head_dim = 128},
+       .head_dim = 128,
+       .vocab_size = 151552},
+      {.name = "glm4-32b",
+       .num_layers = 61,
+       .hidden_size = 6144,
+       .num_heads = 48,
+       .max_positions = 32768,
+       .num_kv_heads = 2,
+       .ffn_hidden_size = 23040,
+       .head_dim = 128,
+       .vocab_size = 151552,
+       .values = {{"attention_bias", false}}},
   };
   return all;
 }

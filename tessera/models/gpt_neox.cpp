@@ -110,20 +110,35 @@ Trunk trunk_of(const NeoxShape& shape) {
 
 constexpr std::int64_t kPositions = 2048;
 
+Preset published(const char* name,
+                 std::int64_t layers,
+                 std::int64_t hidden,
+                 std::int64_t heads,
+                 std::int64_t vocabulary,
+                 std::vector<PresetValue> values = {}) {
+  return {.name = name,
+          .num_layers = layers,
+          .hidden_size = hidden,
+          .num_heads = heads,
+          .max_positions = kPositions,
+          .vocab_size = vocabulary,
+          .values = std::move(values)};
+}
+
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
       {.name = "pythia-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {"pythia-14m", 6, 128, 4, kPositions},
-      {"pythia-31m", 6, 256, 8, kPositions},
-      {"pythia-70m", 6, 512, 8, kPositions},
-      {"pythia-160m", 12, 768, 12, kPositions},
-      {"pythia-410m", 24, 1024, 16, kPositions},
-      {"pythia-1b", 16, 2048, 8, kPositions},
-      {"pythia-1.4b", 24, 2048, 16, kPositions},
-      {"pythia-2.8b", 32, 2560, 32, kPositions},
-      {"pythia-6.9b", 32, 4096, 32, kPositions},
-      {"pythia-12b", 36, 5120, 40, kPositions},
-      {"gpt-neox-20b", 44, 6144, 64, kPositions},
+      published("pythia-14m", 6, 128, 4, 50304),
+      published("pythia-31m", 6, 256, 8, 50304),
+      published("pythia-70m", 6, 512, 8, 50304),
+      published("pythia-160m", 12, 768, 12, 50304),
+      published("pythia-410m", 24, 1024, 16, 50304),
+      published("pythia-1b", 16, 2048, 8, 50304),
+      published("pythia-1.4b", 24, 2048, 16, 50304),
+      published("pythia-2.8b", 32, 2560, 32, 50304),
+      published("pythia-6.9b", 32, 4096, 32, 50432),
+      published("pythia-12b", 36, 5120, 40, 50688),
+      published("gpt-neox-20b", 44, 6144, 64, 50432, {{"activation", "gelu_tanh"}}),
   };
   return all;
 }
@@ -185,10 +200,7 @@ NeoxShape possible(NeoxShape shape) {
   return shape;
 }
 
-void specialize(const NeoxOptions& options,
-                const Preset* /*preset*/,
-                NeoxShape& shape,
-                Checks& checks) {
+void specialize(const NeoxOptions& options, NeoxShape& shape, Checks& checks) {
   shape.rotary_fraction = options.rotary_fraction;
   shape.rope_theta = options.rope_theta;
   shape.rope_scaling = {.kind = ops::rotary_scaling_from_name(options.rope_scaling),

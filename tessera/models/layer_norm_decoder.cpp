@@ -40,12 +40,12 @@ void LayerNormOptions::describe_end(config::Fields& fields) {
   describe_from(fields);
 }
 
-const Preset* set_decoder_sizes(const FamilyOptions& options,
-                                const std::vector<Preset>& presets,
-                                std::int64_t tokenizer_size,
-                                std::optional<std::int64_t> sequence_length,
-                                Sizes& sizes,
-                                Checks& checks) {
+void set_decoder_sizes(const FamilyOptions& options,
+                       const std::vector<Preset>& presets,
+                       std::int64_t tokenizer_size,
+                       std::optional<std::int64_t> sequence_length,
+                       Sizes& sizes,
+                       Checks& checks) {
   constexpr std::int64_t kMlpRatio = 4;
   const Preset* const preset = find_preset(options, presets, presets.front().name, checks);
   set_layers(options, preset, sizes, checks);
@@ -61,8 +61,7 @@ const Preset* set_decoder_sizes(const FamilyOptions& options,
                              sizes.num_heads),
                  "remove it, or choose another family in model.family");
   set_positions(options, preset, sequence_length, sizes, checks);
-  set_vocabulary(options, tokenizer_size, sizes, checks);
-  return preset;
+  set_vocabulary(options, tokenizer_size, sizes, checks, preset);
 }
 
 void give_sizes(const Sizes& sizes, FamilyOptions& options) {

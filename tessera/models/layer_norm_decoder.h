@@ -40,14 +40,14 @@ struct LayerNormShape : Sizes {
   double dropout = 0.0, attention_dropout = 0.0, layer_norm_eps = 1e-5, init_std = 0.02;
 };
 
-/// Sets the sizes and checks them; returns the preset that counts, or nullptr where sizes alone are
-/// given. The MLP has 4 x hidden_size channels unless the options say otherwise.
-const Preset* set_decoder_sizes(const FamilyOptions& options,
-                                const std::vector<Preset>& presets,
-                                std::int64_t tokenizer_size,
-                                std::optional<std::int64_t> sequence_length,
-                                Sizes& sizes,
-                                Checks& checks);
+/// Sets the sizes and checks them. The MLP has 4 x hidden_size channels unless the options say
+/// otherwise.
+void set_decoder_sizes(const FamilyOptions& options,
+                       const std::vector<Preset>& presets,
+                       std::int64_t tokenizer_size,
+                       std::optional<std::int64_t> sequence_length,
+                       Sizes& sizes,
+                       Checks& checks);
 /// Gives the options every size in place of preset and source.
 void give_sizes(const Sizes& sizes, FamilyOptions& options);
 /// Sets what the options and the shape have in common beside the sizes.
@@ -65,11 +65,7 @@ struct LayerNormFamilyOf {
   std::string name;
   std::vector<Preset> presets;
   /// Sets and checks what the shape has of its own, after everything else; absent: nothing.
-  /// `preset`: the one that counts, or nullptr.
-  void (*specialize)(const Options& options,
-                     const Preset* preset,
-                     Shape& shape,
-                     Checks& checks) = nullptr;
+  void (*specialize)(const Options& options, Shape& shape, Checks& checks) = nullptr;
   /// A shape whose blocks can be listed, even if some of it was refused; absent: any is.
   Shape (*possible)(Shape shape) = nullptr;
   Trunk (*trunk)(const Shape& shape) = nullptr;
@@ -86,10 +82,9 @@ struct LayerNormFamilyOf {
                                  const config::Origins& origins) const {
     Checks checks(problems, origins);
     Shape shape;
-    const Preset* const preset =
-        set_decoder_sizes(options, presets, tokenizer_size, sequence_length, shape, checks);
+    set_decoder_sizes(options, presets, tokenizer_size, sequence_length, shape, checks);
     set_layer_norm_shape(options, shape);
-    if (specialize != nullptr) specialize(options, preset, shape, checks);
+    if (specialize != nullptr) specialize(options, shape, checks);
     Shape usable = shape;
     make_possible(usable);
     if (possible != nullptr) usable = possible(std::move(usable));

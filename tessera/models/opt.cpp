@@ -186,22 +186,34 @@ Trunk trunk_of(const OptShape& shape) {
   return trunk;
 }
 
-constexpr std::int64_t kPositions = 2048;
-/// The preset with narrow token embeddings and norms after the branches.
-constexpr const char* kPostNormPreset = "opt-350m";
-constexpr std::int64_t kPostNormEmbedding = 512;
+constexpr std::int64_t kPositions = 2048, kVocabulary = 50272;
+
+Preset published(const char* name,
+                 std::int64_t layers,
+                 std::int64_t hidden,
+                 std::int64_t heads,
+                 std::vector<PresetValue> values = {}) {
+  return {.name = name,
+          .num_layers = layers,
+          .hidden_size = hidden,
+          .num_heads = heads,
+          .max_positions = kPositions,
+          .vocab_size = kVocabulary,
+          .values = std::move(values)};
+}
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
       {.name = "opt-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {"opt-125m", 12, 768, 12, kPositions},
-      {kPostNormPreset, 24, 1024, 16, kPositions},
-      {"opt-1.3b", 24, 2048, 32, kPositions},
-      {"opt-2.7b", 32, 2560, 32, kPositions},
-      {"opt-6.7b", 32, 4096, 32, kPositions},
-      {"opt-13b", 40, 5120, 40, kPositions},
-      {"opt-30b", 48, 7168, 56, kPositions},
-      {"opt-66b", 64, 9216, 72, kPositions},
+      published("opt-125m", 12, 768, 12),
+      // Narrow token embeddings, and norms behind the branches.
+      published("opt-350m", 24, 1024, 16, {{"embedding_size", 512}, {"pre_norm", false}}),
+      published("opt-1.3b", 24, 2048, 32),
+      published("opt-2.7b", 32, 2560, 32),
+      published("opt-6.7b", 32, 4096, 32),
+      published("opt-13b", 40, 5120, 40),
+      published("opt-30b", 48, 7168, 56),
+      published("opt-66b", 64, 9216, 72),
   };
   return all;
 }
@@ -243,11 +255,9 @@ struct OptOptions final : LayerNormOptions {
   }
 };
 
-void specialize(const OptOptions& options, const Preset* preset, OptShape& shape, Checks& checks) {
-  const bool post_norm_preset = preset != nullptr && preset->name == kPostNormPreset;
-  const bool narrow = post_norm_preset && !options.hidden_size;
-  shape.embedding_size = options.embedding_size.value_or(narrow ? kPostNormEmbedding : 0);
-  shape.pre_norm = options.pre_norm.value_or(!post_norm_preset);
+void specialize(const OptOptions& options, OptShape& shape, Checks& checks) {
+  shape.embedding_size = options.embedding_size.value_or(0);
+  shape.pre_norm = options.pre_norm.value_or(true);
   shape.final_norm = options.final_norm.value_or(shape.pre_norm);
   checks.require(shape.pre_norm || !shape.final_norm,
                  "model.final_norm",
@@ -275,7 +285,7 @@ OptOptions from_hf(const json::Value& config) {
   out.num_layers = keys.count("num_hidden_layers", 12, 1e4);
   out.hidden_size = keys.count("hidden_size", 768, 1e6);
   out.num_heads = keys.count("num_attention_heads", 12, 1e6);
-  out.vocab_size = keys.count("vocab_size", 50272, 1e8);
+  out.vocab_size = keys.count("vocab_size", kVocabulary, 1e8);
   out.max_positions = keys.count("max_position_embeddings", kPositions, 1e8);
   out.ffn_hidden_size = keys.count("ffn_dim", 3072, 1e7);
   out.embedding_size = keys.count("word_embed_proj_dim", *out.hidden_size, 1e6);

@@ -26,7 +26,9 @@ const std::vector<Preset>& presets() {
        .num_heads = 16,
        .max_positions = 65536,
        .num_kv_heads = 4,
-       .ffn_hidden_size = 11008},
+       .ffn_hidden_size = 11008,
+       .vocab_size = 128256,
+       .values = {{"rope_theta", 5e6}, {"rms_norm_eps", 1e-6}}},
   };
   return all;
 }

@@ -152,7 +152,7 @@ TEST(Families, HaveAdjustableKeysThatTheyDeclare) {
     const json::Value defaults = config::write(options);
     for (const std::string& preset : names_of(families().get(family).presets)) {
       ModelOptions with = options;
-      with->choose_preset(preset);
+      with.choose_preset(preset);
       EXPECT_GT(resolved(with).num_parameters, 0) << preset;
     }
     for (const Adjustable& key : families().get(family).adjustable) {
