@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
@@ -174,10 +175,36 @@ void write(const Gemma3Options& options, json::Value& out) {
   out["rope_local_base_freq"] = local;
 }
 
-TESSERA_MODEL(
-    "gemma3_text",
-    DecoderFamilyOf<Gemma3Options>{
-        .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
+/// Files of the models that also see images have the text model behind a name of its own, before
+/// or behind "model.".
+std::string known_as(std::string name) {
+  constexpr std::string_view kText = "language_model.", kModel = "model.";
+  const bool within = name.starts_with(std::string(kModel) + std::string(kText));
+  if (within) return std::string(kModel) + name.substr(kModel.size() + kText.size());
+  return name.starts_with(kText) ? name.substr(kText.size()) : name;
+}
+
+/// What sees images.
+bool may_be_unused(std::string_view name) {
+  if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
+  return name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.");
+}
+
+WeightMap weight_map() {
+  WeightMap out = decoder_weights();
+  out.known_as = known_as;
+  out.may_be_unused = may_be_unused;
+  return out;
+}
+
+TESSERA_MODEL("gemma3_text",
+              DecoderFamilyOf<Gemma3Options>{.presets = presets(),
+                                             .hf = kHf,
+                                             .specialize = specialize,
+                                             .read = read,
+                                             .write = write,
+                                             .weight_map = weight_map(),
+                                             .text_of = {"gemma3"}});
 
 TESSERA_MODULE_ORDER("gemma3_text", [] {
   DecoderModules layer = gemma_modules();
