@@ -3,10 +3,13 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -83,6 +86,43 @@ DecoderModules gemma_modules() {
                     "post_attention_layernorm",
                     "pre_feedforward_layernorm",
                     "post_feedforward_layernorm"}};
+}
+
+GgufNames gemma_gguf_names(std::string architecture, std::string model_type) {
+  GgufNames names = rotary_decoder_names(std::move(architecture), std::move(model_type));
+  const auto gelu = json::Value::string("gelu_pytorch_tanh");
+  names.implied = {{"hidden_act", gelu},
+                   {"hidden_activation", gelu},
+                   {"attention_bias", json::Value::boolean(false)}};
+  names.raised = {"output_norm", "blk.*.attn_norm", "blk.*.ffn_norm"};
+  require_key(names, "attention.key_length");
+  return names;
+}
+
+GgufNames gemma_gguf_names_with_windows(std::string architecture, std::string model_type) {
+  GgufNames names = gemma_gguf_names(std::move(architecture), std::move(model_type));
+  names.keys.push_back({"attention.sliding_window", "sliding_window"});
+  set_module(names, "blk.*.ffn_norm", "model.layers.*.pre_feedforward_layernorm");
+  set_module(names, "blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm");
+  set_module(names, "blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm");
+  names.raised.insert(names.raised.end(), {"blk.*.post_attention_norm", "blk.*.post_ffw_norm"});
+  return names;
+}
+
+GgufNames::Values derived_gemma_gguf(const json::Value& config,
+                                     std::int64_t layers_of_27b,
+                                     const LayerRule& slides) {
+  const HfConfig keys(config);
+  const std::int64_t layers = keys.count("num_hidden_layers", 1, 1e4),
+                     hidden = keys.count("hidden_size", 1, 1e6),
+                     heads = keys.count("num_attention_heads", 1, 1e6);
+  json::Value types = json::Value::array();
+  for (const std::string& type : layer_types_of(layers, slides))
+    types.push_back(json::Value::string(type));
+  const std::int64_t width =
+      layers == layers_of_27b ? hidden / heads : keys.count("head_dim", 256, 1e6);
+  return {{"layer_types", std::move(types)},
+          {"query_pre_attn_scalar", json::Value::number(static_cast<double>(width))}};
 }
 
 // ---- the first version ----
@@ -179,6 +219,8 @@ TESSERA_MODEL(
         .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
 TESSERA_MODULE_ORDER("gemma", decoder_order());
+
+TESSERA_GGUF_NAMES("gemma", gemma_gguf_names("GemmaForCausalLM", "gemma"));
 
 }  // namespace
 }  // namespace tessera::models

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/glm.h"
 #include "tessera/models/module_order.h"
 
@@ -76,6 +77,17 @@ TESSERA_MODULE_ORDER("glm4", [] {
   DecoderModules layer = glm_modules();
   layer.norms.insert(layer.norms.end(), {"post_self_attn_layernorm", "post_mlp_layernorm"});
   return decoder_order(layer);
+}());
+
+TESSERA_GGUF_NAMES("glm4", [] {
+  GgufNames names = rotary_decoder_names("Glm4ForCausalLM", "glm4");
+  names.flags = {{"blk.0.attn_q.bias", "attention_bias"}};
+  remove_module(names, "blk.*.ffn_gate");
+  set_module(names, "blk.*.ffn_up", "model.layers.*.mlp.gate_up_proj");
+  set_module(names, "blk.*.post_attention_norm", "model.layers.*.post_self_attn_layernorm");
+  set_module(names, "blk.*.post_ffw_norm", "model.layers.*.post_mlp_layernorm");
+  names.rotary_share = "partial_rotary_factor";
+  return names;
 }());
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -162,6 +163,12 @@ TESSERA_MODEL(
         .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
 TESSERA_MODULE_ORDER("qwen2", decoder_order());
+
+TESSERA_GGUF_NAMES("qwen2", [] {
+  GgufNames names = rotary_decoder_names("Qwen2ForCausalLM", "qwen2");
+  names.implied.emplace_back("use_sliding_window", json::Value::boolean(false));
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

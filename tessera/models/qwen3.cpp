@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -128,6 +129,16 @@ TESSERA_MODEL(
 TESSERA_MODULE_ORDER(
     "qwen3",
     decoder_order({.attention = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}}));
+
+TESSERA_GGUF_NAMES("qwen3", [] {
+  GgufNames names = rotary_decoder_names("Qwen3ForCausalLM", "qwen3");
+  names.implied.emplace_back("use_sliding_window", json::Value::boolean(false));
+  names.implied.emplace_back("attention_bias", json::Value::boolean(false));
+  require_key(names, "attention.key_length");
+  set_module(names, "blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm");
+  set_module(names, "blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm");
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models
