@@ -14,6 +14,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/layer_norm_decoder.h"
 #include "tessera/models/module_order.h"
 #include "tessera/nn/functional.h"
@@ -227,6 +228,29 @@ TESSERA_MODULE_ORDER("bloom",
                                   "transformer.h.*.mlp.dense_4h_to_h",
                                   "transformer.ln_f",
                                   "lm_head"}});
+
+TESSERA_GGUF_NAMES("bloom",
+                   {.architecture = "BloomForCausalLM",
+                    .model_type = "bloom",
+                    .keys = {{"context_length", "seq_length"},
+                             {"embedding_length", "hidden_size"},
+                             {"feed_forward_length", ""},
+                             {"block_count", "n_layer"},
+                             {"attention.head_count", "n_head"},
+                             {"attention.head_count_kv", "", false, false},
+                             {"attention.layer_norm_epsilon", "layer_norm_epsilon", true}},
+                    .modules = {{"token_embd", "transformer.word_embeddings"},
+                                {"token_embd_norm", "transformer.word_embeddings_layernorm"},
+                                {"output_norm", "transformer.ln_f"},
+                                {"output", "lm_head"},
+                                {"blk.*.attn_norm", "transformer.h.*.input_layernorm"},
+                                {"blk.*.attn_qkv",
+                                 "transformer.h.*.self_attention.query_key_value"},
+                                {"blk.*.attn_output", "transformer.h.*.self_attention.dense"},
+                                {"blk.*.ffn_norm", "transformer.h.*.post_attention_layernorm"},
+                                {"blk.*.ffn_up", "transformer.h.*.mlp.dense_h_to_4h"},
+                                {"blk.*.ffn_down", "transformer.h.*.mlp.dense_4h_to_h"}},
+                    .by_part = {"blk.*.attn_qkv"}});
 
 }  // namespace
 }  // namespace tessera::models

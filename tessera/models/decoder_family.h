@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/models/decoder_hf.h"
@@ -25,6 +26,7 @@ struct DecoderFamilyOf {
   /// Adds them; `options` are resolved.
   void (*write)(const Options& options, json::Value& hf_config) = nullptr;
   WeightMap weight_map = decoder_weights();
+  std::vector<std::string> text_of = {};  ///< Family::text_of
   std::vector<Adjustable> adjustable = {{"attention_dropout"}, {"init_std"}, {"label_smoothing"}};
 
   [[nodiscard]] Family family() const {
@@ -60,7 +62,8 @@ struct DecoderFamilyOf {
                                    if (write != nullptr) write(options, out);
                                    return out;
                                  },
-                             .weight_map = weight_map}
+                             .weight_map = weight_map,
+                             .text_of = text_of}
         .family();
   }
 };

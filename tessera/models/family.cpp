@@ -26,6 +26,34 @@ const std::string& default_family() {
   return name;
 }
 
+namespace {
+
+/// The family whose models are the text part of files of this type; nothing where there is none.
+std::optional<std::string> family_of_text_in(const std::string& type) {
+  for (const std::string& family : families().names()) {
+    const auto& types = families().get(family).text_of;
+    if (std::ranges::find(types, type) != types.end()) return family;
+  }
+  return std::nullopt;
+}
+
+/// The config.json of the text part, with what the whole says for all its parts.
+json::Value text_config_of(const json::Value& whole) {
+  const json::Value* text = whole.find("text_config");
+  TESSERA_REQUIRE(text != nullptr && text->is_object(),
+                  Format,
+                  whole.place.text() + ": no \"text_config\" that describes the text model",
+                  "fetch config.json again");
+  json::Value out = *text;
+  for (const char* const key : {"quantization_config", "tie_word_embeddings"}) {
+    const json::Value* said = whole.find(key);
+    if (said != nullptr && out.find(key) == nullptr) out[key] = *said;
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string family_of_hf(const json::Value& hf_config) {
   const json::Value* type = hf_config.find("model_type");
   TESSERA_REQUIRE(type != nullptr && type->is_string(),
@@ -33,6 +61,7 @@ std::string family_of_hf(const json::Value& hf_config) {
                   hf_config.place.text() + ": no \"model_type\" that names the architecture",
                   "point at the folder of a transformers model");
   const auto names = families().names();
+  if (const auto text = family_of_text_in(type->as_string())) return *text;
   TESSERA_REQUIRE(
       families().has(type->as_string()),
       Unsupported,
@@ -43,7 +72,8 @@ std::string family_of_hf(const json::Value& hf_config) {
 
 ModelOptions options_from_hf(const json::Value& hf_config) {
   const std::string family = family_of_hf(hf_config);
-  return {family, families().get(family).from_hf(hf_config)};
+  const bool wrapped = hf_config.find("model_type")->as_string() != family;
+  return {family, families().get(family).from_hf(wrapped ? text_config_of(hf_config) : hf_config)};
 }
 
 namespace {

@@ -90,6 +90,9 @@ struct Family {
   bool is_default = false;
   /// The objective of a model for which nobody names one.
   std::string objective = "causal_lm";
+  /// model_types of files in which such a model is the part that reads and writes text: their
+  /// `text_config` is its config.json.
+  std::vector<std::string> text_of = {};
 };
 
 /// A family as its file declares it: with functions of its own options type.
@@ -108,6 +111,7 @@ struct FamilyOf {
   WeightMap weight_map;
   bool is_default = false;
   std::string objective = "causal_lm";
+  std::vector<std::string> text_of = {};
 
   [[nodiscard]] Family family() const {
     const auto own = [](const FamilyOptions& options) -> const Options& {
@@ -134,15 +138,16 @@ struct FamilyOf {
         .to_hf = [own, to_hf = to_hf](const FamilyOptions& options) { return to_hf(own(options)); },
         .weight_map = weight_map,
         .is_default = is_default,
-        .objective = objective};
+        .objective = objective,
+        .text_of = text_of};
   }
 };
 
 Registry<Family>& families();
 /// The family of a configuration that names none.
 const std::string& default_family();
-/// The name of the family that a config.json of a Hugging Face folder asks for: Error{Unsupported}
-/// with the nearest one that is built.
+/// The name of the family that a config.json of a Hugging Face folder asks for, or of the one that
+/// is its text_config (Family::text_of): Error{Unsupported} with the nearest one that is built.
 std::string family_of_hf(const json::Value& hf_config);
 /// The options that a config.json of a Hugging Face folder describes. Errors as Family::from_hf.
 ModelOptions options_from_hf(const json::Value& hf_config);

@@ -3,7 +3,9 @@
 // research and technology".
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <string>
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
@@ -11,6 +13,7 @@
 #include "tessera/models/decoder_hf.h"
 #include "tessera/models/decoder_options.h"
 #include "tessera/models/decoder_weights.h"
+#include "tessera/models/gguf_names.h"
 
 namespace tessera::models {
 
@@ -42,5 +45,16 @@ void read_gemma(const HfConfig& keys, const GemmaCaps& absent, GemmaOptions& out
 void write_gemma(const GemmaOptions& options, json::Value& hf_config);
 /// The names of the four norms of a layer in the order of torch.
 DecoderModules gemma_modules();
+
+/// The names of any version in GGUF files, whose norms have 1 added.
+GgufNames gemma_gguf_names(std::string architecture, std::string model_type);
+/// The same for versions with four norms in a layer, and windows: 2 and 3.
+GgufNames gemma_gguf_names_with_windows(std::string architecture, std::string model_type);
+/// What llama.cpp computes of these without a word of the file: windows in layers where `slides`,
+/// and scores that are scaled by the width of a head, or, in the model of 27B, by hidden_size /
+/// heads.
+GgufNames::Values derived_gemma_gguf(const json::Value& config,
+                                     std::int64_t layers_of_27b,
+                                     const LayerRule& slides);
 
 }  // namespace tessera::models

@@ -8,6 +8,7 @@
 
 #include "tessera/models/decoder_family.h"
 #include "tessera/models/gemma.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -115,6 +116,18 @@ TESSERA_MODEL(
         .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
 TESSERA_MODULE_ORDER("gemma2", decoder_order(gemma_modules()));
+
+GgufNames::Values derived_gguf(const json::Value& config) {
+  return derived_gemma_gguf(config, 46, slides);
+}
+
+TESSERA_GGUF_NAMES("gemma2", [] {
+  GgufNames names = gemma_gguf_names_with_windows("Gemma2ForCausalLM", "gemma2");
+  names.keys.push_back({"attn_logit_softcapping", "attn_logit_softcapping", true});
+  names.keys.push_back({"final_logit_softcapping", "final_logit_softcapping", true});
+  names.derived = derived_gguf;
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

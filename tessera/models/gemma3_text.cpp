@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
 #include "tessera/models/gemma.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -105,12 +107,16 @@ struct Gemma3Options final : GemmaOptions {
   }
 };
 
+/// Five layers with a window, and one without.
+bool slides(std::int64_t layer) {
+  return (layer + 1) % 6 != 0;
+}
+
 void specialize(const Gemma3Options& options, DecoderShape& shape) {
   specialize_gemma(options, shape);
   shape.qk_norm = QkNorm::PerHead;
   shape.local_rope_theta = options.local_rope_theta;
-  shape.layers =
-      windows_by_layer(options, shape.num_layers, [](std::int64_t i) { return (i + 1) % 6 != 0; });
+  shape.layers = windows_by_layer(options, shape.num_layers, slides);
   for (DecoderLayerKind& layer : shape.layers)
     layer.local_rotary = layer.window > 0;
 }
@@ -174,15 +180,58 @@ void write(const Gemma3Options& options, json::Value& out) {
   out["rope_local_base_freq"] = local;
 }
 
-TESSERA_MODEL(
-    "gemma3_text",
-    DecoderFamilyOf<Gemma3Options>{
-        .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
+/// Files of the models that also see images have the text model behind a name of its own, before
+/// or behind "model.".
+std::string known_as(std::string name) {
+  constexpr std::string_view kText = "language_model.", kModel = "model.";
+  const bool within = name.starts_with(std::string(kModel) + std::string(kText));
+  if (within) return std::string(kModel) + name.substr(kModel.size() + kText.size());
+  return name.starts_with(kText) ? name.substr(kText.size()) : name;
+}
+
+/// What sees images.
+bool may_be_unused(std::string_view name) {
+  if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
+  return name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.");
+}
+
+WeightMap weight_map() {
+  WeightMap out = decoder_weights();
+  out.known_as = known_as;
+  out.may_be_unused = may_be_unused;
+  return out;
+}
+
+TESSERA_MODEL("gemma3_text",
+              DecoderFamilyOf<Gemma3Options>{.presets = presets(),
+                                             .hf = kHf,
+                                             .specialize = specialize,
+                                             .read = read,
+                                             .write = write,
+                                             .weight_map = weight_map(),
+                                             .text_of = {"gemma3"}});
 
 TESSERA_MODULE_ORDER("gemma3_text", [] {
   DecoderModules layer = gemma_modules();
   layer.attention.insert(layer.attention.end(), {"q_norm", "k_norm"});
   return decoder_order(layer);
+}());
+
+GgufNames::Values derived_gguf(const json::Value& config) {
+  return derived_gemma_gguf(config, 62, slides);
+}
+
+TESSERA_GGUF_NAMES("gemma3", [] {
+  GgufNames names = gemma_gguf_names_with_windows("Gemma3ForCausalLM", "gemma3_text");
+  names.keys.push_back({"rope.freq_base_swa", "rope_local_base_freq", true, false});
+  names.keys.push_back({"final_logit_softcapping", "final_logit_softcapping", true, false});
+  names.implied.emplace_back("attn_logit_softcapping", json::Value());
+  names.derived = derived_gguf;
+  require_key(names, "rope.freq_base");
+  set_module(names, "blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm");
+  set_module(names, "blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm");
+  names.raised.insert(names.raised.end(), {"blk.*.attn_q_norm", "blk.*.attn_k_norm"});
+  return names;
 }());
 
 }  // namespace

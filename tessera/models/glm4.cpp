@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLM 4 (0414): norms before and after attention and MLP, and rotary positions that turn
-// neighbouring channels of half of each head. Source: GLM team 2024, "ChatGLM: a family of large
-// language models".
+// GLM 4 (0414): GLM with norms before and after attention and MLP.
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
+#include "tessera/models/glm.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -44,71 +44,51 @@ const std::vector<Preset>& presets() {
   return all;
 }
 
-struct Glm4Options final : DecoderOptions {
-  Glm4Options() {
-    attention_bias = true;
-    rotary_share = 0.5;
-  }
-
+struct Glm4Options final : GlmOptions {
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<Glm4Options>(*this);
   }
-
-  void describe(config::Fields& fields) override {
-    describe_shape(fields, presets(), {});
-    describe_attention_bias(fields,
-                            "Whether the projections to queries, keys and values have biases.");
-    describe_rotary_share(fields);
-    describe_rest(fields);
-  }
+  void describe(config::Fields& fields) override { describe_glm(fields, presets()); }
 };
 
 void specialize(const Glm4Options& /*options*/, DecoderShape& shape) {
-  shape.output_bias = false;
-  shape.rotary_interleaved = true;
+  specialize_glm(shape);
   shape.norm_after_attention = "post_self_attn_layernorm";
   shape.norm_after_mlp = "post_mlp_layernorm";
 }
 
-/// Gate and up projections are rows of one matrix; queries, keys and values stand apart.
-Composition compose(const ParamInfo& info) {
-  const bool fused = info.name.find(".gate_up_proj.") != std::string::npos;
-  return fused ? compose_fused_decoder(info) : compose_decoder(info);
-}
-
-const HfDecoder kHf = {.model_type = "glm4",
-                       .architecture = "Glm4ForCausalLM",
-                       .layers = 40,
-                       .vocab = 151552,
-                       .positions = 131072,
-                       .ffn = 13696,
-                       .kv_heads = 2,
-                       .head_dim = 128,
-                       .rms_norm_eps = 1.5625e-7,
-                       .has_attention_bias = true};
-
 void read(const HfConfig& keys, Glm4Options& out) {
-  out.rotary_share = partial_rotary_factor(keys, 0.5);
+  read_glm(keys, out);
 }
 
 void write(const Glm4Options& options, json::Value& out) {
-  set_partial_rotary_factor(out, options.rotary_share);
+  write_glm(options, out);
 }
 
 TESSERA_MODEL("glm4",
               DecoderFamilyOf<Glm4Options>{.presets = presets(),
-                                           .hf = kHf,
+                                           .hf = hf_of_glm("glm4", "Glm4ForCausalLM"),
                                            .specialize = specialize,
                                            .read = read,
                                            .write = write,
-                                           .weight_map = decoder_weights(compose)});
+                                           .weight_map = decoder_weights(compose_glm)});
 
-TESSERA_MODULE_ORDER("glm4",
-                     decoder_order({.mlp = {"gate_up_proj", "down_proj"},
-                                    .norms = {"input_layernorm",
-                                              "post_attention_layernorm",
-                                              "post_self_attn_layernorm",
-                                              "post_mlp_layernorm"}}));
+TESSERA_MODULE_ORDER("glm4", [] {
+  DecoderModules layer = glm_modules();
+  layer.norms.insert(layer.norms.end(), {"post_self_attn_layernorm", "post_mlp_layernorm"});
+  return decoder_order(layer);
+}());
+
+TESSERA_GGUF_NAMES("glm4", [] {
+  GgufNames names = rotary_decoder_names("Glm4ForCausalLM", "glm4");
+  names.flags = {{"blk.0.attn_q.bias", "attention_bias"}};
+  remove_module(names, "blk.*.ffn_gate");
+  set_module(names, "blk.*.ffn_up", "model.layers.*.mlp.gate_up_proj");
+  set_module(names, "blk.*.post_attention_norm", "model.layers.*.post_self_attn_layernorm");
+  set_module(names, "blk.*.post_ffw_norm", "model.layers.*.post_mlp_layernorm");
+  names.rotary_share = "partial_rotary_factor";
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

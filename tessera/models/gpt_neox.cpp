@@ -15,6 +15,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/layer_norm_decoder.h"
 #include "tessera/models/module_order.h"
 #include "tessera/nn/functional.h"
@@ -329,6 +330,34 @@ TESSERA_MODULE_ORDER("gpt_neox",
                                   "gpt_neox.layers.*.mlp.dense_4h_to_h",
                                   "gpt_neox.final_layer_norm",
                                   "embed_out"}});
+
+// llama.cpp computes GELU by its approximation, whatever the model was trained with: the published
+// models have GELU itself.
+TESSERA_GGUF_NAMES("gptneox",
+                   {.architecture = "GPTNeoXForCausalLM",
+                    .model_type = "gpt_neox",
+                    .keys = {{"context_length", "max_position_embeddings"},
+                             {"embedding_length", "hidden_size"},
+                             {"feed_forward_length", "intermediate_size"},
+                             {"block_count", "num_hidden_layers"},
+                             {"attention.head_count", "num_attention_heads"},
+                             {"attention.layer_norm_epsilon", "layer_norm_eps", true},
+                             {"rope.freq_base", "rotary_emb_base", true, false}},
+                    .implied = {{"hidden_act", json::Value::string("gelu")},
+                                {"attention_bias", json::Value::boolean(true)}},
+                    .modules = {{"token_embd", "gpt_neox.embed_in"},
+                                {"output_norm", "gpt_neox.final_layer_norm"},
+                                {"output", "embed_out"},
+                                {"blk.*.attn_norm", "gpt_neox.layers.*.input_layernorm"},
+                                {"blk.*.attn_qkv", "gpt_neox.layers.*.attention.query_key_value"},
+                                {"blk.*.attn_output", "gpt_neox.layers.*.attention.dense"},
+                                {"blk.*.ffn_norm", "gpt_neox.layers.*.post_attention_layernorm"},
+                                {"blk.*.ffn_up", "gpt_neox.layers.*.mlp.dense_h_to_4h"},
+                                {"blk.*.ffn_down", "gpt_neox.layers.*.mlp.dense_4h_to_h"}},
+                    .rotary = true,
+                    .by_part = {"blk.*.attn_qkv"},
+                    .rotary_share = "rotary_pct",
+                    .switches = {{"use_parallel_residual", "use_parallel_residual"}}});
 
 }  // namespace
 }  // namespace tessera::models

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -110,6 +111,16 @@ TESSERA_MODEL(
         .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
 TESSERA_MODULE_ORDER("mistral", decoder_order());
+
+// llama.cpp has no window for it.
+TESSERA_GGUF_NAMES("mistral", [] {
+  GgufNames names = rotary_decoder_names("MistralForCausalLM", "mistral");
+  names.implied.emplace_back("sliding_window", json::Value());
+  names.rotated = {{"blk.*.attn_q", "attention.head_count"},
+                   {"blk.*.attn_k", "attention.head_count_kv"}};
+  names.stored_as = "llama";
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -90,6 +91,18 @@ TESSERA_MODULE_ORDER(
     "olmo2",
     decoder_order({.attention = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"},
                    .norms = {"post_attention_layernorm", "post_feedforward_layernorm"}}));
+
+TESSERA_GGUF_NAMES("olmo2", [] {
+  GgufNames names = rotary_decoder_names("Olmo2ForCausalLM", "olmo2");
+  names.implied.emplace_back("attention_bias", json::Value::boolean(false));
+  remove_module(names, "blk.*.attn_norm");
+  remove_module(names, "blk.*.ffn_norm");
+  set_module(names, "blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm");
+  set_module(names, "blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm");
+  set_module(names, "blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm");
+  set_module(names, "blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm");
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -134,12 +134,13 @@ class PresetReader final : public config::Fields {
 // Upper bounds keep products of sizes far inside 64 bits; they are beyond any model that was ever
 // trained.
 void FamilyOptions::describe_sizes(config::Fields& fields, const SizeTexts& texts) {
-  fields.field("preset",
-               preset,
-               {.text = "Named model: its sizes, and its values of other keys; keys that are given override "
-                        "them.",
-                .choices = texts.presets,
-                .default_text = texts.preset_default});
+  fields.field(
+      "preset",
+      preset,
+      {.text = "Named model: its sizes, and its values of other keys; keys that are given override "
+               "them.",
+       .choices = texts.presets,
+       .default_text = texts.preset_default});
   fields.field("num_layers",
                num_layers,
                {.text = "Number of transformer layers.",
@@ -174,9 +175,9 @@ void FamilyOptions::describe_sizes(config::Fields& fields, const SizeTexts& text
        .unit = "tokens",
        .min = 1,
        .max = 1e8,
-       .default_text =
-           "of a preset that is given and has no fewer than the tokenizer, else the tokenizer's size "
-           "rounded up to a multiple of 64; the folder's with model.from"});
+       .default_text = "of a preset that is given and has no fewer than the tokenizer, else the "
+                       "tokenizer's size "
+                       "rounded up to a multiple of 64; the folder's with model.from"});
   fields.field("max_positions",
                max_positions,
                {.text = "Maximum sequence length of the model.",

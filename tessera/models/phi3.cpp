@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -113,6 +114,17 @@ TESSERA_MODEL("phi3",
 TESSERA_MODULE_ORDER("phi3",
                      decoder_order({.attention = {"o_proj", "qkv_proj"},
                                     .mlp = {"gate_up_proj", "down_proj"}}));
+
+TESSERA_GGUF_NAMES("phi3", [] {
+  GgufNames names = rotary_decoder_names("Phi3ForCausalLM", "phi3");
+  names.keys.push_back({"attention.sliding_window", "sliding_window", false, false});
+  for (const char* const apart : {"blk.*.attn_q", "blk.*.attn_k", "blk.*.attn_v", "blk.*.ffn_gate"})
+    remove_module(names, apart);
+  set_module(names, "blk.*.attn_qkv", "model.layers.*.self_attn.qkv_proj");
+  set_module(names, "blk.*.ffn_up", "model.layers.*.mlp.gate_up_proj");
+  names.rotary_share = "partial_rotary_factor";
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/megatron_names.h"
 #include "tessera/models/module_order.h"
 
@@ -168,6 +169,12 @@ TESSERA_MEGATRON_NAMES("qwen2",
                        {.kind = {.qkv_bias = true},
                         .architecture = "Qwen2ForCausalLM",
                         .model_type = "qwen2"});
+
+TESSERA_GGUF_NAMES("qwen2", [] {
+  GgufNames names = rotary_decoder_names("Qwen2ForCausalLM", "qwen2");
+  names.implied.emplace_back("use_sliding_window", json::Value::boolean(false));
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

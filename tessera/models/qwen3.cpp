@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/megatron_names.h"
 #include "tessera/models/module_order.h"
 
@@ -134,6 +135,16 @@ TESSERA_MEGATRON_NAMES("qwen3",
                        {.kind = {.qk_norm = true},
                         .architecture = "Qwen3ForCausalLM",
                         .model_type = "qwen3"});
+
+TESSERA_GGUF_NAMES("qwen3", [] {
+  GgufNames names = rotary_decoder_names("Qwen3ForCausalLM", "qwen3");
+  names.implied.emplace_back("use_sliding_window", json::Value::boolean(false));
+  names.implied.emplace_back("attention_bias", json::Value::boolean(false));
+  require_key(names, "attention.key_length");
+  set_module(names, "blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm");
+  set_module(names, "blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm");
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -3,9 +3,11 @@
 // multilingual, long-context reasoner"; Yang et al. 2025, "RoPE to NoPE and back again".
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -121,6 +123,26 @@ TESSERA_MODEL(
         .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
 TESSERA_MODULE_ORDER("smollm3", decoder_order());
+
+/// llama.cpp knows every fourth layer as one without positions.
+GgufNames::Values derived_gguf(const json::Value& config) {
+  json::Value turns = json::Value::array();
+  for (std::int64_t i = 1; i <= HfConfig(config).count("num_hidden_layers", 1, 1e4); ++i)
+    turns.push_back(json::Value::integer(i % 4 != 0 ? 1 : 0));
+  return {{"no_rope_layers", std::move(turns)}};
+}
+
+TESSERA_GGUF_NAMES("smollm3", [] {
+  GgufNames names = rotary_decoder_names("SmolLM3ForCausalLM", "smollm3");
+  names.implied.emplace_back("use_sliding_window", json::Value::boolean(false));
+  names.implied.emplace_back("attention_bias", json::Value::boolean(false));
+  names.implied.emplace_back("mlp_bias", json::Value::boolean(false));
+  names.derived = derived_gguf;
+  names.rotated = {{"blk.*.attn_q", "attention.head_count"},
+                   {"blk.*.attn_k", "attention.head_count_kv"}};
+  require_key(names, "rope.freq_base");
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -65,8 +65,11 @@ std::vector<std::string> lines_that_name(const std::string& family, const std::s
     if (path.extension() != ".h" && path.extension() != ".cpp") continue;
     const fs::path folder = path.parent_path().filename();
     const std::string stem = path.stem().string();
-    // A variant of a family stands in its file: "xlm-roberta".
-    const bool own = stem == family || family.ends_with("-" + stem);
+    // A variant of a family stands in its file ("xlm-roberta"), and a later version builds on the
+    // first ("gemma2" on "gemma").
+    const bool version = stem.size() > family.size() && stem.starts_with(family) &&
+                         std::isdigit(static_cast<unsigned char>(stem[family.size()])) != 0;
+    const bool own = stem == family || family.ends_with("-" + stem) || version;
     if (folder == "data" || folder == "tokenizers" || (folder == "models" && own)) continue;
     std::ifstream in(path);
     std::string line;

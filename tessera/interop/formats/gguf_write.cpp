@@ -18,6 +18,8 @@
 #include "tessera/interop/formats/gguf.h"
 #include "tessera/interop/formats/gguf_file.h"
 #include "tessera/interop/formats/gguf_layout.h"
+#include "tessera/models/decoder_options.h"
+#include "tessera/models/family.h"
 #include "tessera/models/gguf_names.h"
 
 namespace tessera::interop {
@@ -121,13 +123,17 @@ class Planner {
     config_ = json::parse_strict(found->second, "config.json");
     const json::Value* type = config_.is_object() ? config_.find("model_type") : nullptr;
     const std::string model = type != nullptr && type->is_string() ? type->as_string() : "";
+    const std::string family =
+        models::families().has(model) ? model : models::family_of_hf(config_);
     for (const std::string& architecture : models::gguf_names().names()) {
       const models::GgufNames& names = models::gguf_names().get(architecture);
-      if (names.model_type != model) continue;
-      architecture_ = architecture;
+      if (names.model_type != family) continue;
+      architecture_ = names.stored_as.empty() ? architecture : names.stored_as;
       names_ = &names;
     }
     if (names_ == nullptr) unsupported(fmt::format("the model is of type \"{}\"", model));
+    map_ = &models::families().get(family).weight_map;
+    config_ = complete(config_);
   }
 
   GgufPlan plan(std::optional<GgmlType> type) {
@@ -152,6 +158,11 @@ class Planner {
   }
 
  private:
+  /// Every key of the family, whatever version wrote the file and whatever it left out.
+  static json::Value complete(const json::Value& config) {
+    const models::ModelOptions options = models::options_from_hf(config);
+    return models::families().get(options.family()).to_hf(*options);
+  }
   [[nodiscard]] std::string key(const std::string& name) const {
     return architecture_ + "." + name;
   }
@@ -176,11 +187,14 @@ class Planner {
     return *count;
   }
 
+  [[nodiscard]] std::string known_as(const std::string& name) const {
+    return map_->known_as != nullptr ? map_->known_as(name) : name;
+  }
   /// The file's name, whether or not the weights' names have the prefix of the whole model.
   [[nodiscard]] std::string name_of(const StreamedTensor& tensor) const {
     const std::string& first = names_->modules.front().second;
-    for (const std::string& name :
-         {tensor.name, first.substr(0, first.find('.') + 1) + tensor.name}) {
+    const std::string known = known_as(tensor.name);
+    for (const std::string& name : {known, first.substr(0, first.find('.') + 1) + known}) {
       if (const auto found = names_->to_gguf_name(name)) return *found;
     }
     unsupported(fmt::format("the model has a tensor {}", tensor.name));
@@ -188,6 +202,8 @@ class Planner {
 
   void add_tensor(const StreamedTensor& tensor) {
     if (is_stored_buffer(tensor.name)) return;
+    if (map_->is_buffer != nullptr && map_->is_buffer(tensor.name)) return;
+    if (map_->may_be_unused != nullptr && map_->may_be_unused(known_as(tensor.name))) return;
     const std::string name = name_of(tensor);
     const json::Value* tied = config_.find("tie_word_embeddings");
     if (name == names_->tie + ".weight" && tied != nullptr && tied->is_bool() && tied->as_bool())
@@ -208,6 +224,21 @@ class Planner {
           "config.json and weights are not of one model");
       data = rotary_rows(data, count, RotaryRows::Neighbours);
     }
+    for (const std::string& module : names_->by_part) {
+      if (!models::is_of_module(name, module)) continue;
+      const std::int64_t heads = required("attention.head_count");
+      TESSERA_REQUIRE(data.shape.front() % (3 * heads) == 0,
+                      Format,
+                      fmt::format("tensor {} has {} rows for queries, keys and values of {} heads",
+                                  tensor.name,
+                                  data.shape.front(),
+                                  heads),
+                      "config.json and weights are not of one model");
+      data = qkv_rows(data, heads, QkvRows::ByPart);
+    }
+    for (const std::string& module : names_->raised) {
+      if (models::is_of_module(name, module)) data = shifted(data, 1.0F);
+    }
     plan_.tensors.push_back({name, GgmlType::F32, std::move(data)});
   }
 
@@ -218,11 +249,27 @@ class Planner {
     if (type == GgmlType::Q8_0) keys_.count("general.quantization_version", 2);
   }
 
+  /// The architecture computes this whatever config.json says: another spelling of the same is
+  /// fine.
+  void require_implied(const std::string& name, const json::Value& value) const {
+    json::Value changed = config_;
+    changed[name] = value;
+    if (complete(changed) == config_) return;
+    const json::Value* said = config_.find(name);
+    unsupported(
+        fmt::format("config.json says {} {}", name, said == nullptr ? "nothing" : said->dump()));
+  }
+
   void add_sizes() {
-    for (const auto& [name, value] : names_->implied) {
-      const json::Value* said = config_.find(name);
-      if (said != nullptr && !said->is_null() && !(*said == value))
-        unsupported(fmt::format("config.json says {} {}", name, said->dump()));
+    for (const auto& [name, value] : names_->implied)
+      require_implied(name, value);
+    if (names_->derived != nullptr) {
+      for (const auto& [name, value] : names_->derived(config_))
+        require_implied(name, value);
+    }
+    for (const auto& [name, flag] : names_->switches) {
+      if (const json::Value* said = config_.find(flag); said != nullptr && said->is_bool())
+        keys_.flag(key(name), said->as_bool());
     }
     for (const auto& entry : names_->keys) {
       const json::Value* value = config_.find(entry.config);
@@ -236,7 +283,7 @@ class Planner {
       } else if (const auto hidden = find("blk.0.ffn_up.weight");
                  !said && entry.gguf == "feed_forward_length" && hidden != plan_.tensors.end()) {
         keys_.count(key(entry.gguf), hidden->data.shape.front());
-      } else if (said || entry.required) {
+      } else if (!entry.config.empty() && (said || entry.required)) {
         keys_.count(key(entry.gguf), required(entry.gguf));
       }
     }
@@ -246,7 +293,10 @@ class Planner {
   [[nodiscard]] const json::Value* scaling() const {
     for (const char* name : {"rope_parameters", "rope_scaling"}) {
       const json::Value* found = config_.find(name);
-      if (found != nullptr && found->is_object()) return found;
+      if (found == nullptr || !found->is_object()) continue;
+      // Where layers with a window have positions of their own, a scaling is of the others.
+      const json::Value* full = found->find(models::kFullAttention);
+      return full != nullptr && full->is_object() ? full : found;
     }
     return nullptr;
   }
@@ -256,7 +306,11 @@ class Planner {
     const std::int64_t channels =
         count_of("attention.key_length").value_or(required("embedding_length") / heads);
     if (count_of("attention.key_length")) keys_.count(key("attention.value_length"), channels);
-    keys_.count(key("rope.dimension_count"), channels);
+    const double share = names_->rotary_share.empty()
+                             ? 1.0
+                             : number_at(config_, names_->rotary_share.c_str()).value_or(1.0);
+    keys_.count(key("rope.dimension_count"),
+                static_cast<std::int64_t>(static_cast<double>(channels) * share));
     const json::Value* found = scaling();
     if (found == nullptr) return;
     double theta = number_at(config_, "rope_theta").value_or(10000);
@@ -337,6 +391,7 @@ class Planner {
   json::Value config_;
   std::string architecture_;
   const models::GgufNames* names_ = nullptr;
+  const models::WeightMap* map_ = nullptr;
   Keys keys_;
   GgufPlan plan_;
 };
