@@ -95,6 +95,7 @@ refuses_what_does_not_fit() {
 }
 claim "bert learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks bert
 claim "roberta learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks roberta
+claim "modernbert learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks modernbert
 claim "bert trains in every layout as on one rank" trains_in_every_layout
 claim "a classifier begins with a model of masked tokens" begins_a_classifier
 claim "what cannot be trained is refused by name" refuses_what_does_not_fit

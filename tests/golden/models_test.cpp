@@ -81,7 +81,6 @@ const std::map<std::string, std::string>& left_out() {
       {"mt5", "encoder-decoders are not built"},
       {"mixtral", "mixtures of experts are not built"},
       {"qwen3_moe", "mixtures of experts are not built"},
-      {"modernbert", "the family is not built"},
       {"longrope", "the result of a text depends on the longest text of its batch"}};
   return all;
 }
