@@ -50,7 +50,9 @@ std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                        .vocab_size = plan.model.vocab_size,
                        .sequence_length = plan.sequence_length,
                        .min_samples = plan.config.data.drop_last ? plan.global_batch : 1,
-                       .how = how}));
+                       .how = how,
+                       .model = &plan.model.description,
+                       .model_folder = plan.config.model->from.value_or("")}));
 }
 
 void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from) {

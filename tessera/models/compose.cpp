@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The family of models that a configuration composes of parts (models/composed.h). Its folders have
-// TencentPretrain's keys and names of tensors.  Source: Zhao et al. 2023, "TencentPretrain".
+// Models that a configuration composes of parts (models/composed.h), with TencentPretrain's keys
+// and names.
 #include <algorithm>
 #include <array>
 #include <memory>

@@ -42,17 +42,22 @@ void read_rotary(const HfConfig& keys, const char* object, DecoderOptions& out) 
     out.rope_attention_factor = rope.number("attention_factor", 1.0, 1e-6, 1e6);
 }
 
-void read_layer_types(const HfConfig& keys, DecoderOptions& out) {
-  if (keys.empty("layer_types")) return;
+std::vector<std::string> layer_types_of(const HfConfig& keys) {
+  if (keys.empty("layer_types")) return {};
   const json::Value& types = *keys.find("layer_types");
-  const bool listed = types.is_array();
-  keys.refuse("layer_types", listed, "a list");
+  keys.refuse("layer_types", types.is_array(), "a list");
+  std::vector<std::string> out;
   for (const json::Value& type : types.items()) {
     const bool known = type.is_string() && (type.as_string() == kSlidingAttention ||
                                             type.as_string() == kFullAttention);
     keys.refuse("layer_types", known, "a list of sliding_attention and full_attention");
-    out.layer_types.push_back(type.as_string());
+    out.push_back(type.as_string());
   }
+  return out;
+}
+
+void read_layer_types(const HfConfig& keys, DecoderOptions& out) {
+  out.layer_types = layer_types_of(keys);
 }
 
 double partial_rotary_factor(const HfConfig& keys, double absent) {

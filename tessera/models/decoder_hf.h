@@ -29,7 +29,8 @@ struct HfDecoder {
 void read_decoder(const HfConfig& keys, const HfDecoder& hf, DecoderOptions& out);
 /// Reads rope_parameters (transformers 5), or rope_scaling beside rope_theta.
 void read_rotary(const HfConfig& keys, const char* object, DecoderOptions& out);
-/// Reads `layer_types`; other words are refused.
+/// `layer_types`, or nothing where it is absent; other words are refused.
+std::vector<std::string> layer_types_of(const HfConfig& keys);
 void read_layer_types(const HfConfig& keys, DecoderOptions& out);
 /// The share of a head's channels that turn: of rope_parameters, or a key beside it.
 double partial_rotary_factor(const HfConfig& keys, double absent);

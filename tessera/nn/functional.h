@@ -43,12 +43,13 @@ struct Normed {
 /// The stream takes up a branch, x + dropout(branch), and the next one begins. One pass over memory
 /// for both (two with dropout), and one for what comes back along the stream and through the norm,
 /// so that a block should go on with the result's x_BTC. `branch_BTC`: undefined where the first
-/// one of a block begins. Error{Shape} unless it has x's shape and dtype.
+/// one of a block begins. Error{Shape} unless it has x's shape and dtype. `bias` may be null:
+/// Error{Unsupported} without it on a grid of ranks.
 Normed residual_layer_norm(const at::Tensor& x_BTC,
                            const at::Tensor& branch_BTC,
                            const ops::DropoutKey& key,
                            const Param& weight,
-                           const Param& bias,
+                           const Param* bias,
                            double eps,
                            StepContext& context);
 /// `offset` is added to the weight in fp32. Error{Unsupported} for an offset on a grid of ranks.

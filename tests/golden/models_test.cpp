@@ -79,7 +79,6 @@ const std::map<std::string, std::string>& left_out() {
   static const std::map<std::string, std::string> all = {
       {"mixtral", "mixtures of experts are not built"},
       {"qwen3_moe", "mixtures of experts are not built"},
-      {"modernbert", "the family is not built"},
       {"longrope", "the result of a text depends on the longest text of its batch"}};
   return all;
 }
