@@ -321,10 +321,10 @@ json::Value description_of(const ComposeOptions& options, const ComposedShape& s
 
 /// The objective that the first head is trained with.
 std::string objective_of(const ComposeOptions& options, const ComposedShape& shape) {
-  if (shape.writes()) return "seq2seq";
   const std::string first = options.target.empty() ? "lm" : options.target.front();
   if (first == "mlm") return "masked_lm";
-  return first == "lm" ? "causal_lm" : "sequence_classification";
+  if (first != "lm") return "sequence_classification";
+  return shape.writes() ? "seq2seq" : "causal_lm";
 }
 
 Resolved resolve_compose(const ComposeOptions& options,
@@ -396,12 +396,12 @@ std::vector<std::string> known_words(const HfConfig& keys,
 
 ComposeOptions from_hf(const json::Value& config) {
   const HfConfig keys(config);
-  for (const char* key : {"factorized_embedding_parameterization",
-                          "parameter_sharing",
-                          "has_residual_attention",
-                          "has_lmtarget_bias",
-                          "prefix_lm_loss",
-                          "layer_number"})
+  static constexpr std::array kSwitches = {"factorized_embedding_parameterization",
+                                           "parameter_sharing",
+                                           "has_residual_attention",
+                                           "has_lmtarget_bias",
+                                           "prefix_lm_loss"};
+  for (const char* key : kSwitches)
     keys.refuse(key, !keys.flag(key, false), fmt::format("{} false", key).c_str());
   for (const char* key : {"local_kv_heads_num", "lora_params", "image_height", "patch_size"})
     keys.refuse(key, keys.empty(key), fmt::format("no {}", key).c_str());
@@ -573,29 +573,25 @@ std::string known_as(std::string name) {
   return name;
 }
 
-/// Files hold all heads of the training that made them.
-bool may_be_unused(std::string_view name) {
-  return name.starts_with("target.");
-}
-
-TESSERA_MODEL("compose",
-              FamilyOf<ComposeOptions>{
-                  .presets = presets(),
-                  .adjustable = {{"dropout"}, {"init_std"}, {"label_smoothing"}},
-                  .resolve = resolve_compose,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = {
-                      .compose = compose,
-                      .ties = {{"target.lm.output_layer.weight", "embedding.word.embedding.weight"},
-                               {"target.mlm.linear_2.weight",
-                                "embedding.word.embedding.weight",
-                                "target.mlm.linear_2.bias"},
-                               {"tgt_embedding.word.embedding.weight",
-                                "embedding.word.embedding.weight"}},
-                      .anchor = "embedding.word.embedding.weight",
-                      .known_as = known_as,
-                      .may_be_unused = may_be_unused}});
+TESSERA_MODEL(
+    "compose",
+    FamilyOf<ComposeOptions>{
+        .presets = presets(),
+        .adjustable = {{"dropout"}, {"init_std"}, {"label_smoothing"}},
+        .resolve = resolve_compose,
+        .from_hf = from_hf,
+        .to_hf = to_hf,
+        .weight_map = {
+            .compose = compose,
+            .ties = {{"target.lm.output_layer.weight", "embedding.word.embedding.weight"},
+                     {"target.mlm.linear_2.weight",
+                      "embedding.word.embedding.weight",
+                      "target.mlm.linear_2.bias"},
+                     {"tgt_embedding.word.embedding.weight", "embedding.word.embedding.weight"}},
+            .anchor = "embedding.word.embedding.weight",
+            .known_as = known_as,
+            // Files hold all heads of the training that made them.
+            .may_be_unused = [](std::string_view name) { return name.starts_with("target."); }}});
 
 }  // namespace
 }  // namespace tessera::models

@@ -97,7 +97,7 @@ class TokenEmbedding final : public nn::Block {
   Param* table_ = nullptr;
 };
 
-GatedMlpSpec mlp_of(const DecoderShape& shape) {
+MlpSpec mlp_of(const DecoderShape& shape) {
   const Init init = Init::normal(shape.init_std);
   return {.hidden_size = shape.hidden_size,
           .ffn_hidden_size = shape.ffn_hidden_size,
@@ -106,7 +106,8 @@ GatedMlpSpec mlp_of(const DecoderShape& shape) {
           .bias = shape.mlp_bias,
           .input_init = init,
           .output_init = init,
-          .activation = shape.activation};
+          .activation = shape.activation,
+          .gated = true};
 }
 
 /// x + after(branch(before(x))) twice; each of the norms may be absent.
@@ -151,7 +152,7 @@ class DecoderLayer final : public nn::Block {
 
   DecoderShape shape_;
   SelfAttention attention_;
-  GatedMlp mlp_;
+  Mlp mlp_;
   Norm before_attention_, after_attention_, before_mlp_, after_mlp_;
 };
 

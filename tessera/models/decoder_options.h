@@ -10,12 +10,9 @@
 
 #include "tessera/models/decoder.h"
 #include "tessera/models/family.h"
+#include "tessera/models/layer_types.h"
 
 namespace tessera::models {
-
-/// Words of layer_types, which are Hugging Face's too.
-inline constexpr const char* kSlidingAttention = "sliding_attention";
-inline constexpr const char* kFullAttention = "full_attention";
 
 struct DecoderOptions : FamilyOptions {
   DecoderOptions() { tie_embeddings = false; }

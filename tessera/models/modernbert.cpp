@@ -201,7 +201,6 @@ class ModernLayer final : public nn::Block {
             .gated = true,
             .dropout = shape.options.mlp_dropout};
   }
-
   ModernShape shape_;
   SelfAttention attention_;
   Mlp mlp_;
@@ -220,7 +219,7 @@ Trunk modern_trunk(const ModernShape& shape, HeadSpecs heads) {
 }
 
 const std::vector<Preset>& presets() {
-  constexpr std::int64_t kPositions = 8192;
+  constexpr std::int64_t kPositions = 8192, kVocabulary = 50368;
   static const std::vector<Preset> all = {
       {.name = "modernbert-nano",
        .num_layers = 4,
@@ -228,8 +227,8 @@ const std::vector<Preset>& presets() {
        .num_heads = 4,
        .ffn_hidden_size = 192,
        .bytes = true},
-      {"modernbert-base", 22, 768, 12, kPositions, 0, 1152},
-      {"modernbert-large", 28, 1024, 16, kPositions, 0, 2624},
+      {"modernbert-base", 22, 768, 12, kPositions, 0, 1152, 0, false, kVocabulary},
+      {"modernbert-large", 28, 1024, 16, kPositions, 0, 2624, 0, false, kVocabulary},
   };
   return all;
 }

@@ -63,8 +63,8 @@ TEST(Encoders, HaveThePublishedNumbersOfParameters) {
 TEST(Encoders, WithTheirHeadHaveThePublishedNumbersOfParameters) {
   const ObjectiveChoice masked = {"masked_lm", json::Value::object()};
 
-  EXPECT_EQ(parameters("modernbert", "modernbert-base", 50368, masked), 149'655'232);
-  EXPECT_EQ(parameters("modernbert", "modernbert-large", 50368, masked), 395'881'664);
+  EXPECT_EQ(parameters("modernbert", "modernbert-base", masked), 149'655'232);
+  EXPECT_EQ(parameters("modernbert", "modernbert-large", masked), 395'881'664);
 }
 
 // With the head for ImageNet's 1000 classes, as torchvision and Google's first files have it.

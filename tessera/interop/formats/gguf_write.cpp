@@ -18,9 +18,9 @@
 #include "tessera/interop/formats/gguf.h"
 #include "tessera/interop/formats/gguf_file.h"
 #include "tessera/interop/formats/gguf_layout.h"
-#include "tessera/models/decoder_options.h"
 #include "tessera/models/family.h"
 #include "tessera/models/gguf_names.h"
+#include "tessera/models/layer_types.h"
 
 namespace tessera::interop {
 namespace {
