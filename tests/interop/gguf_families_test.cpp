@@ -14,7 +14,7 @@
 #include "tessera/base/files.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/gguf.h"
-#include "tessera/interop/formats/gguf_write.h"
+#include "tessera/interop/gguf_write.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
 #include "tessera/models/gguf_names.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/interop/formats/gguf_write.h"
+#include "tessera/interop/gguf_write.h"
 
 #include <algorithm>
 #include <array>
