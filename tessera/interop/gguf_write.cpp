@@ -289,6 +289,13 @@ class Planner {
     }
   }
 
+  /// Whether config.json says the base of the frequencies under the family's own key.
+  [[nodiscard]] bool has_base() const {
+    return std::ranges::any_of(names_->keys, [this](const auto& entry) {
+      return entry.gguf == "rope.freq_base" && number_at(config_, entry.config.c_str());
+    });
+  }
+
   /// The part of a config.json that says the scaling, under either generation's name.
   [[nodiscard]] const json::Value* scaling() const {
     for (const char* name : {"rope_parameters", "rope_scaling"}) {
@@ -316,7 +323,7 @@ class Planner {
     double theta = number_at(config_, "rope_theta").value_or(10000);
     if (const auto own = number_at(*found, "rope_theta")) {
       theta = *own;
-      if (!number_at(config_, "rope_theta")) keys_.real(key("rope.freq_base"), theta);
+      if (!has_base()) keys_.real(key("rope.freq_base"), theta);
     }
     const json::Value* type = found->find("rope_type");
     if (type == nullptr) type = found->find("type");

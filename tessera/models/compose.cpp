@@ -14,7 +14,6 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
-#include "tessera/config/choices.h"
 #include "tessera/models/composed.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
@@ -23,23 +22,6 @@
 
 namespace tessera::models {
 namespace {
-
-enum class Mask : std::uint8_t { FullyVisible, Causal };
-constexpr auto kMasks = std::to_array<config::Named<Mask>>(
-    {{Mask::FullyVisible, "fully_visible"}, {Mask::Causal, "causal"}});
-enum class Place : std::uint8_t { Pre, Post };
-constexpr auto kPlaces =
-    std::to_array<config::Named<Place>>({{Place::Pre, "pre"}, {Place::Post, "post"}});
-enum class NormWord : std::uint8_t { Normal, Rms };
-constexpr auto kNorms = std::to_array<config::Named<NormWord>>(
-    {{NormWord::Normal, "layer_norm"}, {NormWord::Rms, "rms"}});
-enum class FeedForward : std::uint8_t { Dense, Gated };
-constexpr auto kFeedForwards = std::to_array<config::Named<FeedForward>>(
-    {{FeedForward::Dense, "dense"}, {FeedForward::Gated, "gated"}});
-constexpr auto kOrders =
-    std::to_array<config::Named<ComposedOrder>>({{ComposedOrder::Embedding, "embedding"},
-                                                 {ComposedOrder::Relative, "relative"},
-                                                 {ComposedOrder::Rotary, "rotary"}});
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
@@ -53,14 +35,11 @@ struct ComposeOptions final : FamilyOptions {
   std::string encoder = "transformer", decoder = "none";
   std::optional<bool> embedding_norm;
   std::int64_t position_offset = 0;
-  Mask mask = Mask::Causal;
-  Place norm_position = Place::Pre;
-  NormWord norm = NormWord::Normal;
+  std::string mask = "causal", norm_position = "pre", norm = "layer_norm";
   double norm_eps = 1e-6;
-  FeedForward feed_forward = FeedForward::Dense;
+  std::string feed_forward = "dense", position = "embedding";
   std::string activation = "gelu";
   bool bias = true, scale_attention = true, scale_output = false;
-  ComposedOrder order = ComposedOrder::Embedding;
   std::optional<std::int64_t> head_dim, num_decoder_layers;
   std::int64_t position_buckets = 32, position_max_distance = 128;
   double rope_theta = 10000.0;
@@ -115,26 +94,28 @@ struct ComposeOptions final : FamilyOptions {
                   .choices = {"lm", "mlm", "sp", "cls"}});
   }
   void describe_layers(config::Fields& fields) {
-    fields.choice("mask",
-                  mask,
-                  kMasks,
-                  {.text = "Which tokens a token of the encoder sees: all, or itself and those "
-                           "before it."});
-    fields.choice("norm_position",
-                  norm_position,
-                  kPlaces,
-                  {.text = "Whether norms stand before the branches of a layer or behind them."});
-    fields.choice("norm", norm, kNorms, {.text = "The normalization of the layers."});
+    fields.field("mask",
+                 mask,
+                 {.text = "Which tokens a token of the encoder sees: all, or itself and those "
+                          "before it.",
+                  .choices = {"fully_visible", "causal"}});
+    fields.field("norm_position",
+                 norm_position,
+                 {.text = "Whether norms stand before the branches of a layer or behind them.",
+                  .choices = {"pre", "post"}});
+    fields.field("norm",
+                 norm,
+                 {.text = "The normalization of the layers.", .choices = {"layer_norm", "rms"}});
     fields.field("norm_eps",
                  norm_eps,
                  {.text = "Epsilon added to the variance or the mean square in norms.",
                   .min = 0,
                   .max = 1,
                   .above_min = true});
-    fields.choice("feed_forward",
-                  feed_forward,
-                  kFeedForwards,
-                  {.text = "The MLP: two projections, or three of which one is a gate."});
+    fields.field("feed_forward",
+                 feed_forward,
+                 {.text = "The MLP: two projections, or three of which one is a gate.",
+                  .choices = {"dense", "gated"}});
     fields.field("activation",
                  activation,
                  {.text = "Activation function of the MLP or of its gate.",
@@ -144,12 +125,12 @@ struct ComposeOptions final : FamilyOptions {
                  scale_attention,
                  {.text = "Whether scores are divided by the square root of the channels of a "
                           "head."});
-    fields.choice("position",
-                  order,
-                  kOrders,
-                  {.text = "How layers know the order of the tokens: by the embedding alone, by a "
-                           "learned bias of attention, or by rotary positions of neighbouring "
-                           "channels."});
+    fields.field("position",
+                 position,
+                 {.text = "How layers know the order of the tokens: by the embedding alone, by a "
+                          "learned bias of attention, or by rotary positions of neighbouring "
+                          "channels.",
+                  .choices = {"embedding", "relative", "rotary"}});
     fields.field("head_dim",
                  head_dim,
                  {.text = "Channels of one attention head.",
@@ -184,7 +165,7 @@ struct ComposeOptions final : FamilyOptions {
     fields.field("scale_output",
                  scale_output,
                  {.text = "Whether the head of a decoder reads hidden states divided by the square "
-                          "root of hidden_size (T5 1.0)."});
+                          "root of hidden_size."});
     fields.field("start_token",
                  start_token,
                  {.text = "Token with which the decoder's input begins.", .min = 0, .max = 1e8});
@@ -194,6 +175,11 @@ struct ComposeOptions final : FamilyOptions {
         {.text = "Token in the decoder's input where a label is ignored.", .min = 0, .max = 1e8});
   }
 };
+
+ComposedOrder order_of(const std::string& position) {
+  if (position == "relative") return ComposedOrder::Relative;
+  return position == "rotary" ? ComposedOrder::Rotary : ComposedOrder::Embedding;
+}
 
 bool has(const std::vector<std::string>& list, std::string_view word) {
   return std::ranges::find(list, word) != list.end();
@@ -206,7 +192,7 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
                      .positions = has(embedding, "pos"),
                      .segments = has(embedding, "seg"),
                      .position_offset = options.position_offset,
-                     .norm = options.embedding_norm.value_or(options.norm_position == Place::Post)};
+                     .norm = options.embedding_norm.value_or(options.norm_position == "post")};
   checks.require(shape.embedding.words,
                  "model.embedding",
                  "the embedding has no \"word\", and a model reads tokens",
@@ -219,7 +205,7 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
                  "model.bias",
                  "the attention of a decoder to its encoder has no biases",
                  "set bias to false");
-  checks.require(!decoder || options.mask == Mask::FullyVisible,
+  checks.require(!decoder || options.mask == "fully_visible",
                  "model.mask",
                  "the encoder before a decoder sees all of its text",
                  "set mask to fully_visible");
@@ -232,11 +218,11 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
                  "model.target",
                  "a decoder has the head \"lm\" alone",
                  "set target to [\"lm\"]");
-  checks.require(!heads("lm") || decoder || options.mask == Mask::Causal,
+  checks.require(!heads("lm") || decoder || options.mask == "causal",
                  "model.target",
                  "\"lm\" predicts the next token, which a fully visible encoder sees",
                  "set mask to causal, or target to [\"mlm\"]");
-  checks.require(!heads("mlm") || options.mask == Mask::FullyVisible,
+  checks.require(!heads("mlm") || options.mask == "fully_visible",
                  "model.target",
                  "\"mlm\" predicts masked tokens from both sides, and the mask is causal",
                  "set mask to fully_visible, or target to [\"lm\"]");
@@ -245,16 +231,16 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
 }
 
 void set_layers_of(const ComposeOptions& options, ComposedShape& shape, Checks& checks) {
-  shape.causal = options.mask == Mask::Causal;
+  shape.causal = options.mask == "causal";
   shape.residual =
-      options.norm_position == Place::Pre ? ResidualOrder::PreNorm : ResidualOrder::PostNorm;
-  shape.norm = options.norm == NormWord::Normal ? NormKind::LayerNorm : NormKind::RmsNorm;
+      options.norm_position == "pre" ? ResidualOrder::PreNorm : ResidualOrder::PostNorm;
+  shape.norm = options.norm == "layer_norm" ? NormKind::LayerNorm : NormKind::RmsNorm;
   shape.norm_eps = options.norm_eps;
-  shape.gated = options.feed_forward == FeedForward::Gated;
+  shape.gated = options.feed_forward == "gated";
   shape.activation = options.activation;
   shape.bias = options.bias;
   shape.scale_attention = options.scale_attention;
-  shape.order = options.order;
+  shape.order = order_of(options.position);
   shape.buckets = options.position_buckets;
   shape.max_distance = options.position_max_distance;
   shape.rope_theta = options.rope_theta;
@@ -343,11 +329,18 @@ Resolved resolve_compose(const ComposeOptions& options,
   set_parts(options, shape, checks);
   set_layers_of(options, shape, checks);
   set_decoder(options, shape, checks);
+  // Of what was refused, a decoder of possible sizes is listed.
   ComposedShape usable = shape;
-  make_possible(usable);
-  usable.head_dim = std::max<std::int64_t>(usable.head_dim + usable.head_dim % 2, 2);
+  if (!problems.empty()) {
+    make_possible(usable);
+    usable.head_dim = std::max<std::int64_t>(usable.head_dim + usable.head_dim % 2, 2);
+    usable.num_decoder_layers = 0;
+    usable.masked_lm = false;
+    usable.causal = true;
+    usable.order = ComposedOrder::Embedding;
+  }
   Resolved out = {.description = description_of(options, shape),
-                  .trunk = composed_trunk(problems.empty() ? shape : usable),
+                  .trunk = composed_trunk(usable),
                   .vocab_size = shape.vocab_size,
                   .tokenizer_size = shape.tokenizer_size,
                   .max_positions = shape.max_positions,
@@ -356,7 +349,7 @@ Resolved resolve_compose(const ComposeOptions& options,
                   .num_heads = shape.num_heads,
                   .num_kv_heads = shape.num_heads,
                   .tied_head = shape.tie_embeddings};
-  out.objective.name = objective_of(options, shape);
+  out.objective.name = problems.empty() ? objective_of(options, shape) : "causal_lm";
   if (options.label_smoothing > 0)
     out.objective_options["label_smoothing"] = json::Value::number(options.label_smoothing);
   out.derivations = derivations_of(options, otherwise, shape);
@@ -435,20 +428,19 @@ ComposeOptions from_hf(const json::Value& config) {
   }
   const std::string mask = keys.word("mask", "fully_visible");
   keys.refuse("mask", mask == "causal" || mask == "fully_visible", "mask causal or fully_visible");
-  out.mask = mask == "causal" ? Mask::Causal : Mask::FullyVisible;
+  out.mask = mask;
   const std::string place = keys.word("layernorm_positioning", "post");
   keys.refuse("layernorm_positioning", place == "pre" || place == "post", "pre or post");
-  out.norm_position = place == "pre" ? Place::Pre : Place::Post;
-  const std::string norm = keys.word("layernorm", "normal");
-  keys.refuse("layernorm",
-              norm == "normal" || norm == "t5" || norm == "rms",
-              "layernorm normal, t5 or rms");
-  out.norm = norm == "normal" ? NormWord::Normal : NormWord::Rms;
+  out.norm_position = place;
+  const std::string layernorm = keys.word("layernorm", "normal");
+  const bool rms = layernorm == "t5" || layernorm == "rms";
+  keys.refuse("layernorm", rms || layernorm == "normal", "layernorm normal, t5 or rms");
+  out.norm = rms ? "rms" : "layer_norm";
   out.norm_eps = keys.number("layernorm_eps", 1e-6, 1e-30, 1);
   out.embedding_norm = !keys.flag("remove_embedding_layernorm", false);
   const std::string feed = keys.word("feed_forward", "dense");
   keys.refuse("feed_forward", feed == "dense" || feed == "gated", "feed_forward dense or gated");
-  out.feed_forward = feed == "gated" ? FeedForward::Gated : FeedForward::Dense;
+  out.feed_forward = feed;
   const std::string act = keys.word("hidden_act", "gelu");
   const auto known = std::ranges::find_if(
       kActivations, [&](const auto& pair) { return pair.first == act && !pair.second.empty(); });
@@ -459,9 +451,7 @@ ComposeOptions from_hf(const json::Value& config) {
   const bool relative = keys.flag("relative_position_embedding", false),
              rotary = keys.flag("rotary_position_embedding", false);
   keys.refuse("rotary_position_embedding", !(relative && rotary), "one kind of positions");
-  out.order = relative ? ComposedOrder::Relative
-              : rotary ? ComposedOrder::Rotary
-                       : ComposedOrder::Embedding;
+  out.position = relative ? "relative" : rotary ? "rotary" : "embedding";
   out.position_buckets = keys.count("relative_attention_buckets_num", 32, 1e5);
   out.position_max_distance = keys.count("relative_attention_max_distance", 128, 1e8);
   out.rope_theta = keys.number("rope_theta", 10000.0, 1, 1e12);
@@ -509,17 +499,17 @@ json::Value to_hf(const ComposeOptions& options) {
        {"position_offset", json::Value::integer(options.position_offset)},
        {"remove_embedding_layernorm", flag(!options.embedding_norm.value())},
        {"encoder", text(options.encoder)},
-       {"mask", text(options.mask == Mask::Causal ? "causal" : "fully_visible")},
-       {"layernorm_positioning", text(options.norm_position == Place::Pre ? "pre" : "post")},
-       {"layernorm", text(options.norm == NormWord::Rms ? "t5" : "normal")},
+       {"mask", text(options.mask)},
+       {"layernorm_positioning", text(options.norm_position)},
+       {"layernorm", text(options.norm == "rms" ? "t5" : "normal")},
        {"layernorm_eps", json::Value::number(options.norm_eps)},
-       {"feed_forward", text(options.feed_forward == FeedForward::Gated ? "gated" : "dense")},
+       {"feed_forward", text(options.feed_forward)},
        {"remove_transformer_bias", flag(!options.bias)},
        {"remove_attention_scale", flag(!options.scale_attention)},
-       {"relative_position_embedding", flag(options.order == ComposedOrder::Relative)},
+       {"relative_position_embedding", flag(options.position == "relative")},
        {"relative_attention_buckets_num", json::Value::integer(options.position_buckets)},
        {"relative_attention_max_distance", json::Value::integer(options.position_max_distance)},
-       {"rotary_position_embedding", flag(options.order == ComposedOrder::Rotary)},
+       {"rotary_position_embedding", flag(options.position == "rotary")},
        {"rope_theta", json::Value::number(options.rope_theta)},
        {"target", words(options.target)},
        {"tie_weights", flag(options.tie_embeddings)},

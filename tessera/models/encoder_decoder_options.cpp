@@ -23,8 +23,9 @@ void set_sizes(const EncoderDecoderOptions& options,
                EncoderDecoderShape& shape,
                Checks& checks) {
   const Preset* const of_preset = options.hidden_size ? nullptr : preset;
-  shape.ffn_hidden_size = options.ffn_hidden_size.value_or(
-      of_preset != nullptr ? preset->ffn_hidden_size : 4 * shape.hidden_size);
+  const bool of_preset_too = of_preset != nullptr && preset->ffn_hidden_size > 0;
+  shape.ffn_hidden_size = options.ffn_hidden_size.value_or(of_preset_too ? preset->ffn_hidden_size
+                                                                         : 4 * shape.hidden_size);
   shape.num_decoder_layers = options.num_decoder_layers.value_or(shape.num_layers);
   const bool sized = of_preset != nullptr && preset->head_dim > 0 && !options.num_heads;
   if (!options.head_dim && !sized) {

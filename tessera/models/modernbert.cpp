@@ -351,7 +351,7 @@ ModernShape shape_of(const ModernBertOptions& options,
       fmt::format("a head has {} channels, and rotary positions turn pairs of them", channels),
       "choose an even number of channels for each head");
   set_positions(options, preset, sequence_length, shape, checks);
-  set_vocabulary(options, tokenizer_size, shape, checks);
+  set_vocabulary(options, tokenizer_size, shape, checks, preset);
   const auto given = static_cast<std::int64_t>(options.layer_types.size());
   checks.require(given == 0 || given == shape.num_layers,
                  "model.layer_types",

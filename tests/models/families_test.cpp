@@ -24,13 +24,18 @@ namespace fs = std::filesystem;
 /// default of another program's key.
 bool is_other_meaning(const std::string& line) {
   // The scaling of rotary positions that Llama 3 introduced has its name in every family.
-  constexpr std::array<std::string_view, 7> kMarks = {"okenizer",
-                                                      "share_dir()",
-                                                      "\"tessera ",
-                                                      "--model ",
-                                                      "lama3",
-                                                      "eigenvalue.layer_name",
-                                                      "Normalizer"};
+  constexpr std::array<std::string_view, 9> kMarks = {
+      "okenizer",
+      "share_dir()",
+      "\"tessera ",
+      "--model ",
+      "lama3",
+      "eigenvalue.layer_name",
+      "Normalizer",
+      // The layout of a GGUF file, which several families share.
+      "stored_as",
+      // TencentPretrain's words for norms.
+      "layernorm"};
   // Keys of other programs in which "opt" is short for optimizer or optimization.
   constexpr std::array<std::string_view, 3> kShortened = {
       "opt_level", "opt_param_scheduler", "offload_opt_states"};
@@ -87,8 +92,10 @@ TEST(Families, AreNamedInTheirOwnFilesAlone) {
     std::string type = family;
     type[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(type[0])));
 
-    EXPECT_THAT(lines_that_name(family, family), testing::IsEmpty());
-    EXPECT_THAT(lines_that_name(family, type), testing::IsEmpty());
+    // "compose" is a word of its own: the family is named where it stands in quotes.
+    const bool word = family == "compose";
+    EXPECT_THAT(lines_that_name(family, word ? "\"compose\"" : family), testing::IsEmpty());
+    EXPECT_THAT(lines_that_name(family, word ? "\"Compose\"" : type), testing::IsEmpty());
   }
 }
 

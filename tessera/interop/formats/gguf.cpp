@@ -131,6 +131,11 @@ class Model {
       if (entry.config.empty() || off) continue;
       config[entry.config] = value ? json::Value::number(*value) : json::Value::integer(*count);
     }
+    // Absent, the channels of a head follow from the width; in config.json the family decides.
+    const bool sized = std::ranges::any_of(
+        names_.keys, [](const auto& entry) { return entry.config == "head_dim"; });
+    if (sized && config.find("head_dim") == nullptr)
+      config["head_dim"] = json::Value::integer(head_channels());
     for (const auto& [name, flag] : names_.switches) {
       known_.insert(key(name));
       if (const auto on = file_->flag(key(name))) config[flag] = json::Value::boolean(*on);

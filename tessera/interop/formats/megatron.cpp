@@ -35,7 +35,7 @@ bool recognises(const fs::path& path) {
 }
 
 /// Learned positions, LayerNorm, biases, and an MLP of two projections.
-class Gpt2Reader final : public megatron::Reader {
+class LearnedReader final : public megatron::Reader {
  public:
   using Reader::Reader;
 
@@ -199,7 +199,7 @@ Foreign open(const fs::path& path) {
                               iteration_folder(path).string()),
                   "save it with --ckpt-format torch, or let Megatron-LM convert it: "
                   "--ckpt-convert-format torch");
-  Gpt2Reader reader(path);
+  LearnedReader reader(path);
   return megatron::is_rotary(reader) ? megatron::read_rotary(path) : reader.read();
 }
 

@@ -132,9 +132,9 @@ json::Value facts_of(const fs::path& file, const json::Value& theirs, const Name
   return out;
 }
 
-Foreign read_gpt2(const fs::path& file,
-                  const std::vector<Weight>& weights,
-                  const json::Value& config) {
+Foreign read_rearranged(const fs::path& file,
+                        const std::vector<Weight>& weights,
+                        const json::Value& config) {
   refuse_others(file, config, Named(weights));
   Foreign out;
   const json::Value facts = facts_of(file, config, Named(weights));
@@ -328,7 +328,7 @@ Foreign open(const fs::path& path) {
   const auto weights = open_torch_file(file);
   const json::Value config = their_config(file);
   const models::ModelCenterModel* model = claimed_by(config, Named(weights));
-  return model == nullptr ? read_gpt2(file, weights, config)
+  return model == nullptr ? read_rearranged(file, weights, config)
                           : read_named(file, weights, config, *model);
 }
 
