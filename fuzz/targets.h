@@ -21,6 +21,8 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/config/json.h"
 #include "tessera/data/chat/chat_template.h"
+#include "tessera/data/images/image.h"
+#include "tessera/data/images/preprocess.h"
 #include "tessera/data/json_line.h"
 #include "tessera/data/token_file.h"
 #include "tessera/data/tokenizer.h"
@@ -148,6 +150,14 @@ inline void read_lines(std::string_view file) {
       if (problem && problem->offset > line.size()) throw std::logic_error("a place past its line");
     }
   }
+}
+
+/// Decodes a picture and makes a small one of it.
+inline void see(const fs::path& path) {
+  const files::Mapped file(path);
+  const data::images::Image image = data::images::decode_image(file.bytes(), path.string());
+  std::vector<float> pixels(3 * 8 * 8);
+  data::images::preprocess(image, data::images::default_preprocessing(8), path.string(), pixels);
 }
 
 /// Renders a conversation with the bytes as a chat template, in little time and memory.
@@ -289,6 +299,7 @@ inline const std::map<std::string, Target>& targets() {
         ""}},
       {"tokenizer", {"tokenizer.json", [](const fs::path& f) { encode(f); }, ""}},
       {"chat", {"chat_template.jinja", [](const fs::path& f) { render_chat(f); }, ""}},
+      {"image", {"x.png", [](const fs::path& f) { see(f / "x.png"); }, ""}},
       {"jsonl",
        {"x.jsonl", [](const fs::path& f) { read_lines(files::read(f / "x.jsonl")); }, ""}}};
   return all;

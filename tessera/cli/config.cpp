@@ -15,6 +15,7 @@
 #include "tessera/cli/config_commands.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/config/document.h"
+#include "tessera/interop/dialects/deepspeed_page.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
@@ -186,7 +187,7 @@ int docs(const std::string& page) {
                     Config,
                     fmt::format("the page {} does not exist", page),
                     "tessera config docs, or tessera config docs deepspeed");
-    std::printf("%s%s", kDeepSpeed, config::deepspeed_markdown(keys).c_str());
+    std::printf("%s%s", kDeepSpeed, interop::deepspeed_markdown(keys).c_str());
   }
   return kExitOk;
 }

@@ -14,7 +14,7 @@
 #include "tessera/cli/config_commands.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/foreign_flags.h"
-#include "tessera/config/deepspeed_keys.h"
+#include "tessera/interop/dialects/deepspeed_keys.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/validate.h"
 #include "tessera/report/explain.h"
@@ -85,7 +85,7 @@ int explain_file(const std::vector<std::string>& line) {
   const std::string file = config_of(words.file, foreign);
   TESSERA_REQUIRE(!file.empty(), Config, "tessera config explain: FILE is missing", "");
   json::Value source = read_config(file);
-  const bool pure = config::is_pure_deepspeed(source, planner::config_paths());
+  const bool pure = interop::is_pure_deepspeed(source, planner::config_paths());
   apply(foreign, source, words.set);
 
   const report::Explanation explanation =

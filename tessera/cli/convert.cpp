@@ -28,7 +28,7 @@
 #include "tessera/interop/formats/export.h"
 #include "tessera/interop/formats/foreign_write.h"
 #include "tessera/interop/formats/gguf.h"
-#include "tessera/interop/formats/gguf_write.h"
+#include "tessera/interop/gguf_write.h"
 #include "tessera/interop/model_export.h"
 
 namespace tessera::cli {

@@ -17,7 +17,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/interop/formats/deepspeed_states.h"
 #include "tessera/interop/formats/gguf.h"
-#include "tessera/interop/formats/gguf_write.h"
+#include "tessera/interop/gguf_write.h"
 #include "tessera/interop/model_export.h"
 
 namespace tessera::cli {

@@ -95,18 +95,20 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                                      .tokenizer = *opened.tokenizer,
                                      .vocab_size = opened.shape.vocab_size,
                                      .sequence_length = length,
-                                     .how = how},
+                                     .how = how,
+                                     .model = &opened.shape.description},
                                     names,
                                     words.data.empty() ? "data.validation" : "--data")
                     .dataset;
   return out;
 }
 
-/// Returns true if the model predicts the tokens of each sample, and false if it predicts one
-/// label for the whole sample.
-bool predicts_tokens(const data::Dataset& dataset) {
+/// Returns true if the model predicts the tokens of each sample, and false if it predicts classes:
+/// one for the whole sample, or one for each token.
+bool predicts_tokens(const data::Dataset& dataset, const models::Resolved& shape) {
   const std::vector<data::TensorSpec> specs = dataset.tensors();
-  return std::any_of(specs.begin(), specs.end(), [](const data::TensorSpec& spec) {
+  const bool classes = shape.objective.options.find("num_labels") != nullptr;
+  return !classes && std::any_of(specs.begin(), specs.end(), [](const data::TensorSpec& spec) {
     return spec.name == "labels";
   });
 }
@@ -116,7 +118,6 @@ bool predicts_tokens(const data::Dataset& dataset) {
 std::optional<std::int64_t> label_bytes(const data::Dataset& dataset,
                                         std::int64_t samples,
                                         const data::Tokenizer& tokenizer) {
-  if (!predicts_tokens(dataset)) return std::nullopt;
   std::int64_t bytes = 0;
   for (std::int64_t s = 0; s < samples; ++s) {
     data::Sample sample(dataset, s);
@@ -185,11 +186,10 @@ int eval(const std::vector<std::string>& line) {
                       const engine::EvalReport report = engine::evaluate(
                           *model.executor, *model.world, *data.dataset, samples, data.micro_batch);
                       if (!speaks) return;
-                      print(words,
-                            report,
-                            label_bytes(*data.dataset, samples, *model.tokenizer),
-                            predicts_tokens(*data.dataset),
-                            model.source.string());
+                      const bool tokens = predicts_tokens(*data.dataset, model.shape);
+                      std::optional<std::int64_t> bytes;
+                      if (tokens) bytes = label_bytes(*data.dataset, samples, *model.tokenizer);
+                      print(words, report, bytes, tokens, model.source.string());
                     });
 }
 

@@ -15,7 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/config/deepspeed_keys.h"
+#include "tessera/interop/dialects/deepspeed_keys.h"
 #include "tessera/planner/overrides.h"
 #include "tessera/planner/parallel_options.h"
 
@@ -388,7 +388,7 @@ void set_sharing(json::Value& source, const ForeignFlags::Setting& setting) {
 json::Value in_flags_names(json::Value source) {
   source = planner::spell_out_parallel(std::move(source));
   config::Problems problems;
-  json::Value renamed = config::with_new_names(source, problems);
+  json::Value renamed = interop::with_new_names(source, problems);
   if (problems.empty()) return renamed;
   return source;
 }

@@ -168,11 +168,10 @@ void one_text(engine::Generator& generator,
 
 /// They are told when all have ended.
 void several_texts(engine::Generator& generator,
-                   const data::Tokenizer& tokenizer,
                    const engine::GenerateOptions& options,
                    const GenerateWords& words,
                    bool speaks) {
-  const std::vector<std::int32_t> prompt = tokenizer.encode_prompt(words.prompt);
+  const std::vector<std::int32_t> prompt = generator.encode(words.prompt);
   const auto all = generator.run_samples(prompt, options, static_cast<int>(words.samples));
   if (!speaks) return;
   Terminal terminal;
@@ -199,11 +198,10 @@ void several_texts(engine::Generator& generator,
 
 /// The best texts of a beam search, with their scores.
 void beams(engine::Generator& generator,
-           const data::Tokenizer& tokenizer,
            const engine::GenerateOptions& options,
            const GenerateWords& words,
            bool speaks) {
-  const std::vector<std::int32_t> prompt = tokenizer.encode_prompt(words.prompt);
+  const std::vector<std::int32_t> prompt = generator.encode(words.prompt);
   const auto all = generator.run_beams(prompt, options, static_cast<int>(words.returned));
   if (!speaks) return;
   Terminal terminal;
@@ -232,13 +230,13 @@ void generate_on(engine::OpenModel& model, const GenerateWords& words, bool spea
   options.early_stopping = early_stopping_from_name(words.early_stopping);
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
   if (!words.prompts.empty()) {
-    texts_of_file(generator, *model.tokenizer, options, words.file, speaks);
+    texts_of_file(generator, options, words.file, speaks);
   } else if (words.beams > 1) {
-    beams(generator, *model.tokenizer, options, words, speaks);
+    beams(generator, options, words, speaks);
   } else if (words.samples == 1) {
     one_text(generator, options, words, speaks);
   } else {
-    several_texts(generator, *model.tokenizer, options, words, speaks);
+    several_texts(generator, options, words, speaks);
   }
 }
 

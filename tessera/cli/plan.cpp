@@ -143,13 +143,15 @@ struct Source {
   std::optional<models::ModelOptions> folder;  ///< the model of one, as it is
 };
 
-// With the tokenizer that `tessera init` gives the preset.
+// With the vocabulary of the published model; where the preset has none, with the tokenizer that
+// `tessera init` gives it.
 json::Value source_of_preset(const std::string& preset, const std::string& family) {
   json::Value out;
   out["model"]["family"] = json::Value::string(family);
   out["model"]["preset"] = json::Value::string(preset);
   const models::Preset* const sizes = find_preset(family, preset);
-  const char* const tokenizer = sizes != nullptr && sizes->bytes ? "byte" : "gpt2";
+  const bool small = sizes != nullptr && (sizes->bytes || sizes->vocab_size > 0);
+  const char* const tokenizer = small ? "byte" : "gpt2";
   out["tokenizer"]["type"] = json::Value::string(tokenizer);
   return out;
 }

@@ -74,12 +74,10 @@ json::Value told(const engine::Generated& made) {
 }
 
 json::Value one_line(engine::Generator& generator,
-                     const data::Tokenizer& tokenizer,
                      const engine::GenerateOptions& options,
                      const std::string& prompt,
                      int returned) {
-  std::vector<std::int32_t> ids;
-  tokenizer.encode(prompt, ids);
+  std::vector<std::int32_t> ids = generator.encode(prompt);
   json::Value out = json::Value::object();
   out["prompt"] = json::Value::string(prompt);
   if (options.beams == 1) {
@@ -107,7 +105,6 @@ PromptFile open_prompt_file(const std::string& in, const std::string& out) {
 }
 
 void texts_of_file(engine::Generator& generator,
-                   const data::Tokenizer& tokenizer,
                    const engine::GenerateOptions& options,
                    const PromptFile& file,
                    bool speaks) {
@@ -119,7 +116,7 @@ void texts_of_file(engine::Generator& generator,
   }
   Terminal terminal;
   for (std::size_t i = file.made; i < prompts.size(); ++i) {
-    const json::Value made = one_line(generator, tokenizer, options, prompts[i], file.returned);
+    const json::Value made = one_line(generator, options, prompts[i], file.returned);
     if (!speaks) continue;
     out << made.dump() << '\n' << std::flush;
     TESSERA_REQUIRE(out.good(), Io, "cannot write " + file.out, "is the disk full?");

@@ -27,7 +27,6 @@ PromptFile open_prompt_file(const std::string& in, const std::string& out);
 /// Appends {"prompt", "text", "tokens", "ended"} to the file for each prompt that has no text yet,
 /// flushed with each line. Only the rank that `speaks` writes.
 void texts_of_file(engine::Generator& generator,
-                   const data::Tokenizer& tokenizer,
                    const engine::GenerateOptions& options,
                    const PromptFile& file,
                    bool speaks);

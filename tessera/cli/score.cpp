@@ -12,12 +12,11 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
-#include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/cli/text_lines.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/open_model.h"
 
@@ -47,32 +46,6 @@ bool parse(ScoreWords& words, const std::vector<std::string>& line) {
   words.ranks.declare(arguments);
   arguments.common(words.common);
   return arguments.parse(line);
-}
-
-std::vector<std::string> read_texts(const ScoreWords& words) {
-  std::vector<std::string> out;
-  std::vector<std::string> lines = text::split(files::read(words.file), '\n');
-  if (!lines.empty() && lines.back().empty()) lines.pop_back();
-  const bool json_lines = words.file.ends_with(".jsonl");
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const std::string place = fmt::format("{}:{}", words.file, i + 1);
-    if (json_lines) {
-      const json::Value value = json::parse_strict(lines[i], place);
-      const json::Value* found = value.is_object() ? value.find(words.field) : nullptr;
-      TESSERA_REQUIRE(found != nullptr && found->is_string(),
-                      Data,
-                      place + " has no text \"" + words.field + "\"",
-                      "name the member that holds the text with --field");
-      out.push_back(found->as_string());
-    } else {
-      TESSERA_REQUIRE(!text::find_invalid_utf8(lines[i]),
-                      Data,
-                      place + " is not valid UTF-8",
-                      "save the file in UTF-8");
-      out.push_back(std::move(lines[i]));
-    }
-  }
-  return out;
 }
 
 json::Value told(const std::vector<double>& log_probabilities, bool each) {
@@ -125,7 +98,7 @@ void score_on(engine::OpenModel& model,
 int score(const std::vector<std::string>& line) {
   ScoreWords words;
   if (!parse(words, line)) return kExitOk;
-  const std::vector<std::string> texts = read_texts(words);
+  const std::vector<std::string> texts = read_text_lines(words.file, words.field);
   return with_model(
       engine::find_model(words.path),
       words.ranks,

@@ -107,8 +107,10 @@ int train(const std::vector<std::string>& line) {
   plan.quiet = words.common.quiet || words.common.json;
 
   Terminal terminal;
-  const engine::TrainCommand command{
-      .resume = words.resume, .dry_run = words.dry_run, .quiet = plan.quiet, .console = &terminal};
+  const engine::TrainCommand command{.resume = engine::resume_from(words.resume),
+                                     .dry_run = words.dry_run,
+                                     .quiet = plan.quiet,
+                                     .console = &terminal};
   const int code = engine::run_training(plan, command);
   const auto launcher = launch::detect_launcher();
   if (words.common.json && (!launcher || launcher->rank == 0))

@@ -6,9 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/config/deepspeed_keys.h"
 
 namespace tessera::config {
 namespace {
@@ -112,16 +110,6 @@ class Documenter : public Fields {
   std::vector<KeyDoc> keys_;
 };
 
-// A pipe character would end the table cell.
-std::string cell(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '|') out += '\\';
-    out += c;
-  }
-  return out;
-}
-
 constexpr const char* kHead =
     "\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
 
@@ -135,75 +123,10 @@ bool at_top(const KeyDoc& key) {
 std::string row(const KeyDoc& key) {
   return fmt::format("| `{}` | {} | {} | {} | {} |\n",
                      key.path,
-                     cell(key.type),
-                     cell(key.initial),
-                     cell(key.range),
-                     cell(key.text));
-}
-
-constexpr const char* kDeepSpeedHead =
-    "\n| key | default | treatment | reason |\n|---|---|---|---|\n";
-
-std::string code(std::string_view text) {
-  return text.empty() ? "" : fmt::format("`{}`", text);
-}
-
-const KeyDoc* find_doc(const std::vector<KeyDoc>& keys, std::string_view path) {
-  for (const KeyDoc& key : keys) {
-    if (key.path == path) return &key;
-  }
-  return nullptr;
-}
-
-// Compares defaults as numbers or words: 5e8 equals 500000000, "AdamW" equals AdamW.
-bool same_default(std::string_view theirs, const std::string& ours) {
-  if (theirs.empty() || theirs == ours) return true;
-  try {
-    const json::Value one = json::parse(theirs, ""), other = json::parse(ours, "");
-    return one == other;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-std::string defaults_of(const DeepSpeedKey& key, const KeyDoc* doc) {
-  const std::string theirs(key.initial);
-  if (key.policy != KeyPolicy::Done || doc == nullptr || same_default(theirs, doc->initial))
-    return code(theirs);
-  return fmt::format("{}; here {}", code(theirs), doc->initial);
-}
-
-std::string off_values(const DeepSpeedKey& key) {
-  std::vector<std::string> values;
-  const json::Value off = json::parse(key.off, std::string(key.path));
-  for (const json::Value& value : off.items())
-    values.push_back(code(value.dump()));
-  return text::join(values, ", ");
-}
-
-// Returns the treatment of the key and its reason.
-std::pair<std::string, std::string> outcome(const DeepSpeedKey& key, const KeyDoc* doc) {
-  switch (key.policy) {
-    case KeyPolicy::Done:
-      return {"done", doc == nullptr ? "" : doc->text};
-    case KeyPolicy::Inside:
-      return {"checked; part of its block", ""};
-    case KeyPolicy::Accepted:
-      return {"accepted with a note", std::string(key.about)};
-    case KeyPolicy::Alias:
-      return {"another name of " + code(key.about), ""};
-    case KeyPolicy::Later:
-    case KeyPolicy::Never: {
-      const std::string off = off_values(key);
-      std::string why = fmt::format("{}; instead: {}", key.about, key.fix);
-      if (!key.moot.empty()) why += fmt::format("; if it is accepted: {}", key.moot);
-      const std::string when = off.empty() ? "rejected" : "rejected unless the value is " + off;
-      return {when + (key.policy == KeyPolicy::Later ? "; not built yet" : ""), why};
-    }
-    case KeyPolicy::Section:
-      break;
-  }
-  return {};
+                     markdown_cell(key.type),
+                     markdown_cell(key.initial),
+                     markdown_cell(key.range),
+                     markdown_cell(key.text));
 }
 
 }  // namespace
@@ -218,6 +141,15 @@ std::vector<KeyDoc> document_fields(void (*describe)(void*, Fields&), void* opti
 
 }  // namespace detail
 
+std::string markdown_cell(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
 std::string markdown(const std::vector<KeyDoc>& keys) {
   std::string top, sections;
   for (const KeyDoc& key : keys) {
@@ -228,22 +160,6 @@ std::string markdown(const std::vector<KeyDoc>& keys) {
     }
   }
   return fmt::format("\n## At the top\n{}{}{}", kHead, top, sections);
-}
-
-std::string deepspeed_markdown(const std::vector<KeyDoc>& keys) {
-  std::string theirs, others;
-  for (const DeepSpeedKey& key : deepspeed_keys()) {
-    if (key.policy == KeyPolicy::Section) continue;
-    const KeyDoc* doc = find_doc(keys, key.path);
-    const auto [what, why] = outcome(key, doc);
-    (is_colossalai_key(key.path) ? others : theirs) += fmt::format(
-        "| `{}` | {} | {} | {} |\n", key.path, cell(defaults_of(key, doc)), cell(what), cell(why));
-  }
-  return fmt::format("{}{}\n## Keys of Colossal-AI that are also known\n{}{}",
-                     kDeepSpeedHead,
-                     theirs,
-                     kDeepSpeedHead,
-                     others);
 }
 
 std::vector<std::string> paths_of(const std::vector<KeyDoc>& keys) {

@@ -32,9 +32,8 @@ std::vector<KeyDoc> document(S options) {
 
 /// Returns a Markdown table for each section, under headings of level two.
 std::string markdown(const std::vector<KeyDoc>& keys);
-/// Returns Markdown tables of DeepSpeed's keys: default, treatment and reason. `keys` documents the
-/// keys that the options read.
-std::string deepspeed_markdown(const std::vector<KeyDoc>& keys);
+/// Returns the text with the pipe characters escaped that would end a cell of a table.
+std::string markdown_cell(const std::string& text);
 /// Returns the paths of all keys and sections.
 std::vector<std::string> paths_of(const std::vector<KeyDoc>& keys);
 /// Returns a few lines about one key for a terminal.

@@ -388,6 +388,17 @@ std::string line_of(const Problems::Problem& problem) {
 
 }  // namespace
 
+void Fields::choice(std::string_view key, const ChoiceSlot& slot, Doc doc) {
+  doc.choices = slot.names;
+  std::optional<std::string> word = slot.read();
+  if (slot.optional) {
+    field(key, Slot(&word), doc);
+  } else {
+    field(key, Slot(&word.value()), doc);
+  }
+  if (word && word != slot.read()) slot.set(*word);
+}
+
 void Problems::add(
     const json::Place& place, std::string path, std::string what, std::string fix, Kind kind) {
   list_.push_back({place, std::move(path), std::move(what), std::move(fix), kind});

@@ -12,15 +12,18 @@
 //   };
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "tessera/config/choices.h"
 #include "tessera/config/json.h"
 
 namespace tessera::config {
@@ -60,6 +63,14 @@ class Fields {
   void field(std::string_view key, T& member, const Doc& doc) {
     field(key, Slot(&member), doc);
   }
+  /// Describes a field whose values are the names in `names`, which outlive the visit; `member` is
+  /// an enumeration or an optional of one.
+  template <class M, class E, std::size_t N>
+  void choice(std::string_view key, M& member, const NameTable<E, N>& names, Doc doc) {
+    choice(key, choice_slot(member, names), std::move(doc));
+  }
+  /// Visits the word as a string field with these choices, and sets the member where it changed.
+  virtual void choice(std::string_view key, const ChoiceSlot& slot, Doc doc);
   /// Describes a nested object.
   template <class S>
   void section(std::string_view key, S& member, std::string_view sentence) {

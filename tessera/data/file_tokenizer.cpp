@@ -95,4 +95,8 @@ std::vector<std::int32_t> FileTokenizer::beginning() const {
   return pipeline_.prefix();
 }
 
+std::vector<std::int32_t> FileTokenizer::ending() const {
+  return pipeline_.suffix();
+}
+
 }  // namespace tessera::data

@@ -32,6 +32,7 @@ class FileTokenizer final : public Tokenizer {
   [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids) const override;
   [[nodiscard]] std::vector<std::int32_t> beginning() const override;
+  [[nodiscard]] std::vector<std::int32_t> ending() const override;
 
  private:
   FileTokenizer(const std::filesystem::path& path, tokenizers::TokenizerFile file);

@@ -14,6 +14,7 @@
 #include "tessera/data/file_tokenizer.h"
 #include "tessera/data/gpt2_tokenizer.h"
 #include "tessera/data/small_file.h"
+#include "tessera/data/tokenizers/aligned_text.h"
 #include "tessera/data/tokenizers/tokenizer_file.h"
 
 namespace tessera::data {
@@ -73,21 +74,6 @@ void refuse_added_tokens(const fs::path& folder) {
             "{}: adds the token \"{}\"; only GPT-2's own vocabulary is read", path.string(), token),
         "use a folder without added tokens");
   }
-}
-
-/// The character that stands for a byte in files of byte-level BPE.
-std::string character_of(std::uint32_t byte) {
-  const auto printable = [](std::uint32_t b) {
-    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
-  };
-  std::uint32_t code = byte;
-  if (!printable(byte)) {
-    code = 256;
-    for (std::uint32_t b = 0; b < byte; ++b)
-      code += printable(b) ? 0 : 1;
-  }
-  if (code < 0x80) return {static_cast<char>(code)};
-  return {static_cast<char>(0xC0U | code >> 6), static_cast<char>(0x80U | (code & 0x3FU))};
 }
 
 // The parts that decide about ids, whatever else a newer version writes beside them.
@@ -216,8 +202,8 @@ std::string byte_tokenizer_json() {
                                 {"trim_offsets", true},
                                 {"use_regex", false}};
   nlohmann::json vocabulary = nlohmann::json::object();
-  for (std::uint32_t byte = 0; byte < 256; ++byte)
-    vocabulary[character_of(byte)] = byte;
+  for (int byte = 0; byte < 256; ++byte)
+    vocabulary[tokenizers::byte_character(static_cast<unsigned char>(byte))] = byte;
   const nlohmann::json out = {{"version", "1.0"},
                               {"truncation", nullptr},
                               {"padding", nullptr},

@@ -47,6 +47,8 @@ class Tokenizer {
   [[nodiscard]] virtual std::string decode(const std::vector<std::int32_t>& ids) const;
   /// The ids that stand before every text, such as that of a token that begins texts.
   [[nodiscard]] virtual std::vector<std::int32_t> beginning() const { return {}; }
+  /// The ids that stand behind a text that a model reads as a whole, such as that of [SEP].
+  [[nodiscard]] virtual std::vector<std::int32_t> ending() const { return {}; }
   /// The ids of a text that a model is to go on with: beginning() and encode(), whose result may
   /// have the former already.
   [[nodiscard]] std::vector<std::int32_t> encode_prompt(std::string_view text) const;

@@ -43,17 +43,43 @@ nn::Batch prompt_batch(std::span<const std::int32_t> ids) {
   return prompt_batch({&text, 1}, text.size());
 }
 
-nn::Batch prompt_batch(std::span<const std::vector<std::int32_t>> texts, std::size_t tokens) {
-  at::Tensor input_ids = at::empty(
+namespace {
+
+/// The last `tokens` of each text, [texts, tokens].
+at::Tensor ends_of(std::span<const std::vector<std::int32_t>> texts, std::size_t tokens) {
+  at::Tensor ids = at::empty(
       {static_cast<std::int64_t>(texts.size()), static_cast<std::int64_t>(tokens)}, at::kLong);
-  std::int64_t* to = input_ids.data_ptr<std::int64_t>();
-  nn::Batch batch;
+  std::int64_t* to = ids.data_ptr<std::int64_t>();
   for (const std::vector<std::int32_t>& text : texts) {
     TESSERA_ASSERT(text.size() >= tokens);
     to = std::copy(text.end() - static_cast<std::ptrdiff_t>(tokens), text.end(), to);
-    batch.sample_ids.push_back(static_cast<std::int64_t>(batch.sample_ids.size()));
   }
-  batch.set("input_ids", std::move(input_ids));
+  return ids;
+}
+
+nn::Batch batch_of_texts(std::size_t count) {
+  nn::Batch batch;
+  for (std::size_t i = 0; i < count; ++i)
+    batch.sample_ids.push_back(static_cast<std::int64_t>(i));
+  return batch;
+}
+
+}  // namespace
+
+nn::Batch prompt_batch(std::span<const std::vector<std::int32_t>> texts, std::size_t tokens) {
+  nn::Batch batch = batch_of_texts(texts.size());
+  batch.set("input_ids", ends_of(texts, tokens));
+  return batch;
+}
+
+nn::Batch answer_batch(std::span<const std::int32_t> source,
+                       std::span<const std::vector<std::int32_t>> texts,
+                       std::size_t tokens) {
+  const std::vector<std::vector<std::int32_t>> sources(texts.size(),
+                                                       {source.begin(), source.end()});
+  nn::Batch batch = batch_of_texts(texts.size());
+  batch.set("input_ids", ends_of(sources, source.size()));
+  batch.set("decoder_input_ids", ends_of(texts, tokens));
   return batch;
 }
 

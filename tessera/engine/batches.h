@@ -21,5 +21,11 @@ nn::Batch make_batch(const data::Dataset& dataset,
 nn::Batch prompt_batch(std::span<const std::int32_t> ids);
 /// The last `tokens` of each of several texts that have so many.
 nn::Batch prompt_batch(std::span<const std::vector<std::int32_t>> texts, std::size_t tokens);
+/// The same of texts that answer `source`, for a decoder with an encoder: "decoder_input_ids" are
+/// theirs, and "input_ids" the source in every row. An empty source: a cache has what the encoder
+/// made of it.
+nn::Batch answer_batch(std::span<const std::int32_t> source,
+                       std::span<const std::vector<std::int32_t>> texts,
+                       std::size_t tokens);
 
 }  // namespace tessera::engine

@@ -105,11 +105,12 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
                   Unsupported,
                   "beam search with stop strings",
                   "use stop ids, or sampling");
-  std::vector<std::int32_t> ids = given;
-  if (ids.empty()) ids.push_back(tokenizer_.end_of_text());
-  check_prompt(ids);
+  std::vector<std::int32_t> read = given;
+  if (read.empty()) read.push_back(tokenizer_.end_of_text());
+  check_prompt(read);
+  const std::vector<std::int32_t> ids = first_tokens(read);
   const auto prompt = static_cast<std::int64_t>(ids.size());
-  TESSERA_REQUIRE(prompt + options.max_new_tokens <= model_.max_positions,
+  TESSERA_REQUIRE(answers() || prompt + options.max_new_tokens <= model_.max_positions,
                   Config,
                   fmt::format("a prompt of {} tokens and {} new ones in a model of {} positions",
                               prompt,
@@ -122,20 +123,25 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
   const double start = now_s();
   Search search(options, ids.size());
   search.begin(ids);
+  nn::StepContext context(nn::Mode::Prefill, options.seed);
+  context.cache_capacity = prompt + options.max_new_tokens;
   for (std::int64_t made = 0; made < options.max_new_tokens && search.goes_on(); ++made) {
-    nn::StepContext context(nn::Mode::Prefill, options.seed);
-    context.position = 0;
-    context.cache_capacity = prompt + made;
     std::vector<std::vector<std::int32_t>> texts;
     for (const Candidate& beam : search.running())
       texts.push_back(beam.ids);
+    const std::size_t beams = texts.size();
+    // What an encoder made of the prompt is kept for as many beams as there were at first. Every
+    // text is read anew, from position 0.
+    const bool reads = made == 0 || !answers();
+    context.set_mode(reads ? nn::Mode::Prefill : nn::Mode::Decode);
+    if (answers()) texts.resize(width, texts.back());
     const at::Tensor logits =
-        next_logits(prompt_batch(texts, texts.front().size()), context, options.ignore_eos)
+        next_logits(batch_of(read, texts, texts.front().size(), reads), context, options.ignore_eos)
             .narrow(1, 0, vocab)
             .to(at::kCPU, at::kDouble)
             .contiguous();
     std::vector<std::pair<double, std::int64_t>> scores;
-    for (std::size_t b = 0; b < texts.size(); ++b) {
+    for (std::size_t b = 0; b < beams; ++b) {
       const auto* data = logits.data_ptr<double>() + static_cast<std::int64_t>(b) * vocab;
       std::vector<double> row(data, data + vocab);
       log_softmax(row);

@@ -113,10 +113,17 @@ Generator::Generator(parallel::Executor& executor,
                      const models::Resolved& model)
     : executor_(executor), tokenizer_(tokenizer), model_(model) {}
 
+std::vector<std::int32_t> Generator::encode(std::string_view prompt) const {
+  std::vector<std::int32_t> ids = tokenizer_.encode_prompt(prompt);
+  const std::int32_t end = tokenizer_.end_of_text();
+  if (answers() && (ids.empty() || ids.back() != end)) ids.push_back(end);
+  return ids;
+}
+
 Generated Generator::run(std::string_view prompt,
                          const GenerateOptions& options,
                          const std::function<void(std::string_view)>& on_text) {
-  std::vector<std::int32_t> ids = tokenizer_.encode_prompt(prompt);
+  std::vector<std::int32_t> ids = encode(prompt);
   Utf8Stream stream(on_text);
   // What could be the beginning of a stop string waits.
   const std::size_t waiting = longest(options.stop_strings) - 1;
@@ -141,6 +148,21 @@ std::vector<std::int32_t> Generator::ends(const GenerateOptions& options) const 
 
 std::int64_t Generator::vocabulary() const {
   return model_.tokenizer_size > 0 ? model_.tokenizer_size : model_.vocab_size;
+}
+
+std::vector<std::int32_t> Generator::first_tokens(const std::vector<std::int32_t>& prompt) const {
+  const auto& target = model_.trunk.output.target;
+  return target ? std::vector<std::int32_t>{static_cast<std::int32_t>(target->start_token)}
+                : prompt;
+}
+
+nn::Batch Generator::batch_of(const std::vector<std::int32_t>& prompt,
+                              const std::vector<std::vector<std::int32_t>>& texts,
+                              std::size_t tokens,
+                              bool reads) const {
+  if (!answers()) return prompt_batch(texts, tokens);
+  const std::span<const std::int32_t> source(prompt.data(), reads ? prompt.size() : 0);
+  return answer_batch(source, texts, tokens);
 }
 
 void Generator::check_prompt(const std::vector<std::int32_t>& ids) const {
@@ -184,14 +206,16 @@ at::Tensor Generator::next_logits(const nn::Batch& batch,
 }
 
 /// `on_token` receives those of the first text.
-std::vector<Generated> Generator::make(std::vector<std::int32_t> ids,
+std::vector<Generated> Generator::make(std::vector<std::int32_t> prompt,
                                        const GenerateOptions& options,
                                        int count,
                                        const std::function<void(std::int32_t)>& on_token) {
-  if (ids.empty()) ids.push_back(tokenizer_.end_of_text());
-  const std::int64_t room = model_.max_positions;
+  if (prompt.empty()) prompt.push_back(tokenizer_.end_of_text());
+  const std::int64_t room =
+      answers() ? std::numeric_limits<std::int64_t>::max() : model_.max_positions;
   const std::int64_t vocab = vocabulary();
-  check_prompt(ids);
+  check_prompt(prompt);
+  const std::vector<std::int32_t> ids = first_tokens(prompt);
   const bool ruled = options.rules.any();
   const std::vector<std::int32_t> stops = ends(options);
   std::vector<Generated> out(static_cast<std::size_t>(count));
@@ -221,8 +245,10 @@ std::vector<Generated> Generator::make(std::vector<std::int32_t> ids,
       context->position = cached;
     }
     const std::int64_t tokens = fresh ? std::ssize(texts.front()) : 1;
-    const at::Tensor logits = next_logits(
-        prompt_batch(texts, static_cast<std::size_t>(tokens)), *context, options.ignore_eos);
+    const at::Tensor logits =
+        next_logits(batch_of(prompt, texts, static_cast<std::size_t>(tokens), /*reads=*/fresh),
+                    *context,
+                    options.ignore_eos);
     cached += tokens;
     for (std::size_t s = 0; s < out.size(); ++s) {
       if (ruled && out[s].ended) {

@@ -44,6 +44,8 @@ struct Generated {
   double prompt_s = 0.0, decode_s = 0.0;
 };
 
+/// Makes texts that continue a prompt or, of a model whose decoder answers what its encoder reads,
+/// that answer one: such a text begins with the decoder's start token and may have any length.
 /// Threads: the rank's own. Cost: one forward of the prompt, then one of a single position a token,
 /// which reads the weights once, however many texts are made together; when max_positions is full
 /// the last half of the text is read anew.
@@ -52,6 +54,9 @@ class Generator {
   Generator(parallel::Executor& executor,
             const data::Tokenizer& tokenizer,
             const models::Resolved& model);
+  /// The ids of a prompt: Tokenizer::encode_prompt(), and for an encoder the end of text behind
+  /// them.
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view prompt) const;
   /// Continues `prompt` (an empty one starts from end of text). `on_text` receives what was made as
   /// valid UTF-8: bytes of an unfinished character wait for the next token, invalid ones become
   /// U+FFFD.
@@ -69,8 +74,9 @@ class Generator {
                                      int count);
   /// Beam search: the `count` best texts of options.beams, best first, with their scores: the sum
   /// of log-probabilities divided by length^length_penalty. The rules act on log-probabilities, as
-  /// in transformers. Prompt and text must fit into the model's positions. Cost: a forward of the
-  /// whole text of all beams for each token, because beams change places and the KV cache does not.
+  /// in transformers. Prompt and text must fit into a decoder's positions. Cost: a forward of the
+  /// whole text of all beams for each token, because beams change places and the KV cache does not;
+  /// an encoder reads the prompt once.
   /// Error{Config} for contradictory options.
   struct Beam {
     Generated made;
@@ -88,6 +94,16 @@ class Generator {
   [[nodiscard]] std::vector<std::int32_t> ends(const GenerateOptions& options) const;
   void check_prompt(const std::vector<std::int32_t>& ids) const;
   [[nodiscard]] std::int64_t vocabulary() const;
+  /// Whether texts answer the prompt instead of continuing it.
+  [[nodiscard]] bool answers() const { return model_.trunk.output.target.has_value(); }
+  /// What texts begin with.
+  [[nodiscard]] std::vector<std::int32_t> first_tokens(
+      const std::vector<std::int32_t>& prompt) const;
+  /// The last `tokens` of each text; `reads`: an encoder reads the prompt.
+  [[nodiscard]] nn::Batch batch_of(const std::vector<std::int32_t>& prompt,
+                                   const std::vector<std::vector<std::int32_t>>& texts,
+                                   std::size_t tokens,
+                                   bool reads) const;
   at::Tensor next_logits(const nn::Batch& batch, nn::StepContext& context, bool ignore_eos);
   parallel::Executor& executor_;
   const data::Tokenizer& tokenizer_;

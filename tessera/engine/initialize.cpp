@@ -50,7 +50,9 @@ std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                        .vocab_size = plan.model.vocab_size,
                        .sequence_length = plan.sequence_length,
                        .min_samples = plan.config.data.drop_last ? plan.global_batch : 1,
-                       .how = how}));
+                       .how = how,
+                       .model = &plan.model.description,
+                       .model_folder = plan.config.model->from.value_or("")}));
 }
 
 void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from) {
@@ -109,8 +111,7 @@ TrainStateOptions train_state_options(const planner::Plan& plan) {
   options.clip_norm = plan.config.gradient_clipping;
   options.clip_value = plan.config.gradient_clip_value;
   options.clip_after_warmup = plan.config.trainer.clip_after_warmup;
-  options.on_nonfinite =
-      plan.config.trainer.on_nonfinite == "skip" ? OnNonfinite::Skip : OnNonfinite::Stop;
+  options.on_nonfinite = plan.config.trainer.on_nonfinite;
   return options;
 }
 

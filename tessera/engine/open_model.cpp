@@ -23,6 +23,7 @@
 #include "tessera/interop/weights_of.h"
 #include "tessera/launch/launch.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/models/objective.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/model_source.h"
@@ -210,6 +211,13 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
         "name a run folder, a checkpoint, a Hugging Face folder or a file of weights");
   }
   return out;
+}
+
+void set_objective(OpenModel& model, const models::ObjectiveChoice& objective) {
+  // A folder's files are told apart by what belongs to the head that they were saved with.
+  if (!model.weights && !model.config) model.weights = hugging_face_source(model);
+  model.shape.model = models::with_objective(model.shape.trunk, objective.name, objective.options);
+  model.shape.objective = objective;
 }
 
 ReadAs read_as_from_name(std::string_view name) {

@@ -46,6 +46,9 @@ struct OpenModel {
 /// Everything but the weights; no ATen operation, so that ranks can still be started. Error{Format}
 /// when there is nothing to open, or it is damaged.
 std::unique_ptr<OpenModel> find_model(const std::filesystem::path& path);
+/// Before the weights are loaded: the model has another objective than the one that was saved,
+/// whose parameters are all among those that were saved. Error{Config} for an unknown one.
+void set_objective(OpenModel& model, const models::ObjectiveChoice& objective);
 /// Refuses a found model whose weights, shared by `ranks` ranks of this host, need more than 95 %
 /// of `available` bytes while they are read: Error{Memory} with both numbers. Logits and caches are
 /// not counted: they depend on what is asked of the model. Error{Unsupported} for Int8 on several.

@@ -255,17 +255,23 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   return accepted;
 }
 
-ResumePoint find_resume_point(const std::string& how,
+ResumeFrom resume_from(const std::string& word) {
+  if (word == "auto") return {};
+  if (word == "never") return {.kind = ResumeFrom::Kind::Never, .path = {}};
+  return {.kind = ResumeFrom::Kind::Path, .path = word};
+}
+
+ResumePoint find_resume_point(const ResumeFrom& from,
                               const RunFolder& folder,
                               const planner::Plan& plan,
                               const data::Datasets& data) {
   ResumePoint point;
-  if (how == "never") return point;
-  if (how == "auto") {
+  if (from.kind == ResumeFrom::Kind::Never) return point;
+  if (from.kind == ResumeFrom::Kind::Newest) {
     point.checkpoint = checkpoint::newest(folder.checkpoints());
     if (!point.checkpoint) return point;
   } else {
-    point.checkpoint = checkpoint_at(how);
+    point.checkpoint = checkpoint_at(from.path);
   }
   const checkpoint::Checkpoint opened = interop::open_training(*point.checkpoint, plan);
   point.position = {opened.meta().step, opened.meta().samples};

@@ -2,6 +2,7 @@
 // Whether a run goes on from a checkpoint, and what may differ.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -14,6 +15,19 @@
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
+
+/// What --resume asks for.
+struct ResumeFrom {
+  enum class Kind : std::uint8_t {
+    Newest,  ///< the newest complete checkpoint of the run folder, if it has one
+    Never,   ///< start over; the old contents of the folder are moved aside
+    Path     ///< the run or checkpoint at `path`, of another program too
+  };
+  Kind kind = Kind::Newest;
+  std::filesystem::path path;
+};
+/// Reads "auto" (Newest), "never" or a path.
+ResumeFrom resume_from(const std::string& word);
 
 /// Where a run starts.
 struct ResumePoint {
@@ -33,9 +47,9 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
                                           const planner::Plan& plan,
                                           const data::Datasets& data);
 
-/// `how`: "auto" (go on if the folder has a complete checkpoint), "never" (moves old contents
-/// aside), or a run or checkpoint, of another program too (interop/formats/foreign.h).
-ResumePoint find_resume_point(const std::string& how,
+/// Finds the checkpoint that `from` asks for and checks that the run may continue from it.
+/// Checkpoints of other programs: interop/formats/foreign.h.
+ResumePoint find_resume_point(const ResumeFrom& from,
                               const RunFolder& folder,
                               const planner::Plan& plan,
                               const data::Datasets& data);

@@ -82,7 +82,7 @@ std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
                                                        const RunFolder& folder,
                                                        const TrainCommand& command) {
   const checkpoint::Ranks ranks = engine.ranks();
-  if (ranks.nodes == 1 || command.resume != "auto") return resume.checkpoint;
+  if (ranks.nodes == 1 || command.resume.kind != ResumeFrom::Kind::Newest) return resume.checkpoint;
   return checkpoint::newest_common(folder.checkpoints(), ranks);
 }
 
@@ -193,17 +193,18 @@ struct MovedAside {
 };
 /// Moves aside what belongs to another training, or to the steps after the resume point, so that
 /// the checkpoints and metrics.jsonl of the folder describe one training.
-std::optional<MovedAside> make_room(const std::string& how,
+std::optional<MovedAside> make_room(ResumeFrom::Kind from,
                                     const RunFolder& folder,
                                     const ResumePoint& resume) {
   std::optional<std::filesystem::path> where;
-  if (how == "auto") return std::nullopt;
-  if (how != "never" && folder.holds(*resume.checkpoint)) {
+  if (from == ResumeFrom::Kind::Newest) return std::nullopt;
+  const bool anew = from == ResumeFrom::Kind::Never;
+  if (!anew && folder.holds(*resume.checkpoint)) {
     where = folder.move_later_aside(resume.position.step);
     if (!where) return std::nullopt;
     return MovedAside{"the later checkpoints and a copy of metrics.jsonl were moved", *where};
   }
-  if (how == "never") {
+  if (anew) {
     where = folder.move_aside();
   } else if (folder.has_training()) {
     where = folder.move_aside(*resume.checkpoint);
@@ -262,7 +263,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
 
   early->check();
   if (speaks) {
-    if (const auto old = make_room(command.resume, folder, resume))
+    if (const auto old = make_room(command.resume.kind, folder, resume))
       say(mine, fmt::format("{} to {}", old->what, old->where.string()));
     folder.prepare(plan.resolved);
     folder.write_status("running", resume.position.step, 0, "");

@@ -4,15 +4,15 @@
 #pragma once
 
 #include <functional>
-#include <string>
 
 #include "tessera/engine/console.h"
+#include "tessera/engine/resume.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
 
 struct TrainCommand {
-  std::string resume = "auto";  ///< "auto", "never", or a run or checkpoint
+  ResumeFrom resume;
   bool dry_run = false;
   bool quiet = false;          ///< no table and no step lines
   Console* console = nullptr;  ///< null: nothing is said

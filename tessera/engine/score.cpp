@@ -29,6 +29,11 @@ double log_sum_exp(const float* row, std::int64_t count) {
 std::vector<double> log_probabilities(parallel::Executor& executor,
                                       const models::Resolved& model,
                                       const std::vector<std::int32_t>& ids) {
+  TESSERA_REQUIRE(!model.trunk.output.target,
+                  Unsupported,
+                  "the log-probabilities of a text alone, of a model that answers one text by "
+                  "another",
+                  "score it with tessera eval and pairs of texts");
   for (const std::int32_t id : ids) {
     TESSERA_REQUIRE(
         id >= 0 && id < model.vocab_size,

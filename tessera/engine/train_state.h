@@ -34,9 +34,7 @@
 
 namespace tessera::engine {
 
-/// What a step does when the loss or the gradient is not finite: throw Error{Numeric}, or leave the
-/// weights as they are and go on.
-enum class OnNonfinite : std::uint8_t { Stop, Skip };
+using optim::OnNonfinite;
 
 /// How the loss of an fp16 model is scaled.
 struct LossScaling {

@@ -13,7 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/config/deepspeed_keys.h"
+#include "tessera/interop/dialects/deepspeed_keys.h"
 #include "tessera/interop/python_classes.h"
 #include "tessera/planner/draft.h"
 
@@ -282,8 +282,8 @@ void optimizer_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std
 }
 
 bool is_section(const std::string& path) {
-  const config::DeepSpeedKey* const row = config::find_deepspeed_key(path);
-  if (row != nullptr && row->policy == config::KeyPolicy::Section) return true;
+  const DeepSpeedKey* const row = find_deepspeed_key(path);
+  if (row != nullptr && row->policy == KeyPolicy::Section) return true;
   const auto& own = planner::config_paths();
   return std::any_of(
       own.begin(), own.end(), [&](const std::string& key) { return key.starts_with(path + "."); });
@@ -291,7 +291,7 @@ bool is_section(const std::string& path) {
 
 bool is_known(const std::string& path) {
   const auto& own = planner::config_paths();
-  return config::find_deepspeed_key(path) != nullptr ||
+  return find_deepspeed_key(path) != nullptr ||
          std::find(own.begin(), own.end(), path) != own.end();
 }
 
@@ -337,7 +337,7 @@ Converted from_colossal(const json::Value& source) {
   model_from_colossal(from, out.value);
   optimizer_from_colossal(from, out.value, out.notes);
   config::Problems problems;
-  keep_known(config::with_new_names(from.rest(), problems), "", out.value, out.notes);
+  keep_known(with_new_names(from.rest(), problems), "", out.value, out.notes);
   for (const auto& problem : problems.list())
     out.notes.push_back(fmt::format("{}: {}", problem.path, problem.what));
   return out;
@@ -430,14 +430,13 @@ Converted to_colossal(const json::Value& ours) {
 Converted from_deepspeed(const json::Value& source) {
   Converted out;
   config::Problems problems;
-  auto taken = config::take_deepspeed_keys(
-      config::with_new_names(planner::spell_out_parallel(source), problems),
-      planner::config_paths(),
-      problems);
+  auto taken = take_deepspeed_keys(with_new_names(planner::spell_out_parallel(source), problems),
+                                   planner::config_paths(),
+                                   problems);
   out.value = std::move(taken.left);
-  for (config::TakenKey& key : taken.automatic)
+  for (planner::TakenKey& key : taken.automatic)
     put(out.value, key.path, std::move(key.value));
-  for (const config::TakenKey& key : taken.accepted) {
+  for (const planner::TakenKey& key : taken.accepted) {
     out.notes.push_back(fmt::format(
         "{} = {} has no counterpart in tessera: {}", key.path, key.value.dump(), key.why));
   }
@@ -453,10 +452,10 @@ json::Value keep_deepspeed(const json::Value& object,
   json::Value out = json::Value::object();
   for (const auto& [key, value] : object.members()) {
     const std::string member = json::join_path(path, key);
-    const config::DeepSpeedKey* row = config::find_deepspeed_key(member);
-    if (row == nullptr || config::is_colossalai_key(member)) {
+    const DeepSpeedKey* row = find_deepspeed_key(member);
+    if (row == nullptr || is_colossalai_key(member)) {
       note_leaves(value, member, "DeepSpeed", notes);
-    } else if (row->policy == config::KeyPolicy::Section && value.is_object()) {
+    } else if (row->policy == KeyPolicy::Section && value.is_object()) {
       json::Value inner = keep_deepspeed(value, member, notes);
       if (!inner.members().empty()) out[key] = std::move(inner);
     } else {
@@ -563,8 +562,7 @@ Dialect dialect_of(const json::Value& source) {
                     fp16->find("enabled") == nullptr;
   const bool own = std::any_of(kColossalOnly.begin(), kColossalOnly.end(), has);
   if (own || mode) return Dialect::ColossalAi;
-  return config::is_pure_deepspeed(source, planner::config_paths()) ? Dialect::DeepSpeed
-                                                                    : Dialect::Tessera;
+  return is_pure_deepspeed(source, planner::config_paths()) ? Dialect::DeepSpeed : Dialect::Tessera;
 }
 
 Converted convert_config(const json::Value& source, Dialect to) {
@@ -580,8 +578,8 @@ Converted convert_config(const json::Value& source, Dialect from, Dialect to) {
   config::Problems problems;
   Converted ours =
       direct && from != Dialect::ColossalAi
-          ? Converted{config::with_new_names(
-                          short_forms ? source : planner::spell_out_parallel(source), problems),
+          ? Converted{with_new_names(short_forms ? source : planner::spell_out_parallel(source),
+                                     problems),
                       {}}
       : from == Dialect::ColossalAi ? from_colossal(source)
                                     : from_deepspeed(source);
@@ -592,5 +590,10 @@ Converted convert_config(const json::Value& source, Dialect from, Dialect to) {
     out.notes.push_back(fmt::format("{}: {}", problem.path, problem.what));
   return out;
 }
+
+namespace {
+const bool kRegisteredKeys = planner::key_dialects().add(
+    "configuration files", planner::KeyDialect{with_new_names, take_deepspeed_keys});
+}  // namespace
 
 }  // namespace tessera::interop

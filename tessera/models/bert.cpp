@@ -9,6 +9,7 @@
 #include "tessera/models/encoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
+#include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -18,10 +19,30 @@ const std::vector<Preset>& presets() {
   constexpr std::int64_t kPositions = 512;
   static const std::vector<Preset> all = {
       {.name = "bert-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {"bert-base-uncased", 12, 768, 12, kPositions},
-      {"bert-base-cased", 12, 768, 12, kPositions},
-      {"bert-large-uncased", 24, 1024, 16, kPositions},
-      {"bert-large-cased", 24, 1024, 16, kPositions},
+      {.name = "bert-base-uncased",
+       .num_layers = 12,
+       .hidden_size = 768,
+       .num_heads = 12,
+       .max_positions = kPositions,
+       .vocab_size = 30522},
+      {.name = "bert-base-cased",
+       .num_layers = 12,
+       .hidden_size = 768,
+       .num_heads = 12,
+       .max_positions = kPositions,
+       .vocab_size = 28996},
+      {.name = "bert-large-uncased",
+       .num_layers = 24,
+       .hidden_size = 1024,
+       .num_heads = 16,
+       .max_positions = kPositions,
+       .vocab_size = 30522},
+      {.name = "bert-large-cased",
+       .num_layers = 24,
+       .hidden_size = 1024,
+       .num_heads = 16,
+       .max_positions = kPositions,
+       .vocab_size = 28996},
   };
   return all;
 }
@@ -76,20 +97,6 @@ HeadSpecs heads_of(const BertOptions& options) {
   };
 }
 
-Resolved resolve_bert(const BertOptions& options,
-                      std::int64_t tokenizer_size,
-                      std::optional<std::int64_t> sequence_length,
-                      config::Problems& problems,
-                      const config::Origins& origins) {
-  return resolve_encoder(
-      options,
-      {.name = "bert", .presets = presets(), .names = names(), .heads = heads_of(options)},
-      tokenizer_size,
-      sequence_length,
-      problems,
-      origins);
-}
-
 BertOptions from_hf(const json::Value& config) {
   const HfConfig keys(config);
   keys.refuse("model_type", keys.word("model_type", "bert") == "bert", "\"model_type\": \"bert\"");
@@ -132,14 +139,11 @@ bool may_be_unused(std::string_view name) {
 }
 
 TESSERA_MODEL("bert",
-              FamilyOf<BertOptions>{
+              EncoderFamilyOf<BertOptions>{
+                  .name = "bert",
                   .presets = presets(),
-                  .adjustable = {{"dropout", {"attention_dropout", "classifier_dropout"}},
-                                 {"attention_dropout"},
-                                 {"classifier_dropout"},
-                                 {"init_std"},
-                                 {"label_smoothing"}},
-                  .resolve = resolve_bert,
+                  .names = names(),
+                  .heads = heads_of,
                   .from_hf = from_hf,
                   .to_hf = to_hf,
                   .weight_map = {.compose = compose,
@@ -151,8 +155,7 @@ TESSERA_MODEL("bert",
                                  .is_buffer = is_buffer,
                                  .anchor = "bert.embeddings.word_embeddings.weight",
                                  .known_as = known_as,
-                                 .may_be_unused = may_be_unused},
-                  .objective = "masked_lm"});
+                                 .may_be_unused = may_be_unused}});
 
 TESSERA_MODULE_ORDER("bert",
                      {.base = "bert.",
@@ -173,6 +176,32 @@ TESSERA_MODULE_ORDER("bert",
                                   "cls.predictions.transform.dense",
                                   "cls.predictions.transform.LayerNorm",
                                   "classifier"}});
+
+TESSERA_MODELCENTER("bert",
+                    {.class_name = "Bert",
+                     .is_of =
+                         [](const ModelCenterFile& file) {
+                           return file.has("token_type_embedding.weight") &&
+                                  file.config.find("pad_token_id") == nullptr;
+                         },
+                     .computes = post_norm_encoder_keys(),
+                     .config_of =
+                         [](const json::Value& facts, const json::Value& config) {
+                           json::Value out = post_norm_encoder_config(facts, config);
+                           out["model_type"] = json::Value::string("bert");
+                           return out;
+                         },
+                     .names =
+                         [](std::int64_t layers) {
+                           NamePairs out = post_norm_encoder_names(layers, "bert.");
+                           const std::string head = "cls.predictions.";
+                           out.emplace_back("lm_head.dense", head + "transform.dense");
+                           out.emplace_back("lm_head.layer_norm", head + "transform.LayerNorm");
+                           out.emplace_back("lm_head.decoder.weight", head + "decoder.weight");
+                           out.emplace_back("lm_head.decoder.bias", head + "bias");
+                           return out;
+                         },
+                     .head = "lm_head.decoder.weight"});
 
 }  // namespace
 }  // namespace tessera::models

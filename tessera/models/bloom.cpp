@@ -14,6 +14,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/layer_norm_decoder.h"
 #include "tessera/models/module_order.h"
 #include "tessera/nn/functional.h"
@@ -25,10 +26,7 @@ namespace {
 constexpr std::int64_t kMlpRatio = 4;
 constexpr const char* kActivation = "gelu_tanh";
 
-struct BloomShape : Sizes {
-  bool tie_embeddings = true;
-  double dropout = 0.0, attention_dropout = 0.0, layer_norm_eps = 1e-5, init_std = 0.02;
-};
+using BloomShape = LayerNormShape;
 
 NormSpec norm_of(const BloomShape& shape) {
   return {NormKind::LayerNorm, shape.layer_norm_eps};
@@ -104,17 +102,26 @@ Trunk trunk_of(const BloomShape& shape) {
   return trunk;
 }
 
-constexpr std::int64_t kPositions = 2048;
+constexpr std::int64_t kPositions = 2048, kVocabulary = 250880;
+
+Preset published(const char* name, std::int64_t layers, std::int64_t hidden, std::int64_t heads) {
+  return {.name = name,
+          .num_layers = layers,
+          .hidden_size = hidden,
+          .num_heads = heads,
+          .max_positions = kPositions,
+          .vocab_size = kVocabulary};
+}
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
       {.name = "bloom-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {"bloom-560m", 24, 1024, 16, kPositions},
-      {"bloom-1b1", 24, 1536, 16, kPositions},
-      {"bloom-1b7", 24, 2048, 16, kPositions},
-      {"bloom-3b", 30, 2560, 32, kPositions},
-      {"bloom-7b1", 30, 4096, 32, kPositions},
-      {"bloom-176b", 70, 14336, 112, kPositions},
+      published("bloom-560m", 24, 1024, 16),
+      published("bloom-1b1", 24, 1536, 16),
+      published("bloom-1b7", 24, 2048, 16),
+      published("bloom-3b", 30, 2560, 32),
+      published("bloom-7b1", 30, 4096, 32),
+      published("bloom-176b", 70, 14336, 112),
   };
   return all;
 }
@@ -132,31 +139,6 @@ struct BloomOptions final : LayerNormOptions {
     describe_end(fields);
   }
 };
-
-json::Value description_of(const BloomShape& shape, const BloomOptions& options) {
-  BloomOptions out = options;
-  give_sizes(shape, out);
-  ModelOptions whole("bloom", std::make_unique<BloomOptions>(std::move(out)));
-  return config::write(whole);
-}
-
-Resolved resolve_bloom(const BloomOptions& options,
-                       std::int64_t tokenizer_size,
-                       std::optional<std::int64_t> sequence_length,
-                       config::Problems& problems,
-                       const config::Origins& origins) {
-  Checks checks(problems, origins);
-  BloomShape shape;
-  set_decoder_sizes(options, presets(), tokenizer_size, sequence_length, shape, checks);
-  shape.tie_embeddings = options.tie_embeddings;
-  shape.dropout = options.dropout;
-  shape.attention_dropout = options.attention_dropout;
-  shape.layer_norm_eps = options.layer_norm_eps;
-  shape.init_std = options.init_std;
-  BloomShape possible = shape;
-  make_possible(possible);
-  return facts_of(options, presets(), shape, trunk_of(possible), description_of(shape, options));
-}
 
 /// The first of the keys that is there: an old name, and the attribute that stands for it, win.
 std::int64_t first_count(const HfConfig& keys,
@@ -179,7 +161,7 @@ BloomOptions from_hf(const json::Value& config) {
   out.num_layers = first_count(keys, {"num_hidden_layers", "n_layer"}, 2, 1e4);
   out.hidden_size = first_count(keys, {"n_embed", "hidden_size"}, 64, 1e6);
   out.num_heads = first_count(keys, {"num_attention_heads", "n_head"}, 8, 1e6);
-  out.vocab_size = keys.count("vocab_size", 250880, 1e8);
+  out.vocab_size = keys.count("vocab_size", kVocabulary, 1e8);
   out.max_positions = keys.count("seq_length", kPositions, 1e8);
   out.ffn_hidden_size = kMlpRatio * *out.hidden_size;
   out.dropout = keys.number("hidden_dropout", 0.0, 0, kMaxDropout);
@@ -221,11 +203,12 @@ Composition compose(const ParamInfo& info) {
   return Composition::of(theirs, info.shape);
 }
 
+using BloomFamily = LayerNormFamilyOf<BloomOptions, BloomShape>;
 TESSERA_MODEL("bloom",
-              FamilyOf<BloomOptions>{
+              BloomFamily{
+                  .name = "bloom",
                   .presets = presets(),
-                  .adjustable = adjustable_of_decoder(),
-                  .resolve = resolve_bloom,
+                  .trunk = trunk_of,
                   .from_hf = from_hf,
                   .to_hf = to_hf,
                   .weight_map = {.compose = compose,
@@ -245,6 +228,29 @@ TESSERA_MODULE_ORDER("bloom",
                                   "transformer.h.*.mlp.dense_4h_to_h",
                                   "transformer.ln_f",
                                   "lm_head"}});
+
+TESSERA_GGUF_NAMES("bloom",
+                   {.architecture = "BloomForCausalLM",
+                    .model_type = "bloom",
+                    .keys = {{"context_length", "seq_length"},
+                             {"embedding_length", "hidden_size"},
+                             {"feed_forward_length", ""},
+                             {"block_count", "n_layer"},
+                             {"attention.head_count", "n_head"},
+                             {"attention.head_count_kv", "", false, false},
+                             {"attention.layer_norm_epsilon", "layer_norm_epsilon", true}},
+                    .modules = {{"token_embd", "transformer.word_embeddings"},
+                                {"token_embd_norm", "transformer.word_embeddings_layernorm"},
+                                {"output_norm", "transformer.ln_f"},
+                                {"output", "lm_head"},
+                                {"blk.*.attn_norm", "transformer.h.*.input_layernorm"},
+                                {"blk.*.attn_qkv",
+                                 "transformer.h.*.self_attention.query_key_value"},
+                                {"blk.*.attn_output", "transformer.h.*.self_attention.dense"},
+                                {"blk.*.ffn_norm", "transformer.h.*.post_attention_layernorm"},
+                                {"blk.*.ffn_up", "transformer.h.*.mlp.dense_h_to_4h"},
+                                {"blk.*.ffn_down", "transformer.h.*.mlp.dense_4h_to_h"}},
+                    .by_part = {"blk.*.attn_qkv"}});
 
 }  // namespace
 }  // namespace tessera::models

@@ -10,11 +10,10 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/models/mlp.h"
 #include "tessera/nn/functional.h"
-#include "tessera/ops/activation.h"
 
-// Legend: B batch, T tokens, C embed, F ffn, H heads, G heads of keys and values, K channels of a
-// head.
+// Legend: B batch, T tokens, C embed.
 namespace tessera::models {
 
 namespace {
@@ -98,42 +97,18 @@ class TokenEmbedding final : public nn::Block {
   Param* table_ = nullptr;
 };
 
-/// down(activation(gate(h)) * up(h)).
-class GatedMlp {
- public:
-  explicit GatedMlp(const DecoderShape& shape)
-      : shape_(shape), activation_(ops::activation_from_name(shape.activation)) {}
-
-  void declare(nn::Params& params) {
-    const std::int64_t C = shape_.hidden_size, F = shape_.ffn_hidden_size;
-    const Init init = Init::normal(shape_.init_std);
-    gate_up_weight_ = params.add("mlp.gate_up_proj.weight",
-                                 {2, F, C},
-                                 {None, Ffn, Embed},
-                                 init,
-                                 {.matrix_shape = {2 * F, C}});
-    if (shape_.mlp_bias) {
-      gate_up_bias_ = params.add(
-          "mlp.gate_up_proj.bias", {2, F}, {None, Ffn}, Init::zeros(), {.matrix_shape = {2 * F}});
-    }
-    down_weight_ = params.add("mlp.down_proj.weight", {C, F}, {Embed, Ffn}, init);
-    if (shape_.mlp_bias) down_bias_ = params.add("mlp.down_proj.bias", {C}, {Embed}, Init::zeros());
-  }
-
-  [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC, nn::StepContext& context) const {
-    const at::Tensor f_BTF =
-        nn::gated(nn::linear(h_BTC, *gate_up_weight_, gate_up_bias_, context), activation_);
-    return nn::linear(f_BTF, *down_weight_, down_bias_, context);
-  }
-
- private:
-  DecoderShape shape_;
-  ops::Activation activation_;
-  Param* gate_up_weight_ = nullptr;
-  Param* gate_up_bias_ = nullptr;
-  Param* down_weight_ = nullptr;
-  Param* down_bias_ = nullptr;
-};
+MlpSpec mlp_of(const DecoderShape& shape) {
+  const Init init = Init::normal(shape.init_std);
+  return {.hidden_size = shape.hidden_size,
+          .ffn_hidden_size = shape.ffn_hidden_size,
+          .input_name = "mlp.gate_up_proj",
+          .output_name = "mlp.down_proj",
+          .bias = shape.mlp_bias,
+          .input_init = init,
+          .output_init = init,
+          .activation = shape.activation,
+          .gated = true};
+}
 
 /// x + after(branch(before(x))) twice; each of the norms may be absent.
 class DecoderLayer final : public nn::Block {
@@ -141,7 +116,7 @@ class DecoderLayer final : public nn::Block {
   DecoderLayer(const DecoderShape& shape, const DecoderLayerKind& kind)
       : shape_(shape),
         attention_(attention_of(shape, kind)),
-        mlp_(shape),
+        mlp_(mlp_of(shape)),
         before_attention_(norm_at(shape.norm_before_attention)),
         after_attention_(norm_at(shape.norm_after_attention)),
         before_mlp_(norm_at(shape.norm_before_mlp)),
@@ -177,7 +152,7 @@ class DecoderLayer final : public nn::Block {
 
   DecoderShape shape_;
   SelfAttention attention_;
-  GatedMlp mlp_;
+  Mlp mlp_;
   Norm before_attention_, after_attention_, before_mlp_, after_mlp_;
 };
 

@@ -28,8 +28,18 @@ const std::vector<Preset>& presets() {
        .hidden_size = 128,
        .num_heads = 4,
        .bytes = true},
-      {"distilbert-base-uncased", 6, 768, 12, kPositions},
-      {"distilbert-base-cased", 6, 768, 12, kPositions},
+      {.name = "distilbert-base-uncased",
+       .num_layers = 6,
+       .hidden_size = 768,
+       .num_heads = 12,
+       .max_positions = kPositions,
+       .vocab_size = 30522},
+      {.name = "distilbert-base-cased",
+       .num_layers = 6,
+       .hidden_size = 768,
+       .num_heads = 12,
+       .max_positions = kPositions,
+       .vocab_size = 28996},
   };
   return all;
 }
@@ -83,20 +93,6 @@ HeadSpecs heads_of(const DistilBertOptions& options) {
                             .output = "vocab_projector",
                             .output_bias = "vocab_projector.bias"},
   };
-}
-
-Resolved resolve_distilbert(const DistilBertOptions& options,
-                            std::int64_t tokenizer_size,
-                            std::optional<std::int64_t> sequence_length,
-                            config::Problems& problems,
-                            const config::Origins& origins) {
-  return resolve_encoder(
-      options,
-      {.name = "distilbert", .presets = presets(), .names = names(), .heads = heads_of(options)},
-      tokenizer_size,
-      sequence_length,
-      problems,
-      origins);
 }
 
 DistilBertOptions from_hf(const json::Value& config) {
@@ -176,14 +172,11 @@ bool may_be_unused(std::string_view name) {
 }
 
 TESSERA_MODEL("distilbert",
-              FamilyOf<DistilBertOptions>{
+              EncoderFamilyOf<DistilBertOptions>{
+                  .name = "distilbert",
                   .presets = presets(),
-                  .adjustable = {{"dropout", {"attention_dropout", "classifier_dropout"}},
-                                 {"attention_dropout"},
-                                 {"classifier_dropout"},
-                                 {"init_std"},
-                                 {"label_smoothing"}},
-                  .resolve = resolve_distilbert,
+                  .names = names(),
+                  .heads = heads_of,
                   .from_hf = from_hf,
                   .to_hf = to_hf,
                   .weight_map = {.compose = compose,
@@ -193,8 +186,7 @@ TESSERA_MODEL("distilbert",
                                            "vocab_projector.bias"}},
                                  .is_buffer = is_buffer,
                                  .anchor = "distilbert.embeddings.word_embeddings.weight",
-                                 .may_be_unused = may_be_unused},
-                  .objective = "masked_lm"});
+                                 .may_be_unused = may_be_unused}});
 
 TESSERA_MODULE_ORDER("distilbert",
                      {.base = "distilbert.",

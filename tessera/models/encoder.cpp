@@ -260,7 +260,7 @@ Resolved resolve_encoder(const EncoderOptions& options,
                  fmt::format("heads of {} share no keys and values", family.name),
                  "remove num_kv_heads");
   set_positions(options, preset, sequence_length, shape, checks);
-  set_vocabulary(options, tokenizer_size, shape, checks);
+  set_vocabulary(options, tokenizer_size, shape, checks, preset);
   set_rest(options, shape, checks);
   EncoderShape possible = shape;
   make_possible(possible);

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -82,6 +83,47 @@ Resolved resolve_encoder(const EncoderOptions& options,
                          std::optional<std::int64_t> sequence_length,
                          config::Problems& problems,
                          const config::Origins& origins);
+
+/// An encoder with options of its own type, as its file declares it.
+template <class Options>
+struct EncoderFamilyOf {
+  std::string name;
+  std::vector<Preset> presets;
+  EncoderNames names;
+  HeadSpecs (*heads)(const Options& options) = nullptr;
+  /// EncoderShape::counted_pad; absent: every token has a position.
+  std::int64_t (*counted_pad)(const Options& options) = nullptr;
+  std::function<Options(const json::Value& hf_config)> from_hf;
+  std::function<json::Value(const Options& options)> to_hf;
+  WeightMap weight_map;
+
+  [[nodiscard]] Family family() const {
+    return FamilyOf<Options>{
+        .presets = presets,
+        .adjustable = {{"dropout", {"attention_dropout", "classifier_dropout"}},
+                       {"attention_dropout"},
+                       {"classifier_dropout"},
+                       {"init_std"},
+                       {"label_smoothing"}},
+        .resolve =
+            [*this](const Options& options,
+                    std::int64_t tokenizer_size,
+                    std::optional<std::int64_t> sequence_length,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+              EncoderFamily whole = {
+                  .name = name, .presets = presets, .names = names, .heads = heads(options)};
+              if (counted_pad != nullptr) whole.counted_pad = counted_pad(options);
+              return resolve_encoder(
+                  options, whole, tokenizer_size, sequence_length, problems, origins);
+            },
+        .from_hf = from_hf,
+        .to_hf = to_hf,
+        .weight_map = weight_map,
+        .objective = "masked_lm"}
+        .family();
+  }
+};
 
 /// Keys of config.json that BERT and RoBERTa share, with the defaults of transformers. Refuses
 /// decoders, relative positions, pruned heads and quantized weights.

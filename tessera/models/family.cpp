@@ -26,6 +26,34 @@ const std::string& default_family() {
   return name;
 }
 
+namespace {
+
+/// The family whose models are the text part of files of this type; nothing where there is none.
+std::optional<std::string> family_of_text_in(const std::string& type) {
+  for (const std::string& family : families().names()) {
+    const auto& types = families().get(family).text_of;
+    if (std::ranges::find(types, type) != types.end()) return family;
+  }
+  return std::nullopt;
+}
+
+/// The config.json of the text part, with what the whole says for all its parts.
+json::Value text_config_of(const json::Value& whole) {
+  const json::Value* text = whole.find("text_config");
+  TESSERA_REQUIRE(text != nullptr && text->is_object(),
+                  Format,
+                  whole.place.text() + ": no \"text_config\" that describes the text model",
+                  "fetch config.json again");
+  json::Value out = *text;
+  for (const char* const key : {"quantization_config", "tie_word_embeddings"}) {
+    const json::Value* said = whole.find(key);
+    if (said != nullptr && out.find(key) == nullptr) out[key] = *said;
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string family_of_hf(const json::Value& hf_config) {
   const json::Value* type = hf_config.find("model_type");
   TESSERA_REQUIRE(type != nullptr && type->is_string(),
@@ -33,6 +61,7 @@ std::string family_of_hf(const json::Value& hf_config) {
                   hf_config.place.text() + ": no \"model_type\" that names the architecture",
                   "point at the folder of a transformers model");
   const auto names = families().names();
+  if (const auto text = family_of_text_in(type->as_string())) return *text;
   TESSERA_REQUIRE(
       families().has(type->as_string()),
       Unsupported,
@@ -43,8 +72,27 @@ std::string family_of_hf(const json::Value& hf_config) {
 
 ModelOptions options_from_hf(const json::Value& hf_config) {
   const std::string family = family_of_hf(hf_config);
-  return {family, families().get(family).from_hf(hf_config)};
+  const bool wrapped = hf_config.find("model_type")->as_string() != family;
+  return {family, families().get(family).from_hf(wrapped ? text_config_of(hf_config) : hf_config)};
 }
+
+namespace {
+
+/// Keys whose values come from the preset that is named.
+void add_derivations(const std::vector<Preset>& presets,
+                     const FamilyOptions& options,
+                     Resolved& out) {
+  for (const Preset& preset : presets) {
+    if (preset.name != options.preset) continue;
+    const std::string origin = fmt::format("preset {}", preset.name);
+    for (const PresetValue& value : preset.values)
+      out.derivations[value.key] = origin;
+    if (preset.vocab_size > 0 && out.vocab_size == preset.vocab_size)
+      out.derivations["vocab_size"] = origin;
+  }
+}
+
+}  // namespace
 
 Resolved resolve(const ModelOptions& options,
                  std::int64_t tokenizer_size,
@@ -54,14 +102,16 @@ Resolved resolve(const ModelOptions& options,
                  const ObjectiveChoice& objective) {
   const Family& family = families().get(options.family());
   Resolved out = family.resolve(*options, tokenizer_size, sequence_length, problems, origins);
-  const std::string& name = objective.name.empty() ? family.objective : objective.name;
+  const std::string own = out.objective.name.empty() ? family.objective : out.objective.name;
+  const std::string& name = objective.name.empty() ? own : objective.name;
   out.objective = {name, objective.options};
   json::Value chosen = out.objective_options;
   for (const auto& [key, value] : objective.options.members())
     chosen[key] = value;
   out.model = with_objective(out.trunk, name, chosen);
+  add_derivations(family.presets, *options, out);
   // What a family says of its size is of a model with a head for causal language modelling.
-  if (name != "causal_lm") {
+  if (name != "causal_lm" || out.num_parameters == 0) {
     const nn::ParamInfos head = nn::declared_by(out.model.blocks.back());
     out.tied_head = std::ranges::any_of(
         head, [&](const auto& info) { return info->name == out.trunk.output.vocabulary.name; });

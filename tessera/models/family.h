@@ -38,8 +38,10 @@ struct Resolved {
   Trunk trunk;      ///< all blocks but the objective
   /// Options that the family passes to its objective; only what is not the objective's default.
   json::Value objective_options = json::Value::object();
-  nn::Model model;            ///< the trunk and the objective
-  ObjectiveChoice objective;  ///< by name, and the options that were chosen for it
+  nn::Model model;  ///< the trunk and the objective
+  /// By name, and the options that were chosen for it. A family whose options say what a model is
+  /// trained for names it, in place of Family::objective.
+  ObjectiveChoice objective;
   std::int64_t vocab_size = 0;
   std::int64_t tokenizer_size = 0;
   std::int64_t max_positions = 0;
@@ -88,6 +90,9 @@ struct Family {
   bool is_default = false;
   /// The objective of a model for which nobody names one.
   std::string objective = "causal_lm";
+  /// model_types of files in which such a model is the part that reads and writes text: their
+  /// `text_config` is its config.json.
+  std::vector<std::string> text_of = {};
 };
 
 /// A family as its file declares it: with functions of its own options type.
@@ -95,16 +100,18 @@ template <class Options>
 struct FamilyOf {
   std::vector<Preset> presets;
   std::vector<Adjustable> adjustable;
-  Resolved (*resolve)(const Options& options,
-                      std::int64_t tokenizer_size,
-                      std::optional<std::int64_t> sequence_length,
-                      config::Problems& problems,
-                      const config::Origins& origins) = nullptr;
-  Options (*from_hf)(const json::Value& hf_config) = nullptr;
-  json::Value (*to_hf)(const Options& options) = nullptr;
+  std::function<Resolved(const Options& options,
+                         std::int64_t tokenizer_size,
+                         std::optional<std::int64_t> sequence_length,
+                         config::Problems& problems,
+                         const config::Origins& origins)>
+      resolve;
+  std::function<Options(const json::Value& hf_config)> from_hf;
+  std::function<json::Value(const Options& options)> to_hf;
   WeightMap weight_map;
   bool is_default = false;
   std::string objective = "causal_lm";
+  std::vector<std::string> text_of = {};
 
   [[nodiscard]] Family family() const {
     const auto own = [](const FamilyOptions& options) -> const Options& {
@@ -131,15 +138,16 @@ struct FamilyOf {
         .to_hf = [own, to_hf = to_hf](const FamilyOptions& options) { return to_hf(own(options)); },
         .weight_map = weight_map,
         .is_default = is_default,
-        .objective = objective};
+        .objective = objective,
+        .text_of = text_of};
   }
 };
 
 Registry<Family>& families();
 /// The family of a configuration that names none.
 const std::string& default_family();
-/// The name of the family that a config.json of a Hugging Face folder asks for: Error{Unsupported}
-/// with the nearest one that is built.
+/// The name of the family that a config.json of a Hugging Face folder asks for, or of the one that
+/// is its text_config (Family::text_of): Error{Unsupported} with the nearest one that is built.
 std::string family_of_hf(const json::Value& hf_config);
 /// The options that a config.json of a Hugging Face folder describes. Errors as Family::from_hf.
 ModelOptions options_from_hf(const json::Value& hf_config);

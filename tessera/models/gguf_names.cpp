@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
+
+#include "tessera/base/error.h"
 
 namespace tessera::models {
 namespace {
@@ -89,6 +92,34 @@ GgufNames rotary_decoder_names(std::string architecture, std::string model_type)
           .transposed = {},
           .rotated = {},
           .rotary = true};
+}
+
+void require_key(GgufNames& names, std::string_view gguf) {
+  const auto found = std::ranges::find(names.keys, gguf, &GgufNames::Key::gguf);
+  TESSERA_ASSERT(found != names.keys.end());
+  found->required = true;
+}
+
+void set_module(GgufNames& names, std::string_view gguf, std::string theirs) {
+  const auto found =
+      std::ranges::find(names.modules, gguf, &std::pair<std::string, std::string>::first);
+  if (found != names.modules.end()) {
+    found->second = std::move(theirs);
+  } else {
+    names.modules.emplace_back(gguf, std::move(theirs));
+  }
+}
+
+void remove_module(GgufNames& names, std::string_view gguf) {
+  std::erase_if(names.modules, [&](const auto& module) { return module.first == gguf; });
+}
+
+std::vector<std::string> gguf_architectures() {
+  std::vector<std::string> out;
+  for (const std::string& name : gguf_names().names()) {
+    if (gguf_names().get(name).stored_as.empty()) out.push_back(name);
+  }
+  return out;
 }
 
 Registry<GgufNames>& gguf_names() {

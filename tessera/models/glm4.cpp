@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLM 4 (0414): norms before and after attention and MLP, and rotary positions that turn
-// neighbouring channels of half of each head. Source: GLM team 2024, "ChatGLM: a family of large
-// language models".
+// GLM 4 (0414): GLM with norms before and after attention and MLP.
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/models/decoder_options.h"
+#include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
+#include "tessera/models/glm.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -29,107 +28,67 @@ const std::vector<Preset>& presets() {
        .max_positions = 32768,
        .num_kv_heads = 2,
        .ffn_hidden_size = 13696,
-       .head_dim = 128},
+       .head_dim = 128,
+       .vocab_size = 151552},
+      {.name = "glm4-32b",
+       .num_layers = 61,
+       .hidden_size = 6144,
+       .num_heads = 48,
+       .max_positions = 32768,
+       .num_kv_heads = 2,
+       .ffn_hidden_size = 23040,
+       .head_dim = 128,
+       .vocab_size = 151552,
+       .values = {{"attention_bias", false}}},
   };
   return all;
 }
 
-struct Glm4Options final : DecoderOptions {
-  bool attention_bias = true;
-  double rotary_share = 0.5;
-
+struct Glm4Options final : GlmOptions {
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<Glm4Options>(*this);
   }
-
-  void describe(config::Fields& fields) override {
-    describe_shape(fields, presets(), {});
-    fields.field("attention_bias",
-                 attention_bias,
-                 {.text = "Whether the projections to queries, keys and values have biases."});
-    fields.field("rotary_share",
-                 rotary_share,
-                 {.text = "Share of the channels of a head that rotary positions turn.",
-                  .min = 0,
-                  .max = 1,
-                  .above_min = true});
-    describe_rest(fields);
-  }
+  void describe(config::Fields& fields) override { describe_glm(fields, presets()); }
 };
 
-void specialize(const DecoderOptions& options, DecoderShape& shape) {
-  const auto& own = dynamic_cast<const Glm4Options&>(options);
-  shape.attention_bias = own.attention_bias;
-  shape.rotary_share = own.rotary_share;
-  shape.rotary_interleaved = true;
+void specialize(const Glm4Options& /*options*/, DecoderShape& shape) {
+  specialize_glm(shape);
   shape.norm_after_attention = "post_self_attn_layernorm";
   shape.norm_after_mlp = "post_mlp_layernorm";
 }
 
-/// Gate and up projections are rows of one matrix; queries, keys and values stand apart.
-Composition compose(const ParamInfo& info) {
-  const bool fused = info.name.find(".gate_up_proj.") != std::string::npos;
-  return fused ? compose_fused_decoder(info) : compose_decoder(info);
+void read(const HfConfig& keys, Glm4Options& out) {
+  read_glm(keys, out);
 }
 
-Resolved resolve_glm4(const Glm4Options& options,
-                      std::int64_t tokenizer_size,
-                      std::optional<std::int64_t> sequence_length,
-                      config::Problems& problems,
-                      const config::Origins& origins) {
-  return resolve_decoder(
-      {"glm4", presets(), specialize}, options, tokenizer_size, sequence_length, problems, origins);
-}
-
-const DecoderDefaults kDefaults = {.model_type = "glm4",
-                                   .layers = 40,
-                                   .vocab = 151552,
-                                   .positions = 131072,
-                                   .ffn = 13696,
-                                   .kv_heads = 2,
-                                   .head_dim = 128,
-                                   .rms_norm_eps = 1.5625e-7};
-
-Glm4Options from_hf(const json::Value& config) {
-  const HfConfig keys(config);
-  Glm4Options out;
-  read_decoder(keys, kDefaults, out);
-  out.attention_bias = keys.flag("attention_bias", false);
-  out.rotary_share = partial_rotary_factor(keys, 0.5);
-  return out;
-}
-
-json::Value to_hf(const Glm4Options& options) {
-  json::Value out = decoder_to_hf(options, "Glm4ForCausalLM", kDefaults);
-  out["attention_bias"] = json::Value::boolean(options.attention_bias);
-  set_partial_rotary_factor(out, options.rotary_share);
-  return out;
+void write(const Glm4Options& options, json::Value& out) {
+  write_glm(options, out);
 }
 
 TESSERA_MODEL("glm4",
-              FamilyOf<Glm4Options>{
-                  .presets = presets(),
-                  .adjustable = {{"attention_dropout"}, {"init_std"}, {"label_smoothing"}},
-                  .resolve = resolve_glm4,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = decoder_weights(compose)});
+              DecoderFamilyOf<Glm4Options>{.presets = presets(),
+                                           .hf = hf_of_glm("glm4", "Glm4ForCausalLM"),
+                                           .specialize = specialize,
+                                           .read = read,
+                                           .write = write,
+                                           .weight_map = decoder_weights(compose_glm)});
 
-TESSERA_MODULE_ORDER("glm4",
-                     {.base = "model.",
-                      .modules = {"model.embed_tokens",
-                                  "model.layers.*.self_attn.q_proj",
-                                  "model.layers.*.self_attn.k_proj",
-                                  "model.layers.*.self_attn.v_proj",
-                                  "model.layers.*.self_attn.o_proj",
-                                  "model.layers.*.mlp.gate_up_proj",
-                                  "model.layers.*.mlp.down_proj",
-                                  "model.layers.*.input_layernorm",
-                                  "model.layers.*.post_attention_layernorm",
-                                  "model.layers.*.post_self_attn_layernorm",
-                                  "model.layers.*.post_mlp_layernorm",
-                                  "model.norm",
-                                  "lm_head"}});
+TESSERA_MODULE_ORDER("glm4", [] {
+  DecoderModules layer = glm_modules();
+  layer.norms.insert(layer.norms.end(), {"post_self_attn_layernorm", "post_mlp_layernorm"});
+  return decoder_order(layer);
+}());
+
+TESSERA_GGUF_NAMES("glm4", [] {
+  GgufNames names = rotary_decoder_names("Glm4ForCausalLM", "glm4");
+  names.flags = {{"blk.0.attn_q.bias", "attention_bias"}};
+  remove_module(names, "blk.*.ffn_gate");
+  set_module(names, "blk.*.ffn_up", "model.layers.*.mlp.gate_up_proj");
+  set_module(names, "blk.*.post_attention_norm", "model.layers.*.post_self_attn_layernorm");
+  set_module(names, "blk.*.post_ffw_norm", "model.layers.*.post_mlp_layernorm");
+  names.rotary_share = "partial_rotary_factor";
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -15,6 +15,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/layer_norm_decoder.h"
 #include "tessera/models/module_order.h"
 #include "tessera/nn/functional.h"
@@ -22,12 +23,12 @@
 namespace tessera::models {
 namespace {
 
-struct NeoxShape : Sizes {
+struct NeoxShape : LayerNormShape {
+  NeoxShape() { tie_embeddings = false; }
   double rotary_fraction = 0.25, rope_theta = 10000.0;
   ops::RotaryScaling rope_scaling;
-  bool parallel_residual = true, attention_bias = true, tie_embeddings = false;
+  bool parallel_residual = true, attention_bias = true;
   std::string activation = "gelu";
-  double dropout = 0.0, attention_dropout = 0.0, layer_norm_eps = 1e-5, init_std = 0.02;
 
   /// Channels of a head that are turned; what it is cut off to is Hugging Face's.
   [[nodiscard]] std::int64_t rotary_channels() const {
@@ -110,20 +111,35 @@ Trunk trunk_of(const NeoxShape& shape) {
 
 constexpr std::int64_t kPositions = 2048;
 
+Preset published(const char* name,
+                 std::int64_t layers,
+                 std::int64_t hidden,
+                 std::int64_t heads,
+                 std::int64_t vocabulary,
+                 std::vector<PresetValue> values = {}) {
+  return {.name = name,
+          .num_layers = layers,
+          .hidden_size = hidden,
+          .num_heads = heads,
+          .max_positions = kPositions,
+          .vocab_size = vocabulary,
+          .values = std::move(values)};
+}
+
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
       {.name = "pythia-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {"pythia-14m", 6, 128, 4, kPositions},
-      {"pythia-31m", 6, 256, 8, kPositions},
-      {"pythia-70m", 6, 512, 8, kPositions},
-      {"pythia-160m", 12, 768, 12, kPositions},
-      {"pythia-410m", 24, 1024, 16, kPositions},
-      {"pythia-1b", 16, 2048, 8, kPositions},
-      {"pythia-1.4b", 24, 2048, 16, kPositions},
-      {"pythia-2.8b", 32, 2560, 32, kPositions},
-      {"pythia-6.9b", 32, 4096, 32, kPositions},
-      {"pythia-12b", 36, 5120, 40, kPositions},
-      {"gpt-neox-20b", 44, 6144, 64, kPositions},
+      published("pythia-14m", 6, 128, 4, 50304),
+      published("pythia-31m", 6, 256, 8, 50304),
+      published("pythia-70m", 6, 512, 8, 50304),
+      published("pythia-160m", 12, 768, 12, 50304),
+      published("pythia-410m", 24, 1024, 16, 50304),
+      published("pythia-1b", 16, 2048, 8, 50304),
+      published("pythia-1.4b", 24, 2048, 16, 50304),
+      published("pythia-2.8b", 32, 2560, 32, 50304),
+      published("pythia-6.9b", 32, 4096, 32, 50432),
+      published("pythia-12b", 36, 5120, 40, 50688),
+      published("gpt-neox-20b", 44, 6144, 64, 50432, {{"activation", "gelu_tanh"}}),
   };
   return all;
 }
@@ -176,15 +192,7 @@ struct NeoxOptions final : LayerNormOptions {
   }
 };
 
-json::Value description_of(const NeoxShape& shape, const NeoxOptions& options) {
-  NeoxOptions out = options;
-  give_sizes(shape, out);
-  ModelOptions whole("gpt_neox", std::make_unique<NeoxOptions>(std::move(out)));
-  return config::write(whole);
-}
-
 NeoxShape possible(NeoxShape shape) {
-  make_possible(shape);
   const std::int64_t channels = shape.rotary_channels();
   if (channels < 2 || channels % 2 != 0) {
     shape.rotary_fraction = 1.0;
@@ -193,26 +201,14 @@ NeoxShape possible(NeoxShape shape) {
   return shape;
 }
 
-Resolved resolve_neox(const NeoxOptions& options,
-                      std::int64_t tokenizer_size,
-                      std::optional<std::int64_t> sequence_length,
-                      config::Problems& problems,
-                      const config::Origins& origins) {
-  Checks checks(problems, origins);
-  NeoxShape shape;
-  set_decoder_sizes(options, presets(), tokenizer_size, sequence_length, shape, checks);
+void specialize(const NeoxOptions& options, NeoxShape& shape, Checks& checks) {
   shape.rotary_fraction = options.rotary_fraction;
   shape.rope_theta = options.rope_theta;
   shape.rope_scaling = {.kind = ops::rotary_scaling_from_name(options.rope_scaling),
                         .factor = options.rope_factor};
   shape.parallel_residual = options.parallel_residual;
   shape.attention_bias = options.attention_bias;
-  shape.tie_embeddings = options.tie_embeddings;
   shape.activation = options.activation;
-  shape.dropout = options.dropout;
-  shape.attention_dropout = options.attention_dropout;
-  shape.layer_norm_eps = options.layer_norm_eps;
-  shape.init_std = options.init_std;
   const std::int64_t heads = std::max<std::int64_t>(shape.num_heads, 1);
   const std::int64_t turned = static_cast<std::int64_t>(
       static_cast<double>(shape.hidden_size / heads) * shape.rotary_fraction);
@@ -224,8 +220,6 @@ Resolved resolve_neox(const NeoxOptions& options,
                   turned,
                   shape.hidden_size / heads),
       "choose a rotary_fraction that gives an even number of channels");
-  return facts_of(
-      options, presets(), shape, trunk_of(possible(shape)), description_of(shape, options));
 }
 
 /// The rotary part of a config.json: `rope_parameters` since transformers 5, before that
@@ -310,18 +304,20 @@ bool is_buffer(std::string_view name) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
+using NeoxFamily = LayerNormFamilyOf<NeoxOptions, NeoxShape>;
 TESSERA_MODEL("gpt_neox",
-              FamilyOf<NeoxOptions>{
-                  .presets = presets(),
-                  .adjustable = adjustable_of_decoder(),
-                  .resolve = resolve_neox,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = {.compose = compose,
-                                 .base = "gpt_neox.",
-                                 .ties = {{"embed_out.weight", "gpt_neox.embed_in.weight"}},
-                                 .is_buffer = is_buffer,
-                                 .anchor = "gpt_neox.embed_in.weight"}});
+              NeoxFamily{.name = "gpt_neox",
+                         .presets = presets(),
+                         .specialize = specialize,
+                         .possible = possible,
+                         .trunk = trunk_of,
+                         .from_hf = from_hf,
+                         .to_hf = to_hf,
+                         .weight_map = {.compose = compose,
+                                        .base = "gpt_neox.",
+                                        .ties = {{"embed_out.weight", "gpt_neox.embed_in.weight"}},
+                                        .is_buffer = is_buffer,
+                                        .anchor = "gpt_neox.embed_in.weight"}});
 
 TESSERA_MODULE_ORDER("gpt_neox",
                      {.base = "gpt_neox.",
@@ -334,6 +330,34 @@ TESSERA_MODULE_ORDER("gpt_neox",
                                   "gpt_neox.layers.*.mlp.dense_4h_to_h",
                                   "gpt_neox.final_layer_norm",
                                   "embed_out"}});
+
+// llama.cpp computes GELU by its approximation, whatever the model was trained with: the published
+// models have GELU itself.
+TESSERA_GGUF_NAMES("gptneox",
+                   {.architecture = "GPTNeoXForCausalLM",
+                    .model_type = "gpt_neox",
+                    .keys = {{"context_length", "max_position_embeddings"},
+                             {"embedding_length", "hidden_size"},
+                             {"feed_forward_length", "intermediate_size"},
+                             {"block_count", "num_hidden_layers"},
+                             {"attention.head_count", "num_attention_heads"},
+                             {"attention.layer_norm_epsilon", "layer_norm_eps", true},
+                             {"rope.freq_base", "rotary_emb_base", true, false}},
+                    .implied = {{"hidden_act", json::Value::string("gelu")},
+                                {"attention_bias", json::Value::boolean(true)}},
+                    .modules = {{"token_embd", "gpt_neox.embed_in"},
+                                {"output_norm", "gpt_neox.final_layer_norm"},
+                                {"output", "embed_out"},
+                                {"blk.*.attn_norm", "gpt_neox.layers.*.input_layernorm"},
+                                {"blk.*.attn_qkv", "gpt_neox.layers.*.attention.query_key_value"},
+                                {"blk.*.attn_output", "gpt_neox.layers.*.attention.dense"},
+                                {"blk.*.ffn_norm", "gpt_neox.layers.*.post_attention_layernorm"},
+                                {"blk.*.ffn_up", "gpt_neox.layers.*.mlp.dense_h_to_4h"},
+                                {"blk.*.ffn_down", "gpt_neox.layers.*.mlp.dense_4h_to_h"}},
+                    .rotary = true,
+                    .by_part = {"blk.*.attn_qkv"},
+                    .rotary_share = "rotary_pct",
+                    .switches = {{"use_parallel_residual", "use_parallel_residual"}}});
 
 }  // namespace
 }  // namespace tessera::models

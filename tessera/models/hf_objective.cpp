@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/hf_objective.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,14 +19,31 @@ struct Ending {
   std::string_view text, objective;
   bool classifies = false;  ///< has labels
 };
-constexpr std::array<Ending, 7> kEndings = {
+// "LMHeadModel" is no "Model": the first that fits is meant.
+constexpr std::array<Ending, 10> kEndings = {
     {{"ForMaskedLM", "masked_lm"},
      {"ForSequenceClassification", "sequence_classification", true},
      {"ForTokenClassification", "token_classification", true},
      {"ForImageClassification", "image_classification", true},
      {"ForCausalLM", "causal_lm"},
+     {"ForConditionalGeneration", "seq2seq"},
+     {"WithLMHeadModel", ""},
      {"LMHeadModel", "causal_lm"},
-     {"ForPreTraining", ""}}};
+     {"ForPreTraining", ""},
+     {"Model", "embedding"}}};
+
+const Ending* ending_of(std::string_view architecture) {
+  const auto found = std::ranges::find_if(
+      kEndings, [&](const Ending& ending) { return architecture.ends_with(ending.text); });
+  return found == kEndings.end() ? nullptr : &*found;
+}
+
+/// Whether a folder without a head is one of a family that is trained to go on with text: its head
+/// is the table, which is there.
+bool continues_text(const HfConfig& keys) {
+  const std::string type = keys.word("model_type", "");
+  return !families().has(type) || families().get(type).objective == "causal_lm";
+}
 
 constexpr double kMostLabels = 1e6;
 
@@ -43,23 +62,42 @@ std::int64_t num_labels_of(const HfConfig& keys) {
   return keys.count("num_labels", kDefault, kMostLabels);
 }
 
+std::string unnamed(std::int64_t id) {
+  return fmt::format("LABEL_{}", id);
+}
+
+/// The names of the labels in the order of their ids; empty where they have none of their own.
+json::Value label_names_of(const HfConfig& keys, std::int64_t labels) {
+  json::Value out = json::Value::array();
+  const json::Value* names = keys.find("id2label");
+  if (names == nullptr || !names->is_object()) return out;
+  bool named = false;
+  for (std::int64_t id = 0; id < labels; ++id) {
+    const json::Value* name = names->find(std::to_string(id));
+    if (name == nullptr || !name->is_string()) return json::Value::array();
+    named |= name->as_string() != unnamed(id);
+    out.push_back(*name);
+  }
+  return named ? out : json::Value::array();
+}
+
 }  // namespace
 
 ObjectiveChoice objective_of_hf(const json::Value& hf_config) {
   const HfConfig keys(hf_config);
   const std::string architecture = architecture_of(hf_config);
   ObjectiveChoice out;
-  for (const Ending& ending : kEndings) {
-    if (!architecture.ends_with(ending.text)) continue;
-    out.name = ending.objective;
-    if (!ending.classifies) return out;
-    const std::int64_t labels = num_labels_of(keys);
-    out.options["num_labels"] = json::Value::integer(labels);
-    if (ending.objective == "token_classification") return out;
-    const std::string problem = keys.word("problem_type", labels == 1 ? "regression" : "");
-    if (!problem.empty()) out.options["problem_type"] = json::Value::string(problem);
-    return out;
-  }
+  const Ending* const ending = ending_of(architecture);
+  if (ending == nullptr || (ending->objective == "embedding" && continues_text(keys))) return out;
+  out.name = ending->objective;
+  if (!ending->classifies) return out;
+  const std::int64_t labels = num_labels_of(keys);
+  out.options["num_labels"] = json::Value::integer(labels);
+  if (json::Value names = label_names_of(keys, labels); !names.items().empty())
+    out.options["labels"] = std::move(names);
+  if (ending->objective == "token_classification") return out;
+  const std::string problem = keys.word("problem_type", labels == 1 ? "regression" : "");
+  if (!problem.empty()) out.options["problem_type"] = json::Value::string(problem);
   return out;
 }
 
@@ -71,13 +109,11 @@ std::optional<json::Value> said_of(const ObjectiveChoice& objective) {
 
 void say_objective(json::Value& hf_config, const ObjectiveChoice& objective) {
   const std::string own = architecture_of(hf_config);
-  const Ending* wanted = nullptr;
+  const auto wanted = std::ranges::find_if(
+      kEndings, [&](const Ending& ending) { return ending.objective == objective.name; });
+  if (wanted == kEndings.end()) return;
   std::string_view model = own;
-  for (const Ending& ending : kEndings) {
-    if (wanted == nullptr && ending.objective == objective.name) wanted = &ending;
-    if (own.ends_with(ending.text)) model.remove_suffix(ending.text.size());
-  }
-  if (wanted == nullptr) return;
+  if (const Ending* ending = ending_of(own)) model.remove_suffix(ending->text.size());
   // The family's own architecture is right where its objective is meant.
   if (objective_of_hf(hf_config).name != objective.name) {
     hf_config["architectures"] =
@@ -86,9 +122,12 @@ void say_objective(json::Value& hf_config, const ObjectiveChoice& objective) {
   if (!wanted->classifies) return;
   const json::Value* count = objective.options.find("num_labels");
   const std::int64_t labels = count != nullptr ? count->as_integer().value_or(2) : 2;
+  const json::Value* own_names = objective.options.find("labels");
   json::Value names = json::Value::object(), ids = json::Value::object();
   for (std::int64_t id = 0; id < labels; ++id) {
-    const std::string name = fmt::format("LABEL_{}", id);
+    const bool named = own_names != nullptr && id < std::ssize(own_names->items());
+    const std::string name =
+        named ? own_names->items()[static_cast<std::size_t>(id)].as_string() : unnamed(id);
     names[std::to_string(id)] = json::Value::string(name);
     ids[name] = json::Value::integer(id);
   }

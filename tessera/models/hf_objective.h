@@ -12,8 +12,9 @@ namespace tessera::models {
 
 /// The objective whose head `architectures` names ("...ForSequenceClassification"), with the number
 /// of labels and the kind of problem as transformers read them: 2 labels where nothing is said, and
-/// regression for one label. Without a name where `architectures` is absent or names another head:
-/// that of the family. Error{Format} for keys that cannot be.
+/// regression for one label. An encoder without a head ("...Model") has the objective embedding.
+/// Without a name where `architectures` is absent or names another head: that of the family.
+/// Error{Format} for keys that cannot be.
 ObjectiveChoice objective_of_hf(const json::Value& hf_config);
 
 /// The objective as checkpoints of tessera say it: {"name": ..., "options": {...}}. Nothing for

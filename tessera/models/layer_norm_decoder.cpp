@@ -40,16 +40,12 @@ void LayerNormOptions::describe_end(config::Fields& fields) {
   describe_from(fields);
 }
 
-std::vector<Adjustable> adjustable_of_decoder() {
-  return {{"dropout"}, {"attention_dropout"}, {"init_std"}, {"label_smoothing"}};
-}
-
-const Preset* set_decoder_sizes(const FamilyOptions& options,
-                                const std::vector<Preset>& presets,
-                                std::int64_t tokenizer_size,
-                                std::optional<std::int64_t> sequence_length,
-                                Sizes& sizes,
-                                Checks& checks) {
+void set_decoder_sizes(const FamilyOptions& options,
+                       const std::vector<Preset>& presets,
+                       std::int64_t tokenizer_size,
+                       std::optional<std::int64_t> sequence_length,
+                       Sizes& sizes,
+                       Checks& checks) {
   constexpr std::int64_t kMlpRatio = 4;
   const Preset* const preset = find_preset(options, presets, presets.front().name, checks);
   set_layers(options, preset, sizes, checks);
@@ -65,8 +61,7 @@ const Preset* set_decoder_sizes(const FamilyOptions& options,
                              sizes.num_heads),
                  "remove it, or choose another family in model.family");
   set_positions(options, preset, sequence_length, sizes, checks);
-  set_vocabulary(options, tokenizer_size, sizes, checks);
-  return preset;
+  set_vocabulary(options, tokenizer_size, sizes, checks, preset);
 }
 
 void give_sizes(const Sizes& sizes, FamilyOptions& options) {
@@ -79,6 +74,14 @@ void give_sizes(const Sizes& sizes, FamilyOptions& options) {
   options.vocab_size = sizes.vocab_size;
   options.max_positions = sizes.max_positions;
   options.ffn_hidden_size = sizes.ffn_hidden_size;
+}
+
+void set_layer_norm_shape(const LayerNormOptions& options, LayerNormShape& shape) {
+  shape.tie_embeddings = options.tie_embeddings;
+  shape.dropout = options.dropout;
+  shape.attention_dropout = options.attention_dropout;
+  shape.layer_norm_eps = options.layer_norm_eps;
+  shape.init_std = options.init_std;
 }
 
 Resolved facts_of(const FamilyOptions& options,

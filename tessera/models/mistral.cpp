@@ -2,11 +2,11 @@
 // Mistral: a decoder whose layers all attend to a sliding window. Source: Jiang et al. 2023,
 // "Mistral 7B".
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/models/decoder_options.h"
+#include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -27,7 +27,47 @@ const std::vector<Preset>& presets() {
        .num_heads = 32,
        .max_positions = 32768,
        .num_kv_heads = 8,
-       .ffn_hidden_size = 14336},
+       .ffn_hidden_size = 14336,
+       .vocab_size = 32000,
+       .values = {{"sliding_window", 4096}}},
+      {.name = "mistral-7b-v0.2",
+       .num_layers = 32,
+       .hidden_size = 4096,
+       .num_heads = 32,
+       .max_positions = 32768,
+       .num_kv_heads = 8,
+       .ffn_hidden_size = 14336,
+       .vocab_size = 32000,
+       .values = {{"rope_theta", 1e6}}},
+      {.name = "mistral-7b-v0.3",
+       .num_layers = 32,
+       .hidden_size = 4096,
+       .num_heads = 32,
+       .max_positions = 32768,
+       .num_kv_heads = 8,
+       .ffn_hidden_size = 14336,
+       .vocab_size = 32768,
+       .values = {{"rope_theta", 1e6}}},
+      {.name = "mistral-nemo-12b",
+       .num_layers = 40,
+       .hidden_size = 5120,
+       .num_heads = 32,
+       .max_positions = 131072,
+       .num_kv_heads = 8,
+       .ffn_hidden_size = 14336,
+       .head_dim = 128,
+       .vocab_size = 131072,
+       .values = {{"rope_theta", 1e6}}},
+      {.name = "mistral-small-24b",
+       .num_layers = 40,
+       .hidden_size = 5120,
+       .num_heads = 32,
+       .max_positions = 32768,
+       .num_kv_heads = 8,
+       .ffn_hidden_size = 32768,
+       .head_dim = 128,
+       .vocab_size = 131072,
+       .values = {{"rope_theta", 1e8}}},
   };
   return all;
 }
@@ -44,66 +84,43 @@ struct MistralOptions final : DecoderOptions {
   }
 };
 
-void specialize(const DecoderOptions& options, DecoderShape& shape) {
+void specialize(const MistralOptions& options, DecoderShape& shape) {
   shape.layers = windows_by_layer(options, shape.num_layers, [](std::int64_t) { return true; });
 }
 
-Resolved resolve_mistral(const MistralOptions& options,
-                         std::int64_t tokenizer_size,
-                         std::optional<std::int64_t> sequence_length,
-                         config::Problems& problems,
-                         const config::Origins& origins) {
-  return resolve_decoder({"mistral", presets(), specialize},
-                         options,
-                         tokenizer_size,
-                         sequence_length,
-                         problems,
-                         origins);
-}
+const HfDecoder kHf = {.model_type = "mistral",
+                       .architecture = "MistralForCausalLM",
+                       .positions = 131072,
+                       .ffn = 14336,
+                       .kv_heads = 8};
 
-const DecoderDefaults kDefaults = {
-    .model_type = "mistral", .positions = 131072, .ffn = 14336, .kv_heads = 8};
-
-MistralOptions from_hf(const json::Value& config) {
-  const HfConfig keys(config);
-  MistralOptions out;
-  read_decoder(keys, kDefaults, out);
+void read(const HfConfig& keys, MistralOptions& out) {
   read_layer_types(keys, out);
   // Absent means 4096; null means that there is none, as in files since version 0.2.
   const bool absent = !keys.given("sliding_window");
   out.sliding_window = absent ? 4096 : keys.count_or_null("sliding_window", 1e8);
-  return out;
 }
 
-json::Value to_hf(const MistralOptions& options) {
-  json::Value out = decoder_to_hf(options, "MistralForCausalLM", kDefaults);
+void write(const MistralOptions& options, json::Value& out) {
   out["sliding_window"] = window_to_hf(options);
-  return out;
 }
 
-TESSERA_MODEL("mistral",
-              FamilyOf<MistralOptions>{
-                  .presets = presets(),
-                  .adjustable = {{"attention_dropout"}, {"init_std"}, {"label_smoothing"}},
-                  .resolve = resolve_mistral,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = decoder_weights()});
+TESSERA_MODEL(
+    "mistral",
+    DecoderFamilyOf<MistralOptions>{
+        .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
-TESSERA_MODULE_ORDER("mistral",
-                     {.base = "model.",
-                      .modules = {"model.embed_tokens",
-                                  "model.layers.*.self_attn.q_proj",
-                                  "model.layers.*.self_attn.k_proj",
-                                  "model.layers.*.self_attn.v_proj",
-                                  "model.layers.*.self_attn.o_proj",
-                                  "model.layers.*.mlp.gate_proj",
-                                  "model.layers.*.mlp.up_proj",
-                                  "model.layers.*.mlp.down_proj",
-                                  "model.layers.*.input_layernorm",
-                                  "model.layers.*.post_attention_layernorm",
-                                  "model.norm",
-                                  "lm_head"}});
+TESSERA_MODULE_ORDER("mistral", decoder_order());
+
+// llama.cpp has no window for it.
+TESSERA_GGUF_NAMES("mistral", [] {
+  GgufNames names = rotary_decoder_names("MistralForCausalLM", "mistral");
+  names.implied.emplace_back("sliding_window", json::Value());
+  names.rotated = {{"blk.*.attn_q", "attention.head_count"},
+                   {"blk.*.attn_k", "attention.head_count_kv"}};
+  names.stored_as = "llama";
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MLP of a transformer layer with two projections and an activation between them.
+// The MLP of a transformer layer: a projection, an activation that may be a gate, and a projection
+// back.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +22,20 @@ struct MlpSpec {
   bool bias = true;                     ///< of both
   Init input_init, output_init;         ///< of the weights
   std::string activation = "gelu_tanh";
+  /// The input projection makes two halves, of which the activation of the first multiplies the
+  /// second.
+  bool gated = false;
+  double dropout = 0.0;  ///< between the two projections
 };
 
-/// output(activation(input(h))).
+/// output(dropout(activation(input(h)))), or output(dropout(activation(gate(h)) * input(h))).
 class Mlp {
  public:
   /// Error{Config} for an unknown activation.
   explicit Mlp(MlpSpec spec)
       : spec_(std::move(spec)), activation_(ops::activation_from_name(spec_.activation)) {}
-  /// Declares `input_name`.weight [ffn, embed], `output_name`.weight [embed, ffn] and the biases.
+  /// Declares `input_name`.weight [ffn, embed], or [2, ffn, embed] with the gate first,
+  /// `output_name`.weight [embed, ffn] and the biases.
   void declare(nn::Params& params);
   /// h [B, T, C], normalized -> the branch [B, T, C].
   [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC, nn::StepContext& context) const;

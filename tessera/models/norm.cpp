@@ -12,7 +12,7 @@ void Norm::declare(nn::Params& params,
   if (spec_.kind == NormKind::None) return;
   const Init init = spec_.offset == 0.0 ? Init::ones() : Init::zeros();
   weight_ = params.add(name + ".weight", {channels}, {Embed}, init, tags);
-  if (spec_.kind == NormKind::LayerNorm)
+  if (spec_.kind == NormKind::LayerNorm && spec_.bias)
     bias_ = params.add(name + ".bias", {channels}, {Embed}, Init::zeros(), tags);
 }
 
@@ -31,7 +31,7 @@ nn::Normed Norm::residual(const at::Tensor& x_BTC,
   if (spec_.kind == NormKind::RmsNorm)
     return nn::residual_rms_norm(
         x_BTC, branch_BTC, key, *weight_, spec_.eps, context, spec_.offset);
-  return nn::residual_layer_norm(x_BTC, branch_BTC, key, *weight_, *bias_, spec_.eps, context);
+  return nn::residual_layer_norm(x_BTC, branch_BTC, key, *weight_, bias_, spec_.eps, context);
 }
 
 }  // namespace tessera::models

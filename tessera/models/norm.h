@@ -12,7 +12,7 @@
 namespace tessera::models {
 
 enum class NormKind : std::uint8_t {
-  LayerNorm,  ///< mean and variance, with a weight and a bias
+  LayerNorm,  ///< mean and variance, with a weight and, unless said otherwise, a bias
   RmsNorm,    ///< root mean square, with a weight
   None        ///< no normalization: of a trunk whose last layer ends with its own
 };
@@ -21,13 +21,15 @@ struct NormSpec {
   NormKind kind = NormKind::LayerNorm;
   double eps = 1e-5;
   double offset = 0.0;  ///< what is added to the weight of an RmsNorm, which begins at 1 - offset
+  bool bias = true;     ///< of a LayerNorm
 };
 
 /// A normalization layer over the channels of the residual stream.
 class Norm {
  public:
   explicit Norm(NormSpec spec) : spec_(spec) {}
-  /// Declares `name`.weight, and `name`.bias of a LayerNorm; nothing for NormKind::None.
+  /// Declares `name`.weight, and `name`.bias of a LayerNorm that has one; nothing for
+  /// NormKind::None.
   void declare(nn::Params& params,
                const std::string& name,
                std::int64_t channels,

@@ -2,11 +2,11 @@
 // OLMo 2: norms behind attention and MLP alone, and over all channels of queries and of keys.
 // Source: OLMo team 2024, "2 OLMo 2 Furious".
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/models/decoder_options.h"
+#include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -25,36 +25,51 @@ const std::vector<Preset>& presets() {
        .hidden_size = 2048,
        .num_heads = 16,
        .max_positions = 4096,
-       .ffn_hidden_size = 8192},
+       .ffn_hidden_size = 8192,
+       .vocab_size = 100352,
+       .values = {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
       {.name = "olmo2-7b",
        .num_layers = 32,
        .hidden_size = 4096,
        .num_heads = 32,
        .max_positions = 4096,
-       .ffn_hidden_size = 11008},
+       .ffn_hidden_size = 11008,
+       .vocab_size = 100352,
+       .values = {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
+      {.name = "olmo2-13b",
+       .num_layers = 40,
+       .hidden_size = 5120,
+       .num_heads = 40,
+       .max_positions = 4096,
+       .ffn_hidden_size = 13824,
+       .vocab_size = 100352,
+       .values = {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
+      {.name = "olmo2-32b",
+       .num_layers = 64,
+       .hidden_size = 5120,
+       .num_heads = 40,
+       .max_positions = 4096,
+       .num_kv_heads = 8,
+       .ffn_hidden_size = 27648,
+       .vocab_size = 100352,
+       .values = {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
   };
   return all;
 }
 
 struct Olmo2Options final : DecoderOptions {
-  bool attention_bias = false;
-
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<Olmo2Options>(*this);
   }
 
   void describe(config::Fields& fields) override {
     describe_shape(fields, presets(), {});
-    fields.field("attention_bias",
-                 attention_bias,
-                 {.text = "Whether the four projections of attention have biases."});
+    describe_attention_bias(fields);
     describe_rest(fields);
   }
 };
 
-void specialize(const DecoderOptions& options, DecoderShape& shape) {
-  const auto& own = dynamic_cast<const Olmo2Options&>(options);
-  shape.attention_bias = shape.output_bias = own.attention_bias;
+void specialize(const Olmo2Options& /*options*/, DecoderShape& shape) {
   shape.qk_norm = QkNorm::AllHeads;
   shape.norm_before_attention.clear();
   shape.norm_after_attention = "post_attention_layernorm";
@@ -62,60 +77,32 @@ void specialize(const DecoderOptions& options, DecoderShape& shape) {
   shape.norm_after_mlp = "post_feedforward_layernorm";
 }
 
-Resolved resolve_olmo2(const Olmo2Options& options,
-                       std::int64_t tokenizer_size,
-                       std::optional<std::int64_t> sequence_length,
-                       config::Problems& problems,
-                       const config::Origins& origins) {
-  return resolve_decoder({"olmo2", presets(), specialize},
-                         options,
-                         tokenizer_size,
-                         sequence_length,
-                         problems,
-                         origins);
-}
-
-const DecoderDefaults kDefaults = {.model_type = "olmo2", .vocab = 50304, .rms_norm_eps = 1e-5};
-
-Olmo2Options from_hf(const json::Value& config) {
-  const HfConfig keys(config);
-  Olmo2Options out;
-  read_decoder(keys, kDefaults, out);
-  out.attention_bias = keys.flag("attention_bias", false);
-  return out;
-}
-
-json::Value to_hf(const Olmo2Options& options) {
-  json::Value out = decoder_to_hf(options, "Olmo2ForCausalLM", kDefaults);
-  out["attention_bias"] = json::Value::boolean(options.attention_bias);
-  return out;
-}
+const HfDecoder kHf = {.model_type = "olmo2",
+                       .architecture = "Olmo2ForCausalLM",
+                       .vocab = 50304,
+                       .rms_norm_eps = 1e-5,
+                       .has_attention_bias = true};
 
 TESSERA_MODEL("olmo2",
-              FamilyOf<Olmo2Options>{
-                  .presets = presets(),
-                  .adjustable = {{"attention_dropout"}, {"init_std"}, {"label_smoothing"}},
-                  .resolve = resolve_olmo2,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = decoder_weights()});
+              DecoderFamilyOf<Olmo2Options>{
+                  .presets = presets(), .hf = kHf, .specialize = specialize});
 
-TESSERA_MODULE_ORDER("olmo2",
-                     {.base = "model.",
-                      .modules = {"model.embed_tokens",
-                                  "model.layers.*.self_attn.q_proj",
-                                  "model.layers.*.self_attn.k_proj",
-                                  "model.layers.*.self_attn.v_proj",
-                                  "model.layers.*.self_attn.o_proj",
-                                  "model.layers.*.self_attn.q_norm",
-                                  "model.layers.*.self_attn.k_norm",
-                                  "model.layers.*.mlp.gate_proj",
-                                  "model.layers.*.mlp.up_proj",
-                                  "model.layers.*.mlp.down_proj",
-                                  "model.layers.*.post_attention_layernorm",
-                                  "model.layers.*.post_feedforward_layernorm",
-                                  "model.norm",
-                                  "lm_head"}});
+TESSERA_MODULE_ORDER(
+    "olmo2",
+    decoder_order({.attention = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"},
+                   .norms = {"post_attention_layernorm", "post_feedforward_layernorm"}}));
+
+TESSERA_GGUF_NAMES("olmo2", [] {
+  GgufNames names = rotary_decoder_names("Olmo2ForCausalLM", "olmo2");
+  names.implied.emplace_back("attention_bias", json::Value::boolean(false));
+  remove_module(names, "blk.*.attn_norm");
+  remove_module(names, "blk.*.ffn_norm");
+  set_module(names, "blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm");
+  set_module(names, "blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm");
+  set_module(names, "blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm");
+  set_module(names, "blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm");
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

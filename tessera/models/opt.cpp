@@ -15,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/layer_norm_decoder.h"
+#include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
 #include "tessera/models/position_embedding.h"
 #include "tessera/nn/functional.h"
@@ -29,11 +30,10 @@ using enum LogicalAxis;
 constexpr std::int64_t kFirstPosition = 2;
 constexpr double kLayerNormEps = 1e-5;  // which no key of Hugging Face's configuration changes
 
-struct OptShape : Sizes {
+struct OptShape : LayerNormShape {
   std::int64_t embedding_size = 0;  ///< of a token; 0: hidden_size
-  bool pre_norm = true, final_norm = true, bias = true, tie_embeddings = true;
+  bool pre_norm = true, final_norm = true, bias = true;
   std::string activation = "relu";
-  double dropout = 0.0, attention_dropout = 0.0, init_std = 0.02;
 
   [[nodiscard]] std::int64_t token_channels() const {
     return embedding_size > 0 ? embedding_size : hidden_size;
@@ -187,22 +187,34 @@ Trunk trunk_of(const OptShape& shape) {
   return trunk;
 }
 
-constexpr std::int64_t kPositions = 2048;
-/// The preset with narrow token embeddings and norms after the branches.
-constexpr const char* kPostNormPreset = "opt-350m";
-constexpr std::int64_t kPostNormEmbedding = 512;
+constexpr std::int64_t kPositions = 2048, kVocabulary = 50272;
+
+Preset published(const char* name,
+                 std::int64_t layers,
+                 std::int64_t hidden,
+                 std::int64_t heads,
+                 std::vector<PresetValue> values = {}) {
+  return {.name = name,
+          .num_layers = layers,
+          .hidden_size = hidden,
+          .num_heads = heads,
+          .max_positions = kPositions,
+          .vocab_size = kVocabulary,
+          .values = std::move(values)};
+}
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
       {.name = "opt-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {"opt-125m", 12, 768, 12, kPositions},
-      {kPostNormPreset, 24, 1024, 16, kPositions},
-      {"opt-1.3b", 24, 2048, 32, kPositions},
-      {"opt-2.7b", 32, 2560, 32, kPositions},
-      {"opt-6.7b", 32, 4096, 32, kPositions},
-      {"opt-13b", 40, 5120, 40, kPositions},
-      {"opt-30b", 48, 7168, 56, kPositions},
-      {"opt-66b", 64, 9216, 72, kPositions},
+      published("opt-125m", 12, 768, 12),
+      // Narrow token embeddings, and norms behind the branches.
+      published("opt-350m", 24, 1024, 16, {{"embedding_size", 512}, {"pre_norm", false}}),
+      published("opt-1.3b", 24, 2048, 32),
+      published("opt-2.7b", 32, 2560, 32),
+      published("opt-6.7b", 32, 4096, 32),
+      published("opt-13b", 40, 5120, 40),
+      published("opt-30b", 48, 7168, 56),
+      published("opt-66b", 64, 9216, 72),
   };
   return all;
 }
@@ -244,29 +256,9 @@ struct OptOptions final : LayerNormOptions {
   }
 };
 
-json::Value description_of(const OptShape& shape, const OptOptions& options) {
-  OptOptions out = options;
-  give_sizes(shape, out);
-  out.embedding_size = shape.token_channels();
-  out.pre_norm = shape.pre_norm;
-  out.final_norm = shape.final_norm;
-  ModelOptions whole("opt", std::make_unique<OptOptions>(std::move(out)));
-  return config::write(whole);
-}
-
-Resolved resolve_opt(const OptOptions& options,
-                     std::int64_t tokenizer_size,
-                     std::optional<std::int64_t> sequence_length,
-                     config::Problems& problems,
-                     const config::Origins& origins) {
-  Checks checks(problems, origins);
-  OptShape shape;
-  const Preset* const preset =
-      set_decoder_sizes(options, presets(), tokenizer_size, sequence_length, shape, checks);
-  const bool post_norm_preset = preset != nullptr && preset->name == kPostNormPreset;
-  const bool narrow = post_norm_preset && !options.hidden_size;
-  shape.embedding_size = options.embedding_size.value_or(narrow ? kPostNormEmbedding : 0);
-  shape.pre_norm = options.pre_norm.value_or(!post_norm_preset);
+void specialize(const OptOptions& options, OptShape& shape, Checks& checks) {
+  shape.embedding_size = options.embedding_size.value_or(0);
+  shape.pre_norm = options.pre_norm.value_or(true);
   shape.final_norm = options.final_norm.value_or(shape.pre_norm);
   checks.require(shape.pre_norm || !shape.final_norm,
                  "model.final_norm",
@@ -274,14 +266,13 @@ Resolved resolve_opt(const OptOptions& options,
                  "is false",
                  "remove final_norm, or set pre_norm true");
   shape.bias = options.bias;
-  shape.tie_embeddings = options.tie_embeddings;
   shape.activation = options.activation;
-  shape.dropout = options.dropout;
-  shape.attention_dropout = options.attention_dropout;
-  shape.init_std = options.init_std;
-  OptShape possible = shape;
-  make_possible(possible);
-  return facts_of(options, presets(), shape, trunk_of(possible), description_of(shape, options));
+}
+
+void complete(const OptShape& shape, OptOptions& options) {
+  options.embedding_size = shape.token_channels();
+  options.pre_norm = shape.pre_norm;
+  options.final_norm = shape.final_norm;
 }
 
 OptOptions from_hf(const json::Value& config) {
@@ -295,7 +286,7 @@ OptOptions from_hf(const json::Value& config) {
   out.num_layers = keys.count("num_hidden_layers", 12, 1e4);
   out.hidden_size = keys.count("hidden_size", 768, 1e6);
   out.num_heads = keys.count("num_attention_heads", 12, 1e6);
-  out.vocab_size = keys.count("vocab_size", 50272, 1e8);
+  out.vocab_size = keys.count("vocab_size", kVocabulary, 1e8);
   out.max_positions = keys.count("max_position_embeddings", kPositions, 1e8);
   out.ffn_hidden_size = keys.count("ffn_dim", 3072, 1e7);
   out.embedding_size = keys.count("word_embed_proj_dim", *out.hidden_size, 1e6);
@@ -350,11 +341,14 @@ Composition compose(const ParamInfo& info) {
   return Composition::concat(parts, 0);
 }
 
+using OptFamily = LayerNormFamilyOf<OptOptions, OptShape>;
 TESSERA_MODEL("opt",
-              FamilyOf<OptOptions>{
+              OptFamily{
+                  .name = "opt",
                   .presets = presets(),
-                  .adjustable = adjustable_of_decoder(),
-                  .resolve = resolve_opt,
+                  .specialize = specialize,
+                  .trunk = trunk_of,
+                  .complete = complete,
                   .from_hf = from_hf,
                   .to_hf = to_hf,
                   .weight_map = {.compose = compose,
@@ -378,6 +372,61 @@ TESSERA_MODULE_ORDER("opt",
                                   "model.decoder.layers.*.fc2",
                                   "model.decoder.layers.*.final_layer_norm",
                                   "lm_head"}});
+
+TESSERA_MODELCENTER(
+    "opt",
+    {.class_name = "OPT",
+     .is_of =
+         [](const ModelCenterFile& file) {
+           return file.has("position_embedding.weight") &&
+                  file.has("decoder.layers.0.self_att.self_attention.project_q.weight");
+         },
+     .computes = {{"post_layer_norm", json::Value::boolean(false)},
+                  {"norm_bias", json::Value::boolean(true)},
+                  {"att_bias", json::Value::boolean(true)},
+                  {"ffn_bias", json::Value::boolean(true)},
+                  {"attn_scale", json::Value::boolean(true)},
+                  {"length_scale", json::Value::boolean(false)},
+                  {"pos_bias_type", json::Value::string("none")}},
+     .config_of =
+         [](const json::Value& facts, const json::Value& config) {
+           json::Value out = json::Value::object({{"model_type", json::Value::string("opt")}});
+           for (const auto& [fact, key] : NamePairs{{"vocab_size", "vocab_size"},
+                                                    {"hidden_size", "hidden_size"},
+                                                    {"ffn_hidden_size", "ffn_dim"},
+                                                    {"num_layers", "num_hidden_layers"},
+                                                    {"num_heads", "num_attention_heads"},
+                                                    {"activation", "activation_function"},
+                                                    {"tie_embeddings", "tie_word_embeddings"}})
+             out[key] = *facts.find(fact);
+           // The table has rows for the two positions before the first.
+           out["max_position_embeddings"] =
+               json::Value::integer(*facts.find("max_positions")->as_integer() - 2);
+           const json::Value* dropout = config.find("dropout_p");
+           if (dropout != nullptr && dropout->is_number()) out["dropout"] = *dropout;
+           return out;
+         },
+     .names =
+         [](std::int64_t layers) {
+           const std::string base = "model.decoder.";
+           NamePairs out = {{"input_embedding", base + "embed_tokens"},
+                            {"position_embedding", base + "embed_positions"},
+                            {"decoder.output_layernorm", base + "final_layer_norm"}};
+           add_layers(out,
+                      layers,
+                      "decoder.layers",
+                      base + "layers",
+                      {{"self_att.layernorm_before_attention", "self_attn_layer_norm"},
+                       {"self_att.self_attention.project_q", "self_attn.q_proj"},
+                       {"self_att.self_attention.project_k", "self_attn.k_proj"},
+                       {"self_att.self_attention.project_v", "self_attn.v_proj"},
+                       {"self_att.self_attention.attention_out", "self_attn.out_proj"},
+                       {"ffn.layernorm_before_ffn", "final_layer_norm"},
+                       {"ffn.ffn.w_in.w", "fc1"},
+                       {"ffn.ffn.w_out", "fc2"}});
+           return out;
+         },
+     .head = "output_projection.weight"});
 
 }  // namespace
 }  // namespace tessera::models

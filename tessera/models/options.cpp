@@ -28,6 +28,10 @@ class Slots final : public config::Fields {
   void field(std::string_view key, config::Slot slot, const config::Doc&) override {
     slots_.emplace(key, slot);
   }
+  /// No family has such a field yet; its slot would be gone after the visit.
+  void choice(std::string_view, const config::ChoiceSlot&, config::Doc) override {
+    TESSERA_ASSERT(false);
+  }
   void begin(std::string_view, std::string_view) override { TESSERA_ASSERT(false); }
   void end() override {}
 
@@ -55,6 +59,21 @@ class Slots final : public config::Fields {
     };
     std::visit(assign, slots_.find(key)->second);
   }
+  void set(const PresetValue& of_preset) {
+    const auto found = slots_.find(of_preset.key);
+    TESSERA_ASSERT(found != slots_.end());
+    std::visit(
+        [](auto* member, const auto& value) {
+          using Member = std::remove_reference_t<decltype(*member)>;
+          using Value = std::remove_cvref_t<decltype(value)>;
+          constexpr bool kSame =
+              std::is_same_v<Member, Value> || std::is_same_v<Member, std::optional<Value>>;
+          TESSERA_ASSERT(kSame);
+          if constexpr (kSame) *member = value;
+        },
+        found->second,
+        of_preset.value);
+  }
   /// Whether both have the key, with a value of one type.
   [[nodiscard]] bool alike(std::string_view key, const Slots& other) const {
     const auto ours = slots_.find(key), theirs = other.slots_.find(key);
@@ -73,21 +92,55 @@ class Slots final : public config::Fields {
   std::map<std::string, config::Slot, std::less<>> slots_;
 };
 
-}  // namespace
-
-void FamilyOptions::choose_preset(std::string_view name) {
-  preset = std::string(name);
-  num_layers = hidden_size = num_heads = num_kv_heads = ffn_hidden_size = std::nullopt;
+const std::vector<PresetValue>& values_of(const std::string& family,
+                                          const std::optional<std::string>& preset) {
+  static const std::vector<PresetValue> none;
+  for (const Preset& one : families().get(family).presets) {
+    if (one.name == preset) return one.values;
+  }
+  return none;
 }
+
+void set_values(FamilyOptions& options, const std::vector<PresetValue>& values) {
+  if (values.empty()) return;
+  Slots slots(options);
+  for (const PresetValue& value : values)
+    slots.set(value);
+}
+
+/// Passes the fields on, and gives the options the values of a preset as soon as one is read.
+class PresetReader final : public config::Fields {
+ public:
+  PresetReader(config::Fields& to, const std::string& family, FamilyOptions& options)
+      : to_(to), family_(family), options_(options) {}
+
+  using Fields::field;
+  void field(std::string_view key, config::Slot slot, const config::Doc& doc) override {
+    const std::optional<std::string> before = options_.preset;
+    to_.field(key, slot, doc);
+    if (options_.preset != before) set_values(options_, values_of(family_, options_.preset));
+  }
+  void begin(std::string_view key, std::string_view sentence) override { to_.begin(key, sentence); }
+  void end() override { to_.end(); }
+
+ private:
+  config::Fields& to_;
+  const std::string& family_;
+  FamilyOptions& options_;
+};
+
+}  // namespace
 
 // Upper bounds keep products of sizes far inside 64 bits; they are beyond any model that was ever
 // trained.
 void FamilyOptions::describe_sizes(config::Fields& fields, const SizeTexts& texts) {
-  fields.field("preset",
-               preset,
-               {.text = "Preset sizes; explicitly given fields override them.",
-                .choices = texts.presets,
-                .default_text = texts.preset_default});
+  fields.field(
+      "preset",
+      preset,
+      {.text = "Named model: its sizes, and its values of other keys; keys that are given override "
+               "them.",
+       .choices = texts.presets,
+       .default_text = texts.preset_default});
   fields.field("num_layers",
                num_layers,
                {.text = "Number of transformer layers.",
@@ -122,8 +175,9 @@ void FamilyOptions::describe_sizes(config::Fields& fields, const SizeTexts& text
        .unit = "tokens",
        .min = 1,
        .max = 1e8,
-       .default_text =
-           "the tokenizer's size rounded up to a multiple of 64, or the folder's with model.from"});
+       .default_text = "of a preset that is given and has no fewer than the tokenizer, else the "
+                       "tokenizer's size "
+                       "rounded up to a multiple of 64; the folder's with model.from"});
   fields.field("max_positions",
                max_positions,
                {.text = "Maximum sequence length of the model.",
@@ -185,6 +239,17 @@ ModelOptions& ModelOptions::operator=(const ModelOptions& other) {
   return *this;
 }
 
+void ModelOptions::choose_preset(std::string_view name) {
+  const std::unique_ptr<FamilyOptions> defaults = families().get(family_).options();
+  Slots ours(*options_), fresh(*defaults);
+  for (const PresetValue& value : values_of(family_, options_->preset))
+    ours.assign(value.key, fresh);
+  options_->preset = std::string(name);
+  options_->num_layers = options_->hidden_size = options_->num_heads = options_->num_kv_heads =
+      options_->ffn_hidden_size = std::nullopt;
+  set_values(*options_, values_of(family_, options_->preset));
+}
+
 bool ModelOptions::has(std::string_view key) const {
   const std::unique_ptr<FamilyOptions> copy = options_->clone();
   return Slots(*copy).has_value(key);
@@ -197,7 +262,8 @@ void ModelOptions::describe(config::Fields& fields) {
       family_,
       {.text = "Model family, by its Hugging Face model_type.", .choices = families().names()});
   if (family_ != before) options_ = families().get(family_).options();
-  options_->describe(fields);
+  PresetReader reader(fields, family_, *options_);
+  options_->describe(reader);
 }
 
 ModelOptions merge_options(const ModelOptions& given,

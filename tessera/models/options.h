@@ -35,9 +35,6 @@ struct FamilyOptions {
   [[nodiscard]] virtual std::unique_ptr<FamilyOptions> clone() const = 0;
   virtual void describe(config::Fields& fields) = 0;
 
-  /// Takes the sizes of a preset in place of those that were given.
-  void choose_preset(std::string_view name);
-
  protected:
   /// What differs between families in the documentation of the common keys.
   struct SizeTexts {
@@ -59,7 +56,8 @@ struct FamilyOptions {
 inline constexpr double kMaxDropout = 0.999;
 
 /// A family's name and its options: a value. Reading `family` replaces the options by the defaults
-/// of the family that it names.
+/// of the family that it names, and reading `preset` gives the values of the preset to the keys
+/// behind it, which may then be read themselves.
 class ModelOptions {
  public:
   ModelOptions();  ///< defaults of the default family
@@ -76,6 +74,8 @@ class ModelOptions {
   const FamilyOptions* operator->() const { return options_.get(); }
   FamilyOptions& operator*() { return *options_; }
   const FamilyOptions& operator*() const { return *options_; }
+  /// Takes a preset of the family in place of the sizes that were given, and of another preset.
+  void choose_preset(std::string_view name);
   /// Whether the key has a value, by default or given.
   [[nodiscard]] bool has(std::string_view key) const;
   void describe(config::Fields& fields);

@@ -2,11 +2,12 @@
 // Qwen 2 and 2.5: queries, keys and values have biases. Source: Yang et al. 2024, "Qwen2 technical
 // report".
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/models/decoder_options.h"
+#include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -21,27 +22,105 @@ const std::vector<Preset>& presets() {
        .num_kv_heads = 2,
        .ffn_hidden_size = 352,
        .bytes = true},
+      {.name = "qwen2-0.5b",
+       .num_layers = 24,
+       .hidden_size = 896,
+       .num_heads = 14,
+       .max_positions = 131072,
+       .num_kv_heads = 2,
+       .ffn_hidden_size = 4864,
+       .vocab_size = 151936,
+       .values = {{"rope_theta", 1e6}, {"rms_norm_eps", 1e-6}, {"tie_embeddings", true}}},
+      {.name = "qwen2-1.5b",
+       .num_layers = 28,
+       .hidden_size = 1536,
+       .num_heads = 12,
+       .max_positions = 131072,
+       .num_kv_heads = 2,
+       .ffn_hidden_size = 8960,
+       .vocab_size = 151936,
+       .values = {{"rope_theta", 1e6}, {"rms_norm_eps", 1e-6}, {"tie_embeddings", true}}},
+      {.name = "qwen2-7b",
+       .num_layers = 28,
+       .hidden_size = 3584,
+       .num_heads = 28,
+       .max_positions = 131072,
+       .num_kv_heads = 4,
+       .ffn_hidden_size = 18944,
+       .vocab_size = 152064,
+       .values = {{"rope_theta", 1e6}, {"rms_norm_eps", 1e-6}}},
+      {.name = "qwen2-72b",
+       .num_layers = 80,
+       .hidden_size = 8192,
+       .num_heads = 64,
+       .max_positions = 131072,
+       .num_kv_heads = 8,
+       .ffn_hidden_size = 29568,
+       .vocab_size = 152064,
+       .values = {{"rope_theta", 1e6}}},
       {.name = "qwen2.5-0.5b",
        .num_layers = 24,
        .hidden_size = 896,
        .num_heads = 14,
        .max_positions = 32768,
        .num_kv_heads = 2,
-       .ffn_hidden_size = 4864},
+       .ffn_hidden_size = 4864,
+       .vocab_size = 151936,
+       .values = {{"rope_theta", 1e6}, {"rms_norm_eps", 1e-6}, {"tie_embeddings", true}}},
       {.name = "qwen2.5-1.5b",
        .num_layers = 28,
        .hidden_size = 1536,
        .num_heads = 12,
+       .max_positions = 131072,
+       .num_kv_heads = 2,
+       .ffn_hidden_size = 8960,
+       .vocab_size = 151936,
+       .values = {{"rope_theta", 1e6}, {"rms_norm_eps", 1e-6}, {"tie_embeddings", true}}},
+      {.name = "qwen2.5-3b",
+       .num_layers = 36,
+       .hidden_size = 2048,
+       .num_heads = 16,
        .max_positions = 32768,
        .num_kv_heads = 2,
-       .ffn_hidden_size = 8960},
+       .ffn_hidden_size = 11008,
+       .vocab_size = 151936,
+       .values = {{"rope_theta", 1e6}, {"rms_norm_eps", 1e-6}, {"tie_embeddings", true}}},
       {.name = "qwen2.5-7b",
        .num_layers = 28,
        .hidden_size = 3584,
        .num_heads = 28,
-       .max_positions = 32768,
+       .max_positions = 131072,
        .num_kv_heads = 4,
-       .ffn_hidden_size = 18944},
+       .ffn_hidden_size = 18944,
+       .vocab_size = 152064,
+       .values = {{"rope_theta", 1e6}, {"rms_norm_eps", 1e-6}}},
+      {.name = "qwen2.5-14b",
+       .num_layers = 48,
+       .hidden_size = 5120,
+       .num_heads = 40,
+       .max_positions = 131072,
+       .num_kv_heads = 8,
+       .ffn_hidden_size = 13824,
+       .vocab_size = 152064,
+       .values = {{"rope_theta", 1e6}}},
+      {.name = "qwen2.5-32b",
+       .num_layers = 64,
+       .hidden_size = 5120,
+       .num_heads = 40,
+       .max_positions = 131072,
+       .num_kv_heads = 8,
+       .ffn_hidden_size = 27648,
+       .vocab_size = 152064,
+       .values = {{"rope_theta", 1e6}}},
+      {.name = "qwen2.5-72b",
+       .num_layers = 80,
+       .hidden_size = 8192,
+       .num_heads = 64,
+       .max_positions = 131072,
+       .num_kv_heads = 8,
+       .ffn_hidden_size = 29568,
+       .vocab_size = 152064,
+       .values = {{"rope_theta", 1e6}}},
   };
   return all;
 }
@@ -58,65 +137,44 @@ struct Qwen2Options final : DecoderOptions {
   }
 };
 
-void specialize(const DecoderOptions& options, DecoderShape& shape) {
+void specialize(const Qwen2Options& options, DecoderShape& shape) {
   shape.attention_bias = true;
   shape.layers = windows_by_layer(options, shape.num_layers, [](std::int64_t) { return false; });
 }
 
-Resolved resolve_qwen2(const Qwen2Options& options,
-                       std::int64_t tokenizer_size,
-                       std::optional<std::int64_t> sequence_length,
-                       config::Problems& problems,
-                       const config::Origins& origins) {
-  return resolve_decoder({"qwen2", presets(), specialize},
-                         options,
-                         tokenizer_size,
-                         sequence_length,
-                         problems,
-                         origins);
-}
+const HfDecoder kHf = {.model_type = "qwen2",
+                       .architecture = "Qwen2ForCausalLM",
+                       .hidden = 4096,
+                       .vocab = 151936,
+                       .positions = 32768,
+                       .ffn = 22016};
 
-const DecoderDefaults kDefaults = {
-    .model_type = "qwen2", .hidden = 4096, .vocab = 151936, .positions = 32768, .ffn = 22016};
-
-Qwen2Options from_hf(const json::Value& config) {
-  const HfConfig keys(config);
-  Qwen2Options out;
-  read_decoder(keys, kDefaults, out);
+void read(const HfConfig& keys, Qwen2Options& out) {
   read_layer_types(keys, out);
   read_late_windows(keys, out);
-  return out;
 }
 
-json::Value to_hf(const Qwen2Options& options) {
-  json::Value out = decoder_to_hf(options, "Qwen2ForCausalLM", kDefaults);
+void write(const Qwen2Options& options, json::Value& out) {
   late_windows_to_hf(options, out);
-  return out;
 }
 
-TESSERA_MODEL("qwen2",
-              FamilyOf<Qwen2Options>{
-                  .presets = presets(),
-                  .adjustable = {{"attention_dropout"}, {"init_std"}, {"label_smoothing"}},
-                  .resolve = resolve_qwen2,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = decoder_weights()});
+TESSERA_MODEL(
+    "qwen2",
+    DecoderFamilyOf<Qwen2Options>{
+        .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
-TESSERA_MODULE_ORDER("qwen2",
-                     {.base = "model.",
-                      .modules = {"model.embed_tokens",
-                                  "model.layers.*.self_attn.q_proj",
-                                  "model.layers.*.self_attn.k_proj",
-                                  "model.layers.*.self_attn.v_proj",
-                                  "model.layers.*.self_attn.o_proj",
-                                  "model.layers.*.mlp.gate_proj",
-                                  "model.layers.*.mlp.up_proj",
-                                  "model.layers.*.mlp.down_proj",
-                                  "model.layers.*.input_layernorm",
-                                  "model.layers.*.post_attention_layernorm",
-                                  "model.norm",
-                                  "lm_head"}});
+TESSERA_MODULE_ORDER("qwen2", decoder_order());
+
+TESSERA_MEGATRON_NAMES("qwen2",
+                       {.kind = {.qkv_bias = true},
+                        .architecture = "Qwen2ForCausalLM",
+                        .model_type = "qwen2"});
+
+TESSERA_GGUF_NAMES("qwen2", [] {
+  GgufNames names = rotary_decoder_names("Qwen2ForCausalLM", "qwen2");
+  names.implied.emplace_back("use_sliding_window", json::Value::boolean(false));
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

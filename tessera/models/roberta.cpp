@@ -13,6 +13,7 @@
 #include "tessera/models/encoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
+#include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -23,8 +24,18 @@ constexpr std::int64_t kPositions = 512;
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
       {.name = "roberta-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {"roberta-base", 12, 768, 12, kPositions},
-      {"roberta-large", 24, 1024, 16, kPositions},
+      {.name = "roberta-base",
+       .num_layers = 12,
+       .hidden_size = 768,
+       .num_heads = 12,
+       .max_positions = kPositions,
+       .vocab_size = 50265},
+      {.name = "roberta-large",
+       .num_layers = 24,
+       .hidden_size = 1024,
+       .num_heads = 16,
+       .max_positions = kPositions,
+       .vocab_size = 50265},
   };
   return all;
 }
@@ -93,25 +104,6 @@ HeadSpecs heads_of(const RobertaOptions& options) {
                             .output = "lm_head.decoder",
                             .output_bias = "lm_head.bias"},
   };
-}
-
-Resolved resolve_as(const char* name,
-                    const std::vector<Preset>& of_family,
-                    const RobertaOptions& options,
-                    std::int64_t tokenizer_size,
-                    std::optional<std::int64_t> sequence_length,
-                    config::Problems& problems,
-                    const config::Origins& origins) {
-  return resolve_encoder(options,
-                         {.name = name,
-                          .presets = of_family,
-                          .names = names(),
-                          .counted_pad = options.pad_token_id,
-                          .heads = heads_of(options)},
-                         tokenizer_size,
-                         sequence_length,
-                         problems,
-                         origins);
 }
 
 template <class Options>
@@ -183,14 +175,6 @@ WeightMap weight_map() {
           .may_be_unused = may_be_unused};
 }
 
-std::vector<Adjustable> adjustable() {
-  return {{"dropout", {"attention_dropout", "classifier_dropout"}},
-          {"attention_dropout"},
-          {"classifier_dropout"},
-          {"init_std"},
-          {"label_smoothing"}};
-}
-
 ModuleOrder module_order() {
   return {.base = "roberta.",
           .modules = {"roberta.embeddings.word_embeddings",
@@ -213,37 +197,40 @@ ModuleOrder module_order() {
                       "classifier.out_proj"}};
 }
 
-Resolved resolve_roberta(const RobertaOptions& options,
-                         std::int64_t tokenizer_size,
-                         std::optional<std::int64_t> sequence_length,
-                         config::Problems& problems,
-                         const config::Origins& origins) {
-  return resolve_as(
-      "roberta", presets(), options, tokenizer_size, sequence_length, problems, origins);
+/// Both have the same names and heads.
+template <class Options>
+EncoderFamilyOf<Options> family_of(const char* name,
+                                   const std::vector<Preset>& of_family,
+                                   const char* architecture) {
+  return {.name = name,
+          .presets = of_family,
+          .names = names(),
+          .heads = [](const Options& options) { return heads_of(options); },
+          .counted_pad = [](const Options& options) { return options.pad_token_id; },
+          .from_hf = [name](const json::Value& config) { return read_hf<Options>(config, name); },
+          .to_hf = [name, architecture](
+                       const Options& options) { return write_hf(options, architecture, name); },
+          .weight_map = weight_map()};
 }
 
-TESSERA_MODEL("roberta",
-              FamilyOf<RobertaOptions>{.presets = presets(),
-                                       .adjustable = adjustable(),
-                                       .resolve = resolve_roberta,
-                                       .from_hf =
-                                           [](const json::Value& config) {
-                                             return read_hf<RobertaOptions>(config, "roberta");
-                                           },
-                                       .to_hf =
-                                           [](const RobertaOptions& options) {
-                                             return write_hf(
-                                                 options, "RobertaForMaskedLM", "roberta");
-                                           },
-                                       .weight_map = weight_map(),
-                                       .objective = "masked_lm"});
+TESSERA_MODEL("roberta", family_of<RobertaOptions>("roberta", presets(), "RobertaForMaskedLM"));
 TESSERA_MODULE_ORDER("roberta", module_order());
 
 namespace xlm {
 
 const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all = {{"xlm-roberta-base", 12, 768, 12, kPositions},
-                                          {"xlm-roberta-large", 24, 1024, 16, kPositions}};
+  static const std::vector<Preset> all = {{.name = "xlm-roberta-base",
+                                           .num_layers = 12,
+                                           .hidden_size = 768,
+                                           .num_heads = 12,
+                                           .max_positions = kPositions,
+                                           .vocab_size = 250002},
+                                          {.name = "xlm-roberta-large",
+                                           .num_layers = 24,
+                                           .hidden_size = 1024,
+                                           .num_heads = 16,
+                                           .max_positions = kPositions,
+                                           .vocab_size = 250002}};
   return all;
 }
 
@@ -254,32 +241,36 @@ struct XlmRobertaOptions final : RobertaOptions {
   void describe(config::Fields& fields) override { describe_with(fields, presets()); }
 };
 
-Resolved resolve_xlm(const XlmRobertaOptions& options,
-                     std::int64_t tokenizer_size,
-                     std::optional<std::int64_t> sequence_length,
-                     config::Problems& problems,
-                     const config::Origins& origins) {
-  return resolve_as(
-      "xlm-roberta", presets(), options, tokenizer_size, sequence_length, problems, origins);
-}
-
 TESSERA_MODEL("xlm-roberta",
-              FamilyOf<XlmRobertaOptions>{
-                  .presets = presets(),
-                  .adjustable = adjustable(),
-                  .resolve = resolve_xlm,
-                  .from_hf =
-                      [](const json::Value& config) {
-                        return read_hf<XlmRobertaOptions>(config, "xlm-roberta");
-                      },
-                  .to_hf =
-                      [](const XlmRobertaOptions& options) {
-                        return write_hf(options, "XLMRobertaForMaskedLM", "xlm-roberta");
-                      },
-                  .weight_map = weight_map(),
-                  .objective = "masked_lm"});
+              family_of<XlmRobertaOptions>("xlm-roberta", presets(), "XLMRobertaForMaskedLM"));
 TESSERA_MODULE_ORDER("xlm-roberta", module_order());
 
 }  // namespace xlm
+TESSERA_MODELCENTER("roberta",
+                    {.class_name = "Roberta",
+                     .is_of =
+                         [](const ModelCenterFile& file) {
+                           return file.has("token_type_embedding.weight") &&
+                                  file.config.find("pad_token_id") != nullptr;
+                         },
+                     .computes = post_norm_encoder_keys(),
+                     .config_of =
+                         [](const json::Value& facts, const json::Value& config) {
+                           json::Value out = post_norm_encoder_config(facts, config);
+                           out["model_type"] = json::Value::string("roberta");
+                           out["pad_token_id"] = *config.find("pad_token_id");
+                           return out;
+                         },
+                     .names =
+                         [](std::int64_t layers) {
+                           NamePairs out = post_norm_encoder_names(layers, "roberta.");
+                           for (const char* module : {"lm_head.dense", "lm_head.layer_norm"})
+                             out.emplace_back(module, module);
+                           out.emplace_back("lm_head.decoder.weight", "lm_head.decoder.weight");
+                           out.emplace_back("lm_head.decoder.bias", "lm_head.bias");
+                           return out;
+                         },
+                     .head = "lm_head.decoder.weight"});
+
 }  // namespace
 }  // namespace tessera::models

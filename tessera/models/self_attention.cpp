@@ -67,6 +67,10 @@ void SelfAttention::declare(nn::Params& params) {
   if (spec_.output_bias)
     output_bias_ = params.add(spec_.output_name + ".bias", {C}, {Embed}, Init::zeros());
   declare_norms(params);
+  if (!spec_.relative_bias) return;
+  const RelativeBiasSpec& bias = *spec_.relative_bias;
+  relative_bias_ = params.tied(
+      bias.name, {bias.buckets.count, H}, {None, Heads}, bias.init, {.role = Role::PositionTable});
 }
 
 void SelfAttention::prepare(nn::Qkv& qkv, const nn::Batch& batch, nn::StepContext& context) const {
@@ -103,9 +107,14 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
   args.softcap = spec_.softcap;
   args.alibi = alibi_;
   args.first_head = qkv.first_head;
-  if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
+  if (batch.has(spec_.mask_name)) args.mask_BS = batch.tensor(spec_.mask_name);
   args.starts_BT = document_starts(batch);
   args.dropout = context.dropout("attention", spec_.dropout);
+  if (relative_bias_ != nullptr) {
+    const std::int64_t tokens = qkv.q_BHTK.size(2);
+    args.bias_HTS = nn::relative_bias(
+        *relative_bias_, spec_.relative_bias->buckets, tokens, context.position + tokens, context);
+  }
   const at::Tensor y_BHTK =
       nn::attention(qkv.q_BHTK, qkv.k_BGTK, qkv.v_BGTK, std::move(args), block, context);
   return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, output_bias_, context);

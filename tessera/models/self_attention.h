@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/ops/relative_position.h"
 
 namespace tessera::models {
 
@@ -21,6 +23,13 @@ enum class QkNorm : std::uint8_t {
   None,
   PerHead,  ///< over the channels of each head, with one weight for all heads (Qwen 3, Gemma 3)
   AllHeads  ///< over the channels of all heads together (OLMo 2)
+};
+
+/// A table [buckets, heads] that all layers of a stack share, as a tied parameter.
+struct RelativeBiasSpec {
+  std::string name;  ///< of the parameter, global
+  ops::RelativeBuckets buckets;
+  Init init;
 };
 
 struct SelfAttentionSpec {
@@ -43,18 +52,21 @@ struct SelfAttentionSpec {
   std::int64_t window = 0;
   double scale = 0.0, softcap = 0.0;
   bool alibi = false;  ///< scores get ops::alibi_slopes()
+  /// Scores get a learned bias by the distance of the tokens.
+  std::optional<RelativeBiasSpec> relative_bias = {};
+  std::string mask_name = "attention_mask";  ///< of the batch: 0 where a key is padding
   QkNorm qk_norm = QkNorm::None;
   double qk_norm_eps = 1e-6;
   double qk_norm_offset = 0.0;  ///< what is added to the weights of these norms
   std::string q_norm_name = "self_attn.q_norm", k_norm_name = "self_attn.k_norm";
 };
 
-/// Reads "attention_mask" and "document_starts" of the batch, and uses the KV cache of its block.
+/// Reads the mask and "document_starts" of the batch, and uses the KV cache of its block.
 class SelfAttention {
  public:
   explicit SelfAttention(SelfAttentionSpec spec);
   /// Declares `qkv_name`.weight in the layout of nn::split_qkv(), `output_name`.weight [embed,
-  /// heads * head_dim], and the biases and norms that the specification asks for.
+  /// heads * head_dim], and the biases, norms and table that the specification asks for.
   void declare(nn::Params& params);
   /// h [B, T, C], normalized -> the branch [B, T, C]. `block`: the one that it is part of.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC,
@@ -74,6 +86,7 @@ class SelfAttention {
   Param* output_bias_ = nullptr;
   Param* q_norm_ = nullptr;
   Param* k_norm_ = nullptr;
+  Param* relative_bias_ = nullptr;
   std::vector<double> alibi_;
 };
 

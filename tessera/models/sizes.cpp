@@ -112,11 +112,14 @@ void set_positions(const FamilyOptions& options,
 void set_vocabulary(const FamilyOptions& options,
                     std::int64_t tokenizer_size,
                     Sizes& sizes,
-                    Checks& checks) {
+                    Checks& checks,
+                    const Preset* preset) {
+  const std::int64_t of_preset = options.preset && preset != nullptr ? preset->vocab_size : 0;
   const std::int64_t rounded =
       (tokenizer_size + kVocabMultiple - 1) / kVocabMultiple * kVocabMultiple;
   sizes.tokenizer_size = tokenizer_size;
-  sizes.vocab_size = options.vocab_size.value_or(rounded);
+  sizes.vocab_size = options.vocab_size.value_or(
+      of_preset > 0 && of_preset >= tokenizer_size ? of_preset : rounded);
   checks.require(
       sizes.vocab_size >= std::max<std::int64_t>(tokenizer_size, 1),
       "model.vocab_size",

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tessera/config/fields.h"
@@ -14,13 +15,22 @@
 
 namespace tessera::models {
 
-/// Named sizes of a family; 0: no opinion.
+/// What a published model has in one of its family's keys.
+struct PresetValue {
+  std::string key;
+  std::variant<bool, std::int64_t, double, std::string> value;
+};
+
+/// A named model of a family: its sizes (0: no opinion), and its values of other keys where these
+/// are not the family's defaults.
 struct Preset {
   std::string name;
   std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0;
   std::int64_t max_positions = 0;
   std::int64_t num_kv_heads = 0, ffn_hidden_size = 0, head_dim = 0;
-  bool bytes = false;  ///< small enough that its vocabulary is the bytes
+  bool bytes = false;           ///< small enough that its vocabulary is the bytes
+  std::int64_t vocab_size = 0;  ///< of the published model
+  std::vector<PresetValue> values = {};
 };
 std::vector<std::string> names_of(const std::vector<Preset>& presets);
 
@@ -63,11 +73,13 @@ void set_positions(const FamilyOptions& options,
                    std::optional<std::int64_t> sequence_length,
                    Sizes& sizes,
                    Checks& checks);
-/// vocab_size: given, or the tokenizer's size rounded up.
+/// vocab_size: given; or of a preset that was named, if all ids of the tokenizer have a row there;
+/// or the tokenizer's size rounded up.
 void set_vocabulary(const FamilyOptions& options,
                     std::int64_t tokenizer_size,
                     Sizes& sizes,
-                    Checks& checks);
+                    Checks& checks,
+                    const Preset* preset = nullptr);
 /// Where the sizes come from that were not given, by key.
 std::map<std::string, std::string> derivations_of(const FamilyOptions& options,
                                                   const std::string& otherwise,

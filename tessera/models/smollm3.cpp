@@ -2,11 +2,12 @@
 // SmolLM 3: every fourth layer has no positions. Source: Bakouch et al. 2025, "SmolLM3: smol,
 // multilingual, long-context reasoner"; Yang et al. 2025, "RoPE to NoPE and back again".
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "tessera/models/decoder_options.h"
+#include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/module_order.h"
 
 namespace tessera::models {
@@ -27,7 +28,9 @@ const std::vector<Preset>& presets() {
        .num_heads = 16,
        .max_positions = 65536,
        .num_kv_heads = 4,
-       .ffn_hidden_size = 11008},
+       .ffn_hidden_size = 11008,
+       .vocab_size = 128256,
+       .values = {{"rope_theta", 5e6}, {"rms_norm_eps", 1e-6}}},
   };
   return all;
 }
@@ -38,7 +41,6 @@ struct Smollm3Options final : DecoderOptions {
     rope_theta = 2e6;
   }
   std::int64_t no_rope_interval = 4;
-  bool attention_bias = false, mlp_bias = false;
 
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<Smollm3Options>(*this);
@@ -52,47 +54,31 @@ struct Smollm3Options final : DecoderOptions {
                   .unit = "layers",
                   .min = 0,
                   .max = 1e6});
-    fields.field("attention_bias",
-                 attention_bias,
-                 {.text = "Whether the four projections of attention have biases."});
-    fields.field(
-        "mlp_bias", mlp_bias, {.text = "Whether the three projections of the MLP have biases."});
+    describe_attention_bias(fields);
+    describe_mlp_bias(fields);
     describe_windows(fields);
     describe_rest(fields);
   }
 };
 
-void specialize(const DecoderOptions& options, DecoderShape& shape) {
-  const auto& own = dynamic_cast<const Smollm3Options&>(options);
-  shape.attention_bias = shape.output_bias = own.attention_bias;
-  shape.mlp_bias = own.mlp_bias;
+void specialize(const Smollm3Options& options, DecoderShape& shape) {
   shape.layers = windows_by_layer(options, shape.num_layers, [](std::int64_t) { return false; });
-  for (std::size_t i = 0; own.no_rope_interval > 0 && i < shape.layers.size(); ++i)
-    shape.layers[i].rotary = (i + 1) % static_cast<std::size_t>(own.no_rope_interval) != 0;
+  for (std::size_t i = 0; options.no_rope_interval > 0 && i < shape.layers.size(); ++i)
+    shape.layers[i].rotary = (i + 1) % static_cast<std::size_t>(options.no_rope_interval) != 0;
 }
 
-Resolved resolve_smollm3(const Smollm3Options& options,
-                         std::int64_t tokenizer_size,
-                         std::optional<std::int64_t> sequence_length,
-                         config::Problems& problems,
-                         const config::Origins& origins) {
-  return resolve_decoder({"smollm3", presets(), specialize},
-                         options,
-                         tokenizer_size,
-                         sequence_length,
-                         problems,
-                         origins);
-}
-
-const DecoderDefaults kDefaults = {.model_type = "smollm3",
-                                   .layers = 36,
-                                   .hidden = 2048,
-                                   .heads = 16,
-                                   .vocab = 128256,
-                                   .positions = 32768,
-                                   .kv_heads = 4,
-                                   .rope_theta = 2e6,
-                                   .tied = true};
+const HfDecoder kHf = {.model_type = "smollm3",
+                       .architecture = "SmolLM3ForCausalLM",
+                       .layers = 36,
+                       .hidden = 2048,
+                       .heads = 16,
+                       .vocab = 128256,
+                       .positions = 32768,
+                       .kv_heads = 4,
+                       .rope_theta = 2e6,
+                       .tied = true,
+                       .has_attention_bias = true,
+                       .has_mlp_bias = true};
 
 /// no_rope_layers has a 1 for each layer with rotary positions; only every n-th may lack them.
 void read_layers_without_rotary(const HfConfig& keys, Smollm3Options& out) {
@@ -113,22 +99,13 @@ void read_layers_without_rotary(const HfConfig& keys, Smollm3Options& out) {
   out.no_rope_interval = static_cast<std::int64_t>(every);
 }
 
-Smollm3Options from_hf(const json::Value& config) {
-  const HfConfig keys(config);
-  Smollm3Options out;
-  read_decoder(keys, kDefaults, out);
+void read(const HfConfig& keys, Smollm3Options& out) {
   read_layer_types(keys, out);
   read_late_windows(keys, out);
   read_layers_without_rotary(keys, out);
-  out.attention_bias = keys.flag("attention_bias", false);
-  out.mlp_bias = keys.flag("mlp_bias", false);
-  return out;
 }
 
-json::Value to_hf(const Smollm3Options& options) {
-  json::Value out = decoder_to_hf(options, "SmolLM3ForCausalLM", kDefaults);
-  out["attention_bias"] = json::Value::boolean(options.attention_bias);
-  out["mlp_bias"] = json::Value::boolean(options.mlp_bias);
+void write(const Smollm3Options& options, json::Value& out) {
   late_windows_to_hf(options, out);
   json::Value turns = json::Value::array();
   for (std::int64_t i = 0; i < *options.num_layers; ++i) {
@@ -138,32 +115,34 @@ json::Value to_hf(const Smollm3Options& options) {
   out["no_rope_layers"] = std::move(turns);
   if (options.no_rope_interval > 0)
     out["no_rope_layer_interval"] = json::Value::integer(options.no_rope_interval);
-  return out;
 }
 
-TESSERA_MODEL("smollm3",
-              FamilyOf<Smollm3Options>{
-                  .presets = presets(),
-                  .adjustable = {{"attention_dropout"}, {"init_std"}, {"label_smoothing"}},
-                  .resolve = resolve_smollm3,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = decoder_weights()});
+TESSERA_MODEL(
+    "smollm3",
+    DecoderFamilyOf<Smollm3Options>{
+        .presets = presets(), .hf = kHf, .specialize = specialize, .read = read, .write = write});
 
-TESSERA_MODULE_ORDER("smollm3",
-                     {.base = "model.",
-                      .modules = {"model.embed_tokens",
-                                  "model.layers.*.self_attn.q_proj",
-                                  "model.layers.*.self_attn.k_proj",
-                                  "model.layers.*.self_attn.v_proj",
-                                  "model.layers.*.self_attn.o_proj",
-                                  "model.layers.*.mlp.gate_proj",
-                                  "model.layers.*.mlp.up_proj",
-                                  "model.layers.*.mlp.down_proj",
-                                  "model.layers.*.input_layernorm",
-                                  "model.layers.*.post_attention_layernorm",
-                                  "model.norm",
-                                  "lm_head"}});
+TESSERA_MODULE_ORDER("smollm3", decoder_order());
+
+/// llama.cpp knows every fourth layer as one without positions.
+GgufNames::Values derived_gguf(const json::Value& config) {
+  json::Value turns = json::Value::array();
+  for (std::int64_t i = 1; i <= HfConfig(config).count("num_hidden_layers", 1, 1e4); ++i)
+    turns.push_back(json::Value::integer(i % 4 != 0 ? 1 : 0));
+  return {{"no_rope_layers", std::move(turns)}};
+}
+
+TESSERA_GGUF_NAMES("smollm3", [] {
+  GgufNames names = rotary_decoder_names("SmolLM3ForCausalLM", "smollm3");
+  names.implied.emplace_back("use_sliding_window", json::Value::boolean(false));
+  names.implied.emplace_back("attention_bias", json::Value::boolean(false));
+  names.implied.emplace_back("mlp_bias", json::Value::boolean(false));
+  names.derived = derived_gguf;
+  names.rotated = {{"blk.*.attn_q", "attention.head_count"},
+                   {"blk.*.attn_k", "attention.head_count_kv"}};
+  require_key(names, "rope.freq_base");
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

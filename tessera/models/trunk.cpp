@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/trunk.h"
 
+#include <ATen/ATen.h>
+
+#include "tessera/ops/cross_entropy.h"
+
 namespace tessera::models {
 
 using enum LogicalAxis;
@@ -20,6 +24,16 @@ Param* declare_vocabulary_head(nn::Params& params, const TrunkOutput& trunk) {
                     {Vocab, Embed},
                     Init::normal(trunk.init_std),
                     kGlobalName);
+}
+
+at::Tensor decoder_input(const nn::Batch& batch, const TargetText& target) {
+  if (batch.has("decoder_input_ids")) return batch.tensor("decoder_input_ids");
+  const at::Tensor& labels_BT = batch.tensor("labels");
+  const at::Tensor known_BT =
+      labels_BT.masked_fill(labels_BT.eq(ops::kIgnoreLabel), target.pad_token);
+  const at::Tensor start_B1 =
+      at::full({labels_BT.size(0), 1}, target.start_token, labels_BT.options());
+  return at::cat({start_B1, known_BT.narrow(1, 0, labels_BT.size(1) - 1)}, 1);
 }
 
 }  // namespace tessera::models

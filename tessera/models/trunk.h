@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "tessera/models/norm.h"
 #include "tessera/nn/block.h"
 
@@ -54,6 +56,19 @@ struct HeadSpecs {
   std::optional<HeadSpec> masked_lm;     ///< its output is the token table where the two are tied
 };
 
+/// How a decoder whose text answers another one, which an encoder reads, begins and ends. Its
+/// batches have the other text as "input_ids" [B, S] and "attention_mask" [B, S], 0 at padding, and
+/// its own as "decoder_input_ids" [B, T], or as "labels" [B, T], of which they follow:
+/// `start_token`, then the labels but for the last one, with `pad_token` in place of -100.
+struct TargetText {
+  std::int64_t start_token = 0, pad_token = 0;
+  double scale = 1.0;    ///< of the last hidden states, before the head
+  double dropout = 0.0;  ///< of the last hidden states
+};
+
+/// The tokens [B, T] that the decoder reads: "decoder_input_ids", or what follows from "labels".
+at::Tensor decoder_input(const nn::Batch& batch, const TargetText& target);
+
 /// What an objective has to know of the trunk that it completes.
 struct TrunkOutput {
   std::int64_t hidden_size = 0;
@@ -65,6 +80,7 @@ struct TrunkOutput {
   bool causal = true;          ///< a token's hidden state depends on no later token
   bool images = false;         ///< its samples are images: a batch has "pixel_values" and no tokens
   HeadSpecs heads = {};
+  std::optional<TargetText> target = {};  ///< of an encoder with a decoder
 };
 
 struct Trunk {

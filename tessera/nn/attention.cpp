@@ -127,13 +127,26 @@ at::Tensor attention(const at::Tensor& q,
                : attend_exchanged(q, k, v, std::move(args), context);
   }
   std::vector<at::Tensor> inputs = {q, k, v};
-  if (context.mode() == Mode::Prefill || context.mode() == Mode::Decode) {
+  if (args.causal && (context.mode() == Mode::Prefill || context.mode() == Mode::Decode)) {
     auto& cache = context.state<KvCache>(block);
     cache.write(context.position, k, v, context.cache_capacity);
     inputs = {q, cache.keys(), cache.values()};
     args.query_offset = context.position;
   }
   return in_region(attend_here, inputs, std::move(args), context);
+}
+
+at::Tensor cross_attention(const at::Tensor& q,
+                           const at::Tensor& k,
+                           const at::Tensor& v,
+                           ops::AttentionArgs args,
+                           StepContext& context) {
+  TESSERA_REQUIRE(!context.on_grid() && !context.shares_tokens(),
+                  Unsupported,
+                  "attention to another text, of block " + context.block_name +
+                      ", on a grid of ranks or where ranks share the tokens",
+                  "set parallel.tensor.mode to 1d and parallel.context.size to 1");
+  return in_region(attend_here, {q, k, v}, std::move(args), context);
 }
 
 }  // namespace tessera::nn

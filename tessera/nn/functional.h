@@ -13,6 +13,7 @@
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/activation.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/relative_position.h"
 #include "tessera/ops/rotary.h"
 
 namespace tessera::nn {
@@ -42,12 +43,13 @@ struct Normed {
 /// The stream takes up a branch, x + dropout(branch), and the next one begins. One pass over memory
 /// for both (two with dropout), and one for what comes back along the stream and through the norm,
 /// so that a block should go on with the result's x_BTC. `branch_BTC`: undefined where the first
-/// one of a block begins. Error{Shape} unless it has x's shape and dtype.
+/// one of a block begins. Error{Shape} unless it has x's shape and dtype. `bias` may be null:
+/// Error{Unsupported} without it on a grid of ranks.
 Normed residual_layer_norm(const at::Tensor& x_BTC,
                            const at::Tensor& branch_BTC,
                            const ops::DropoutKey& key,
                            const Param& weight,
-                           const Param& bias,
+                           const Param* bias,
                            double eps,
                            StepContext& context);
 /// `offset` is added to the weight in fp32. Error{Unsupported} for an offset on a grid of ranks.
@@ -70,14 +72,31 @@ at::Tensor positions(const at::Tensor& ids_BT,
 /// q [B, H, T, K], k and v [B, G, T, K], where G divides H; where ranks share the tokens, of this
 /// rank's, and args.mask_BS and args.starts_BT are of all.
 /// Runs as context.region("attention"). Uses the KV cache of `block` in Prefill and Decode, where
-/// it sets args.query_offset to context.position. args.bias_HTS gets its gradient; it is of this
-/// rank's heads. Error{Unsupported} for it where ranks share the tokens.
+/// it sets args.query_offset to context.position, unless tokens see those behind them.
+/// args.bias_HTS gets its gradient; it is of this rank's heads. Error{Unsupported} for it where
+/// ranks share the tokens.
 at::Tensor attention(const at::Tensor& q,
                      const at::Tensor& k,
                      const at::Tensor& v,
                      ops::AttentionArgs args,
                      const Block& block,
                      StepContext& context);
+/// Attention to the tokens of another text: q [B, H, T, K], k and v [B, G, S, K]. Uses no KV cache.
+/// Runs as context.region("attention"). Error{Unsupported} where ranks share the tokens, and on a
+/// grid of ranks.
+at::Tensor cross_attention(const at::Tensor& q,
+                           const at::Tensor& k,
+                           const at::Tensor& v,
+                           ops::AttentionArgs args,
+                           StepContext& context);
+/// The bias of attention for `queries` tokens from context.position on and `keys` tokens from 0 on,
+/// by their distance: fp32 [H, T, S] of this rank's heads. `table` [buckets, heads] gets its
+/// gradient.
+at::Tensor relative_bias(const Param& table,
+                         const ops::RelativeBuckets& rule,
+                         std::int64_t queries,
+                         std::int64_t keys,
+                         StepContext& context);
 /// The heads of a fused projection: x [B, T, parts * H * K] -> `parts` views [B, H, T, K]. Its
 /// backward is one copy.
 std::vector<at::Tensor> split_heads(const at::Tensor& x_BTO,
@@ -124,6 +143,13 @@ ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
 /// Queries or keys, turned by the places of their tokens.
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
+/// dropout() of the features [..., F] that a layer by `weight` made, of which tensor-parallel ranks
+/// hold a share each. Error{Unsupported} where the shares are not equal, on a grid of ranks, and
+/// where ranks share the tokens between layers.
+at::Tensor dropout_features(const at::Tensor& x,
+                            const Param& weight,
+                            ops::DropoutKey key,
+                            const StepContext& context);
 /// x + dropout(branch) in one pass: how a residual stream takes up a branch.
 at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const ops::DropoutKey& key);
 

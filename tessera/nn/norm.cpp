@@ -13,13 +13,14 @@ namespace {
 
 using namespace detail;
 
-/// Of a layer, or of the root mean square where there is no bias.
-ops::LayerNormOut normalise(const at::Tensor& x_NC,
+/// Of a layer where `centred`, else of the root mean square.
+ops::LayerNormOut normalise(bool centred,
+                            const at::Tensor& x_NC,
                             const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias,
                             double eps,
                             const at::Tensor& branch_NC = {}) {
-  if (bias) return ops::layer_norm(x_NC, weight, *bias, eps, branch_NC);
+  if (centred) return ops::layer_norm(x_NC, weight, bias.value_or(at::Tensor()), eps, branch_NC);
   const ops::RmsNormOut out = ops::rms_norm(x_NC, weight, eps, branch_NC);
   return {out.y_NC, {}, out.rstd_N, out.x_NC};
 }
@@ -28,6 +29,7 @@ ops::LayerNormOut normalise(const at::Tensor& x_NC,
 /// that makes the norm's gradient.
 struct NormNode : torch::autograd::Function<NormNode> {
   struct Use {
+    bool centred;  // the mean is taken off
     const Param* weight;
     const Param* bias;  // or nullptr
     StepContext* context;
@@ -50,7 +52,7 @@ struct NormNode : torch::autograd::Function<NormNode> {
     if (branch && use.key.active()) sum = ops::add_dropout(x, *branch, use.key);
     if (branch && !use.key.active()) to_add = rows(*branch);
     const ops::LayerNormOut out =
-        normalise(rows(sum), multiplier(weight, use), bias, use.eps, to_add);
+        normalise(use.centred, rows(sum), multiplier(weight, use), bias, use.eps, to_add);
     if (to_add.defined()) sum = out.x_NC.view(x.sizes());
     if (node != nullptr) node->set_materialize_grads(false);
     save(node, {sum, weight, out.mean_N, out.rstd_N, bias ? *bias : at::Tensor()});
@@ -128,7 +130,7 @@ struct NormNode : torch::autograd::Function<NormNode> {
     const std::optional<at::Tensor> bias =
         saved[4].defined() ? std::optional(saved[4]) : std::nullopt;
     const Use& use = kept<Use>(node);
-    return normalise(rows(saved[0]), multiplier(saved[1], use), bias, use.eps)
+    return normalise(use.centred, rows(saved[0]), multiplier(saved[1], use), bias, use.eps)
         .y_NC.view(saved[0].sizes());
   }
 };
@@ -161,7 +163,7 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       const Param& bias,
                       double eps,
                       StepContext& context) {
-  return residual_layer_norm(x_BTC, {}, {}, weight, bias, eps, context).normed_BTC;
+  return residual_layer_norm(x_BTC, {}, {}, weight, &bias, eps, context).normed_BTC;
 }
 
 at::Tensor rms_norm(const at::Tensor& x_BTC,
@@ -175,14 +177,20 @@ Normed residual_layer_norm(const at::Tensor& x_BTC,
                            const at::Tensor& branch_BTC,
                            const ops::DropoutKey& key,
                            const Param& weight,
-                           const Param& bias,
+                           const Param* bias,
                            double eps,
                            StepContext& context) {
   if (context.on_grid()) {
+    TESSERA_REQUIRE(bias != nullptr,
+                    Unsupported,
+                    "layer norms without a bias, of block " + context.block_name +
+                        ", on a grid of tensor-parallel ranks",
+                    "set parallel.tensor.mode to 1d");
     const at::Tensor sum = added(x_BTC, branch_BTC, key);
-    return {sum, grid::layer_norm(sum, weight, bias, eps, context)};
+    return {sum, grid::layer_norm(sum, weight, *bias, eps, context)};
   }
-  return norm_of(x_BTC, branch_BTC, weight, &bias, {&weight, &bias, &context, eps, key});
+  return norm_of(
+      x_BTC, branch_BTC, weight, bias, {/*centred=*/true, &weight, bias, &context, eps, key});
 }
 
 Normed residual_rms_norm(const at::Tensor& x_BTC,
@@ -205,7 +213,14 @@ Normed residual_rms_norm(const at::Tensor& x_BTC,
                  branch_BTC,
                  weight,
                  nullptr,
-                 {&weight, nullptr, &context, eps, key, /*has_branch=*/false, offset});
+                 {/*centred=*/false,
+                  &weight,
+                  nullptr,
+                  &context,
+                  eps,
+                  key,
+                  /*has_branch=*/false,
+                  offset});
 }
 
 detail::Again detail::norm_again(const at::Tensor& x) {

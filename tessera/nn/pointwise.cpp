@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers without parameters but attention: activations, gates, rotations, dropout, and the two
 // changes of shape around attention.
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/transport.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 
@@ -187,6 +191,31 @@ at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table) {
 
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key) {
   return key.active() ? detail::apply<DropoutNode>(x, key) : x;
+}
+
+at::Tensor dropout_features(const at::Tensor& x,
+                            const Param& weight,
+                            ops::DropoutKey key,
+                            const StepContext& context) {
+  if (!key.active()) return x;
+  TESSERA_REQUIRE(!context.on_grid() && !context.cuts_tokens() && !context.shares_tokens(),
+                  Unsupported,
+                  "dropout of the features of " + weight.info().name +
+                      ", on a grid of ranks or where ranks share the tokens",
+                  "set parallel.tensor.mode to 1d and parallel.sequence to false, or dropout to 0");
+  const ParamInfo& info = weight.info();
+  const std::int64_t all = info.numel() / info.shape.back(),
+                     own = info.local_numel() / info.shape.back();
+  TESSERA_REQUIRE(
+      all % own == 0 && !(info.cut() && all % context.tensor->group->size() != 0),
+      Unsupported,
+      fmt::format("dropout of the features of {}, of which ranks hold unequal shares", info.name),
+      "choose parallel.tensor.size that divides the features, or set dropout to 0");
+  if (info.cut()) {
+    key.columns = context.tensor->group->size();
+    key.column = context.tensor->group->index;
+  }
+  return nn::dropout(x, key);
 }
 
 at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const ops::DropoutKey& key) {

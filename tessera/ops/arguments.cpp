@@ -84,15 +84,12 @@ double attention_scale(const AttentionArgs& args, const at::Tensor& q_BHTK) {
   return args.scale != 0.0 ? args.scale : 1.0 / std::sqrt(static_cast<double>(q_BHTK.size(-1)));
 }
 
-Run visible_keys(const AttentionArgs& args, std::int64_t query, std::int64_t keys) {
-  const std::int64_t place = args.query_offset + query;
-  Run out{0, args.causal ? place + 1 : keys};
-  if (args.window > 0) {
-    out.begin = place - args.window + (args.causal ? 1 : 0);
-    if (!args.causal) out.end = place + args.window + 1;
-  }
-  out.end = std::clamp<std::int64_t>(out.end, 0, keys);
-  out.begin = std::clamp<std::int64_t>(out.begin, 0, out.end);
+KeyBand key_band(const AttentionArgs& args) {
+  KeyBand out;
+  if (args.causal) out.end = args.query_offset + 1;
+  if (args.window == 0) return out;
+  out.begin = args.query_offset - args.window + (args.causal ? 1 : 0);
+  if (!args.causal) out.end = args.query_offset + args.window + 1;
   return out;
 }
 

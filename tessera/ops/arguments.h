@@ -3,7 +3,9 @@
 // that the operations share.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -44,9 +46,19 @@ std::vector<at::Tensor> fused_heads(const at::Tensor& x_BHNK, std::int64_t parts
 
 /// args.scale, or its default.
 double attention_scale(const AttentionArgs& args, const at::Tensor& q_BHTK);
-/// The keys that query `query` of T sees of so many, causal or not, with a window or without;
-/// begin = end: none. Padding counts as seen.
-Run visible_keys(const AttentionArgs& args, std::int64_t query, std::int64_t keys);
+/// Query t sees the keys [begin + t, end + t), as far as there are any.
+struct KeyBand {
+  static constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max() / 4;
+  std::int64_t begin = -kEndless, end = kEndless;
+  /// Of `keys` keys those that any of so many queries from `query` on sees; none: [0, 0).
+  [[nodiscard]] Run of(std::int64_t query, std::int64_t queries, std::int64_t keys) const {
+    const std::int64_t first = std::max<std::int64_t>(begin + query, 0),
+                       last = std::min(end + query + queries - 1, keys);
+    return first < last ? Run{first, last} : Run{0, 0};
+  }
+};
+/// The band of attention, causal or not, with a window or without. Padding counts as seen.
+KeyBand key_band(const AttentionArgs& args);
 /// The window of the whole matrices of probabilities that q and k see. Error{Shape} unless
 /// args.place has as many queries and keys as q and k.
 DropoutWindow attention_window(const AttentionArgs& args,

@@ -76,9 +76,10 @@ void check_biases(const at::Tensor& q, const at::Tensor& k, const AttentionArgs&
 /// Pairs of a query and a key that it sees, of one head.
 double visible_pairs(const AttentionArgs& args, std::int64_t T, std::int64_t S) {
   if (!args.causal && args.window == 0) return static_cast<double>(T) * static_cast<double>(S);
+  const KeyBand band = key_band(args);
   double pairs = 0;
   for (std::int64_t t = 0; t < T; ++t) {
-    const Run keys = visible_keys(args, t, S);
+    const Run keys = band.of(t, 1, S);
     pairs += static_cast<double>(keys.end - keys.begin);
   }
   return pairs;

@@ -53,10 +53,11 @@ struct AttentionOut {
   at::Tensor y_BHTK;  ///< q's dtype; 0 where a query sees no key
   at::Tensor saved;   ///< for the backward: log-sum-exp of the scores, fp32 [B, H, T]
 };
-/// softmax(q k^T * scale + masks) v with fp32 scores and softmax. Scores and probabilities never
-/// exist whole, with masks and dropout neither: memory is O(T + S) (flash attention, Dao et al.
-/// 2022; cpu/attention_blocks.h). Documents of a sample come one after the other
-/// (packed_attention.h). Bits do not depend on the number of threads. Works on meta.
+/// softmax(scores) v with fp32 scores and softmax. Scores and probabilities never exist whole,
+/// whatever the masks, windows, biases and dropout: memory is O(T + S), and a window of W keys
+/// takes O(T W) time (flash attention, Dao et al. 2022; cpu/attention_blocks.h). Documents of a
+/// sample come one after the other (packed_attention.h). Bits do not depend on the number of
+/// threads. Works on meta.
 AttentionOut attention(const at::Tensor& q_BHTK,
                        const at::Tensor& k_BGSK,
                        const at::Tensor& v_BGSK,

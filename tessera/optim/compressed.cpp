@@ -1,11 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/optim/compressed.h"
 
+#include <array>
 #include <limits>
 
 #include "tessera/optim/params.h"
 
 namespace tessera::optim {
+namespace {
+
+constexpr auto kExchangeBackends = std::to_array<config::Named<SignOptions::Backend>>(
+    {{SignOptions::Backend::Nccl, "nccl"},
+     {SignOptions::Backend::Mpi, "mpi"},
+     {SignOptions::Backend::Compressed, "compressed"},
+     {SignOptions::Backend::Hccl, "hccl"}});
+
+}  // namespace
 
 void SignOptions::describe(config::Fields& f) {
   f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
@@ -19,10 +29,10 @@ void SignOptions::describe(config::Fields& f) {
   f.field("cuda_aware",
           cuda_aware,
           {.text = "Selects how DeepSpeed moves data between GPUs; no effect here."});
-  f.field("comm_backend_name",
-          comm_backend_name,
-          {.text = "Selects the library that DeepSpeed uses for the exchange; no effect here.",
-           .choices = {"nccl", "mpi", "compressed", "hccl"}});
+  f.choice("comm_backend_name",
+           comm_backend_name,
+           kExchangeBackends,
+           {.text = "Selects the library that DeepSpeed uses for the exchange; no effect here."});
   f.field("bias_correction",
           bias_correction,
           {.text = "No effect: as in DeepSpeed, these rules never apply bias correction."});

@@ -84,7 +84,9 @@ struct SignOptions {
   double lr = 1e-3, eps = 1e-8, weight_decay = 0.0;
   std::vector<double> betas = {0.9, 0.999};
   bool cuda_aware = false, bias_correction = true;
-  std::string comm_backend_name = "nccl";
+  /// The library of DeepSpeed's exchange, which has no meaning here.
+  enum class Backend : std::uint8_t { Nccl, Mpi, Compressed, Hccl };
+  Backend comm_backend_name = Backend::Nccl;
 
   void describe(config::Fields& f);
   void check(const json::Value& params, config::Problems& problems);

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/optim/decay_ramp.h"
 
+#include <array>
+
 #include <fmt/format.h>
 
 #include "tessera/optim/schedules/curve.h"
 
 namespace tessera::optim {
+namespace {
+
+constexpr auto kDecayRampStyles = std::to_array<config::Named<DecayRampOptions::Style>>(
+    {{DecayRampOptions::Style::Constant, "constant"},
+     {DecayRampOptions::Style::Linear, "linear"},
+     {DecayRampOptions::Style::Cosine, "cosine"}});
+
+}  // namespace
 
 void DecayRampOptions::describe(config::Fields& f) {
-  f.field("style",
-          style,
-          {.text = "How the weight decay changes over the updates.",
-           .choices = {"constant", "linear", "cosine"}});
+  f.choice(
+      "style", style, kDecayRampStyles, {.text = "How the weight decay changes over the updates."});
   f.field("start",
           start,
           {.text = "Weight decay of the first update.",
@@ -39,9 +47,10 @@ DecayRamp::DecayRamp(const DecayRampOptions& options, double weight_decay, std::
 
 double DecayRamp::weight_decay(std::int64_t update) const {
   const std::int64_t n = update - 1;
-  if (style_ == "constant" || n >= steps_) return end_;
+  if (style_ == DecayRampOptions::Style::Constant || n >= steps_) return end_;
   const double way = static_cast<double>(n) / static_cast<double>(steps_);
-  return start_ + (end_ - start_) * (style_ == "linear" ? way : 1.0 - half_cosine(way));
+  return start_ + (end_ - start_) *
+                      (style_ == DecayRampOptions::Style::Linear ? way : 1.0 - half_cosine(way));
 }
 
 double DecayRamp::factor(std::int64_t update) const {
@@ -54,7 +63,8 @@ void check_decay_ramp(const DecayRampOptions& options,
                       config::Problems& problems) {
   const double start = options.start.value_or(weight_decay),
                end = options.end.value_or(weight_decay);
-  if (options.style == "constant" && (start != weight_decay || end != weight_decay)) {
+  if (options.style == DecayRampOptions::Style::Constant &&
+      (start != weight_decay || end != weight_decay)) {
     problems.add(place,
                  "style",
                  fmt::format("\"constant\" uses the optimizer's weight decay of {}, not {} to {}",

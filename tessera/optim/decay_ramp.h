@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
@@ -12,14 +11,15 @@
 namespace tessera::optim {
 
 struct DecayRampOptions {
-  std::string style = "constant";
+  enum class Style : std::uint8_t { Constant, Linear, Cosine };
+  Style style = Style::Constant;
   std::optional<double> start, end;   ///< unset: the optimizer's weight decay
   std::optional<std::int64_t> steps;  ///< unset: the length of the run
   void describe(config::Fields& fields);
 };
 
-/// The weight decay as a pure function of the update's number. "constant" keeps the optimizer's
-/// value.
+/// The weight decay as a pure function of the update's number. The style Constant keeps the
+/// optimizer's value.
 class DecayRamp {
  public:
   DecayRamp() = default;
@@ -33,7 +33,7 @@ class DecayRamp {
   [[nodiscard]] double factor(std::int64_t update) const;
 
  private:
-  std::string style_ = "constant";
+  DecayRampOptions::Style style_ = DecayRampOptions::Style::Constant;
   double base_ = 0.0, start_ = 0.0, end_ = 0.0;
   std::int64_t steps_ = 0;
 };

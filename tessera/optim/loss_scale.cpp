@@ -2,6 +2,7 @@
 #include "tessera/optim/loss_scale.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -22,22 +23,38 @@ constexpr double kMostPower = 127;
 struct Owned {
   const char* key;
   bool given;
-  std::vector<std::string> scalers;
+  std::vector<ScalerKind> scalers;
 };
 
+constexpr auto kScalers =
+    std::to_array<config::Named<ScalerKind>>({{ScalerKind::DeepSpeed, "deepspeed"},
+                                              {ScalerKind::Megatron, "megatron"},
+                                              {ScalerKind::BMTrain, "bmtrain"}});
+
+std::string names_of(const std::vector<ScalerKind>& scalers) {
+  std::vector<std::string> out;
+  for (const ScalerKind scaler : scalers)
+    out.push_back(config::name_of(kScalers, scaler));
+  return text::join(out, " or ");
+}
+
 std::vector<Owned> owned_keys(const Fp16Options& o) {
-  return {{"loss_scale_window", o.loss_scale_window.has_value(), {"deepspeed"}},
-          {"hysteresis", o.hysteresis.has_value(), {"deepspeed", "megatron"}},
-          {"consecutive_hysteresis", o.consecutive_hysteresis.has_value(), {"deepspeed"}},
-          {"min_loss_scale", o.min_loss_scale.has_value(), {"deepspeed", "bmtrain"}},
-          {"loss_scale_factor", o.loss_scale_factor.has_value(), {"deepspeed", "bmtrain"}},
-          {"growth_factor", o.growth_factor.has_value(), {"megatron"}},
-          {"backoff_factor", o.backoff_factor.has_value(), {"megatron"}},
-          {"growth_interval", o.growth_interval.has_value(), {"megatron"}},
-          {"min_scale", o.min_scale.has_value(), {"megatron"}},
-          {"max_scale", o.max_scale.has_value(), {"megatron"}},
-          {"loss_scale_steps", o.loss_scale_steps.has_value(), {"bmtrain"}},
-          {"max_loss_scale", o.max_loss_scale.has_value(), {"bmtrain"}}};
+  return {{"loss_scale_window", o.loss_scale_window.has_value(), {ScalerKind::DeepSpeed}},
+          {"hysteresis", o.hysteresis.has_value(), {ScalerKind::DeepSpeed, ScalerKind::Megatron}},
+          {"consecutive_hysteresis", o.consecutive_hysteresis.has_value(), {ScalerKind::DeepSpeed}},
+          {"min_loss_scale",
+           o.min_loss_scale.has_value(),
+           {ScalerKind::DeepSpeed, ScalerKind::BMTrain}},
+          {"loss_scale_factor",
+           o.loss_scale_factor.has_value(),
+           {ScalerKind::DeepSpeed, ScalerKind::BMTrain}},
+          {"growth_factor", o.growth_factor.has_value(), {ScalerKind::Megatron}},
+          {"backoff_factor", o.backoff_factor.has_value(), {ScalerKind::Megatron}},
+          {"growth_interval", o.growth_interval.has_value(), {ScalerKind::Megatron}},
+          {"min_scale", o.min_scale.has_value(), {ScalerKind::Megatron}},
+          {"max_scale", o.max_scale.has_value(), {ScalerKind::Megatron}},
+          {"loss_scale_steps", o.loss_scale_steps.has_value(), {ScalerKind::BMTrain}},
+          {"max_loss_scale", o.max_loss_scale.has_value(), {ScalerKind::BMTrain}}};
 }
 
 double start_of(const Fp16Options& o) {
@@ -74,10 +91,10 @@ void describe_start(Fp16Options& o, config::Fields& f) {
   f.field("loss_scale",
           o.loss_scale,
           {.text = "Static loss scale; 0 selects dynamic loss scaling.", .min = 0});
-  f.field("scaler",
-          o.scaler,
-          {.text = "Rule of dynamic loss scaling; megatron is also the rule of Colossal-AI.",
-           .choices = {"deepspeed", "megatron", "bmtrain"}});
+  f.choice("scaler",
+           o.scaler,
+           kScalers,
+           {.text = "Rule of dynamic loss scaling; megatron is also the rule of Colossal-AI."});
   f.field("initial_scale_power",
           o.initial_scale_power,
           {.text = "Power of 2 at which a dynamic loss scale starts.",
@@ -195,12 +212,12 @@ Fp16Options Fp16Options::completed(int zero_stage) const {
     if (!option) option = value;
   };
   if (!initial_scale) fill(out.initial_scale_power, 16);
-  if (scaler == "deepspeed") {
+  if (scaler == ScalerKind::DeepSpeed) {
     fill(out.loss_scale_window, 1000);
     fill(out.min_loss_scale, 1.0);
     if (zero_stage > 0) fill(out.hysteresis, 2);
     if (zero_stage > 0) fill(out.consecutive_hysteresis, false);
-  } else if (scaler == "megatron") {
+  } else if (scaler == ScalerKind::Megatron) {
     fill(out.growth_interval, 1000);
     fill(out.hysteresis, 2);
     fill(out.growth_factor, 2.0);
@@ -237,9 +254,9 @@ void check_fp16(const Fp16Options& options,
                       owned.scalers.end();
     if (!read) {
       add(owned.key,
-          fmt::format("the scaler \"{}\" does not use it", options.scaler),
-          fmt::format(
-              "remove it, or set {} to {}", at("scaler"), text::join(owned.scalers, " or ")));
+          fmt::format("the scaler \"{}\" does not use it",
+                      config::name_of(kScalers, options.scaler)),
+          fmt::format("remove it, or set {} to {}", at("scaler"), names_of(owned.scalers)));
     } else if (fixed) {
       note(owned.key, fmt::format("{} is fixed", at("loss_scale")));
     }
@@ -251,14 +268,14 @@ void check_fp16(const Fp16Options& options,
   if (options.backoff_factor == 1.0) {
     add("backoff_factor", "the scale would never shrink", "choose a number below 1, such as 0.5");
   }
-  if (options.scaler == "deepspeed" && zero_stage == 0) {
+  if (options.scaler == ScalerKind::DeepSpeed && zero_stage == 0) {
     const char* why = "ZeRO stage 0 lowers the scale at every overflow, as DeepSpeed does";
     if (options.hysteresis) note("hysteresis", why);
     if (options.consecutive_hysteresis) note("consecutive_hysteresis", why);
   }
   const double start = start_of(options);
   const char* start_key = options.initial_scale ? "initial_scale" : "initial_scale_power";
-  const bool megatron = options.scaler == "megatron";
+  const bool megatron = options.scaler == ScalerKind::Megatron;
   const double smallest = (megatron ? options.min_scale : options.min_loss_scale).value_or(1.0);
   const double largest =
       (megatron ? options.max_scale : options.max_loss_scale).value_or(kInfinite);
@@ -278,9 +295,9 @@ LossScaler::LossScaler(const Fp16Options& options, int zero_stage) : largest_(kI
   Fp16Options all = options;
   all.enabled = true;
   all = all.completed(zero_stage);
-  name_ = options.scaler;
+  name_ = config::name_of(kScalers, options.scaler);
   scale_ = start_of(all);
-  if (name_ == "megatron") {
+  if (options.scaler == ScalerKind::Megatron) {
     rule_ = Rule::Megatron;
     growth_ = *all.growth_factor;
     backoff_ = *all.backoff_factor;
@@ -292,11 +309,10 @@ LossScaler::LossScaler(const Fp16Options& options, int zero_stage) : largest_(kI
     growth_ = *all.loss_scale_factor;
     smallest_ = *all.min_loss_scale;
     largest_ = all.max_loss_scale.value_or(kInfinite);
-    if (name_ == "bmtrain") {
+    if (options.scaler == ScalerKind::BMTrain) {
       rule_ = Rule::BMTrain;
       interval_ = *all.loss_scale_steps;
     } else {
-      TESSERA_ASSERT(name_ == "deepspeed");
       rule_ = zero_stage > 0 ? Rule::DeepSpeed : Rule::DeepSpeedStage0;
       interval_ = *all.loss_scale_window;
       hysteresis_ = all.hysteresis.value_or(1);

@@ -13,11 +13,18 @@
 
 namespace tessera::optim {
 
+/// What a step does when the loss or the gradient is not finite: it throws Error{Numeric}, or
+/// leaves the weights as they are so that training continues.
+enum class OnNonfinite : std::uint8_t { Stop, Skip };
+
+/// Rules of dynamic loss scaling; see LossScaler. Megatron's is also that of Colossal-AI.
+enum class ScalerKind : std::uint8_t { DeepSpeed, Megatron, BMTrain };
+
 /// The `fp16` block: DeepSpeed's keys, and those of the other scalers under their own names. Keys
 /// that only some scalers have are optional, so that a key of another scaler can be reported.
 struct Fp16Options {
   bool enabled = false, auto_cast = false, fp16_master_weights_and_grads = false;
-  std::string scaler = "deepspeed";
+  ScalerKind scaler = ScalerKind::DeepSpeed;
   double loss_scale = 0.0;  ///< above 0: static
   std::optional<double> initial_scale;
   std::optional<std::int64_t> initial_scale_power;

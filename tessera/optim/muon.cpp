@@ -3,7 +3,9 @@
 // by AdamW. Source: Jordan et al. 2024. Keys as in DeepSpeed, where `lr` and `weight_decay` apply
 // to both parts and `betas` and `eps` to AdamW, and also those of torch.optim.Muon.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -17,6 +19,15 @@
 namespace tessera::optim {
 namespace {
 
+/// Factor on the learning rate of a matrix.
+enum class AdjustLr : std::uint8_t { Original, MatchRmsAdamW };
+constexpr auto kAdjustLr = std::to_array<config::Named<AdjustLr>>(
+    {{AdjustLr::Original, "original"}, {AdjustLr::MatchRmsAdamW, "match_rms_adamw"}});
+/// DeepSpeed's implementations of the iteration, which give the same result.
+enum class NewtonSchulzMethod : std::uint8_t { Gram, Standard };
+constexpr auto kNewtonSchulzMethods = std::to_array<config::Named<NewtonSchulzMethod>>(
+    {{NewtonSchulzMethod::Gram, "gram"}, {NewtonSchulzMethod::Standard, "standard"}});
+
 /// After check(), `lr` applies to hidden matrices and `adam_lr` to AdamW.
 struct MuonOptions {
   double lr = 0.02, momentum = 0.95, weight_decay = 0.0, ns_eps = 1e-7;
@@ -26,7 +37,8 @@ struct MuonOptions {
   std::int64_t ns_steps = 5;
   std::vector<double> ns_coefficients = {3.4445, -4.7750, 2.0315};
   std::vector<double> betas = {0.9, 0.95}, adam_betas = {0.9, 0.95};
-  std::string ns_method = "gram", adjust_lr_fn = "original";
+  NewtonSchulzMethod ns_method = NewtonSchulzMethod::Gram;
+  AdjustLr adjust_lr_fn = AdjustLr::Original;
 
   void describe(config::Fields& f) {
     f.field("lr",
@@ -56,17 +68,17 @@ struct MuonOptions {
     f.field("ns_eps",
             ns_eps,
             {.text = "Lower bound of the norm that a momentum is divided by.", .min = 0});
-    f.field(
+    f.choice(
         "ns_method",
         ns_method,
+        kNewtonSchulzMethods,
         {.text =
-             "Selects one of two implementations of the iteration in DeepSpeed; no effect here.",
-         .choices = {"gram", "standard"}});
-    f.field("adjust_lr_fn",
-            adjust_lr_fn,
-            {.text = "Factor on lr for a matrix of R rows and C columns: sqrt(max(1, R / C)), or "
-                     "0.2 sqrt(max(R, C)) to match learning rates of AdamW.",
-             .choices = {"original", "match_rms_adamw"}});
+             "Selects one of two implementations of the iteration in DeepSpeed; no effect here."});
+    f.choice("adjust_lr_fn",
+             adjust_lr_fn,
+             kAdjustLr,
+             {.text = "Factor on lr for a matrix of R rows and C columns: sqrt(max(1, R / C)), or "
+                      "0.2 sqrt(max(R, C)) to match learning rates of AdamW."});
   }
   void describe_adam(config::Fields& f) {
     f.field("adam_lr",
@@ -195,7 +207,8 @@ class Muon final : public Rule {
   [[nodiscard]] double adjustment(const ParamFacts& facts) const {
     const double rows = static_cast<double>(facts.rows),
                  columns = static_cast<double>(facts.columns);
-    if (options_.adjust_lr_fn == "original") return std::sqrt(std::max(1.0, rows / columns));
+    if (options_.adjust_lr_fn == AdjustLr::Original)
+      return std::sqrt(std::max(1.0, rows / columns));
     return 0.2 * std::sqrt(std::max(rows, columns));
   }
 

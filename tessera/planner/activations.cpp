@@ -55,7 +55,7 @@ std::int64_t key_channels(const Plan& plan) {
 
 bool in_a_ring(const Plan& plan) {
   const ContextOptions& context = plan.config.parallel.context;
-  return context.size > 1 && context.mode == "ring";
+  return context.size > 1 && context.mode == nn::ContextMode::Ring;
 }
 
 // Tokens that a rank has between the layers that share their weights.

@@ -63,7 +63,7 @@ const Size* find_size(std::string_view path) {
   return it == kSizes.end() ? nullptr : &*it;
 }
 
-void put(json::Value& source, const config::TakenKey& key, json::Value value) {
+void put(json::Value& source, const TakenKey& key, json::Value value) {
   set_key(source, key.path, std::move(value), key.value.place);
 }
 
@@ -77,7 +77,7 @@ const json::Value* learning_rate(const json::Value& source) {
   return at->is_number() ? at : nullptr;
 }
 
-AutoValue resolve(const config::TakenKey& key, json::Value& source) {
+AutoValue resolve(const TakenKey& key, json::Value& source) {
   AutoValue out{key.path, key.value.place, false, "", ""};
   const auto known = [&](std::string_view how) {
     out.resolved = true;
@@ -107,10 +107,9 @@ AutoValue resolve(const config::TakenKey& key, json::Value& source) {
 
 }  // namespace
 
-std::vector<AutoValue> resolve_auto(const std::vector<config::TakenKey>& found,
-                                    json::Value& source) {
+std::vector<AutoValue> resolve_auto(const std::vector<TakenKey>& found, json::Value& source) {
   std::vector<AutoValue> out;
-  for (const config::TakenKey& key : found)
+  for (const TakenKey& key : found)
     out.push_back(resolve(key, source));
   return out;
 }

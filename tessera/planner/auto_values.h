@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/config/deepspeed_keys.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/planner/key_dialect.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -25,8 +25,7 @@ struct AutoValue {
 
 /// Writes the values that are known already into `source`, from which they were taken. What the
 /// command line says stands there as a number by now, and is no "auto" any more.
-std::vector<AutoValue> resolve_auto(const std::vector<config::TakenKey>& found,
-                                    json::Value& source);
+std::vector<AutoValue> resolve_auto(const std::vector<TakenKey>& found, json::Value& source);
 
 /// The sizes of buckets, once the model is known.
 void resolve_auto_sizes(std::int64_t hidden_size,

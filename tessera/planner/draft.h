@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "tessera/config/deepspeed_keys.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/planner/auto_values.h"
+#include "tessera/planner/key_dialect.h"
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
 
@@ -22,7 +22,7 @@ struct Draft {
   json::Value written;  ///< the configuration in new names, nothing taken out
   config::Problems problems;
   config::Origins origins;
-  std::vector<config::TakenKey> accepted;  ///< DeepSpeed's keys without a meaning here
+  std::vector<TakenKey> accepted;  ///< other programs' keys without a meaning here
   std::vector<AutoValue> automatic;
   std::vector<std::string> derived;   ///< keys that follow from others and from the ranks
   std::optional<ModelSource> source;  ///< of model.from
@@ -41,7 +41,7 @@ Draft make_draft(const json::Value& source,
 /// Every key with its value, as far as the draft came.
 json::Value resolved_config(const Draft& draft, bool model = true);
 
-/// Paths of the keys and sections that a configuration has beside DeepSpeed's.
+/// Paths of tessera's own keys and sections.
 const std::vector<std::string>& config_paths();
 
 }  // namespace tessera::planner

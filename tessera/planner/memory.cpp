@@ -189,7 +189,7 @@ bool fits(const Plan& plan, std::uint64_t available) {
 // together.
 std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
   models::ModelOptions options = plan.config.model;
-  options->choose_preset(preset);
+  options.choose_preset(preset);
   models::ObjectiveChoice objective;
   if (plan.task != nullptr)
     objective = {plan.task->objective(), plan.task->objective_options(plan.config.data)};

@@ -54,11 +54,10 @@ void PipelineOptions::describe(config::Fields& f) {
 }
 
 void TensorOptions::describe(config::Fields& f) {
-  f.field("mode",
-          mode,
-          {.text = "How weights and activations are sharded.",
-           .choices = {"1d", "2d", "2.5d", "3d"},
-           .default_text = "1d"});
+  f.choice("mode",
+           mode,
+           kTensorLayouts,
+           {.text = "How weights and activations are sharded.", .default_text = "1d"});
   f.field("size",
           size,
           {.text = "Number of ranks over which every layer is sharded.",
@@ -75,11 +74,11 @@ void TensorOptions::describe(config::Fields& f) {
 }
 
 TensorOptions::Grid TensorOptions::grid() const {
-  const std::string word = mode.value_or("1d");
-  if (word == "1d") return {1, 1, size};
-  const std::int64_t layers = word == "2.5d" ? depth.value_or(1) : 1;
+  const TensorLayout kind = layout();
+  if (kind == TensorLayout::OneD) return {1, 1, size};
+  const std::int64_t layers = kind == TensorLayout::TwoAndAHalfD ? depth.value_or(1) : 1;
   const auto of_side = [&](std::int64_t side) {
-    return Grid{word == "3d" ? side : layers, side, side};
+    return Grid{kind == TensorLayout::ThreeD ? side : layers, side, side};
   };
   std::int64_t side = 1;
   while (of_side(side + 1).size() <= size)
@@ -95,17 +94,17 @@ void ContextOptions::describe(config::Fields& f) {
            .unit = "ranks",
            .min = 1,
            .max = kMostRanks});
-  f.field("mode",
-          mode,
-          {.text = "How attention accesses tokens of other ranks: ring sends keys and values "
-                   "around a ring; ulysses exchanges tokens for heads by all-to-all.",
-           .choices = {"ring", "ulysses"}});
+  f.choice("mode",
+           mode,
+           kContextModes,
+           {.text = "How attention accesses tokens of other ranks: ring sends keys and values "
+                    "around a ring; ulysses exchanges tokens for heads by all-to-all."});
 }
 
 std::int64_t ParallelOptions::token_unit() const {
   // In a ring every rank has two chunks.
   const std::int64_t chunks =
-      context.size == 1 ? 1 : (context.mode == "ring" ? 2 : 1) * context.size;
+      context.size == 1 ? 1 : (context.mode == nn::ContextMode::Ring ? 2 : 1) * context.size;
   return std::lcm(chunks, sequence ? context.size * tensor.size : 1);
 }
 

@@ -3,6 +3,7 @@
 // is data-parallel.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
 
 namespace tessera::planner {
 
@@ -21,8 +23,15 @@ struct PipelineOptions {
   bool scatter_gather = false;
   void describe(config::Fields& fields);
 };
+/// How the ranks that share a layer are arranged.
+enum class TensorLayout : std::uint8_t { OneD, TwoD, TwoAndAHalfD, ThreeD };
+inline constexpr auto kTensorLayouts =
+    std::to_array<config::Named<TensorLayout>>({{TensorLayout::OneD, "1d"},
+                                                {TensorLayout::TwoD, "2d"},
+                                                {TensorLayout::TwoAndAHalfD, "2.5d"},
+                                                {TensorLayout::ThreeD, "3d"}});
 struct TensorOptions {
-  std::optional<std::string> mode;
+  std::optional<TensorLayout> mode;
   std::int64_t size = 1;
   std::optional<std::int64_t> depth;
   /// How its ranks are arranged; their product is less than `size` where that does not fit the
@@ -32,11 +41,16 @@ struct TensorOptions {
     [[nodiscard]] std::int64_t size() const { return depth * row * col; }
   };
   [[nodiscard]] Grid grid() const;
+  [[nodiscard]] TensorLayout layout() const { return mode.value_or(TensorLayout::OneD); }
+  /// The name of layout(), as a configuration has it.
+  [[nodiscard]] std::string name() const { return config::name_of(kTensorLayouts, layout()); }
   void describe(config::Fields& fields);
 };
+inline constexpr auto kContextModes = std::to_array<config::Named<nn::ContextMode>>(
+    {{nn::ContextMode::Ring, "ring"}, {nn::ContextMode::Ulysses, "ulysses"}});
 struct ContextOptions {
   std::int64_t size = 1;
-  std::string mode = "ring";
+  nn::ContextMode mode = nn::ContextMode::Ring;
   void describe(config::Fields& fields);
 };
 /// Source: Colossal-AI's `parallel`, with Megatron-LM's sequence and context parallelism.

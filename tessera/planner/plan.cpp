@@ -12,12 +12,12 @@
 #include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/config/deepspeed_keys.h"
 #include "tessera/config/document.h"
 #include "tessera/launch/launch.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/draft.h"
+#include "tessera/planner/key_dialect.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/precision.h"
@@ -205,16 +205,16 @@ class Planner {
     json::Value spelled = spell_out_parallel(source);
     tasks::spell_out_task(spelled);
     const std::int64_t unit = ranks_per_model(spelled);
-    draft_.written = config::with_new_names(
+    draft_.written = key_dialect().with_new_names(
         derived_.take(std::move(spelled), static_cast<int>(plan_.ranks / unit)), problems_);
     check_written(draft_.written, problems_);
-    auto taken = config::take_deepspeed_keys(draft_.written, config_paths(), problems_);
+    auto taken = key_dialect().take(draft_.written, config_paths(), problems_);
     drop_max_grad_norm(taken.left);
     draft_.automatic = resolve_auto(taken.automatic, taken.left);
     config::read(taken.left, plan_.config, problems_, origins_);
     draft_.accepted = std::move(taken.accepted);
-    for (const config::TakenKey& key : draft_.accepted)
-      plan_.notes.push_back(config::note_of(key));
+    for (const TakenKey& key : draft_.accepted)
+      plan_.notes.push_back(note_of(key));
     for (const AutoValue& value : draft_.automatic) {
       if (value.how.find("Hugging Face") != std::string::npos)
         plan_.notes.push_back(fmt::format("{} is \"auto\": {}", value.path, value.how));
@@ -267,7 +267,7 @@ class Planner {
         config.zero_optimization.stage.value_or(!block && plan_.data_ranks > 1 ? 1 : 0));
     const ExchangeNeeds needs = exchange_needs(config.optimizer);
     if (needs.local_weights && plan_.zero_stage == 1) plan_.zero_stage = 0;
-    if (needs.compressed) config.gradient_reduction = "once";
+    if (needs.compressed) config.gradient_reduction = parallel::Reduction::Once;
     resolve_precision(plan_, problems_, origins_);
     fix_sharding();
     check_pipeline(plan_, problems_, origins_);
@@ -285,8 +285,7 @@ class Planner {
     weights.working = plan_.working;
     weights.sequence = config.parallel.sequence;
     weights.tensor = tensor_mode(config.parallel.tensor);
-    weights.context = config.parallel.context.mode == "ulysses" ? nn::ContextMode::Ulysses
-                                                                : nn::ContextMode::Ring;
+    weights.context = config.parallel.context.mode;
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
     const bool whole = plan_.shard_ranks == 1 && plan_.data_ranks > 1;
@@ -302,15 +301,10 @@ class Planner {
     gather.max_reuse_distance = zero.stage3_max_reuse_distance.value_or(gather.max_reuse_distance);
     plan_.fold.stage = plan_.zero_stage;
     plan_.fold.bucket = zero.reduce_bucket_size.value_or(plan_.fold.bucket);
-    plan_.fold.reduction =
-        config.gradient_reduction == "once" ? parallel::Reduction::Once : parallel::Reduction::Each;
+    plan_.fold.reduction = config.gradient_reduction;
     plan_.fold.accumulate = config.data_types.grad_accum_dtype.value_or(
-                                plan_.kept.masters == DType::BF16 ? "bf16" : "fp32") == "bf16"
-                                ? DType::BF16
-                                : DType::F32;
-    plan_.fold.comm_dtype = config.communication_data_type == "bf16"   ? DType::BF16
-                            : config.communication_data_type == "fp16" ? DType::F16
-                                                                       : DType::F32;
+        plan_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
+    plan_.fold.comm_dtype = config.communication_data_type;
     plan_.fold.sparse_rows = weights.tables_apart = config.sparse_gradients;
     plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
     plan_.save_in_background = config.checkpoint.async;
@@ -319,12 +313,11 @@ class Planner {
   // Which blocks run twice; the objective never does.
   void fix_recompute() {
     const RecomputeOptions& options = plan_.config.activation_checkpointing;
-    const std::string kind =
-        options.granularity.value_or(options.enabled.value_or(false) ? "full" : "none");
-    plan_.recompute.regions = kind == "selective";
+    const RecomputeKind kind = options.kind();
+    plan_.recompute.regions = kind == RecomputeKind::Selective;
     plan_.recompute.blocks.assign(plan_.model.model.blocks.size(), false);
-    if (kind == "auto") recompute_what_memory_needs(plan_, launch::available_memory());
-    if (kind != "full") return;
+    if (kind == RecomputeKind::Auto) recompute_what_memory_needs(plan_, launch::available_memory());
+    if (kind != RecomputeKind::Full) return;
     for (std::size_t b = 0; b < plan_.recompute.blocks.size(); ++b)
       plan_.recompute.blocks[b] = b % static_cast<std::size_t>(options.every_n) == 0;
   }

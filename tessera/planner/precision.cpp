@@ -16,7 +16,7 @@ namespace {
 optim::Fp16Options apex_scaling() {
   optim::Fp16Options out;
   out.enabled = true;
-  out.scaler = "megatron";
+  out.scaler = optim::ScalerKind::Megatron;
   out.initial_scale_power = 16;
   out.hysteresis = 1;
   out.growth_interval = 2000;
@@ -36,7 +36,8 @@ std::optional<double> amp_scale(const AmpOptions& amp,
                                 config::Problems& problems,
                                 const config::Origins& origins) {
   const json::Value& value = amp.loss_scale;
-  if (value.is_null()) return amp.opt_level == "O3" ? std::optional<double>(1.0) : std::nullopt;
+  if (value.is_null())
+    return amp.opt_level == AmpLevel::O3 ? std::optional<double>(1.0) : std::nullopt;
   if (value.is_string() && value.as_string() == "dynamic") return std::nullopt;
   if (value.is_number() && value.as_double() > 0) return value.as_double();
   problems.add(origins.place("amp.loss_scale"),
@@ -49,7 +50,7 @@ std::optional<double> amp_scale(const AmpOptions& amp,
 void resolve_amp(Plan& plan, config::Problems& problems, const config::Origins& origins) {
   const AmpOptions& amp = plan.config.amp;
   const std::optional<double> fixed = amp_scale(amp, problems, origins);
-  if (amp.opt_level == "O0") {
+  if (amp.opt_level == AmpLevel::O0) {
     plan.notes.emplace_back("amp.opt_level O0: everything is fp32");
     return;
   }
@@ -58,7 +59,7 @@ void resolve_amp(Plan& plan, config::Problems& problems, const config::Origins& 
   plan.notes.push_back(fmt::format(
       "amp.opt_level {}: weights and activations fp16; masters, moments, norms and sums are fp32 "
       "at every level",
-      amp.opt_level));
+      config::name_of(kAmpLevels, amp.opt_level)));
 }
 
 }  // namespace
@@ -85,7 +86,7 @@ void resolve_precision(Plan& plan, config::Problems& problems, const config::Ori
   } else if (config.amp.enabled) {
     resolve_amp(plan, problems, origins);
   } else if (config.torch_autocast.enabled) {
-    const bool half = config.torch_autocast.dtype == "float16";
+    const bool half = config.torch_autocast.dtype == DType::F16;
     plan.working = half ? DType::F16 : DType::BF16;
     plan.scaling.enabled = half;
     plan.notes.push_back(

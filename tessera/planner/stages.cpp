@@ -223,7 +223,7 @@ void check_pipeline(const Plan& plan, config::Problems& problems, const config::
   };
   if (options.scatter_gather &&
       (single(options.size, kSize) || single(parallel.tensor.size, "parallel.tensor.size") ||
-       parallel.sequence || parallel.tensor.mode.value_or("1d") != "1d")) {
+       parallel.sequence || parallel.tensor.layout() != TensorLayout::OneD)) {
     problems.add(origins.place("parallel.pipeline.scatter_gather"),
                  "parallel.pipeline.scatter_gather",
                  "there is nothing to scatter: only with several stages, and tensor parallelism 1d "

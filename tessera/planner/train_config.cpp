@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/train_config.h"
 
+#include <array>
+
 #include "tessera/base/control_page.h"
 
 namespace tessera::planner {
@@ -10,6 +12,21 @@ namespace {
 constexpr double kMostSteps = 1e12;
 constexpr double kMostSequences = 1e9;
 constexpr double kMostMicro = 1e5;
+
+using config::Named;
+constexpr auto kOnNonfinite = std::to_array<Named<optim::OnNonfinite>>(
+    {{optim::OnNonfinite::Stop, "stop"}, {optim::OnNonfinite::Skip, "skip"}});
+constexpr auto kAutocastTypes =
+    std::to_array<Named<DType>>({{DType::BF16, "bfloat16"}, {DType::F16, "float16"}});
+constexpr auto kAccumulationTypes =
+    std::to_array<Named<DType>>({{DType::F32, "fp32"}, {DType::BF16, "bf16"}});
+constexpr auto kRecomputeKinds =
+    std::to_array<Named<RecomputeKind>>({{RecomputeKind::None, "none"},
+                                         {RecomputeKind::Full, "full"},
+                                         {RecomputeKind::Selective, "selective"},
+                                         {RecomputeKind::Auto, "auto"}});
+constexpr auto kReductions = std::to_array<Named<parallel::Reduction>>(
+    {{parallel::Reduction::Each, "each"}, {parallel::Reduction::Once, "once"}});
 
 }  // namespace
 
@@ -33,10 +50,10 @@ void TrainerOptions::describe(config::Fields& f) {
   f.field("seed",
           seed,
           {.text = "Random seed for initial weights, order of samples and dropout.", .min = 0});
-  f.field("on_nonfinite",
-          on_nonfinite,
-          {.text = "Action on a non-finite loss or gradient: stop the run, or skip the update.",
-           .choices = {"stop", "skip"}});
+  f.choice("on_nonfinite",
+           on_nonfinite,
+           kOnNonfinite,
+           {.text = "Action on a non-finite loss or gradient: stop the run, or skip the update."});
   f.field("clip_after_warmup",
           clip_after_warmup,
           {.text = "Clip gradients only after the warm-up of the schedule."});
@@ -185,12 +202,11 @@ void AmpOptions::describe(config::Fields& f) {
   f.field("enabled",
           enabled,
           {.text = "16-bit training as in Apex, with the nearest equivalent of opt_level."});
-  f.field(
-      "opt_level",
-      opt_level,
-      {.text =
-           "O0: fp32. O1, O2: fp16 with fp32 master weights. O3: the same with a loss scale of 1.",
-       .choices = {"O0", "O1", "O2", "O3"}});
+  f.choice("opt_level",
+           opt_level,
+           kAmpLevels,
+           {.text = "O0: fp32. O1, O2: fp16 with fp32 master weights. O3: the same with a loss "
+                    "scale of 1."});
   f.field("loss_scale",
           loss_scale,
           {.text = "Static loss scale, or \"dynamic\" for Apex's rule.",
@@ -205,18 +221,16 @@ void TorchAutocastOptions::describe(config::Fields& f) {
           {.text = "Equivalent to bf16.enabled or fp16.enabled, depending on dtype: layers choose "
                    "their dtypes "
                    "themselves."});
-  f.field("dtype",
-          dtype,
-          {.text = "Dtype of weights and activations.", .choices = {"bfloat16", "float16"}});
+  f.choice("dtype", dtype, kAutocastTypes, {.text = "Dtype of weights and activations."});
 }
 
 void DataTypesOptions::describe(config::Fields& f) {
-  f.field("grad_accum_dtype",
-          grad_accum_dtype,
-          {.text = "Dtype of the gradient accumulation buffer; bf16 is rounded after every "
-                   "accumulation step.",
-           .choices = {"fp32", "bf16"},
-           .default_text = "fp32"});
+  f.choice("grad_accum_dtype",
+           grad_accum_dtype,
+           kAccumulationTypes,
+           {.text = "Dtype of the gradient accumulation buffer; bf16 is rounded after every "
+                    "accumulation step.",
+            .default_text = "fp32"});
 }
 
 void RecomputeOptions::describe(config::Fields& f) {
@@ -225,12 +239,12 @@ void RecomputeOptions::describe(config::Fields& f) {
           {.text = "Recompute forward passes in the backward pass instead of keeping their "
                    "activations; the same as granularity full.",
            .default_text = "false"});
-  f.field("granularity",
-          granularity,
-          {.text = "What is recomputed: nothing (none), whole blocks (full), attention cores "
-                   "(selective), or as many blocks as the memory limit requires (auto).",
-           .choices = {"none", "full", "selective", "auto"},
-           .default_text = "none"});
+  f.choice("granularity",
+           granularity,
+           kRecomputeKinds,
+           {.text = "What is recomputed: nothing (none), whole blocks (full), attention cores "
+                    "(selective), or as many blocks as the memory limit requires (auto).",
+            .default_text = "none"});
   f.field("every_n",
           every_n,
           {.text = "With full: recompute one of every N blocks.",
@@ -380,17 +394,18 @@ void TrainConfig::describe(config::Fields& f) {
   f.section("activation_checkpointing",
             activation_checkpointing,
             "Activation recomputation: less memory, more time, identical results.");
-  f.field("gradient_reduction",
-          gradient_reduction,
-          {.text = "Reduce the gradients of each micro-batch (each), or only once before the "
-                   "update (once).",
-           .choices = {"each", "once"}});
-  f.field("communication_data_type",
-          communication_data_type,
-          {.text = "Communication dtype of gradients: bf16 and fp16 round the gradient of each "
-                   "micro-batch, or with gradient_reduction \"once\" the accumulated gradient that "
-                   "a rank sends. The dtype of the accumulation buffer does not change.",
-           .choices = {"fp32", "bf16", "fp16"}});
+  f.choice("gradient_reduction",
+           gradient_reduction,
+           kReductions,
+           {.text = "Reduce the gradients of each micro-batch (each), or only once before the "
+                    "update (once)."});
+  f.choice(
+      "communication_data_type",
+      communication_data_type,
+      kCommunicationTypes,
+      {.text = "Communication dtype of gradients: bf16 and fp16 round the gradient of each "
+               "micro-batch, or with gradient_reduction \"once\" the accumulated gradient that "
+               "a rank sends. The dtype of the accumulation buffer does not change."});
   f.field(
       "sparse_gradients",
       sparse_gradients,

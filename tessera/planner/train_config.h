@@ -2,6 +2,7 @@
 // The whole configuration of a training run: every section's options, and what they resolve to.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -37,7 +38,7 @@ struct TrainerOptions {
   std::optional<std::int64_t> max_steps;
   std::optional<double> epochs;
   std::int64_t seed = 1234;
-  std::string on_nonfinite = "stop";
+  optim::OnNonfinite on_nonfinite = optim::OnNonfinite::Stop;
   bool clip_after_warmup = false;
   void describe(config::Fields& fields);
 };
@@ -91,26 +92,38 @@ struct Bf16Options {
   void describe(config::Fields& fields);
 };
 /// Apex's words for 16 bits.
+enum class AmpLevel : std::uint8_t { O0, O1, O2, O3 };
+inline constexpr auto kAmpLevels = std::to_array<config::Named<AmpLevel>>(
+    {{AmpLevel::O0, "O0"}, {AmpLevel::O1, "O1"}, {AmpLevel::O2, "O2"}, {AmpLevel::O3, "O3"}});
 struct AmpOptions {
   bool enabled = false;
-  std::string opt_level = "O1";
+  AmpLevel opt_level = AmpLevel::O1;
   json::Value loss_scale;  ///< "dynamic" or a number
   void describe(config::Fields& fields);
 };
 /// PyTorch's, as DeepSpeed spells them.
 struct TorchAutocastOptions {
   bool enabled = false;
-  std::string dtype = "bfloat16";
+  DType dtype = DType::BF16;
   void describe(config::Fields& fields);
 };
+/// Names of the types that gradients are communicated and accumulated in.
+inline constexpr auto kCommunicationTypes = std::to_array<config::Named<DType>>(
+    {{DType::F32, "fp32"}, {DType::BF16, "bf16"}, {DType::F16, "fp16"}});
 struct DataTypesOptions {
-  std::optional<std::string> grad_accum_dtype;
+  std::optional<DType> grad_accum_dtype;
   void describe(config::Fields& fields);
 };
+enum class RecomputeKind : std::uint8_t { None, Full, Selective, Auto };
 struct RecomputeOptions {
   std::optional<bool> enabled;
-  std::optional<std::string> granularity;
+  std::optional<RecomputeKind> granularity;
   std::int64_t every_n = 1;
+  /// What is recomputed: `granularity`, or what `enabled` stands for.
+  [[nodiscard]] RecomputeKind kind() const {
+    return granularity.value_or(enabled.value_or(false) ? RecomputeKind::Full
+                                                        : RecomputeKind::None);
+  }
   void describe(config::Fields& fields);
 };
 struct ZeroOptions {
@@ -121,8 +134,7 @@ struct ZeroOptions {
   std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
   /// Ranks that hold the working weights between them; nothing: all.
   [[nodiscard]] std::optional<std::int64_t> group() const;
-  void describe(
-      config::Fields& fields);  ///< and DeepSpeed's other keys, from config/deepspeed_keys.h
+  void describe(config::Fields& fields);
 };
 
 /// The configuration as written; defaults in place.
@@ -146,8 +158,8 @@ struct TrainConfig {
   ZeroOptions zero_optimization;
   ParallelOptions parallel;
   RecomputeOptions activation_checkpointing;
-  std::string gradient_reduction = "each";
-  std::string communication_data_type = "fp32";
+  parallel::Reduction gradient_reduction = parallel::Reduction::Each;
+  DType communication_data_type = DType::F32;
   bool sparse_gradients = false;
   TrainerOptions trainer;
   std::int64_t steps_per_print = 10;

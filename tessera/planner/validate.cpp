@@ -51,9 +51,9 @@ std::string batch_fix(const TrainConfig& config, const BatchSizes& sizes, std::i
   return nearest_batches(sizes.global, accumulation.value_or(1) * ranks);
 }
 
-std::string type_of_sums(const TrainConfig& config) {
+DType type_of_sums(const TrainConfig& config) {
   return config.data_types.grad_accum_dtype.value_or(
-      config.bf16.bf16_master_weights_and_grads ? "bf16" : "fp32");
+      config.bf16.bf16_master_weights_and_grads ? DType::BF16 : DType::F32);
 }
 
 // The sizes next to `size` into which the ranks can be cut: "2 or 4".
@@ -101,7 +101,8 @@ void check_exchange(const TrainConfig& config,
                              config.optimizer.type),
                  fmt::format("set zero_optimization.stage to {}", needs.local_weights ? 0 : 1));
   }
-  if (config.gradient_reduction == "each" && origins.given("gradient_reduction")) {
+  if (config.gradient_reduction == parallel::Reduction::Each &&
+      origins.given("gradient_reduction")) {
     problems.add(origins.place("gradient_reduction"),
                  "gradient_reduction",
                  fmt::format("\"each\" folds the ranks' gradients, and {} keeps them apart",
@@ -197,14 +198,15 @@ void check_config(const TrainConfig& config,
   const std::int64_t unit = config.parallel.ranks_per_model();
   if (sizes_are_known(problems) && ranks % unit == 0)
     check_shard_group(config, static_cast<int>(ranks / unit), problems, origins);
-  const std::string sums = type_of_sums(config);
-  if (config.communication_data_type != "fp32" && sums != "fp32" &&
+  const DType sums = type_of_sums(config);
+  if (config.communication_data_type != DType::F32 && sums != DType::F32 &&
       sums != config.communication_data_type) {
     add("communication_data_type",
         fmt::format("{} does not go with sums in {}, which travel as they are",
-                    config.communication_data_type,
-                    sums),
-        fmt::format("set it to \"{}\", or data_types.grad_accum_dtype to \"fp32\"", sums));
+                    config::name_of(kCommunicationTypes, config.communication_data_type),
+                    config::name_of(kCommunicationTypes, sums)),
+        fmt::format("set it to \"{}\", or data_types.grad_accum_dtype to \"fp32\"",
+                    config::name_of(kCommunicationTypes, sums)));
   }
   if (config.data.train.empty() && origins.given("data.train") && !problems.concern("data.train")) {
     add("data.train",
@@ -285,8 +287,8 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
   if (config.parallel.sequence && config.parallel.tensor.size == 1)
     out.emplace_back("parallel.sequence has no effect: parallel.tensor.size is 1");
-  const bool narrow_sums = type_of_sums(config) != "fp32";
-  const bool narrow = config.communication_data_type != "fp32";
+  const bool narrow_sums = type_of_sums(config) != DType::F32;
+  const bool narrow = config.communication_data_type != DType::F32;
   if (config.sparse_gradients && (narrow || narrow_sums)) {
     out.push_back(
         fmt::format("{} is 16-bit: sparse_gradients has no effect, gradients travel whole",

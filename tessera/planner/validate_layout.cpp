@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
@@ -24,31 +25,31 @@ void check_grid(const TensorOptions& tensor,
                 config::Problems& problems,
                 const config::Origins& origins) {
   if (problems.concern("parallel.tensor.mode")) return;  // nobody knows what it asks for
-  const std::string mode = tensor.mode.value_or("1d");
+  const TensorLayout mode = tensor.layout();
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  if (tensor.depth.value_or(1) != 1 && mode != "2.5d") {
+  if (tensor.depth.value_or(1) != 1 && mode != TensorLayout::TwoAndAHalfD) {
     add("parallel.tensor.depth",
-        fmt::format("mode {} has no depth", mode),
+        fmt::format("mode {} has no depth", tensor.name()),
         "remove it, or set parallel.tensor.mode to \"2.5d\"");
   }
-  if (mode == "1d" || problems.concern("parallel.tensor.size") ||
+  if (mode == TensorLayout::OneD || problems.concern("parallel.tensor.size") ||
       problems.concern("parallel.tensor.depth"))
     return;
-  const std::int64_t depth = mode == "2.5d" ? tensor.depth.value_or(1) : 1;
+  const std::int64_t depth = mode == TensorLayout::TwoAndAHalfD ? tensor.depth.value_or(1) : 1;
   std::int64_t below = 0, above = 0;
   for (std::int64_t side = 1; above == 0; ++side) {
-    const std::int64_t size = depth * side * side * (mode == "3d" ? side : 1);
+    const std::int64_t size = depth * side * side * (mode == TensorLayout::ThreeD ? side : 1);
     if (size == tensor.size) return;
     (size < tensor.size ? below : above) = size;
   }
   add("parallel.tensor.size",
       fmt::format("{} ranks are no {}",
                   tensor.size,
-                  mode == "2d"   ? "square"
-                  : mode == "3d" ? "cube"
-                                 : fmt::format("{} squares of one size", depth)),
+                  mode == TensorLayout::TwoD     ? "square"
+                  : mode == TensorLayout::ThreeD ? "cube"
+                                                 : fmt::format("{} squares of one size", depth)),
       below > 0 ? fmt::format("set it to {} or {}", below, above)
                 : fmt::format("set it to {}", above));
 }
@@ -94,7 +95,7 @@ std::int64_t nearest_grid(const TensorOptions& tensor, std::int64_t parts, std::
   const auto parts_at = [&](std::int64_t s) { return parts > grid.row ? s * s : s; };
   while (side > 1 && parts_at(side) > most)
     --side;
-  return side * side * (tensor.mode == "3d" ? side : grid.depth);
+  return side * side * (tensor.layout() == TensorLayout::ThreeD ? side : grid.depth);
 }
 
 // Every rank of a grid has samples and an equal part of the channels.
@@ -117,7 +118,7 @@ void check_micro_batch(const Plan& plan,
                     "mode {}): each needs at least one",
                     micro,
                     samples,
-                    *tensor.mode),
+                    tensor.name()),
         fmt::format("set train_micro_batch_size_per_gpu to {}, or parallel.tensor.mode to \"1d\"",
                     samples));
   }
@@ -132,7 +133,7 @@ void check_micro_batch(const Plan& plan,
       fmt::format("{} channels cannot be cut into {} equal parts (parallel.tensor, mode {})",
                   C,
                   grid.row,
-                  *tensor.mode),
+                  tensor.name()),
       below > 0 ? fmt::format("set it to {} or {}", below, below + unit)
                 : fmt::format("set it to {}", below + unit));
 }
@@ -149,9 +150,16 @@ bool knows_size(const models::ModelOptions& options,
 }
 
 nn::TensorMode tensor_mode(const TensorOptions& tensor) {
-  const std::string mode = tensor.mode.value_or("1d");
-  if (mode == "1d") return nn::TensorMode::OneD;
-  return mode == "3d" ? nn::TensorMode::ThreeD : nn::TensorMode::TwoD;
+  switch (tensor.layout()) {
+    case TensorLayout::OneD:
+      return nn::TensorMode::OneD;
+    case TensorLayout::TwoD:
+    case TensorLayout::TwoAndAHalfD:
+      return nn::TensorMode::TwoD;
+    case TensorLayout::ThreeD:
+      return nn::TensorMode::ThreeD;
+  }
+  TESSERA_ASSERT(false);
 }
 
 namespace {
@@ -248,14 +256,14 @@ void check_tensor_parallel(const Plan& plan,
     add("parallel.tensor.mode",
         fmt::format("mode {} cuts samples and channels between layers, and the program's "
                     "own model may need all of them",
-                    *tensor.mode),
+                    tensor.name()),
         "set it to \"1d\"");
   } else if (known && modelled) {
     check_cuts(plan, own_model, problems, origins);
   }
   if (parallel.sequence && on_grid) {
     add("parallel.sequence",
-        fmt::format("mode {} cuts samples and channels between layers, not tokens", *tensor.mode),
+        fmt::format("mode {} cuts samples and channels between layers, not tokens", tensor.name()),
         "set it to false, or parallel.tensor.mode to \"1d\"");
   } else if (const auto* const block = block_of_all_tokens(plan.model.model);
              parallel.sequence && block != nullptr) {
@@ -297,10 +305,10 @@ void check_length(const Plan& plan, config::Problems& problems, const config::Or
   const ContextOptions& context = parallel.context;
   const bool mode = !problems.concern("parallel.context.mode");
   // Whatever the mode is, a rank has a chunk.
-  if (!mode) parallel.context.mode = "ulysses";
+  if (!mode) parallel.context.mode = nn::ContextMode::Ulysses;
   const std::int64_t unit = parallel.token_unit(), length = plan.sequence_length;
   if (length % unit == 0) return;
-  const std::string cut = context.mode == "ring"
+  const std::string cut = context.mode == nn::ContextMode::Ring
                               ? fmt::format("{} chunks, two a rank", 2 * context.size)
                               : fmt::format("{} chunks", context.size);
   const bool shared = parallel.sequence && parallel.tensor.size > 1;
@@ -322,7 +330,8 @@ void check_heads(const Plan& plan,
                  config::Problems& problems,
                  const config::Origins& origins) {
   const ParallelOptions& parallel = plan.config.parallel;
-  if (problems.concern("parallel.context.mode") || parallel.context.mode != "ulysses" ||
+  if (problems.concern("parallel.context.mode") ||
+      parallel.context.mode != nn::ContextMode::Ulysses ||
       (!own_model && !knows_size(plan.config.model, "num_heads", problems)))
     return;
   // One side of a grid has parts of the heads, the others have samples.

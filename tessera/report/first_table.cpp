@@ -67,12 +67,14 @@ std::string layout_line(const planner::Plan& plan) {
                                  ? ""
                                  : fmt::format(", tensor parallel {} ({}{})",
                                                parallel.tensor.size,
-                                               parallel.tensor.mode.value_or("1d"),
+                                               parallel.tensor.name(),
                                                parallel.sequence ? ", sequence" : "");
   const std::string context =
       parallel.context.size == 1
           ? ""
-          : fmt::format(", context parallel {} ({})", parallel.context.size, parallel.context.mode);
+          : fmt::format(", context parallel {} ({})",
+                        parallel.context.size,
+                        config::name_of(planner::kContextModes, parallel.context.mode));
   return fmt::format("{} x {}, data parallel {}{}{}, ZeRO stage {}{}, {}",
                      plural(plan.ranks, "rank"),
                      plural(plan.threads, "thread"),

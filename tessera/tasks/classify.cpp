@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Classification of texts: every line of a .jsonl has a text and its label.
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,10 +8,13 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/tasks/labelled_texts.h"
+#include "tessera/tasks/open_labelled.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
 namespace {
+
+constexpr const char* kTexts = "texts";
 
 struct ClassifyOptions {
   std::string text_field;  ///< empty: data.text_field
@@ -40,54 +41,23 @@ class Classify final : public Task {
 
   [[nodiscard]] std::string objective() const override { return "sequence_classification"; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
-    json::Value out = json::Value::object();
-    out["num_labels"] = json::Value::integer(labels_of(data).size());
-    return out;
+    return options_of_labels(labels_of(data));
   }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    const data::DataOptions& options = request.options;
-    TESSERA_REQUIRE(
-        options.validation.empty() || options.validation_fraction == 0.0,
-        Config,
-        "data.validation and data.validation_fraction are both given",
-        "keep data.validation (other data) or data.validation_fraction (the tail of data.train)");
-    auto train = read_texts(request, labels_of(options), options.train, "data.train");
-    data::Datasets out;
-    out.fingerprint = fingerprint_of(*train, options);
-    out.train_stats = train->stats();
-    if (options.validation_fraction > 0.0) {
-      const auto kept = static_cast<std::int64_t>(
-          std::floor(static_cast<double>(train->size()) * (1.0 - options.validation_fraction)));
-      auto validation = train->split_off(train->size() - kept);
-      require_samples(*validation, 1, "the tail of data.train");
-      out.validation_tokens = validation->tokens();
-      out.validation = std::move(validation);
-    } else if (!options.validation.empty()) {
-      auto validation = read_texts(request, train->labels(), options.validation, "data.validation");
-      require_samples(*validation, 1, "data.validation");
-      out.validation_tokens = validation->tokens();
-      out.validation_stats = validation->stats();
-      out.validation_fingerprint = validation->fingerprint();
-      out.validation = std::move(validation);
-    }
-    require_samples(*train, std::max<std::int64_t>(request.min_samples, 1), "data.train");
-    out.train_tokens = train->tokens();
-    out.train = std::move(train);
-    return out;
+    return open_labelled<LabelledTexts>(
+        request,
+        labels_of(request.options),
+        kTexts,
+        [&](const std::vector<std::string>& names, const char* key, const Labels& labels) {
+          return read_texts(request, labels, names, key);
+        });
   }
 
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    auto texts = read_texts(request, labels_of(request.options), names, key);
-    require_samples(*texts, 1, key);
-    data::OpenedDataset out;
-    out.tokens = texts->tokens();
-    out.stats = texts->stats();
-    out.fingerprint = texts->fingerprint();
-    out.dataset = std::move(texts);
-    return out;
+    return held_out_of(read_texts(request, labels_of(request.options), names, key), key, kTexts);
   }
 
  private:
@@ -118,19 +88,6 @@ class Classify final : public Task {
     }
     return texts;
   }
-  static void require_samples(const LabelledTexts& texts,
-                              std::int64_t wanted,
-                              const std::string& what) {
-    TESSERA_REQUIRE(
-        texts.size() >= wanted,
-        Data,
-        fmt::format("{} has {} texts; at least {} are needed", what, texts.size(), wanted),
-        "use more data, or a smaller batch");
-  }
-  static std::string fingerprint_of(const LabelledTexts& texts, const data::DataOptions& data) {
-    return fmt::format(
-        "{} {} {}", texts.fingerprint(), data.shuffle, text::number(data.validation_fraction));
-  }
 
   ClassifyOptions options_;
 };
@@ -140,15 +97,7 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
                                     config::Origins& origins) {
   ClassifyOptions options;
   config::read(params, options, problems, origins);
-  std::vector<std::string> sorted = options.labels;
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) {
-    problems.add(origins.place("labels"),
-                 "labels",
-                 fmt::format("the label \"{}\" is named twice", *twice),
-                 "name every label once");
-  }
+  check_label_names(options.labels, problems, origins);
   return std::make_unique<Classify>(std::move(options));
 }
 

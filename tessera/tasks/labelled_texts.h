@@ -10,33 +10,9 @@
 
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/tasks/labels.h"
 
 namespace tessera::tasks {
-
-/// How a record, one JSON object on a line, is read.
-struct RecordFields {
-  std::string text = "text", label = "label";
-  bool replace_invalid_utf8 = false;  ///< by U+FFFD, in place of an error
-};
-
-/// The labels that samples may have, by their ids 0, 1, ...
-class Labels {
- public:
-  /// Labels by name; a record may also give the id.
-  static Labels named(std::vector<std::string> names);
-  /// Those of the records in `files`: strings sorted by their bytes, or integers from 0 to the
-  /// largest one. Error{Data} names file and line of a record that has no label, or a name where
-  /// others have integers.
-  static Labels found_in(const std::vector<std::string>& files, const RecordFields& fields);
-
-  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(names_.size()); }
-  /// A label that is an integer has its digits as its name.
-  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
-  [[nodiscard]] std::optional<std::int64_t> id_of(const std::string& name) const;
-
- private:
-  std::vector<std::string> names_;
-};
 
 /// Tokenized texts of one length with their labels: "input_ids" [T] and "label" [], int64, and
 /// "attention_mask" [T], 0 at padding, where a text of the batch is shorter. Longer texts lose

@@ -12,14 +12,18 @@ void TaskOptions::describe(config::Fields& fields) {
                type,
                {.text = "Name of the task: pretrain learns to predict the next token of a text, "
                         "masked_lm the tokens of a text that are hidden, classify the label that a "
-                        ".jsonl gives each of its texts.",
+                        ".jsonl gives each of its texts, seq2seq the text that a .jsonl gives as "
+                        "the answer to another one, tag the label of each word, and image_classify "
+                        "the class of a picture.",
                 .choices = tasks().names()});
   fields.field(
       "params",
       params,
-      {.text = "Its parameters; of classify: text_field, label_field, labels; of masked_lm: "
-               "probability, mask_share, random_share, mask_token, mask_token_id, "
-               "dynamic, seed.",
+      {.text = "Its parameters; of classify: text_field, label_field, labels; of tag: "
+               "tokens_field, tags_field, labels; of image_classify: image_field, label_field, "
+               "labels, preprocessor; of masked_lm: probability, mask_share, random_share, "
+               "mask_token, mask_token_id, dynamic, seed; of seq2seq: source_field, target_field, "
+               "prefix, target_length.",
        .default_text = "none"});
 }
 

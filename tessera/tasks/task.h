@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,6 +34,10 @@ struct DataRequest {
   std::int64_t vocab_size = 0, sequence_length = 0;
   std::int64_t min_samples = 1;      ///< of the training data
   const data::TokenizeOptions& how;  ///< threads and progress; how text is read is in `options`
+  /// The resolved section `model` of the configuration, with the size of the pictures that the
+  /// model reads, say; nullptr where it is not known.
+  const json::Value* model = nullptr;
+  std::filesystem::path model_folder = {};  ///< `model.from`; empty: none
 };
 
 /// Threads: const methods from any thread.

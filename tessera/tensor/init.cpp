@@ -213,9 +213,13 @@ void initialize_range(const ParamInfo& info,
   }
   const Philox random = stream_of(info, seed);
   float* values = out.data_ptr<float>();
+  const std::int64_t others = info.numel() / info.shape.front();
   constexpr std::int64_t kGrain = 16384;
   at::parallel_for(0, out.numel(), kGrain, [&](std::int64_t from, std::int64_t to) {
-    normal_range(random, info.init.std, begin + from, begin + to, values + from);
+    const std::int64_t first = begin + from, last = begin + to,
+                       middle = std::clamp(others, first, last);
+    normal_range(random, info.init.first_std, first, middle, values + from);
+    normal_range(random, info.init.std, middle, last, values + from + (middle - first));
   });
 }
 

@@ -24,9 +24,14 @@ using Shape = std::vector<std::int64_t>;
 struct Init {
   enum class Kind : std::uint8_t { Zeros, Ones, Normal } kind = Kind::Zeros;
   double std = 0.0;
-  static Init zeros() { return {Kind::Zeros, 0.0}; }
-  static Init ones() { return {Kind::Ones, 0.0}; }
-  static Init normal(double std) { return {Kind::Normal, std}; }
+  /// Normal: of what has the index 0 in the first dim, such as the queries of a fused projection.
+  double first_std = 0.0;
+  static Init zeros() { return {Kind::Zeros}; }
+  static Init ones() { return {Kind::Ones}; }
+  static Init normal(double std) { return {Kind::Normal, std, std}; }
+  static Init normal(double first_std, double others_std) {
+    return {Kind::Normal, others_std, first_std};
+  }
 };
 
 /// What a dim of a parameter runs over. Tensor parallelism decides by it which dims it cuts.

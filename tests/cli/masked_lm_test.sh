@@ -38,15 +38,16 @@ loss_is_below() {
   awk -v loss="$loss" -v bound="$2" 'BEGIN { exit !(loss != "" && loss < bound) }' ||
     { echo "the loss of $1 is \"$loss\", not below $2" && tail -3 "$box/$1/metrics.jsonl" && return 1; }
 }
+# learns_on_any_ranks FAMILY ARGUMENT...
 learns_on_any_ranks() {
   text >"$box/text.txt"
   config "$1"
-  train "$1" one -n 1
-  train "$1" two -n 2
+  train "$1" one -n 1 "${@:2}"
+  train "$1" two -n 2 "${@:2}"
   expect "equal runs" "$tessera" compare "$box/one" "$box/two"
   expect "a loss far below that of a guess" loss_is_below two 1.0
-  train "$1" half -n 2 --set trainer.max_steps=30
-  train "$1" half -n 1 --resume auto
+  train "$1" half -n 2 --set trainer.max_steps=30 "${@:2}"
+  train "$1" half -n 1 --resume auto "${@:2}"
   expect "the same after a resume on other ranks" "$tessera" compare "$box/one" "$box/half"
 }
 trains_in_every_layout() {
@@ -95,6 +96,8 @@ refuses_what_does_not_fit() {
 }
 claim "bert learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks bert
 claim "roberta learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks roberta
+claim "modernbert learns hidden tokens, with the same bits on two ranks" learns_on_any_ranks modernbert \
+  --set model.num_layers=2 --set model.init_std=0.1
 claim "bert trains in every layout as on one rank" trains_in_every_layout
 claim "a classifier begins with a model of masked tokens" begins_a_classifier
 claim "what cannot be trained is refused by name" refuses_what_does_not_fit

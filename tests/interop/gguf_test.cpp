@@ -18,7 +18,7 @@
 
 #include "tessera/base/files.h"
 #include "tessera/interop/formats/foreign.h"
-#include "tessera/interop/formats/gguf_write.h"
+#include "tessera/interop/gguf_write.h"
 
 namespace tessera::interop {
 namespace {

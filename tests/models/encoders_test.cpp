@@ -34,14 +34,9 @@ ObjectiveChoice labels(const char* objective, std::int64_t count) {
 }
 
 /// Parameters of a preset with a head for `count` classes.
-std::int64_t parameters(const char* family,
-                        const char* preset,
-                        std::int64_t vocab,
-                        const ObjectiveChoice& objective) {
+std::int64_t parameters(const char* family, const char* preset, const ObjectiveChoice& objective) {
   ModelOptions options(family);
-  options->choose_preset(preset);
-  if (vocab > 0) options->vocab_size = vocab;
-  json::Value description = config::write(options);
+  options.choose_preset(preset);
   // The published tables have two types of tokens in BERT and one in RoBERTa, the families'
   // defaults.
   return resolved(options, objective).num_parameters;
@@ -53,25 +48,32 @@ TEST(Encoders, HaveThePublishedNumbersOfParameters) {
   const ObjectiveChoice one = labels("sequence_classification", 1);
   const std::int64_t base = 768 + 1, large = 1024 + 1;
 
-  EXPECT_EQ(parameters("bert", "bert-base-uncased", 30522, one) - base, 109'482'240);
-  EXPECT_EQ(parameters("bert", "bert-base-cased", 28996, one) - base, 108'310'272);
-  EXPECT_EQ(parameters("bert", "bert-large-uncased", 30522, one) - large, 335'141'888);
-  EXPECT_EQ(parameters("roberta", "roberta-base", 50265, one) - base, 124'645'632);
-  EXPECT_EQ(parameters("roberta", "roberta-large", 50265, one) - large, 355'359'744);
-  EXPECT_EQ(parameters("xlm-roberta", "xlm-roberta-base", 250002, one) - base, 278'043'648);
+  EXPECT_EQ(parameters("bert", "bert-base-uncased", one) - base, 109'482'240);
+  EXPECT_EQ(parameters("bert", "bert-base-cased", one) - base, 108'310'272);
+  EXPECT_EQ(parameters("bert", "bert-large-uncased", one) - large, 335'141'888);
+  EXPECT_EQ(parameters("roberta", "roberta-base", one) - base, 124'645'632);
+  EXPECT_EQ(parameters("roberta", "roberta-large", one) - large, 355'359'744);
+  EXPECT_EQ(parameters("xlm-roberta", "xlm-roberta-base", one) - base, 278'043'648);
   // The head for classes has a dense layer that the bare model lacks.
   const std::int64_t dense = 768 * 768 + 768;
-  EXPECT_EQ(parameters("distilbert", "distilbert-base-uncased", 30522, one) - base - dense,
-            66'362'880);
+  EXPECT_EQ(parameters("distilbert", "distilbert-base-uncased", one) - base - dense, 66'362'880);
+}
+
+// The counts are those of the published checkpoints, with the head for masked language modelling.
+TEST(Encoders, WithTheirHeadHaveThePublishedNumbersOfParameters) {
+  const ObjectiveChoice masked = {"masked_lm", json::Value::object()};
+
+  EXPECT_EQ(parameters("modernbert", "modernbert-base", masked), 149'655'232);
+  EXPECT_EQ(parameters("modernbert", "modernbert-large", masked), 395'881'664);
 }
 
 // With the head for ImageNet's 1000 classes, as torchvision and Google's first files have it.
 TEST(Encoders, OfImagesHaveThePublishedNumbersOfParameters) {
   const ObjectiveChoice imagenet = labels("image_classification", 1000);
 
-  EXPECT_EQ(parameters("vit", "vit-b-16", 0, imagenet), 86'567'656);
-  EXPECT_EQ(parameters("vit", "vit-b-32", 0, imagenet), 88'224'232);
-  EXPECT_EQ(parameters("vit", "vit-l-16", 0, imagenet), 304'326'632);
+  EXPECT_EQ(parameters("vit", "vit-b-16", imagenet), 86'567'656);
+  EXPECT_EQ(parameters("vit", "vit-b-32", imagenet), 88'224'232);
+  EXPECT_EQ(parameters("vit", "vit-l-16", imagenet), 304'326'632);
 }
 
 json::Value config_of(const std::string& text) {
@@ -90,6 +92,22 @@ TEST(Encoders, HaveTheHeadThatTheArchitectureNames) {
   EXPECT_EQ(name_of("GPT2LMHeadModel"), "causal_lm");
   EXPECT_EQ(name_of("BertForPreTraining"), "");
   EXPECT_EQ(objective_of_hf(config_of("{}")).name, "");
+}
+
+// The table is the head of a family that goes on with text, and it is there without one too.
+TEST(Encoders, WithoutAHeadGiveEmbeddings) {
+  const auto name_of = [](const std::string& type, const std::string& architecture) {
+    return objective_of_hf(config_of(R"({"model_type": ")" + type + R"(", "architectures": [")" +
+                                     architecture + "\"]}"))
+        .name;
+  };
+
+  EXPECT_EQ(name_of("bert", "BertModel"), "embedding");
+  EXPECT_EQ(name_of("modernbert", "ModernBertModel"), "embedding");
+  EXPECT_EQ(name_of("vit", "ViTModel"), "embedding");
+  EXPECT_EQ(name_of("gpt2", "GPT2Model"), "");
+  EXPECT_EQ(name_of("gpt2", "GPT2LMHeadModel"), "causal_lm");
+  EXPECT_EQ(name_of("another", "AnotherModel"), "");
 }
 
 TEST(Encoders, HaveTwoLabelsWhereNothingIsSaid) {
@@ -112,15 +130,18 @@ TEST(Encoders, HaveTwoLabelsWhereNothingIsSaid) {
 
 // What is written of a model's head is read back as it was.
 TEST(Encoders, SayTheirObjectiveInConfigJson) {
-  for (const std::string family : {"bert", "roberta", "xlm-roberta", "distilbert", "vit"}) {
+  for (const std::string family :
+       {"bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "vit"}) {
     const std::vector<std::string> objectives =
-        family == "vit" ? std::vector<std::string>{"image_classification"}
-                        : std::vector<std::string>{
-                              "masked_lm", "sequence_classification", "token_classification"};
+        family == "vit"
+            ? std::vector<std::string>{"image_classification", "embedding"}
+            : std::vector<std::string>{
+                  "masked_lm", "sequence_classification", "token_classification", "embedding"};
     for (const std::string& objective : objectives) {
       SCOPED_TRACE(family + " " + objective);
       ObjectiveChoice choice = labels(objective.c_str(), 3);
-      if (objective == "masked_lm") choice.options = json::Value::object();
+      if (objective == "masked_lm" || objective == "embedding")
+        choice.options = json::Value::object();
       ModelOptions options(family);
       const Resolved first = resolved(options, choice);
       ModelOptions sized;
@@ -186,8 +207,75 @@ TEST(Encoders, ReadAbsentKeysAsTransformersDoes) {
   EXPECT_EQ(written.find("layer_norm_eps")->as_double(), 1e-12);
 }
 
+json::Value modernbert_of(const std::string& more) {
+  return config_of(R"({"model_type": "modernbert", "num_hidden_layers": 4)" + more + "}");
+}
+
+// Every third layer sees the whole text, unless the file says otherwise; a theta of null is the
+// other's.
+TEST(Encoders, WithLocalLayersKnowBothWaysToSayWhichOnesTheyAre) {
+  const auto written = [](const std::string& more) {
+    return config::write(*std::make_unique<ModelOptions>(options_from_hf(modernbert_of(more))));
+  };
+  const auto types_of = [&](const std::string& more) {
+    std::string out;
+    const json::Value description = written(more);
+    for (const json::Value& type : description.find("layer_types")->items())
+      out += type.as_string().front();
+    return out;
+  };
+
+  EXPECT_EQ(types_of(""), "fssf");
+  EXPECT_EQ(types_of(R"(, "global_attn_every_n_layers": 2)"), "fsfs");
+  EXPECT_EQ(types_of(R"(, "layer_types": ["sliding_attention", "full_attention",
+                                          "full_attention", "sliding_attention"])"),
+            "sffs");
+  EXPECT_EQ(written("").find("local_rope_theta")->as_double(), 10000.0);
+  EXPECT_EQ(written(R"(, "local_rope_theta": null)").find("local_rope_theta")->as_double(),
+            160000.0);
+  EXPECT_EQ(written(R"(, "rope_parameters": {"full_attention": {"rope_theta": 5000.0}})")
+                .find("rope_theta")
+                ->as_double(),
+            5000.0);
+  EXPECT_THROW(written(R"(, "rope_parameters": {"full_attention": {"rope_type": "yarn"}})"), Error);
+  EXPECT_THROW(written(R"(, "classifier_pooling": "max")"), Error);
+}
+
+// transformers before 5 reads the number alone.
+TEST(Encoders, WithLocalLayersWriteTheirPeriodWhereThereIsOne) {
+  const auto period_of = [](const std::string& more) {
+    ModelOptions options = options_from_hf(modernbert_of(more));
+    const json::Value hf = families().get("modernbert").to_hf(*options);
+    const json::Value* period = hf.find("global_attn_every_n_layers");
+    return period == nullptr ? -1 : period->as_integer().value();
+  };
+
+  EXPECT_EQ(period_of(R"(, "global_attn_every_n_layers": 2)"), 2);
+  EXPECT_EQ(period_of(R"(, "layer_types": ["sliding_attention", "full_attention",
+                                           "full_attention", "sliding_attention"])"),
+            -1);
+}
+
+TEST(Encoders, WithBiasesReadBackAsTheyAreWritten) {
+  const std::string biases = R"(, "attention_bias": true, "mlp_bias": true, "norm_bias": true,
+                                  "classifier_bias": true, "decoder_bias": false)";
+  const ObjectiveChoice masked = {"masked_lm", json::Value::object()};
+  ModelOptions options = options_from_hf(modernbert_of(biases));
+
+  const json::Value hf = families().get("modernbert").to_hf(*options);
+
+  const std::int64_t plain = resolved(options_from_hf(modernbert_of("")), masked).num_parameters,
+                     with = resolved(options, masked).num_parameters;
+  // Of each layer: 3 C + C of attention, 2 F + C of the MLP, and two norms, but for the first one.
+  const std::int64_t C = 768, F = 1152, layers = 4;
+  EXPECT_EQ(with - plain,
+            layers * (4 * C + 2 * F + C) + (2 * layers - 1) * C + /*embedding, last*/ 2 * C +
+                /*head*/ 2 * C - /*decoder*/ 50368);
+  EXPECT_EQ(resolved(options_from_hf(hf), masked).num_parameters, with);
+}
+
 TEST(Encoders, AreRefusedWhereTheNextTokenIsToBePredicted) {
-  for (const char* family : {"bert", "roberta", "distilbert", "vit"}) {
+  for (const char* family : {"bert", "roberta", "distilbert", "modernbert", "vit"}) {
     EXPECT_THROW(resolved(ModelOptions(family), {"causal_lm", json::Value::object()}), Error);
   }
   EXPECT_THROW(resolved(ModelOptions("vit"), labels("sequence_classification", 2)), Error);

@@ -342,10 +342,12 @@ TESSERA_OBJECTIVE("mean_square", make_mean_square);
 
 TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
   for (const std::string& name : objectives().names()) {
+    if (name == "embedding") continue;  // which has no loss
     for (const NormKind kind : {NormKind::LayerNorm, NormKind::RmsNorm}) {
       SCOPED_TRACE(name);
       Trunk trunk = lookup_trunk(kind);
       trunk.output.images = name == "image_classification";
+      if (name == "seq2seq") trunk.output.target = TargetText();
       trunk.output.heads.pooling = trunk.output.images ? Pooling::FirstToken : Pooling::LastToken;
       ModelRunner runner(with_objective(std::move(trunk), name));
       runner.initialize(1);

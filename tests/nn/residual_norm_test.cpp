@@ -49,7 +49,7 @@ Passes pass(Kind kind,
   context.set_deferring(deferring);
   Normed out;
   if (together) {
-    out = kind == Kind::Layer ? residual_layer_norm(from, with, key, weight, bias, kEps, context)
+    out = kind == Kind::Layer ? residual_layer_norm(from, with, key, weight, &bias, kEps, context)
                               : residual_rms_norm(from, with, key, weight, kEps, context);
   } else {
     out.x_BTC = with.defined() ? nn::add_dropout(from, with, key) : from;
@@ -124,6 +124,31 @@ TEST(ResidualNorm, MatchesDifferentiationInDouble) {
   EXPECT_LT(relative_error(ours.dbias, expected[3]), kTolerance);
 }
 
+TEST(ResidualNorm, OfALayerMayLackTheBias) {
+  const TestParam weight(random(1)[0][0]);
+  const at::Tensor x = leaf(random(3)), branch = leaf(random(4));
+  StepContext context(Mode::Train, 1);
+
+  const Normed out = residual_layer_norm(x, branch, {}, weight, nullptr, kEps, context);
+  const auto grads = torch::autograd::grad({out.x_BTC, out.normed_BTC},
+                                           {x, branch, weight.tensor()},
+                                           {narrow(5).to(at::kFloat), narrow(6).to(at::kFloat)},
+                                           std::nullopt,
+                                           false,
+                                           /*allow_unused=*/true);
+
+  const auto exact = [](const at::Tensor& t) { return leaf(t.to(at::kDouble)); };
+  const at::Tensor from = exact(random(3)), w = exact(random(1)[0][0]);
+  const at::Tensor sum = from + random(4).to(at::kDouble),
+                   y = at::layer_norm(sum, {48}, w, {}, kEps);
+  const auto expected = torch::autograd::grad(
+      {sum, y}, {from, w}, {narrow(5).to(at::kDouble), narrow(6).to(at::kDouble)});
+  EXPECT_LT(relative_error(out.normed_BTC, y), kTolerance);
+  EXPECT_LT(relative_error(grads[0], expected[0]), kTolerance);
+  EXPECT_LT(relative_error(grads[1], expected[0]), kTolerance);
+  EXPECT_LT(relative_error(weight.grad(), expected[1]), kTolerance);
+}
+
 // Apart, the gradient through the norm is rounded before what comes along the stream is added.
 TEST(ResidualNorm, RoundsASumOfGradientsOnce) {
   const at::Tensor x = narrow(3), branch = narrow(4);
@@ -146,7 +171,7 @@ TEST(ResidualNorm, PassesOnWhatComesAlongTheStreamWhereItsNormIsNotUsed) {
   const at::Tensor x = leaf(random(3)), branch = leaf(random(4)), dy = random(5);
   StepContext context(Mode::Train, 1);
 
-  const Normed out = residual_layer_norm(x, branch, {}, weight, bias, kEps, context);
+  const Normed out = residual_layer_norm(x, branch, {}, weight, &bias, kEps, context);
   const auto grads = torch::autograd::grad({out.x_BTC}, {x, branch}, {dy});
 
   EXPECT_TRUE(at::equal(grads[0], dy));
@@ -160,7 +185,7 @@ TEST(ResidualNorm, PassesNothingAlongTheStreamWhereItIsNotUsed) {
     const at::Tensor x = leaf(random(3)), branch = leaf(random(4)), dy = random(5);
     StepContext context(Mode::Train, 1);
 
-    const Normed out = residual_layer_norm(x, branch, key, weight, bias, kEps, context);
+    const Normed out = residual_layer_norm(x, branch, key, weight, &bias, kEps, context);
     const auto grads = torch::autograd::grad({out.normed_BTC}, {x, branch}, {dy});
 
     const at::Tensor sum = leaf(ops::add_dropout(random(3), random(4), key));
@@ -177,7 +202,7 @@ TEST(ResidualNorm, LeavesWhicheverOfItsParametersIsFrozen) {
     const at::Tensor x = leaf(random(3)), branch = leaf(random(4)), dy = random(5);
     StepContext context(Mode::Train, 1);
 
-    const Normed out = residual_layer_norm(x, branch, {}, weight, bias, kEps, context);
+    const Normed out = residual_layer_norm(x, branch, {}, weight, &bias, kEps, context);
     torch::autograd::grad({out.normed_BTC},
                           {x, branch, frozen_weight ? bias.tensor() : weight.tensor()},
                           {dy},
@@ -202,7 +227,7 @@ TEST(ResidualNorm, TakesWhatDoesNotLieInRows) {
                    branch = turned(4).set_requires_grad(true);
   StepContext context(Mode::Train, 1);
 
-  const Normed out = residual_layer_norm(x, branch, {}, weight, bias, kEps, context);
+  const Normed out = residual_layer_norm(x, branch, {}, weight, &bias, kEps, context);
   // One row of gradients for all of the stream.
   const auto grads = torch::autograd::grad({out.x_BTC, out.normed_BTC},
                                            {x, branch, weight.tensor(), bias.tensor()},
@@ -214,7 +239,7 @@ TEST(ResidualNorm, TakesWhatDoesNotLieInRows) {
   const TestParam same_weight(random(1)[0][0]), same_bias(random(2)[0][0]);
   const at::Tensor plain = leaf(random(3)), other = leaf(random(4));
   const Normed expected =
-      residual_layer_norm(plain, other, {}, same_weight, same_bias, kEps, context);
+      residual_layer_norm(plain, other, {}, same_weight, &same_bias, kEps, context);
   const auto wanted =
       torch::autograd::grad({expected.x_BTC, expected.normed_BTC},
                             {plain, other, same_weight.tensor(), same_bias.tensor()},
@@ -237,7 +262,7 @@ TEST(ResidualNorm, IsMadeAgainForTheProductThatFollowsABranch) {
     const at::Tensor x = leaf(random(3)), branch = leaf(random(4)), dy = at::ones({3, 7, 5});
     StepContext context(Mode::Train, 1);
 
-    const Normed out = residual_layer_norm(x, branch, key, weight, bias, kEps, context);
+    const Normed out = residual_layer_norm(x, branch, key, weight, &bias, kEps, context);
     const at::Tensor normed = out.normed_BTC.detach().clone();
     const at::Tensor y = linear(out.normed_BTC, matrix, nullptr, context);
     torch::autograd::grad({y}, {x, matrix.tensor()}, {dy}, std::nullopt, false, true);
@@ -254,7 +279,7 @@ TEST(ResidualNorm, IsNotTakenForTheStreamByTheNextLayer) {
   const at::Tensor x = leaf(random(3)), dy = at::ones({3, 7, 5});
   StepContext context(Mode::Train, 1);
 
-  const Normed out = residual_layer_norm(x, {}, {}, weight, bias, kEps, context);
+  const Normed out = residual_layer_norm(x, {}, {}, weight, &bias, kEps, context);
   const at::Tensor y = linear(out.x_BTC, matrix, nullptr, context);
   torch::autograd::grad({y}, {x, matrix.tensor()}, {dy}, std::nullopt, false, true);
 

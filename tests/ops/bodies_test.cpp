@@ -71,7 +71,7 @@ TEST_P(BodyDtypes, SoftmaxOverTwoBlocksOfKeysAgreesWithFloat64) {
                            .shrink = shrink.data_ptr<float>(),
                            .keys = kKeys,
                            .first_visible = in_first,
-                           .scale = kScale};
+                           .form = {.scale = kScale}};
 
       k.attend[index](rows, 0, kRows);
       expect_close(p_a, doubles(at::exp(a - max_a.unsqueeze(1))), tolerance());
@@ -112,7 +112,7 @@ TEST_P(BodyDtypes, SoftmaxGradientsOfABlockOfKeysAgreeWithFloat64) {
                             .mean = mean.const_data_ptr<float>(),
                             .keys = kKeys,
                             .first_visible = first_visible,
-                            .scale = kScale},
+                            .form = {.scale = kScale}},
                            0,
                            kRows);
 
@@ -154,8 +154,7 @@ TEST_P(BodyDtypes, SoftmaxWithABiasAndDropoutAgreesWithFloat64) {
                        .shrink = shrink.data_ptr<float>(),
                        .keys = kKeys,
                        .first_visible = first_visible,
-                       .scale = kScale,
-                       .bias = bias.const_data_ptr<float>(),
+                       .form = {.scale = kScale, .of_keys = bias.const_data_ptr<float>()},
                        .kept = kept.const_data_ptr<float>()},
                       0,
                       kRows);
@@ -174,13 +173,100 @@ TEST_P(BodyDtypes, SoftmaxWithABiasAndDropoutAgreesWithFloat64) {
                             .mean = mean.const_data_ptr<float>(),
                             .keys = kKeys,
                             .first_visible = first_visible,
-                            .scale = kScale,
-                            .bias = bias.const_data_ptr<float>(),
+                            .form = {.scale = kScale, .of_keys = bias.const_data_ptr<float>()},
                             .kept = kept.const_data_ptr<float>()},
                            0,
                            kRows);
       expect_close(into, doubles(p * kept), tolerance());
       expect_close(slopes, doubles(ds), 2 * tolerance());
+    });
+  }
+}
+
+// A soft cap, biases of keys and of pairs, ALiBi and a window together, and with each left out.
+TEST_P(BodyDtypes, SoftmaxOfScoresOfEveryFormAgreesWithFloat64) {
+  constexpr float kScale = 0.3F, kCap = 4.0F, kSlope = 0.25F;
+  constexpr std::int64_t kDistance = -30, kVisible = 70, kBegin = 5, kGap = 3;
+  const at::Tensor scores = random({kRows, kKeys}, 1) * 30, of_keys = random({kKeys}, 2) * 5,
+                   pairs = random({kRows, kKeys + kGap}, 3) * 2, dp = random({kRows, kKeys}, 4),
+                   mean = random({kRows}, 5);
+  const at::Tensor key = at::arange(kKeys, at::kDouble),
+                   row = at::arange(kRows, at::kDouble).view({kRows, 1});
+  const at::Tensor unseen = (key >= kVisible + row).logical_or(key < kBegin + row);
+  for (const int left_out : {0, 1, 2, 3, 4}) {
+    cpu::ScoreForm form{.scale = kScale};
+    at::Tensor formed = scores.to(at::kDouble) * static_cast<double>(kScale),
+               slope_of_cap = at::ones_like(formed);
+    if (left_out != 1) {
+      form.cap = kCap;
+      const at::Tensor share = (formed / static_cast<double>(kCap)).tanh();
+      formed = share * static_cast<double>(kCap);
+      slope_of_cap = 1.0 - share.square();
+    }
+    if (left_out != 2) {
+      form.of_keys = of_keys.const_data_ptr<float>();
+      formed = formed + of_keys;
+    }
+    if (left_out != 3) {
+      form.of_pairs = pairs.const_data_ptr<float>();
+      form.pair_stride = kKeys + kGap;
+      formed = formed + pairs.narrow(1, 0, kKeys);
+    }
+    if (left_out != 4) {
+      form.slope = kSlope;
+      form.distance = kDistance;
+      formed = formed + static_cast<double>(kSlope) * (key - row + kDistance);
+    }
+    formed = formed.masked_fill(unseen, -std::numeric_limits<double>::infinity());
+    const at::Tensor max = std::get<0>(formed.max(1)), e = at::exp(formed - max.unsqueeze(1)),
+                     log_sum = at::logsumexp(formed, 1).to(at::kFloat),
+                     p = at::exp(formed - log_sum.to(at::kDouble).unsqueeze(1));
+    const at::Tensor dformed = p * (dp.to(at::kDouble) - mean.to(at::kDouble).unsqueeze(1));
+    on_every_body([&](const cpu::Kernels& k, cpu::Float index) {
+      at::Tensor mine = scores.clone(), into = GetParam() == at::kFloat ? mine : room();
+      const at::Tensor shrink = at::empty({kRows}), total = at::zeros({kRows}),
+                       top = at::full({kRows}, -std::numeric_limits<float>::infinity());
+      k.attend[index]({.scores = mine.data_ptr<float>(),
+                       .probabilities = into.data_ptr(),
+                       .max = top.data_ptr<float>(),
+                       .sum = total.data_ptr<float>(),
+                       .shrink = shrink.data_ptr<float>(),
+                       .keys = kKeys,
+                       .first_visible = kVisible,
+                       .first_begin = kBegin,
+                       .form = form},
+                      0,
+                      kRows);
+      expect_close(into, doubles(e), tolerance());
+      expect_close(total, doubles(e.sum(1)), kExponential + kSums);
+
+      mine = scores.clone();
+      into = GetParam() == at::kFloat ? mine : room();
+      const at::Tensor of_probabilities = dp.clone(), dpairs = pairs.clone(),
+                       cap_slopes = at::empty({kKeys});
+      const at::Tensor slopes = GetParam() == at::kFloat ? of_probabilities : room();
+      k.attend_grad[index]({.scores = mine.data_ptr<float>(),
+                            .dprobabilities = of_probabilities.const_data_ptr<float>(),
+                            .probabilities = into.data_ptr(),
+                            .dscores = slopes.data_ptr(),
+                            .log_sum = log_sum.const_data_ptr<float>(),
+                            .mean = mean.const_data_ptr<float>(),
+                            .keys = kKeys,
+                            .first_visible = kVisible,
+                            .first_begin = kBegin,
+                            .form = form,
+                            .cap_slopes = cap_slopes.data_ptr<float>(),
+                            .dpairs = left_out == 3 ? nullptr : dpairs.data_ptr<float>(),
+                            .dpair_stride = kKeys + kGap},
+                           0,
+                           kRows);
+      expect_close(into, doubles(p), tolerance());
+      expect_close(
+          slopes, doubles(dformed * slope_of_cap * static_cast<double>(kScale)), 2 * tolerance());
+      // What was there is added to, beyond the block it stays.
+      const at::Tensor added = pairs.to(at::kDouble);
+      if (left_out != 3) added.narrow(1, 0, kKeys).add_(dformed);
+      expect_close(dpairs, doubles(added), 2 * kExponential);
     });
   }
 }

@@ -199,7 +199,7 @@ TEST_P(KernelDtypes, AttentionOfOneQuery) {
                            {values.data_ptr(), kColumns},
                            kRows,
                            kColumns,
-                           0.3F,
+                           {.scale = 0.3F, .cap = 2.0F, .slope = 0.5F, .distance = -4},
                            scores.data_ptr<float>(),
                            out.data_ptr<float>(),
                            out.data_ptr<float>() + kColumns});
@@ -281,8 +281,7 @@ TEST(Kernels, CrossEntropyAndSoftmaxAgreeAcrossInstructionSets) {
                          .shrink = shrink.data_ptr<float>(),
                          .keys = kColumns,
                          .first_visible = 60,
-                         .scale = 0.3F,
-                         .bias = mask.const_data_ptr<float>(),
+                         .form = {.scale = 0.3F, .of_keys = mask.const_data_ptr<float>()},
                          .kept = kept.const_data_ptr<float>()},
                         0,
                         kRows);
@@ -294,13 +293,57 @@ TEST(Kernels, CrossEntropyAndSoftmaxAgreeAcrossInstructionSets) {
                               .mean = sum.const_data_ptr<float>(),
                               .keys = kColumns,
                               .first_visible = 60,
-                              .scale = 0.3F,
-                              .bias = mask.const_data_ptr<float>(),
+                              .form = {.scale = 0.3F, .of_keys = mask.const_data_ptr<float>()},
                               .kept = kept.const_data_ptr<float>()},
                              0,
                              kRows);
     return at::cat(
         {x.view({-1}).to(at::kDouble), p.view({-1}), d.view({-1}), s.view({-1}), sum, losses});
+  });
+}
+
+TEST(Kernels, ScoresOfAttentionAgreeAcrossInstructionSets) {
+  const at::Tensor scores = random({kRows, kColumns}, 1) * 20, dp = random({kRows, kColumns}, 2),
+                   pairs = random({kRows, kColumns + 3}, 3);
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor p = scores.clone(), s = scores.clone(), ds = dp.clone(),
+                     dpairs = pairs.clone(), slopes = at::empty({kColumns});
+    const at::Tensor max = at::full({kRows}, -std::numeric_limits<float>::infinity()),
+                     sum = at::zeros({kRows}), shrink = at::empty({kRows});
+    const cpu::ScoreForm form{.scale = 0.3F,
+                              .cap = 4.0F,
+                              .of_pairs = pairs.const_data_ptr<float>(),
+                              .pair_stride = kColumns + 3,
+                              .slope = 0.7F,
+                              .distance = -9};
+    k.attend[cpu::kF32]({.scores = p.data_ptr<float>(),
+                         .probabilities = p.data_ptr(),
+                         .max = max.data_ptr<float>(),
+                         .sum = sum.data_ptr<float>(),
+                         .shrink = shrink.data_ptr<float>(),
+                         .keys = kColumns,
+                         .first_visible = 60,
+                         .first_begin = 7,
+                         .form = form},
+                        0,
+                        kRows);
+    k.attend_grad[cpu::kF32]({.scores = s.data_ptr<float>(),
+                              .dprobabilities = ds.const_data_ptr<float>(),
+                              .probabilities = s.data_ptr(),
+                              .dscores = ds.data_ptr(),
+                              .log_sum = max.const_data_ptr<float>(),
+                              .mean = sum.const_data_ptr<float>(),
+                              .keys = kColumns,
+                              .first_visible = 60,
+                              .first_begin = 7,
+                              .form = form,
+                              .cap_slopes = slopes.data_ptr<float>(),
+                              .dpairs = dpairs.data_ptr<float>(),
+                              .dpair_stride = kColumns + 3},
+                             0,
+                             kRows);
+    return at::cat(
+        {p.view({-1}), s.view({-1}), ds.view({-1}), dpairs.view({-1}), max, sum, shrink});
   });
 }
 

@@ -109,7 +109,7 @@ TEST(ParallelOptions, ColossalsTutorialTrainsInFp16) {
     EXPECT_EQ(plan.accumulation, 192);
     EXPECT_EQ(plan.working, DType::F16);
     EXPECT_TRUE(plan.scaling.enabled);
-    EXPECT_EQ(plan.scaling.scaler, "megatron");
+    EXPECT_EQ(plan.scaling.scaler, optim::ScalerKind::Megatron);
     EXPECT_THAT(plan.notes, testing::Not(testing::Contains(HasSubstr("fp16.mode"))));
   }
 }

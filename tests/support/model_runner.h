@@ -131,31 +131,28 @@ class ModelRunner {
   }
 
   /// Greedy continuation; `stop` ends it (kept) where it is not negative.
-  std::vector<std::int64_t> greedy(std::vector<std::int64_t> prompt,
+  std::vector<std::int64_t> greedy(const std::vector<std::int64_t>& prompt,
                                    std::int64_t count,
                                    bool cached,
                                    std::int64_t vocab,
                                    std::int64_t stop = -1) {
-    std::vector<std::int64_t> made;
-    nn::StepContext context(cached ? nn::Mode::Prefill : nn::Mode::Eval, 1);
-    std::vector<std::int64_t> input = prompt;
-    while (static_cast<std::int64_t>(made.size()) < count) {
-      const at::Tensor ids = at::tensor(input, at::kLong).view({1, -1});
-      const nn::Outcome out = infer(make_batch(ids), context);
-      at::Tensor last;
-      if (out.outputs.contains("logits")) last = out.outputs.at("logits")[0][-1].contiguous();
-      if (link_) last = link_->from_objective(last, vocab);
-      made.push_back(ops::sample_token(last, vocab, {.temperature = 0.0}, 1, 0));
-      if (made.back() == stop) break;
-      if (cached) {
-        context.set_mode(nn::Mode::Decode);
-        context.position += static_cast<std::int64_t>(input.size());
-        input = {made.back()};
-      } else {
-        input.push_back(made.back());
-      }
-    }
-    return made;
+    const auto batch = [](const at::Tensor& ids, bool) { return make_batch(ids); };
+    return chosen(prompt, count, cached, vocab, stop, batch);
+  }
+  /// The same of a decoder that answers `source` and begins with `start`.
+  std::vector<std::int64_t> greedy_answer(const std::vector<std::int64_t>& source,
+                                          std::int64_t start,
+                                          std::int64_t count,
+                                          bool cached,
+                                          std::int64_t vocab,
+                                          std::int64_t stop = -1) {
+    const at::Tensor whole = at::tensor(source, at::kLong).view({1, -1});
+    const auto batch = [&](const at::Tensor& ids, bool decoding) {
+      nn::Batch out = make_batch(decoding ? whole.narrow(1, 0, 0) : whole);
+      out.set("decoder_input_ids", ids);
+      return out;
+    };
+    return chosen({start}, count, cached, vocab, stop, batch);
   }
 
   parallel::ModelInstance& instance() { return instance_; }
@@ -185,6 +182,35 @@ class ModelRunner {
    private:
     ModelRunner& runner_;
   };
+
+  /// `batch_of`(ids [1, T], whether a cache has what came before).
+  template <class BatchOf>
+  std::vector<std::int64_t> chosen(std::vector<std::int64_t> input,
+                                   std::int64_t count,
+                                   bool cached,
+                                   std::int64_t vocab,
+                                   std::int64_t stop,
+                                   const BatchOf& batch_of) {
+    std::vector<std::int64_t> made;
+    nn::StepContext context(cached ? nn::Mode::Prefill : nn::Mode::Eval, 1);
+    while (static_cast<std::int64_t>(made.size()) < count) {
+      const at::Tensor ids = at::tensor(input, at::kLong).view({1, -1});
+      const nn::Outcome out = infer(batch_of(ids, context.mode() == nn::Mode::Decode), context);
+      at::Tensor last;
+      if (out.outputs.contains("logits")) last = out.outputs.at("logits")[0][-1].contiguous();
+      if (link_) last = link_->from_objective(last, vocab);
+      made.push_back(ops::sample_token(last, vocab, {.temperature = 0.0}, 1, 0));
+      if (made.back() == stop) break;
+      if (cached) {
+        context.set_mode(nn::Mode::Decode);
+        context.position += static_cast<std::int64_t>(input.size());
+        input = {made.back()};
+      } else {
+        input.push_back(made.back());
+      }
+    }
+    return made;
+  }
 
   const comm::Group& stages() { return world_.group({mesh::Axis::Pp}); }
 

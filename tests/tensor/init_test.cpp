@@ -91,6 +91,18 @@ TEST(Init, HasTheMomentsOfANormalDistribution) {
   EXPECT_LT(x.abs().max().item<double>(), 6.5);
 }
 
+TEST(Init, GivesTheFirstPartAStandardDeviationOfItsOwn) {
+  ParamInfo info = normal_parameter({3, 700}, 1.0);
+  const at::Tensor plain = range(info, 7, 0, info.numel());
+  info.init = Init::normal(/*first_std=*/0.5, /*others_std=*/2.0);
+
+  const at::Tensor parts = at::cat({range(info, 7, 0, 699), range(info, 7, 699, info.numel())});
+
+  // Factors that are powers of two round nothing.
+  EXPECT_TRUE(at::equal(parts.narrow(0, 0, 700), 0.5 * plain.narrow(0, 0, 700)));
+  EXPECT_TRUE(at::equal(parts.narrow(0, 700, 1400), 2.0 * plain.narrow(0, 700, 1400)));
+}
+
 TEST(Init, FillsZerosAndOnes) {
   ParamInfo info = normal_parameter({10});
   info.init = Init::zeros();

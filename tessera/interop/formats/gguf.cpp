@@ -67,6 +67,10 @@ class Model {
     refuse_parts();
     read_config();
     read_rotary();
+    if (names_.derived != nullptr) {
+      for (const auto& [name, value] : names_.derived(out_.model_config))
+        out_.model_config[name] = value;
+    }
     refuse_other_keys();
     for (const GgufTensor& tensor : file_->tensors())
       add(tensor);
@@ -78,8 +82,8 @@ class Model {
 
  private:
   static const models::GgufNames& names_of(const GgufFile& file, const std::string& architecture) {
-    const auto known = models::gguf_names().names();
-    TESSERA_REQUIRE(models::gguf_names().has(architecture),
+    const auto known = models::gguf_architectures();
+    TESSERA_REQUIRE(std::ranges::find(known, architecture) != known.end(),
                     Unsupported,
                     fmt::format("{}: the architecture {} is not built",
                                 file.path().string(),
@@ -123,7 +127,18 @@ class Model {
         if (entry.required) file_->refuse(fmt::format("has no {}", key(entry.gguf)));
         continue;
       }
+      const bool off = count == 0 && !entry.required;
+      if (entry.config.empty() || off) continue;
       config[entry.config] = value ? json::Value::number(*value) : json::Value::integer(*count);
+    }
+    // Absent, the channels of a head follow from the width; in config.json the family decides.
+    const bool sized = std::ranges::any_of(
+        names_.keys, [](const auto& entry) { return entry.config == "head_dim"; });
+    if (sized && config.find("head_dim") == nullptr)
+      config["head_dim"] = json::Value::integer(head_channels());
+    for (const auto& [name, flag] : names_.switches) {
+      known_.insert(key(name));
+      if (const auto on = file_->flag(key(name))) config[flag] = json::Value::boolean(*on);
     }
     for (const auto& [name, value] : names_.implied)
       config[name] = value;
@@ -163,8 +178,14 @@ class Model {
     if (integer("attention.value_length").value_or(channels) != channels)
       unsupported("its heads have values of another width than their keys");
     if (!names_.rotary) return;
-    if (integer("rope.dimension_count").value_or(channels) != channels)
+    const std::int64_t turned = integer("rope.dimension_count").value_or(channels);
+    if (!names_.rotary_share.empty()) {
+      if (turned < 2 || turned > channels) file_->refuse("turns more channels than a head has");
+      out_.model_config[names_.rotary_share] =
+          json::Value::number(static_cast<double>(turned) / static_cast<double>(channels));
+    } else if (turned != channels) {
       unsupported("rotary positions turn a part of each head only");
+    }
     known_.insert(key("rope.scaling.original_context_length"));
     known_.insert(key("rope.scaling.finetuned"));
     known_.insert(key("rope.scaling.type"));
@@ -218,6 +239,19 @@ class Model {
     for (const std::string& module : names_.transposed) {
       if (tensor.shape.size() == 2 && models::is_of_module(tensor.name, module))
         one = exchanged(one);
+    }
+    for (const std::string& module : names_.by_part) {
+      if (!models::is_of_module(tensor.name, module)) continue;
+      const std::int64_t heads = one_count("attention.head_count").value_or(0);
+      if (heads < 1 || heads > tensor.shape[0] || tensor.shape[0] % (3 * heads) != 0)
+        file_->refuse(fmt::format("tensor {} has {} rows for queries, keys and values of {} heads",
+                                  JsonCursor::shown(tensor.name),
+                                  tensor.shape[0],
+                                  heads));
+      one = qkv_rows(one, heads, QkvRows::ByHead);
+    }
+    for (const std::string& module : names_.raised) {
+      if (models::is_of_module(tensor.name, module)) one = shifted(one, -1.0F);
     }
     one.name = *name;
     out_.weights.push_back(std::move(one));

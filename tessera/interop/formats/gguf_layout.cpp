@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/convert.h"
 
 namespace tessera::interop {
 namespace {
@@ -68,19 +69,12 @@ class Band {
   std::vector<std::byte> band_;
 };
 
-}  // namespace
-
-StreamedTensor rotary_rows(const StreamedTensor& tensor, std::int64_t heads, RotaryRows to) {
-  const std::int64_t rows = tensor.shape.front(), channels = rows / heads, half = channels / 2;
-  TESSERA_ASSERT(heads > 0 && half > 0 && heads * half * 2 == rows);
+/// Row r of the result is row source_row(r) of the tensor.
+template <class SourceRow>
+StreamedTensor with_rows(const StreamedTensor& tensor, SourceRow source_row) {
   std::int64_t length = 1;
   for (std::size_t d = 1; d < tensor.shape.size(); ++d)
     length *= tensor.shape[d];
-  const auto source_row = [=](std::int64_t row) {
-    const std::int64_t head = row / channels * channels, i = row % channels;
-    if (to == RotaryRows::Halves) return head + 2 * (i % half) + i / half;
-    return head + i % 2 * half + i / 2;
-  };
   const auto read = [=](std::int64_t begin, std::int64_t end, std::byte* out) {
     for (std::int64_t i = begin; i < end;) {
       const std::int64_t row = i / length, count = std::min(end, (row + 1) * length) - i;
@@ -91,6 +85,46 @@ StreamedTensor rotary_rows(const StreamedTensor& tensor, std::int64_t heads, Rot
     }
   };
   return {tensor.name, tensor.dtype, tensor.shape, read, tensor.aliases, tensor.release};
+}
+
+}  // namespace
+
+StreamedTensor rotary_rows(const StreamedTensor& tensor, std::int64_t heads, RotaryRows to) {
+  const std::int64_t rows = tensor.shape.front(), channels = rows / heads, half = channels / 2;
+  TESSERA_ASSERT(heads > 0 && half > 0 && heads * half * 2 == rows);
+  return with_rows(tensor, [=](std::int64_t row) {
+    const std::int64_t head = row / channels * channels, i = row % channels;
+    if (to == RotaryRows::Halves) return head + 2 * (i % half) + i / half;
+    return head + i % 2 * half + i / 2;
+  });
+}
+
+StreamedTensor qkv_rows(const StreamedTensor& tensor, std::int64_t heads, QkvRows to) {
+  const std::int64_t channels = tensor.shape.front() / (3 * heads);
+  TESSERA_ASSERT(heads > 0 && channels > 0 && channels * 3 * heads == tensor.shape.front());
+  return with_rows(tensor, [=](std::int64_t row) {
+    const std::int64_t k = row % channels, outer = row / channels;
+    if (to == QkvRows::ByHead) return (outer % 3 * heads + outer / 3) * channels + k;
+    return (outer % heads * 3 + outer / heads) * channels + k;
+  });
+}
+
+StreamedTensor shifted(const StreamedTensor& tensor, float by) {
+  const auto read = [tensor, by](std::int64_t begin, std::int64_t end, std::byte* out) {
+    const auto count = static_cast<std::size_t>(end - begin);
+    std::vector<std::byte> stored(count * size_of(tensor.dtype));
+    std::vector<float> numbers(count);
+    tensor.read(begin, end, stored.data());
+    checkpoint::convert(tensor.dtype,
+                        stored.data(),
+                        DType::F32,
+                        reinterpret_cast<std::byte*>(numbers.data()),
+                        end - begin);
+    for (float& number : numbers)
+      number += by;
+    std::memcpy(out, numbers.data(), count * sizeof(float));
+  };
+  return {tensor.name, DType::F32, tensor.shape, read, tensor.aliases, tensor.release};
 }
 
 StreamedTensor exchanged(const StreamedTensor& matrix) {

@@ -20,6 +20,21 @@ checkpoint::StreamedTensor rotary_rows(const checkpoint::StreamedTensor& tensor,
                                        std::int64_t heads,
                                        RotaryRows to);
 
+/// How the rows of queries, keys and values stand in one matrix.
+enum class QkvRows : std::uint8_t {
+  ByHead,  ///< Hugging Face: [head][query | key | value][channel]
+  ByPart,  ///< GGUF: [query | key | value][head][channel]
+};
+
+/// The tensor with its rows in the other order, `to`. Its first dim is a multiple of 3 * heads.
+/// Memory: none; each row is one read.
+checkpoint::StreamedTensor qkv_rows(const checkpoint::StreamedTensor& tensor,
+                                    std::int64_t heads,
+                                    QkvRows to);
+
+/// The tensor as fp32 with `by` added to each number.
+checkpoint::StreamedTensor shifted(const checkpoint::StreamedTensor& tensor, float by);
+
 /// The matrix with its dims exchanged. Memory: 64 rows of the result. Threads: reads wait for each
 /// other.
 checkpoint::StreamedTensor exchanged(const checkpoint::StreamedTensor& matrix);

@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bmtrain.save leaves of ModelCenter's GPT2: a state_dict with its own names; its config.json
-// lies beside it.
+// What bmtrain.save leaves of ModelCenter's models: a state_dict with its own names; its
+// config.json lies beside it. Families declare their names (models/modelcenter_names.h); a GPT2,
+// whose matrices are transposed and whose projections are joined, is read here.
+#include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/checkpoint/json_cursor.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/torch_file.h"
 #include "tessera/models/gpt_names.h"
+#include "tessera/models/modelcenter_names.h"
 
 namespace tessera::interop {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFirst = "encoder.layers.0.self_att.self_attention.project_q.weight";
+constexpr const char* kProjectQ = ".layers.0.self_att.self_attention.project_q.weight";
 
 std::optional<fs::path> find_file(const fs::path& path) {
   std::error_code failed;
@@ -30,7 +36,10 @@ std::optional<fs::path> find_file(const fs::path& path) {
 bool recognises(const fs::path& path) {
   try {
     const auto file = find_file(path);
-    return file && Named(open_torch_file(*file)).has(kFirst);
+    if (!file) return false;
+    const Named tensors(open_torch_file(*file));
+    return tensors.has(std::string("encoder") + kProjectQ) ||
+           tensors.has(std::string("decoder") + kProjectQ);
   } catch (const std::exception&) {
     return false;  // the reader of that format reports the error
   }
@@ -123,10 +132,9 @@ json::Value facts_of(const fs::path& file, const json::Value& theirs, const Name
   return out;
 }
 
-Foreign open(const fs::path& path) {
-  const fs::path file = *find_file(path);
-  const auto weights = open_torch_file(file);
-  const json::Value config = their_config(file);
+Foreign read_rearranged(const fs::path& file,
+                        const std::vector<Weight>& weights,
+                        const json::Value& config) {
   refuse_others(file, config, Named(weights));
   Foreign out;
   const json::Value facts = facts_of(file, config, Named(weights));
@@ -194,6 +202,134 @@ Foreign open(const fs::path& path) {
     plain(std::string("encoder.output_layernorm.") + part, names.final_norm + "." + part, {width});
   taker.finish();
   return out;
+}
+
+/// The family that claims the file; nullptr where none does.
+const models::ModelCenterModel* claimed_by(const json::Value& config, const Named& tensors) {
+  const models::ModelCenterFile file = {
+      config, [&tensors](std::string_view name) { return tensors.has(std::string(name)); }};
+  const auto& registry = models::modelcenter_models();
+  for (const std::string& name : registry.names()) {
+    const models::ModelCenterModel& model = registry.get(name);
+    if (model.is_of(file)) return &model;
+  }
+  return nullptr;
+}
+
+/// Refuses a key of the configuration with which the family would compute something else.
+void require_computes(const fs::path& file,
+                      const json::Value& config,
+                      const models::ModelCenterModel& model) {
+  for (const auto& [key, wanted] : model.computes) {
+    const json::Value* found = at_path(config, key);
+    TESSERA_REQUIRE(found == nullptr || found->is_null() || found->dump() == wanted.dump(),
+                    Unsupported,
+                    fmt::format("{}: {} is {}, and a {} is read with {}",
+                                (file.parent_path() / "config.json").string(),
+                                key,
+                                found->dump(),
+                                model.class_name,
+                                wanted.dump()),
+                    "models of this kind are not read from ModelCenter's files");
+  }
+}
+
+/// The facts of models::ModelCenterModel::config_of, from the shapes and the configuration.
+json::Value family_facts(const fs::path& file,
+                         const json::Value& config,
+                         const Named& tensors,
+                         const std::string& head) {
+  const std::string stack =
+      tensors.has(std::string("encoder") + kProjectQ) ? "encoder.layers." : "decoder.layers.";
+  const std::string ffn = stack + "0.ffn.ffn.w_in.";
+  const auto rows = [&](const std::string& name) -> std::int64_t {
+    const Weight* found = tensors.find(name);
+    return found == nullptr || found->shape.size() != 2 ? 0 : found->shape[0];
+  };
+  const Weight* table = tensors.find("input_embedding.weight");
+  TESSERA_REQUIRE(table != nullptr && table->shape.size() == 2,
+                  Format,
+                  fmt::format("{}: has no matrix input_embedding.weight", file.string()),
+                  "copy the file again: it is damaged or incomplete");
+  const std::int64_t heads = integer_at(config, "num_heads", 0);
+  const std::int64_t head_dim =
+      heads > 0 ? rows(stack + "0.self_att.self_attention.project_q.weight") / heads : 0;
+  TESSERA_REQUIRE(heads > 0 && head_dim > 0,
+                  Format,
+                  fmt::format("{}: num_heads {} does not fit the projections of {}",
+                              (file.parent_path() / "config.json").string(),
+                              heads,
+                              file.string()),
+                  "put ModelCenter's config.json of the model there");
+  const std::int64_t key_rows = rows(stack + "0.self_att.self_attention.project_k.weight");
+  std::int64_t layers = 0;
+  while (tensors.has(fmt::format("{}{}.ffn.ffn.w_out.weight", stack, layers)))
+    ++layers;
+  std::string activation = word(config, "ffn_activate_fn", "gelu");
+  if (activation.starts_with("gated_")) activation.erase(0, 6);
+  const json::Value* eps = at_path(config, "norm_eps");
+  const json::Value* tied = at_path(config, "tied");
+  const auto number = [](std::int64_t value) { return json::Value::integer(value); };
+  return json::Value::object(
+      {{"vocab_size", number(table->shape[0])},
+       {"hidden_size", number(table->shape[1])},
+       {"ffn_hidden_size", number(std::max(rows(ffn + "w.weight"), rows(ffn + "w_0.weight")))},
+       {"num_layers", number(layers)},
+       {"num_heads", number(heads)},
+       {"num_kv_heads", number(key_rows / head_dim)},
+       {"head_dim", number(head_dim)},
+       {"max_positions", number(rows("position_embedding.weight"))},
+       {"type_vocab_size", number(rows("token_type_embedding.weight"))},
+       {"activation", json::Value::string(activation)},
+       {"norm_eps", eps != nullptr && eps->is_number() ? *eps : json::Value::number(1e-5)},
+       {"tie_embeddings",
+        json::Value::boolean(tied != nullptr && tied->is_bool() ? tied->as_bool()
+                                                                : !tensors.has(head))}});
+}
+
+/// A model whose tensors have other names and nothing else.
+Foreign read_named(const fs::path& file,
+                   const std::vector<Weight>& weights,
+                   const json::Value& config,
+                   const models::ModelCenterModel& model) {
+  require_computes(file, config, model);
+  const Named tensors(weights);
+  const json::Value facts = family_facts(file, config, tensors, model.head);
+  Foreign out;
+  out.model_config = model.config_of(facts, config);
+  out.what = fmt::format("a {} of ModelCenter, as bmtrain.save writes it", model.class_name);
+  out.path = file;
+  out.files = 1;
+  std::map<std::string, std::string> known;
+  for (const auto& [theirs, ours] : model.names(*facts.find("num_layers")->as_integer())) {
+    known.emplace(theirs, ours);
+    for (const char* part : {".weight", ".bias"})
+      known.emplace(theirs + part, ours + part);
+  }
+  const bool tied = facts.find("tie_embeddings")->as_bool();
+  for (const Weight& weight : weights) {
+    // A tied model computes with the token table, whatever stands here.
+    if (tied && weight.name == model.head) continue;
+    const auto name = known.find(weight.name);
+    TESSERA_REQUIRE(name != known.end(),
+                    Unsupported,
+                    fmt::format("{}: tensor {} is none of a {}'s",
+                                file.string(),
+                                checkpoint::JsonCursor::shown(weight.name),
+                                model.class_name),
+                    "models of this kind are not read from ModelCenter's files");
+    out.weights.push_back(stream(weight, name->second));
+  }
+  return out;
+}
+
+Foreign open(const fs::path& path) {
+  const fs::path file = *find_file(path);
+  const auto weights = open_torch_file(file);
+  const json::Value config = their_config(file);
+  const models::ModelCenterModel* model = claimed_by(config, Named(weights));
+  return model == nullptr ? read_rearranged(file, weights, config)
+                          : read_named(file, weights, config, *model);
 }
 
 TESSERA_FOREIGN_FORMAT("modelcenter", (ForeignFormat{recognises, open}));

@@ -42,6 +42,24 @@ void describe_num_labels(std::int64_t& num_labels, const char* text, config::Fie
   fields.field("num_labels", num_labels, {.text = text, .min = 1, .max = 1e6});
 }
 
+void describe_label_names(std::vector<std::string>& labels, config::Fields& fields) {
+  fields.field("labels",
+               labels,
+               {.text = "Names of the classes in the order of their ids.", .default_text = "none"});
+}
+
+void check_label_names(const std::vector<std::string>& labels,
+                       std::int64_t num_labels,
+                       config::Problems& problems,
+                       const config::Origins& origins) {
+  const auto names = static_cast<std::int64_t>(labels.size());
+  if (names == 0 || names == num_labels) return;
+  problems.add(origins.place("labels"),
+               "labels",
+               fmt::format("{} names for {} classes", names, num_labels),
+               "name every class, or none");
+}
+
 double number_of_labels(const at::Tensor& labels) {
   if (labels.is_meta()) return static_cast<double>(labels.numel());
   return labels.ne(ops::kIgnoreLabel).sum().item<double>();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -29,9 +30,11 @@ constexpr const char* kRegression = "regression";
 struct ClassificationOptions {
   std::int64_t num_labels = 2;
   std::string problem_type = kSingleLabel;
+  std::vector<std::string> labels;
   double label_smoothing = 0.0;
   void describe(config::Fields& fields) {
     describe_num_labels(num_labels, "Number of classes that a sample may belong to.", fields);
+    describe_label_names(labels, fields);
     fields.field(
         "problem_type",
         problem_type,
@@ -127,6 +130,7 @@ nn::BlockSpec make(const char* name,
                    config::Origins& origins) {
   ClassificationOptions read;
   config::read(options, read, problems, origins);
+  check_label_names(read.labels, read.num_labels, problems, origins);
   if (read.label_smoothing > 0 && read.problem_type != kSingleLabel) {
     problems.add(
         origins.place("label_smoothing"),
@@ -147,6 +151,11 @@ nn::BlockSpec make_sequence_classification(const TrunkOutput& trunk,
                   Unsupported,
                   "sequence_classification reads tokens, and the model's family reads images",
                   "choose the family of a language model in model.family");
+  TESSERA_REQUIRE(!trunk.target,
+                  Unsupported,
+                  "sequence_classification reads one text, and the model's family answers one by "
+                  "another",
+                  "choose the family of an encoder or of a decoder in model.family");
   return make("sequence_classification", trunk, options, problems, origins);
 }
 

@@ -3,7 +3,9 @@
 // cross-entropy of the labels that are not -100. Parameters and arithmetic are those of Hugging
 // Face's ...ForTokenClassification.
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -21,9 +23,11 @@ namespace {
 
 struct TokenOptions {
   std::int64_t num_labels = 2;
+  std::vector<std::string> labels;
   double label_smoothing = 0.0;
   void describe(config::Fields& fields) {
     describe_num_labels(num_labels, "Number of classes that a token may belong to.", fields);
+    describe_label_names(labels, fields);
     describe_label_smoothing(label_smoothing, fields);
   }
 };
@@ -84,6 +88,7 @@ nn::BlockSpec make_token_classification(const TrunkOutput& trunk,
                   "choose the family of an encoder in model.family");
   TokenOptions read;
   config::read(options, read, problems, origins);
+  check_label_names(read.labels, read.num_labels, problems, origins);
   return {"head", [trunk, read] { return std::make_unique<TokenClassification>(trunk, read); }};
 }
 

@@ -2,10 +2,11 @@
 #include "tessera/ops/attention.h"
 
 #include <optional>
+#include <vector>
 
 #include "tessera/ops/arguments.h"
-#include "tessera/ops/aten/backend.h"
 #include "tessera/ops/cpu/attention_blocks.h"
+#include "tessera/ops/cpu/attention_parts.h"
 #include "tessera/ops/cpu/backend.h"
 #include "tessera/ops/cpu/dropout_rows.h"
 #include "tessera/ops/cpu/isa.h"
@@ -14,27 +15,37 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// A query that sees every key needs no mask: one new token after a cache, for example.
-bool sees_all(const AttentionArgs& args, std::int64_t keys) {
-  return !args.causal || args.query_offset + 1 >= keys;
-}
-
 /// The channels of a head side by side and its rows apart, as the kernels want them.
 at::Tensor in_rows(const at::Tensor& x) {
   const bool apart = x.size(2) <= 1 || x.stride(2) >= x.size(3);
   return x.stride(3) == 1 && apart ? x : x.contiguous();
 }
 
+/// The slopes of the heads of q alone.
+std::vector<float> slopes_of(const AttentionArgs& args, const at::Tensor& q) {
+  if (args.alibi.empty()) return {};
+  const auto first = args.alibi.begin() + args.first_head;
+  return {first, first + q.size(1)};
+}
+
 /// The arguments as the kernels want them.
 class Blocks {
  public:
-  Blocks(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k)
+  Blocks(const AttentionArgs& args,
+         const at::Tensor& q,
+         const at::Tensor& k,
+         const at::Tensor& dbias_HTS = {})
       : key_(args.dropout),
-        how_{.causal = args.causal,
+        how_{.band = key_band(args),
              .query_offset = args.query_offset,
-             .scale = static_cast<float>(attention_scale(args, q))} {
+             .scale = static_cast<float>(attention_scale(args, q)),
+             .softcap = static_cast<float>(args.softcap),
+             .alibi = slopes_of(args, q),
+             .dbias_HTS = dbias_HTS} {
     if (args.mask_BS.defined())
       how_.bias_BS = plain_float((1.0 - args.mask_BS.to(at::kFloat)) * -10000.0);
+    if (args.bias_HTS.defined())
+      how_.bias_HTS = args.bias_HTS.stride(2) == 1 ? args.bias_HTS : args.bias_HTS.contiguous();
     if (!key_.active()) return;
     key_.parts.clear();  // those of the tokens between layers
     rows_.emplace(key_, attention_window(args, q, k));
@@ -63,20 +74,25 @@ AttentionOut blocks_attention(const at::Tensor& q,
 
 /// Text is made one query at a time, in every dtype; what is saved is the same.
 bool is_one_query(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k) {
-  return !args.mask_BS.defined() && !args.dropout.active() && isa() != Isa::Portable &&
-         q.size(2) == 1 && sees_all(args, k.size(2)) && k.size(2) > 0;
+  if (args.mask_BS.defined() || args.dropout.active() || isa() == Isa::Portable || q.size(2) != 1)
+    return false;
+  const Run seen = key_band(args).of(0, 1, k.size(2));
+  return seen.begin < seen.end;
 }
 
 AttentionOut one_query(const at::Tensor& q_BHTK,
                        const at::Tensor& k_BGSK,
                        const at::Tensor& v_BGSK,
                        const AttentionArgs& args) {
-  const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), G = k_BGSK.size(1), S = k_BGSK.size(2),
-                     K = q_BHTK.size(3);
-  const at::Tensor q = plain_float(q_BHTK), k = in_rows(k_BGSK), v = in_rows(v_BGSK);
+  const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), G = k_BGSK.size(1), K = q_BHTK.size(3);
+  const Run seen = key_band(args).of(0, 1, k_BGSK.size(2));
+  const std::int64_t count = seen.end - seen.begin;
+  const at::Tensor q = plain_float(q_BHTK), k = in_rows(k_BGSK.narrow(2, seen.begin, count)),
+                   v = in_rows(v_BGSK.narrow(2, seen.begin, count));
   const at::Tensor y = at::empty({B, H, 1, K}, q.options()),
                    log_sum = at::empty({B, H, 1}, q.options());
-  const at::Tensor scores = at::empty({B * H, S}, q.options());
+  const at::Tensor scores = at::empty({B * H, count}, q.options());
+  const Blocks blocks(args, q, k_BGSK);
   const auto kernel = kernels().attend_one[float_of(k)];
   const auto rows_of = [&](const at::Tensor& x, std::int64_t head) {
     const std::int64_t first = head / H * x.stride(0) + head % H / (H / G) * x.stride(1);
@@ -87,10 +103,10 @@ AttentionOut one_query(const at::Tensor& q_BHTK,
       kernel({.query = q.data_ptr<float>() + head * K,
               .keys = rows_of(k, head),
               .values = rows_of(v, head),
-              .count = S,
+              .count = count,
               .channels = K,
-              .scale = static_cast<float>(attention_scale(args, q)),
-              .scores = scores.data_ptr<float>() + head * S,
+              .form = score_form(blocks, H, head, 0, seen.begin),
+              .scores = scores.data_ptr<float>() + head * count,
               .y = y.data_ptr<float>() + head * K,
               .log_sum = log_sum.data_ptr<float>() + head});
     }
@@ -110,26 +126,20 @@ AttentionGrads blocks_backward(const at::Tensor& dy,
   } else {
     d = {fused_heads(q, 1)[0], fused_heads(k, 1)[0], fused_heads(k, 1)[0]};
   }
+  const at::Tensor dbias = args.bias_HTS.defined()
+                               ? at::zeros(args.bias_HTS.sizes(), args.bias_HTS.options())
+                               : at::Tensor();
   attention_blocks_backward(in_rows(dy.to(q.scalar_type())),
                             in_rows(q),
                             in_rows(k),
                             in_rows(v),
                             in_rows(out.y_BHTK),
                             out.saved,
-                            Blocks(args, q, k),
+                            Blocks(args, q, k, dbias),
                             d[0],
                             d[1],
                             d[2]);
-  return {d[0], d[1], d[2]};
-}
-
-/// Whether scores are changed, or keys left out, by what the blocks do not know.
-bool needs_reference(const AttentionArgs& args) {
-  return args.window > 0 || args.softcap > 0.0 || !args.alibi.empty() || args.bias_HTS.defined();
-}
-const Backend& reference() {
-  static const aten::AtenBackend backend;
-  return backend;
+  return {d[0], d[1], d[2], dbias};
 }
 
 }  // namespace
@@ -138,7 +148,6 @@ AttentionOut CpuBackend::attention(const at::Tensor& q_BHTK,
                                    const at::Tensor& k_BGSK,
                                    const at::Tensor& v_BGSK,
                                    const AttentionArgs& args) const {
-  if (needs_reference(args)) return reference().attention(q_BHTK, k_BGSK, v_BGSK, args);
   if (is_one_query(args, q_BHTK, k_BGSK)) return one_query(q_BHTK, k_BGSK, v_BGSK, args);
   return blocks_attention(q_BHTK, k_BGSK, v_BGSK, args);
 }
@@ -149,8 +158,6 @@ AttentionGrads CpuBackend::attention_backward(const at::Tensor& dy_BHTK,
                                               const at::Tensor& v_BGSK,
                                               const AttentionOut& out,
                                               const AttentionArgs& args) const {
-  if (needs_reference(args))
-    return reference().attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
   return blocks_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
 }
 

@@ -24,9 +24,15 @@ GemmOperand dense(const void* data, std::int64_t columns, bool transposed = fals
   return {data, columns, transposed};
 }
 
-/// The block of queries [query, query + queries) and keys [key, key + keys).
+/// The block of queries [query, query + queries) and keys [key, key + keys); row r sees the keys
+/// [first_begin + r, first_visible + r) of it.
 struct Block {
-  std::int64_t query, queries, key, keys, first_visible;
+  std::int64_t query, queries, key, keys, first_visible, first_begin;
+  bool begins;  ///< the first block of its queries
+  [[nodiscard]] Run seen(std::int64_t row) const {
+    const std::int64_t end = std::clamp<std::int64_t>(first_visible + row, 0, keys);
+    return {std::clamp<std::int64_t>(first_begin + row, 0, end), end};
+  }
 };
 
 /// Whether MKL multiplies these 16-bit numbers faster than fp32.
@@ -52,13 +58,23 @@ class Problem {
         dtype_(product == kF32 ? at::kFloat : q.scalar_type()) {}
   [[nodiscard]] std::int64_t query_blocks() const { return (T + kQueries - 1) / kQueries; }
   [[nodiscard]] std::int64_t key_blocks() const { return (S + kKeys - 1) / kKeys; }
-  /// Without keys that none of its queries sees; keys <= 0: nothing to do.
+  /// Keys that a block of queries sees.
+  [[nodiscard]] Run seen(std::int64_t i) const {
+    return how.band.of(i * kQueries, std::min(kQueries, T - i * kQueries), S);
+  }
+  /// Without keys that none of its queries sees, but for what makes it begin on a cache line; keys
+  /// <= 0: nothing to do.
   [[nodiscard]] Block block(std::int64_t i, std::int64_t j) const {
-    Block b{i * kQueries, std::min(kQueries, T - i * kQueries), j * kKeys, 0, 0};
-    const std::int64_t seen = how.causal ? how.query_offset + b.query + b.queries : S;
-    b.keys = std::min({kKeys, S - b.key, seen - b.key});
-    b.first_visible = how.causal ? how.query_offset + b.query + 1 - b.key : b.keys;
-    return b;
+    constexpr std::int64_t kLine = 16;
+    const Run keys = seen(i);
+    const std::int64_t query = i * kQueries, key = std::max(j * kKeys, keys.begin / kLine * kLine);
+    return {.query = query,
+            .queries = std::min(kQueries, T - query),
+            .key = key,
+            .keys = keys.begin == keys.end ? 0 : std::min((j + 1) * kKeys, keys.end) - key,
+            .first_visible = how.band.end + query - key,
+            .first_begin = how.band.begin + query - key,
+            .begins = j == keys.begin / kKeys};
   }
   void multiply(std::int64_t m,
                 std::int64_t n,
@@ -83,24 +99,28 @@ class Problem {
   /// Floats of what a block of scores becomes: fp32 stays where it is.
   [[nodiscard]] std::int64_t narrow() const { return product == kF32 ? 0 : kScores / 2; }
   [[nodiscard]] std::int64_t dropped() const { return how.dropout == nullptr ? 0 : kScores; }
+  /// The rows from `row` on of what ready() gave.
+  [[nodiscard]] StridedRows from(const StridedRows& x, std::int64_t row) const {
+    const std::int64_t width = product == kF32 ? 4 : 2;
+    return {static_cast<std::byte*>(x.data) + row * x.stride * width, x.stride};
+  }
 
-  [[nodiscard]] const float* bias(std::int64_t head, const Block& b) const {
-    if (!how.bias_BS.defined()) return nullptr;
-    return how.bias_BS.data_ptr<float>() + head / batch_heads * S + b.key;
+  [[nodiscard]] ScoreForm form(std::int64_t head, const Block& b) const {
+    return score_form(how, batch_heads, head, b.query, b.key);
   }
   /// Fills what dropout multiplies the block's probabilities by, as far as they are seen.
   [[nodiscard]] const float* kept(std::int64_t head, const Block& b, float* factors) const {
     if (how.dropout == nullptr) return nullptr;
     for (std::int64_t row = 0; row < b.queries; ++row) {
-      const std::int64_t seen = std::min(b.keys, b.first_visible + (how.causal ? row : 0));
-      if (seen <= 0) continue;
+      const Run seen = b.seen(row);
+      if (seen.begin == seen.end) continue;
       draw_kept(*how.dropout,
                 {.sample = head / batch_heads,
                  .matrix = head % batch_heads,
                  .row = b.query + row,
-                 .column = b.key},
-                seen,
-                factors + row * b.keys);
+                 .column = b.key + seen.begin},
+                seen.end - seen.begin,
+                factors + row * b.keys + seen.begin);
     }
     return factors;
   }
@@ -136,9 +156,10 @@ class Forward {
     const Kernels& kernel = kernels();
     const std::int64_t first = i * kQueries, queries = std::min(kQueries, p_.T - first);
     const StridedRows q = p_.ready(q_.rows(head, first), queries, q_room);
-    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
+    const Run seen = p_.seen(i);
+    if (seen.begin == seen.end) std::fill_n(sums, queries * p_.K, 0.0F);
+    for (std::int64_t j = seen.begin / kKeys; j * kKeys < seen.end; ++j) {
       const Block b = p_.block(i, j);
-      if (b.keys <= 0) break;
       const StridedRows k = p_.ready(k_.rows(head / p_.group, b.key), b.keys, k_room),
                         v = p_.ready(v_.rows(head / p_.group, b.key), b.keys, v_room);
       p_.multiply(queries, b.keys, p_.K, matrix(q), matrix(k, true), scores, false);
@@ -149,17 +170,17 @@ class Forward {
                                  .shrink = shrink,
                                  .keys = b.keys,
                                  .first_visible = b.first_visible,
-                                 .scale = p_.how.scale,
-                                 .bias = p_.bias(head, b),
+                                 .first_begin = b.first_begin,
+                                 .form = p_.form(head, b),
                                  .kept = p_.kept(head, b, factors)},
                                 0,
                                 queries);
-      if (j > 0) kernel.scale_rows(sums, shrink, p_.K, queries);
-      p_.multiply(queries, p_.K, b.keys, dense(probabilities, b.keys), matrix(v), sums, j > 0);
+      if (!b.begins) kernel.scale_rows(sums, shrink, p_.K, queries);
+      p_.multiply(queries, p_.K, b.keys, dense(probabilities, b.keys), matrix(v), sums, !b.begins);
     }
     for (std::int64_t row = 0; row < queries; ++row) {
       log_sum_[head * p_.T + first + row] = max[row] + std::log(sum[row]);
-      shrink[row] = 1.0F / sum[row];
+      shrink[row] = inverse_sum(sum[row]);
     }
     kernel.round_rows[p_.given](sums, shrink, p_.K, y_.rows(head, first), queries);
   }
@@ -180,7 +201,7 @@ class Backward {
   static std::int64_t floats(const Problem& p) {
     return 2 * kScores + 2 * p.narrow() + p.dropped() + 2 * Scratch::on_lines(p.room(kQueries)) +
            2 * Scratch::on_lines(p.room(kKeys)) + Scratch::on_lines(p.T * p.K) +
-           2 * kept_blocks(p) * kKeys * p.K + Scratch::on_lines(p.T);
+           2 * kept_blocks(p) * kKeys * p.K + Scratch::on_lines(p.T) + cap_slopes(p.how);
   }
 
   /// The heads that share keys and values, one after the other.
@@ -194,18 +215,25 @@ class Backward {
                        .q = scratch.take(p_.room(kQueries)),
                        .dy = scratch.take(p_.room(kQueries)),
                        .dq = scratch.take(p_.T * K),
-                       .mean = scratch.take(p_.T)};
+                       .mean = scratch.take(p_.T),
+                       .cap_slopes = scratch.take(cap_slopes(p_.how))};
     float *k_room = scratch.take(p_.room(kKeys)), *v_room = scratch.take(p_.room(kKeys)),
           *all_dk = scratch.take(sums), *all_dv = scratch.take(sums);
     const Kernels& kernel = kernels();
     for (std::int64_t head = shared * p_.group; head < (shared + 1) * p_.group; ++head) {
       const bool first = head == shared * p_.group, last = head + 1 == (shared + 1) * p_.group;
       kernel.row_dots[p_.given](x_.dy.rows(head, 0), x_.y.rows(head, 0), K, room.mean, p_.T);
+      for (std::int64_t i = 0; i < p_.query_blocks(); ++i) {
+        const std::int64_t query = i * kQueries;
+        if (const Run seen = p_.seen(i); seen.begin == seen.end)
+          std::fill_n(room.dq + query * K, std::min(kQueries, p_.T - query) * K, 0.0F);
+      }
       // Blocks of keys one after the other: their gradients stay in the cache.
       for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
         const std::int64_t key = j * kKeys, keys = std::min(kKeys, p_.S - key);
         const std::int64_t place = p_.group == 1 ? 0 : key * K;
-        const Keys block = {.k = p_.ready(x_.k.rows(shared, key), keys, k_room),
+        const Keys block = {.key = key,
+                            .k = p_.ready(x_.k.rows(shared, key), keys, k_room),
                             .v = p_.ready(x_.v.rows(shared, key), keys, v_room),
                             .dk = all_dk + place,
                             .dv = all_dv + place};
@@ -228,47 +256,48 @@ class Backward {
  private:
   /// A thread's own memory.
   struct Room {
-    float *scores, *dprobabilities, *probabilities, *dscores, *factors, *q, *dy, *dq, *mean;
+    float *scores, *dprobabilities, *probabilities, *dscores, *factors, *q, *dy, *dq, *mean,
+        *cap_slopes;
   };
   /// A block of keys and values, and the sums of their gradients.
   struct Keys {
+    std::int64_t key;
     StridedRows k, v;
     float *dk, *dv;
   };
 
   /// What the block of queries adds to the gradients.
   void add(std::int64_t head, const Block& b, const Keys& block, const Room& room) const {
-    const std::int64_t K = p_.K;
+    const std::int64_t K = p_.K, skipped = b.key - block.key;
+    const StridedRows k = p_.from(block.k, skipped), v = p_.from(block.v, skipped);
+    float *const dk = block.dk + skipped * K, *const dv = block.dv + skipped * K;
     const StridedRows q = p_.ready(x_.q.rows(head, b.query), b.queries, room.q),
                       dy = p_.ready(x_.dy.rows(head, b.query), b.queries, room.dy);
     void* const probabilities = p_.narrow() == 0 ? room.scores : room.probabilities;
     void* const dscores = p_.narrow() == 0 ? room.dprobabilities : room.dscores;
-    p_.multiply(b.queries, b.keys, K, matrix(q), matrix(block.k, true), room.scores, false);
+    p_.multiply(b.queries, b.keys, K, matrix(q), matrix(k, true), room.scores, false);
+    p_.multiply(b.queries, b.keys, K, matrix(dy), matrix(v, true), room.dprobabilities, false);
+    kernels().attend_grad[p_.product](
+        {.scores = room.scores,
+         .dprobabilities = room.dprobabilities,
+         .probabilities = probabilities,
+         .dscores = dscores,
+         .log_sum = x_.log_sum + head * p_.T + b.query,
+         .mean = room.mean + b.query,
+         .keys = b.keys,
+         .first_visible = b.first_visible,
+         .first_begin = b.first_begin,
+         .form = p_.form(head, b),
+         .kept = p_.kept(head, b, room.factors),
+         .cap_slopes = room.cap_slopes,
+         .dpairs = bias_gradient(p_.how, p_.batch_heads, head, b.query, b.key),
+         .dpair_stride = p_.S},
+        0,
+        b.queries);
+    p_.multiply(b.keys, K, b.queries, dense(probabilities, b.keys, true), matrix(dy), dv, true);
+    p_.multiply(b.keys, K, b.queries, dense(dscores, b.keys, true), matrix(q), dk, true);
     p_.multiply(
-        b.queries, b.keys, K, matrix(dy), matrix(block.v, true), room.dprobabilities, false);
-    kernels().attend_grad[p_.product]({.scores = room.scores,
-                                       .dprobabilities = room.dprobabilities,
-                                       .probabilities = probabilities,
-                                       .dscores = dscores,
-                                       .log_sum = x_.log_sum + head * p_.T + b.query,
-                                       .mean = room.mean + b.query,
-                                       .keys = b.keys,
-                                       .first_visible = b.first_visible,
-                                       .scale = p_.how.scale,
-                                       .bias = p_.bias(head, b),
-                                       .kept = p_.kept(head, b, room.factors)},
-                                      0,
-                                      b.queries);
-    p_.multiply(
-        b.keys, K, b.queries, dense(probabilities, b.keys, true), matrix(dy), block.dv, true);
-    p_.multiply(b.keys, K, b.queries, dense(dscores, b.keys, true), matrix(q), block.dk, true);
-    p_.multiply(b.queries,
-                K,
-                b.keys,
-                dense(dscores, b.keys),
-                matrix(block.k),
-                room.dq + b.query * K,
-                b.key > 0);
+        b.queries, K, b.keys, dense(dscores, b.keys), matrix(k), room.dq + b.query * K, !b.begins);
   }
 
   /// Blocks of keys whose gradients are summed at a time: all of them, until the last head that
@@ -338,10 +367,13 @@ void attention_blocks_backward(const at::Tensor& dy_BHTK,
                            .dv = Heads(dv_BGSK),
                            .log_sum = log_sum_BHT.data_ptr<float>()});
   const Scratch scratch(Backward::floats(p), q_BHTK);
-  parallel(p.heads / p.group, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t units = shared_units(how, k_BGSK);
+  parallel(units, 1, [&](std::int64_t begin, std::int64_t end) {
     const GemmsOnThisThread alone;
-    for (std::int64_t shared = begin; shared < end; ++shared)
-      backward.run(shared, scratch.mine());
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      for (std::int64_t shared = unit; shared < p.heads / p.group; shared += units)
+        backward.run(shared, scratch.mine());
+    }
   });
 }
 

@@ -1,30 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flash attention on the CPU (Dao et al., "FlashAttention", 2022; the backward after its second
 // version): blocks of queries meet blocks of keys, scores live in the cache and are made again in
-// the backward, as are the random bits of dropout. A block that no query of it may see is skipped.
-// Products have fp32 sums: of bf16 our own where the CPU multiplies it (attention_tiles.h), or
+// the backward, as are the random bits of dropout. A block of queries meets those keys alone that
+// any of them sees: with a window of W keys, the cost is O(T (W + 64)) (with tiles, of strips of
+// 32). Products have fp32 sums: of bf16 our own where the CPU multiplies it (attention_tiles.h), or
 // MKL's for few queries; all other 16-bit numbers are widened, block by block. Legend: B
 // batch, H heads, G heads of keys and values (G divides H), T queries, S keys, K channels of a
 // head.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "tessera/ops/arguments.h"
 
 namespace tessera::ops::cpu {
 
 class DropoutRows;
 
 struct AttentionBlocks {
-  bool causal = true;
-  std::int64_t query_offset = 0;  ///< query t sees keys [0, query_offset + t]
+  KeyBand band;                   ///< the keys that a query sees
+  std::int64_t query_offset = 0;  ///< place of query 0 among the keys, for ALiBi
   float scale = 1.0F;
-  at::Tensor bias_BS;  ///< undefined, or contiguous fp32: added to scaled scores with a key
+  float softcap = 0.0F;           ///< 0: none
+  std::vector<float> alibi = {};  ///< slope of each of the H heads; empty: none
+  at::Tensor bias_BS;             ///< undefined, or contiguous fp32: added to scores with a key
+  at::Tensor bias_HTS = {};       ///< undefined, or fp32 with keys side by side: added to scores
+  at::Tensor dbias_HTS = {};  ///< of the backward, where there is a bias: contiguous fp32, added to
   const DropoutRows* dropout = nullptr;  ///< of the probabilities [B, H, T, S]; or none
 };
 /// y [B, H, T, K] (any strides, channels side by side) and log_sum [B, H, T] (fp32): the logarithm
-/// of the sum of e^(scaled score). Bits do not depend on the number of threads.
+/// of the sum of e^score, -inf where a query sees no key. Bits do not depend on the number of
+/// threads.
 void attention_blocks(const at::Tensor& q_BHTK,
                       const at::Tensor& k_BGSK,
                       const at::Tensor& v_BGSK,

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tessera/ops/cpu/attention_blocks.h"
 #include "tessera/ops/cpu/dropout_rows.h"
 #include "tessera/ops/cpu/tensors.h"
 
@@ -35,6 +36,54 @@ class Heads {
 
 /// Keys that are multiplied together: their scores stay within a core's cache.
 inline constexpr std::int64_t kKeys = 512;
+
+/// The form of the scores of matrix `index` of all B * H, `heads` of each sample, in the block that
+/// begins at this query and this key.
+inline ScoreForm score_form(const AttentionBlocks& how,
+                            std::int64_t heads,
+                            std::int64_t index,
+                            std::int64_t query,
+                            std::int64_t key) {
+  const std::int64_t head = index % heads;
+  ScoreForm out{.scale = how.scale, .cap = how.softcap};
+  if (how.bias_BS.defined())
+    out.of_keys = how.bias_BS.data_ptr<float>() + index / heads * how.bias_BS.size(1) + key;
+  if (const at::Tensor& bias = how.bias_HTS; bias.defined()) {
+    out.of_pairs = bias.data_ptr<float>() + head * bias.stride(0) + query * bias.stride(1) + key;
+    out.pair_stride = bias.stride(1);
+  }
+  if (!how.alibi.empty()) {
+    out.slope = how.alibi[static_cast<std::size_t>(head)];
+    out.distance = key - how.query_offset - query;
+  }
+  return out;
+}
+/// Where the gradient of the bias of that block begins, or nullptr.
+inline float* bias_gradient(const AttentionBlocks& how,
+                            std::int64_t heads,
+                            std::int64_t index,
+                            std::int64_t query,
+                            std::int64_t key) {
+  const at::Tensor& d = how.dbias_HTS;
+  if (!d.defined()) return nullptr;
+  return d.data_ptr<float>() + (index % heads * d.size(1) + query) * d.size(2) + key;
+}
+
+/// Units of the backward's work: each has the heads of keys and values unit, unit + units and so on
+/// of all samples, in this order. With a bias these are one head of each sample, whose gradients of
+/// it are summed, else a single one.
+inline std::int64_t shared_units(const AttentionBlocks& how, const at::Tensor& k_BGSK) {
+  return how.dbias_HTS.defined() ? k_BGSK.size(1) : k_BGSK.size(0) * k_BGSK.size(1);
+}
+
+/// Floats that the derivative of a soft cap takes for a row of scores.
+inline std::int64_t cap_slopes(const AttentionBlocks& how) {
+  return how.softcap > 0.0F ? kKeys : 0;
+}
+/// What sums of probabilities' products are multiplied by: 0 where a query sees nothing.
+inline float inverse_sum(float sum) {
+  return sum == 0.0F ? 0.0F : 1.0F / sum;
+}
 
 /// What dropout multiplies `count` probabilities by, at most kKeys of a row.
 inline void draw_kept(const DropoutRows& dropout,

@@ -2,6 +2,7 @@
 #include "tessera/ops/cpu/attention_tiles.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -36,6 +37,10 @@ struct Problem {
         how(options) {}
   [[nodiscard]] std::int64_t query_blocks() const { return (T + kQueries - 1) / kQueries; }
   [[nodiscard]] std::int64_t key_blocks() const { return (S + kKeys - 1) / kKeys; }
+  /// Keys that the strip of queries from `query` on sees.
+  [[nodiscard]] Run seen(std::int64_t query) const {
+    return how.band.of(query, std::min(kStrip, T - query), S);
+  }
   /// Floats of what dropout multiplies a strip's probabilities by.
   [[nodiscard]] std::int64_t dropped() const {
     return how.dropout == nullptr ? 0 : kStrip * kStride;
@@ -57,42 +62,59 @@ struct Block {
         queries(std::min(kQueries, p.T - query)),
         key(j * kKeys),
         keys(std::min(kKeys, p.S - key)),
-        first_visible(p.how.causal ? p.how.query_offset + query + 1 - key : keys) {}
-  /// Keys that the strip of queries from `row` on sees, in whole tiles; 0: none.
-  [[nodiscard]] std::int64_t width(std::int64_t row) const {
+        first_visible(p.how.band.end + query - key),
+        first_begin(p.how.band.begin + query - key) {}
+  /// Keys that the strip of queries from `row` on sees, in whole tiles; begin = end: none.
+  [[nodiscard]] Run columns(std::int64_t row) const {
     const std::int64_t last = std::min(row + kStrip, queries) - 1;
-    return strips(std::max<std::int64_t>(0, std::min(keys, first_visible + last)));
+    const std::int64_t end = std::clamp<std::int64_t>(first_visible + last, 0, keys),
+                       begin = std::clamp<std::int64_t>(first_begin + row, 0, end);
+    if (begin == end) return {strips(begin), strips(begin)};
+    return {begin / kStrip * kStrip, strips(end)};
   }
   /// The head's strip of queries from `row` on; `factors`: room for what dropout multiplies by.
   [[nodiscard]] TileStrip strip(const Problem& p,
                                 std::int64_t head,
                                 std::int64_t row,
                                 float* factors) const {
+    const Run seen = columns(row);
     TileStrip out{.rows = std::min(kStrip, queries - row),
-                  .columns = width(row),
-                  .keys = keys,
-                  .first_visible = first_visible + row,
+                  .columns = seen.end - seen.begin,
+                  .keys = keys - seen.begin,
+                  .first_visible = first_visible + row - seen.begin,
+                  .first_begin = first_begin + row - seen.begin,
                   .stride = kStride,
-                  .scale = p.how.scale};
-    const std::int64_t sample = head / p.batch_heads;
-    if (p.how.bias_BS.defined()) out.bias = p.how.bias_BS.data_ptr<float>() + sample * p.S + key;
+                  .form = score_form(p.how, p.batch_heads, head, query + row, key + seen.begin)};
     if (p.how.dropout == nullptr) return out;
     out.kept = factors;
     for (std::int64_t r = 0; r < out.rows; ++r) {
-      const std::int64_t seen = out.seen(r);
-      if (seen == 0) continue;
-      draw_kept(
-          *p.how.dropout,
-          {.sample = sample, .matrix = head % p.batch_heads, .row = query + row + r, .column = key},
-          seen,
-          factors + r * kStride);
+      const std::int64_t from = out.from(r), count = out.to(r) - from;
+      if (count == 0) continue;
+      draw_kept(*p.how.dropout,
+                {.sample = head / p.batch_heads,
+                 .matrix = head % p.batch_heads,
+                 .row = query + row + r,
+                 .column = key + seen.begin + from},
+                count,
+                factors + r * kStride + from);
     }
     return out;
   }
-  [[nodiscard]] bool empty() const { return width(strips(queries) - kStrip) == 0; }
+  /// Whether the strip of queries from `row` on sees no block of keys before this one.
+  [[nodiscard]] bool begins(const Problem& p, std::int64_t row) const {
+    return p.seen(query + row).begin >= key;
+  }
 
-  std::int64_t query, queries, key, keys, first_visible;
+  std::int64_t query, queries, key, keys, first_visible, first_begin;
 };
+
+/// Sums of the strips of queries [query, query + queries) that see no key become zero.
+void clear_blind(const Problem& p, std::int64_t query, std::int64_t queries, float* sums) {
+  for (std::int64_t row = 0; row < queries; row += kStrip) {
+    if (const Run seen = p.seen(query + row); seen.begin == seen.end)
+      std::fill_n(sums + row * p.columns, kStrip * p.columns, 0.0F);
+  }
+}
 
 std::int64_t halves(std::int64_t values) {
   return (values + 1) / 2;
@@ -157,23 +179,26 @@ class Forward {
     pack_rows({x_.q.rows(head, first.query), first.queries, p_.K}, queries_);
     std::fill_n(max_, kQueries, -std::numeric_limits<float>::infinity());
     std::fill_n(sum_, kQueries, 0.0F);
-    for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
+    clear_blind(p_, first.query, first.queries, sums_);
+    const Run seen = p_.how.band.of(first.query, first.queries, p_.S);
+    for (std::int64_t j = seen.begin / kKeys; j * kKeys < seen.end; ++j) {
       const Block b(p_, i, j);
-      if (b.empty()) break;
       for (std::int64_t row = 0; row < b.queries; row += kStrip)
         run_strip(head, b, row);
     }
     float* const log_sum = x_.log_sum + head * p_.T + first.query;
     for (std::int64_t row = 0; row < first.queries; ++row) {
       log_sum[row] = max_[row] + std::log(sum_[row]);
-      shrink_[row] = 1.0F / sum_[row];
+      shrink_[row] = inverse_sum(sum_[row]);
     }
     round_rows(sums_, shrink_, p_.columns, p_.K, x_.y.rows(head, first.query), first.queries);
   }
 
  private:
   void run_strip(std::int64_t head, const Block& b, std::int64_t row) const {
-    if (b.width(row) == 0) return;
+    const Run seen = b.columns(row);
+    if (seen.begin == seen.end) return;
+    const bool begins = b.begins(p_, row);
     const TileStrip strip = b.strip(p_, head, row, factors_);
     multiply_tiles({.m = kStrip,
                     .n = strip.columns,
@@ -182,7 +207,7 @@ class Forward {
                     .a_stride = p_.inner,
                     .b = keys_,
                     .b_inner = 0,
-                    .b_column = b.key,
+                    .b_column = b.key + seen.begin,
                     .c = scores_,
                     .c_stride = kStride,
                     .accumulate = false});
@@ -193,18 +218,18 @@ class Forward {
                   .sum = sum_ + row,
                   .shrink = shrink_ + row});
     float* const sums = sums_ + row * p_.columns;
-    if (b.key > 0) kernels().scale_rows(sums, shrink_ + row, p_.columns, strip.rows);
+    if (!begins) kernels().scale_rows(sums, shrink_ + row, p_.columns, strip.rows);
     multiply_tiles({.m = kStrip,
                     .n = p_.columns,
                     .k = strip.columns,
                     .a = probabilities_,
                     .a_stride = kStride,
                     .b = values_,
-                    .b_inner = b.key,
+                    .b_inner = b.key + seen.begin,
                     .b_column = 0,
                     .c = sums,
                     .c_stride = p_.columns,
-                    .accumulate = b.key > 0});
+                    .accumulate = !begins});
   }
 
   const Problem& p_;
@@ -244,13 +269,15 @@ class Backward {
         dk_(scratch.take(kept_blocks(p) * p.columns * kStride)),
         dv_(scratch.take(kept_blocks(p) * p.columns * kStride)),
         mean_(scratch.take(p.T)),
-        factors_(scratch.take(p.dropped())) {}
+        factors_(scratch.take(p.dropped())),
+        cap_slopes_(scratch.take(slope_room(p))) {}
   static std::int64_t floats(const Problem& p) {
     const auto of = [](std::int64_t values) { return Scratch::on_lines(halves(values)); };
     return 2 * of(strips(p.T) * p.inner) + 2 * of(strips(p.T) * p.columns) +
            2 * of(strips(p.S) * p.inner) + of(strips(p.S) * p.columns) + 2 * of(kQueries * kKeys) +
            of(kStrip * kStride) + 2 * kStrip * kStride + strips(p.T) * p.columns +
-           2 * kept_blocks(p) * p.columns * kStride + Scratch::on_lines(p.T) + p.dropped();
+           2 * kept_blocks(p) * p.columns * kStride + Scratch::on_lines(p.T) + p.dropped() +
+           slope_room(p);
   }
 
   /// The heads that share keys and values, one after the other.
@@ -258,6 +285,7 @@ class Backward {
     pack_shared(shared);
     for (std::int64_t head = shared * p_.group; head < (shared + 1) * p_.group; ++head) {
       pack(head);
+      clear_blind(p_, 0, p_.T, dq_);
       // Blocks of keys one after the other: their gradients stay in the cache.
       for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
         const std::int64_t place = p_.group == 1 ? 0 : j * p_.columns * kStride;
@@ -268,7 +296,8 @@ class Backward {
         }
         for (std::int64_t i = 0; i < p_.query_blocks(); ++i) {
           const Block b(p_, i, j);
-          if (b.empty()) continue;
+          const Run seen = p_.how.band.of(b.query, b.queries, p_.S);
+          if (std::max(seen.begin, b.key) >= std::min(seen.end, b.key + b.keys)) continue;
           for (std::int64_t row = 0; row < b.queries; row += kStrip)
             run_strip(head, b, row);
           add_transposed(b, dy_columns_, probabilities_, dv);
@@ -288,6 +317,10 @@ class Backward {
   /// Blocks of keys whose gradients are summed at a time: all of them, until the last head that
   /// shares them was here.
   static std::int64_t kept_blocks(const Problem& p) { return p.group == 1 ? 1 : p.key_blocks(); }
+  /// Floats of two rows of the derivative of a soft cap.
+  static std::int64_t slope_room(const Problem& p) {
+    return p.how.softcap > 0.0F ? 2 * kStride : 0;
+  }
 
   void pack_shared(std::int64_t shared) const {
     pack_pairs_transposed(p_.rows(x_.k, shared, p_.S), k_transposed_.data);
@@ -304,7 +337,8 @@ class Backward {
 
   /// Scores and their gradients of 32 queries, and the gradient of the queries.
   void run_strip(std::int64_t head, const Block& b, std::int64_t row) const {
-    if (b.width(row) == 0) return;
+    const Run seen = b.columns(row);
+    if (seen.begin == seen.end) return;
     const TileStrip strip = b.strip(p_, head, row, factors_);
     const std::int64_t query = b.query + row;
     const auto multiply = [&](const std::uint16_t* a, const PairTiles& right, float* to) {
@@ -315,48 +349,72 @@ class Backward {
                       .a_stride = p_.inner,
                       .b = right,
                       .b_inner = 0,
-                      .b_column = b.key,
+                      .b_column = b.key + seen.begin,
                       .c = to,
                       .c_stride = kStride,
                       .accumulate = false});
     };
     multiply(q_, k_transposed_, scores_);
     multiply(dy_, v_transposed_, dprobabilities_);
-    attend_grad_tiles({.strip = strip,
-                       .scores = scores_,
-                       .dprobabilities = dprobabilities_,
-                       .log_sum = x_.log_sum + head * p_.T + query,
-                       .mean = mean_ + query,
-                       .probabilities = probabilities_,
-                       .dscores_pairs = dscores_pairs_,
-                       .query = row,
-                       .dscores = dscores_});
+    attend_grad_tiles(
+        {.strip = strip,
+         .scores = scores_,
+         .dprobabilities = dprobabilities_,
+         .log_sum = x_.log_sum + head * p_.T + query,
+         .mean = mean_ + query,
+         .probabilities = from_column(probabilities_, seen.begin),
+         .dscores_pairs = from_column(dscores_pairs_, seen.begin),
+         .query = row,
+         .dscores = dscores_,
+         .cap_slopes = cap_slopes_,
+         .dpairs = bias_gradient(p_.how, p_.batch_heads, head, query, b.key + seen.begin),
+         .dpair_stride = p_.S});
     multiply_tiles({.m = kStrip,
                     .n = p_.columns,
                     .k = strip.columns,
                     .a = dscores_,
                     .a_stride = kStride,
                     .b = k_,
-                    .b_inner = b.key,
+                    .b_inner = b.key + seen.begin,
                     .b_column = 0,
                     .c = dq_ + query * p_.columns,
                     .c_stride = p_.columns,
-                    .accumulate = b.key > 0});
+                    .accumulate = !b.begins(p_, row)});
   }
 
-  /// to [K, keys] += columns [K, queries] right [queries, keys]. A key is seen from some strip on
-  /// by all that follow.
+  static PairTiles from_column(const PairTiles& x, std::int64_t column) {
+    return {x.at(0, column), x.inner_tiles};
+  }
+
+  /// to [K, keys] += columns [K, queries] right [queries, keys], of what the strips see: both ends
+  /// of it only grow from strip to strip, so that consecutive ones see what lies between two ends.
   void add_transposed(const Block& b,
                       const std::uint16_t* columns,
                       const PairTiles& right,
                       float* to) const {
-    std::int64_t key = 0;
-    for (std::int64_t row = 0; row < b.queries; row += kStrip) {
-      const std::int64_t width = b.width(row);
-      if (width == key) continue;
+    constexpr std::size_t kMost = kQueries / kStrip;
+    std::array<Run, kMost> seen{};
+    std::array<std::int64_t, 2 * kMost> ends{};
+    const auto count = static_cast<std::size_t>(strips(b.queries) / kStrip);
+    for (std::size_t i = 0; i < count; ++i) {
+      seen[i] = b.columns(static_cast<std::int64_t>(i) * kStrip);
+      ends[2 * i] = seen[i].begin;
+      ends[2 * i + 1] = seen[i].end;
+    }
+    std::sort(ends.begin(), ends.begin() + 2 * count);
+    for (std::size_t i = 0; i + 1 < 2 * count; ++i) {
+      const std::int64_t key = ends[i], next = ends[i + 1];
+      if (key == next) continue;
+      std::size_t first = 0, behind = count;
+      while (first < count && seen[first].end < next)
+        ++first;
+      while (behind > first && seen[behind - 1].begin > key)
+        --behind;
+      if (first == behind) continue;
+      const auto row = static_cast<std::int64_t>(first) * kStrip;
       multiply_tiles({.m = p_.columns,
-                      .n = width - key,
-                      .k = strips(b.queries) - row,
+                      .n = next - key,
+                      .k = static_cast<std::int64_t>(behind - first) * kStrip,
                       .a = columns + b.query + row,
                       .a_stride = strips(p_.T),
                       .b = right,
@@ -365,7 +423,6 @@ class Backward {
                       .c = to + key,
                       .c_stride = kStride,
                       .accumulate = true});
-      key = width;
     }
   }
 
@@ -374,7 +431,7 @@ class Backward {
   std::uint16_t *q_, *dy_, *q_columns_, *dy_columns_;
   PairTiles k_transposed_, v_transposed_, k_, probabilities_, dscores_pairs_;
   std::uint16_t* dscores_;
-  float *scores_, *dprobabilities_, *dq_, *dk_, *dv_, *mean_, *factors_;
+  float *scores_, *dprobabilities_, *dq_, *dk_, *dv_, *mean_, *factors_, *cap_slopes_;
 };
 
 }  // namespace
@@ -422,11 +479,14 @@ void attention_tiles_backward(const at::Tensor& dy_BHTK,
                                   .dv = Heads(dv_BGSK),
                                   .log_sum = log_sum_BHT.data_ptr<float>()};
   const Scratch scratch(Backward::floats(p), q_BHTK);
-  parallel(p.heads / p.group, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t units = shared_units(how, k_BGSK);
+  parallel(units, 1, [&](std::int64_t begin, std::int64_t end) {
     const TileRegisters registers;
     Backward backward(p, tensors, scratch.mine());
-    for (std::int64_t shared = begin; shared < end; ++shared)
-      backward.run(shared);
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      for (std::int64_t shared = unit; shared < p.heads / p.group; shared += units)
+        backward.run(shared);
+    }
   });
 }
 

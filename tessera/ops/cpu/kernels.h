@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "tessera/ops/fused_rules.h"
 
@@ -62,27 +63,43 @@ struct EntropyRows {
   double smoothing;
   void* dlogits;  // in rows as the logits, may be they; or nullptr
 };
-/// Rows of a block of attention: scores [rows, keys] of queries with keys; row r sees the first
-/// first_visible + r keys of the block.
+/// What products of queries and keys become before the softmax, in this order; row r stands r
+/// places behind row 0.
+struct ScoreForm {
+  float scale = 1.0F;
+  float cap = 0.0F;                 // cap * tanh(. / cap); 0: none
+  const float* of_keys = nullptr;   // [keys], added to each row
+  const float* of_pairs = nullptr;  // [rows, keys] in rows of `pair_stride`, added
+  std::int64_t pair_stride = 0;
+  float slope = 0.0F;         // slope * (place of the key - place of the query) is added; 0: none
+  std::int64_t distance = 0;  // from the place of row 0 to that of key 0
+};
+/// Where the first key that row 0 sees stands before every key.
+inline constexpr std::int64_t kFromTheFirst = std::numeric_limits<std::int64_t>::min() / 4;
+/// Rows of a block of attention: scores [rows, keys] of queries with keys; row r sees the keys
+/// [first_begin + r, first_visible + r) of the block.
 struct AttendRows {
-  float* scores;        // overwritten where there is a bias
-  void* probabilities;  // [rows, keys]: e^(scale * score - max), 0 for keys that are not seen;
-                        // of fp32, may be the scores
+  float* scores;        // overwritten where the form is more than a scale
+  void* probabilities;  // [rows, keys]: e^(score - max), 0 for keys that are not seen; of fp32, may
+                        // be the scores
   float *max, *sum, *shrink;  // one a row: of all blocks so far; what earlier sums shrink by
   std::int64_t keys, first_visible;
-  float scale;
-  const float* bias = nullptr;  // [keys], added to each row of scaled scores
+  std::int64_t first_begin = kFromTheFirst;
+  ScoreForm form;
   const float* kept = nullptr;  // [rows, keys]: what dropout multiplies probabilities by
 };
 struct AttendGradRows {
-  float* scores;  // overwritten where there is a bias
+  float* scores;  // overwritten where the form is more than a scale
   const float* dprobabilities;
   void *probabilities, *dscores;  // of fp32, may be the scores and dprobabilities
   const float *log_sum, *mean;    // one a row; mean: sum of dprobabilities * probabilities
   std::int64_t keys, first_visible;
-  float scale;
-  const float* bias = nullptr;  // as above
+  std::int64_t first_begin = kFromTheFirst;
+  ScoreForm form;
   const float* kept = nullptr;
+  float* cap_slopes = nullptr;  // [keys], scratch where the form has a cap
+  float* dpairs = nullptr;      // of form.of_pairs, in rows of `dpair_stride`: added to
+  std::int64_t dpair_stride = 0;
 };
 /// Rows of eight-bit numbers as they are multiplied: to[r][c] = rows[r][c] * scales[r].
 struct Int8Widening {
@@ -110,7 +127,7 @@ struct AttendOne {
   const float* query;        // [channels]
   StridedRows keys, values;  // [count, channels]
   std::int64_t count, channels;
-  float scale;
+  ScoreForm form;
   float* scores;  // [count], scratch
   float *y, *log_sum;
 };

@@ -16,7 +16,11 @@
 namespace tessera::ops::cpu {
 namespace {
 
+// The vectors come first.
+// clang-format off
 #include "tessera/ops/cpu/vec.inc"
+#include "tessera/ops/cpu/bodies_scores.inc"
+// clang-format on
 
 /// Sums of kRows rows and kTiles * 16 columns, in registers, over a part of the inner size.
 template <int kRows, int kTiles>
@@ -131,16 +135,10 @@ INLINE U widened(H value) {
   return (U)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)value);
 }
 
-/// Of a row: scores become scaled ones with their bias, where there is one. Returns what they are
-/// still to be multiplied by.
-INLINE float with_bias(const TileStrip& strip, float* scores, i64 seen) {
-  if (strip.bias == nullptr) return strip.scale;
-  for (i64 at = 0; at < seen; at += kTileRows) {
-    const auto lanes = static_cast<__mmask16>(first(seen - at));
-    const F bias = (F)_mm512_maskz_loadu_ps(lanes, strip.bias + at);
-    store(scores + at, fused(load(scores + at, Whole{}), strip.scale, bias), Whole{});
-  }
-  return 1.0F;
+/// Of the 16 keys from `at` on those in [from, to).
+INLINE __mmask16 seen_lanes(i64 at, i64 from, i64 to) {
+  const auto lanes = static_cast<__mmask16>(first(to - at));
+  return at >= from ? lanes : static_cast<__mmask16>(lanes & ~first(from - at));
 }
 /// What is not seen becomes zero, whatever dropout's factors hold there.
 INLINE F dropped(const TileStrip& strip, i64 at, __mmask16 lanes, F probabilities) {
@@ -232,23 +230,26 @@ void attend_tiles(const TileAttend& a) {
   for (i64 row = 0; row < strip.rows; ++row) {
     float* s = a.scores + row * strip.stride;
     std::uint16_t* p = a.probabilities + row * strip.stride;
-    const i64 seen = strip.seen(row), covered = whole_tiles(seen, kTileRows);
+    const i64 to = strip.to(row), from = strip.from(row);
+    const i64 covered = from == to ? 0 : whole_tiles(to, kTileRows),
+              first_covered = from == to ? 0 : from / kTileRows * kTileRows;
+    std::fill(p, p + first_covered, std::uint16_t{0});
     std::fill(p + covered, p + strip.columns, std::uint16_t{0});
     a.shrink[row] = 1.0F;
-    if (seen == 0) continue;
-    const float scale = with_bias(strip, s, seen);
+    if (from == to) continue;
+    const float scale = form_row(strip.form, s, row, from, to, /*slopes=*/nullptr);
     F top = splat(-__builtin_inff());
-    for (i64 at = 0; at < covered; at += kTileRows) {
-      const auto lanes = static_cast<__mmask16>(first(seen - at));
+    for (i64 at = first_covered; at < covered; at += kTileRows) {
+      const __mmask16 lanes = seen_lanes(at, from, to);
       const F score = load(s + at, Whole{});
       top = (F)_mm512_mask_max_ps((__m512)top, lanes, (__m512)score, (__m512)top);
     }
     const float here = across(top, larger) * scale, before = a.max[row];
-    const float max = here > before ? here : before;
+    const float max = here > before ? here : before, shift = finite_shift(max);
     F sum = {};
-    for (i64 at = 0; at < covered; at += kTileRows) {
-      const auto lanes = static_cast<__mmask16>(first(seen - at));
-      const F e = exponential(fused(load(s + at, Whole{}), scale, splat(-max)));
+    for (i64 at = first_covered; at < covered; at += kTileRows) {
+      const __mmask16 lanes = seen_lanes(at, from, to);
+      const F e = exponential(fused(load(s + at, Whole{}), scale, splat(-shift)));
       const F kept = (F)_mm512_maskz_mov_ps(lanes, (__m512)e);
       write(p + at, narrowed(dropped(strip, row * strip.stride + at, lanes, kept)), Whole{});
       sum += kept;
@@ -262,15 +263,22 @@ void attend_tiles(const TileAttend& a) {
 // Two queries at a time: the halves of the words that tiles multiply.
 void attend_grad_tiles(const TileAttendGrad& a) {
   const TileStrip& strip = a.strip;
+  const bool capped = strip.form.cap > 0.0F;
   for (i64 row = 0; row < kTileInner; row += 2) {
-    i64 seen[2];
+    i64 to[2], from[2];
     float scale[2];
     F log_sum[2], mean[2];
     for (int i = 0; i < 2; ++i) {
       const bool there = row + i < strip.rows;
-      seen[i] = there ? strip.seen(row + i) : 0;
-      scale[i] = with_bias(strip, a.scores + (row + i) * strip.stride, seen[i]);
-      log_sum[i] = splat(there ? -a.log_sum[row + i] : 0.0F);
+      to[i] = there ? strip.to(row + i) : 0;
+      from[i] = there ? strip.from(row + i) : 0;
+      scale[i] = form_row(strip.form,
+                          a.scores + (row + i) * strip.stride,
+                          row + i,
+                          from[i],
+                          to[i],
+                          capped ? a.cap_slopes + i * strip.stride : nullptr);
+      log_sum[i] = splat(there ? -finite_shift(a.log_sum[row + i]) : 0.0F);
       mean[i] = splat(there ? a.mean[row + i] : 0.0F);
     }
     std::uint16_t* const p_words = a.probabilities.at(a.query, 0) + row * kTileRows;
@@ -279,14 +287,22 @@ void attend_grad_tiles(const TileAttendGrad& a) {
       H p[2], d[2];
       for (int i = 0; i < 2; ++i) {
         const i64 at = (row + i) * strip.stride + column;
-        const auto lanes = static_cast<__mmask16>(first(seen[i] - column));
+        const __mmask16 lanes = seen_lanes(column, from[i], to[i]);
         const F score = load(a.scores + at, Whole{});
         const F e =
             (F)_mm512_maskz_mov_ps(lanes, (__m512)exponential(fused(score, scale[i], log_sum[i])));
         p[i] = narrowed(dropped(strip, at, lanes, e));
         // What is not seen may hold anything.
         const F share = dropped(strip, at, lanes, load(a.dprobabilities + at, Whole{}));
-        const F slope = (share - mean[i]) * strip.scale;
+        F factor = splat(strip.form.scale);
+        if (capped) factor *= load(a.cap_slopes + i * strip.stride + column, Whole{});
+        if (a.dpairs != nullptr) {
+          float* const to_pairs = a.dpairs + (row + i) * a.dpair_stride + column;
+          const __m512 slope = _mm512_maskz_mul_ps(lanes, (__m512)e, (__m512)(share - mean[i]));
+          _mm512_mask_storeu_ps(
+              to_pairs, lanes, _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, to_pairs), slope));
+        }
+        const F slope = (share - mean[i]) * factor;
         d[i] = narrowed((F)_mm512_maskz_mul_ps(lanes, (__m512)e, (__m512)slope));
         write(a.dscores + at, d[i], Whole{});
       }

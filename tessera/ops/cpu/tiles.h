@@ -75,23 +75,26 @@ void pack_pairs_transposed(const PackedRows& from, std::uint16_t* to);
 void round_transposed(
     const float* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, StridedRows to);
 
-/// A strip of at most 32 queries of attention and the keys of a block that they see: row r the
-/// first first_visible + r of them. Scores and what is made of them lie in rows of `stride`,
+/// A strip of at most 32 queries of attention and the keys of a block that they see: row r those in
+/// [first_begin + r, first_visible + r). Scores and what is made of them lie in rows of `stride`,
 /// `columns` of each in whole tiles.
 struct TileStrip {
-  std::int64_t rows, columns, keys, first_visible, stride;
-  float scale;
-  const float* bias = nullptr;  ///< [keys], added to each row of scaled scores
+  std::int64_t rows, columns, keys, first_visible, first_begin, stride;
+  ScoreForm form;
   const float* kept = nullptr;  ///< in rows of `stride`: what dropout multiplies probabilities by
-  [[nodiscard]] std::int64_t seen(std::int64_t row) const {
+  /// The keys that row `row` sees: [from, to).
+  [[nodiscard]] std::int64_t to(std::int64_t row) const {
     return std::clamp<std::int64_t>(first_visible + row, 0, keys);
+  }
+  [[nodiscard]] std::int64_t from(std::int64_t row) const {
+    return std::clamp<std::int64_t>(first_begin + row, 0, to(row));
   }
 };
 /// Softmax over one block of keys at a time: probabilities become a left operand [32, keys], zero
 /// for what is not seen.
 struct TileAttend {
   TileStrip strip;
-  float* scores;  ///< overwritten where there is a bias
+  float* scores;  ///< overwritten where the form is more than a scale
   std::uint16_t* probabilities;
   float *max, *sum, *shrink;  ///< one a row: of all blocks so far; what earlier sums shrink by
 };
@@ -99,12 +102,15 @@ void attend_tiles(const TileAttend& a);
 /// Its gradient.
 struct TileAttendGrad {
   TileStrip strip;
-  float* scores;  ///< overwritten where there is a bias
+  float* scores;  ///< overwritten where the form is more than a scale
   const float* dprobabilities;
   const float *log_sum, *mean;  ///< one a row; mean: sum of dprobabilities * probabilities
   PairTiles probabilities, dscores_pairs;  ///< right operands [queries, keys]
   std::int64_t query;                      ///< of row 0, in these
   std::uint16_t* dscores;                  ///< a left operand [32, keys]
+  float* cap_slopes;  ///< two rows of `stride`, scratch where the form has a cap
+  float* dpairs;      ///< of form.of_pairs, in rows of `dpair_stride`: added to; or nullptr
+  std::int64_t dpair_stride;
 };
 void attend_grad_tiles(const TileAttendGrad& a);
 

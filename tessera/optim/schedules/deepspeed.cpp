@@ -4,7 +4,9 @@
 #include "tessera/optim/schedules/deepspeed.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <numbers>
 
 #include <fmt/format.h>
@@ -34,23 +36,27 @@ void DeepSpeedStart::check(const json::Value& params, config::Problems& problems
 
 namespace {
 
+enum class WarmupShape : std::uint8_t { Log, Linear };
+constexpr auto kWarmupShapes = std::to_array<config::Named<WarmupShape>>(
+    {{WarmupShape::Log, "log"}, {WarmupShape::Linear, "linear"}});
+
 struct Warmup {
   std::int64_t steps = 1000;
-  std::string type = "log";
+  WarmupShape type = WarmupShape::Log;
 
   void describe(config::Fields& f) {
     f.field(
         "warmup_num_steps",
         steps,
         {.text = "Number of warm-up steps; fewer than 2 count as 2.", .unit = "steps", .min = 0});
-    f.field("warmup_type", type, {.text = "Shape of the warm-up.", .choices = {"log", "linear"}});
+    f.choice("warmup_type", type, kWarmupShapes, {.text = "Shape of the warm-up."});
   }
   [[nodiscard]] std::int64_t length() const { return std::max<std::int64_t>(2, steps); }
   /// Returns the fraction of the warm-up at t, from 0 to 1.
   [[nodiscard]] double share(std::int64_t t) const {
     if (t >= length()) return 1.0;
     const double done = static_cast<double>(t), all = static_cast<double>(length());
-    return type == "log" ? std::log(done + 1.0) / std::log(all) : done / all;
+    return type == WarmupShape::Log ? std::log(done + 1.0) / std::log(all) : done / all;
   }
 };
 

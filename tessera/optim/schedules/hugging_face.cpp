@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hugging Face's schedules with its parameters: t = update - 1, factors on the optimizer's rate.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <numbers>
 #include <optional>
 
@@ -120,14 +122,17 @@ struct WarmupLowestOptions : LowestOptions {
              .default_text = "1 / num_warmup_steps"});
   }
 };
+enum class Fall : std::uint8_t { Linear, Cosine, SquareRoot };
+constexpr auto kFalls = std::to_array<config::Named<Fall>>(
+    {{Fall::Linear, "linear"}, {Fall::Cosine, "cosine"}, {Fall::SquareRoot, "1-sqrt"}});
+
 struct StableOptions : WarmupOptions {
   std::int64_t decay = 0;
   std::optional<std::int64_t> stable, total;
-  std::string warmup_type = "linear", decay_type = "cosine";
+  Fall warmup_type = Fall::Linear, decay_type = Fall::Cosine;
   double lowest_share = 0.0, cycles = 0.5;
 
   void describe(config::Fields& f) {
-    const std::vector<std::string> shapes = {"linear", "cosine", "1-sqrt"};
     WarmupOptions::describe(f);
     f.field(
         "num_decay_steps",
@@ -145,8 +150,8 @@ struct StableOptions : WarmupOptions {
              .unit = "steps",
              .min = 1,
              .default_text = "trainer.max_steps"});
-    f.field("warmup_type", warmup_type, {.text = "Shape of the warm-up.", .choices = shapes});
-    f.field("decay_type", decay_type, {.text = "Shape of the decay.", .choices = shapes});
+    f.choice("warmup_type", warmup_type, kFalls, {.text = "Shape of the warm-up."});
+    f.choice("decay_type", decay_type, kFalls, {.text = "Shape of the decay."});
     f.field("min_lr_ratio",
             lowest_share,
             {.text = "Initial and final learning rate as a fraction of the full one.", .min = 0});
@@ -307,14 +312,14 @@ std::unique_ptr<Schedule> make_cosine_warmup_with_min_lr(const json::Value& para
 }
 
 /// Falls from 1 at 0 to 0 at 1.
-double fall(const std::string& type, double way, double cycles) {
-  if (type == "linear") return 1.0 - way;
-  return type == "cosine" ? waves(cycles, way) : 1.0 - std::sqrt(way);
+double fall(Fall shape, double way, double cycles) {
+  if (shape == Fall::Linear) return 1.0 - way;
+  return shape == Fall::Cosine ? waves(cycles, way) : 1.0 - std::sqrt(way);
 }
 
 /// Rises from 0 at 0 to 1 at 1.
-double rise(const std::string& type, double way) {
-  return 1.0 - (type == "1-sqrt" ? std::sqrt(1.0 - way) : fall(type, way, 0.5));
+double rise(Fall shape, double way) {
+  return 1.0 - (shape == Fall::SquareRoot ? std::sqrt(1.0 - way) : fall(shape, way, 0.5));
 }
 
 /// Returns the steps at the full rate: the given number, or what remains of the total.

@@ -2,7 +2,9 @@
 // Megatron-LM's learning rates with its parameters; n is the number of steps or samples before the
 // update. Types: Megatron {lr_decay_style}, and two of the styles under their own names.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 
 #include <fmt/format.h>
@@ -34,12 +36,26 @@ struct Length {
   [[nodiscard]] std::int64_t value() const { return samples.value_or(steps.value_or(0)); }
 };
 
+enum class DecayStyle : std::uint8_t { Linear, Cosine, InverseSquareRoot, Constant, Wsd };
+constexpr auto kDecayStyles = std::to_array<config::Named<DecayStyle>>(
+    {{DecayStyle::Linear, "linear"},
+     {DecayStyle::Cosine, "cosine"},
+     {DecayStyle::InverseSquareRoot, "inverse-square-root"},
+     {DecayStyle::Constant, "constant"},
+     {DecayStyle::Wsd, "WSD"}});
+enum class TailStyle : std::uint8_t { Exponential, Linear, Cosine, MinusSqrt };
+constexpr auto kTailStyles =
+    std::to_array<config::Named<TailStyle>>({{TailStyle::Exponential, "exponential"},
+                                             {TailStyle::Linear, "linear"},
+                                             {TailStyle::Cosine, "cosine"},
+                                             {TailStyle::MinusSqrt, "minus_sqrt"}});
+
 struct Options {
-  std::string style = "linear";
+  DecayStyle style = DecayStyle::Linear;
   double first = 0.0, lowest = 0.0;
   Length warmup, decay, tail;
   std::optional<double> warmup_fraction;
-  std::optional<std::string> tail_style;
+  std::optional<TailStyle> tail_style;
   bool override_checkpoint = true, use_checkpoint = false;
 
   void describe_all(config::Fields& f) {
@@ -61,11 +77,10 @@ struct Options {
   }
   void describe_tail(config::Fields& f) {
     tail.describe(f, "lr_wsd_decay", "Length of the decay at the end.", 1, "");
-    f.field("lr_wsd_decay_style",
-            tail_style,
-            {.text = "Shape of the decay at the end.",
-             .choices = {"exponential", "linear", "cosine", "minus_sqrt"},
-             .default_text = "exponential"});
+    f.choice("lr_wsd_decay_style",
+             tail_style,
+             kTailStyles,
+             {.text = "Shape of the decay at the end.", .default_text = "exponential"});
   }
   // A resumed run follows its configuration, so that only one value of each is possible.
   void describe_resume(config::Fields& f) {
@@ -80,37 +95,38 @@ struct Options {
 
 struct AnyOptions : Options {
   void describe(config::Fields& f) {
-    f.field("lr_decay_style",
-            style,
-            {.text = "Shape of the decay of the learning rate.",
-             .choices = {"linear", "cosine", "inverse-square-root", "constant", "WSD"}});
+    f.choice("lr_decay_style",
+             style,
+             kDecayStyles,
+             {.text = "Shape of the decay of the learning rate."});
     describe_all(f);
     describe_tail(f);
   }
 };
 struct WsdOptions : Options {
-  WsdOptions() { style = "WSD"; }
+  WsdOptions() { style = DecayStyle::Wsd; }
   void describe(config::Fields& f) {
     describe_all(f);
     describe_tail(f);
   }
 };
 struct InverseOptions : Options {
-  InverseOptions() { style = "inverse-square-root"; }
+  InverseOptions() { style = DecayStyle::InverseSquareRoot; }
   void describe(config::Fields& f) { describe_all(f); }
 };
 
 /// Lengths in one unit; a `decay` of 0 is not known yet.
 struct Shape {
-  std::string style, tail_style;
+  DecayStyle style = DecayStyle::Linear;
+  TailStyle tail_style = TailStyle::Exponential;
   double first = 0.0, peak = 0.0, lowest = 0.0;
   double warmup = 0.0, decay = 0.0, tail = 0.0;
 
   [[nodiscard]] double rate(double n) const {
     if (warmup > 0.0 && n <= warmup) return first + (peak - first) * n / warmup;
-    if (style == "constant") return peak;
+    if (style == DecayStyle::Constant) return peak;
     if (n > decay) return lowest;
-    if (style == "inverse-square-root")
+    if (style == DecayStyle::InverseSquareRoot)
       return std::max(lowest, peak * std::sqrt(std::max(1.0, warmup)) / std::sqrt(n));
     return lowest + (peak - lowest) * share(n);
   }
@@ -118,14 +134,15 @@ struct Shape {
  private:
   /// Returns the fraction of the decay that remains.
   [[nodiscard]] double share(double n) const {
-    if (style == "WSD") return n <= decay - tail ? 1.0 : tail_share((n - (decay - tail)) / tail);
+    if (style == DecayStyle::Wsd)
+      return n <= decay - tail ? 1.0 : tail_share((n - (decay - tail)) / tail);
     const double way = (n - warmup) / std::max(1.0, decay - warmup);
-    return style == "linear" ? 1.0 - way : half_cosine(way);
+    return style == DecayStyle::Linear ? 1.0 - way : half_cosine(way);
   }
   [[nodiscard]] double tail_share(double way) const {
-    if (tail_style == "linear") return 1.0 - way;
-    if (tail_style == "cosine") return half_cosine(way);
-    if (tail_style == "minus_sqrt") return 1.0 - std::sqrt(way);
+    if (tail_style == TailStyle::Linear) return 1.0 - way;
+    if (tail_style == TailStyle::Cosine) return half_cosine(way);
+    if (tail_style == TailStyle::MinusSqrt) return 1.0 - std::sqrt(way);
     return 2.0 * std::pow(0.5, way) - 1.0;
   }
 };
@@ -147,7 +164,7 @@ class Maker {
     check_resume();
     const auto warmup = static_cast<std::int64_t>(std::ceil(shape.warmup));
     check_warmup(warmup, o_.decay.value(), key("lr_decay", o_.decay), params_, problems_);
-    if (o_.style == "WSD") {
+    if (o_.style == DecayStyle::Wsd) {
       check_tail(warmup,
                  o_.tail.value(),
                  static_cast<std::int64_t>(shape.decay),
@@ -199,7 +216,7 @@ class Maker {
 
   Shape shape_of(bool in_samples) {
     Shape shape{.style = o_.style,
-                .tail_style = o_.tail_style.value_or("exponential"),
+                .tail_style = o_.tail_style.value_or(TailStyle::Exponential),
                 .first = o_.first,
                 .peak = context_.base_lr,
                 .lowest = o_.lowest,
@@ -231,15 +248,16 @@ class Maker {
              fmt::format("must not be given together with {}", key("lr_warmup", o_.warmup)),
              "give only one of them");
     }
-    const bool wsd = o_.style == "WSD";
+    const bool wsd = o_.style == DecayStyle::Wsd;
     if (wsd && !o_.tail.given())
       refuse("lr_wsd_decay_iters", "is missing", "give the length of the decay at the end");
     if (!wsd && (o_.tail.given() || o_.tail_style)) {
       refuse(o_.tail.given() ? key("lr_wsd_decay", o_.tail) : "lr_wsd_decay_style",
-             fmt::format("has no effect with lr_decay_style {}", o_.style),
+             fmt::format("has no effect with lr_decay_style {}",
+                         config::name_of(kDecayStyles, o_.style)),
              "remove it, or choose lr_decay_style \"WSD\"");
     }
-    if (o_.style == "inverse-square-root" && o_.warmup.value() == 0 &&
+    if (o_.style == DecayStyle::InverseSquareRoot && o_.warmup.value() == 0 &&
         o_.warmup_fraction.value_or(0.0) == 0.0) {
       refuse("lr_warmup_iters",
              "is missing: inverse-square-root falls with sqrt(warm-up / n)",

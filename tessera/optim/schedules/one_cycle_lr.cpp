@@ -3,6 +3,8 @@
 // div_factor up to max_lr and then down below the start, with the momentum moving in the opposite
 // direction.
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -15,11 +17,15 @@
 namespace tessera::optim {
 namespace {
 
+enum class Anneal : std::uint8_t { Cosine, Linear };
+constexpr auto kAnneals =
+    std::to_array<config::Named<Anneal>>({{Anneal::Cosine, "cos"}, {Anneal::Linear, "linear"}});
+
 struct Options {
   std::int64_t total = 0;
   std::optional<double> high;
   double rise_share = 0.3, divisor = 25.0, last_divisor = 1e4;
-  std::string shape = "cos";
+  Anneal shape = Anneal::Cosine;
   bool cycle_momentum = true, three_phase = false;
   double low_momentum = 0.85, high_momentum = 0.95;
 
@@ -46,9 +52,7 @@ struct Options {
             {.text = "Divisor of the initial learning rate that gives the final one.",
              .min = 0,
              .above_min = true});
-    f.field("anneal_strategy",
-            shape,
-            {.text = "Shape of the rise and the fall.", .choices = {"cos", "linear"}});
+    f.choice("anneal_strategy", shape, kAnneals, {.text = "Shape of the rise and the fall."});
     f.field("three_phase",
             three_phase,
             {.text = "Use a third phase: fall to the initial learning rate as fast as it rose, "
@@ -114,7 +118,7 @@ class OneCycleLr final : public Schedule {
     return {&phases_[p], length > 0.0 ? std::min(1.0, (i - begin) / length) : 1.0};
   }
   [[nodiscard]] double between(double from, double to, double way) const {
-    return to + (from - to) * (options_.shape == "cos" ? half_cosine(way) : 1.0 - way);
+    return to + (from - to) * (options_.shape == Anneal::Cosine ? half_cosine(way) : 1.0 - way);
   }
 
   Options options_;

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera embed: the embedding of each line of a file.
+#include "tessera/engine/embed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/ranks.h"
+#include "tessera/cli/terminal.h"
+#include "tessera/cli/text_lines.h"
+#include "tessera/data/tokenizers/characters.h"
+#include "tessera/engine/open_model.h"
+#include "tessera/interop/formats/npy.h"
+#include "tessera/interop/formats/sentence_transformers.h"
+
+namespace tessera::cli {
+namespace {
+
+struct EmbedWords {
+  std::string path, file, field = "text", weights = "fp32", out;
+  std::optional<std::string> pooling, prompt;
+  std::optional<std::int64_t> max_tokens;
+  std::int64_t batch_tokens = engine::EmbedOptions().batch_tokens;
+  bool normalize = false;
+  RankWords ranks;
+  Common common;
+};
+
+bool parse_embed(EmbedWords& words, const std::vector<std::string>& line) {
+  Arguments arguments(
+      "embed",
+      "Writes the embedding of each line of a file: one hidden state of the model, or the mean of "
+      "all. Folders of sentence-transformers say themselves how.",
+      {"tessera embed ./all-MiniLM-L6-v2 lines.txt --out embeddings.npy",
+       "tessera embed runs/my texts.jsonl --pooling mean --normalize --out embeddings.jsonl",
+       "tessera embed ./qwen3 lines.txt --pooling last"});
+  arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
+  arguments.positional("FILE", &words.file, "Text, a line at a time, or .jsonl");
+  arguments.option("--field", &words.field, "Member of a .jsonl line that holds the text [text]");
+  arguments.option(
+      "--out", &words.out, "File for the embeddings, .jsonl or .npy [standard output]");
+  arguments.option("--pooling",
+                   &words.pooling,
+                   "Hidden state: cls (first token), last or mean [as the folder says; else last "
+                   "for decoders, mean for encoders]");
+  arguments.flag("--normalize", words.normalize, "Divide embeddings by their length");
+  arguments.option("--max-tokens",
+                   &words.max_tokens,
+                   "Tokens of a text; its end is cut off [as the folder says]");
+  arguments.option(
+      "--prompt", &words.prompt, "Text before every text [the folder's default prompt]");
+  arguments.option(
+      "--batch-tokens", &words.batch_tokens, "Most tokens of a batch, with padding [8192]");
+  arguments.option("--weights", &words.weights, "fp32 or bf16 (with bf16 activations) [fp32]");
+  words.ranks.declare(arguments);
+  arguments.common(words.common);
+  return arguments.parse(line);
+}
+
+/// How texts are read and pooled: what was asked for, or else what the folder says.
+struct EmbedPlan {
+  std::string folder;
+  std::optional<std::string> pooling;
+  bool normalize = false, lower_case = false;
+  std::string prompt;
+  engine::EmbedOptions options;
+};
+
+EmbedPlan plan_of(const EmbedWords& words) {
+  constexpr std::int64_t kMost = 100'000'000;
+  const auto require_count = [&](std::int64_t value, const char* option) {
+    TESSERA_REQUIRE(value >= 1 && value <= kMost,
+                    Config,
+                    fmt::format("{} {}: expected 1 to {}", option, value, kMost),
+                    "give a number of tokens");
+  };
+  EmbedPlan out{.folder = words.path};
+  std::optional<std::int64_t> most;
+  if (const auto said = interop::sentence_model_of(words.path)) {
+    out.folder = said->folder.string();
+    out.pooling = said->pooling;
+    out.normalize = said->normalize;
+    out.lower_case = said->lower_case;
+    out.prompt = said->prompt;
+    most = said->max_tokens;
+  }
+  if (!most) most = interop::tokenizer_limit_of(out.folder);
+  if (words.max_tokens) require_count(*words.max_tokens, "--max-tokens");
+  require_count(words.batch_tokens, "--batch-tokens");
+  out.options.max_tokens = words.max_tokens.value_or(most.value_or(0));
+  out.options.batch_tokens = words.batch_tokens;
+  if (words.pooling) out.pooling = words.pooling;
+  if (words.prompt) out.prompt = *words.prompt;
+  out.normalize |= words.normalize;
+  return out;
+}
+
+models::ObjectiveChoice objective_of(const EmbedPlan& plan) {
+  models::ObjectiveChoice out{.name = "embedding"};
+  if (plan.pooling) out.options["pooling"] = json::Value::string(*plan.pooling);
+  out.options["normalize"] = json::Value::boolean(plan.normalize);
+  return out;
+}
+
+std::string lowered(const std::string& text) {
+  std::vector<char32_t> characters;
+  for (const char32_t c : data::tokenizers::characters_of(text))
+    data::tokenizers::append_lower(characters, c);
+  std::string out;
+  for (const char32_t c : characters)
+    data::tokenizers::append_utf8(out, c);
+  return out;
+}
+
+void prepare_texts(std::vector<std::string>& texts, const EmbedPlan& plan) {
+  for (std::string& text : texts) {
+    text.insert(0, plan.prompt);
+    if (plan.lower_case) text = lowered(text);
+  }
+}
+
+/// Where embeddings go.
+class EmbeddingOutput {
+ public:
+  EmbeddingOutput(const std::string& path,
+                  std::int64_t texts,
+                  std::int64_t channels,
+                  Terminal& terminal)
+      : path_(path), terminal_(terminal) {
+    if (path.ends_with(".npy")) {
+      matrix_ = std::make_unique<interop::NpyWriter>(path, texts, channels);
+    } else if (!path.empty()) {
+      lines_.open(path, std::ios::binary | std::ios::trunc);
+      TESSERA_REQUIRE(lines_.good(), Io, "cannot write " + path, "choose another --out");
+    }
+  }
+
+  void add(std::int64_t text, std::span<const float> embedding) {
+    TESSERA_REQUIRE(std::ranges::all_of(embedding, [](float x) { return std::isfinite(x); }),
+                    Data,
+                    fmt::format("the embedding of text {} is not finite", text + 1),
+                    "check the model's weights");
+    if (matrix_) return matrix_->add(embedding);
+    const std::string line = fmt::format("{{\"embedding\": [{}]}}", fmt::join(embedding, ", "));
+    if (path_.empty()) return terminal_.line(line);
+    lines_ << line << '\n';
+  }
+
+  void close() {
+    if (matrix_) return matrix_->close();
+    if (path_.empty()) return;
+    lines_.close();
+    TESSERA_REQUIRE(lines_.good(), Io, "cannot write " + path_, "is the disk full?");
+  }
+
+ private:
+  std::string path_;
+  Terminal& terminal_;
+  std::unique_ptr<interop::NpyWriter> matrix_;
+  std::ofstream lines_;
+};
+
+void embed_on(engine::OpenModel& model,
+              const EmbedWords& words,
+              const EmbedPlan& plan,
+              const std::vector<std::string>& texts,
+              bool speaks) {
+  Terminal terminal;
+  std::unique_ptr<EmbeddingOutput> out;
+  const std::int64_t channels = model.shape.trunk.output.hidden_size, all = std::ssize(texts);
+  if (speaks) out = std::make_unique<EmbeddingOutput>(words.out, all, channels, terminal);
+  const bool tells = speaks && !words.out.empty() && !words.common.quiet;
+  const engine::EmbedStats stats = engine::embed(
+      *model.executor,
+      *model.tokenizer,
+      model.shape,
+      texts,
+      plan.options,
+      [&](std::int64_t text, std::span<const float> embedding) {
+        if (out) out->add(text, embedding);
+      },
+      [&](std::int64_t texts_done) {
+        if (tells) {
+          terminal.live(fmt::format("{} of {} texts ({}%)",
+                                    text::with_commas(texts_done),
+                                    text::with_commas(all),
+                                    100 * texts_done / all));
+        }
+      });
+  if (!out) return;
+  out->close();
+  if (!tells) return;
+  terminal.line(fmt::format(
+      "wrote {} embeddings of {} numbers to {} ({} tokens{})",
+      text::with_commas(stats.texts),
+      channels,
+      words.out,
+      text::with_commas(stats.tokens),
+      stats.cut > 0 ? fmt::format("; {} texts lost their end", text::with_commas(stats.cut)) : ""));
+}
+
+int embed(const std::vector<std::string>& line) {
+  EmbedWords words;
+  if (!parse_embed(words, line)) return kExitOk;
+  const engine::ReadAs as = engine::read_as_from_name(words.weights);
+  TESSERA_REQUIRE(as != engine::ReadAs::Int8,
+                  Unsupported,
+                  "--weights int8: matrices in eight bits are for making text",
+                  "use fp32 or bf16");
+  const EmbedPlan plan = plan_of(words);
+  std::vector<std::string> texts = read_text_lines(words.file, words.field);
+  prepare_texts(texts, plan);
+  std::unique_ptr<engine::OpenModel> model = engine::find_model(plan.folder);
+  TESSERA_REQUIRE(!model->shape.trunk.output.images,
+                  Unsupported,
+                  words.path + " reads images, and tessera embed reads texts",
+                  "name a language model");
+  engine::set_objective(*model, objective_of(plan));
+  return with_model(std::move(model), words.ranks, as, [&](engine::OpenModel& loaded, bool speaks) {
+    embed_on(loaded, words, plan, texts, speaks);
+  });
+}
+
+TESSERA_COMMAND("embed", "write the embedding of each line of a file", embed);
+
+}  // namespace
+}  // namespace tessera::cli

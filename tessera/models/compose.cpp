@@ -1,0 +1,587 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models that a configuration composes of parts (models/composed.h), with TencentPretrain's keys
+// and names.
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/composed.h"
+#include "tessera/models/family.h"
+#include "tessera/models/hf_config.h"
+#include "tessera/ops/activation.h"
+#include "tessera/ops/relative_position.h"
+
+namespace tessera::models {
+namespace {
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> all = {
+      {.name = "compose-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true}};
+  return all;
+}
+
+struct ComposeOptions final : FamilyOptions {
+  std::vector<std::string> embedding = {"word", "pos"};
+  std::vector<std::string> target = {"lm"};
+  std::string encoder = "transformer", decoder = "none";
+  std::optional<bool> embedding_norm;
+  std::int64_t position_offset = 0;
+  std::string mask = "causal", norm_position = "pre", norm = "layer_norm";
+  double norm_eps = 1e-6;
+  std::string feed_forward = "dense", position = "embedding";
+  std::string activation = "gelu";
+  bool bias = true, scale_attention = true, scale_output = false;
+  std::optional<std::int64_t> head_dim, num_decoder_layers;
+  std::int64_t position_buckets = 32, position_max_distance = 128;
+  double rope_theta = 10000.0;
+  std::int64_t start_token = 0, pad_token = 0;
+
+  [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
+    return std::make_unique<ComposeOptions>(*this);
+  }
+
+  void describe(config::Fields& fields) override {
+    describe_sizes(fields,
+                   {.presets = names_of(presets()),
+                    .preset_default = "compose-nano if no size is given",
+                    .positions_default = "data.sequence_length, or 1024",
+                    .ffn_default = "4 x hidden_size"});
+    describe_parts(fields);
+    describe_layers(fields);
+    describe_decoder(fields);
+    describe_tie(fields);
+    describe_init(fields, "Standard deviation of initial weights.");
+    describe_label_smoothing(fields);
+    describe_from(fields);
+  }
+
+ private:
+  void describe_parts(config::Fields& fields) {
+    fields.field("embedding",
+                 embedding,
+                 {.text = "What the first vector of a token is the sum of: its word, its position, "
+                          "its segment (the token type).",
+                  .choices = {"word", "pos", "seg"}});
+    fields.field("embedding_norm",
+                 embedding_norm,
+                 {.text = "Whether the embedding is normalized.",
+                  .default_text = "where norm_position is post"});
+    fields.field("position_offset",
+                 position_offset,
+                 {.text = "Row of the position table that the first token has; above 0, padding "
+                          "has no position (RoBERTa: 2).",
+                  .min = 0,
+                  .max = 1e6});
+    fields.field("encoder", encoder, {.text = "The stack that reads.", .choices = {"transformer"}});
+    fields.field("decoder",
+                 decoder,
+                 {.text = "The stack that writes an answer to what the encoder read.",
+                  .choices = {"none", "transformer"}});
+    fields.field("target",
+                 target,
+                 {.text = "Heads that the model has: the next token, masked tokens, whether two "
+                          "texts follow each other, the class of a sample. The task says which one "
+                          "is trained.",
+                  .choices = {"lm", "mlm", "sp", "cls"}});
+  }
+  void describe_layers(config::Fields& fields) {
+    fields.field("mask",
+                 mask,
+                 {.text = "Which tokens a token of the encoder sees: all, or itself and those "
+                          "before it.",
+                  .choices = {"fully_visible", "causal"}});
+    fields.field("norm_position",
+                 norm_position,
+                 {.text = "Whether norms stand before the branches of a layer or behind them.",
+                  .choices = {"pre", "post"}});
+    fields.field("norm",
+                 norm,
+                 {.text = "The normalization of the layers.", .choices = {"layer_norm", "rms"}});
+    fields.field("norm_eps",
+                 norm_eps,
+                 {.text = "Epsilon added to the variance or the mean square in norms.",
+                  .min = 0,
+                  .max = 1,
+                  .above_min = true});
+    fields.field("feed_forward",
+                 feed_forward,
+                 {.text = "The MLP: two projections, or three of which one is a gate.",
+                  .choices = {"dense", "gated"}});
+    fields.field("activation",
+                 activation,
+                 {.text = "Activation function of the MLP or of its gate.",
+                  .choices = ops::activation_names()});
+    fields.field("bias", bias, {.text = "Whether the projections of the layers have biases."});
+    fields.field("scale_attention",
+                 scale_attention,
+                 {.text = "Whether scores are divided by the square root of the channels of a "
+                          "head."});
+    fields.field("position",
+                 position,
+                 {.text = "How layers know the order of the tokens: by the embedding alone, by a "
+                          "learned bias of attention, or by rotary positions of neighbouring "
+                          "channels.",
+                  .choices = {"embedding", "relative", "rotary"}});
+    fields.field("head_dim",
+                 head_dim,
+                 {.text = "Channels of one attention head.",
+                  .min = 1,
+                  .max = 1e6,
+                  .default_text = "hidden_size / num_heads"});
+    fields.field("position_buckets",
+                 position_buckets,
+                 {.text = "Number of buckets of distances, with position relative.",
+                  .min = static_cast<double>(ops::least_buckets(true)),
+                  .max = 1e5});
+    fields.field("position_max_distance",
+                 position_max_distance,
+                 {.text = "Distance from which all tokens are in one bucket.",
+                  .unit = "tokens",
+                  .min = 2,
+                  .max = 1e8});
+    fields.field("rope_theta",
+                 rope_theta,
+                 {.text = "Base of the frequencies, with position rotary.", .min = 1, .max = 1e12});
+    describe_dropout(fields,
+                     "Dropout probability after the embedding, on attention weights and on the "
+                     "outputs of the branches.");
+  }
+  void describe_decoder(config::Fields& fields) {
+    fields.field("num_decoder_layers",
+                 num_decoder_layers,
+                 {.text = "Number of layers of the decoder.",
+                  .min = 1,
+                  .max = 1e4,
+                  .default_text = "num_layers"});
+    fields.field("scale_output",
+                 scale_output,
+                 {.text = "Whether the head of a decoder reads hidden states divided by the square "
+                          "root of hidden_size."});
+    fields.field("start_token",
+                 start_token,
+                 {.text = "Token with which the decoder's input begins.", .min = 0, .max = 1e8});
+    fields.field(
+        "pad_token",
+        pad_token,
+        {.text = "Token in the decoder's input where a label is ignored.", .min = 0, .max = 1e8});
+  }
+};
+
+ComposedOrder order_of(const std::string& position) {
+  if (position == "relative") return ComposedOrder::Relative;
+  return position == "rotary" ? ComposedOrder::Rotary : ComposedOrder::Embedding;
+}
+
+bool has(const std::vector<std::string>& list, std::string_view word) {
+  return std::ranges::find(list, word) != list.end();
+}
+
+void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& checks) {
+  const auto& embedding = options.embedding;
+  const bool decoder = options.decoder != "none";
+  shape.embedding = {.words = has(embedding, "word"),
+                     .positions = has(embedding, "pos"),
+                     .segments = has(embedding, "seg"),
+                     .position_offset = options.position_offset,
+                     .norm = options.embedding_norm.value_or(options.norm_position == "post")};
+  checks.require(shape.embedding.words,
+                 "model.embedding",
+                 "the embedding has no \"word\", and a model reads tokens",
+                 "add \"word\"");
+  checks.require(!decoder || (!shape.embedding.positions && !shape.embedding.segments),
+                 "model.embedding",
+                 "positions and segments of an encoder with a decoder are not built",
+                 "set embedding to [\"word\"] and position to relative or rotary");
+  checks.require(!decoder || !options.bias,
+                 "model.bias",
+                 "the attention of a decoder to its encoder has no biases",
+                 "set bias to false");
+  checks.require(!decoder || options.mask == "fully_visible",
+                 "model.mask",
+                 "the encoder before a decoder sees all of its text",
+                 "set mask to fully_visible");
+  const auto heads = [&](std::string_view word) { return has(options.target, word); };
+  checks.require(!(heads("sp") && heads("cls")),
+                 "model.target",
+                 "\"sp\" and \"cls\" both read the whole sample",
+                 "choose one of them");
+  checks.require(!decoder || (!heads("mlm") && !heads("sp") && !heads("cls")),
+                 "model.target",
+                 "a decoder has the head \"lm\" alone",
+                 "set target to [\"lm\"]");
+  checks.require(!heads("lm") || decoder || options.mask == "causal",
+                 "model.target",
+                 "\"lm\" predicts the next token, which a fully visible encoder sees",
+                 "set mask to causal, or target to [\"mlm\"]");
+  checks.require(!heads("mlm") || options.mask == "fully_visible",
+                 "model.target",
+                 "\"mlm\" predicts masked tokens from both sides, and the mask is causal",
+                 "set mask to fully_visible, or target to [\"lm\"]");
+  shape.masked_lm = heads("mlm");
+  shape.sample_head = heads("cls") ? "cls" : heads("sp") ? "sp" : "";
+}
+
+void set_layers_of(const ComposeOptions& options, ComposedShape& shape, Checks& checks) {
+  shape.causal = options.mask == "causal";
+  shape.residual =
+      options.norm_position == "pre" ? ResidualOrder::PreNorm : ResidualOrder::PostNorm;
+  shape.norm = options.norm == "layer_norm" ? NormKind::LayerNorm : NormKind::RmsNorm;
+  shape.norm_eps = options.norm_eps;
+  shape.gated = options.feed_forward == "gated";
+  shape.activation = options.activation;
+  shape.bias = options.bias;
+  shape.scale_attention = options.scale_attention;
+  shape.order = order_of(options.position);
+  shape.buckets = options.position_buckets;
+  shape.max_distance = options.position_max_distance;
+  shape.rope_theta = options.rope_theta;
+  if (options.head_dim) {
+    shape.head_dim = *options.head_dim;
+  } else {
+    check_heads(shape, checks);
+    shape.head_dim = shape.hidden_size / std::max<std::int64_t>(shape.num_heads, 1);
+  }
+  checks.require(shape.num_kv_heads == shape.num_heads,
+                 "model.num_kv_heads",
+                 "heads of this family share no keys and values",
+                 "remove num_kv_heads");
+  checks.require(
+      shape.order != ComposedOrder::Rotary || shape.head_dim % 2 == 0,
+      "model.head_dim",
+      fmt::format("rotary positions turn pairs of channels, and a head has {}", shape.head_dim),
+      "choose an even number of channels");
+  checks.require(shape.order != ComposedOrder::Relative || shape.max_distance > shape.buckets / 2,
+                 "model.position_max_distance",
+                 fmt::format("position_max_distance {} lies among the distances that have one of "
+                             "{} buckets each",
+                             shape.max_distance,
+                             shape.buckets),
+                 fmt::format("set at least {}, or fewer position_buckets", shape.buckets / 2 + 1));
+}
+
+void set_decoder(const ComposeOptions& options, ComposedShape& shape, Checks& checks) {
+  const bool decoder = options.decoder != "none";
+  shape.num_decoder_layers = decoder ? options.num_decoder_layers.value_or(shape.num_layers) : 0;
+  checks.require(decoder || !options.num_decoder_layers,
+                 "model.num_decoder_layers",
+                 "the model has no decoder",
+                 "set decoder to transformer, or remove num_decoder_layers");
+  checks.require(decoder || !options.scale_output,
+                 "model.scale_output",
+                 "the model has no decoder",
+                 "set decoder to transformer, or remove scale_output");
+  shape.scale_output = options.scale_output;
+  shape.start_token = options.start_token;
+  shape.pad_token = options.pad_token;
+  shape.tie_embeddings = options.tie_embeddings;
+  shape.dropout = options.dropout;
+  shape.init_std = options.init_std;
+}
+
+json::Value description_of(const ComposeOptions& options, const ComposedShape& shape) {
+  auto out = std::make_unique<ComposeOptions>(options);
+  out->preset.reset();
+  out->from.reset();
+  out->num_layers = shape.num_layers;
+  out->hidden_size = shape.hidden_size;
+  out->num_heads = shape.num_heads;
+  out->num_kv_heads.reset();
+  out->vocab_size = shape.vocab_size;
+  out->max_positions = shape.max_positions;
+  out->ffn_hidden_size = shape.ffn_hidden_size;
+  out->head_dim = shape.head_dim;
+  if (shape.writes()) out->num_decoder_layers = shape.num_decoder_layers;
+  out->embedding_norm = shape.embedding.norm;
+  ModelOptions whole("compose", std::move(out));
+  return config::write(whole);
+}
+
+/// The objective that the first head is trained with.
+std::string objective_of(const ComposeOptions& options, const ComposedShape& shape) {
+  const std::string first = options.target.empty() ? "lm" : options.target.front();
+  if (first == "mlm") return "masked_lm";
+  if (first != "lm") return "sequence_classification";
+  return shape.writes() ? "seq2seq" : "causal_lm";
+}
+
+Resolved resolve_compose(const ComposeOptions& options,
+                         std::int64_t tokenizer_size,
+                         std::optional<std::int64_t> sequence_length,
+                         config::Problems& problems,
+                         const config::Origins& origins) {
+  Checks checks(problems, origins);
+  ComposedShape shape;
+  const std::string otherwise = presets().front().name;
+  const Preset* preset = find_preset(options, presets(), otherwise, checks);
+  set_layers(options, preset, shape, checks);
+  shape.ffn_hidden_size = options.ffn_hidden_size.value_or(4 * shape.hidden_size);
+  set_positions(options, preset, sequence_length, shape, checks);
+  set_vocabulary(options, tokenizer_size, shape, checks);
+  set_parts(options, shape, checks);
+  set_layers_of(options, shape, checks);
+  set_decoder(options, shape, checks);
+  // Of what was refused, a decoder of possible sizes is listed.
+  ComposedShape usable = shape;
+  if (!problems.empty()) {
+    make_possible(usable);
+    usable.head_dim = std::max<std::int64_t>(usable.head_dim + usable.head_dim % 2, 2);
+    usable.num_decoder_layers = 0;
+    usable.masked_lm = false;
+    usable.causal = true;
+    usable.order = ComposedOrder::Embedding;
+  }
+  Resolved out = {.description = description_of(options, shape),
+                  .trunk = composed_trunk(usable),
+                  .vocab_size = shape.vocab_size,
+                  .tokenizer_size = shape.tokenizer_size,
+                  .max_positions = shape.max_positions,
+                  .num_layers = shape.num_layers + shape.num_decoder_layers,
+                  .hidden_size = shape.hidden_size,
+                  .num_heads = shape.num_heads,
+                  .num_kv_heads = shape.num_heads,
+                  .tied_head = shape.tie_embeddings};
+  out.objective.name = problems.empty() ? objective_of(options, shape) : "causal_lm";
+  if (options.label_smoothing > 0)
+    out.objective_options["label_smoothing"] = json::Value::number(options.label_smoothing);
+  out.derivations = derivations_of(options, otherwise, shape);
+  return out;
+}
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kActivations = {
+    {{"gelu", "gelu"},
+     {"gelu_fast", "gelu_tanh"},
+     {"relu", "relu"},
+     {"silu", "silu"},
+     {"linear", ""}}};
+
+std::vector<std::string> words_of(const HfConfig& keys, const char* key) {
+  const json::Value* found = keys.find(key);
+  std::vector<std::string> out;
+  if (found == nullptr) return out;
+  const bool list = found->is_array() && std::ranges::all_of(found->items(), [](const auto& item) {
+                      return item.is_string();
+                    });
+  keys.refuse(key, list, "a list of words");
+  for (const json::Value& item : found->items())
+    out.push_back(item.as_string());
+  return out;
+}
+
+/// The words that are built; others are refused by name.
+std::vector<std::string> known_words(const HfConfig& keys,
+                                     const char* key,
+                                     const std::vector<std::string>& known) {
+  std::vector<std::string> out = words_of(keys, key);
+  for (const std::string& word : out)
+    keys.refuse(
+        key, has(known, word), fmt::format("{} of {}", key, fmt::join(known, ", ")).c_str());
+  return out;
+}
+
+ComposeOptions from_hf(const json::Value& config) {
+  const HfConfig keys(config);
+  static constexpr std::array kSwitches = {"factorized_embedding_parameterization",
+                                           "parameter_sharing",
+                                           "has_residual_attention",
+                                           "has_lmtarget_bias",
+                                           "prefix_lm_loss"};
+  for (const char* key : kSwitches)
+    keys.refuse(key, !keys.flag(key, false), fmt::format("{} false", key).c_str());
+  for (const char* key : {"local_kv_heads_num", "lora_params", "image_height", "patch_size"})
+    keys.refuse(key, keys.empty(key), fmt::format("no {}", key).c_str());
+  ComposeOptions out;
+  out.hidden_size = keys.count("hidden_size", 768, 1e6);
+  keys.refuse("emb_size",
+              keys.count("emb_size", *out.hidden_size, 1e6) == *out.hidden_size,
+              "emb_size equal to hidden_size");
+  out.num_layers = keys.count("layers_num", 12, 1e4);
+  out.num_heads = keys.count("heads_num", 12, 1e6);
+  out.ffn_hidden_size = keys.count("feedforward_size", 3072, 1e7);
+  keys.refuse("vocab_size", keys.given("vocab_size"), "the number of tokens as vocab_size");
+  out.vocab_size = keys.count("vocab_size", 1, 1e8);
+  if (keys.given("attention_head_size")) out.head_dim = keys.count("attention_head_size", 64, 1e6);
+  out.max_positions = keys.count("max_seq_length", 512, 1e8);
+  out.dropout = keys.number("dropout", 0.1, 0, kMaxDropout);
+  out.embedding = known_words(keys, "embedding", {"word", "pos", "seg"});
+  out.position_offset = static_cast<std::int64_t>(keys.number("position_offset", 0, 0, 1e6));
+  out.target = known_words(keys, "target", {"lm", "mlm", "sp", "cls"});
+  const std::string encoder = keys.word("encoder", "transformer");
+  keys.refuse("encoder", encoder == "transformer", "encoder transformer");
+  if (keys.given("decoder")) {
+    keys.refuse("decoder", keys.word("decoder", "") == "transformer", "decoder transformer");
+    out.decoder = "transformer";
+    out.num_decoder_layers = keys.count("decoder_layers_num", *out.num_layers, 1e4);
+    const bool words = words_of(keys, "tgt_embedding") == std::vector<std::string>{"word"};
+    keys.refuse("tgt_embedding",
+                words && out.embedding == words_of(keys, "tgt_embedding"),
+                "embedding and tgt_embedding [\"word\"]");
+    keys.refuse("share_embedding", keys.flag("share_embedding", false), "share_embedding true");
+  }
+  const std::string mask = keys.word("mask", "fully_visible");
+  keys.refuse("mask", mask == "causal" || mask == "fully_visible", "mask causal or fully_visible");
+  out.mask = mask;
+  const std::string place = keys.word("layernorm_positioning", "post");
+  keys.refuse("layernorm_positioning", place == "pre" || place == "post", "pre or post");
+  out.norm_position = place;
+  const std::string layernorm = keys.word("layernorm", "normal");
+  const bool rms = layernorm == "t5" || layernorm == "rms";
+  keys.refuse("layernorm", rms || layernorm == "normal", "layernorm normal, t5 or rms");
+  out.norm = rms ? "rms" : "layer_norm";
+  out.norm_eps = keys.number("layernorm_eps", 1e-6, 1e-30, 1);
+  out.embedding_norm = !keys.flag("remove_embedding_layernorm", false);
+  const std::string feed = keys.word("feed_forward", "dense");
+  keys.refuse("feed_forward", feed == "dense" || feed == "gated", "feed_forward dense or gated");
+  out.feed_forward = feed;
+  const std::string act = keys.word("hidden_act", "gelu");
+  const auto known = std::ranges::find_if(
+      kActivations, [&](const auto& pair) { return pair.first == act && !pair.second.empty(); });
+  keys.refuse("hidden_act", known != kActivations.end(), "gelu, gelu_fast, relu or silu");
+  out.activation = known->second;
+  out.bias = !keys.flag("remove_transformer_bias", false);
+  out.scale_attention = !keys.flag("remove_attention_scale", false);
+  const bool relative = keys.flag("relative_position_embedding", false),
+             rotary = keys.flag("rotary_position_embedding", false);
+  keys.refuse("rotary_position_embedding", !(relative && rotary), "one kind of positions");
+  out.position = relative ? "relative" : rotary ? "rotary" : "embedding";
+  out.position_buckets = keys.count("relative_attention_buckets_num", 32, 1e5);
+  out.position_max_distance = keys.count("relative_attention_max_distance", 128, 1e8);
+  out.rope_theta = keys.number("rope_theta", 10000.0, 1, 1e12);
+  out.tie_embeddings = keys.flag("tie_weights", false);
+  out.scale_output = keys.flag("scale_output", false);
+  out.start_token = static_cast<std::int64_t>(keys.number("start_token", 0, 0, 1e8));
+  out.pad_token = static_cast<std::int64_t>(keys.number("pad_token", 0, 0, 1e8));
+  out.init_std = keys.number("initializer_range", 0.02, 0, 100);
+  return out;
+}
+
+json::Value words(const std::vector<std::string>& list) {
+  std::vector<json::Value> out;
+  for (const std::string& word : list)
+    out.push_back(json::Value::string(word));
+  return json::Value::array(std::move(out));
+}
+
+json::Value to_hf(const ComposeOptions& options) {
+  const auto integer = [](const std::optional<std::int64_t>& value) {
+    return json::Value::integer(value.value());
+  };
+  const auto text = [](std::string_view word) { return json::Value::string(std::string(word)); };
+  const auto flag = [](bool value) { return json::Value::boolean(value); };
+  const auto known = std::ranges::find_if(
+      kActivations, [&](const auto& pair) { return pair.second == options.activation; });
+  TESSERA_REQUIRE(known != kActivations.end(),
+                  Unsupported,
+                  fmt::format("model.activation {} has no name in TencentPretrain's configuration",
+                              options.activation),
+                  "train with gelu, gelu_tanh, relu or silu");
+  json::Value out = json::Value::object(
+      {{"model_type", text("compose")},
+       {"vocab_size", integer(options.vocab_size)},
+       {"emb_size", integer(options.hidden_size)},
+       {"hidden_size", integer(options.hidden_size)},
+       {"feedforward_size", integer(options.ffn_hidden_size)},
+       {"heads_num", integer(options.num_heads)},
+       {"attention_head_size", integer(options.head_dim)},
+       {"layers_num", integer(options.num_layers)},
+       {"max_seq_length", integer(options.max_positions)},
+       {"hidden_act", text(known->first)},
+       {"dropout", json::Value::number(options.dropout)},
+       {"embedding", words(options.embedding)},
+       {"position_offset", json::Value::integer(options.position_offset)},
+       {"remove_embedding_layernorm", flag(!options.embedding_norm.value())},
+       {"encoder", text(options.encoder)},
+       {"mask", text(options.mask)},
+       {"layernorm_positioning", text(options.norm_position)},
+       {"layernorm", text(options.norm == "rms" ? "t5" : "normal")},
+       {"layernorm_eps", json::Value::number(options.norm_eps)},
+       {"feed_forward", text(options.feed_forward)},
+       {"remove_transformer_bias", flag(!options.bias)},
+       {"remove_attention_scale", flag(!options.scale_attention)},
+       {"relative_position_embedding", flag(options.position == "relative")},
+       {"relative_attention_buckets_num", json::Value::integer(options.position_buckets)},
+       {"relative_attention_max_distance", json::Value::integer(options.position_max_distance)},
+       {"rotary_position_embedding", flag(options.position == "rotary")},
+       {"rope_theta", json::Value::number(options.rope_theta)},
+       {"target", words(options.target)},
+       {"tie_weights", flag(options.tie_embeddings)},
+       {"initializer_range", json::Value::number(options.init_std)}});
+  if (options.decoder == "none") return out;
+  out["decoder"] = text(options.decoder);
+  out["decoder_layers_num"] = integer(options.num_decoder_layers);
+  out["tgt_embedding"] = words(options.embedding);
+  out["share_embedding"] = flag(true);
+  out["scale_output"] = flag(options.scale_output);
+  out["start_token"] = json::Value::integer(options.start_token);
+  out["pad_token"] = json::Value::integer(options.pad_token);
+  return out;
+}
+
+/// TencentPretrain's names are ours, but that it stores the projections of one input apart.
+Composition compose(const ParamInfo& info) {
+  const Shape& shape = info.shape;
+  const auto joined = [&](std::string_view ours, const std::vector<std::string>& theirs) {
+    Shape stored = {info.numel() / shape.front()}, here = shape;
+    const bool matrix = info.name.ends_with(".weight");
+    if (matrix) stored = {stored.front() / shape.back(), shape.back()};
+    here.front() = 1;
+    std::vector<Composition> parts;
+    for (const std::string& its : theirs) {
+      std::string name = info.name;
+      name.replace(name.rfind(ours), ours.size(), its);
+      parts.push_back(Composition::of(std::move(name), stored).viewed(here));
+    }
+    return Composition::concat(parts, 0);
+  };
+  if (info.name == "lm_head.weight") return Composition::of("target.lm.output_layer.weight", shape);
+  const auto contains = [&](std::string_view part) {
+    return info.name.find(part) != std::string::npos;
+  };
+  if (contains("self_attn.qkv."))
+    return joined(".qkv.", {".linear_layers.0.", ".linear_layers.1.", ".linear_layers.2."});
+  if (contains("context_attn.q.")) return joined(".q.", {".linear_layers.0."});
+  if (contains("context_attn.kv."))
+    return joined(".kv.", {".linear_layers.1.", ".linear_layers.2."});
+  if (contains("feed_forward.gated_linear."))
+    return joined(".gated_linear.", {".linear_gate.", ".linear_1."});
+  return Composition::of(info.name, shape);
+}
+
+/// TencentPretrain calls the parameters of a norm gamma and beta.
+std::string known_as(std::string name) {
+  for (const auto& [old, known] :
+       {std::pair<std::string_view, std::string_view>{".gamma", ".weight"}, {".beta", ".bias"}})
+    if (name.ends_with(old)) name.replace(name.size() - old.size(), old.size(), known);
+  return name;
+}
+
+TESSERA_MODEL(
+    "compose",
+    FamilyOf<ComposeOptions>{
+        .presets = presets(),
+        .adjustable = {{"dropout"}, {"init_std"}, {"label_smoothing"}},
+        .resolve = resolve_compose,
+        .from_hf = from_hf,
+        .to_hf = to_hf,
+        .weight_map = {
+            .compose = compose,
+            .ties = {{"target.lm.output_layer.weight", "embedding.word.embedding.weight"},
+                     {"target.mlm.linear_2.weight",
+                      "embedding.word.embedding.weight",
+                      "target.mlm.linear_2.bias"},
+                     {"tgt_embedding.word.embedding.weight", "embedding.word.embedding.weight"}},
+            .anchor = "embedding.word.embedding.weight",
+            .known_as = known_as,
+            // Files hold all heads of the training that made them.
+            .may_be_unused = [](std::string_view name) { return name.starts_with("target."); }}});
+
+}  // namespace
+}  // namespace tessera::models

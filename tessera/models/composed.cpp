@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/composed.h"
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/cross_attention.h"
+#include "tessera/models/mlp.h"
+#include "tessera/models/position_embedding.h"
+#include "tessera/models/self_attention.h"
+#include "tessera/nn/functional.h"
+#include "tessera/ops/rotary.h"
+
+// Legend: B batch, S tokens that are read, T tokens that are written, C embed.
+namespace tessera::models {
+namespace {
+
+using enum LogicalAxis;
+
+constexpr std::int64_t kSegments = 3;  // 0 is padding
+
+NormSpec norm_of(const ComposedShape& shape) {
+  return {.kind = shape.norm, .eps = shape.norm_eps};
+}
+
+/// A stack whose layers do not end with a norm ends with one.
+NormSpec last_norm_of(const ComposedShape& shape) {
+  return shape.residual == ResidualOrder::PreNorm ? norm_of(shape)
+                                                  : NormSpec{.kind = NormKind::None};
+}
+
+HeadSpecs heads_of(const ComposedShape& shape) {
+  HeadSpecs out;
+  if (!shape.causal) out.pooling = Pooling::FirstToken;
+  if (!shape.sample_head.empty()) {
+    const std::string head = fmt::format("target.{}.", shape.sample_head);
+    out.sample = {.dense = head + "linear_1",
+                  .output = head + "linear_2",
+                  .output_bias = head + "linear_2.bias"};
+  }
+  if (shape.masked_lm) {
+    out.masked_lm = HeadSpec{.dense = "target.mlm.linear_1",
+                             .activation = shape.activation,
+                             .norm = {.kind = NormKind::LayerNorm, .eps = shape.norm_eps},
+                             .norm_name = "target.mlm.layer_norm",
+                             .output = "target.mlm.linear_2",
+                             .output_bias = "target.mlm.linear_2.bias"};
+  }
+  return out;
+}
+
+TrunkOutput output_of(const ComposedShape& shape) {
+  const double scale =
+      shape.scale_output ? 1.0 / std::sqrt(static_cast<double>(shape.hidden_size)) : 1.0;
+  TrunkOutput out = {
+      .hidden_size = shape.hidden_size,
+      .norm = last_norm_of(shape),
+      .norm_name = shape.writes() ? "decoder.layer_norm" : "encoder.layer_norm",
+      .vocabulary = {"embedding.word.embedding.weight", shape.vocab_size, shape.tie_embeddings},
+      .init_std = shape.init_std,
+      .causal = shape.causal || shape.writes(),
+      .heads = heads_of(shape)};
+  if (shape.writes()) {
+    out.target =
+        TargetText{.start_token = shape.start_token, .pad_token = shape.pad_token, .scale = scale};
+  }
+  return out;
+}
+
+SelfAttentionSpec self_attention_of(const ComposedShape& shape, bool writes) {
+  const Init init = Init::normal(shape.init_std);
+  SelfAttentionSpec out = {.hidden_size = shape.hidden_size,
+                           .num_heads = shape.num_heads,
+                           .num_kv_heads = shape.num_heads,
+                           .head_dim = shape.head_dim,
+                           .qkv_name = "self_attn.qkv",
+                           .output_name = "self_attn.final_linear",
+                           .qkv_bias = shape.bias,
+                           .output_bias = shape.bias,
+                           .qkv_init = init,
+                           .output_init = init,
+                           .dropout = shape.dropout,
+                           .causal = writes || shape.causal,
+                           .scale = shape.scale_attention ? 0.0 : 1.0,
+                           .mask_name = writes ? "decoder_attention_mask" : "attention_mask"};
+  if (shape.order == ComposedOrder::Relative) {
+    out.relative_bias = RelativeBiasSpec{
+        .name = std::string(writes ? "decoder.self_pos_emb" : "encoder.relative_pos_emb") +
+                ".relative_attention_bias.weight",
+        .buckets = {shape.buckets, shape.max_distance, !writes},
+        .init = init};
+  }
+  if (shape.order == ComposedOrder::Rotary) {
+    out.rotary_frequencies = ops::rotary_frequencies(shape.head_dim, shape.rope_theta);
+    out.max_positions = shape.max_positions;
+    out.rotary_interleaved = true;
+  }
+  return out;
+}
+
+CrossAttentionSpec cross_attention_of(const ComposedShape& shape) {
+  const Init init = Init::normal(shape.init_std);
+  return {.hidden_size = shape.hidden_size,
+          .num_heads = shape.num_heads,
+          .head_dim = shape.head_dim,
+          .q_name = "context_attn.q",
+          .kv_name = "context_attn.kv",
+          .output_name = "context_attn.final_linear",
+          .q_init = init,
+          .kv_init = init,
+          .output_init = init,
+          .dropout = shape.dropout,
+          .scale = shape.scale_attention ? 0.0 : 1.0};
+}
+
+MlpSpec mlp_of(const ComposedShape& shape) {
+  const Init init = Init::normal(shape.init_std);
+  return {.hidden_size = shape.hidden_size,
+          .ffn_hidden_size = shape.ffn_hidden_size,
+          .input_name = shape.gated ? "feed_forward.gated_linear" : "feed_forward.linear_1",
+          .output_name = "feed_forward.linear_2",
+          .bias = shape.bias,
+          .input_init = init,
+          .output_init = init,
+          .activation = shape.activation,
+          .gated = shape.gated};
+}
+
+PositionSpec positions_of(const ComposedShape& shape) {
+  return {.name = "embedding.pos.embedding.weight",
+          .max_positions = shape.max_positions,
+          .hidden_size = shape.hidden_size,
+          .offset = shape.embedding.position_offset,
+          .skip_padding = shape.embedding.position_offset > 0,
+          .init = Init::normal(shape.init_std)};
+}
+
+class ComposedInput final : public nn::Block {
+ public:
+  explicit ComposedInput(const ComposedShape& shape)
+      : shape_(shape),
+        output_(output_of(shape)),
+        positions_(positions_of(shape)),
+        norm_(norm_of(shape)) {}
+
+  void declare(nn::Params& params) override {
+    words_ = declare_table(params, output_);
+    if (shape_.embedding.positions) positions_.declare(params);
+    if (shape_.embedding.segments) {
+      segments_ = params.add("embedding.seg.embedding.weight",
+                             {kSegments, shape_.hidden_size},
+                             {None, Embed},
+                             Init::normal(shape_.init_std),
+                             {.without_prefix = true, .role = Role::PositionTable});
+    }
+    if (shape_.embedding.norm)
+      norm_.declare(params, "embedding.layer_norm", shape_.hidden_size, kGlobalName);
+  }
+
+  nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
+    if (!shape_.writes())
+      return {.flow = {.diff = {embedded(batch.tensor("input_ids"), batch, "embedding", context)}}};
+    TESSERA_REQUIRE(!context.on_grid(),
+                    Unsupported,
+                    "an encoder with a decoder does not lie on a grid of ranks",
+                    "set parallel.tensor.mode to 1d");
+    const at::Tensor x_BSC = embedded(batch.tensor("input_ids"), batch, "source", context);
+    const at::Tensor y_BTC =
+        embedded(decoder_input(batch, *output_.target), batch, "target", context);
+    return {.flow = {.diff = {x_BSC, y_BTC}}};
+  }
+
+ private:
+  [[nodiscard]] at::Tensor embedded(const at::Tensor& ids,
+                                    const nn::Batch& batch,
+                                    const char* site,
+                                    nn::StepContext& context) const {
+    at::Tensor x = nn::embedding(ids, *words_, context);
+    if (shape_.embedding.positions) x = x + positions_(batch, context);
+    if (segments_ != nullptr) {
+      const at::Tensor types =
+          batch.has("token_type_ids") ? batch.tensor("token_type_ids") + 1 : at::ones_like(ids);
+      x = x + nn::embedding(types, *segments_, context);
+    }
+    if (shape_.embedding.norm) x = norm_(x, context);
+    return nn::dropout(x, context.dropout(site, shape_.dropout));
+  }
+
+  ComposedShape shape_;
+  TrunkOutput output_;
+  PositionEmbedding positions_;
+  Norm norm_;
+  Param* words_ = nullptr;
+  Param* segments_ = nullptr;
+};
+
+/// A layer of either stack. It changes the first tensor of the flow and hands on the second one,
+/// which is the embedded target while a text is read, and what was read while one is written.
+class ComposedLayer final : public nn::Block {
+ public:
+  ComposedLayer(const ComposedShape& shape, bool writes)
+      : shape_(shape),
+        writes_(writes),
+        attention_(self_attention_of(shape, writes)),
+        cross_(cross_attention_of(shape)),
+        mlp_(mlp_of(shape)),
+        attention_norm_(norm_of(shape)),
+        cross_norm_(norm_of(shape)),
+        mlp_norm_(norm_of(shape)) {}
+
+  void declare(nn::Params& params) override {
+    const std::int64_t C = shape_.hidden_size;
+    attention_norm_.declare(params, "layer_norm_1", C);
+    attention_.declare(params);
+    if (writes_) {
+      cross_norm_.declare(params, "layer_norm_2", C);
+      cross_.declare(params);
+    }
+    mlp_norm_.declare(params, writes_ ? "layer_norm_3" : "layer_norm_2", C);
+    mlp_.declare(params);
+  }
+
+  [[nodiscard]] bool works_by_token() const override {
+    return !shape_.writes() && shape_.order != ComposedOrder::Relative;
+  }
+
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    const at::Tensor x_BTC = in.diff.at(0);
+    // Nothing is read while a text is written, after its first token.
+    if (!writes_ && x_BTC.size(1) == 0) return {.flow = std::move(in)};
+    const at::Tensor memory_BSC = writes_ ? in.diff.at(1) : at::Tensor();
+    in.diff.at(0) = shape_.residual == ResidualOrder::PreNorm
+                        ? pre_norm(x_BTC, memory_BSC, batch, context)
+                        : post_norm(x_BTC, memory_BSC, batch, context);
+    return {.flow = std::move(in)};
+  }
+
+ private:
+  [[nodiscard]] at::Tensor pre_norm(const at::Tensor& x_BTC,
+                                    const at::Tensor& memory_BSC,
+                                    const nn::Batch& batch,
+                                    nn::StepContext& context) const {
+    const double p = shape_.dropout;
+    const nn::Normed begin = attention_norm_.residual(x_BTC, context);
+    at::Tensor x = begin.x_BTC, branch = attention_(begin.normed_BTC, batch, *this, context);
+    ops::DropoutKey key = context.dropout("attention_output", p);
+    if (writes_) {
+      const nn::Normed middle = cross_norm_.residual(x, context, branch, key);
+      x = middle.x_BTC;
+      branch = cross_(middle.normed_BTC, memory_BSC, batch, *this, context);
+      key = context.dropout("context_output", p);
+    }
+    const nn::Normed last = mlp_norm_.residual(x, context, branch, key);
+    return nn::add_dropout(
+        last.x_BTC, mlp_(last.normed_BTC, context), context.dropout("mlp_output", p));
+  }
+  [[nodiscard]] at::Tensor post_norm(const at::Tensor& x_BTC,
+                                     const at::Tensor& memory_BSC,
+                                     const nn::Batch& batch,
+                                     nn::StepContext& context) const {
+    const double p = shape_.dropout;
+    const at::Tensor a_BTC = attention_(x_BTC, batch, *this, context);
+    at::Tensor h_BTC =
+        attention_norm_.residual(x_BTC, context, a_BTC, context.dropout("attention_output", p))
+            .normed_BTC;
+    if (writes_) {
+      const at::Tensor c_BTC = cross_(h_BTC, memory_BSC, batch, *this, context);
+      h_BTC = cross_norm_.residual(h_BTC, context, c_BTC, context.dropout("context_output", p))
+                  .normed_BTC;
+    }
+    const at::Tensor f_BTC = mlp_(h_BTC, context);
+    return mlp_norm_.residual(h_BTC, context, f_BTC, context.dropout("mlp_output", p)).normed_BTC;
+  }
+
+  ComposedShape shape_;
+  bool writes_;
+  SelfAttention attention_;
+  CrossAttention cross_;
+  Mlp mlp_;
+  Norm attention_norm_, cross_norm_, mlp_norm_;
+};
+
+/// The last norm of the stack that reads; from here on the target comes first.
+class ComposedTurn final : public nn::Block {
+ public:
+  explicit ComposedTurn(const ComposedShape& shape) : shape_(shape), norm_(last_norm_of(shape)) {}
+
+  void declare(nn::Params& params) override {
+    norm_.declare(params, "encoder.layer_norm", shape_.hidden_size, kGlobalName);
+  }
+
+  nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
+    const at::Tensor &x_BSC = in.diff.at(0), &target_BTC = in.diff.at(1);
+    const bool read = x_BSC.size(1) > 0;
+    return {.flow = {.diff = {target_BTC, read ? norm_(x_BSC, context) : x_BSC}}};
+  }
+
+ private:
+  ComposedShape shape_;
+  Norm norm_;
+};
+
+}  // namespace
+
+Trunk composed_trunk(const ComposedShape& shape) {
+  Trunk trunk{.output = output_of(shape)};
+  trunk.blocks.push_back({"embedding", [shape] { return std::make_unique<ComposedInput>(shape); }});
+  const auto add = [&](const char* stack, std::int64_t count, bool writes) {
+    for (std::int64_t i = 0; i < count; ++i)
+      trunk.blocks.push_back({fmt::format("{}.{}", stack, i), [shape, writes] {
+                                return std::make_unique<ComposedLayer>(shape, writes);
+                              }});
+  };
+  add("encoder.transformer", shape.num_layers, /*writes=*/false);
+  if (!shape.writes()) return trunk;
+  trunk.blocks.push_back(
+      {"encoder.final", [shape] { return std::make_unique<ComposedTurn>(shape); }});
+  add("decoder.transformer_decoder", shape.num_decoder_layers, /*writes=*/true);
+  return trunk;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/cross_attention.h"
+
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "tessera/nn/functional.h"
+
+// Legend: B batch, T tokens, S tokens of the other text, C embed, H heads, K channels of a head.
+namespace tessera::models {
+
+using enum LogicalAxis;
+
+void CrossAttention::declare(nn::Params& params) {
+  const std::int64_t C = spec_.hidden_size, H = spec_.num_heads, K = spec_.head_dim;
+  q_weight_ = params.add(spec_.q_name + ".weight",
+                         {1, H, K, C},
+                         {None, Heads, None, Embed},
+                         spec_.q_init,
+                         {.matrix_shape = {H * K, C}});
+  kv_weight_ = params.add(spec_.kv_name + ".weight",
+                          {2, H, K, C},
+                          {None, Heads, None, Embed},
+                          spec_.kv_init,
+                          {.matrix_shape = {2 * H * K, C}});
+  output_weight_ = params.add(
+      spec_.output_name + ".weight", {C, H * K}, {Embed, Heads}, spec_.output_init, {.unit = K});
+}
+
+CrossAttention::Memory CrossAttention::memory_of(const at::Tensor& memory_BSC,
+                                                 const nn::Block& block,
+                                                 nn::StepContext& context) const {
+  const bool decoding = context.mode() == nn::Mode::Decode;
+  if (decoding) return context.state<Memory>(block);
+  std::vector<at::Tensor> kv =
+      nn::split_heads(nn::linear(memory_BSC, *kv_weight_, /*bias=*/nullptr, context),
+                      2,
+                      nn::heads_of(*kv_weight_).count);
+  Memory memory{std::move(kv[0]), std::move(kv[1])};
+  if (context.mode() == nn::Mode::Prefill)
+    context.state<Memory>(block) = {memory.k_BHSK.contiguous(), memory.v_BHSK.contiguous()};
+  return memory;
+}
+
+at::Tensor CrossAttention::operator()(const at::Tensor& h_BTC,
+                                      const at::Tensor& memory_BSC,
+                                      const nn::Batch& batch,
+                                      const nn::Block& block,
+                                      nn::StepContext& context) const {
+  const Memory memory = memory_of(memory_BSC, block, context);
+  const nn::HeadRange heads = nn::heads_of(*q_weight_);
+  const at::Tensor q_BHTK =
+      nn::split_heads(nn::linear(h_BTC, *q_weight_, /*bias=*/nullptr, context), 1, heads.count)[0];
+  ops::AttentionArgs args;
+  args.causal = false;
+  args.scale = spec_.scale;
+  args.first_head = heads.first;
+  if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
+  args.dropout = context.dropout("cross_attention", spec_.dropout);
+  const at::Tensor y_BHTK =
+      nn::cross_attention(q_BHTK, memory.k_BHSK, memory.v_BHSK, std::move(args), context);
+  return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, /*bias=*/nullptr, context);
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/decoder_hf.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::models {
+
+void read_rotary(const HfConfig& keys, const char* object, DecoderOptions& out) {
+  if (keys.empty(object)) return;
+  const HfConfig rope(*keys.find(object));
+  out.rope_theta = rope.number("rope_theta", out.rope_theta, 1, 1e12);
+  const char* const type = rope.find("rope_type") != nullptr ? "rope_type" : "type";
+  out.rope_scaling = rope.word(type, "default");
+  const auto names = rotary_scalings();
+  rope.refuse(type,
+              std::find(names.begin(), names.end(), out.rope_scaling) != names.end(),
+              "one of default, linear, llama3 and yarn");
+  if (out.rope_scaling == "default") return;
+  const auto positions = static_cast<double>(out.max_positions.value_or(8192));
+  out.rope_original_positions =
+      rope.count("original_max_position_embeddings", out.max_positions.value_or(8192), 1e8);
+  const bool yarn = out.rope_scaling == "yarn";
+  out.rope_factor =
+      rope.number("factor",
+                  yarn ? positions / static_cast<double>(out.rope_original_positions) : 1.0,
+                  1e-6,
+                  1e6);
+  out.rope_low_freq_factor = rope.number("low_freq_factor", 1.0, 1e-6, 1e6);
+  out.rope_high_freq_factor = rope.number("high_freq_factor", 4.0, 1e-6, 1e6);
+  if (!yarn) return;
+  out.rope_beta_fast = rope.number("beta_fast", 32.0, 1e-6, 1e6);
+  out.rope_beta_slow = rope.number("beta_slow", 1.0, 1e-6, 1e6);
+  rope.refuse("mscale", rope.empty("mscale"), "attention_factor in its place");
+  rope.refuse("mscale_all_dim", rope.empty("mscale_all_dim"), "attention_factor in its place");
+  rope.refuse("truncate", rope.flag("truncate", true), "true");
+  if (!rope.empty("attention_factor"))
+    out.rope_attention_factor = rope.number("attention_factor", 1.0, 1e-6, 1e6);
+}
+
+std::vector<std::string> layer_types_of(const HfConfig& keys) {
+  if (keys.empty("layer_types")) return {};
+  const json::Value& types = *keys.find("layer_types");
+  keys.refuse("layer_types", types.is_array(), "a list");
+  std::vector<std::string> out;
+  for (const json::Value& type : types.items()) {
+    const bool known = type.is_string() && (type.as_string() == kSlidingAttention ||
+                                            type.as_string() == kFullAttention);
+    keys.refuse("layer_types", known, "a list of sliding_attention and full_attention");
+    out.push_back(type.as_string());
+  }
+  return out;
+}
+
+void read_layer_types(const HfConfig& keys, DecoderOptions& out) {
+  out.layer_types = layer_types_of(keys);
+}
+
+double partial_rotary_factor(const HfConfig& keys, double absent) {
+  const double beside = keys.number("partial_rotary_factor", absent, 1e-6, 1);
+  if (keys.empty("rope_parameters")) return beside;
+  return HfConfig(*keys.find("rope_parameters")).number("partial_rotary_factor", beside, 1e-6, 1);
+}
+
+void set_partial_rotary_factor(json::Value& hf_config, double share) {
+  hf_config["partial_rotary_factor"] = json::Value::number(share);
+  hf_config["rope_parameters"]["partial_rotary_factor"] = json::Value::number(share);
+}
+
+json::Value window_to_hf(const DecoderOptions& options) {
+  return options.sliding_window > 0 ? json::Value::integer(options.sliding_window) : json::Value();
+}
+
+void read_late_windows(const HfConfig& keys, DecoderOptions& out) {
+  if (!keys.flag("use_sliding_window", false)) {
+    out.layer_types.clear();
+    return;
+  }
+  out.sliding_window = keys.empty("sliding_window") ? 4096 : keys.count("sliding_window", 0, 1e8);
+  const std::int64_t from = keys.count_or_null("max_window_layers", 1e8);
+  const std::int64_t first = keys.empty("max_window_layers") ? 28 : from;
+  if (!out.layer_types.empty()) return;
+  out.layer_types =
+      layer_types_of(out.num_layers.value(), [first](std::int64_t i) { return i >= first; });
+}
+
+void late_windows_to_hf(const DecoderOptions& options, json::Value& hf_config) {
+  hf_config["use_sliding_window"] = json::Value::boolean(options.sliding_window > 0);
+  hf_config["sliding_window"] = window_to_hf(options);
+  const auto first =
+      std::find(options.layer_types.begin(), options.layer_types.end(), kSlidingAttention);
+  hf_config["max_window_layers"] = json::Value::integer(first - options.layer_types.begin());
+}
+
+void read_decoder(const HfConfig& keys, const HfDecoder& hf, DecoderOptions& out) {
+  const std::string& type = hf.model_type;
+  const std::string expected = "\"model_type\": \"" + type + "\"";
+  keys.refuse("model_type", keys.word("model_type", type.c_str()) == type, expected.c_str());
+  keys.refuse("quantization_config", keys.empty("quantization_config"), "plain float weights");
+  keys.refuse("pruned_heads", keys.empty("pruned_heads"), "all their heads");
+  out.num_layers = keys.count("num_hidden_layers", hf.layers, 1e4);
+  out.hidden_size = keys.count("hidden_size", hf.hidden, 1e6);
+  out.num_heads = keys.count("num_attention_heads", hf.heads, 1e6);
+  out.num_kv_heads = keys.count(
+      "num_key_value_heads",
+      hf.kv_heads > 0 && keys.empty("num_attention_heads") ? hf.kv_heads : *out.num_heads,
+      1e6);
+  out.vocab_size = keys.count("vocab_size", hf.vocab, 1e8);
+  out.max_positions = keys.count("max_position_embeddings", hf.positions, 1e8);
+  out.ffn_hidden_size = keys.count("intermediate_size", hf.ffn, 1e7);
+  if (!keys.empty("head_dim") || hf.head_dim > 0)
+    out.head_dim = keys.count("head_dim", hf.head_dim, 1e6);
+  out.rope_theta = keys.number("rope_theta", hf.rope_theta, 1, 1e12);
+  read_rotary(keys, keys.empty("rope_parameters") ? "rope_scaling" : "rope_parameters", out);
+  out.tie_embeddings = keys.flag("tie_word_embeddings", hf.tied);
+  out.activation = keys.activation(hf.activation_key, hf.activation);
+  out.attention_dropout = keys.number("attention_dropout", 0.0, 0, kMaxDropout);
+  out.rms_norm_eps = keys.number("rms_norm_eps", hf.rms_norm_eps, 1e-30, 1);
+  out.init_std = keys.number("initializer_range", 0.02, 0, 100);
+  if (hf.has_attention_bias) out.attention_bias = keys.flag("attention_bias", false);
+  if (hf.has_mlp_bias) out.mlp_bias = keys.flag("mlp_bias", false);
+}
+
+namespace {
+
+json::Value rotary_to_hf(const DecoderOptions& options) {
+  json::Value out = json::Value::object({{"rope_type", json::Value::string(options.rope_scaling)},
+                                         {"rope_theta", json::Value::number(options.rope_theta)}});
+  const auto kind = ops::rotary_scaling_from_name(options.rope_scaling);
+  if (kind == ops::RotaryScalingKind::Default) return out;
+  out["factor"] = json::Value::number(options.rope_factor);
+  if (kind == ops::RotaryScalingKind::Linear) return out;
+  out["original_max_position_embeddings"] = json::Value::integer(options.rope_original_positions);
+  if (kind == ops::RotaryScalingKind::Yarn) {
+    out["beta_fast"] = json::Value::number(options.rope_beta_fast);
+    out["beta_slow"] = json::Value::number(options.rope_beta_slow);
+    if (options.rope_attention_factor)
+      out["attention_factor"] = json::Value::number(*options.rope_attention_factor);
+    return out;
+  }
+  out["low_freq_factor"] = json::Value::number(options.rope_low_freq_factor);
+  out["high_freq_factor"] = json::Value::number(options.rope_high_freq_factor);
+  return out;
+}
+
+}  // namespace
+
+json::Value decoder_to_hf(const DecoderOptions& options, const HfDecoder& hf) {
+  const std::string& architecture = hf.architecture;
+  const std::string activation = activation_to_hf(options.activation);
+  TESSERA_REQUIRE(
+      !activation.empty(),
+      Unsupported,
+      fmt::format(
+          "model.activation {} has no name in Hugging Face's {}", options.activation, architecture),
+      "train with silu, gelu_tanh, gelu or relu");
+  const auto integer = [](const std::optional<std::int64_t>& value) {
+    return json::Value::integer(value.value());
+  };
+  const auto number = [](double value) { return json::Value::number(value); };
+  const json::Value rotary = rotary_to_hf(options);
+  const bool scaled = options.rope_scaling != "default";
+  json::Value out = json::Value::object(
+      {{"architectures", json::Value::array({json::Value::string(architecture)})},
+       {"model_type", json::Value::string(hf.model_type)},
+       {"vocab_size", integer(options.vocab_size)},
+       {"max_position_embeddings", integer(options.max_positions)},
+       {"hidden_size", integer(options.hidden_size)},
+       {"intermediate_size", integer(options.ffn_hidden_size)},
+       {"num_hidden_layers", integer(options.num_layers)},
+       {"num_attention_heads", integer(options.num_heads)},
+       {"num_key_value_heads", integer(options.num_kv_heads)},
+       {hf.activation_key, json::Value::string(activation)},
+       {"rms_norm_eps", number(options.rms_norm_eps)},
+       {"rope_theta", number(options.rope_theta)},
+       {"rope_scaling", scaled ? rotary : json::Value()},
+       {"rope_parameters", rotary},
+       {"attention_dropout", number(options.attention_dropout)},
+       {"initializer_range", number(options.init_std)},
+       {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
+  if (hf.has_attention_bias) out["attention_bias"] = json::Value::boolean(options.attention_bias);
+  if (hf.has_mlp_bias) out["mlp_bias"] = json::Value::boolean(options.mlp_bias);
+  if (options.head_dim || hf.head_dim > 0) {
+    out["head_dim"] =
+        json::Value::integer(options.head_dim.value_or(*options.hidden_size / *options.num_heads));
+  }
+  if (!options.layer_types.empty()) {
+    json::Value types = json::Value::array();
+    for (const std::string& type : options.layer_types)
+      types.push_back(json::Value::string(type));
+    out["layer_types"] = std::move(types);
+  }
+  return out;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options, the keys of Hugging Face and the weight map that families of encoder_decoder.h
+// share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/models/encoder_decoder.h"
+#include "tessera/models/family.h"
+#include "tessera/models/hf_config.h"
+
+namespace tessera::models {
+
+struct EncoderDecoderOptions : FamilyOptions {
+  std::optional<std::int64_t> num_decoder_layers, head_dim;
+  std::int64_t position_buckets = 32, position_max_distance = 128;
+  std::string activation = "relu";
+  bool gated = false;
+  std::optional<bool> scale_output;
+  double rms_norm_eps = 1e-6;
+  double init_factor = 1.0;
+  std::int64_t start_token = 0, pad_token = 0;
+
+ protected:
+  void describe_all(config::Fields& fields, const std::vector<Preset>& presets);
+
+ private:
+  void describe_shape(config::Fields& fields);
+};
+
+/// The name of such a family and what its config.json means by absent keys.
+struct HfEncoderDecoder {
+  std::string model_type;  ///< the family's name
+  std::string architecture;
+  std::int64_t vocab, hidden, ffn, layers, heads;
+  const char* feed_forward;
+  bool tied;
+};
+
+/// Family::resolve of such a family.
+Resolved resolve_encoder_decoder(const std::string& family,
+                                 const std::vector<Preset>& presets,
+                                 const EncoderDecoderOptions& options,
+                                 std::int64_t tokenizer_size,
+                                 std::optional<std::int64_t> sequence_length,
+                                 config::Problems& problems,
+                                 const config::Origins& origins);
+/// Reads a config.json. `max_positions` stays open: no weight depends on it. The head is divided
+/// and shared as `scale_decoder_outputs` says where a file has it (transformers 5), else as
+/// `tie_word_embeddings` does.
+void read_encoder_decoder(const json::Value& hf_config,
+                          const HfEncoderDecoder& defaults,
+                          EncoderDecoderOptions& out);
+/// The reverse, of resolved options.
+json::Value encoder_decoder_to_hf(const EncoderDecoderOptions& options,
+                                  const HfEncoderDecoder& names);
+
+/// The composition under Hugging Face's names: queries, keys and values apart, and so the gate.
+Composition compose_encoder_decoder(const ParamInfo& info);
+/// The weight map of such a family.
+WeightMap encoder_decoder_weights();
+/// The modules of such a model in the order of torch.
+std::vector<std::string> encoder_decoder_modules();
+
+/// Such a family with options of its own type: what it shares with the others follows.
+template <class Options>
+struct EncoderDecoderFamilyOf {
+  std::vector<Preset> presets;
+  HfEncoderDecoder hf;
+
+  [[nodiscard]] Family family() const {
+    return FamilyOf<Options>{
+        .presets = presets,
+        .adjustable = {{"dropout"}, {"init_factor"}, {"label_smoothing"}},
+        .resolve =
+            [*this](const Options& options,
+                    std::int64_t tokenizer_size,
+                    std::optional<std::int64_t> sequence_length,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+              return resolve_encoder_decoder(hf.model_type,
+                                             presets,
+                                             options,
+                                             tokenizer_size,
+                                             sequence_length,
+                                             problems,
+                                             origins);
+            },
+        .from_hf =
+            [hf = hf](const json::Value& hf_config) {
+              Options out;
+              read_encoder_decoder(hf_config, hf, out);
+              return out;
+            },
+        .to_hf = [hf = hf](const Options& options) { return encoder_decoder_to_hf(options, hf); },
+        .weight_map = encoder_decoder_weights(),
+        .objective = "seq2seq"}
+        .family();
+  }
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the versions of GLM share: rotary positions that turn neighbouring channels of half of each
+// head, biases of queries, keys and values, and fused gate and up projections in its files. Source:
+// GLM team 2024, "ChatGLM: a family of large language models".
+#pragma once
+
+#include <vector>
+
+#include "tessera/models/decoder_hf.h"
+#include "tessera/models/decoder_options.h"
+#include "tessera/models/decoder_weights.h"
+
+namespace tessera::models {
+
+struct GlmOptions : DecoderOptions {
+  GlmOptions() {
+    attention_bias = true;
+    rotary_share = 0.5;
+  }
+
+ protected:
+  void describe_glm(config::Fields& fields, const std::vector<Preset>& presets);
+};
+void specialize_glm(DecoderShape& shape);
+/// Names, and defaults of absent keys; `has_attention_bias` is about queries, keys and values.
+HfDecoder hf_of_glm(const char* model_type, const char* architecture);
+/// The share of a head that turns.
+void read_glm(const HfConfig& keys, GlmOptions& out);
+void write_glm(const GlmOptions& options, json::Value& hf_config);
+/// Gate and up projections are rows of one matrix; queries, keys and values stand apart.
+Composition compose_glm(const ParamInfo& info);
+DecoderModules glm_modules();
+
+}  // namespace tessera::models

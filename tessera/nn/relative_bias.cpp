@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The learned bias of attention by the distance of a key from its query. Legend: H heads of this
+// rank, T queries, S keys, N buckets, D distances.
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "tessera/nn/autograd.h"
+#include "tessera/nn/functional.h"
+
+namespace tessera::nn {
+
+namespace {
+
+using namespace detail;
+
+struct RelativeBiasNode : torch::autograd::Function<RelativeBiasNode> {
+  struct Use {
+    const Param* table;
+    StepContext* context;
+    at::Tensor buckets_D;
+    std::int64_t keys;
+  };
+
+  // Distance d of the list is that of key d from the last query: the bias of the query before it
+  // begins one distance later.
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& table_NH, Use use) {
+    const at::Tensor values_HD = table_NH.to(at::kFloat).index_select(0, use.buckets_D).t();
+    const at::Tensor bias_HTS = values_HD.contiguous().unfold(1, use.keys, 1).flip({1});
+    keep(node, std::move(use));
+    return bias_HTS;
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    if (!node->needs_input_grad(0)) return {{}, {}};
+    const Use& use = kept<Use>(node);
+    const ParamInfo& info = use.table->info();
+    const at::Tensor along_HTS = grads[0].flip({1});
+    const at::Tensor values_HD =
+        at::unfold_backward(along_HTS, {along_HTS.size(0), use.buckets_D.size(0)}, 1, use.keys, 1);
+    const at::Tensor table_NH =
+        at::zeros({info.shape.front(), along_HTS.size(0)}, along_HTS.options())
+            .index_add_(0, use.buckets_D, values_HD.t());
+    weight_gradient(*use.context, [table_NH, table = use.table] { table->grad().write(table_NH); });
+    return {{}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor relative_bias(const Param& table,
+                         const ops::RelativeBuckets& rule,
+                         std::int64_t queries,
+                         std::int64_t keys,
+                         StepContext& context) {
+  at::Tensor weight = table.tensor();
+  if (weight.is_meta()) {
+    return at::empty({weight.size(1), queries, keys}, weight.options().dtype(at::kFloat));
+  }
+  if (table.scales().defined()) weight = weight.to(at::kFloat) * table.scales().unsqueeze(1);
+  const std::int64_t first = 1 - queries - context.position;
+  const at::Tensor buckets_D =
+      ops::relative_buckets(rule, first, queries + keys - 1).to(weight.device());
+  return detail::apply<RelativeBiasNode>(weight,
+                                         RelativeBiasNode::Use{&table, &context, buckets_D, keys});
+}
+
+}  // namespace tessera::nn

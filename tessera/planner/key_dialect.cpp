@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/key_dialect.h"
+
+#include <fmt/format.h>
+
+namespace tessera::planner {
+
+std::string note_of(const TakenKey& key) {
+  return fmt::format("{} is accepted but has no effect here: {}", key.path, key.why);
+}
+
+Registry<KeyDialect>& key_dialects() {
+  static Registry<KeyDialect> registry("dialect of keys");
+  return registry;
+}
+
+const KeyDialect& key_dialect() {
+  return key_dialects().get("configuration files");
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys of other programs that a configuration may have beside tessera's own.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/base/registry.h"
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+
+namespace tessera::planner {
+
+/// A key that was removed from the configuration.
+struct TakenKey {
+  std::string path;
+  json::Value value;  ///< including its source positions
+  std::string why;    ///< why it has no effect here
+};
+struct TakenKeys {
+  json::Value left;                 ///< what the options read
+  std::vector<TakenKey> accepted;   ///< keys without an effect here
+  std::vector<TakenKey> automatic;  ///< keys with the value "auto", as Hugging Face writes it
+};
+
+/// Returns "PATH is accepted but has no effect here: WHY".
+std::string note_of(const TakenKey& key);
+
+/// What the planner asks of a table of other programs' keys before it reads its options. The
+/// planner knows no such program: interop/ registers the one dialect. Both functions are pure.
+struct KeyDialect {
+  /// Replaces other names of a key by the current one. Two names of one key with different values
+  /// are reported in `problems`.
+  json::Value (*with_new_names)(json::Value source, config::Problems& problems);
+  /// Splits a configuration that uses current names. `own`: paths of the keys and sections of
+  /// tessera's options. Wrong types, unknown keys (with the nearest name) and rejected keys are
+  /// reported in `problems`.
+  TakenKeys (*take)(json::Value source,
+                    std::span<const std::string> own,
+                    config::Problems& problems);
+};
+Registry<KeyDialect>& key_dialects();
+/// The registered dialect.
+const KeyDialect& key_dialect();
+
+}  // namespace tessera::planner

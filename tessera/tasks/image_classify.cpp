@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Classification of pictures: a folder for each class, or a picture's path and its label on each
+// line of a .jsonl.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/tasks/labelled_images.h"
+#include "tessera/tasks/open_labelled.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+namespace images = data::images;
+
+constexpr const char* kPreprocessorFile = "preprocessor_config.json";
+constexpr const char* kImages = "images";
+
+struct ImageClassifyOptions {
+  std::string image_field = "image", label_field = "label";
+  std::vector<std::string> labels;
+  std::string preprocessor;
+  void describe(config::Fields& fields) {
+    fields.field(
+        "image_field",
+        image_field,
+        {.text = "Field of a record that holds the path of its picture, from the file's folder "
+                 "on."});
+    fields.field("label_field",
+                 label_field,
+                 {.text = "Field of a record that holds its label: a name or an integer from 0."});
+    fields.field("labels",
+                 labels,
+                 {.text = "Names of the labels in the order of their ids.",
+                  .default_text = "those of data.train, sorted"});
+    fields.field(
+        "preprocessor",
+        preprocessor,
+        {.text = "Hugging Face's preprocessor_config.json, or a folder with one, which says how "
+                 "pictures are resized and normalized; \"default\": to the model's size by "
+                 "bilinear interpolation, and to values from -1 to 1.",
+         .default_text = "default, unless model.from has such a file, which must then be named"});
+  }
+};
+
+/// The side of the pictures that the model reads.
+std::int64_t side_of(const DataRequest& request) {
+  const auto number = [&](const char* key) {
+    const json::Value* value = request.model == nullptr ? nullptr : request.model->find(key);
+    return value != nullptr && value->is_number() ? value->as_integer().value_or(0) : 0;
+  };
+  TESSERA_REQUIRE(number("image_size") > 0 && number("num_channels") == 3,
+                  Config,
+                  "the task image_classify needs a model that reads pictures of three colours",
+                  "choose such a family in model.family, with model.num_channels 3");
+  return number("image_size");
+}
+
+class ImageClassify final : public Task {
+ public:
+  explicit ImageClassify(ImageClassifyOptions options) : options_(std::move(options)) {}
+
+  [[nodiscard]] std::string objective() const override { return "image_classification"; }
+  [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
+    return options_of_labels(labels_of(data));
+  }
+
+  [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
+    return open_labelled<LabelledImages>(
+        request,
+        labels_of(request.options),
+        kImages,
+        [&](const std::vector<std::string>& names, const char* /*key*/, const Labels& labels) {
+          return read_images(request, labels, names);
+        });
+  }
+
+  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
+                                                  const std::vector<std::string>& names,
+                                                  const std::string& key) const override {
+    return held_out_of(read_images(request, labels_of(request.options), names), key, kImages);
+  }
+
+ private:
+  [[nodiscard]] RecordFields fields_of(const data::DataOptions& data) const {
+    return {.text = options_.image_field,
+            .label = options_.label_field,
+            .replace_invalid_utf8 = data.invalid_utf8 == "replace"};
+  }
+  [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
+    if (!options_.labels.empty()) return Labels::named(options_.labels);
+    return labels_of_images(list_images(data.train, fields_of(data)));
+  }
+  [[nodiscard]] images::Preprocessing preprocessing_of(const DataRequest& request,
+                                                       std::int64_t side) const {
+    if (!options_.preprocessor.empty() && options_.preprocessor != "default") {
+      fs::path path = options_.preprocessor;
+      if (fs::is_directory(path)) path /= kPreprocessorFile;
+      return images::read_preprocessing(path);
+    }
+    const fs::path own = request.model_folder / kPreprocessorFile;
+    TESSERA_REQUIRE(
+        !options_.preprocessor.empty() || request.model_folder.empty() || !fs::exists(own),
+        Config,
+        fmt::format("{} says how the model's pictures are made, and task.params.preprocessor is "
+                    "not given",
+                    own.string()),
+        fmt::format("set task.params.preprocessor to \"{}\", or to \"default\"", own.string()));
+    return images::default_preprocessing(side);
+  }
+  [[nodiscard]] std::unique_ptr<LabelledImages> read_images(
+      const DataRequest& request, Labels labels, const std::vector<std::string>& names) const {
+    const std::int64_t side = side_of(request);
+    auto out = std::make_unique<LabelledImages>(
+        preprocessing_of(request, side), images::ImageSize{side, side}, std::move(labels));
+    out->add(list_images(names, fields_of(request.options)), request.how.poll);
+    return out;
+  }
+
+  ImageClassifyOptions options_;
+};
+
+std::unique_ptr<Task> make_image_classify(const json::Value& params,
+                                          config::Problems& problems,
+                                          config::Origins& origins) {
+  ImageClassifyOptions options;
+  config::read(params, options, problems, origins);
+  check_label_names(options.labels, problems, origins);
+  return std::make_unique<ImageClassify>(std::move(options));
+}
+
+TESSERA_TASK("image_classify", make_image_classify);
+
+}  // namespace
+}  // namespace tessera::tasks

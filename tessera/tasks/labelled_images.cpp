@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/labelled_images.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/data/sources.h"
+
+namespace tessera::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+namespace images = data::images;
+
+std::uint64_t hash_of(const std::string& text) {
+  return files::xxh3(std::as_bytes(std::span(text)));
+}
+
+std::vector<fs::path> sorted_entries(const fs::path& folder) {
+  std::vector<fs::path> out;
+  std::error_code failed;
+  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed))
+    out.push_back(at->path());
+  TESSERA_REQUIRE(!failed,
+                  Data,
+                  fmt::format("cannot read {}: {}", folder.string(), failed.message()),
+                  "name a folder that can be read");
+  std::ranges::sort(out);
+  return out;
+}
+
+/// The pictures in a class's folder and in folders below it; links to folders are not followed.
+void append_class(const fs::path& root, const fs::path& folder, std::vector<ImageRecord>& out) {
+  std::error_code failed;
+  for (fs::recursive_directory_iterator at(folder, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (!images::is_image_name(at->path()) || !at->is_regular_file()) continue;
+    const std::string path = at->path().string();
+    out.push_back(
+        {.path = path, .place = path, .label = {.name = folder.filename().string(), .id = {}}});
+  }
+  TESSERA_REQUIRE(!failed,
+                  Data,
+                  fmt::format("cannot read {}: {}", folder.string(), failed.message()),
+                  "name a folder that can be read");
+  (void)root;
+}
+
+/// A folder for each class.
+std::vector<ImageRecord> in_classes(const fs::path& root) {
+  std::vector<ImageRecord> out;
+  for (const fs::path& entry : sorted_entries(root)) {
+    if (fs::is_directory(entry)) append_class(root, entry, out);
+  }
+  TESSERA_REQUIRE(!out.empty(),
+                  Data,
+                  fmt::format("{} has no folders with .png, .jpg or .jpeg files", root.string()),
+                  "put the pictures of each class into a folder of its own, named by the class");
+  // By the name within the root, so that a folder may be moved.
+  const std::size_t skipped = root.string().size();
+  std::vector<std::pair<std::uint64_t, ImageRecord>> keyed;
+  keyed.reserve(out.size());
+  for (ImageRecord& record : out) {
+    const std::uint64_t key = hash_of(record.path.substr(skipped));
+    keyed.emplace_back(key, std::move(record));
+  }
+  std::ranges::sort(
+      keyed, {}, [](const auto& item) { return std::tie(item.first, item.second.path); });
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = std::move(keyed[i].second);
+  return out;
+}
+
+std::vector<ImageRecord> in_lines(const std::string& name, const RecordFields& fields) {
+  std::vector<ImageRecord> out;
+  std::int64_t replaced = 0;
+  for_each_line({name}, [&](const Line& line) {
+    const json::Value record = parse_record(line, fields, replaced);
+    const json::Value& image = member(line, record, fields.text, "image_field");
+    if (!image.is_string() || image.as_string().empty()) {
+      refuse(line,
+             fmt::format("\"{}\" is {}", fields.text, image.is_string() ? "empty" : image.dump()),
+             "give every record the path of a picture");
+    }
+    out.push_back(
+        {.path = (fs::path(name).parent_path() / image.as_string()).string(),
+         .place = line.place,
+         .label = label_of(line, member(line, record, fields.label, "label_field"), fields.label)});
+  });
+  return out;
+}
+
+}  // namespace
+
+std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
+                                     const RecordFields& fields) {
+  std::vector<ImageRecord> out;
+  for (const std::string& name : names) {
+    std::vector<ImageRecord> more =
+        fs::is_directory(name) ? in_classes(name) : in_lines(name, fields);
+    out.insert(
+        out.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  }
+  return out;
+}
+
+Labels labels_of_images(const std::vector<ImageRecord>& records) {
+  LabelCollector found;
+  for (const ImageRecord& record : records)
+    found.add({{}, record.place}, record.label);
+  return found.labels();
+}
+
+LabelledImages::LabelledImages(images::Preprocessing how, images::ImageSize size, Labels labels)
+    : how_(std::move(how)), size_(size), labels_(std::move(labels)) {}
+
+void LabelledImages::add(const std::vector<ImageRecord>& records,
+                         const std::function<void()>& poll) {
+  constexpr std::int64_t kPollEvery = 256;
+  for (const ImageRecord& record : records) {
+    if (poll && stats_.documents % kPollEvery == 0) poll();
+    const auto file = data::map_source(record.path);
+    const images::ImageSize made =
+        preprocessed_size(how_, images::read_image_size(file->bytes(), record.path));
+    TESSERA_REQUIRE(made == size_,
+                    Config,
+                    fmt::format("{} would be {} x {} pixels, and the model reads {} x {}",
+                                record.path,
+                                made.width,
+                                made.height,
+                                size_.width,
+                                size_.height),
+                    "choose a preprocessing with that size, or another model.image_size");
+    samples_.push_back({.path = record.path,
+                        .bytes = std::ssize(file->bytes()),
+                        .label = id_in({{}, record.place}, record.label, labels_)});
+    ++stats_.documents;
+    stats_.bytes += std::ssize(file->bytes());
+  }
+  stats_.tokens = size();
+}
+
+std::unique_ptr<LabelledImages> LabelledImages::split_off(std::int64_t count) {
+  TESSERA_ASSERT(count >= 0 && count <= size());
+  auto tail = std::make_unique<LabelledImages>(how_, size_, labels_);
+  tail->samples_.assign(std::make_move_iterator(samples_.end() - count),
+                        std::make_move_iterator(samples_.end()));
+  samples_.resize(samples_.size() - static_cast<std::size_t>(count));
+  return tail;
+}
+
+std::vector<data::TensorSpec> LabelledImages::tensors() const {
+  return {{.name = "pixel_values", .dtype = DType::F32, .shape = {3, size_.height, size_.width}},
+          {.name = "label", .dtype = DType::I64}};
+}
+
+void LabelledImages::read(std::int64_t index, data::SampleWriter& out) const {
+  const Sample& sample = samples_.at(static_cast<std::size_t>(index));
+  const auto file = data::map_source(sample.path);
+  const images::Image image = images::decode_image(file->bytes(), sample.path);
+  const bool same = preprocessed_size(how_, image.size) == size_;
+  TESSERA_REQUIRE(same,
+                  Data,
+                  sample.path + " has changed since the run began",
+                  "start again, or put the file back");
+  preprocess(image, how_, sample.path, out.tensor<float>("pixel_values"));
+  out.set("label", sample.label);
+}
+
+std::string LabelledImages::fingerprint() const {
+  std::string all = text_of(how_);
+  for (const std::string& name : labels_.names())
+    all += fmt::format("|{}:{}", name.size(), name);
+  for (const Sample& sample : samples_)
+    all += fmt::format("|{}:{} {} {}", sample.path.size(), sample.path, sample.bytes, sample.label);
+  return files::hex64(hash_of(all));
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pictures in folders or named by records, as samples for a model of images.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tasks/tasks_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/config/json.h"
+#include "tessera/tasks/labelled_images.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using test::task_of;
+using test::values;
+using ::testing::HasSubstr;
+using Ids = std::vector<std::int64_t>;
+
+/// A PNG of 7 x 5 pixels, the first of which is black but for 101 of green and 202 of blue.
+std::string png() {
+  const fs::path path = fs::path(TESSERA_SOURCE_DIR) / "tests/data/reference_pillow.json";
+  const json::Value reference = json::parse_strict(files::read(path), path.string());
+  const std::string hex = reference.find("files")->items().front().find("file")->as_string();
+  std::string out;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return out;
+}
+
+class ImageClassification : public ::testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& content) const {
+    const fs::path path = folder_.path() / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << content;
+  }
+  [[nodiscard]] std::string at(const std::string& name) const {
+    return (folder_.path() / name).string();
+  }
+  /// Five pictures of two classes, and what is none.
+  void write_classes() const {
+    for (const char* name :
+         {"cats/a.png", "cats/b.PNG", "cats/deep/c.png", "dogs/d.png", "dogs/e.png"})
+      write(std::string("set/") + name, png());
+    write("set/cats/notes.txt", "no picture");
+    write("set/readme.md", "no class");
+  }
+  [[nodiscard]] data::Datasets open(const std::vector<std::string>& train,
+                                    const std::string& params = "{}",
+                                    double validation = 0.0,
+                                    std::int64_t side = 4,
+                                    const fs::path& from = {}) const {
+    data::DataOptions options;
+    options.train = train;
+    options.validation_fraction = validation;
+    const json::Value model =
+        json::parse(R"({"num_channels": 3, "image_size": )" + std::to_string(side) + "}", "model");
+    return task_of("image_classify", params)
+        ->open({.options = options,
+                .tokenizer = test::byte(),
+                .vocab_size = 256,
+                .sequence_length = 1,
+                .min_samples = 1,
+                .how = {},
+                .model = &model,
+                .model_folder = from});
+  }
+  [[nodiscard]] std::string refusal(const std::vector<std::string>& train,
+                                    const std::string& params = "{}") const {
+    const Error error = error_of([&] { (void)open(train, params); });
+    return error.text();
+  }
+  files::TempDir folder_;
+};
+
+TEST_F(ImageClassification, ReadsAFolderForEachClass) {
+  write_classes();
+
+  const data::Datasets opened = open({at("set")});
+
+  ASSERT_EQ(opened.train->size(), 5);
+  EXPECT_EQ(opened.train_tokens, 5);
+  EXPECT_EQ(opened.train->sequence_length(), std::nullopt);
+  Ids labels;
+  for (std::int64_t i = 0; i < 5; ++i)
+    labels.push_back(values(*opened.train, i, "label").front());
+  std::ranges::sort(labels);
+  EXPECT_EQ(labels, (Ids{0, 0, 0, 1, 1}));
+  data::Sample sample(*opened.train, 0);
+  EXPECT_EQ(sample.values<float>("pixel_values").size(), 3U * 4 * 4);
+  for (const float value : sample.values<float>("pixel_values"))
+    EXPECT_LE(std::abs(value), 1.0F);
+}
+
+TEST_F(ImageClassification, TellsItsObjectiveTheNamesOfTheClasses) {
+  write_classes();
+  data::DataOptions data;
+  data.train = {at("set")};
+
+  const auto task = task_of("image_classify");
+
+  EXPECT_EQ(task->objective(), "image_classification");
+  EXPECT_EQ(task->objective_options(data).dump(), R"({"num_labels":2,"labels":["cats","dogs"]})");
+}
+
+// The order does not depend on where the folder lies, and classes do not come one after the other.
+TEST_F(ImageClassification, MixesTheClassesInAnOrderOfTheirOwn) {
+  for (int i = 0; i < 40; ++i) {
+    for (const char* where : {"one/", "another/place/"})
+      write(where + std::string(i % 2 == 0 ? "a/" : "b/") + std::to_string(i) + ".png", png());
+  }
+  const auto labels_of = [&](const std::string& name) {
+    const data::Datasets opened = open({at(name)}, "{}", 0.25);
+    EXPECT_EQ(opened.train->size(), 30);
+    std::set<std::int64_t> held_out;
+    for (std::int64_t i = 0; i < opened.validation->size(); ++i)
+      held_out.insert(values(*opened.validation, i, "label").front());
+    EXPECT_EQ(held_out.size(), 2U);
+    Ids out;
+    for (std::int64_t i = 0; i < 30; ++i)
+      out.push_back(values(*opened.train, i, "label").front());
+    return out;
+  };
+
+  EXPECT_EQ(labels_of("one"), labels_of("another/place"));
+}
+
+TEST_F(ImageClassification, ReadsRecordsThatNamePictures) {
+  write("pictures/a.png", png());
+  write("train.jsonl",
+        "{\"image\": \"pictures/a.png\", \"label\": \"old\"}\n"
+        "{\"image\": \"" +
+            at("pictures/a.png") + "\", \"label\": \"new\"}\n");
+
+  const data::Datasets opened = open({at("train.jsonl")});
+
+  ASSERT_EQ(opened.train->size(), 2);
+  EXPECT_EQ(values(*opened.train, 0, "label"), Ids{1});
+  EXPECT_EQ(values(*opened.train, 1, "label"), Ids{0});
+}
+
+TEST_F(ImageClassification, PreprocessesAsAFileSays) {
+  write("train.jsonl", "{\"image\": \"a.png\", \"label\": 0}\n");
+  write("a.png", png());
+  write("model/preprocessor_config.json",
+        R"({"do_resize": false, "do_center_crop": true, "crop_size": 5, "do_normalize": false})");
+
+  const data::Datasets opened =
+      open({at("train.jsonl")}, R"({"preprocessor": ")" + at("model") + "\"}", 0.0, 5);
+
+  // The crop begins one pixel further to the right: 37 of red there, 138 of green, 239 of blue.
+  data::Sample sample(*opened.train, 0);
+  const auto pixels = sample.values<float>("pixel_values");
+  EXPECT_FLOAT_EQ(pixels[0], 37.F / 255);
+  EXPECT_FLOAT_EQ(pixels[25], 138.F / 255);
+  EXPECT_FLOAT_EQ(pixels[50], 239.F / 255);
+}
+
+// What a model was trained with is not left out in silence.
+TEST_F(ImageClassification, AsksForThePreprocessingWhereTheModelHasOne) {
+  write_classes();
+  write("model/preprocessor_config.json", "{}");
+  const auto from_model = [&](const std::string& params) {
+    return open({at("set")}, params, 0.0, 4, folder_.path() / "model");
+  };
+
+  EXPECT_THAT(error_of([&] { from_model("{}"); }).text(), HasSubstr("task.params.preprocessor"));
+  EXPECT_EQ(from_model(R"({"preprocessor": "default"})").train->size(), 5);
+}
+
+TEST_F(ImageClassification, NamesWhatItCannotRead) {
+  write_classes();
+  write("empty/cats/notes.txt", "no picture");
+  EXPECT_THAT(refusal({at("empty")}), HasSubstr("has no folders with .png"));
+
+  write("broken/cats/a.png", png().substr(0, 20));
+  EXPECT_THAT(refusal({at("broken")}), HasSubstr("a.png: the file ends early"));
+
+  write("lines.jsonl", "{\"image\": \"nothing.png\", \"label\": 0}\n");
+  EXPECT_THAT(refusal({at("lines.jsonl")}), HasSubstr("nothing.png"));
+  write("lines.jsonl", "{\"image\": 3, \"label\": 0}\n");
+  EXPECT_THAT(refusal({at("lines.jsonl")}), HasSubstr("lines.jsonl:1: \"image\" is 3"));
+
+  EXPECT_THAT(refusal({at("set")}, R"({"labels": ["cats", "mice"]})"),
+              HasSubstr("the label \"dogs\""));
+  EXPECT_THAT(refusal({at("set")}, R"({"labels": ["cats", "cats"]})"), HasSubstr("named twice"));
+  write("small.json", R"({"size": 3})");
+  EXPECT_THAT(refusal({at("set")}, R"({"preprocessor": ")" + at("small.json") + "\"}"),
+              HasSubstr("would be 3 x 3 pixels, and the model reads 4 x 4"));
+}
+
+TEST_F(ImageClassification, NeedsAModelThatReadsPictures) {
+  write_classes();
+  data::DataOptions options;
+  options.train = {at("set")};
+  const Error error = error_of([&] { (void)test::open(*task_of("image_classify"), options, 4); });
+
+  EXPECT_THAT(error.text(), HasSubstr("model.family"));
+}
+
+TEST_F(ImageClassification, HasAnotherFingerprintWhereAPictureOrItsPreprocessingChanges) {
+  write_classes();
+  const std::string before = open({at("set")}).fingerprint;
+  EXPECT_EQ(open({at("set")}).fingerprint, before);
+  EXPECT_NE(open({at("set")}, "{}", 0.0, 8).fingerprint, before);
+
+  write("set/cats/a.png", png() + "more");
+  EXPECT_NE(open({at("set")}).fingerprint, before);
+}
+
+}  // namespace
+}  // namespace tessera::tasks

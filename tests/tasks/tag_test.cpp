@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include "tasks/tasks_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tasks/tagged_words.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+using test::error_of;
+using test::open;
+using test::task_of;
+using test::values;
+using ::testing::HasSubstr;
+using Ids = std::vector<std::int64_t>;
+
+const char* const kWords =
+    "{\"tokens\": [\"ab\", \"c\"], \"tags\": [\"verb\", \"noun\"]}\n"
+    "\n"
+    "{\"tokens\": [\"d\", \"\", \"efgh\"], \"tags\": [\"noun\", \"noun\", \"verb\"]}\n";
+
+class Tagging : public ::testing::Test {
+ protected:
+  data::DataOptions options(std::string_view records) {
+    data::DataOptions out;
+    out.train = {folder_.write("train.jsonl", records)};
+    return out;
+  }
+  std::string refusal(std::string_view records, const std::string& params = "{}") {
+    const data::DataOptions data = options(records);
+    return error_of([&] { open(*task_of("tag", params), data, 6); }).text();
+  }
+  test::Folder folder_;
+};
+
+// A byte each; words but the first come behind a space, which is the first token of theirs.
+TEST_F(Tagging, GivesTheTagOfAWordToItsFirstToken) {
+  const data::Datasets opened = open(*task_of("tag"), options(kWords), 6);
+  const data::Dataset& train = *opened.train;
+
+  ASSERT_EQ(train.size(), 2);
+  EXPECT_EQ(values(train, 0, "input_ids"), (Ids{'a', 'b', ' ', 'c', 0, 0}));
+  EXPECT_EQ(values(train, 0, "labels"), (Ids{1, -100, 0, -100, -100, -100}));
+  EXPECT_EQ(values(train, 0, "attention_mask"), (Ids{1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(values(train, 1, "input_ids"), (Ids{'d', ' ', ' ', 'e', 'f', 'g'}));
+  EXPECT_EQ(values(train, 1, "labels"), (Ids{0, 0, 1, -100, -100, -100}));
+  EXPECT_FALSE(data::Sample(train, 1).has("attention_mask"));
+  EXPECT_EQ(train.sequence_length(), 6);
+  EXPECT_EQ(opened.train_tokens, 4 + 6);
+}
+
+TEST_F(Tagging, TellsItsObjectiveTheNamesOfTheTags) {
+  const data::DataOptions data = options(kWords);
+  const auto task = task_of("tag");
+
+  EXPECT_EQ(task->objective(), "token_classification");
+  EXPECT_EQ(task->objective_options(data).dump(), R"({"num_labels":2,"labels":["noun","verb"]})");
+  EXPECT_EQ(
+      task_of("tag")->objective_options(options("{\"tokens\": [\"a\"], \"tags\": [3]}\n")).dump(),
+      R"({"num_labels":4})");
+}
+
+TEST_F(Tagging, ReadsTheFieldsAndTagsThatAreNamed) {
+  const data::DataOptions data = options("{\"words\": [\"a\", \"b\"], \"ner_tags\": [\"O\", 1]}\n");
+  const auto task = task_of(
+      "tag", R"({"tokens_field": "words", "tags_field": "ner_tags", "labels": ["B", "I", "O"]})");
+
+  EXPECT_EQ(values(*open(*task, data, 3).train, 0, "labels"), (Ids{2, 1, -100}));
+}
+
+/// Puts tokens around a text, and makes three tokens of a word of three letters.
+class Surrounding final : public data::Tokenizer {
+ public:
+  [[nodiscard]] std::string name() const override { return "surrounding"; }
+  [[nodiscard]] std::int64_t size() const override { return 256; }
+  [[nodiscard]] std::int32_t end_of_text() const override { return 9; }
+  void encode(std::string_view text,
+              std::vector<std::int32_t>& out,
+              bool /*special*/) const override {
+    for (const char c : text)
+      if (c != ' ') out.push_back(c);
+  }
+  [[nodiscard]] std::string_view bytes_of(std::int32_t /*id*/) const override { return {}; }
+  [[nodiscard]] std::string fingerprint() const override { return "surrounding"; }
+  [[nodiscard]] std::vector<std::int32_t> beginning() const override { return {1}; }
+  [[nodiscard]] std::vector<std::int32_t> ending() const override { return {2}; }
+};
+
+TEST_F(Tagging, PutsTheTokenizersTokensAroundATextThatMayBeCut) {
+  TaggedWords words(6, 9, Labels::named({"x", "y"}));
+  const std::string file = folder_.write("words.jsonl",
+                                         "{\"text\": [\"abc\", \"d\"], \"label\": [\"y\", \"x\"]}\n"
+                                         "{\"text\": [\"a\", \"bcdef\"], \"label\": [0, 1]}\n");
+
+  words.read_files({file}, {}, Surrounding(), {});
+
+  EXPECT_EQ(values(words, 0, "input_ids"), (Ids{1, 'a', 'b', 'c', 'd', 2}));
+  EXPECT_EQ(values(words, 0, "labels"), (Ids{-100, 1, -100, -100, 0, -100}));
+  EXPECT_EQ(values(words, 1, "input_ids"), (Ids{1, 'a', 'b', 'c', 'd', 2}));
+  EXPECT_EQ(values(words, 1, "labels"), (Ids{-100, 0, 1, -100, -100, -100}));
+  EXPECT_EQ(words.cut(), 1);
+  TaggedWords none(2, 9, Labels::named({"x"}));
+  EXPECT_THROW(none.read_files({file}, {}, Surrounding(), {}), Error);
+}
+
+TEST_F(Tagging, NamesTheRecordThatCannotBeRead) {
+  const char* const kGood = "{\"tokens\": [\"a\"], \"tags\": [\"x\"]}\n";
+  const auto after_a_good_one = [&](const char* record) {
+    return refusal(kGood + std::string(record));
+  };
+
+  EXPECT_THAT(after_a_good_one("{\"tokens\": [\"a\", \"b\"], \"tags\": [\"x\"]}"),
+              HasSubstr("train.jsonl:2: 2 words and 1 tags"));
+  EXPECT_THAT(after_a_good_one("{\"tokens\": \"a\", \"tags\": [\"x\"]}"),
+              HasSubstr("\"tokens\" is"));
+  EXPECT_THAT(after_a_good_one("{\"tokens\": [1], \"tags\": [\"x\"]}"), HasSubstr("a word is 1"));
+  EXPECT_THAT(after_a_good_one("{\"tokens\": [\"a\"], \"tags\": [1.5]}"),
+              HasSubstr("the label \"tags\""));
+  EXPECT_THAT(after_a_good_one("{\"tokens\": [\"a\"], \"tags\": [1]}"),
+              HasSubstr("the label is an integer"));
+  EXPECT_THAT(after_a_good_one("{\"tokens\": [], \"tags\": []}"), HasSubstr("has no token"));
+  EXPECT_THAT(after_a_good_one("{\"words\": [\"a\"]}"), HasSubstr("tokens_field"));
+  EXPECT_THAT(refusal(kGood, R"({"labels": ["y"]})"), HasSubstr("the label \"x\" is none of"));
+}
+
+TEST_F(Tagging, KeepsBackATail) {
+  data::DataOptions data = options(kWords);
+  data.validation_fraction = 0.5;
+
+  const data::Datasets opened = open(*task_of("tag"), data, 6);
+
+  ASSERT_EQ(opened.validation->size(), 1);
+  EXPECT_EQ(values(*opened.validation, 0, "labels"), (Ids{0, 0, 1, -100, -100, -100}));
+  EXPECT_NE(opened.fingerprint, open(*task_of("tag"), options(kWords), 6).fingerprint);
+}
+
+}  // namespace
+}  // namespace tessera::tasks
