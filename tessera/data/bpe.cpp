@@ -6,22 +6,36 @@
 namespace tessera::data {
 
 PairTable::PairTable(const std::vector<BpeModel::Merge>& merges) {
+  reserve(merges.size());
+  for (std::size_t rank = 0; rank < merges.size(); ++rank)
+    put(merges[rank], static_cast<std::uint32_t>(rank));
+}
+
+PairTable::PairTable(const std::vector<BpeModel::Merge>& merges,
+                     const std::vector<std::uint32_t>& ranks) {
+  reserve(merges.size());
+  for (std::size_t i = 0; i < merges.size(); ++i)
+    put(merges[i], ranks[i]);
+}
+
+void PairTable::reserve(std::size_t count) {
   std::size_t size = 2;
   shift_ = 63;
-  while (size < merges.size() * 2) {
+  while (size < count * 2) {
     size *= 2;
     --shift_;
   }
   mask_ = size - 1;
   slots_.assign(size, Slot{kEmpty, kNone, -1});
-  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    const std::uint64_t key = pack(merges[rank].left, merges[rank].right);
-    std::size_t i = slot(key);
-    while (slots_[i].key != kEmpty && slots_[i].key != key)
-      i = (i + 1) & mask_;
-    // Of a pair that is listed twice the last line counts: it is a map from pairs to ranks.
-    slots_[i] = {key, static_cast<std::uint32_t>(rank), merges[rank].result};
-  }
+}
+
+void PairTable::put(const BpeModel::Merge& merge, std::uint32_t rank) {
+  const std::uint64_t key = pack(merge.left, merge.right);
+  std::size_t i = slot(key);
+  while (slots_[i].key != kEmpty && slots_[i].key != key)
+    i = (i + 1) & mask_;
+  // Of a pair that is listed twice the last line counts: it is a map from pairs to ranks.
+  slots_[i] = {key, rank, merge.result};
 }
 
 std::span<const std::int32_t> BpeMerger::merge(std::span<const std::int32_t> symbols) {

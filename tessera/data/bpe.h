@@ -41,7 +41,10 @@ class PairTable {
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
   PairTable() = default;
+  /// Ranks are places in the list.
   explicit PairTable(const std::vector<BpeModel::Merge>& merges);
+  /// ranks[i] is that of merges[i]; equal ones are allowed.
+  PairTable(const std::vector<BpeModel::Merge>& merges, const std::vector<std::uint32_t>& ranks);
   [[nodiscard]] Hit find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = pack(left, right);
     for (std::size_t i = slot(key);; i = (i + 1) & mask_) {
@@ -52,6 +55,8 @@ class PairTable {
   }
 
  private:
+  void reserve(std::size_t count);
+  void put(const BpeModel::Merge& merge, std::uint32_t rank);
   struct Slot {
     std::uint64_t key;
     std::uint32_t rank;

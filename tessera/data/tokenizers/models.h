@@ -74,6 +74,24 @@ ModelPtr make_word_piece_model(Vocabulary vocabulary,
                                std::string prefix,
                                std::int64_t most_characters);
 
+/// A unigram language model.
+struct UnigramPieces {
+  struct Piece {
+    std::string text;
+    double score = 0;
+    std::int32_t id = 0;
+    bool searched = true;  ///< may be found in text
+  };
+  std::vector<Piece> pieces;
+  std::int32_t unknown = -1;  ///< its id; -1: none
+  double unknown_score = 0;   ///< of a character that has no piece
+  bool byte_fallback = false;
+  /// As sentencepiece: sums are rounded to float, and unknown text is not looked up as a whole.
+  bool as_sentencepiece = false;
+};
+/// Error{Format} for ids that are out of range or taken, and scores that are not finite.
+ModelPtr make_unigram_model(UnigramPieces pieces, const std::string& where);
+
 /// The constructors behind read_model(), one file each.
 ModelPtr read_bpe_model(const Part& part);
 ModelPtr read_unigram_model(const Part& part);

@@ -137,6 +137,13 @@ std::string Settings::tokenizer_class() const {
   return name;
 }
 
+bool Settings::samples() const {
+  const auto found = config_.find("sp_model_kwargs");
+  if (found == config_.end() || !found->is_object()) return false;
+  const auto asked = found->find("enable_sampling");
+  return asked != found->end() && *asked != false;
+}
+
 std::vector<AddedToken> Settings::added_tokens(
     const Vocabulary& vocabulary, const std::vector<std::optional<std::string>>& roles) const {
   std::map<std::int64_t, AddedToken> by_id;

@@ -35,6 +35,8 @@ class Settings {
   [[nodiscard]] std::vector<std::string> texts(const char* key) const;
   /// Its "tokenizer_class" without "Fast" at the end; empty where it has none.
   [[nodiscard]] std::string tokenizer_class() const;
+  /// Whether its "sp_model_kwargs" ask for random ids.
+  [[nodiscard]] bool samples() const;
   /// "model_type" of the model's config.json; empty where there is none.
   [[nodiscard]] const std::string& model_type() const { return model_type_; }
 

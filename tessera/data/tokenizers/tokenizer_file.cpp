@@ -15,6 +15,8 @@
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizers/bert_vocabulary.h"
 #include "tessera/data/tokenizers/characters.h"
+#include "tessera/data/tokenizers/sentencepiece_classes.h"
+#include "tessera/data/tokenizers/sentencepiece_file.h"
 
 namespace tessera::data::tokenizers {
 namespace {
@@ -48,15 +50,28 @@ TokenizerFile read_vocabulary_lines(const fs::path& path) {
   return out;
 }
 
+TokenizerFile read_sentencepiece_file(const fs::path& path) {
+  const Settings settings(path.parent_path());
+  TokenizerFile out;
+  out.content = read_small_file(path);
+  if (!looks_like_sentencepiece(out.content))
+    refuse_part(path.string(), "is no model of sentencepiece");
+  out.parts = read_sentencepiece_model(path, settings);
+  out.content += settings.all();
+  return out;
+}
+
 /// A name, and how such a file is read.
 struct Kind {
   std::string_view ending;
   TokenizerFile (*read)(const fs::path& path);
 };
-constexpr Kind kKinds[] = {{".json", read_json}, {".txt", read_vocabulary_lines}};
+constexpr Kind kKinds[] = {
+    {".json", read_json}, {".txt", read_vocabulary_lines}, {".model", read_sentencepiece_file}};
 
 /// The names of such files in model folders.
-constexpr const char* kNames[] = {"tokenizer.json", "vocab.txt"};
+constexpr const char* kNames[] = {
+    "tokenizer.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
 
 std::string from_byte_characters(const std::string& token) {
   std::string out;

@@ -19,26 +19,19 @@ constexpr double kUnknownPenalty = 10;
 
 class UnigramModel final : public Model {
  public:
-  explicit UnigramModel(const Part& part) : byte_fallback_(part.flag("byte_fallback", false)) {
-    const json& list = part.at("vocab");
-    if (!list.is_array())
-      refuse_part(part.where(), "has a vocab that is no list of [token, score]");
-    for (const json& item : list) {
-      const std::string where = fmt::format("{}.vocab[{}]", part.where(), scores_.size());
-      if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number())
-        refuse_part(where, "is not [token, score]");
-      const auto id = static_cast<std::int64_t>(scores_.size());
-      const auto text = item[0].get<std::string>();
-      vocabulary_.add(text, id, where);
-      if (!text.empty()) trie_.add(text, static_cast<std::int32_t>(id));
-      scores_.push_back(item[1].get<double>());
-      if (!std::isfinite(scores_.back())) refuse_part(where, "has a score that is not finite");
-      least_ = std::min(least_, scores_.back());
+  UnigramModel(UnigramPieces given, const std::string& where)
+      : unknown_score_(given.unknown_score),
+        unknown_(given.unknown),
+        byte_fallback_(given.byte_fallback),
+        as_sentencepiece_(given.as_sentencepiece) {
+    for (UnigramPieces::Piece& piece : given.pieces) {
+      if (!std::isfinite(piece.score))
+        refuse_part(where, fmt::format("gives \"{}\" a score that is not finite", piece.text));
+      vocabulary_.add(piece.text, piece.id, where);
+      if (!piece.searched || piece.text.empty()) continue;
+      trie_.add(piece.text, static_cast<std::int32_t>(scores_.size()));
+      scores_.push_back({piece.score, piece.id});
     }
-    const std::int64_t unknown = part.integer("unk_id", -1);
-    if (unknown >= static_cast<std::int64_t>(scores_.size()))
-      refuse_part(part.where(), "has an unk_id beyond the vocab");
-    unknown_ = static_cast<std::int32_t>(unknown);
     for (int byte = 0; byte < 256; ++byte) {
       byte_ids_[static_cast<std::size_t>(byte)] =
           vocabulary_.find(byte_token(static_cast<unsigned char>(byte))).value_or(-1);
@@ -75,16 +68,16 @@ class UnigramModel final : public Model {
   };
 
   void forward(std::string_view piece, std::vector<Node>& best) const {
-    const auto relax = [&](std::size_t begin, std::size_t end, double score, std::int32_t id) {
+    const auto relax = [&](std::size_t begin, std::size_t end, double sum, std::int32_t id) {
       Node& node = best[end];
-      const double sum = best[begin].score + score;
       if (!node.reached || sum > node.score) node = {sum, begin, id, true};
     };
     for (std::size_t begin = 0; begin < piece.size();) {
       const std::size_t length = character_length(piece[begin]);
       bool single = false;
-      trie_.prefixes(piece.substr(begin), [&](std::size_t size, std::int32_t id) {
-        relax(begin, begin + size, scores_[static_cast<std::size_t>(id)], id);
+      trie_.prefixes(piece.substr(begin), [&](std::size_t size, std::int32_t which) {
+        const Scored& scored = scores_[static_cast<std::size_t>(which)];
+        relax(begin, begin + size, rounded(best[begin].score + scored.score), scored.id);
         single = single || size == length;
       });
       if (!single) {
@@ -94,7 +87,7 @@ class UnigramModel final : public Model {
             fmt::format("\"{}\" has no token, and the tokenizer has none for the unknown",
                         piece.substr(begin, length)),
             "use a tokenizer with an unk_id");
-        relax(begin, begin + length, least_ - kUnknownPenalty, unknown_);
+        relax(begin, begin + length, rounded(best[begin].score + unknown_score_), unknown_);
       }
       begin += length;
     }
@@ -111,7 +104,8 @@ class UnigramModel final : public Model {
     out.resize(first);
     for (const Token& token : tokens) {
       const std::string_view text = piece.substr(token.begin, token.end - token.begin);
-      const auto known = token.id == unknown_ ? vocabulary_.find(text) : std::nullopt;
+      const auto known =
+          token.id == unknown_ && !as_sentencepiece_ ? vocabulary_.find(text) : std::nullopt;
       const auto byte_id = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
       if (token.id != unknown_ || known) {
         out.push_back({known.value_or(token.id), token.begin, token.end});
@@ -125,18 +119,50 @@ class UnigramModel final : public Model {
     }
   }
 
+  [[nodiscard]] double rounded(double sum) const {
+    return as_sentencepiece_ ? static_cast<double>(static_cast<float>(sum)) : sum;
+  }
+
+  struct Scored {
+    double score;
+    std::int32_t id;
+  };
   Trie trie_;
-  std::vector<double> scores_;
-  double least_ = std::numeric_limits<double>::infinity();
-  std::int32_t unknown_ = -1;
-  bool byte_fallback_;
+  std::vector<Scored> scores_;
+  double unknown_score_;
+  std::int32_t unknown_;
+  bool byte_fallback_, as_sentencepiece_;
   std::array<std::int32_t, 256> byte_ids_{};
 };
 
 }  // namespace
 
+ModelPtr make_unigram_model(UnigramPieces pieces, const std::string& where) {
+  return std::make_shared<UnigramModel>(std::move(pieces), where);
+}
+
 ModelPtr read_unigram_model(const Part& part) {
-  return std::make_shared<UnigramModel>(part);
+  UnigramPieces out;
+  out.byte_fallback = part.flag("byte_fallback", false);
+  const json& list = part.at("vocab");
+  if (!list.is_array()) refuse_part(part.where(), "has a vocab that is no list of [token, score]");
+  double least = std::numeric_limits<double>::infinity();
+  for (const json& item : list) {
+    if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number()) {
+      refuse_part(fmt::format("{}.vocab[{}]", part.where(), out.pieces.size()),
+                  "is not [token, score]");
+    }
+    const auto id = static_cast<std::int32_t>(
+        std::min<std::size_t>(out.pieces.size(), Vocabulary::kLargestId + 1));
+    out.pieces.push_back({item[0].get<std::string>(), item[1].get<double>(), id});
+    least = std::min(least, out.pieces.back().score);
+  }
+  out.unknown_score = least - kUnknownPenalty;
+  const std::int64_t unknown = part.integer("unk_id", -1);
+  if (unknown >= static_cast<std::int64_t>(out.pieces.size()))
+    refuse_part(part.where(), "has an unk_id beyond the vocab");
+  out.unknown = static_cast<std::int32_t>(unknown);
+  return make_unigram_model(std::move(out), part.where());
 }
 
 }  // namespace tessera::data::tokenizers

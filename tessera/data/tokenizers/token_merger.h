@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Byte-pair merging of tokens that know their bytes.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "tessera/data/bpe.h"
+#include "tessera/data/tokenizers/models.h"
+
+namespace tessera::data::tokenizers {
+
+/// Merges the tokens from `first` on: the pair of lowest rank first, the leftmost of equals. Takes
+/// n log n steps where there are many.
+void merge_tokens(const PairTable& pairs, std::vector<Token>& tokens, std::size_t first);
+
+}  // namespace tessera::data::tokenizers
