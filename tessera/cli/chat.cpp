@@ -65,6 +65,7 @@ ChatTemplate template_of(const ChatWords& words, const engine::OpenModel& model)
   }
   auto found = data::chat::find_chat_template(model.source);
   if (!found) found = data::chat::find_chat_template(words.path);
+  if (!found && !model.beside.empty()) found = data::chat::find_chat_template(model.beside);
   TESSERA_REQUIRE(found,
                   Config,
                   words.path + " has no chat template",

@@ -141,6 +141,7 @@ void load(OpenModel& out) {
 // plan.
 void find_imported(OpenModel& out) {
   const planner::ModelSource source = planner::open_model_source(out.source);
+  out.beside = source.folder;
   out.tokenizer = planner::source_tokenizer(source);
   config::Problems problems;
   out.shape = models::resolve(

@@ -34,6 +34,7 @@ struct OpenModel {
   std::optional<json::Value> config;  ///< of the run it came from, without model.from
   int trained_on = 1;                 ///< ranks of that run
   std::filesystem::path source;       ///< the checkpoint or folder that was read
+  std::filesystem::path beside;       ///< folder of the tokenizer's files, if `source` is none
   models::WeightSource weights;       ///< of an imported one; else empty
   // From here on by load_model().
   std::unique_ptr<comm::World> alone;  ///< of a process alone

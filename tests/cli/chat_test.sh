@@ -91,6 +91,19 @@ assert abs(math.exp(-last["log_probability"] / last["tokens"]) - last["perplexit
 PY
 }
 
+the_template_of_a_gguf_file_is_used() {
+  # A GGUF file has no word for the tokenizer of bytes.
+  timeout 120 "$tessera" train "$base/run.json" -n 1 --set tokenizer.type=gpt2 --set "run.dir=$box/run" >"$box/out" 2>&1 &&
+    "$tessera" convert "$box/run" "$box/hf" >"$box/out" 2>&1 || { cat "$box/out" && return 1; }
+  cp "$base/chat.jinja" "$box/hf/chat_template.jinja"
+  "$tessera" convert "$box/hf" "$box/model.gguf" >"$box/out" 2>&1 || { cat "$box/out" && return 1; }
+  echo "hello" | "$tessera" chat "$box/model.gguf" --temperature 0 --max-new-tokens 6 --ignore-eos >"$box/one" 2>"$box/err" ||
+    { cat "$box/err" && return 1; }
+  echo "hello" | "$tessera" chat "$box/hf" --temperature 0 --max-new-tokens 6 --ignore-eos >"$box/two" 2>"$box/err" ||
+    { cat "$box/err" && return 1; }
+  expect "the folder's answer" cmp "$box/one" "$box/two"
+}
+
 claim "a model without a template is refused, with the remedy" a_model_without_a_template_is_refused_with_the_remedy
 claim "a conversation keeps its history until /reset" a_conversation_keeps_its_history_until_reset
 claim "a file of prompts goes on after an interruption" a_file_of_prompts_goes_on_after_an_interruption
@@ -98,4 +111,5 @@ claim "a file of other prompts is refused" a_file_of_other_prompts_is_refused
 claim "contradictory options are refused" contradictory_options_are_refused
 claim "a text ends before a stop string" a_text_ends_before_a_stop_string
 claim "scores agree with each other" scores_agree_with_each_other
+claim "the template of a GGUF file is used" the_template_of_a_gguf_file_is_used
 claims_done

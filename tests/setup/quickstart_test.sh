@@ -25,6 +25,7 @@ stand_in_clone() {
     : >"$dir/lock"
     exit ${CODE:-0}'
   calls=$clone/build/release/bin/calls
+  shim "$clone/tools" fetch_model.sh 'echo /cache/model.gguf'
 }
 
 run_of_call() { grep '^tessera train' "$calls" | sed -n "$1s/.*run.dir=\"\([^\"]*\)\".*/\1/p"; }
@@ -117,6 +118,20 @@ awkward_paths() {
   expect "commands for where the user stands" says "$clone/bin/tessera generate $clone/runs/quickstart-1" "$box/out"
 }
 
+chat_talks_with_the_model_that_is_fetched() {
+  stand_in_clone
+
+  "$clone/quickstart" --chat </dev/null >"$box/out"
+
+  expect "the model" says "chat /cache/model.gguf --weights bf16" "$calls"
+  expect "the question, without a terminal" says "> What is a mosaic?" "$box/out"
+  expect "no training" test -z "$(run_of_call 1)"
+  "$clone/quickstart" --chat "$clone/quickstart" 2>"$box/err"
+  local code=$?
+  expect "a text beside it is refused, not $code" test $code = 2
+  expect "with a remedy" says "fix: ./quickstart --chat" "$box/err"
+}
+
 claim "every call takes a fresh run" fresh_every_time
 claim "an interrupted run goes on, a finished one does not" interrupted_goes_on
 claim "a run that lost a rank goes on" killed_goes_on
@@ -125,4 +140,5 @@ claim "a run that is going on now is left alone" running_is_left_alone
 claim "the batch fits the ranks, and a change of it is said" batch_fits_the_ranks
 claim "misuse exits 2 with a remedy before set-up begins" misuse_is_refused_before_anything_else
 claim "spaces and quotes in a path survive, and commands can be pasted elsewhere" awkward_paths
+claim "--chat talks with the model that is fetched" chat_talks_with_the_model_that_is_fetched
 claims_done

@@ -233,7 +233,11 @@ std::optional<GgufTokenizer> gguf_tokenizer_of(const FilesBeside& files, std::in
   if (tokenizer.is_null() && !vocabulary.empty() && !merges.empty())
     tokenizer = json::parse_strict(data::gpt2_tokenizer_json(vocabulary, merges), "vocab.json");
   if (tokenizer.is_null()) return std::nullopt;
-  return Exporter(std::move(tokenizer), files, vocab_size).read();
+  GgufTokenizer out = Exporter(std::move(tokenizer), files, vocab_size).read();
+  // As in a folder, the file stands before the key of tokenizer_config.json.
+  std::string chat_template = content_of(files, "chat_template.jinja");
+  if (!chat_template.empty()) out.chat_template = std::move(chat_template);
+  return out;
 }
 
 }  // namespace tessera::interop
