@@ -56,6 +56,7 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
 struct HeldOut {
   std::shared_ptr<const data::Dataset> dataset;
   std::int64_t micro_batch = kMicroBatch;
+  std::shared_ptr<const tasks::Task> task;
 };
 
 /// What the run kept of its training data.
@@ -67,7 +68,7 @@ std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
 HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   HeldOut out;
   data::DataOptions options;
-  std::shared_ptr<const tasks::Task> task;
+  std::shared_ptr<const tasks::Task>& task = out.task;
   std::int64_t length = opened.shape.max_positions;
   std::vector<std::string> names = words.data;
   std::filesystem::path tokenizer_folder;
@@ -187,8 +188,13 @@ int eval(const std::vector<std::string>& line) {
                     words.ranks,
                     engine::ReadAs::F32,
                     [&](engine::OpenModel& model, bool speaks) {
-                      const engine::EvalReport report = engine::evaluate(
-                          *model.executor, *model.world, *data.dataset, samples, data.micro_batch);
+                      const engine::EvalReport report = engine::evaluate(*model.executor,
+                                                                         *model.world,
+                                                                         *data.dataset,
+                                                                         samples,
+                                                                         data.micro_batch,
+                                                                         {},
+                                                                         data.task.get());
                       if (!speaks) return;
                       const bool tokens = predicts_tokens(*data.dataset, model.shape);
                       std::optional<std::int64_t> bytes;

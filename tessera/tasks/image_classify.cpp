@@ -81,6 +81,10 @@ class ImageClassify final : public Task {
     return open_held_out_records(names, key, reader(request), kImages);
   }
   [[nodiscard]] bool reads_records() const override { return true; }
+  [[nodiscard]] bool has_metrics() const override { return true; }
+  [[nodiscard]] std::vector<NamedValue> metrics(const Predictions& predictions) const override {
+    return class_metrics(predictions);
+  }
 
  private:
   [[nodiscard]] std::vector<ImageRecord> list(const data::DataOptions& data,

@@ -55,6 +55,10 @@ class Regression final : public Task {
     return open_held_out_records(names, key, reader(request));
   }
   [[nodiscard]] bool reads_records() const override { return true; }
+  [[nodiscard]] bool has_metrics() const override { return true; }
+  [[nodiscard]] std::vector<NamedValue> metrics(const Predictions& predictions) const override {
+    return regression_metrics(predictions);
+  }
 
  private:
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const {

@@ -50,6 +50,10 @@ class Tag final : public Task {
     return open_held_out_records(names, key, reader(request));
   }
   [[nodiscard]] bool reads_records() const override { return true; }
+  [[nodiscard]] bool has_metrics() const override { return true; }
+  [[nodiscard]] std::vector<NamedValue> metrics(const Predictions& predictions) const override {
+    return class_metrics(predictions);
+  }
 
  private:
   [[nodiscard]] data::RecordOptions how(const data::DataOptions& data) const {

@@ -15,6 +15,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_dataset.h"
+#include "tessera/tasks/metrics.h"
 
 namespace tessera::tasks {
 
@@ -55,6 +56,12 @@ class Task {
   [[nodiscard]] virtual bool reads_records() const { return false; }
   /// The kinds of records that data.format may name.
   [[nodiscard]] virtual std::vector<std::string> formats() const { return {}; }
+  /// Whether metrics() looks at predictions, which evaluation then collects.
+  [[nodiscard]] virtual bool has_metrics() const { return false; }
+  /// What evaluation reports beside the terms of the loss. Pure.
+  [[nodiscard]] virtual std::vector<NamedValue> metrics(const Predictions& /*predictions*/) const {
+    return {};
+  }
   /// Opens data.train and the validation data. Error{Data} for fewer samples than
   /// request.min_samples, and for a bad record, with its file and line.
   [[nodiscard]] virtual data::Datasets open(const DataRequest& request) const = 0;
