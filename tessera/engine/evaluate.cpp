@@ -79,7 +79,8 @@ EvalReport report_of(comm::World& world,
     const double mean = denominator == 0 ? 0.0 : total(k, keys.size()) / denominator;
     if (k == 0 && keys[k].block == objective) {
       report.loss = mean;
-      report.tokens = static_cast<std::int64_t>(denominator);
+      // The first denominator counts what is predicted; others may be sums of weights.
+      report.tokens = static_cast<std::int64_t>(total(first_count, num_counts));
     }
     if (Metric* const known = find_metric(report.metrics, keys[k].name)) {
       known->mean += mean;

@@ -7,6 +7,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/engine/batches.h"
+#include "tessera/nn/step_context.h"
 
 namespace tessera::engine {
 namespace {
@@ -84,6 +86,75 @@ tasks::Predictions PredictionsOfBatches::gather(comm::World& world,
   out.values.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(values));
   out.labels.assign(all.begin() + static_cast<std::ptrdiff_t>(values), all.end());
   return out;
+}
+
+namespace {
+
+/// The rows of the predictions that belong to each sample.
+std::vector<std::int64_t> rows_of_samples(const data::Dataset& dataset,
+                                          std::int64_t first,
+                                          std::int64_t last) {
+  const std::vector<data::TensorSpec> specs = dataset.tensors();
+  const bool of_tokens = std::ranges::find(specs, "labels", &data::TensorSpec::name) != specs.end();
+  std::vector<std::int64_t> out(static_cast<std::size_t>(last - first), 1);
+  for (std::int64_t i = first; of_tokens && i < last; ++i) {
+    data::Sample sample(dataset, i);
+    out[static_cast<std::size_t>(i - first)] = std::ranges::count_if(
+        sample.values<std::int64_t>("labels"), [](std::int64_t label) { return label >= 0; });
+  }
+  return out;
+}
+
+}  // namespace
+
+void predict(parallel::Executor& executor,
+             comm::World& world,
+             const data::Dataset& dataset,
+             std::int64_t first,
+             std::int64_t micro_batch,
+             const std::function<void(std::int64_t sample, const tasks::Predictions& rows)>& sink) {
+  TESSERA_REQUIRE(executor.model().context_parallel() == nullptr,
+                  Unsupported,
+                  "predictions of a model whose ranks share the tokens of a sample",
+                  "leave out parallel.context");
+  const comm::Group& group = world.group(mesh::AxisSet::dp());
+  const comm::Group& all =
+      world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
+  constexpr std::int64_t kRounds = 8;  // of batches between two exchanges
+  const std::int64_t window = kRounds * group.size() * micro_batch;
+  for (std::int64_t begin = first; begin < dataset.size(); begin += window) {
+    const std::int64_t end = std::min(dataset.size(), begin + window);
+    const std::int64_t batches = (end - begin + micro_batch - 1) / micro_batch;
+    PredictionsOfBatches made(static_cast<std::size_t>(batches));
+    for (std::int64_t round = 0; round < batches; round += group.size()) {
+      const std::int64_t batch = round + group.index;
+      if (batch >= batches) {
+        executor.infer_nothing();
+        continue;
+      }
+      std::vector<std::int64_t> indices;
+      for (std::int64_t i = begin + batch * micro_batch;
+           i < std::min(end, begin + (batch + 1) * micro_batch);
+           ++i)
+        indices.push_back(i);
+      nn::StepContext context(nn::Mode::Eval, 0);
+      context.want_logits = true;
+      const nn::Batch samples = make_batch(dataset, indices, indices);
+      made.add(static_cast<std::size_t>(batch), executor.infer(samples, context), samples);
+      world.show_life();
+      world.transport().progress();
+    }
+    const tasks::Predictions rows = made.gather(world, all);
+    const std::vector<std::int64_t> counts = rows_of_samples(dataset, begin, end);
+    auto at = rows.values.begin();
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto values = counts[static_cast<std::size_t>(i - begin)] * rows.width;
+      tasks::Predictions one{.width = rows.width, .label_width = 0, .values = {}, .labels = {}};
+      one.values.assign(at, at + values);
+      at += values;
+      sink(i, one);
+    }
+  }
 }
 
 }  // namespace tessera::engine

@@ -3,10 +3,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "tessera/comm/world.h"
+#include "tessera/data/dataset.h"
 #include "tessera/nn/block.h"
+#include "tessera/parallel/executor.h"
 #include "tessera/tasks/metrics.h"
 
 namespace tessera::engine {
@@ -25,5 +29,16 @@ class PredictionsOfBatches {
  private:
   std::vector<tasks::Predictions> batches_;
 };
+
+/// Calls sink(sample, what the model says of it) for the samples [first, dataset.size()) in their
+/// order, on every rank. A tensor "labels" of the dataset marks the tokens that rows are wanted of,
+/// by 0 or more. Collective: batch i of `micro_batch` samples is computed by rank i mod n.
+/// Error{Unsupported} where ranks share the tokens of a sample.
+void predict(parallel::Executor& executor,
+             comm::World& world,
+             const data::Dataset& dataset,
+             std::int64_t first,
+             std::int64_t micro_batch,
+             const std::function<void(std::int64_t sample, const tasks::Predictions& rows)>& sink);
 
 }  // namespace tessera::engine

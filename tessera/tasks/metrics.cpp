@@ -306,4 +306,66 @@ std::vector<NamedValue> regression_metrics(const Predictions& predictions) {
           {"spearman", of_ranks / columns}};
 }
 
+namespace {
+
+constexpr std::int64_t kMostScores = 100;
+
+json::Value label_name(const std::vector<std::string>& names, std::int64_t id) {
+  if (id < std::ssize(names)) return json::Value::string(names[static_cast<std::size_t>(id)]);
+  return json::Value::integer(id);
+}
+std::string label_key(const std::vector<std::string>& names, std::int64_t id) {
+  const json::Value name = label_name(names, id);
+  return name.is_string() ? name.as_string() : name.dump();
+}
+
+}  // namespace
+
+json::Value class_prediction(const Predictions& row, const std::vector<std::string>& names) {
+  TESSERA_ASSERT(row.rows() == 1);
+  const auto best = std::ranges::max_element(row.values) - row.values.begin();
+  json::Value out = json::Value::object();
+  out["label"] = label_name(names, best);
+  out["score"] = json::Value::number(probability(row, 0, static_cast<std::size_t>(best)));
+  if (row.width > kMostScores) return out;
+  out["scores"] = json::Value::object();
+  for (std::int64_t c = 0; c < row.width; ++c) {
+    out["scores"][label_key(names, c)] =
+        json::Value::number(probability(row, 0, static_cast<std::size_t>(c)));
+  }
+  return out;
+}
+
+json::Value multi_label_prediction(const Predictions& row, const std::vector<std::string>& names) {
+  TESSERA_ASSERT(row.rows() == 1);
+  json::Value out = json::Value::object(), scores = json::Value::object();
+  out["labels"] = json::Value::array();
+  for (std::int64_t c = 0; c < row.width; ++c) {
+    const double logit = row.values[static_cast<std::size_t>(c)];
+    if (logit > 0) out["labels"].push_back(label_name(names, c));
+    scores[label_key(names, c)] = json::Value::number(1 / (1 + std::exp(-logit)));
+  }
+  out["scores"] = std::move(scores);
+  return out;
+}
+
+json::Value regression_prediction(const Predictions& row) {
+  TESSERA_ASSERT(row.rows() == 1);
+  if (row.width == 1)
+    return json::Value::object({{"value", json::Value::number(row.values.front())}});
+  json::Value list = json::Value::array();
+  for (const float value : row.values)
+    list.push_back(json::Value::number(value));
+  return json::Value::object({{"values", std::move(list)}});
+}
+
+json::Value tags_prediction(const Predictions& rows, const std::vector<std::string>& names) {
+  json::Value list = json::Value::array();
+  for (std::int64_t r = 0; r < rows.rows(); ++r) {
+    const float* const logits = row_of(rows, static_cast<std::size_t>(r));
+    list.push_back(label_name(names, std::max_element(logits, logits + rows.width) - logits));
+  }
+  return json::Value::object({{"tags", std::move(list)}});
+}
+
 }  // namespace tessera::tasks

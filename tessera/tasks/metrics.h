@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/config/json.h"
+
 namespace tessera::tasks {
 
 /// What a model says of samples (or of their tokens), and what is true.
@@ -61,5 +63,17 @@ std::vector<NamedValue> class_metrics(const Predictions& predictions);
 std::vector<NamedValue> multi_label_metrics(const Predictions& predictions);
 /// Numbers: mae, r2, pearson and spearman, each the mean over the numbers of a row.
 std::vector<NamedValue> regression_metrics(const Predictions& predictions);
+
+// What `tessera predict` writes of a sample. `names`: of the labels; empty: their ids.
+
+/// {"label": name, "score": its probability, "scores": {name: probability}}; the scores of up to
+/// 100 classes.
+json::Value class_prediction(const Predictions& row, const std::vector<std::string>& names);
+/// {"labels": [names], "scores": {name: probability}}.
+json::Value multi_label_prediction(const Predictions& row, const std::vector<std::string>& names);
+/// {"value": number}, or {"values": [numbers]}.
+json::Value regression_prediction(const Predictions& row);
+/// {"tags": [name of each row]}.
+json::Value tags_prediction(const Predictions& rows, const std::vector<std::string>& names);
 
 }  // namespace tessera::tasks

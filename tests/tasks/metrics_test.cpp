@@ -2,6 +2,7 @@
 // Metrics as scikit-learn and scipy give them (reference_metrics.py).
 #include "tessera/tasks/metrics.h"
 
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -125,6 +126,30 @@ TEST(Metrics, OfTwoClassesAreThoseOfTheSecond) {
   EXPECT_NEAR(made.at("f1"), one.find("f1")->items()[1].as_double(), kBound);
   EXPECT_NEAR(made.at("precision"), one.find("precision")->items()[1].as_double(), kBound);
   EXPECT_NEAR(made.at("auc"), number(one, "auc"), kBound);
+}
+
+TEST(Predictions, AreTold) {
+  const std::vector<std::string> names = {"no", "yes"};
+  const float third = static_cast<float>(std::log(3.0));
+  const Predictions row{.width = 2, .label_width = 0, .values = {0, third}, .labels = {}};
+
+  const json::Value one = class_prediction(row, names);
+  EXPECT_EQ(one.find("label")->as_string(), "yes");
+  EXPECT_NEAR(one.find("score")->as_double(), 0.75, 1e-7);
+  EXPECT_NEAR(one.find("scores")->find("no")->as_double(), 0.25, 1e-7);
+  EXPECT_EQ(class_prediction(row, {}).find("label")->as_integer(), 1);
+
+  const json::Value several = multi_label_prediction(row, names);
+  EXPECT_EQ(several.find("labels")->dump(), "[\"yes\"]");
+  EXPECT_NEAR(several.find("scores")->find("no")->as_double(), 0.5, 1e-7);
+
+  EXPECT_EQ(
+      regression_prediction({.width = 1, .label_width = 0, .values = {2.5F}, .labels = {}}).dump(),
+      "{\"value\":2.5}");
+  EXPECT_EQ(
+      tags_prediction({.width = 2, .label_width = 0, .values = {1, 0, 0, 1}, .labels = {}}, names)
+          .dump(),
+      "{\"tags\":[\"no\",\"yes\"]}");
 }
 
 }  // namespace
