@@ -158,18 +158,21 @@ data::Datasets open_records(const DataRequest& request, const ReadRecords& read,
     const auto kept = static_cast<std::int64_t>(
         std::floor(static_cast<double>(train->size()) * (1.0 - options.validation_fraction)));
     std::unique_ptr<RecordDataset> validation = train->split_off(train->size() - kept);
+    validation->arrange();
     require_samples(*validation, 1, "the tail of data.train", noun);
     out.validation_tokens = validation->tokens();
     out.validation = std::move(validation);
   } else if (!options.validation.empty()) {
     std::unique_ptr<RecordDataset> validation =
         read_and_warn(options.validation, "data.validation", data::Split::Validation, read);
+    validation->arrange();
     require_samples(*validation, 1, "data.validation", noun);
     out.validation_tokens = validation->tokens();
     out.validation_stats = validation->stats();
     out.validation_fingerprint = validation->fingerprint();
     out.validation = std::move(validation);
   }
+  train->arrange();
   require_samples(*train, std::max<std::int64_t>(request.min_samples, 1), "data.train", noun);
   out.train_tokens = train->tokens();
   out.train = std::move(train);
@@ -181,6 +184,7 @@ data::OpenedDataset open_held_out_records(const std::vector<std::string>& names,
                                           const ReadRecords& read,
                                           const char* noun) {
   std::unique_ptr<RecordDataset> records = read_and_warn(names, key, data::Split::Validation, read);
+  records->arrange();
   require_samples(*records, 1, key, noun);
   data::OpenedDataset out;
   out.tokens = records->tokens();

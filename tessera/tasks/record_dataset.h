@@ -36,6 +36,8 @@ class RecordDataset : public data::Dataset {
   [[nodiscard]] virtual std::string fingerprint() const = 0;
   /// Moves the last `count` samples into a dataset of their own.
   [[nodiscard]] virtual std::unique_ptr<RecordDataset> split_off(std::int64_t count) = 0;
+  /// Called once, after the last split_off(): texts may now be put together into samples.
+  virtual void arrange() {}
   /// The number of texts that were longer than a sample.
   [[nodiscard]] std::int64_t cut() const { return cut_; }
   [[nodiscard]] const data::TokenizeStats& stats() const { return stats_; }

@@ -2,6 +2,8 @@
 #include "tessera/tasks/task.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,7 +17,8 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field("type",
                type,
                {.text = "Name of the task: pretrain learns to predict the next token of a text, "
-                        "masked_lm the tokens of a text that are hidden, classify the label of a "
+                        "masked_lm the tokens of a text that are hidden, sft to answer (supervised "
+                        "fine-tuning), classify the label of a "
                         "text, regression a number that belongs to it, seq2seq the text that "
                         "answers another one, tag the label of each word, and image_classify the "
                         "class of a picture. The options of a task may stand under its name: "
@@ -24,7 +27,8 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field(
       "params",
       params,
-      {.text = "Its parameters; of classify: text_field, text_pair_field, label_field, labels, "
+      {.text = "Its parameters; of sft: loss_on, packing, truncation, chat_template; of classify: "
+               "text_field, text_pair_field, label_field, labels, "
                "multi_label; of regression: text_field, text_pair_field, label_field, numbers; of "
                "tag: tokens_field, tags_field, labels; of image_classify: image_field, "
                "label_field, "
@@ -33,6 +37,24 @@ void TaskOptions::describe(config::Fields& fields) {
                "prefix, target_length.",
        .default_text = "none"});
 }
+
+namespace {
+
+/// Files that parameters name, so that a run knows them wherever it is gone on with.
+void make_paths_absolute(json::Value& params) {
+  for (const char* key : {"chat_template", "preprocessor"}) {
+    json::Value* const path = params.is_object() ? params.find(key) : nullptr;
+    std::error_code ignored;
+    if (path == nullptr || !path->is_string() ||
+        !std::filesystem::exists(path->as_string(), ignored))
+      continue;
+    const json::Place place = path->place;
+    *path = json::Value::string(std::filesystem::absolute(path->as_string()).string());
+    path->place = place;
+  }
+}
+
+}  // namespace
 
 void spell_out_task(json::Value& source) {
   json::Value* const task = source.is_object() ? source.find("task") : nullptr;
@@ -45,11 +67,16 @@ void spell_out_task(json::Value& source) {
     task->place = place;
   }
   const json::Value* const type = task->is_object() ? task->find("type") : nullptr;
-  if (type == nullptr || !type->is_string() || task->find("params") != nullptr) return;
+  if (type == nullptr || !type->is_string()) return;
+  if (json::Value* const given = task->find("params")) {
+    make_paths_absolute(*given);
+    return;
+  }
   const auto named =
       std::ranges::find(source.members(), type->as_string(), &json::Value::Member::first);
   if (named == source.members().end() || !tasks().has(named->first)) return;
   json::Value params = std::move(named->second);
+  make_paths_absolute(params);
   source.members().erase(named);  // moves `task`
   (*source.find("task"))["params"] = std::move(params);
 }
@@ -92,6 +119,12 @@ void check_data(const Task& task,
              "remove it; data.text_field names the field of a text");
     if (data.on_bad_record != "stop")
       refuse("data.on_bad_record", of_task + " reads texts, not records", "remove it");
+  }
+  if (task.reads_records()) {
+    if (data.separate_documents)
+      refuse("data.separate_documents",
+             of_task + " reads records, each apart from the others",
+             "remove it");
   }
   const std::vector<std::string> formats = task.formats();
   if (data.format != "auto" && std::ranges::find(formats, data.format) == formats.end()) {

@@ -37,7 +37,8 @@ struct DataRequest {
   /// The resolved section `model` of the configuration, with the size of the pictures that the
   /// model reads, say; nullptr where it is not known.
   const json::Value* model = nullptr;
-  std::filesystem::path model_folder = {};  ///< `model.from`; empty: none
+  std::filesystem::path model_folder = {};      ///< `model.from`; empty: none
+  std::filesystem::path tokenizer_folder = {};  ///< of the tokenizer's files; empty: none
 };
 
 /// Threads: const methods from any thread.
