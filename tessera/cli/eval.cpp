@@ -70,6 +70,7 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   std::shared_ptr<const tasks::Task> task;
   std::int64_t length = opened.shape.max_positions;
   std::vector<std::string> names = words.data;
+  std::filesystem::path tokenizer_folder;
   if (opened.config) {
     const planner::Plan plan =
         planner::make_plan(*opened.config, opened.trained_on, opened.source.string());
@@ -77,6 +78,7 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
     options = plan.config.data;
     task = plan.task;
     length = plan.sequence_length;
+    tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path();
     if (names.empty()) names = options.validation;
     if (names.empty() && options.validation_fraction > 0) {
       out.dataset = tail_of_run(plan);
@@ -96,7 +98,9 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                                      .vocab_size = opened.shape.vocab_size,
                                      .sequence_length = length,
                                      .how = how,
-                                     .model = &opened.shape.description},
+                                     .model = &opened.shape.description,
+                                     .model_folder = opened.source,
+                                     .tokenizer_folder = tokenizer_folder},
                                     names,
                                     words.data.empty() ? "data.validation" : "--data")
                     .dataset;

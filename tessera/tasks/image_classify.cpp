@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tasks/labelled_images.h"
-#include "tessera/tasks/open_labelled.h"
+#include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -73,30 +73,28 @@ class ImageClassify final : public Task {
   }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_labelled<LabelledImages>(
-        request,
-        labels_of(request.options),
-        kImages,
-        [&](const std::vector<std::string>& names, const char* /*key*/, const Labels& labels) {
-          return read_images(request, labels, names);
-        });
+    return open_records(request, reader(request), kImages);
   }
-
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return held_out_of(read_images(request, labels_of(request.options), names), key, kImages);
+    return open_held_out_records(names, key, reader(request), kImages);
   }
+  [[nodiscard]] bool reads_records() const override { return true; }
 
  private:
-  [[nodiscard]] RecordFields fields_of(const data::DataOptions& data) const {
-    return {.text = options_.image_field,
-            .label = options_.label_field,
-            .replace_invalid_utf8 = data.invalid_utf8 == "replace"};
+  [[nodiscard]] std::vector<ImageRecord> list(const data::DataOptions& data,
+                                              const std::vector<std::string>& names) const {
+    return list_images(names,
+                       record_options(data,
+                                      fmt::format("{{\"{}\": \"cat.jpg\", \"{}\": \"cat\"}}",
+                                                  options_.image_field,
+                                                  options_.label_field)),
+                       {.image = options_.image_field, .label = options_.label_field});
   }
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
     if (!options_.labels.empty()) return Labels::named(options_.labels);
-    return labels_of_images(list_images(data.train, fields_of(data)));
+    return labels_of_images(list(data, data.train));
   }
   [[nodiscard]] images::Preprocessing preprocessing_of(const DataRequest& request,
                                                        std::int64_t side) const {
@@ -115,13 +113,15 @@ class ImageClassify final : public Task {
         fmt::format("set task.params.preprocessor to \"{}\", or to \"default\"", own.string()));
     return images::default_preprocessing(side);
   }
-  [[nodiscard]] std::unique_ptr<LabelledImages> read_images(
-      const DataRequest& request, Labels labels, const std::vector<std::string>& names) const {
-    const std::int64_t side = side_of(request);
-    auto out = std::make_unique<LabelledImages>(
-        preprocessing_of(request, side), images::ImageSize{side, side}, std::move(labels));
-    out->add(list_images(names, fields_of(request.options)), request.how.poll);
-    return out;
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
+    return [this, &request, labels = labels_of(request.options)](
+               const std::vector<std::string>& names, data::Split /*split*/) {
+      const std::int64_t side = side_of(request);
+      auto out = std::make_unique<LabelledImages>(
+          preprocessing_of(request, side), images::ImageSize{side, side}, labels);
+      out->add(list(request.options, names), request.how.poll);
+      return out;
+    };
   }
 
   ImageClassifyOptions options_;

@@ -37,7 +37,8 @@ struct DataRequest {
   /// The resolved section `model` of the configuration, with the size of the pictures that the
   /// model reads, say; nullptr where it is not known.
   const json::Value* model = nullptr;
-  std::filesystem::path model_folder = {};  ///< `model.from`; empty: none
+  std::filesystem::path model_folder = {};      ///< `model.from`; empty: none
+  std::filesystem::path tokenizer_folder = {};  ///< of the tokenizer's files; empty: none
 };
 
 /// Threads: const methods from any thread.
@@ -50,6 +51,10 @@ class Task {
   [[nodiscard]] virtual json::Value objective_options(const data::DataOptions& /*data*/) const {
     return json::Value::object();
   }
+  /// Whether the data consists of records, so that data.map and data.on_bad_record have a meaning.
+  [[nodiscard]] virtual bool reads_records() const { return false; }
+  /// The kinds of records that data.format may name.
+  [[nodiscard]] virtual std::vector<std::string> formats() const { return {}; }
   /// Opens data.train and the validation data. Error{Data} for fewer samples than
   /// request.min_samples, and for a bad record, with its file and line.
   [[nodiscard]] virtual data::Datasets open(const DataRequest& request) const = 0;
@@ -71,5 +76,11 @@ Registry<TaskFactory>& tasks();
 /// The task that the options name; problems of its parameters go to `problems` under task.params.
 /// Error{Config} with the nearest name for an unknown type.
 std::unique_ptr<Task> make_task(const TaskOptions& options, config::Problems& problems);
+/// Problems of keys in `data` that the task does not read.
+void check_data(const Task& task,
+                const TaskOptions& options,
+                const data::DataOptions& data,
+                config::Problems& problems,
+                const config::Origins& origins);
 
 }  // namespace tessera::tasks
