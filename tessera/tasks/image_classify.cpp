@@ -72,6 +72,8 @@ class ImageClassify final : public Task {
     return options_of_labels(labels_of(data));
   }
 
+  /// The model's description has the size of pictures.
+  [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t) const override { return {}; }
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
     return open_records(request, reader(request), kImages);
   }

@@ -63,11 +63,13 @@ class Ring {
 
   /// To the next rank; a copy travels, so that this one's is free at once.
   void send(const at::Tensor& x, int channel, const char* what) const {
+    if (x.is_meta()) return;
     transport().send(neighbour(1), channel, span_of(x.contiguous()), site(what))->wait();
   }
   /// What the rank before sent.
   [[nodiscard]] at::Tensor receive(const at::Tensor& like, int channel, const char* what) const {
     at::Tensor out = at::empty(like.sizes(), like.options());
+    if (like.is_meta()) return out;
     transport().recv(neighbour(ranks() - 1), channel, span_of(out), site(what))->wait();
     return out;
   }
@@ -264,6 +266,11 @@ ops::AttentionGrads backward_around(const at::Tensor& dy,
   return {dq.to(dtype), dkv[0].to(dtype), dkv[1].to(dtype)};
 }
 
+/// Where documents begin has no values on meta.
+bool knows_no_documents(const at::Tensor& q, const ops::AttentionArgs& args) {
+  return q.is_meta() && args.starts_BT.defined();
+}
+
 struct RingNode : torch::autograd::Function<RingNode> {
   struct Use {
     ops::AttentionArgs args;
@@ -274,7 +281,7 @@ struct RingNode : torch::autograd::Function<RingNode> {
                             const at::Tensor& k,
                             const at::Tensor& v,
                             const Use& use) {
-    const ops::AttentionOut out = q.is_meta()
+    const ops::AttentionOut out = knows_no_documents(q, use.args)
                                       ? ops::attention_block(q, k, v, {})
                                       : forward_around(q, k, v, Ring(use.args, *use.context, q));
     save(node, {q, k, v, out.y_BHTK, out.saved});
@@ -287,9 +294,10 @@ struct RingNode : torch::autograd::Function<RingNode> {
     const at::Tensor& q = saved[0];
     const ops::AttentionOut whole = {saved[3], saved[4]};
     const ops::AttentionGrads d =
-        q.is_meta() ? ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {})
-                    : backward_around(
-                          grads[0], q, saved[1], saved[2], whole, Ring(use.args, *use.context, q));
+        knows_no_documents(q, use.args)
+            ? ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {})
+            : backward_around(
+                  grads[0], q, saved[1], saved[2], whole, Ring(use.args, *use.context, q));
     return {d.dq_BHTK, d.dk_BGSK, d.dv_BGSK, {}};
   }
 };
