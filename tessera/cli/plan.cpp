@@ -263,14 +263,18 @@ std::string ours_text(const planner::Plan& plan) {
                   plan.config.optimizer.type,
                   plan.micro_batch,
                   text::with_commas(plan.sequence_length));
+  const bool known = need.unknown.empty();
   for (const auto& [name, count] : parts_of(need)) {
-    if (name != "shared") out += fmt::format("  {:<12} {:>10}\n", name, in_bytes(count));
+    if (name != "shared" && (known || name != "activations"))
+      out += fmt::format("  {:<12} {:>10}\n", name, in_bytes(count));
   }
+  if (!known) out += fmt::format("  activations are not predicted: {}\n", need.unknown);
   if (need.shared > 0)
     out += fmt::format("  {:<12} {:>10}\n", "shared by two -", in_bytes(need.shared));
-  out += fmt::format("  {:<12} {:>10}, all ranks {}\n",
+  out += fmt::format("  {:<12} {:>10}{}, all ranks {}\n",
                      "a rank",
                      in_bytes(need.total()),
+                     known ? "" : " at least",
                      in_bytes(need.total() * plan.ranks));
   return out;
 }
@@ -280,7 +284,11 @@ json::Value ours_json(const planner::Plan& plan) {
   const planner::MemoryEstimate need = planner::estimate_memory(plan);
   for (const auto& [name, count] : parts_of(need))
     out[name] = json::Value::integer(count);
-  out["total"] = json::Value::integer(need.total());
+  if (!need.unknown.empty()) {
+    out["activations"] = json::Value();
+    out["why_unknown"] = json::Value::string(need.unknown);
+  }
+  out["total"] = need.unknown.empty() ? json::Value::integer(need.total()) : json::Value();
   out["ranks"] = json::Value::integer(plan.ranks);
   out["micro_batch"] = json::Value::integer(plan.micro_batch);
   out["sequence_length"] = json::Value::integer(plan.sequence_length);

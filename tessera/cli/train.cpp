@@ -58,12 +58,17 @@ bool parse(TrainWords& words, const std::vector<std::string>& line) {
 
 json::Value memory_json(const planner::Plan& plan) {
   const planner::MemoryEstimate need = planner::estimate_memory(plan);
-  return json::Value::object({{"parameters", json::Value::integer(need.parameters)},
-                              {"gradients", json::Value::integer(need.gradients)},
-                              {"optimizer", json::Value::integer(need.optimizer)},
-                              {"activations", json::Value::integer(need.activations)},
-                              {"other", json::Value::integer(need.other)},
-                              {"shared", json::Value::integer(need.shared)}});
+  json::Value out = json::Value::object({{"parameters", json::Value::integer(need.parameters)},
+                                         {"gradients", json::Value::integer(need.gradients)},
+                                         {"optimizer", json::Value::integer(need.optimizer)},
+                                         {"activations", json::Value::integer(need.activations)},
+                                         {"other", json::Value::integer(need.other)},
+                                         {"shared", json::Value::integer(need.shared)}});
+  if (!need.unknown.empty()) {
+    out["activations"] = json::Value();
+    out["why_unknown"] = json::Value::string(need.unknown);
+  }
+  return out;
 }
 
 // One object for a machine: what was planned, and after a run how it ended.

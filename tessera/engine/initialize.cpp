@@ -61,6 +61,10 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
                   Data,
                   "there is no sample to train on",
                   "give Datasets::train a dataset of at least one");
+  plan.sample.clear();
+  for (data::TensorSpec& spec : data.train->tensors()) {
+    if (!spec.optional) plan.sample.push_back(std::move(spec));
+  }
   // Samples that are no sequences count as one token each.
   if (!data.train->sequence_length()) plan.sequence_length = 1;
   check_datasets(plan, data);

@@ -60,7 +60,6 @@ struct RowsNode : torch::autograd::Function<RowsNode> {
                             Use use) {
     auto sizes = ids.sizes().vec();
     sizes.push_back(table.size(1));
-    if (ids.is_meta()) return at::empty(sizes, table.options());
     use.own = own_rows(ids.reshape({-1}).contiguous(), use.table->info());
     const at::Tensor out = ops::embedding(table, use.own.rows_N)
                                .masked_fill_(use.own.elsewhere_N.unsqueeze(1), 0)

@@ -108,6 +108,15 @@ std::vector<double> slopes_of_power(std::int64_t heads) {
   return out;
 }
 
+/// What the kernels of the CPU need for themselves, on meta.
+at::Tensor scratch_of(const at::Tensor& q,
+                      const at::Tensor& k,
+                      const AttentionArgs& args,
+                      bool backward) {
+  return at::empty({backend(c10::DeviceType::CPU).attention_scratch(q, k, args, backward)},
+                   q.options().dtype(at::kByte));
+}
+
 }  // namespace
 
 std::vector<double> alibi_slopes(std::int64_t heads) {
@@ -134,6 +143,7 @@ AttentionOut attention(const at::Tensor& q_BHTK,
   check_biases(q_BHTK, k_BGSK, args);
   if (args.starts_BT.defined()) return packed_attention(q_BHTK, k_BGSK, v_BGSK, args);
   if (q_BHTK.is_meta()) {
+    const at::Tensor scratch = scratch_of(q_BHTK, k_BGSK, args, /*backward=*/false);
     return {at::empty_like(q_BHTK),
             at::empty({q_BHTK.size(0), q_BHTK.size(1), q_BHTK.size(2)},
                       q_BHTK.options().dtype(at::kFloat))};
@@ -154,6 +164,7 @@ AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
   if (args.starts_BT.defined())
     return packed_attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
   if (q_BHTK.is_meta()) {
+    const at::Tensor scratch = scratch_of(q_BHTK, k_BGSK, args, /*backward=*/true);
     return {at::empty_like(q_BHTK),
             at::empty_like(k_BGSK),
             at::empty_like(v_BGSK),

@@ -47,12 +47,15 @@ struct NormGradArgs {
 };
 
 /// The kernels of one kind of device. Arguments are those of the public functions, checked by them;
-/// no tensor is on meta, and all are on one device. A destination, always the last of the tensors,
-/// has the shape and the dtype of the result. Formulas, dtypes and rounding are defined where the
-/// public functions are declared; backends agree up to rounding, and to the bit about which
-/// elements dropout keeps.
+/// unless said, no tensor is on meta, and all are on one device. A destination, always the last of
+/// the tensors, has the shape and the dtype of the result. Formulas, dtypes and rounding are
+/// defined where the public functions are declared; backends agree up to rounding, and to the bit
+/// about which elements dropout keeps.
 class Backend {
  public:
+  /// Products of linear.h.
+  enum class Product { Linear, InputGrad, WeightGrad };
+
   Backend() = default;
   virtual ~Backend() = default;
   Backend(const Backend&) = delete;
@@ -83,6 +86,12 @@ class Backend {
                                                           const at::Tensor& v_BGSK,
                                                           const AttentionOut& out,
                                                           const AttentionArgs& args) const = 0;
+  /// Bytes that attention(), or attention_backward(), needs beside its arguments and results with
+  /// the threads that there are. The tensors may be on meta.
+  [[nodiscard]] virtual std::int64_t attention_scratch(const at::Tensor& q_BHTK,
+                                                       const at::Tensor& k_BGSK,
+                                                       const AttentionArgs& args,
+                                                       bool backward) const = 0;
 
   // cross_entropy.h: logits and labels are contiguous, labels in their range.
   /// Returns the sum of the losses; dlogits_NV may be the logits, or undefined.
@@ -132,6 +141,13 @@ class Backend {
                                   bool accumulate,
                                   float scale,
                                   const at::Tensor& dw_OI) const = 0;
+  /// Bytes that a product of a and b, views of its arguments that may be on meta, needs beside
+  /// these and its result of dtype `out`.
+  [[nodiscard]] virtual std::int64_t product_scratch(Product product,
+                                                     const at::Tensor& a_MK,
+                                                     const at::Tensor& b_KN,
+                                                     at::ScalarType out,
+                                                     bool accumulate) const = 0;
   virtual void linear_bias_grad(const at::Tensor& dy_NO,
                                 bool accumulate,
                                 const at::Tensor& db_O) const = 0;

@@ -46,6 +46,19 @@ OpWork work_of(std::int64_t N,
           .shape = fmt::format("{} x {} -> {}", N, I, O)};
 }
 
+/// What the kernels of the CPU need for a product, on meta.
+at::Tensor scratch_of(Backend::Product product,
+                      const at::Tensor& a_MK,
+                      const at::Tensor& b_KN,
+                      at::ScalarType out,
+                      bool accumulate = false) {
+  const std::int64_t bytes =
+      a_MK.numel() == 0
+          ? 0
+          : backend(c10::DeviceType::CPU).product_scratch(product, a_MK, b_KN, out, accumulate);
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(at::kMeta));
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x_NI,
@@ -54,8 +67,11 @@ at::Tensor linear(const at::Tensor& x_NI,
                   std::optional<at::ScalarType> out_dtype) {
   check(x_NI, weight_OI, x_NI.size(-1), weight_OI.size(-1));
   const at::ScalarType in = x_NI.scalar_type(), out = out_dtype.value_or(in);
-  if (x_NI.is_meta())
+  if (x_NI.is_meta()) {
+    const at::Tensor scratch =
+        scratch_of(Backend::Product::Linear, rows_of(x_NI), weight_OI.t(), out);
     return at::empty(with_last(x_NI, weight_OI.size(0)), x_NI.options().dtype(out));
+  }
   const OpScope scope("linear", [&] {
     const std::int64_t I = weight_OI.size(1), O = weight_OI.size(0), N = x_NI.numel() / I;
     const auto width = static_cast<double>(c10::elementSize(out));
@@ -70,7 +86,11 @@ bool products_to_fp32(at::ScalarType dtype, at::Device device) {
 
 at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
   check(dy_NO, weight_OI, dy_NO.size(-1), weight_OI.size(0));
-  if (dy_NO.is_meta()) return at::empty(with_last(dy_NO, weight_OI.size(1)), dy_NO.options());
+  if (dy_NO.is_meta()) {
+    const at::Tensor scratch =
+        scratch_of(Backend::Product::InputGrad, rows_of(dy_NO), weight_OI, dy_NO.scalar_type());
+    return at::empty(with_last(dy_NO, weight_OI.size(1)), dy_NO.options());
+  }
   const OpScope scope("linear dx", [&] {
     const std::int64_t O = weight_OI.size(0), I = weight_OI.size(1), N = dy_NO.numel() / O;
     const auto width = static_cast<double>(dy_NO.element_size());
@@ -96,7 +116,10 @@ void linear_weight_grad(const at::Tensor& dy_NO,
       Shape,
       "linear_weight_grad into " + shape(dw_OI),
       "pass float of [" + std::to_string(dy.size(1)) + ", " + std::to_string(x.size(1)) + "]");
-  if (dw_OI.is_meta() || dy.is_meta()) return;
+  if (dw_OI.is_meta() || dy.is_meta()) {
+    scratch_of(Backend::Product::WeightGrad, dy.t(), x, at::kFloat, accumulate);
+    return;
+  }
   backend(dy.device())
       .linear_weight_grad(dy, x, accumulate, scale, dw_OI.view({dy.size(1), x.size(1)}));
 }

@@ -25,6 +25,9 @@ struct Document {
 };
 
 std::vector<Document> list_of(const at::Tensor& starts_BT) {
+  // Without values, as if each sample were one document: that needs the most memory.
+  if (starts_BT.is_meta())
+    return {{.sample = 0, .samples = starts_BT.size(0), .tokens = {0, starts_BT.size(1)}}};
   const auto samples = documents_of(starts_BT);
   const bool whole = std::all_of(
       samples.begin(), samples.end(), [](const auto& runs) { return runs.size() == 1; });
@@ -109,7 +112,6 @@ AttentionOut packed_attention(const at::Tensor& q_BHTK,
   const AttentionOut out = {at::empty_like(q_BHTK),
                             at::empty({q_BHTK.size(0), q_BHTK.size(1), q_BHTK.size(2)},
                                       q_BHTK.options().dtype(at::kFloat))};
-  if (q_BHTK.is_meta()) return out;
   for (const Document& document : list_of(args.starts_BT)) {
     const AttentionOut part = attention_block(document.of(q_BHTK),
                                               document.of(k_BGTK),
@@ -133,7 +135,6 @@ AttentionGrads packed_attention_backward(const at::Tensor& dy_BHTK,
       at::empty_like(k_BGTK),
       at::empty_like(v_BGTK),
       args.bias_HTS.defined() ? at::zeros_like(args.bias_HTS) : at::Tensor()};
-  if (q_BHTK.is_meta()) return grads;
   for (const Document& document : list_of(args.starts_BT)) {
     const AttentionGrads part =
         attention_block_backward(document.of(dy_BHTK),

@@ -321,7 +321,8 @@ void Executor::add_losses(const BlockRun& run, const nn::Outcome& out, StepOutpu
                                      static_cast<std::size_t>(run.block)];
   for (const nn::Term& term : out.terms) {
     const double denominator = divisor_of(term, output.denominators, model_.name(run.block));
-    const double sum = term.sum.item<double>();
+    // Where nothing has values, only shapes are asked for (activation_probe.h).
+    const double sum = term.sum.is_meta() ? 0.0 : term.sum.item<double>();
     loss += denominator == 0 ? 0.0 : term.weight * sum / denominator;
     values_of(output.terms, run.block, term, static_cast<std::size_t>(run.num_micros))
         .at(static_cast<std::size_t>(run.micro)) += denominator == 0 ? 0.0 : sum / denominator;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/model_instance.h"
 
-#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -69,77 +68,52 @@ void ModelInstance::build(const nn::Model& model) {
 }
 
 void ModelInstance::group(comm::World& world) {
-  // A tied parameter has a buffer of its own, because its homes are different blocks.
-  std::vector<Draft> drafts;
-  std::vector<std::pair<int, int>> order;  // of all stages: draft, segment
-  std::map<std::string, int> by_name;
-  std::int64_t persistent = 0;
-  for (int b = 0; b < num_blocks(); ++b) {
-    const Entry& entry = blocks_[static_cast<std::size_t>(b)];
-    for (const auto& param : entry.params) {
-      const ParamInfo& info = param->info();
-      const bool known = info.tied && by_name.contains(info.name);
-      const bool sharded = options_.residency == Residency::Sharded;
-      Residency residency = options_.residency;
-      if (sharded && !known && info.room_numel() < options_.persistence_threshold &&
-          persistent + info.room_numel() <= options_.persistent) {
-        residency = Residency::Whole;
-        persistent += info.room_numel();
-      }
-      const bool alone = info.tied || (options_.tables_apart && info.role == Role::TokenTable);
-      std::string key = alone ? info.name : entry.name + (info.trainable ? "" : " (frozen)");
-      if (!alone && sharded && residency == Residency::Whole) key += " (persistent)";
-      const auto [it, fresh] = by_name.emplace(key, static_cast<int>(drafts.size()));
-      if (fresh) drafts.push_back({key, info.trainable, residency, {}, {}});
-      Draft& draft = drafts[static_cast<std::size_t>(it->second)];
-      if (draft.homes.empty() || draft.homes.back().block != b) draft.homes.push_back({b, {}});
-      draft.homes.back().params.push_back(param.get());
-      if (draft.homes.size() == 1) {
-        order.emplace_back(it->second, static_cast<int>(draft.infos.size()));
-        draft.infos.push_back(param->shared_info());
-      } else {
-        TESSERA_REQUIRE(
-            draft.infos.front()->shape == info.shape,
-            Bug,
-            fmt::format("the blocks that share {} declare it with different shapes", info.name),
-            "");
-      }
-    }
+  std::vector<BlockParams> blocks;
+  for (const Entry& entry : blocks_) {
+    BlockParams block{entry.name, {}};
+    for (const auto& param : entry.params)
+      block.params.push_back(param->shared_info());
+    blocks.push_back(std::move(block));
   }
-  for (const auto& [d, segment] : order) {
-    const Draft& draft = drafts[static_cast<std::size_t>(d)];
-    places_.push_back({draft.infos[static_cast<std::size_t>(segment)],
-                       layout_.stage_of_block(draft.homes.front().block),
-                       draft.homes.back().block,
-                       draft.homes.size() > 1});
+  const FlatPlan plan = plan_flat_groups(blocks, options_);
+  for (const auto& [g, segment] : plan.order) {
+    const FlatGroupPlan& group = plan.groups[static_cast<std::size_t>(g)];
+    places_.push_back({group.params[static_cast<std::size_t>(segment)],
+                       layout_.stage_of_block(group.homes.front().block),
+                       group.homes.back().block,
+                       group.homes.size() > 1});
   }
-  std::vector<int> group_of_draft;
-  for (Draft& draft : drafts)
-    group_of_draft.push_back(keep(draft, world));
-  for (const auto& [d, segment] : order) {
-    const int g = group_of_draft[static_cast<std::size_t>(d)];
-    if (g >= 0) order_.emplace_back(g, segment);
+  std::vector<int> kept;
+  for (const FlatGroupPlan& group : plan.groups)
+    kept.push_back(keep(group, world));
+  for (const auto& [g, segment] : plan.order) {
+    const int here = kept[static_cast<std::size_t>(g)];
+    if (here >= 0) order_.emplace_back(here, segment);
   }
 }
 
-/// Makes a group of the draft where this stage uses it: its index, or -1.
-int ModelInstance::keep(Draft& draft, comm::World& world) {
+/// Makes the group where this stage uses it: its index, or -1.
+int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world) {
   std::vector<int> stages;
   std::vector<Home> here;
   const auto index = static_cast<int>(groups_.size());
-  for (Home& home : draft.homes) {
+  for (const FlatGroupPlan::Home& home : plan.homes) {
     stages.push_back(layout_.stage_of_block(home.block));
     if (stages.back() != stage_) continue;
-    blocks_[static_cast<std::size_t>(home.block)].groups.push_back(index);
-    here.push_back(std::move(home));
+    Entry& entry = blocks_[static_cast<std::size_t>(home.block)];
+    entry.groups.push_back(index);
+    Home kept{home.block, {}};
+    for (const std::size_t p : home.params)
+      kept.params.push_back(entry.params[p].get());
+    here.push_back(std::move(kept));
   }
   if (here.empty()) return -1;
   const comm::Group& ranks = world.group(mesh::AxisSet::dp());
-  FlatLayout layout(draft.name, draft.infos, ranks.size());
-  WorkingWeights weights(world, ranks, layout, options_.working, draft.residency);
+  FlatLayout layout = plan.layout(ranks.size());
+  WorkingWeights weights(world, ranks, layout, options_.working, plan.residency);
   const bool counted = stages.front() == stage_;
   groups_.push_back({std::move(layout),
-                     draft.trainable,
+                     plan.trainable,
                      std::move(here),
                      std::move(weights),
                      std::move(stages),

@@ -19,6 +19,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
 #include "tessera/parallel/working_weights.h"
 #include "tessera/tensor/flat_buffer.h"
@@ -53,29 +54,6 @@ struct ParamPlace {
   int stage = 0;        ///< of its first home
   int block = 0;        ///< the last that uses it
   bool shared = false;  ///< by several blocks
-};
-
-/// DeepSpeed's default of stage3_param_persistence_threshold.
-inline constexpr std::int64_t kPersistenceThreshold = 100'000;
-
-/// How the working weights are spread over the data-parallel ranks.
-struct WeightOptions {
-  DType working = DType::F32;
-  Residency residency = Residency::Replicated;
-  /// Sharded: parameters with fewer elements than this stay whole all the same, as long as no more
-  /// than `persistent` elements do.
-  std::int64_t persistence_threshold = 0;
-  std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
-  /// Where several ranks hold a layer between them: how, and whether they share the tokens between
-  /// layers too.
-  nn::TensorMode tensor = nn::TensorMode::OneD;
-  bool sequence = false;
-  /// Where several ranks share the tokens of every sample: how.
-  nn::ContextMode context = nn::ContextMode::Ring;
-  /// Tables over the vocabulary have buffers of their own, so that gradients may travel as rows.
-  bool tables_apart = false;
-  /// Whether a parameter of that name stays as it is.
-  std::function<bool(const std::string&)> frozen = {};
 };
 
 /// Builds the blocks of this rank's stage and no others, lays their parameters out and attaches the
@@ -142,16 +120,8 @@ class ModelInstance {
     std::vector<std::shared_ptr<Param>> params;
     std::vector<int> groups;
   };
-  /// Parameters that will be one group.
-  struct Draft {
-    std::string name;
-    bool trainable;
-    Residency residency;
-    std::vector<std::shared_ptr<const ParamInfo>> infos;
-    std::vector<Home> homes;  ///< on all stages
-  };
   void build(const nn::Model& model);
-  int keep(Draft& draft, comm::World& world);
+  int keep(const FlatGroupPlan& plan, comm::World& world);
   void group(comm::World& world);
   void attach();
   void forget_other_stages();

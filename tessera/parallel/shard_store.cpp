@@ -35,14 +35,13 @@ ShardStore::ShardStore(comm::World& world,
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     FlatGroup& group = model_.groups()[g];
     Slot& slot = slots_[g];
-    slot.begin = options_.stage == 0 ? 0 : group.layout.shard_begin(group_.index);
-    slot.numel = options_.stage == 0 ? group.layout.numel() : group.layout.shard_numel();
-    TESSERA_ASSERT(group.weights.own().numel() == slot.numel);
-    if (model_.working() == DType::F32 && !options_.local_weights) {
-      slot.master = group.weights.own().data_ptr<float>();
-    } else if (options_.kept.masters == DType::F32) {
-      slot.master_storage = at::zeros({slot.numel}, at::kFloat);
+    slot.range = owned_range(group.layout, options_.stage, group_.index);
+    TESSERA_ASSERT(group.weights.own().numel() == slot.range.numel);
+    if (has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
+      slot.master_storage = at::zeros({slot.range.numel}, at::kFloat);
       slot.master = slot.master_storage.data_ptr<float>();
+    } else if (model_.working() == DType::F32) {
+      slot.master = group.weights.own().data_ptr<float>();
     }
     make_shards(g);
   }
@@ -53,13 +52,13 @@ void ShardStore::make_shards(std::size_t g) {
   Slot& slot = slots_[g];
   for (std::size_t s = 0; s < group.layout.segments().size(); ++s) {
     const Segment& segment = group.layout.segments()[s];
-    const Segment range = segment.within(slot.begin, slot.begin + slot.numel);
+    const Segment range = slot.range.of(segment);
     if (range.numel == 0) continue;
     ParamShard shard;
     shard.segment = &segment;
     shard.group = static_cast<int>(g);
     shard.segment_index = static_cast<int>(s);
-    shard.at = range.begin - slot.begin;
+    shard.at = range.begin - slot.range.begin;
     shard.first = range.begin - segment.begin;
     shard.numel = range.numel;
     shard.facts = facts_of(*segment.info);
@@ -181,9 +180,8 @@ void ShardStore::add_shard_pieces(std::size_t g,
   const Slot& slot = slots_[g];
   const FlatLayout& layout = model_.groups()[g].layout;
   // A replicated state is still written once: every rank writes its shard of it.
-  const std::int64_t begin = for_save ? layout.shard_begin(group_.index) : slot.begin;
-  const std::int64_t end = for_save ? begin + layout.shard_numel() : slot.begin + slot.numel;
-  const Segment range = shard.segment->within(begin, end);
+  const OwnedRange mine = for_save ? owned_range(layout, /*stage=*/1, group_.index) : slot.range;
+  const Segment range = mine.of(*shard.segment);
   if (range.numel == 0) return;
   const nn::TensorParallel* const tensor = model_.tensor_parallel();
   const bool first_holder = tensor == nullptr || tensor->group->index == 0;

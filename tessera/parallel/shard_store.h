@@ -113,7 +113,7 @@ class ShardStore {
  private:
   friend class WidenedShard;
   struct Slot {
-    std::int64_t begin = 0, numel = 0;  ///< the range of the flat buffer that this rank updates
+    OwnedRange range;           ///< of the flat buffer, that this rank updates
     at::Tensor master_storage;  ///< fp32 masters apart from the working weights; else undefined
     float* master = nullptr;    ///< nullptr: masters of 16 bits
     std::vector<ParamShard> shards;

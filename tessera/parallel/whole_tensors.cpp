@@ -25,10 +25,6 @@ double cost(const optim::ParamFacts& facts) {
          static_cast<double>(std::min(facts.rows, facts.columns));
 }
 
-std::int64_t extent_of(const optim::StateSpec& state, const optim::ParamFacts& facts) {
-  return state.extent == optim::Extent::Rows ? facts.rows : facts.columns;
-}
-
 /// A view of the box.
 at::Tensor box_of(const at::Tensor& whole, const mesh::Box& box) {
   at::Tensor out = whole;
@@ -83,7 +79,7 @@ void WholeTensors::assign_owners() {
     if (!owns(whole)) continue;
     for (const optim::StateSpec& state : context_.rule.state(whole.facts)) {
       if (state.extent != optim::Extent::Elements)
-        whole.state.push_back(at::zeros({extent_of(state, whole.facts)}, at::kFloat));
+        whole.state.push_back(at::zeros({state_numel(state, whole.facts, 0)}, at::kFloat));
     }
   }
 }
@@ -225,7 +221,7 @@ void WholeTensors::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for
     std::size_t s = 0;
     for (const optim::StateSpec& state : context_.rule.state(whole.facts)) {
       if (state.extent == optim::Extent::Elements) continue;
-      const std::int64_t numel = extent_of(state, whole.facts);
+      const std::int64_t numel = state_numel(state, whole.facts, 0);
       const Shape shape = {numel};
       auto* const data = static_cast<std::byte*>(whole.state[s++].data_ptr());
       out.push_back({fmt::format("optimizer.{}.{}", state.name, whole.facts.name),

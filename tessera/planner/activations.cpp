@@ -2,168 +2,146 @@
 #include "tessera/planner/activations.h"
 
 #include <algorithm>
+#include <exception>
+#include <span>
+#include <utility>
 
-#include "tessera/nn/tensor_parallel/tensor_parallel.h"
-#include "tessera/ops/cross_entropy.h"
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::planner {
 namespace {
 
-// How many parts tensor-parallel ranks make of a micro-batch, of the channels between layers, and
-// of heads, features of the MLP and the vocabulary.
-struct Parts {
-  std::int64_t samples = 1, channels = 1, features = 1;
-};
-Parts parts(const Plan& plan) {
+// Small tensors of a step, and what lies a few percent beside the probe: no prediction should be
+// below what a step needs.
+constexpr double kMargin = 1.05;
+
+parallel::ProbedModel probed(const Plan& plan, std::int64_t samples) {
   const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
-  if (plan.weight_layout.tensor == nn::TensorMode::OneD) return {1, 1, grid.size()};
-  return {grid.size() / grid.row, grid.row, grid.row};
+  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
+  parallel::ProbedModel out;
+  out.model = plan.model.model;
+  out.mesh = mesh::Mesh(
+      {1, 1, 1, of(plan.config.parallel.context.size), of(grid.depth), of(grid.row), of(grid.col)});
+  out.weights = plan.weight_layout;
+  out.threads = plan.threads;
+  for (const data::TensorSpec& spec : plan.sample) {
+    std::vector<std::int64_t> shape = {samples};
+    shape.insert(shape.end(), spec.shape.begin(), spec.shape.end());
+    out.batch.set(
+        spec.name,
+        at::empty(shape, at::TensorOptions().dtype(to_torch(spec.dtype)).device(at::kMeta)));
+  }
+  for (std::int64_t i = 0; i < samples; ++i)
+    out.batch.sample_ids.push_back(i);
+  return out;
 }
 
-std::int64_t largest_part(std::int64_t size, std::int64_t parts) {
-  return (size + parts - 1) / parts;
+// Of the tensors of a micro-batch.
+std::int64_t batch_bytes(const Plan& plan) {
+  std::int64_t bytes = 0;
+  for (const data::TensorSpec& spec : plan.sample)
+    bytes += static_cast<std::int64_t>(spec.bytes());
+  return plan.micro_batch * bytes;
 }
 
-// The largest share of `size` heads or features that one of the tensor-parallel ranks holds.
-std::int64_t share(const Plan& plan, std::int64_t size) {
-  return largest_part(size, parts(plan).features);
+// What the need of a block depends on, beside the model.
+std::string key_of(const Plan& plan, std::int64_t samples) {
+  const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
+  std::string out = fmt::format("{} {} {} {}x{}x{} {} {} {} {}",
+                                samples,
+                                plan.threads,
+                                static_cast<int>(plan.weight_layout.working),
+                                grid.depth,
+                                grid.row,
+                                grid.col,
+                                static_cast<int>(plan.weight_layout.tensor),
+                                plan.weight_layout.sequence,
+                                plan.config.parallel.context.size,
+                                static_cast<int>(plan.weight_layout.context));
+  for (const data::TensorSpec& spec : plan.sample) {
+    out += ' ';
+    for (const std::int64_t size : spec.shape)
+      out += fmt::format("{},", size);
+  }
+  return out;
 }
 
-// Of `batch` samples, or the tokens of them: those of one rank.
-std::int64_t own_samples(const Plan& plan, std::int64_t batch) {
-  return largest_part(batch, parts(plan).samples);
+std::vector<parallel::Action> actions_of(const Plan& plan, int stage) {
+  const parallel::StageLayout& layout = plan.stages;
+  const auto micros = static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1));
+  if (layout.stages == 1) return parallel::accumulation_schedule(micros);
+  return parallel::pipeline_actions(plan.schedule, {layout.stages, layout.chunks, micros}, stage);
 }
 
-// Of what runs between layers.
-std::int64_t own_channels(const Plan& plan) {
-  return largest_part(plan.model.hidden_size, parts(plan).channels);
-}
-
-// Tokens of a sequence that a rank has.
-std::int64_t own_length(const Plan& plan) {
-  const std::int64_t ranks = plan.config.parallel.context.size;
-  return (plan.sequence_length + ranks - 1) / ranks;
-}
-
-// Channels of keys, or of values: fewer than of queries where heads share them.
-std::int64_t key_channels(const Plan& plan) {
-  if (plan.model.num_heads <= 0) return plan.model.hidden_size;
-  return plan.model.hidden_size / plan.model.num_heads * plan.model.num_kv_heads;
-}
-
-bool in_a_ring(const Plan& plan) {
-  const ContextOptions& context = plan.config.parallel.context;
-  return context.size > 1 && context.mode == nn::ContextMode::Ring;
-}
-
-// Tokens that a rank has between the layers that share their weights.
-std::int64_t own_tokens(const Plan& plan, std::int64_t tokens) {
-  return plan.config.parallel.sequence ? share(plan, tokens) : own_samples(plan, tokens);
-}
-
-std::int64_t mlp_channels(const Plan& plan) {
-  const json::Value* given = plan.model.description.find("ffn_hidden_size");
-  return given != nullptr && given->is_number() ? given->as_integer().value_or(0)
-                                                : 4 * plan.model.hidden_size;
-}
-
-// Blocks of the model without the first and the last that keep only their input.
-std::int64_t layers_run_twice(const Plan& plan) {
-  const auto& blocks = plan.recompute.blocks;
-  if (blocks.size() < 3) return 0;
-  return std::count(blocks.begin() + 1, blocks.end() - 1, true);
-}
-
-bool on_grid(const Plan& plan) {
-  return plan.weight_layout.tensor != nn::TensorMode::OneD;
-}
-
-// What a layer makes, in values: its input and the residual between its halves, two norms, the
-// fused projection, attention before and after the heads are merged, and the MLP before and after
-// its nonlinearity. Of the first two a rank has its tokens, of the norms all tokens, of the rest
-// its heads and features.
-std::int64_t layer_values(const Plan& plan, std::int64_t tokens) {
-  const std::int64_t C = plan.model.hidden_size, F = mlp_channels(plan);
-  return own_tokens(plan, tokens) * 2 * own_channels(plan) +
-         own_samples(plan, tokens) *
-             (2 * own_channels(plan) + share(plan, 3 * C + 2 * key_channels(plan) + 2 * F));
-}
-
-// Those that backward makes again instead of keeping them: behind the nonlinearity, and norms where
-// no rank gathers them.
-std::int64_t values_made_again(const Plan& plan, std::int64_t tokens) {
-  if (on_grid(plan)) return 0;
-  const std::int64_t norms = plan.config.parallel.sequence ? 0 : 2 * own_channels(plan);
-  return own_samples(plan, tokens) * (norms + share(plan, mlp_channels(plan)));
-}
-
-// The logarithm of each row's sum, whatever the masks and dropout: no probabilities are kept.
-std::int64_t attention_bytes(const Plan& plan, std::int64_t batch) {
-  return own_samples(plan, batch) * share(plan, plan.model.num_heads) * own_length(plan) * 4;
-}
-
-// What attention needs on top while ranks that share the tokens exchange them: keys and values
-// here, on their way and coming, and so their gradients in fp32 beside that of the queries.
-// Ulysses: queries, keys and values before, packed and after.
-std::int64_t exchange_room(const Plan& plan, std::int64_t batch) {
-  if (plan.config.parallel.context.size == 1) return 0;
-  const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  const std::int64_t length = own_length(plan), samples = own_samples(plan, batch);
-  const std::int64_t values = samples * length * share(plan, plan.model.hidden_size),
-                     keys = samples * length * share(plan, key_channels(plan));
-  if (!in_a_ring(plan)) return 3 * (values + 2 * keys) * value;
-  return keys * 3 * 2 * (value + 4) + values * 4;
-}
-
-// Rows of logits that exist at a time; on a grid all of a rank's.
-std::int64_t logits_rows(const Plan& plan,
-                         std::int64_t tokens,
-                         std::int64_t vocab,
-                         bool want_grad) {
-  if (on_grid(plan)) return own_samples(plan, tokens);
-  return ops::logits_rows_at_once(to_torch(plan.working), tokens, vocab, want_grad);
-}
-
-// Logits and their gradient. In fp32 they become it in place, in 16 bits it is a narrow one beside
-// them; both of some samples at a time.
-std::int64_t training_logits(const Plan& plan) {
-  const std::int64_t length = own_length(plan), V = share(plan, plan.model.vocab_size);
-  const std::int64_t samples = on_grid(plan)
-                                   ? plan.micro_batch
-                                   : std::min(plan.micro_batch, ops::samples_of_logits(length, V));
-  const std::int64_t tokens = samples * length,
-                     rows = logits_rows(plan, tokens, V, /*want_grad=*/true);
-  const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  return V * (rows * 4 + (value == 4 ? 0 : own_samples(plan, tokens) * value));
+bool runs_again(const Plan& plan, std::size_t block) {
+  return block < plan.recompute.blocks.size() && plan.recompute.blocks[block];
 }
 
 }  // namespace
 
-std::int64_t training_activations(const Plan& plan) {
-  const std::int64_t tokens = plan.micro_batch * own_length(plan);
-  const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  const std::int64_t attention = attention_bytes(plan, plan.micro_batch);
-  const std::int64_t layer = layer_values(plan, tokens) * value + attention;
-  const std::int64_t kept =
-      layer - values_made_again(plan, tokens) * value - (plan.recompute.regions ? attention : 0);
-  const std::int64_t twice = layers_run_twice(plan),
-                     input = own_tokens(plan, tokens) * own_channels(plan) * value;
-  // Backward works through one layer at a time, with gradients about as large as what that layer
-  // made.
-  return (plan.model.num_layers - twice) * kept + twice * input + (twice > 0 ? layer : 0) +
-         std::max(training_logits(plan), layer + exchange_room(plan, plan.micro_batch)) + 4 * input;
+const std::vector<parallel::BlockBytes>& ProbeCache::training(const Plan& plan,
+                                                              bool recompute,
+                                                              bool split) {
+  const std::string key = fmt::format(
+      "{} {} {} {}", key_of(plan, plan.micro_batch), recompute, plan.recompute.regions, split);
+  const std::scoped_lock lock(mutex_);
+  const auto found = training_.find(key);
+  if (found != training_.end()) return found->second;
+  return training_
+      .emplace(key,
+               parallel::probe_training(
+                   probed(plan, plan.micro_batch), recompute, plan.recompute.regions, split))
+      .first->second;
 }
 
-std::int64_t evaluation_activations(const Plan& plan) {
-  if (plan.config.eval.every == 0) return 0;
-  const std::int64_t batch = plan.config.eval.micro_batch, tokens = batch * own_length(plan);
-  const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  const std::int64_t V = share(plan, plan.model.vocab_size);
-  const std::int64_t rows = logits_rows(plan, tokens, V, /*want_grad=*/false);
-  return rows * V * 4 + layer_values(plan, tokens) * value + attention_bytes(plan, batch) +
-         exchange_room(plan, batch);
+std::int64_t ProbeCache::evaluation(const Plan& plan) {
+  const std::int64_t samples = plan.config.eval.micro_batch;
+  const std::string key = key_of(plan, samples);
+  const std::scoped_lock lock(mutex_);
+  const auto found = evaluation_.find(key);
+  if (found != evaluation_.end()) return found->second;
+  return evaluation_.emplace(key, parallel::probe_inference(probed(plan, samples))).first->second;
+}
+
+std::shared_ptr<ProbeCache> make_probe_cache() {
+  return std::make_shared<ProbeCache>();
+}
+
+Activations predict_activations(const Plan& plan, int stage) {
+  Activations out;
+  if (plan.sample.empty()) {
+    out.unknown = "the tensors of a sample are known once the data is open";
+    return out;
+  }
+  const std::vector<parallel::Action> actions = actions_of(plan, stage);
+  const bool split = std::any_of(actions.begin(), actions.end(), [](const auto& action) {
+    return action.kind == parallel::ActionKind::BackwardInputs;
+  });
+  const std::size_t count = plan.model.model.blocks.size();
+  try {
+    std::vector<parallel::BlockBytes> blocks;
+    for (std::size_t b = 0; b < count; ++b)
+      blocks.push_back(plan.probes->training(plan, runs_again(plan, b), split)[b]);
+    const std::int64_t most =
+        parallel::most_activations(actions, plan.stages, stage, blocks, batch_bytes(plan));
+    out.training = static_cast<std::int64_t>(kMargin * static_cast<double>(most));
+    if (plan.config.eval.every > 0) {
+      out.evaluation =
+          static_cast<std::int64_t>(kMargin * static_cast<double>(plan.probes->evaluation(plan)));
+    }
+  } catch (const Error& error) {
+    out.unknown = error.what();
+  } catch (const std::exception& error) {
+    out.unknown = error.what();
+  }
+  return out;
 }
 
 }  // namespace tessera::planner

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -10,11 +11,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/comm/transports/shapes.h"
+#include "tessera/comm/world.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/fold_options.h"
 #include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/param_facts.h"
-#include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/parallel/row_exchange.h"
 #include "tessera/planner/activations.h"
 #include "tessera/planner/recipe.h"
@@ -28,38 +31,35 @@ constexpr double kUsable = 0.95;  // of the memory that is free; the rest moves 
 constexpr std::int64_t kProcess = std::int64_t{48}
                                   << 20;  // libraries' own data, buffers of files, stacks
 
-// A flat buffer of the model, as parallel/ lays it out.
+// A flat buffer of a stage, as parallel/ lays it out, and what the update keeps of it on the first
+// data-parallel rank, which has the least padding.
 struct Buffer {
-  std::int64_t numel = 0, homes = 0, state_bytes = 0;  // state_bytes: of all its elements
-  std::int64_t largest = 0;                            // elements of a parameter
+  std::int64_t numel = 0, homes = 0;
+  std::int64_t owned = 0;        // elements that the rank updates
+  std::int64_t state_bytes = 0;  // of these
+  std::int64_t largest = 0;      // elements of a parameter
   bool trained = true, sharded = false;
   std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as a rank holds it
   std::int64_t whole = 0;            // elements of parameters whose direction one rank transforms
   std::int64_t largest_whole = 0;    // of one of these
-  std::vector<int> blocks;           // that use it
+  std::vector<int> blocks;           // of the stage that use it
 };
 
-// Elements of a parameter on the rank that holds most of it.
-std::int64_t held(const ParamInfo& info, const Plan& plan, std::int64_t tensor_ranks) {
-  if (tensor_ranks == 1) return info.numel();
-  const mesh::ShardSpec spec = nn::spec_of(info, plan.weight_layout.tensor);
-  return mesh::local_box(info.shape, spec, plan.mesh(), 0).numel();
-}
-
-// Bytes of an optimizer's state of `numel` elements of one parameter; `elements`: type of a state
-// that has a value for each of them.
+// Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: type
+// of a state that has a value for each of them. States of rows and columns have one owner among
+// `ranks`.
 std::int64_t state_bytes(const optim::Rule& rule,
                          const ParamInfo& info,
                          std::int64_t numel,
-                         DType elements) {
+                         DType elements,
+                         std::int64_t ranks) {
   const optim::ParamFacts facts = parallel::facts_of(info);
   std::int64_t bytes = 0;
   for (const optim::StateSpec& state : rule.state(facts)) {
-    const std::int64_t count = state.extent == optim::Extent::Elements ? numel
-                               : state.extent == optim::Extent::Rows   ? facts.rows
-                                                                       : facts.columns;
+    const std::int64_t count = parallel::state_numel(state, facts, numel);
     const bool each = state.extent == optim::Extent::Elements;
-    bytes += count * static_cast<std::int64_t>(size_of(each ? elements : state.dtype));
+    bytes += each ? count * static_cast<std::int64_t>(size_of(elements))
+                  : count * static_cast<std::int64_t>(size_of(state.dtype)) / ranks;
   }
   return bytes;
 }
@@ -77,58 +77,91 @@ double exchange_bytes(const Plan& plan) {
   return bytes;
 }
 
-// `states`: type of the moments. `tensor_ranks`: that hold a layer between them.
-std::vector<Buffer> buffers_of(const Plan& plan, DType states, std::int64_t tensor_ranks) {
-  std::map<std::string, Buffer> by_name;
-  const auto rule = make_rule(plan);
-  const parallel::WeightOptions& weights = plan.weight_layout;
-  const bool sharding = plan.zero_stage == 3 && plan.shard_ranks > 1;
-  std::int64_t persistent = 0;
-  int block = -1;
-  for (const nn::BlockSpec& spec : plan.model.model.blocks) {
-    ++block;
-    for (const auto& declared : nn::declared_by(spec)) {
-      const ParamInfo& info = *declared;
-      const std::int64_t numel = held(info, plan, tensor_ranks);
-      const bool frozen = !info.trainable || (weights.frozen && weights.frozen(info.name));
-      const bool known = info.tied && by_name.contains(info.name);
-      const bool small =
-          numel < weights.persistence_threshold && persistent + numel <= weights.persistent;
-      const bool sharded = known ? by_name.at(info.name).sharded : sharding && !small;
-      if (sharding && !sharded && !known) persistent += numel;
-      const bool table = info.role == Role::TokenTable;
-      const std::string name =
-          info.tied || (table && weights.tables_apart)
-              ? info.name
-              : fmt::format("{} {}{}", spec.name, frozen ? "f" : "", sharded ? "s" : "");
-      Buffer& buffer = by_name[name];
-      buffer.trained = !frozen;
-      buffer.sharded = sharded;
-      if (table && (info.tied || weights.tables_apart)) {
-        buffer.rows = info.shape.front();
-        buffer.width = numel / buffer.rows;
-      }
-      buffer.homes = info.tied ? buffer.homes + 1 : 1;
-      if (buffer.blocks.empty() || buffer.blocks.back() != block) buffer.blocks.push_back(block);
-      if (known) continue;
-      buffer.numel += numel;
-      buffer.largest = std::max(buffer.largest, numel);
-      if (frozen) continue;
-      buffer.state_bytes += state_bytes(*rule, info, numel, states);
-      if (rule->scope(parallel::facts_of(info)) != optim::Scope::WholeTensor) continue;
-      buffer.whole += numel;
-      buffer.largest_whole = std::max(buffer.largest_whole, numel);
-    }
+// The blocks of the model with their parameters as the first rank holds them.
+std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
+  const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
+  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
+  std::unique_ptr<comm::World> world;
+  nn::TensorParallel tensor;
+  if (grid.size() > 1) {
+    world = comm::shape_world(mesh::Mesh({1, 1, 1, 1, of(grid.depth), of(grid.row), of(grid.col)}),
+                              /*rank=*/0);
+    tensor = {world.get(), &world->group(mesh::AxisSet::tp()), plan.weight_layout.tensor};
   }
+  std::vector<parallel::BlockParams> out;
+  for (const nn::BlockSpec& spec : plan.model.model.blocks) {
+    parallel::BlockParams block{spec.name, {}};
+    for (const auto& declared : nn::declared_by(spec)) {
+      Param param(declared);
+      if (plan.weight_layout.frozen && plan.weight_layout.frozen(declared->name)) param.freeze();
+      if (world) nn::place(param, tensor);
+      block.params.push_back(param.shared_info());
+    }
+    out.push_back(std::move(block));
+  }
+  return out;
+}
+
+// Blocks of the model that stand on a stage.
+std::vector<int> blocks_of(const Plan& plan, int stage) {
+  std::vector<int> out;
+  const auto count = static_cast<int>(plan.model.model.blocks.size());
+  for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
+    const auto [first, last] = plan.stages.blocks(stage, chunk, count);
+    for (int b = first; b < last; ++b)
+      out.push_back(b);
+  }
+  return out;
+}
+
+std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
+  const auto rule = make_rule(plan);
+  parallel::WeightOptions weights = plan.weight_layout;
+  const bool sharding = plan.zero_stage == 3 && plan.shard_ranks > 1;
+  weights.residency = sharding ? parallel::Residency::Sharded : parallel::Residency::Whole;
+  const std::vector<int> blocks = blocks_of(plan, stage);
   std::vector<Buffer> out;
-  for (auto& [name, buffer] : by_name)
-    out.push_back(buffer);
+  for (const parallel::FlatGroupPlan& group :
+       parallel::plan_flat_groups(placed_blocks(plan), weights).groups) {
+    Buffer buffer;
+    for (const parallel::FlatGroupPlan::Home& home : group.homes) {
+      const auto at = std::find(blocks.begin(), blocks.end(), home.block);
+      if (at != blocks.end()) buffer.blocks.push_back(static_cast<int>(at - blocks.begin()));
+    }
+    if (buffer.blocks.empty()) continue;
+    const FlatLayout layout = group.layout(plan.data_ranks);
+    const parallel::OwnedRange owned =
+        parallel::owned_range(layout, std::min(plan.zero_stage, 1), /*index=*/0);
+    buffer.numel = layout.numel();
+    buffer.owned = owned.numel;
+    buffer.homes = std::ssize(buffer.blocks);
+    buffer.trained = group.trainable;
+    buffer.sharded = group.residency == parallel::Residency::Sharded;
+    for (const Segment& segment : layout.segments()) {
+      const ParamInfo& info = *segment.info;
+      buffer.largest = std::max(buffer.largest, segment.numel);
+      if (info.role == Role::TokenTable && (info.tied || weights.tables_apart)) {
+        buffer.rows = info.shape.front();
+        buffer.width = segment.numel / buffer.rows;
+      }
+      if (!group.trainable) continue;
+      buffer.state_bytes += state_bytes(*rule,
+                                        info,
+                                        owned.of(segment).numel,
+                                        plan.kept.states,
+                                        plan.zero_stage >= 1 ? plan.data_ranks : 1);
+      if (rule->scope(parallel::facts_of(info)) != optim::Scope::WholeTensor) continue;
+      buffer.whole += segment.numel;
+      buffer.largest_whole = std::max(buffer.largest_whole, segment.numel);
+    }
+    out.push_back(std::move(buffer));
+  }
   return out;
 }
 
 // Elements of sharded weights that are gathered at a time at most, in a step of two micro-batches.
-std::int64_t most_gathered(const Plan& plan, const std::vector<Buffer>& buffers) {
-  const auto count = static_cast<int>(plan.model.model.blocks.size());
+// `count`: blocks of the stage.
+std::int64_t most_gathered(const Plan& plan, const std::vector<Buffer>& buffers, int count) {
   parallel::GroupsOfBlocks blocks(static_cast<std::size_t>(count));
   std::vector<std::int64_t> numel;
   for (const Buffer& buffer : buffers) {
@@ -176,10 +209,7 @@ std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
   return 2 * own + in_sums + (n > 1 ? 2 * n * own : 0);
 }
 
-std::int64_t tensor_ranks(const Plan& plan) {
-  return plan.config.parallel.tensor.size;
-}
-
+// As far as is known: activations that are not predicted are left out.
 bool fits(const Plan& plan, std::uint64_t available) {
   const double need = static_cast<double>(estimate_memory(plan).total()) * plan.ranks;
   return need <= kUsable * static_cast<double>(available);
@@ -195,6 +225,7 @@ std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
     objective = {plan.task->objective(), plan.task->objective_options(plan.config.data)};
   config::Problems problems;
   Plan out = plan;
+  out.probes = make_probe_cache();
   out.model = models::resolve(options,
                               plan.model.tokenizer_size,
                               plan.sequence_length,
@@ -249,7 +280,7 @@ class Search {
   static constexpr std::size_t kMost = 3;
 
   bool offer(const Plan& plan, const std::string& text) {
-    if (!fits(plan, available_)) return false;
+    if (!fits(plan, available_) || !estimate_memory(plan).unknown.empty()) return false;
     found_.push_back(text);
     return true;
   }
@@ -280,6 +311,10 @@ class Search {
     Plan plan = plan_;
     for (std::int64_t length = plan_.sequence_length / 2; length >= 32; length /= 2) {
       plan.sequence_length = length;
+      for (std::size_t i = 0; i < plan.sample.size(); ++i) {
+        std::ranges::replace(
+            plan.sample[i].shape = plan_.sample[i].shape, plan_.sequence_length, length);
+      }
       if (length % plan_.config.parallel.token_unit() != 0) continue;
       if (offer(plan, fmt::format("data.sequence_length {}", length))) return;
     }
@@ -336,66 +371,26 @@ class Search {
   std::vector<std::string> found_;
 };
 
-// A stage's blocks as a model of their own, whose micro-batches under way are layers of one.
-Plan plan_of_stage(const Plan& plan, int stage, int micros_kept) {
-  Plan out = plan;
-  const parallel::StageLayout& layout = plan.stages;
-  const auto blocks = static_cast<int>(plan.model.model.blocks.size());
-  out.stages = {};
-  out.model.model.blocks.clear();
-  std::vector<bool> twice;
-  for (int chunk = 0; chunk < layout.chunks; ++chunk) {
-    const auto [first, last] = layout.blocks(stage, chunk, blocks);
-    for (int b = first; b < last; ++b) {
-      const auto i = static_cast<std::size_t>(b);
-      out.model.model.blocks.push_back(plan.model.model.blocks[i]);
-      if (b == 0 || b + 1 == blocks) continue;
-      const bool again = i < plan.recompute.blocks.size() && plan.recompute.blocks[i];
-      twice.insert(twice.end(), static_cast<std::size_t>(micros_kept), again);
-    }
-  }
-  out.model.num_layers = static_cast<std::int64_t>(twice.size());
-  // The first and the last block are left out of the count.
-  twice.insert(twice.begin(), false);
-  twice.push_back(false);
-  out.recompute.blocks = std::move(twice);
-  return out;
-}
-
-// Of the stage that needs most.
-MemoryEstimate estimate_stages(const Plan& plan) {
-  const parallel::StageLayout& layout = plan.stages;
-  const parallel::PipelineSize size{
-      layout.stages, layout.chunks, static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1))};
-  const parallel::Simulation run = parallel::simulate(
-      parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes());
-  MemoryEstimate most;
-  for (int stage = 0; stage < layout.stages; ++stage) {
-    const int kept = run.stages[static_cast<std::size_t>(stage)].most_kept;
-    const MemoryEstimate need =
-        estimate_memory(plan_of_stage(plan, stage, (kept + layout.chunks - 1) / layout.chunks));
-    if (need.total() > most.total()) most = need;
-  }
-  return most;
-}
-
 }  // namespace
 
 std::string MemoryEstimate::text() const {
   const auto in_bytes = [](std::int64_t count) {
     return text::bytes(static_cast<std::uint64_t>(count));
   };
-  return fmt::format("parameters {}, gradients {}, optimizer {}, activations {}, other {}{}",
-                     in_bytes(parameters),
-                     in_bytes(gradients),
-                     in_bytes(optimizer),
-                     in_bytes(activations),
-                     in_bytes(other),
-                     shared > 0 ? ", less " + in_bytes(shared) + " that two share" : "");
+  return fmt::format(
+      "parameters {}, gradients {}, optimizer {}, activations {}, other {}{}",
+      in_bytes(parameters),
+      in_bytes(gradients),
+      in_bytes(optimizer),
+      unknown.empty() ? in_bytes(activations) : fmt::format("not predicted ({})", unknown),
+      in_bytes(other),
+      shared > 0 ? ", less " + in_bytes(shared) + " that two share" : "");
 }
 
-MemoryEstimate estimate_memory(const Plan& plan) {
-  if (plan.stages.stages > 1) return estimate_stages(plan);
+namespace {
+
+// What a rank of a stage needs.
+MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const auto sum = static_cast<std::int64_t>(size_of(plan.fold.accumulate));
@@ -404,19 +399,20 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   MemoryEstimate out;
   std::map<std::int64_t, int> homes_of_size;
   const bool narrow_masters = plan.kept.masters != DType::F32;
-  const bool masters = value < 4 && !narrow_masters;
+  const bool masters =
+      parallel::has_separate_masters(plan.working, plan.kept.masters, /*local_weights=*/false);
   const bool narrow_states = plan.kept.states != DType::F32;
   std::int64_t widest = 0, saved = 0, directions = 0, largest_whole = 0, largest = 0;
   std::int64_t sums = 0, in_rows = 0, largest_sum = 0;  // of gradients
   const bool lends = plan.accumulation == 1 && !(local && n > 1);
-  const std::vector<Buffer> buffers = buffers_of(plan, plan.kept.states, tensor_ranks(plan));
+  const std::vector<Buffer> buffers = buffers_of(plan, stage);
   for (const Buffer& buffer : buffers) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
-    out.optimizer += (buffer.state_bytes + (masters ? 4 * buffer.numel : 0)) / shards;
-    if (narrow_masters) saved += 4 * buffer.numel / shards;
-    if (narrow_states) saved += 2 * buffer.state_bytes / shards;
+    out.optimizer += buffer.state_bytes + (masters ? 4 * buffer.owned : 0);
+    if (narrow_masters) saved += 4 * buffer.owned;
+    if (narrow_states) saved += 2 * buffer.state_bytes;
     if (!buffer.trained) continue;
-    widest = std::max(widest, std::min(buffer.largest, buffer.numel / shards));
+    widest = std::max(widest, std::min(buffer.largest, buffer.owned));
     largest = std::max(largest, buffer.largest);
     directions += buffer.whole;
     largest_whole = std::max(largest_whole, buffer.largest_whole);
@@ -441,21 +437,33 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   out.optimizer += direction_bytes(directions, largest_whole, shards);
   // Momenta become whole one tensor after the other, through as much again.
   if (exchange > 0 && shards > 1) out.optimizer += 8 * largest;
-  out.parameters += most_gathered(plan, buffers) * value;
+  const auto blocks = static_cast<std::int64_t>(blocks_of(plan, stage).size());
+  out.parameters += most_gathered(plan, buffers, static_cast<int>(blocks)) * value;
+  Activations activations = predict_activations(plan, stage);
   // It is saved in fp32 when there are no activations.
-  const std::int64_t training = training_activations(plan),
-                     resting = std::max(evaluation_activations(plan), saved);
-  out.activations = std::max(training, resting);
-  if (lends) {
+  const std::int64_t resting = std::max(activations.evaluation, saved);
+  out.activations = std::max(activations.training, resting);
+  out.unknown = std::move(activations.unknown);
+  if (lends && out.unknown.empty()) {
     // The backward pass begins with all activations and the head's gradient, and ends with all
     // gradients and one block's activations.
-    const auto blocks = static_cast<std::int64_t>(plan.model.model.blocks.size());
-    const std::int64_t most =
-        std::max({training + largest_sum, sums + training / blocks, sums + resting});
+    const std::int64_t most = std::max(
+        {activations.training + largest_sum, sums + activations.training / blocks, sums + resting});
     out.shared = std::max<std::int64_t>(0, sums + out.activations - most);
   }
   out.other = kProcess;
   return out;
+}
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const Plan& plan) {
+  MemoryEstimate most;
+  for (int stage = 0; stage < plan.stages.stages; ++stage) {
+    MemoryEstimate need = estimate_stage(plan, stage);
+    if (stage == 0 || need.total() > most.total()) most = std::move(need);
+  }
+  return most;
 }
 
 std::int64_t checkpoint_bytes(const Plan& plan) {
@@ -466,8 +474,13 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
       plan.data_ranks > 1 ? 4 * (of_rank * plan.data_ranks + (of_rank > 0)) : 0;
   std::int64_t bytes = 0;
   // Checkpoints hold fp32, whatever the types of the run.
-  for (const Buffer& buffer : buffers_of(plan, DType::F32, 1))
-    bytes += (4 + errors) * buffer.numel + buffer.state_bytes;
+  const auto rule = make_rule(plan);
+  const auto& frozen = plan.weight_layout.frozen;
+  for (const auto& info : nn::parameters_of(plan.model.model)) {
+    bytes += (4 + errors) * info->numel();
+    if (!info->trainable || (frozen && frozen(info->name))) continue;
+    bytes += state_bytes(*rule, *info, info->numel(), DType::F32, /*ranks=*/1);
+  }
   return bytes;
 }
 
@@ -481,19 +494,30 @@ std::int64_t saving_bytes(const Plan& plan) {
 }
 
 void save_as_memory_allows(Plan& plan, std::uint64_t available) {
-  const std::int64_t copy = saving_bytes(plan), need = estimate_memory(plan).total();
-  if (static_cast<double>((need + copy) * plan.ranks) <= kUsable * static_cast<double>(available))
-    return;
+  const MemoryEstimate need = estimate_memory(plan);
+  const std::int64_t copy = saving_bytes(plan);
+  const auto all = static_cast<double>((need.total() + copy) * plan.ranks);
+  const bool known = need.unknown.empty();
+  if (known && all <= kUsable * static_cast<double>(available)) return;
   if (copy > 0) {
-    plan.notes.push_back(
-        fmt::format("training waits while a checkpoint is written: a copy of {} a rank to write it "
-                    "from does not fit into memory",
-                    text::bytes(static_cast<std::uint64_t>(copy))));
+    plan.notes.push_back(fmt::format(
+        "training waits while a checkpoint is written: {}a copy of {} a rank to write it from {}",
+        known ? "" : "it is not known whether ",
+        text::bytes(static_cast<std::uint64_t>(copy)),
+        known ? "does not fit into memory"
+              : "fits into memory, because the activations are not predicted"));
   }
   plan.save_in_background = false;
 }
 
 void recompute_what_memory_needs(Plan& plan, std::uint64_t available) {
+  if (const std::string unknown = estimate_memory(plan).unknown; !unknown.empty()) {
+    plan.notes.push_back(
+        fmt::format("activation_checkpointing.granularity auto recomputes nothing: the activations "
+                    "are not predicted ({})",
+                    unknown));
+    return;
+  }
   auto& blocks = plan.recompute.blocks;
   for (std::size_t b = 1; b + 1 < blocks.size() && !fits(plan, available); ++b)
     blocks[b] = true;

@@ -10,14 +10,16 @@
 
 namespace tessera::planner {
 
-/// Bytes of one rank. Parameters, gradients and optimizer are exact but for padding to whole
-/// chunks; activations are a formula that is good to some tens of percent; other is what a process
-/// has anyhow.
+/// Bytes of one rank, of the stage that needs most. Parameters, gradients and optimizer are those
+/// of the flat buffers that a run makes; activations are what the model's blocks ask for on meta
+/// tensors and a few percent more; other is what a process has anyhow.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   /// Of gradients and activations: with one micro-batch a step, sums of gradients take the room of
   /// activations that the backward pass is done with.
   std::int64_t shared = 0;
+  /// Why activations are not predicted and count as 0, as a sentence; empty: they are.
+  std::string unknown;
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + activations + other - shared;
   }
@@ -33,7 +35,7 @@ std::int64_t checkpoint_bytes(const Plan& plan);
 /// where none is.
 std::int64_t saving_bytes(const Plan& plan);
 /// Lets training wait for its checkpoints, with a note, where the copies do not fit into 95 % of
-/// `available` bytes beside the plan.
+/// `available` bytes beside the plan, and where activations are not predicted.
 void save_as_memory_allows(Plan& plan, std::uint64_t available);
 
 /// Refuses a plan that needs more than 95 % of `available` bytes on its local ranks: Error{Memory}

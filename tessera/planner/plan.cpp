@@ -406,6 +406,8 @@ class Planner {
     resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
     plan_.sequence_length = config.data.sequence_length.value_or(
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
+    if (plan_.task != nullptr && own_ == nullptr)
+      plan_.sample = plan_.task->tensors(plan_.sequence_length);
     if (problems_.list().size() == before) {
       check_model(config, plan_.model, problems_, origins_);
     }

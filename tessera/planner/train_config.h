@@ -14,6 +14,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/data/dataset.h"
 #include "tessera/data/token_dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/mesh/mesh.h"
@@ -171,6 +172,9 @@ struct TrainConfig {
   void describe(config::Fields& fields);
 };
 
+class ProbeCache;
+std::shared_ptr<ProbeCache> make_probe_cache();
+
 /// Everything a rank needs, checked and fixed in every number. Made before any rank starts; pure
 /// apart from reading files.
 struct Plan {
@@ -181,6 +185,9 @@ struct Plan {
   data::TokenizerPtr tokenizer;
   std::string run_dir;
   std::int64_t sequence_length = 0;
+  /// The tensors that every sample has: what the task says, and once the data is open what that
+  /// has.
+  std::vector<data::TensorSpec> sample;
   int ranks = 1;
   int data_ranks = 1;  ///< ranks / config.parallel.ranks_per_model()
   int threads = 1;     ///< per rank
@@ -206,6 +213,8 @@ struct Plan {
   std::vector<std::string>
       notes;  ///< what the user should be told once: keys without a meaning here, crowded cores
   bool quiet = false;
+  /// What is known of the memory that the model's blocks need (activations.h).
+  std::shared_ptr<ProbeCache> probes = make_probe_cache();
   /// The grid of the ranks.
   [[nodiscard]] mesh::Mesh mesh() const;
 };
@@ -217,7 +226,7 @@ struct Plan {
 Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file);
 /// The same for a model of the program's own in place of the section `model`: its blocks are
 /// sharded, run twice, kept in 16 bits and saved as the configuration says. Memory for its
-/// activations is not predicted.
+/// activations is predicted once the data is open.
 Plan make_plan(const json::Value& source,
                int ranks,
                const std::string& name_of_file,

@@ -179,8 +179,10 @@ std::string checkpoint_line(const planner::Plan& plan, const TableFacts& facts) 
 }
 
 std::string memory_line(const planner::Plan& plan, const TableFacts& facts) {
-  const std::int64_t need = planner::estimate_memory(plan).total();
-  return fmt::format("{} a rank x {} = {} of {} free",
+  const planner::MemoryEstimate estimate = planner::estimate_memory(plan);
+  const std::int64_t need = estimate.total();
+  return fmt::format("{}{} a rank x {} = {} of {} free",
+                     estimate.unknown.empty() ? "" : "at least ",
                      bytes(need),
                      plan.ranks,
                      bytes(need * plan.ranks),

@@ -57,6 +57,11 @@ class Classify final : public Task {
     return out;
   }
 
+  [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
+    if (options_.multi_label) return {};  // as long as there are labels
+    return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
+            {.name = "label", .dtype = DType::I64}};
+  }
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
     return open_records(request, reader(request, labels_of(request.options)));
   }

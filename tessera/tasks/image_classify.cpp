@@ -77,6 +77,8 @@ class ImageClassify final : public Task {
     return out;
   }
 
+  /// The model's description has the size of pictures.
+  [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t) const override { return {}; }
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
     return open_records(request, reader(request, labels_of(request.options)), kImages);
   }

@@ -46,6 +46,11 @@ class Regression final : public Task {
     return out;
   }
 
+  [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
+    data::TensorSpec label{.name = "label", .dtype = DType::F32};
+    if (options_.numbers > 1) label.shape = {options_.numbers};
+    return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}}, label};
+  }
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
     return open_records(request, reader(request));
   }

@@ -45,6 +45,12 @@ class Seq2Seq final : public Task {
 
   [[nodiscard]] std::string objective() const override { return "seq2seq"; }
 
+  [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
+    return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
+            {.name = "labels",
+             .dtype = DType::I64,
+             .shape = {options_.target_length.value_or(sequence_length)}}};
+  }
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
     return open_records(request, reader(request));
   }

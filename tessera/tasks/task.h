@@ -53,6 +53,12 @@ class Task {
   [[nodiscard]] virtual json::Value objective_options(const data::DataOptions& /*data*/) const {
     return json::Value::object();
   }
+  /// The tensors that every sample of the data will have, before it is opened; empty: they are not
+  /// known by then. Default: token ids and a label for each.
+  [[nodiscard]] virtual std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const {
+    return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
+            {.name = "labels", .dtype = DType::I64, .shape = {sequence_length}}};
+  }
   /// Whether the data consists of records, so that data.map and data.on_bad_record have a meaning.
   [[nodiscard]] virtual bool reads_records() const { return false; }
   /// The kinds of records that data.format may name.

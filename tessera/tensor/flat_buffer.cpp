@@ -32,6 +32,9 @@ FlatLayout::FlatLayout(std::string name,
 at::Tensor tensor_over(const comm::RegionPtr& region, std::int64_t numel, DType dtype) {
   TESSERA_ASSERT(region != nullptr);
   TESSERA_ASSERT(static_cast<std::size_t>(numel) * size_of(dtype) <= region->bytes());
+  // A region without memory belongs to a job that does not run (comm/transports/shapes.h).
+  if (region->data() == nullptr && region->bytes() > 0)
+    return at::empty({numel}, at::TensorOptions().dtype(to_torch(dtype)).device(at::kMeta));
   return at::from_blob(
       region->data(), {numel}, [region](void*) {}, at::TensorOptions().dtype(to_torch(dtype)));
 }

@@ -34,16 +34,24 @@ constexpr std::int64_t kC = 128;
 constexpr std::int64_t kNano = 4 * (12 * kC * kC + 13 * kC) + 256 * kC + 128 * kC + 2 * kC;
 constexpr std::int64_t kTied =
     256 * kC;  // the token table has a gradient from the embedding and one from the head
+// In flat buffers each parameter begins a chunk of 1024: matrices fill theirs, and of the eight
+// vectors of a layer and the two of the last norm each has one.
+constexpr std::int64_t kLayer = 12 * kC * kC + 8 * 1024;
+constexpr std::int64_t kPadded = 4 * kLayer + 256 * kC + 128 * kC + 2 * 1024;
 // Room for a micro-batch's gradient: two of the four layers, one of everything else.
-constexpr std::int64_t kLayer = 12 * kC * kC + 13 * kC;
-constexpr std::int64_t kTransient = 2 * kLayer + 256 * kC + 128 * kC + 2 * kC;
+constexpr std::int64_t kTransient = 2 * kLayer + 256 * kC + 128 * kC + 2 * 1024;
+// Values of the first of two ranks: of a layer's 200 chunks the first 100, which are those of the
+// first norm, attention, the second norm and 30 of the MLP's first matrix; half of the tables; the
+// weights of the last norm.
+constexpr std::int64_t kFirstHalf =
+    4 * (2 * kC + (3 * kC + 3) * kC + (kC + 1) * kC + 2 * kC + 30 * 1024) + 128 * kC + 64 * kC + kC;
 
 TEST(MemoryEstimates, OfOneRankInFp32) {
   const MemoryEstimate need = estimate_memory(plan_of("nano", R"("train_batch_size": 4)"));
 
-  EXPECT_EQ(need.parameters, 4 * kNano);
+  EXPECT_EQ(need.parameters, 4 * kPadded);
   EXPECT_EQ(need.optimizer, 8 * kNano);
-  EXPECT_EQ(need.gradients, 4 * (kNano + kTied));
+  EXPECT_EQ(need.gradients, 4 * (kPadded + kTied));
   EXPECT_GT(need.shared, 0);
 }
 
@@ -89,7 +97,7 @@ TEST(MemoryEstimates, AccumulationNeedsRoomForSomeBlocks) {
   const MemoryEstimate need = estimate_memory(
       plan_of("nano", R"("train_batch_size": 4, "gradient_accumulation_steps": 2)"));
 
-  EXPECT_EQ(need.gradients, 4 * (kNano + kTied) + 4 * kTransient);
+  EXPECT_EQ(need.gradients, 4 * (kPadded + kTied) + 4 * kTransient);
   EXPECT_EQ(need.shared, 0);  // the second forward pass finds the first one's gradients
 }
 
@@ -101,10 +109,10 @@ TEST(MemoryEstimates, ShardMomentsAndMastersOverRanks) {
   const MemoryEstimate sharded =
       estimate_memory(plan_of("nano", R"("train_batch_size": 4, "bf16": {"enabled": true})", 2));
 
-  EXPECT_EQ(whole.parameters, 2 * kNano);
-  EXPECT_EQ(whole.optimizer, (8 + 4) * kNano);
-  EXPECT_EQ(sharded.optimizer, (8 + 4) * kNano / 2);
-  EXPECT_EQ(sharded.gradients, 4 * (kNano + kTied) / 2 + 4 * kTransient);
+  EXPECT_EQ(whole.parameters, 2 * kPadded);
+  EXPECT_EQ(whole.optimizer, 8 * kNano + 4 * kPadded);
+  EXPECT_EQ(sharded.optimizer, 8 * kFirstHalf + 4 * kPadded / 2);
+  EXPECT_EQ(sharded.gradients, 4 * (kPadded + kTied) / 2 + 4 * kTransient);
 }
 
 TEST(MemoryEstimates, Fp16NeedsWhatBf16Needs) {
@@ -117,7 +125,11 @@ TEST(MemoryEstimates, Fp16NeedsWhatBf16Needs) {
   EXPECT_EQ(half.parameters, brain.parameters);
   EXPECT_EQ(half.optimizer, brain.optimizer);
   EXPECT_EQ(half.gradients, brain.gradients);
-  EXPECT_EQ(half.activations, brain.activations);
+  // Both have activations of 16 bits; what kernels need for themselves depends on the CPU.
+  const std::int64_t wide =
+      estimate_memory(plan_of("nano", batch + R"("fp16": {"enabled": false})", 2)).activations;
+  EXPECT_LT(half.activations, wide);
+  EXPECT_LT(brain.activations, wide);
 }
 
 TEST(MemoryEstimates, WithoutFp32MastersOneParameterAtATimeIsWide) {
@@ -134,10 +146,10 @@ TEST(MemoryEstimates, WithoutFp32MastersOneParameterAtATimeIsWide) {
               2));
 
   constexpr std::int64_t kWidest = 4 * kC * kC;  // either matrix of the MLP
-  EXPECT_EQ(pure.parameters, 2 * kNano);
-  EXPECT_EQ(pure.optimizer, 8 * kNano / 2 + 4 * kWidest);
-  EXPECT_EQ(pure.gradients, 4 * (kNano + kTied) / 2 + 4 * kTransient);
-  EXPECT_EQ(narrow.optimizer, 4 * kNano / 2 + 12 * kWidest);
+  EXPECT_EQ(pure.parameters, 2 * kPadded);
+  EXPECT_EQ(pure.optimizer, 8 * kFirstHalf + 4 * kWidest);
+  EXPECT_EQ(pure.gradients, 4 * (kPadded + kTied) / 2 + 4 * kTransient);
+  EXPECT_EQ(narrow.optimizer, 4 * kFirstHalf + 12 * kWidest);
   EXPECT_LT(narrow.gradients, pure.gradients);
 }
 
@@ -174,7 +186,13 @@ TEST(MemoryEstimates, ActivationsFollowTheMicroBatchAndHoldTheLogits) {
   const MemoryEstimate eight = estimate_memory(
       plan_of("nano", R"("train_batch_size": 16, "gradient_accumulation_steps": 2)"));
 
-  EXPECT_EQ(eight.activations, 8 * one.activations);
+  const MemoryEstimate two = estimate_memory(
+      plan_of("nano", R"("train_batch_size": 4, "gradient_accumulation_steps": 2)"));
+  // Kernels need nearly the same room for themselves at any size.
+  const std::int64_t of_sample = two.activations - one.activations;
+  EXPECT_NEAR(static_cast<double>(eight.activations),
+              static_cast<double>(one.activations + 7 * of_sample),
+              0.05 * static_cast<double>(eight.activations));
   EXPECT_GT(one.activations, 128 * 256 * 4);
 }
 
@@ -187,12 +205,12 @@ TEST(MemoryEstimates, NeitherDropoutNorPaddingKeepProbabilities) {
                                             "c"),
                                 1,
                                 "m");
-    return estimate_memory(plan).activations;
+    return static_cast<double>(estimate_memory(plan).activations);
   };
 
-  const std::int64_t plain = activations("", "");
-
-  EXPECT_EQ(activations(R"("dropout": 0.1)", ""), plain);
+  const double plain = activations("", "");
+  // Probabilities of 4 heads in one of 4 layers would be 4 x 1024 x 1024 numbers.
+  EXPECT_NEAR(activations(R"("dropout": 0.1)", ""), plain, 4.0 * 1024 * 1024);
   EXPECT_EQ(activations("", R"(, "pack": false)"), plain);
 }
 

@@ -7,7 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ATen/ATen.h>
+
 #include "tessera/base/error.h"
+#include "tessera/nn/step_context.h"
+#include "tessera/planner/memory.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -85,6 +89,55 @@ TEST(OwnModel, RefusesAModelSectionBesideIt) {
   } catch (const Error& error) {
     EXPECT_THAT(error.text(), AllOf(HasSubstr("model"), HasSubstr("of its own")));
   }
+}
+
+/// [B, 64] x [64, 64], and at the end the sum of its squares.
+class Square final : public nn::Objective {
+ public:
+  void declare(nn::Params& params) override {
+    weight_ = params.add("weight", {64, 64}, {None, None}, Init::zeros());
+  }
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    const at::Tensor x = in.diff.empty() ? batch.tensor("pixels") : in.diff[0];
+    nn::Outcome out;
+    out.flow.diff = {at::matmul(x, weight_->tensor())};
+    if (context.block_name == "last") out.terms = {{"loss", out.flow.diff[0].square().sum()}};
+    return out;
+  }
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
+    return {static_cast<double>(batch.size())};
+  }
+
+ private:
+  Param* weight_ = nullptr;
+};
+
+TEST(OwnModel, HasItsActivationsPredictedOnceTheDataIsKnown) {
+  const auto make = [] { return std::make_unique<Square>(); };
+  const nn::Model model = {{{"first", make}, {"middle", make}, {"last", make}}};
+  const auto plan_of = [&](int micro_batch) {
+    return make_plan(source_of(R"({"data": {"train": "a.txt", "sequence_length": 8},
+                         "train_batch_size": )" +
+                               std::to_string(micro_batch) + "}"),
+                     1,
+                     "own.json",
+                     model);
+  };
+  Plan plan = plan_of(32);
+  EXPECT_THAT(estimate_memory(plan).text(), HasSubstr("not predicted"));
+
+  plan.sample = {{.name = "pixels", .dtype = DType::F32, .shape = {64}}};
+  const MemoryEstimate need = estimate_memory(plan);
+  EXPECT_EQ(need.unknown, "");
+  // At least the batch, what two blocks hand on and their gradients.
+  EXPECT_GT(need.activations, 4 * 32 * 64 * 4);
+  Plan twice = plan_of(64);
+  twice.sample = plan.sample;
+  // All grows with the samples but the gradient of one matrix, which a matmul makes before it is
+  // added to the block's, and that is less than what 32 samples need.
+  const std::int64_t more = estimate_memory(twice).activations;
+  EXPECT_LE(more, 2 * need.activations);
+  EXPECT_GT(2 * more, 3 * need.activations);
 }
 
 }  // namespace

@@ -63,11 +63,13 @@ class Ring {
 
   /// To the next rank; a copy travels, so that this one's is free at once.
   void send(const at::Tensor& x, int channel, const char* what) const {
+    if (x.is_meta()) return;
     transport().send(neighbour(1), channel, span_of(x.contiguous()), site(what))->wait();
   }
   /// What the rank before sent.
   [[nodiscard]] at::Tensor receive(const at::Tensor& like, int channel, const char* what) const {
     at::Tensor out = at::empty(like.sizes(), like.options());
+    if (like.is_meta()) return out;
     transport().recv(neighbour(ranks() - 1), channel, span_of(out), site(what))->wait();
     return out;
   }
@@ -289,6 +291,11 @@ ops::AttentionGrads backward_around(const at::Tensor& dy,
   return {dq.to(dtype), dkv[0].to(dtype), dkv[1].to(dtype), dbias};
 }
 
+/// Where documents begin has no values on meta.
+bool knows_no_documents(const at::Tensor& q, const ops::AttentionArgs& args) {
+  return q.is_meta() && args.starts_BT.defined();
+}
+
 struct RingNode : torch::autograd::Function<RingNode> {
   struct Use {
     ops::AttentionArgs args;
@@ -302,8 +309,9 @@ struct RingNode : torch::autograd::Function<RingNode> {
                             const Use& use) {
     const at::Tensor bias_HTS = bias ? *bias : at::Tensor();
     const ops::AttentionOut out =
-        q.is_meta() ? ops::attention_block(q, k, v, {})
-                    : forward_around(q, k, v, bias_HTS, Ring(use.args, *use.context, q));
+        knows_no_documents(q, use.args)
+            ? ops::attention_block(q, k, v, {})
+            : forward_around(q, k, v, bias_HTS, Ring(use.args, *use.context, q));
     save(node, {q, k, v, out.y_BHTK, out.saved, bias_HTS});
     keep(node, use);
     return out.y_BHTK;
@@ -313,7 +321,7 @@ struct RingNode : torch::autograd::Function<RingNode> {
     const Use& use = kept<Use>(node);
     const at::Tensor &q = saved[0], &bias = saved[5];
     const ops::AttentionOut whole = {saved[3], saved[4]};
-    if (q.is_meta()) {
+    if (knows_no_documents(q, use.args)) {
       const ops::AttentionGrads d =
           ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {});
       return {d.dq_BHTK,

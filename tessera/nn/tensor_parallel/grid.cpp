@@ -131,10 +131,11 @@ at::Tensor broadcast(const at::Tensor& own,
 at::Tensor reduce(
     const at::Tensor& mine, int root, mesh::Axis axis, StepContext& context, const char* what) {
   const comm::Group& group = along({axis}, context);
-  if (mine.is_meta() || group.size() == 1) return mine;
+  if (group.size() == 1) return mine;
   const at::Tensor own = foldable(mine);
   comm::Transport& transport = context.tensor->world->transport();
-  if (group.index != root) {
+  // On meta every rank has the shape that the root has.
+  if (group.index != root && !mine.is_meta()) {
     if (own.numel() == 0) return {};
     // A copy travels, so that the operation is over for this rank when it is posted.
     transport
@@ -147,7 +148,7 @@ at::Tensor reduce(
   at::Tensor total;
   const at::Tensor other = at::empty_like(own);
   for (int r = 0; r < group.size(); ++r) {
-    if (r != root) {
+    if (r != root && !mine.is_meta()) {
       transport
           .recv(group.ranks[static_cast<std::size_t>(r)],
                 kReduce,
@@ -175,15 +176,16 @@ at::Tensor gather(const at::Tensor& own,
   if (group.size() == 1) return own;
   auto sizes = own.sizes().vec();
   sizes[static_cast<std::size_t>(dim)] = sum_of(counts);
-  if (own.is_meta()) return at::empty(sizes, own.options());
   const std::int64_t room = *std::max_element(counts.begin(), counts.end());
   const at::Tensor mine = padded(own, dim, room).contiguous();
   auto all_sizes = mine.sizes().vec();
   all_sizes.insert(all_sizes.begin(), group.size());
   const at::Tensor all = at::empty(all_sizes, own.options());
   if (all.numel() == 0) return at::empty(sizes, own.options());
-  finish(context.tensor->world->transport().all_gather(
-      group, span_of(mine), span_of(all), site(context, what)));
+  if (!own.is_meta()) {
+    finish(context.tensor->world->transport().all_gather(
+        group, span_of(mine), span_of(all), site(context, what)));
+  }
   if (dim == 0 && sum_of(counts) == room * group.size()) return all.view(sizes);
   std::vector<at::Tensor> parts;
   for (std::size_t r = 0; r < counts.size(); ++r)
@@ -204,7 +206,6 @@ at::Tensor scatter(const at::Tensor& mine,
   const std::int64_t own = counts[static_cast<std::size_t>(group.index)];
   auto sizes = mine.sizes().vec();
   sizes[static_cast<std::size_t>(dim)] = room;
-  if (mine.is_meta()) return at::empty(sizes, mine.options()).narrow(dim, 0, own);
   at::Tensor parts;
   if (dim == 0 && sum_of(counts) == room * group.size()) {
     parts = foldable(mine);
@@ -218,7 +219,7 @@ at::Tensor scatter(const at::Tensor& mine,
     parts = foldable(at::stack(list));
   }
   const at::Tensor out = at::empty(sizes, parts.options());
-  if (out.numel() > 0) {
+  if (out.numel() > 0 && !mine.is_meta()) {
     finish(context.tensor->world->transport().reduce_scatter(group,
                                                              span_of(parts),
                                                              span_of(out),
@@ -231,11 +232,13 @@ at::Tensor scatter(const at::Tensor& mine,
 
 at::Tensor sum(const at::Tensor& mine, mesh::AxisSet axes, StepContext& context, const char* what) {
   const comm::Group& group = along(axes, context);
-  if (mine.is_meta() || group.size() == 1 || mine.numel() == 0) return mine;
+  if (group.size() == 1 || mine.numel() == 0) return mine;
   at::Tensor total = foldable(mine);
   if (total.is_alias_of(mine)) total = total.clone();
-  finish(context.tensor->world->transport().all_reduce(
-      group, span_of(total), comm::Op::Sum, site(context, what)));
+  if (!mine.is_meta()) {
+    finish(context.tensor->world->transport().all_reduce(
+        group, span_of(total), comm::Op::Sum, site(context, what)));
+  }
   return total.to(mine.scalar_type());
 }
 

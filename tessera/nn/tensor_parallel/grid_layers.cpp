@@ -93,12 +93,6 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
                             const at::Tensor& bias,
                             double eps,
                             Use use) {
-    if (x.is_meta()) {
-      const at::Tensor none = at::empty({rows(x).size(0), 1}, x.options().dtype(at::kFloat));
-      save(node, {x, weight, none, none});
-      keep(node, use);
-      return at::empty_like(x);
-    }
     const at::Tensor wide = rows(x).to(at::kFloat);
     const comm::Group& ranks = channels_of(*use.context);
     const std::int64_t C = wide.size(1);
@@ -125,7 +119,6 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
     const auto saved = node->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];
     const Use use = kept<Use>(node);
-    if (x.is_meta()) return {at::empty_like(x), {}, {}, {}, {}};
     const at::Tensor dy = rows(grads[0]).to(at::kFloat);
     const at::Tensor normal = (rows(x).to(at::kFloat) - mean).mul_(rstd);
     const bool wants_weight = node->needs_input_grad(1), wants_bias = node->needs_input_grad(2);
@@ -172,11 +165,6 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
   };
   static at::Tensor forward(
       AutogradContext* node, const at::Tensor& x, const at::Tensor& weight, double eps, Use use) {
-    if (x.is_meta()) {
-      save(node, {x, weight, at::empty({rows(x).size(0), 1}, x.options().dtype(at::kFloat))});
-      keep(node, use);
-      return at::empty_like(x);
-    }
     const at::Tensor wide = rows(x).to(at::kFloat);
     TESSERA_ASSERT(wide.size(1) * LayerNormNode::channels_of(*use.context).size() ==
                    use.weight->info().numel());
@@ -192,7 +180,6 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
     const auto saved = node->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
     const Use use = kept<Use>(node);
-    if (x.is_meta()) return {at::empty_like(x), {}, {}, {}};
     const at::Tensor dy = rows(grads[0]).to(at::kFloat);
     const at::Tensor normal = rows(x).to(at::kFloat) * rstd;
     if (node->needs_input_grad(1)) {
@@ -240,7 +227,7 @@ struct TableNode : torch::autograd::Function<TableNode> {
     const at::Tensor part = whole_over_major(table, use.table->info(), context, "the table");
     const std::int64_t R = ids.numel() / ids.size(0), C = part.size(1);
     at::Tensor found;
-    if (ids.is_meta() || some.numel() == 0) {
+    if (some.numel() == 0) {
       found = at::empty({samples.count, R, C}, table.options());
     } else {
       use.own = own_rows(some.reshape({-1}).contiguous(), use.table->info());
@@ -282,14 +269,14 @@ struct TableNode : torch::autograd::Function<TableNode> {
                     const OwnRows& own,
                     const Param& table,
                     StepContext& context) {
-    if (dy_BRC.is_meta()) return;
     RowGradients here;
     if (dy_BRC.numel() > 0) here = gradients_of(own, rows(dy_BRC));
     const Spread spread = stream(context.tensor->mode);
     if (along({spread.major}, context).size() == 1 && dy_BRC.numel() > 0) {
       return write_rows(here.dy_NC, here.rows_N, table.grad());
     }
-    const at::Tensor part = at::zeros({table.info().local_shape().front(), dy_BRC.size(2)});
+    const at::Tensor part = at::zeros({table.info().local_shape().front(), dy_BRC.size(2)},
+                                      dy_BRC.options().dtype(at::kFloat));
     if (dy_BRC.numel() > 0) ops::embedding_grad(here.dy_NC, here.rows_N, part, /*accumulate=*/true);
     table.grad().write(sum_over_major(part, table.info(), context, "gradients of the table"));
   }

@@ -11,7 +11,7 @@ namespace tessera::nn {
 namespace {
 
 void check_ids(const at::Tensor& ids, std::int64_t V) {
-  if (ids.numel() == 0) return;
+  if (ids.numel() == 0 || ids.is_meta()) return;
   const auto [least, most] = at::aminmax(ids);
   const std::int64_t low = least.item<std::int64_t>(), high = most.item<std::int64_t>();
   TESSERA_REQUIRE(
@@ -28,12 +28,13 @@ OwnRows own_rows(const at::Tensor& ids_N, const ParamInfo& table) {
   const mesh::Box box = table.held();
   const std::int64_t first = box.begin.front(), last = box.end.front();
   OwnRows out;
-  out.elsewhere_N = ids_N.lt(first).logical_or_(ids_N.ge(last));
+  out.elsewhere_N = ids_N.lt(first).bitwise_or_(ids_N.ge(last));
   out.rows_N = (ids_N - first).masked_fill_(out.elsewhere_N, 0);
   return out;
 }
 
 RowGradients gradients_of(const OwnRows& own, const at::Tensor& dy_NC) {
+  if (dy_NC.is_meta()) return {at::empty_like(dy_NC), at::empty_like(own.rows_N)};
   const at::Tensor here = own.elsewhere_N.logical_not().nonzero().squeeze(1);
   return {dy_NC.index_select(0, here), own.rows_N.index_select(0, here)};
 }

@@ -19,6 +19,7 @@ OwnRows own_rows(const at::Tensor& ids_N, const ParamInfo& table);
 struct RowGradients {
   at::Tensor dy_NC, rows_N;
 };
+/// On meta those of all tokens.
 RowGradients gradients_of(const OwnRows& own, const at::Tensor& dy_NC);
 
 }  // namespace tessera::nn

@@ -138,4 +138,20 @@ AttentionGrads AtenBackend::attention_backward(const at::Tensor& dy_BHTK,
   return {d[0], d[1], d[2], args.bias_HTS.defined() ? dscores.sum(0) : at::Tensor()};
 }
 
+std::int64_t AtenBackend::attention_scratch(const at::Tensor& q_BHTK,
+                                            const at::Tensor& k_BGSK,
+                                            const AttentionArgs& args,
+                                            bool backward) const {
+  const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), T = q_BHTK.size(2), S = k_BGSK.size(2),
+                     K = q_BHTK.size(3);
+  // Scores in fp32 that are alive at once: of the forward those without and with the last term and
+  // a mask; of the backward also the slopes of a cap, probabilities, their gradients, and those of
+  // the scores. Dropout numbers its elements, and has random words of each: 64 bits several times.
+  const std::int64_t scores =
+      (backward ? 6 : 3) + (args.softcap > 0.0 ? 2 : 0) + (args.dropout.active() ? 12 : 0);
+  // Queries, keys, values and what comes out, in fp32 for each head.
+  const std::int64_t rows = backward ? 3 * T + 3 * S : 2 * T + 2 * S;
+  return 4 * B * H * (scores * T * S + rows * K);
+}
+
 }  // namespace tessera::ops::aten

@@ -31,6 +31,10 @@ class AtenBackend : public Backend {
                                                   const at::Tensor& v_BGSK,
                                                   const AttentionOut& out,
                                                   const AttentionArgs& args) const override;
+  [[nodiscard]] std::int64_t attention_scratch(const at::Tensor& q_BHTK,
+                                               const at::Tensor& k_BGSK,
+                                               const AttentionArgs& args,
+                                               bool backward) const override;
   [[nodiscard]] double cross_entropy(const at::Tensor& logits_NV,
                                      const at::Tensor& labels_N,
                                      double label_smoothing,
@@ -68,6 +72,11 @@ class AtenBackend : public Backend {
                           bool accumulate,
                           float scale,
                           const at::Tensor& dw_OI) const override;
+  [[nodiscard]] std::int64_t product_scratch(Product product,
+                                             const at::Tensor& a_MK,
+                                             const at::Tensor& b_KN,
+                                             at::ScalarType out,
+                                             bool accumulate) const override;
   void linear_bias_grad(const at::Tensor& dy_NO,
                         bool accumulate,
                         const at::Tensor& db_O) const override;

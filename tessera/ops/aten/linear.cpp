@@ -38,6 +38,15 @@ void AtenBackend::linear_weight_grad(const at::Tensor& dy_NO,
   dw_OI.addmm_(floats(dy_NO).t(), floats(x_NI), accumulate ? 1.0 : 0.0, scale);
 }
 
+std::int64_t AtenBackend::product_scratch(Product /*product*/,
+                                          const at::Tensor& a_MK,
+                                          const at::Tensor& b_KN,
+                                          at::ScalarType out,
+                                          bool /*accumulate*/) const {
+  const std::int64_t operands = a_MK.numel() + b_KN.numel(), result = a_MK.size(0) * b_KN.size(1);
+  return 4 * ((a_MK.scalar_type() == at::kFloat ? 0 : operands) + (out == at::kFloat ? 0 : result));
+}
+
 void AtenBackend::linear_bias_grad(const at::Tensor& dy_NO,
                                    bool accumulate,
                                    const at::Tensor& db_O) const {

@@ -161,4 +161,15 @@ AttentionGrads CpuBackend::attention_backward(const at::Tensor& dy_BHTK,
   return blocks_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
 }
 
+std::int64_t CpuBackend::attention_scratch(const at::Tensor& q_BHTK,
+                                           const at::Tensor& k_BGSK,
+                                           const AttentionArgs& args,
+                                           bool backward) const {
+  constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+  if (!backward && is_one_query(args, q_BHTK, k_BGSK))
+    return kFloat * q_BHTK.size(0) * q_BHTK.size(1) * k_BGSK.size(2);
+  const Blocks blocks(args, q_BHTK, k_BGSK);
+  return kFloat * at::get_num_threads() * attention_blocks_floats(q_BHTK, k_BGSK, blocks, backward);
+}
+
 }  // namespace tessera::ops::cpu

@@ -377,4 +377,13 @@ void attention_blocks_backward(const at::Tensor& dy_BHTK,
   });
 }
 
+std::int64_t attention_blocks_floats(const at::Tensor& q_BHTK,
+                                     const at::Tensor& k_BGSK,
+                                     const AttentionBlocks& how,
+                                     bool backward) {
+  if (in_tiles(q_BHTK)) return attention_tiles_floats(q_BHTK, k_BGSK, how, backward);
+  const Problem p(q_BHTK, k_BGSK, how);
+  return backward ? Backward::floats(p) : Forward::floats(p);
+}
+
 }  // namespace tessera::ops::cpu

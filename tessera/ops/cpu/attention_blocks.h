@@ -50,5 +50,10 @@ void attention_blocks_backward(const at::Tensor& dy_BHTK,
                                const at::Tensor& dq_BHTK,
                                const at::Tensor& dk_BGSK,
                                const at::Tensor& dv_BGSK);
+/// Floats that each thread of either takes for itself. The tensors may be on meta.
+std::int64_t attention_blocks_floats(const at::Tensor& q_BHTK,
+                                     const at::Tensor& k_BGSK,
+                                     const AttentionBlocks& how,
+                                     bool backward);
 
 }  // namespace tessera::ops::cpu

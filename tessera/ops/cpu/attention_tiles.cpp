@@ -490,4 +490,12 @@ void attention_tiles_backward(const at::Tensor& dy_BHTK,
   });
 }
 
+std::int64_t attention_tiles_floats(const at::Tensor& q_BHTK,
+                                    const at::Tensor& k_BGSK,
+                                    const AttentionBlocks& how,
+                                    bool backward) {
+  const Problem p(q_BHTK, k_BGSK, how);
+  return backward ? Backward::floats(p) : Forward::floats(p);
+}
+
 }  // namespace tessera::ops::cpu

@@ -29,5 +29,9 @@ void attention_tiles_backward(const at::Tensor& dy_BHTK,
                               const at::Tensor& dq_BHTK,
                               const at::Tensor& dk_BGSK,
                               const at::Tensor& dv_BGSK);
+std::int64_t attention_tiles_floats(const at::Tensor& q_BHTK,
+                                    const at::Tensor& k_BGSK,
+                                    const AttentionBlocks& how,
+                                    bool backward);
 
 }  // namespace tessera::ops::cpu

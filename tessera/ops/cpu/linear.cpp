@@ -155,6 +155,29 @@ void CpuBackend::linear_weight_grad(const at::Tensor& dy_NO,
   }
 }
 
+std::int64_t CpuBackend::product_scratch(Product product,
+                                         const at::Tensor& a_MK,
+                                         const at::Tensor& b_KN,
+                                         at::ScalarType out,
+                                         bool accumulate) const {
+  const std::int64_t M = a_MK.size(0), K = a_MK.size(1), N = b_KN.size(1);
+  const bool of_weight = product == Product::WeightGrad;
+  if (product == Product::Linear && few_rows_fit(a_MK, b_KN.t())) return 0;
+  const at::ScalarType in = a_MK.scalar_type();
+  const Way how = way(in, out);
+  if (how == Way::Mkl) return 0;
+  if (how == Way::Aten)
+    return out == in ? 0 : M * N * static_cast<std::int64_t>(c10::elementSize(in));
+  if (how == Way::Widened) {
+    if (of_weight) return widened_floats(M, K, N) * 4;
+    return product == Product::Linear ? 4 * widened_floats(N, K, M) + (out == in ? 4 * M * N : 0)
+                                      : 4 * (widened_floats(K, M, N) + M * N);
+  }
+  if (of_weight ? suits_mkl(a_MK.t()) : K >= kMklTerms && suits_mkl(a_MK))
+    return out == at::kFloat ? 0 : 4 * M * N;
+  return matmul_scratch(a_MK, b_KN, out, accumulate);
+}
+
 void CpuBackend::linear_bias_grad(const at::Tensor& dy_NO,
                                   bool accumulate,
                                   const at::Tensor& db_O) const {

@@ -89,6 +89,16 @@ struct Primitive {
 /// Primitives are dear to make and cheap to keep; a step needs some dozens.
 class Library {
  public:
+  /// Bytes of scratch and of a packed `b`.
+  std::int64_t scratch(const at::Tensor& a,
+                       const at::Tensor& b,
+                       const at::Tensor& c,
+                       const MatmulOptions& options) const {
+    const dnnl::matmul::primitive_desc desc = describe(a, b, c, options);
+    const std::size_t packed =
+        desc.weights_desc() != desc_of(b) ? desc.weights_desc().get_size() : 0;
+    return static_cast<std::int64_t>(packed + desc.scratchpad_desc().get_size());
+  }
   const Primitive& primitive(const Key& key,
                              const at::Tensor& a,
                              const at::Tensor& b,
@@ -106,10 +116,10 @@ class Library {
  private:
   static constexpr std::size_t kMost = 512;
 
-  Primitive make(const at::Tensor& a,
-                 const at::Tensor& b,
-                 const at::Tensor& c,
-                 const MatmulOptions& options) {
+  dnnl::matmul::primitive_desc describe(const at::Tensor& a,
+                                        const at::Tensor& b,
+                                        const at::Tensor& c,
+                                        const MatmulOptions& options) const {
     dnnl::post_ops after;
     if (options.scale != 1.0F) {
       after.append_binary(dnnl::algorithm::binary_mul,
@@ -125,8 +135,14 @@ class Library {
             : memory::desc();
     const memory::desc plain = desc_of(b);
     const memory::desc any(plain.get_dims(), type_of(b), memory::format_tag::any);
-    dnnl::matmul::primitive_desc desc(
-        engine_, desc_of(a), packs(a, b) ? any : plain, bias, desc_of(c), attributes);
+    return {engine_, desc_of(a), packs(a, b) ? any : plain, bias, desc_of(c), attributes};
+  }
+  Primitive make(const at::Tensor& a,
+                 const at::Tensor& b,
+                 const at::Tensor& c,
+                 const MatmulOptions& options) {
+    dnnl::matmul::primitive_desc desc = describe(a, b, c, options);
+    const memory::desc plain = desc_of(b);
     dnnl::matmul run(desc);
     std::optional<dnnl::reorder> pack;
     if (desc.weights_desc() != plain) {
@@ -228,6 +244,23 @@ void matmul(const at::Tensor& a_MK,
                             b_KN.size(1),
                             error.what()));
   }
+}
+
+std::int64_t matmul_scratch(const at::Tensor& a_MK,
+                            const at::Tensor& b_KN,
+                            at::ScalarType out,
+                            bool accumulate) {
+  if (a_MK.numel() == 0 || b_KN.numel() == 0) return 0;
+  const bool in_parts = a_MK.size(1) > kMostTerms && b_KN.stride(1) == 1;
+  const at::Tensor c =
+      at::empty({a_MK.size(0), b_KN.size(1)},
+                at::TensorOptions().dtype(in_parts ? at::kFloat : out).device(at::kMeta));
+  const std::int64_t sums = in_parts && out != at::kFloat ? 4 * c.numel() : 0;
+  const std::int64_t terms = std::min(a_MK.size(1), in_parts ? kMostTerms : a_MK.size(1));
+  static const Library library;
+  return sums +
+         library.scratch(
+             a_MK.narrow(1, 0, terms), b_KN.narrow(0, 0, terms), c, {.accumulate = accumulate});
 }
 
 }  // namespace tessera::ops::cpu

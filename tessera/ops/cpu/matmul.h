@@ -21,5 +21,11 @@ void matmul(const at::Tensor& a_MK,
             const at::Tensor& b_KN,
             const at::Tensor& c_MN,
             const MatmulOptions& options = {});
+/// Bytes that matmul() needs for itself on as many threads as there are, of a product into `out`.
+/// The tensors may be on meta. Starts no thread.
+std::int64_t matmul_scratch(const at::Tensor& a_MK,
+                            const at::Tensor& b_KN,
+                            at::ScalarType out,
+                            bool accumulate);
 
 }  // namespace tessera::ops::cpu

@@ -83,4 +83,8 @@ void widened_weight_grad(const at::Tensor& dy_NO,
   });
 }
 
+std::int64_t widened_floats(std::int64_t panelled, std::int64_t inner, std::int64_t other) {
+  return std::min(panelled, kPanel + kMultiple) * inner + inner * other;
+}
+
 }  // namespace tessera::ops::cpu

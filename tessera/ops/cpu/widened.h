@@ -21,5 +21,8 @@ void widened_weight_grad(const at::Tensor& dy_NO,
                          const at::Tensor& dw_OI,
                          bool accumulate,
                          float scale);
+/// Floats of the widened operands of any of them: a panel of `panelled` features with `inner`
+/// values each, and the whole other operand, of `inner` x `other` values.
+std::int64_t widened_floats(std::int64_t panelled, std::int64_t inner, std::int64_t other);
 
 }  // namespace tessera::ops::cpu

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/activation_probe.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <typeinfo>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <omp.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/transports/shapes.h"
+#include "tessera/comm/world.h"
+#include "tessera/memory/meta_count.h"
+#include "tessera/nn/step_context.h"
+#include "tessera/parallel/executor.h"
+#include "tessera/tensor/dtype.h"
+
+namespace tessera::parallel {
+namespace {
+
+/// More denominators than any objective has; their values do not matter.
+const std::vector<double> kDenominators(16, 1.0);
+
+std::int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors)
+    bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+/// Runs the block and notes what it begins with. An objective may get some of the `samples`.
+nn::Outcome run_noted(nn::Block& block,
+                      BlockBytes& bytes,
+                      std::int64_t samples,
+                      nn::Flow in,
+                      const nn::Batch& batch,
+                      nn::StepContext& context) {
+  const std::int64_t parts = samples / std::max<std::int64_t>(batch.size(), 1);
+  bytes.gradient = std::max(bytes.gradient, parts * bytes_of(in.diff));
+  bytes.flow = std::max(bytes.flow, parts * (bytes_of(in.diff) + bytes_of(in.fixed)));
+  return block.forward(std::move(in), batch, context);
+}
+
+class NotedBlock final : public nn::Block {
+ public:
+  NotedBlock(std::unique_ptr<nn::Block> block, BlockBytes& bytes, std::int64_t samples)
+      : block_(std::move(block)), bytes_(bytes), samples_(samples) {}
+  void declare(nn::Params& params) override { block_->declare(params); }
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    return run_noted(*block_, bytes_, samples_, std::move(in), batch, context);
+  }
+  [[nodiscard]] bool works_by_token() const override { return block_->works_by_token(); }
+
+ private:
+  std::unique_ptr<nn::Block> block_;
+  BlockBytes& bytes_;
+  std::int64_t samples_;
+};
+
+class NotedObjective final : public nn::Objective {
+ public:
+  NotedObjective(std::unique_ptr<nn::Block> block, BlockBytes& bytes, std::int64_t samples)
+      : block_(std::move(block)),
+        objective_(dynamic_cast<const nn::Objective&>(*block_)),
+        bytes_(bytes),
+        samples_(samples) {}
+  void declare(nn::Params& params) override { block_->declare(params); }
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    return run_noted(*block_, bytes_, samples_, std::move(in), batch, context);
+  }
+  [[nodiscard]] bool works_by_token() const override { return block_->works_by_token(); }
+  /// Labels have no values here.
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch&) const override {
+    return kDenominators;
+  }
+  [[nodiscard]] std::int64_t samples_at_once(const nn::Batch& batch) const override {
+    return objective_.samples_at_once(batch);
+  }
+
+ private:
+  std::unique_ptr<nn::Block> block_;
+  const nn::Objective& objective_;
+  BlockBytes& bytes_;
+  std::int64_t samples_;
+};
+
+std::unique_ptr<nn::Block> noted(std::unique_ptr<nn::Block> block,
+                                 BlockBytes& bytes,
+                                 std::int64_t samples) {
+  if (dynamic_cast<nn::Objective*>(block.get()) != nullptr)
+    return std::make_unique<NotedObjective>(std::move(block), bytes, samples);
+  return std::make_unique<NotedBlock>(std::move(block), bytes, samples);
+}
+
+/// Notes each pass, and gives weight gradients a place that is not counted.
+class PassPolicy final : public Policy {
+ public:
+  PassPolicy(memory::MetaCount& count, std::vector<BlockBytes>& blocks)
+      : count_(count), blocks_(blocks) {}
+  /// The model is made after this.
+  void watch(ModelInstance& model) { model_ = &model; }
+
+  void before(const Action& action, const BlockRun& run) override {
+    if (model_ != nullptr && makes_gradients(action.kind)) {
+      const memory::NotCounted uncounted;
+      for (const auto& param : model_->params(run.block)) {
+        if (!param->info().trainable) continue;
+        param->grad().open(at::empty(param->info().local_shape(),
+                                     at::TensorOptions().dtype(at::kFloat).device(at::kMeta)));
+      }
+    }
+    count_.reset_peak();
+    start_ = count_.current();
+  }
+  void after(const Action& action, const BlockRun& run) override {
+    blocks_[static_cast<std::size_t>(run.block)].passes[action.kind] = {count_.current() - start_,
+                                                                        count_.peak() - start_};
+    if (model_ == nullptr || !makes_gradients(action.kind)) return;
+    for (const auto& param : model_->params(run.block)) {
+      if (!param->info().trainable) continue;
+      param->grad().close();
+      param->grad().release();
+    }
+  }
+
+ private:
+  memory::MetaCount& count_;
+  std::vector<BlockBytes>& blocks_;
+  ModelInstance* model_ = nullptr;
+  std::int64_t start_ = 0;
+};
+
+/// What makes two blocks alike: their class, and their parameters under their names in the block.
+std::string kind_of(const nn::BlockSpec& spec, const WeightOptions& weights) {
+  const std::unique_ptr<nn::Block> block = spec.make();
+  const nn::Block& object = *block;
+  std::string out = typeid(object).name();
+  for (const auto& info : nn::declared_by(spec)) {
+    const bool own = info->name.starts_with(spec.name + ".");
+    const bool frozen = !info->trainable || (weights.frozen && weights.frozen(info->name));
+    out += fmt::format(";{} {}{}",
+                       own ? info->name.substr(spec.name.size()) : info->name,
+                       fmt::join(info->shape, ","),
+                       frozen ? " frozen" : "");
+  }
+  return out;
+}
+
+constexpr std::size_t kRun = 3;  ///< of like neighbours that are run
+
+/// For every block of the model, which one of those that are run stands for it; ascending.
+std::vector<std::size_t> stand_ins(const ProbedModel& probed) {
+  std::vector<std::size_t> out;
+  std::string before;
+  std::size_t alike = 0, run = 0;
+  for (const nn::BlockSpec& spec : probed.model.blocks) {
+    std::string kind = kind_of(spec, probed.weights);
+    alike = kind == before ? alike + 1 : 1;
+    before = std::move(kind);
+    out.push_back(alike > kRun ? run - 1 : run++);
+  }
+  return out;
+}
+
+/// Kernels of this thread count on `threads` threads while the object lives. Starts none, which
+/// at::set_num_threads() does.
+class KernelThreads {
+ public:
+  explicit KernelThreads(int threads) : before_(at::get_num_threads()) {
+    omp_set_num_threads(threads);
+  }
+  ~KernelThreads() { omp_set_num_threads(before_); }
+  KernelThreads(const KernelThreads&) = delete;
+  KernelThreads& operator=(const KernelThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+/// A model whose blocks run on meta tensors and are noted.
+class Probe {
+ public:
+  /// `blocks`: those of the model that are run.
+  Probe(const ProbedModel& probed, const std::vector<std::size_t>& blocks)
+      : threads_(probed.threads), bytes_(blocks.size()), policy_(count_, bytes_) {
+    const memory::NotCounted uncounted;
+    world_ = comm::shape_world(probed.mesh, /*rank=*/0);
+    nn::Model model;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      nn::BlockSpec spec = probed.model.blocks[blocks[i]];
+      spec.make = [make = spec.make, &bytes = bytes_[i], samples = probed.batch.size()] {
+        return noted(make(), bytes, samples);
+      };
+      model.blocks.push_back(std::move(spec));
+    }
+    WeightOptions weights = probed.weights;
+    weights.residency = Residency::Replicated;
+    model_ = std::make_unique<ModelInstance>(model, std::move(weights), *world_);
+    const nn::ContextParallel* const shared = model_->context_parallel();
+    batch_ = shared == nullptr ? probed.batch : nn::own_tokens(probed.batch, *shared);
+    policy_.watch(*model_);
+  }
+
+  std::vector<BlockBytes> train(bool recompute, bool regions, bool split) {
+    Recompute again{.blocks = std::vector<bool>(bytes_.size(), recompute), .regions = regions};
+    Executor executor(*model_, {&policy_}, std::move(again));
+    std::vector<Action> actions = {{ActionKind::Load}, {ActionKind::Forward}};
+    if (split) {
+      actions.push_back({ActionKind::BackwardInputs});
+      actions.push_back({ActionKind::BackwardWeights});
+    } else {
+      actions.push_back({ActionKind::Backward});
+    }
+    executor.train(actions,
+                   {.load = [this](int) { return batch_; },
+                    .global_denominators =
+                        [](const std::vector<std::vector<double>>&) { return kDenominators; }});
+    return std::move(bytes_);
+  }
+  std::int64_t infer() {
+    Executor executor(*model_, {&policy_});
+    nn::StepContext context(nn::Mode::Eval, 0);
+    executor.infer(batch_, context);
+    std::int64_t live = 0, most = 0;
+    for (const BlockBytes& block : bytes_) {
+      const PassBytes& pass = block.passes.at(ActionKind::Forward);
+      most = std::max(most, live + pass.peak);
+      live += pass.change;
+    }
+    return most;
+  }
+
+ private:
+  KernelThreads threads_;
+  nn::Batch batch_;
+  std::vector<BlockBytes> bytes_;
+  memory::MetaCount count_;
+  PassPolicy policy_;
+  std::unique_ptr<comm::World> world_;
+  std::unique_ptr<ModelInstance> model_;
+};
+
+bool alike(const BlockBytes& a, const BlockBytes& b) {
+  return a.flow == b.flow && a.gradient == b.gradient && a.passes == b.passes;
+}
+
+std::vector<std::size_t> all_blocks(const ProbedModel& probed) {
+  std::vector<std::size_t> out(probed.model.blocks.size());
+  for (std::size_t b = 0; b < out.size(); ++b)
+    out[b] = b;
+  return out;
+}
+
+}  // namespace
+
+std::vector<BlockBytes> probe_training(const ProbedModel& probed,
+                                       bool recompute,
+                                       bool regions,
+                                       bool split) {
+  const std::vector<std::size_t> stand_in = stand_ins(probed);
+  std::vector<std::size_t> run;
+  for (std::size_t b = 0; b < stand_in.size(); ++b) {
+    if (stand_in[b] == run.size()) run.push_back(b);
+  }
+  const std::vector<BlockBytes> bytes = Probe(probed, run).train(recompute, regions, split);
+  std::vector<BlockBytes> out;
+  for (std::size_t b = 0; b < stand_in.size(); ++b) {
+    const std::size_t at = stand_in[b];
+    // The first of a row of like blocks to have no pass of its own.
+    const bool shared = b > 0 && stand_in[b - 1] == at;
+    if (shared && !alike(bytes[at], bytes[at - 1]))
+      return Probe(probed, all_blocks(probed)).train(recompute, regions, split);
+    out.push_back(bytes[at]);
+  }
+  return out;
+}
+
+std::int64_t probe_inference(const ProbedModel& probed) {
+  const std::vector<std::size_t> stand_in = stand_ins(probed);
+  std::vector<std::size_t> run;
+  for (std::size_t b = 0; b < stand_in.size(); ++b) {
+    if (stand_in[b] == run.size()) run.push_back(b);
+  }
+  return Probe(probed, run).infer();
+}
+
+std::int64_t most_activations(std::span<const Action> actions,
+                              const StageLayout& layout,
+                              int stage,
+                              std::span<const BlockBytes> blocks,
+                              std::int64_t batch) {
+  std::map<int, std::int64_t> left;  // actions of each micro-batch
+  for (const Action& action : actions)
+    ++left[action.micro];
+  std::set<std::pair<int, int>> received;  // chunks and micro-batches that began with a message
+  std::int64_t live = 0, most = 0;
+  const auto pass = [&](int block, ActionKind kind) {
+    const auto& passes = blocks[static_cast<std::size_t>(block)].passes;
+    const auto found = passes.find(kind);
+    if (found == passes.end()) return;
+    most = std::max(most, live + found->second.peak);
+    live += found->second.change;
+  };
+  const auto change = [&](std::int64_t bytes) {
+    live += bytes;
+    most = std::max(most, live);
+  };
+  const auto of = [&](int block) -> const BlockBytes& {
+    return blocks[static_cast<std::size_t>(block)];
+  };
+  const auto count = static_cast<int>(blocks.size());
+  for (const Action& action : actions) {
+    const auto [first, last] = layout.blocks(stage, action.chunk, count);
+    switch (action.kind) {
+      case ActionKind::Load:
+        change(batch);
+        break;
+      case ActionKind::Forward:
+        for (int b = first; b < last; ++b)
+          pass(b, action.kind);
+        break;
+      case ActionKind::Backward:
+      case ActionKind::BackwardInputs:
+      case ActionKind::BackwardWeights:
+        for (int b = last - 1; b >= first; --b)
+          pass(b, action.kind);
+        // The message that a chunk began with goes when its weights have their gradients; in a
+        // model of one stage it belongs to the block before.
+        if (makes_gradients(action.kind) && received.erase({action.chunk, action.micro}) > 0)
+          live -= of(first).flow;
+        break;
+      case ActionKind::ReceiveFlow:
+        received.emplace(action.chunk, action.micro);
+        change(of(first).flow);
+        break;
+      case ActionKind::SendGradient:
+        live -= of(first).gradient;
+        break;
+      case ActionKind::ReceiveGradient:
+        if (last < count) change(of(last).gradient);
+        break;
+      case ActionKind::SendFlow:
+        break;
+    }
+    if (--left[action.micro] == 0) live -= batch;
+  }
+  return most;
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/flat_group_plan.h"
+
+#include <map>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::parallel {
+
+FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOptions& options) {
+  FlatPlan out;
+  std::map<std::string, int> by_name;
+  std::int64_t persistent = 0;
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    const BlockParams& block = blocks[b];
+    for (std::size_t p = 0; p < block.params.size(); ++p) {
+      const ParamInfo& info = *block.params[p];
+      const bool known = info.tied && by_name.contains(info.name);
+      const bool sharded = options.residency == Residency::Sharded;
+      Residency residency = options.residency;
+      if (sharded && !known && info.room_numel() < options.persistence_threshold &&
+          persistent + info.room_numel() <= options.persistent) {
+        residency = Residency::Whole;
+        persistent += info.room_numel();
+      }
+      // A tied parameter has a buffer of its own, because its homes are different blocks.
+      const bool alone = info.tied || (options.tables_apart && info.role == Role::TokenTable);
+      std::string key = alone ? info.name : block.name + (info.trainable ? "" : " (frozen)");
+      if (!alone && sharded && residency == Residency::Whole) key += " (persistent)";
+      const auto [it, fresh] = by_name.emplace(key, static_cast<int>(out.groups.size()));
+      if (fresh) out.groups.push_back({key, info.trainable, residency, {}, {}});
+      FlatGroupPlan& group = out.groups[static_cast<std::size_t>(it->second)];
+      const auto index = static_cast<int>(b);
+      if (group.homes.empty() || group.homes.back().block != index)
+        group.homes.push_back({index, {}});
+      group.homes.back().params.push_back(p);
+      if (group.homes.size() == 1) {
+        out.order.emplace_back(it->second, static_cast<int>(group.params.size()));
+        group.params.push_back(block.params[p]);
+      } else {
+        TESSERA_REQUIRE(
+            group.params.front()->shape == info.shape,
+            Bug,
+            fmt::format("the blocks that share {} declare it with different shapes", info.name),
+            "");
+      }
+    }
+  }
+  return out;
+}
+
+OwnedRange owned_range(const FlatLayout& layout, int stage, int index) {
+  if (stage == 0) return {0, layout.numel()};
+  return {layout.shard_begin(index), layout.shard_numel()};
+}
+
+bool has_separate_masters(DType working, DType masters, bool local_weights) {
+  return masters == DType::F32 && (working != DType::F32 || local_weights);
+}
+
+std::int64_t state_numel(const optim::StateSpec& state,
+                         const optim::ParamFacts& facts,
+                         std::int64_t numel) {
+  switch (state.extent) {
+    case optim::Extent::Elements:
+      return numel;
+    case optim::Extent::Rows:
+      return facts.rows;
+    case optim::Extent::Columns:
+      return facts.columns;
+  }
+  return 0;
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations as the ledger of a step counts them, beside those that were predicted.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "equivalence/zero_cost.h"
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include "tessera/planner/activations.h"
+
+namespace tessera::test {
+
+/// A step of rank 0 needs no more than was predicted for its stage, and at most a quarter less.
+inline void expect_planned(const TinyRun& run, const Layout& layout, const std::string& what) {
+  const Cost cost = cost_of(run, layout);
+  planner::Plan plan = run.plan(layout);
+  plan.threads = 1;  // as in the measured step
+  const planner::Activations planned = planner::predict_activations(plan, /*stage=*/0);
+  const std::int64_t kept = cost.usage.peak[static_cast<std::size_t>(memory::Tag::Activations)];
+  EXPECT_EQ(planned.unknown, "") << what;
+  EXPECT_LE(kept, planned.training) << what;
+  EXPECT_GE(static_cast<double>(kept), 0.75 * static_cast<double>(planned.training)) << what;
+  std::printf("%s: %lld predicted, %lld kept: %+.1f %%\n",
+              what.c_str(),
+              static_cast<long long>(planned.training),
+              static_cast<long long>(kept),
+              100.0 * (static_cast<double>(planned.training) / static_cast<double>(kept) - 1.0));
+}
+
+}  // namespace tessera::test

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a task says of its samples before the data is open is what the data then has.
+#include <string>
+#include <vector>
+
+#include "tasks/tasks_support.h"
+#include <gtest/gtest.h>
+
+namespace tessera::tasks {
+namespace {
+
+using test::open;
+using test::task_of;
+using Tensors = std::vector<data::TensorSpec>;
+
+constexpr std::int64_t kLength = 6;
+
+/// Those that every sample of the records has.
+Tensors opened(const Task& task, const std::string& records) {
+  const test::Folder folder;
+  data::DataOptions options;
+  options.train = {folder.write("train.jsonl", records)};
+  Tensors out;
+  for (data::TensorSpec& spec : open(task, options, kLength).train->tensors()) {
+    if (!spec.optional) out.push_back(std::move(spec));
+  }
+  return out;
+}
+
+TEST(DeclaredTensors, AreThoseOfTheData) {
+  struct Case {
+    const char *type, *params, *records;
+  };
+  for (const Case& c :
+       {Case{"pretrain", "{}", "{\"text\": \"a longer text than one sample\"}\n"},
+        Case{"classify", "{}", "{\"text\": \"a\", \"label\": 1}\n"},
+        Case{"regression", "{}", "{\"text\": \"a\", \"label\": 0.5}\n"},
+        Case{"regression", R"({"numbers": 2})", "{\"text\": \"a\", \"label\": [1, 2]}\n"},
+        Case{"seq2seq", "{}", "{\"source\": \"a\", \"target\": \"b\"}\n"},
+        Case{"seq2seq", R"({"target_length": 3})", "{\"source\": \"a\", \"target\": \"b\"}\n"},
+        Case{"tag", "{}", "{\"tokens\": [\"a\"], \"tags\": [0]}\n"}}) {
+    const auto task = task_of(c.type, c.params);
+    EXPECT_EQ(task->tensors(kLength), opened(*task, c.records)) << c.type << c.params;
+  }
+}
+
+TEST(DeclaredTensors, AreNoneWhereTheDataDecides) {
+  EXPECT_EQ(task_of("classify", R"({"multi_label": true})")->tensors(kLength), Tensors());
+  EXPECT_EQ(task_of("image_classify")->tensors(kLength), Tensors());
+}
+
+}  // namespace
+}  // namespace tessera::tasks
