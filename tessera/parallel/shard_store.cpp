@@ -38,9 +38,10 @@ ShardStore::ShardStore(comm::World& world,
     slot.begin = options_.stage == 0 ? 0 : group.layout.shard_begin(group_.index);
     slot.numel = options_.stage == 0 ? group.layout.numel() : group.layout.shard_numel();
     TESSERA_ASSERT(group.weights.own().numel() == slot.numel);
-    if (model_.working() == DType::F32 && !options_.local_weights) {
+    // A frozen parameter has no value but its working one.
+    if (model_.working() == DType::F32 && !(options_.local_weights && group.trainable)) {
       slot.master = group.weights.own().data_ptr<float>();
-    } else if (options_.kept.masters == DType::F32) {
+    } else if (options_.kept.masters == DType::F32 && group.trainable) {
       slot.master_storage = at::zeros({slot.numel}, at::kFloat);
       slot.master = slot.master_storage.data_ptr<float>();
     }
@@ -165,6 +166,7 @@ float* ShardStore::widen(const at::Tensor& kept) {
 void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     if (for_save && !model_.groups()[g].counted) continue;  // another stage's
+    if (options_.trained_alone && !model_.groups()[g].trainable) continue;
     Slot& slot = slots_[g];
     float* const masters =
         slot.master != nullptr ? slot.master : widen(model_.groups()[g].weights.own());

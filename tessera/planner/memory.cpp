@@ -412,8 +412,11 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   const std::vector<Buffer> buffers = buffers_of(plan, plan.kept.states, tensor_ranks(plan));
   for (const Buffer& buffer : buffers) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
-    out.optimizer += (buffer.state_bytes + (masters ? 4 * buffer.numel : 0)) / shards;
-    if (narrow_masters) saved += 4 * buffer.numel / shards;
+    // A frozen parameter has its working weights alone, which a save widens if it holds them.
+    const bool own_masters = masters && buffer.trained;
+    const bool in_saves = buffer.trained || plan.adapter == nullptr || !plan.config.model->from;
+    out.optimizer += (buffer.state_bytes + (own_masters ? 4 * buffer.numel : 0)) / shards;
+    if (value < 4 && !own_masters && in_saves) saved += 4 * buffer.numel / shards;
     if (narrow_states) saved += 2 * buffer.state_bytes / shards;
     if (!buffer.trained) continue;
     widest = std::max(widest, std::min(buffer.largest, buffer.numel / shards));
