@@ -39,6 +39,11 @@ struct Buffer {
   std::vector<int> blocks;           // that use it
 };
 
+// Whether checkpoints hold what is not trained: those of an adapter name its base instead.
+bool saves_frozen(const Plan& plan) {
+  return plan.adapter == nullptr || !plan.config.model->from;
+}
+
 // Elements of a parameter on the rank that holds most of it.
 std::int64_t held(const ParamInfo& info, const Plan& plan, std::int64_t tensor_ranks) {
   if (tensor_ranks == 1) return info.numel();
@@ -414,7 +419,7 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
     // A frozen parameter has its working weights alone, which a save widens if it holds them.
     const bool own_masters = masters && buffer.trained;
-    const bool in_saves = buffer.trained || plan.adapter == nullptr || !plan.config.model->from;
+    const bool in_saves = buffer.trained || saves_frozen(plan);
     out.optimizer += (buffer.state_bytes + (own_masters ? 4 * buffer.numel : 0)) / shards;
     if (value < 4 && !own_masters && in_saves) saved += 4 * buffer.numel / shards;
     if (narrow_states) saved += 2 * buffer.state_bytes / shards;
@@ -469,8 +474,10 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
       plan.data_ranks > 1 ? 4 * (of_rank * plan.data_ranks + (of_rank > 0)) : 0;
   std::int64_t bytes = 0;
   // Checkpoints hold fp32, whatever the types of the run.
-  for (const Buffer& buffer : buffers_of(plan, DType::F32, 1))
-    bytes += (4 + errors) * buffer.numel + buffer.state_bytes;
+  for (const Buffer& buffer : buffers_of(plan, DType::F32, 1)) {
+    if (buffer.trained || saves_frozen(plan))
+      bytes += (4 + errors) * buffer.numel + buffer.state_bytes;
+  }
   return bytes;
 }
 

@@ -74,7 +74,6 @@ TEST(Adapters, TrainThroughAPipelineToTheBit) {
 }
 
 TEST(Adapters, TrainWhereRanksShareLayersAndTokens) {
-  // Rates that move B: at 0 it hides what A does.
   for (const char* type : {"lora", "dora"}) {
     SCOPED_TRACE(type);
     expect_same(run_of(type), {{.ranks = 2, .tensor = 2}, {.ranks = 4, .stage = 3, .tensor = 2}});
