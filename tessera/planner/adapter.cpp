@@ -27,15 +27,41 @@ models::WeightSource from_seed(std::uint64_t seed) {
   };
 }
 
+// The options of the folder that the adapter begins with, where the configuration has none of its
+// own.
+void take_options(models::AdapterOptions& options,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
+  const models::AdapterOptions written = options;
+  for (const char* key : {"r",
+                          "alpha",
+                          "dropout",
+                          "targets",
+                          "exclude",
+                          "rank_pattern",
+                          "alpha_pattern",
+                          "layers",
+                          "layers_pattern",
+                          "modules_to_save",
+                          "bias",
+                          "rank_stabilized"}) {
+    const std::string path = std::string("adapter.") + key;
+    if (!origins.given(path)) continue;
+    problems.add(origins.place(path),
+                 path,
+                 fmt::format("{} says it already", written.from),
+                 "remove it, or give adapter.type and all that differs from the defaults");
+  }
+  options = open_adapter_options(written.from);
+  options.from = written.from;
+  options.lr_ratio = written.lr_ratio;
+}
+
 }  // namespace
 
 void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins& origins) {
   models::AdapterOptions& options = plan.config.adapter;
-  if (!options.from.empty() && !options.enabled()) {
-    const std::string from = options.from;
-    options = open_adapter_options(from);
-    options.from = from;
-  }
+  if (!options.from.empty() && !options.enabled()) take_options(options, problems, origins);
   if (!options.enabled()) {
     if (origins.given("adapter")) {
       problems.add(origins.place("adapter"),
