@@ -29,13 +29,15 @@ enum class Kind : std::uint8_t {
   Off,    // a switch whose key is false where the flag is given
   Stage,  // a switch between ZeRO's stages 1 and 0
   Config,
-  Rank,        // an integer that nobody needs
-  Beta,        // of Adam: key is the index
-  One,         // of several hosts: the value must say that there is one
-  Told,        // has no meaning here: key is why
-  ToldValue,   // the same with a value
-  ToldSwitch,  // the same with true or false, or nothing
-  Refused,     // cannot be done: key is what to do instead
+  Rank,         // an integer that nobody needs
+  Beta,         // of Adam: key is the index
+  LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 is none
+  LoraModules,  // what the names of adapted layers contain
+  One,          // of several hosts: the value must say that there is one
+  Told,         // has no meaning here: key is why
+  ToldValue,    // the same with a value
+  ToldSwitch,   // the same with true or false, or nothing
+  Refused,      // cannot be done: key is what to do instead
 };
 
 struct Flag {
@@ -115,6 +117,12 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--eod_mask_loss", Kind::Switch, "data.separate_documents"},
     {"--recompute_granularity", Kind::Text, "activation_checkpointing.granularity"},
     {"--use_distributed_optimizer", Kind::Stage, "zero_optimization.stage"},
+
+    // DeepSpeed-Chat.
+    {"--lora_dim", Kind::LoraRank, "adapter"},
+    {"--lora_module_name", Kind::LoraModules, "adapter.exclude"},
+    {"--lora_learning_rate", Kind::Number, "optimizer.lr"},
+    {"--only_optimize_lora", Kind::ToldSwitch, "the weights beside an adapter are always frozen"},
 
     {"--num_nodes", Kind::One, "1"},
     {"--nnodes", Kind::One, "1"},
@@ -226,6 +234,27 @@ void read_config_flag(const std::string& typed,
   out.config = *value;
 }
 
+// DeepSpeed-Chat scales B A by 1 / rank.
+void read_lora_rank(const std::string& typed, const std::string& value, ForeignFlags& out) {
+  json::Value rank = number(typed, value);
+  if (rank.as_double() == 0) return;
+  out.settings.push_back({typed, "adapter.type", json::Value::string("lora")});
+  out.settings.push_back({typed, "adapter.r", std::move(rank)});
+  out.settings.push_back({typed, "adapter.alpha", json::Value::integer(1)});
+}
+
+// An expression for the names that do not contain `part`.
+std::string names_without(const std::string& part) {
+  std::string escaped;
+  for (const char c : part) {
+    const bool plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    if (!plain) escaped += '\\';
+    escaped += c;
+  }
+  return "(?!.*" + escaped + ").*";
+}
+
 void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
   const std::string typed = reader.word().substr(0, reader.word().find('='));
   TESSERA_REQUIRE(flag.kind != Kind::Refused,
@@ -270,6 +299,12 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
       return;
     case Kind::Config:
       return read_config_flag(typed, value, out);
+    case Kind::LoraRank:
+      return read_lora_rank(typed, *value, out);
+    case Kind::LoraModules:
+      out.settings.push_back(
+          {typed, std::string(flag.key), json::Value::string(names_without(*value))});
+      return;
     default:
       break;
   }

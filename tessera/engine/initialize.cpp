@@ -104,6 +104,7 @@ TrainStateOptions train_state_options(const planner::Plan& plan) {
   options.fold = plan.fold;
   options.recompute = plan.recompute;
   options.kept = plan.kept;
+  options.trained_alone = !plan.base_fingerprint.empty();
   options.zero_stage = plan.zero_stage;
   options.stages = plan.stages;
   options.pipeline = plan.schedule;

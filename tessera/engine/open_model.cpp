@@ -20,6 +20,7 @@
 #include "tessera/engine/launch.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/model_source.h"
+#include "tessera/interop/peft.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/launch/launch.h"
 #include "tessera/models/hf_objective.h"
@@ -153,6 +154,7 @@ void find_imported(OpenModel& out) {
 // A run's resolved configuration says the shape and the tokenizer by itself: where its first
 // weights came from may be gone.
 json::Value without_source(json::Value config) {
+  std::erase_if(config.members(), [](const auto& member) { return member.first == "adapter"; });
   if (json::Value* const model = config.find("model"); model != nullptr && model->is_object())
     std::erase_if(model->members(), [](const auto& member) { return member.first == "from"; });
   return config;
@@ -173,6 +175,9 @@ void find_run(OpenModel& out) {
   out.shape = plan.model;
   out.trained_on = trained_on;
   out.tokenizer = plan.tokenizer;
+  // What an adapter computes is in the weights that are read.
+  const planner::ModelSource source = planner::open_model_source(out.source);
+  if (!source.adapter.empty()) out.weights = planner::source_weights(source, out.shape);
 }
 
 void find_hugging_face(OpenModel& out) {
@@ -198,7 +203,8 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
   if (const auto folder = checkpoint::newest_at(path)) {
     out->source = *folder;
     find_run(*out);
-  } else if (interop::is_foreign_source(path) || interop::is_weight_file(path)) {
+  } else if (interop::is_foreign_source(path) || interop::is_weight_file(path) ||
+             interop::is_peft(path)) {
     out->source = path;
     find_imported(*out);
   } else if (fs::exists(path / "config.json") && !fs::exists(path / "metrics.jsonl") &&

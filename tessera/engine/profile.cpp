@@ -34,9 +34,9 @@ struct Alone {
   std::unique_ptr<nn::Block> block;
   std::vector<std::shared_ptr<Param>> params;
 
-  Alone(const nn::BlockSpec& spec, DType working, std::uint64_t seed) : block(spec.make()) {
+  Alone(const nn::BlockSpec& spec, DType working, std::uint64_t seed) {
     nn::Params declared(spec.name);
-    block->declare(declared);
+    block = nn::make_block(spec, declared);
     params = declared.list();
     const c10::NoGradGuard no_grad;
     for (const auto& param : params) {

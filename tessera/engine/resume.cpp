@@ -25,7 +25,11 @@ enum class Weight { Free, Accepted, Refused };
 
 /// By the longest prefix of the key path that stands here; everything else is free.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 29> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 33> kRules = {{
+      {"adapter", Weight::Refused},
+      {"adapter.dropout", Weight::Accepted},
+      {"adapter.from", Weight::Free},  // likewise: where its first values came from
+      {"adapter.lr_ratio", Weight::Accepted},
       {"task", Weight::Refused},
       {"model", Weight::Refused},
       {"model.from",
@@ -243,6 +247,14 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   const std::string old_tokenizer = text_of(meta.extra, "tokenizer");
   if (!old_tokenizer.empty() && old_tokenizer != plan.tokenizer->fingerprint())
     refused.emplace_back("the tokenizer is another");
+  const json::Value* base = meta.extra.find("base");
+  const std::string old_base = base == nullptr ? "" : text_of(*base, "fingerprint");
+  if (plan.adapter != nullptr && old_base != plan.base_fingerprint) {
+    refused.push_back(old_base.empty()
+                          ? "model.from: the saved run began without a base"
+                          : fmt::format("model.from: the adapter was trained on the weights of {}",
+                                        text_of(*base, "path")));
+  }
   narrow_to_imported(meta, accepted, refused);
   TESSERA_REQUIRE(
       refused.empty(),
@@ -273,6 +285,12 @@ ResumePoint find_resume_point(const ResumeFrom& from,
   } else {
     point.checkpoint = checkpoint_at(from.path);
   }
+  TESSERA_REQUIRE(plan.adapter == nullptr || checkpoint::is_ours(*point.checkpoint),
+                  Unsupported,
+                  fmt::format("{}: an adapter does not go on from another program's checkpoint",
+                              point.checkpoint->string()),
+                  "take its weights with model.from, or begin with an adapter of PEFT's: "
+                  "adapter.from");
   const checkpoint::Checkpoint opened = interop::open_training(*point.checkpoint, plan);
   point.position = {opened.meta().step, opened.meta().samples};
   try {

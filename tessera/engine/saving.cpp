@@ -95,6 +95,12 @@ checkpoint::Meta Engine::meta() const {
   meta.config = plan_.resolved;
   if (auto objective = models::said_of(plan_.model.objective))
     meta.extra["objective"] = std::move(*objective);
+  if (!plan_.base_fingerprint.empty()) {
+    meta.extra["base"] = json::Value::object(
+        {{"path",
+          json::Value::string(std::filesystem::absolute(*plan_.config.model->from).string())},
+         {"fingerprint", json::Value::string(plan_.base_fingerprint)}});
+  }
   meta.extra["data"] = json::Value::string(data_->fingerprint);
   meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
   meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());

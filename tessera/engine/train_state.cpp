@@ -88,8 +88,13 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
   gradients_ = std::make_unique<parallel::GradientFold>(world_, *model_, options_.fold);
   // A run that goes on after a step that is not finite learns from that step itself what was wrong.
   gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
-  optimizer_ = std::make_unique<parallel::ShardedOptimizer>(
-      world_, *model_, *options_.rule, options_.zero_stage, options_.settings, options_.kept);
+  optimizer_ = std::make_unique<parallel::ShardedOptimizer>(world_,
+                                                            *model_,
+                                                            *options_.rule,
+                                                            options_.zero_stage,
+                                                            options_.settings,
+                                                            options_.kept,
+                                                            options_.trained_alone);
   executor_ = std::make_unique<parallel::Executor>(
       *model_,
       std::vector<parallel::Policy*>{weights_.get(), gradients_.get()},
@@ -415,6 +420,7 @@ void TrainState::describe(checkpoint::Meta& meta) const {
 }
 
 void TrainState::load(const checkpoint::Checkpoint& checkpoint) {
+  if (options_.trained_alone) initialize_weights();
   optimizer_->wait_weights();
   optimizer_->load(checkpoint);
   optimizer_->wait_weights();

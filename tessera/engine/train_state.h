@@ -53,6 +53,8 @@ struct TrainStateOptions {
   parallel::FoldOptions fold;
   parallel::Recompute recompute;
   parallel::KeptTypes kept;
+  /// Checkpoints hold what is trained; `weights` gives the rest when one is loaded.
+  bool trained_alone = false;
   int zero_stage = 0;
   parallel::StageLayout stages;
   parallel::PipelineSchedule pipeline;  ///< of several stages

@@ -22,6 +22,7 @@
 #include "tessera/data/tokenizer_json.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/model_source.h"
+#include "tessera/interop/peft.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
 #include "tessera/optim/schedule.h"
@@ -490,6 +491,21 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
   return out;
 }
 
+/// A base with an adapter of PEFT's merged into it.
+ModelExport of_adapted(const planner::ModelSource& source, std::optional<DType> wanted) {
+  if (!source.hugging_face) return of_checkpoint(source, wanted);
+  const DType dtype = wanted.value_or(source.bf16 ? DType::BF16 : DType::F32);
+  const models::Resolved resolved = resolve(source, tokenizer_size(source));
+  ModelExport out;
+  add_files(out, source.folder, dtype);
+  out.tensors = renamed(planner::source_weights(source, resolved),
+                        source,
+                        nn::parameters_of(resolved.model),
+                        dtype,
+                        out.overflows);
+  return out;
+}
+
 /// None where there is none, and where it is none of ours: its files go along unread.
 std::optional<data::TokenizerOptions> tokenizer_of(const fs::path& folder) {
   try {
@@ -521,6 +537,7 @@ ModelExport open_model_export(const fs::path& source, std::optional<DType> dtype
                   fmt::format("there is no folder {}", source.string()),
                   "name a run or checkpoint of tessera, or a Hugging Face folder");
   if (checkpoint::is_ours(source)) return of_checkpoint(planner::open_model_source(source), dtype);
+  if (is_peft(source)) return of_adapted(planner::open_model_source(source), dtype);
   return of_hugging_face(source, dtype);
 }
 
@@ -531,7 +548,15 @@ interop::Foreign open_training_export(const fs::path& source) {
       Config,
       fmt::format("{} holds no training: optimizer state is asked for", source.string()),
       "name a run or checkpoint of tessera, or another program's checkpoint");
-  return training_of_checkpoint(planner::open_model_source(source));
+  const planner::ModelSource opened = planner::open_model_source(source);
+  TESSERA_REQUIRE(opened.adapter.empty(),
+                  Unsupported,
+                  fmt::format("{} trained an adapter, whose optimizer state no other program's "
+                              "checkpoint has a place for",
+                              source.string()),
+                  "write the merged model (tessera adapter merge) or the adapter (tessera adapter "
+                  "extract)");
+  return training_of_checkpoint(opened);
 }
 
 NativeExport open_native_export(const fs::path& path) {

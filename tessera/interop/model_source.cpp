@@ -18,11 +18,18 @@
 #include "tessera/data/small_file.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/weights.h"
+#include "tessera/interop/peft.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/planner/adapter.h"
 #include "tessera/tasks/conversation.h"
 
 namespace tessera::interop {
+
+planner::ModelSource open_source(const std::filesystem::path& path);
+models::WeightSource weights_of_source(const planner::ModelSource& source,
+                                       const models::Resolved& resolved);
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -89,6 +96,36 @@ void read_section(const json::Value& config, const char* key, const fs::path& fo
                   "name another checkpoint");
 }
 
+// What a checkpoint says of its adapter, and of the base that it leaves out.
+void read_adapter(const checkpoint::Checkpoint& opened,
+                  const fs::path& folder,
+                  planner::ModelSource& out) {
+  const json::Value& config = opened.meta().config;
+  const json::Value* section = config.find("adapter");
+  if (section == nullptr) return;
+  read_section(config, "adapter", folder, out.adapter_options);
+  if (!out.adapter_options.enabled()) return;
+  out.adapter = folder;
+  const json::Value* trainer = config.find("trainer");
+  const json::Value* seed = trainer != nullptr ? trainer->find("seed") : nullptr;
+  if (seed != nullptr) out.seed = static_cast<std::uint64_t>(seed->as_integer().value_or(0));
+  const json::Value* base = opened.meta().extra.find("base");
+  if (base == nullptr) return;
+  const json::Value *path = base->find("path"), *print = base->find("fingerprint");
+  TESSERA_REQUIRE(path != nullptr && path->is_string() && print != nullptr && print->is_string(),
+                  Format,
+                  fmt::format("{}: does not say what its adapter was trained on", folder.string()),
+                  "name another checkpoint");
+  TESSERA_REQUIRE(
+      fs::exists(path->as_string()),
+      Config,
+      fmt::format(
+          "{} holds an adapter of {}, which is not there", folder.string(), path->as_string()),
+      "put that model back: the checkpoint has only what was trained");
+  out.base = std::make_shared<const planner::ModelSource>(open_source(path->as_string()));
+  out.base_fingerprint = print->as_string();
+}
+
 planner::ModelSource open_checkpoint(const fs::path& folder) {
   const checkpoint::Checkpoint opened(folder);
   planner::ModelSource out;
@@ -108,6 +145,7 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   out.model->from.reset();
   out.chat_template = tasks::chat_template_of(opened.meta().config);
   out.bf16 = is_on(opened.meta().config, "bf16");
+  read_adapter(opened, folder, out);
   return out;
 }
 
@@ -165,6 +203,23 @@ planner::ModelSource open_folder(const fs::path& folder) {
       fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
       "name a Hugging Face folder, or a run or checkpoint of tessera");
   return open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
+}
+
+// A folder of PEFT's: the model that it adapts, merged with it.
+planner::ModelSource open_peft_source(const fs::path& folder) {
+  const PeftFolder peft = open_peft(folder);
+  const fs::path base = base_of(peft);
+  TESSERA_REQUIRE(
+      !is_peft(base),
+      Unsupported,
+      fmt::format("{} adapts {}, which is an adapter itself", folder.string(), base.string()),
+      "merge that one first: tessera adapter merge");
+  auto source = std::make_shared<const planner::ModelSource>(open_source(base));
+  planner::ModelSource out = *source;
+  out.base = std::move(source);
+  out.adapter = folder;
+  out.adapter_options = peft.options;
+  return out;
 }
 
 // Weights say nothing of the model but its shapes: the rest lies beside them.
@@ -227,11 +282,45 @@ planner::ModelSource open_source(const fs::path& path) {
                     "name another run");
     return open_checkpoint(*newest);
   }
+  if (is_peft(path)) return open_peft_source(path);
   return open_folder(path);
 }
 
+namespace {
+
+// The base with the adapter merged into it.
+models::WeightSource adapted_weights(const planner::ModelSource& source,
+                                     const models::Resolved& resolved) {
+  const models::WeightMap& map = models::families().get(source.model.family()).weight_map;
+  const models::Adapter adapter = models::find_adapter(source.adapter_options, resolved, map);
+  std::vector<std::string> notes;
+  if (is_peft(source.adapter)) {
+    return models::merged_weights(
+        adapter,
+        planner::first_weights(*source.base, resolved, source.seed, notes),
+        peft_weights(open_peft(source.adapter), adapter, map));
+  }
+  const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.adapter);
+  const models::WeightSource saved =
+      [opened](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+        load_range(*opened, info, begin, end, out);
+      };
+  if (source.base == nullptr) return models::merged_weights(adapter, saved, saved);
+  models::WeightSource base = planner::first_weights(*source.base, resolved, source.seed, notes);
+  TESSERA_REQUIRE(planner::fingerprint_of(resolved, base) == source.base_fingerprint,
+                  Format,
+                  fmt::format("{} was trained on another model than {} is now",
+                              source.adapter.string(),
+                              source.base->folder.string()),
+                  "put the base back as it was");
+  return models::merged_weights(adapter, std::move(base), saved);
+}
+
+}  // namespace
+
 models::WeightSource weights_of_source(const planner::ModelSource& source,
                                        const models::Resolved& resolved) {
+  if (!source.adapter.empty()) return adapted_weights(source, resolved);
   if (source.foreign) {
     return weights_of(open_foreign(*source.foreign)->weights,
                       models::families().get(source.model.family()),
@@ -247,8 +336,15 @@ models::WeightSource weights_of_source(const planner::ModelSource& source,
 }
 
 namespace {
-const bool kRegistered =
-    planner::model_readers().add("files", planner::ModelReader{open_source, weights_of_source});
+const bool kRegistered = planner::model_readers().add(
+    "files",
+    planner::ModelReader{
+        open_source,
+        weights_of_source,
+        [](const fs::path& folder) { return open_peft(folder).options; },
+        [](const fs::path& folder, const models::Adapter& adapter, const models::WeightMap& map) {
+          return peft_weights(open_peft(folder), adapter, map);
+        }});
 }  // namespace
 
 }  // namespace tessera::interop

@@ -127,7 +127,7 @@ void AdapterOptions::describe(config::Fields& f) {
           {.text = "Low-rank adapter that is trained in place of the weights, which stay as they "
                    "are: lora, rslora (scaled by alpha / sqrt(r)) or dora (with a trained "
                    "magnitude).",
-           .choices = {"", "lora", "rslora", "dora"},
+           .choices = {"lora", "rslora", "dora"},
            .default_text = "none"});
   f.field("r", r, {.text = "Rank of the adapters.", .min = 1, .max = kMostRank});
   f.field("alpha",

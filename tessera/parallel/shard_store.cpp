@@ -37,7 +37,9 @@ ShardStore::ShardStore(comm::World& world,
     Slot& slot = slots_[g];
     slot.range = owned_range(group.layout, options_.stage, group_.index);
     TESSERA_ASSERT(group.weights.own().numel() == slot.range.numel);
-    if (has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
+    // A frozen parameter has no value but its working one.
+    if (group.trainable &&
+        has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
       slot.master_storage = at::zeros({slot.range.numel}, at::kFloat);
       slot.master = slot.master_storage.data_ptr<float>();
     } else if (model_.working() == DType::F32) {
@@ -164,6 +166,7 @@ float* ShardStore::widen(const at::Tensor& kept) {
 void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     if (for_save && !model_.groups()[g].counted) continue;  // another stage's
+    if (options_.trained_alone && !model_.groups()[g].trainable) continue;
     Slot& slot = slots_[g];
     float* const masters =
         slot.master != nullptr ? slot.master : widen(model_.groups()[g].weights.own());

@@ -61,8 +61,8 @@ struct ParamShard {
 };
 
 /// Memory of a parameter: fp32 working weights: 0 + states; 16-bit working weights: 4 (masters of
-/// 16 bits: 0) + states; divided by the number of data-parallel ranks from stage 1 on. Threads: the
-/// rank's own.
+/// 16 bits: 0) + states; frozen: 0; divided by the number of data-parallel ranks from stage 1 on.
+/// Threads: the rank's own.
 class ShardStore {
  public:
   struct Options {
@@ -72,6 +72,8 @@ class ShardStore {
     /// The working weights of a rank are master + states[0], so that fp32 masters are kept apart
     /// from them.
     bool local_weights = false;
+    /// Pieces have trained parameters alone: another file holds the others.
+    bool trained_alone = false;
     /// Parameters whose state a checkpoint lacks count their updates from there on.
     bool counts_from_beginnings = true;
     /// Allocates state `index` of a shard; absent: zeros in the type that is kept.

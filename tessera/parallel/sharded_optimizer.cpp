@@ -15,12 +15,14 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    const optim::Rule& rule,
                                    int stage,
                                    ParamSettings settings,
-                                   KeptTypes kept)
+                                   KeptTypes kept,
+                                   bool trained_alone)
     : model_(model) {
   ShardStore::Options options;
   options.stage = world.group(mesh::AxisSet::dp()).size() == 1 ? 0 : stage;
   options.settings = std::move(settings);
   options.kept = kept;
+  options.trained_alone = trained_alone;
   strategy_ = make_update({world, model, rule, options.stage});
   strategy_->configure(options);
   store_ = std::make_unique<ShardStore>(world, model, rule, std::move(options));

@@ -30,13 +30,15 @@ namespace tessera::parallel {
 /// a model.
 class ShardedOptimizer {
  public:
-  /// stage: 0 to 3, as the model's weights are spread. `rule` must outlive this.
+  /// stage: 0 to 3, as the model's weights are spread. `rule` must outlive this. `trained_alone`:
+  /// pieces() leave out frozen parameters.
   ShardedOptimizer(comm::World& world,
                    ModelInstance& model,
                    const optim::Rule& rule,
                    int stage,
                    ParamSettings settings,
-                   KeptTypes kept = {});
+                   KeptTypes kept = {},
+                   bool trained_alone = false);
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;

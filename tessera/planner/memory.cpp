@@ -45,6 +45,11 @@ struct Buffer {
   std::vector<int> blocks;           // of the stage that use it
 };
 
+// Whether checkpoints hold what is not trained: those of an adapter name its base instead.
+bool saves_frozen(const Plan& plan) {
+  return plan.adapter == nullptr || !plan.config.model->from;
+}
+
 // Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: type
 // of a state that has a value for each of them. States of rows and columns have one owner among
 // `ranks`.
@@ -408,8 +413,11 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const std::vector<Buffer> buffers = buffers_of(plan, stage);
   for (const Buffer& buffer : buffers) {
     out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
-    out.optimizer += buffer.state_bytes + (masters ? 4 * buffer.owned : 0);
-    if (narrow_masters) saved += 4 * buffer.owned;
+    // A frozen parameter has its working weights alone, which a save widens if it holds them.
+    const bool own_masters = masters && buffer.trained;
+    const bool in_saves = buffer.trained || saves_frozen(plan);
+    out.optimizer += buffer.state_bytes + (own_masters ? 4 * buffer.owned : 0);
+    if (value < 4 && !own_masters && in_saves) saved += 4 * buffer.owned;
     if (narrow_states) saved += 2 * buffer.state_bytes;
     if (!buffer.trained) continue;
     widest = std::max(widest, std::min(buffer.largest, buffer.owned));
@@ -477,9 +485,10 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
   const auto rule = make_rule(plan);
   const auto& frozen = plan.weight_layout.frozen;
   for (const auto& info : nn::parameters_of(plan.model.model)) {
+    const bool trained = info->trainable && !(frozen && frozen(info->name));
+    if (!trained && !saves_frozen(plan)) continue;
     bytes += (4 + errors) * info->numel();
-    if (!info->trainable || (frozen && frozen(info->name))) continue;
-    bytes += state_bytes(*rule, *info, info->numel(), DType::F32, /*ranks=*/1);
+    if (trained) bytes += state_bytes(*rule, *info, info->numel(), DType::F32, /*ranks=*/1);
   }
   return bytes;
 }

@@ -34,6 +34,16 @@ models::WeightSource source_weights(const ModelSource& source, const models::Res
   return reader().weights(source, resolved);
 }
 
+models::AdapterOptions open_adapter_options(const std::filesystem::path& folder) {
+  return reader().adapter_options(folder);
+}
+
+models::WeightSource open_adapter_weights(const std::filesystem::path& folder,
+                                          const models::Adapter& adapter,
+                                          const models::WeightMap& map) {
+  return reader().adapter_weights(folder, adapter, map);
+}
+
 models::WeightSource first_weights(const ModelSource& source,
                                    const models::Resolved& trained,
                                    std::uint64_t seed,

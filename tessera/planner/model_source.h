@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/base/registry.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/models/adapter.h"
 #include "tessera/models/family.h"
 
 namespace tessera::planner {
@@ -24,7 +26,14 @@ struct ModelSource {
   models::ModelOptions model;                    ///< the options that describe the saved model
   models::ObjectiveChoice objective;             ///< of the saved model; no name: nothing says it
   data::TokenizerOptions tokenizer;              ///< of a run of tessera
-  std::string chat_template;                     ///< that its task names; empty: none
+  /// Where the weights are those of a base with an adapter: the folder of PEFT's or the checkpoint
+  /// that holds the adapter, and what it adapts. The model is then the merged one.
+  std::filesystem::path adapter;
+  models::AdapterOptions adapter_options;
+  std::shared_ptr<const ModelSource> base;  ///< nullptr: the checkpoint holds the base too
+  std::string base_fingerprint;             ///< that the base has to have; empty: any
+  std::uint64_t seed = 0;                   ///< of what the base lacks
+  std::string chat_template;                ///< that its task names; empty: none
   bool says_tokenizer = true;  ///< false: a checkpoint that was converted without a tokenizer
   bool bf16 = false;           ///< the weights were trained, or are stored, in bf16
 };
@@ -37,6 +46,11 @@ struct ModelReader {
   /// The weights under our parameter names; nothing is read before the first call. Error{Format}
   /// lists missing, unexpected and mis-shaped tensors.
   models::WeightSource (*weights)(const ModelSource& source, const models::Resolved& resolved);
+  /// An adapter that another program saved: its options, and its values.
+  models::AdapterOptions (*adapter_options)(const std::filesystem::path& folder);
+  models::WeightSource (*adapter_weights)(const std::filesystem::path& folder,
+                                          const models::Adapter& adapter,
+                                          const models::WeightMap& map);
 };
 Registry<ModelReader>& model_readers();
 
@@ -51,6 +65,12 @@ models::WeightSource first_weights(const ModelSource& source,
                                    const models::Resolved& trained,
                                    std::uint64_t seed,
                                    std::vector<std::string>& notes);
+/// The options of an adapter in a folder of another program's; errors as open_model_source.
+models::AdapterOptions open_adapter_options(const std::filesystem::path& folder);
+/// What that folder has of Adapter::parameters. Error{Format} where it does not fit.
+models::WeightSource open_adapter_weights(const std::filesystem::path& folder,
+                                          const models::Adapter& adapter,
+                                          const models::WeightMap& map);
 /// The tokenizer that belongs to the source. Error{Config} if it was converted without one.
 data::TokenizerPtr source_tokenizer(const ModelSource& source);
 

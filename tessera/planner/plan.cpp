@@ -15,6 +15,7 @@
 #include "tessera/config/document.h"
 #include "tessera/launch/launch.h"
 #include "tessera/nn/block.h"
+#include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/key_dialect.h"
@@ -156,6 +157,8 @@ class Planner {
       attempt("tokenizer", [&] { open_tokenizer(); });
       attempt("task.type", [&] { resolve_task(); });
       if (plan_.tokenizer) attempt("model", [&] { resolve_model(); });
+      if (!plan_.model.model.blocks.empty())
+        attempt("adapter", [&] { plan_adapter(plan_, problems_, origins_); });
     }
     attempt("optimizer.groups", [&] {
       plan_.param_groups = read_param_groups(plan_.config.optimizer.groups, problems_);
@@ -477,6 +480,8 @@ json::Value resolved_config(const Draft& draft, bool model) {
   if (config.scheduler.params.is_null()) config.scheduler.params = json::Value::object();
   json::Value out = config::write(config);
   if (!model) return out;
+  if (!plan.config.adapter.enabled())
+    std::erase_if(out.members(), [](const auto& member) { return member.first == "adapter"; });
   out["model"] = plan.model.description;
   if (config.model->from) out["model"]["from"] = json::Value::string(*config.model->from);
   return out;
@@ -488,11 +493,13 @@ Plan finished(Draft draft) {
   draft.problems.raise();
   if (draft.failure) std::rethrow_exception(draft.failure);
   if (draft.source) {
+    const models::Resolved& begun = draft.plan.base ? *draft.plan.base : draft.plan.model;
     draft.plan.weights = first_weights(*draft.source,
-                                       draft.plan.model,
+                                       begun,
                                        static_cast<std::uint64_t>(draft.plan.config.trainer.seed),
                                        draft.plan.notes);
   }
+  plan_adapter_weights(draft.plan);
   draft.plan.resolved = resolved_config(draft);
   return std::move(draft.plan);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -267,10 +268,19 @@ json::Value complete_optimizer_params(const OptimizerOptions& options) {
 }
 
 parallel::ParamSettings settings_of(const Plan& plan, double base_lr) {
-  return [decay_all = plan.config.optimizer.decay_all, groups = plan.param_groups, base_lr](
-             const ParamInfo& info) {
+  std::map<std::string, double> rates;
+  if (plan.adapter != nullptr && plan.adapter->options.lr_ratio) {
+    for (const models::AdapterModule& module : plan.adapter->modules)
+      rates[module.b()] = *plan.adapter->options.lr_ratio;
+  }
+  return [decay_all = plan.config.optimizer.decay_all,
+          groups = plan.param_groups,
+          rates = std::move(rates),
+          base_lr](const ParamInfo& info) {
     parallel::ParamSetting setting;
     setting.decay = decay_all || decays(info);
+    if (const auto rate = rates.find(info.name); rate != rates.end())
+      setting.lr_scale = rate->second;
     const ParamGroup* group = group_of(groups, info.name);
     if (group == nullptr) return setting;
     if (group->lr) setting.lr_scale = *group->lr == 0.0 ? 0.0 : *group->lr / base_lr;

@@ -18,6 +18,7 @@
 #include "tessera/data/token_dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/models/adapter.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/batch_ramp.h"
 #include "tessera/optim/decay_ramp.h"
@@ -143,6 +144,7 @@ struct ZeroOptions {
 struct TrainConfig {
   models::ModelOptions model;
   tasks::TaskOptions task;
+  models::AdapterOptions adapter;
   data::TokenizerOptions tokenizer;
   data::DataOptions data;
   std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,
@@ -181,6 +183,12 @@ struct Plan {
   TrainConfig config;
   json::Value resolved;  ///< config.json of the run folder: every key with its value
   models::Resolved model;
+  /// Of the section `adapter`; nullptr: there is none, and the model is trained whole.
+  std::shared_ptr<const models::Adapter> adapter;
+  std::optional<models::Resolved> base;  ///< the model without the adapter
+  /// Of the weights of the base, which checkpoints then name in place of holding them; empty where
+  /// they hold them.
+  std::string base_fingerprint;
   std::shared_ptr<const tasks::Task> task;  ///< how data becomes samples
   data::TokenizerPtr tokenizer;
   std::string run_dir;

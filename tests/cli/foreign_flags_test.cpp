@@ -37,6 +37,14 @@ TEST(ForeignFlags, SwitchesNeedNoValue) {
   EXPECT_EQ(set_by({"--fp16", "x.json"}), R"({"fp16":{"enabled":true}})");
 }
 
+TEST(ForeignFlags, DeepSpeedChatsAdapterIsScaledByItsRank) {
+  EXPECT_EQ(set_by({"--lora_dim", "8", "--only_optimize_lora", "--lora_learning_rate", "5e-4"}),
+            R"({"adapter":{"type":"lora","r":8,"alpha":1},"optimizer":{"params":{"lr":5e-4}}})");
+  EXPECT_EQ(set_by({"--lora_dim", "0"}), "{}");
+  EXPECT_EQ(set_by({"--lora_module_name", "decoder.layers."}),
+            R"({"adapter":{"exclude":"(?!.*decoder\\.layers\\.).*"}})");
+}
+
 TEST(ForeignFlags, MaxStepsBelowZeroMeansNone) {
   EXPECT_EQ(set_by({"--max_steps", "-1"}), "{}");
   EXPECT_EQ(set_by({"--max_steps", "5"}), R"({"trainer":{"max_steps":5}})");

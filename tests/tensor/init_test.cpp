@@ -39,6 +39,21 @@ TEST(Init, IsTheSameForAnySplitOfTheRange) {
   }
 }
 
+TEST(Init, FillsAnIntervalEvenly) {
+  ParamInfo info = normal_parameter({64, 1000});
+  info.init = Init::uniform(0.25);
+  const at::Tensor whole = range(info, 7, 0, info.numel());
+
+  EXPECT_GE(whole.min().item<double>(), -0.25);
+  EXPECT_LT(whole.max().item<double>(), 0.25);
+  EXPECT_NEAR(whole.mean().item<double>(), 0.0, 3e-3);
+  EXPECT_NEAR(whole.square().mean().item<double>(), 0.25 * 0.25 / 3, 5e-4);
+  for (const std::int64_t cut : {1, 255, 256, 4001}) {
+    const at::Tensor parts = at::cat({range(info, 7, 0, cut), range(info, 7, cut, info.numel())});
+    EXPECT_TRUE(at::equal(whole, parts)) << "cut at " << cut;
+  }
+}
+
 TEST(Init, IsTheSameForAnyNumberOfThreads) {
   const ParamInfo info = normal_parameter({300, 300});
   const int before = at::get_num_threads();

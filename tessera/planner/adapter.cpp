@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/adapter.h"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/planner/model_source.h"
+#include "tessera/tensor/init.h"
+
+namespace tessera::planner {
+namespace {
+
+models::WeightSource from_seed(std::uint64_t seed) {
+  return [seed](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    initialize_range(info, seed, begin, at::from_blob(out, {end - begin}, at::kFloat));
+  };
+}
+
+// The options of the folder that the adapter begins with, where the configuration has none of its
+// own.
+void take_options(models::AdapterOptions& options,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
+  const models::AdapterOptions written = options;
+  for (const char* key : {"r",
+                          "alpha",
+                          "dropout",
+                          "targets",
+                          "exclude",
+                          "rank_pattern",
+                          "alpha_pattern",
+                          "layers",
+                          "layers_pattern",
+                          "modules_to_save",
+                          "bias",
+                          "rank_stabilized"}) {
+    const std::string path = std::string("adapter.") + key;
+    if (!origins.given(path)) continue;
+    problems.add(origins.place(path),
+                 path,
+                 fmt::format("{} says it already", written.from),
+                 "remove it, or give adapter.type and all that differs from the defaults");
+  }
+  options = open_adapter_options(written.from);
+  options.from = written.from;
+  options.lr_ratio = written.lr_ratio;
+}
+
+}  // namespace
+
+void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins& origins) {
+  models::AdapterOptions& options = plan.config.adapter;
+  if (!options.from.empty() && !options.enabled()) take_options(options, problems, origins);
+  if (!options.enabled()) {
+    if (origins.given("adapter")) {
+      problems.add(origins.place("adapter"),
+                   "adapter.type",
+                   "the adapter has no type",
+                   "set it to lora, rslora or dora, or remove the section");
+    }
+    return;
+  }
+  if (plan.model.description.find("family") == nullptr) {
+    problems.add(origins.place("adapter"),
+                 "adapter",
+                 "the program's own model has no names for its layers",
+                 "remove the section");
+    return;
+  }
+  if (plan.weight_layout.tensor != nn::TensorMode::OneD) {
+    problems.add(origins.place("parallel.tensor"),
+                 "parallel.tensor.mode",
+                 "not built yet: adapters on a grid of ranks",
+                 "set it to 1d");
+    return;
+  }
+  const models::WeightMap& map = models::families().get(plan.config.model.family()).weight_map;
+  auto adapter =
+      std::make_shared<const models::Adapter>(models::find_adapter(options, plan.model, map));
+  plan.base = plan.model;
+  plan.model.model = models::adapted(plan.model.model, *adapter);
+  std::int64_t trained = 0;
+  for (const auto& [name, info] : adapter->parameters)
+    trained += info->numel();
+  plan.notes.push_back(fmt::format("adapter: {} of {} parameters are trained, in {} layers",
+                                   text::with_commas(trained),
+                                   text::with_commas(plan.base->num_parameters + trained),
+                                   adapter->modules.size()));
+  plan.adapter = std::move(adapter);
+}
+
+void plan_adapter_weights(Plan& plan) {
+  if (plan.adapter == nullptr) return;
+  const auto seed = static_cast<std::uint64_t>(plan.config.trainer.seed);
+  const bool from_files = static_cast<bool>(plan.weights);
+  models::WeightSource base = from_files ? plan.weights : from_seed(seed);
+  if (from_files) plan.base_fingerprint = fingerprint_of(*plan.base, base);
+  const std::string& from = plan.config.adapter.from;
+  if (from.empty()) {
+    plan.weights = models::first_adapter_weights(*plan.adapter, std::move(base), seed);
+    return;
+  }
+  plan.weights =
+      [adapter = plan.adapter,
+       base = std::move(base),
+       own = open_adapter_weights(
+           from, *plan.adapter, models::families().get(plan.config.model.family()).weight_map)](
+          const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+        (adapter->trains(info.name) ? own : base)(info, begin, end, out);
+      };
+}
+
+std::string fingerprint_of(const models::Resolved& model, const models::WeightSource& weights) {
+  constexpr std::int64_t kSample = 256;
+  files::Hasher hasher;
+  std::vector<float> values(kSample);
+  for (const auto& info : nn::parameters_of(model.model)) {
+    hasher.update(std::as_bytes(std::span(info->name)));
+    hasher.update(std::as_bytes(std::span(info->shape)));
+    const std::int64_t numel = info->numel(), count = std::min(kSample, numel);
+    for (const std::int64_t begin : {std::int64_t{0}, (numel - count) / 2, numel - count}) {
+      weights(*info, begin, begin + count, values.data());
+      hasher.update(std::as_bytes(std::span(values).first(static_cast<std::size_t>(count))));
+    }
+  }
+  return files::hex64(hasher.digest());
+}
+
+}  // namespace tessera::planner

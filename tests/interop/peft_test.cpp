@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a folder of PEFT's may say, and what is refused.
+#include "tessera/interop/peft.h"
+
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const fs::path kGolden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/peft";
+
+/// A copy of a folder whose configuration was changed.
+class Changed {
+ public:
+  explicit Changed(const std::string& from) {
+    fs::copy(kGolden / from, folder_.path(), fs::copy_options::overwrite_existing);
+    config_ = json::parse_strict(files::read(kGolden / from / "adapter_config.json"), "config");
+  }
+  Changed& set(const std::string& key, const std::string& value) {
+    config_[key] = json::parse_strict(value, "value");
+    files::write_atomic(folder_.path() / "adapter_config.json", config_.dump());
+    return *this;
+  }
+  [[nodiscard]] std::string why() const {
+    try {
+      (void)open_peft(folder_.path());
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+  [[nodiscard]] const fs::path& path() const { return folder_.path(); }
+
+ private:
+  files::TempDir folder_;
+  json::Value config_;
+};
+
+TEST(Peft, ReadsWhatItSays) {
+  const PeftFolder peft = open_peft(kGolden / "gpt2_rslora_bias");
+  EXPECT_EQ(peft.options.type, "rslora");
+  EXPECT_EQ(peft.options.r, 3);
+  EXPECT_DOUBLE_EQ(peft.options.alpha, 9);
+  EXPECT_EQ(peft.options.bias, models::AdapterBias::LoraOnly);
+  EXPECT_EQ(peft.options.layers_pattern, std::vector<std::string>{"h"});
+  EXPECT_EQ(peft.tensors.size(), 3U);
+  EXPECT_TRUE(fs::exists(base_of(peft) / "config.json"));
+}
+
+TEST(Peft, RefusesWhatItDoesNotCompute) {
+  const auto refused = [](const char* key, const char* value, const char* what) {
+    Changed folder("llama_lora");
+    folder.set(key, value);
+    EXPECT_THAT(folder.why(), HasSubstr(what)) << key;
+  };
+  refused("peft_type", R"("IA3")", "IA3");
+  refused("trainable_token_indices", "[1, 2]", "trainable_token_indices");
+  refused("target_parameters", R"(["experts"])", "target_parameters");
+  refused("lora_bias", "true", "lora_bias");
+  refused("init_lora_weights", R"("pissa")", "pissa");
+  refused("bias", R"("some")", "bias");
+  refused("r", "0", "r is 0");
+  refused("r", R"("8")", "r should be a number");
+  refused("lora_dropout", "1.5", "lora_dropout");
+  refused("target_modules", "null", "target_modules");
+  EXPECT_EQ(Changed("llama_lora").set("eva_config", "{}").set("inference_mode", "false").why(), "");
+}
+
+TEST(Peft, NamesWhatIsMissing) {
+  const files::TempDir empty;
+  EXPECT_FALSE(is_peft(empty.path()));
+  EXPECT_THROW((void)open_peft(empty.path()), Error);
+  Changed folder("llama_lora");
+  fs::remove(folder.path() / "adapter_model.safetensors");
+  EXPECT_THAT(folder.why(), HasSubstr("adapter_model.safetensors"));
+  Changed elsewhere("llama_lora");
+  elsewhere.set("base_model_name_or_path", R"("meta-llama/Llama-2")");
+  const PeftFolder peft = open_peft(elsewhere.path());
+  EXPECT_THROW((void)base_of(peft), Error);
+}
+
+}  // namespace
+}  // namespace tessera::interop
