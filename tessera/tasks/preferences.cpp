@@ -119,7 +119,10 @@ double number_of(const data::Record& record, const char* field) {
 bool flag_of(const data::Record& record, const char* field) {
   const json::Value& value = field_of(record, field, nullptr);
   if (value.is_bool()) return value.as_bool();
-  if (value.as_integer() == 0 || value.as_integer() == 1) return value.as_integer() == 1;
+  if (value.is_number()) {
+    const std::optional<std::int64_t> number = value.as_integer();
+    if (number == 0 || number == 1) return number == 1;
+  }
   if (value.is_string()) {
     const std::string& word = value.as_string();
     if (word == "true" || word == "True" || word == "1") return true;
