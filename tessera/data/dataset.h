@@ -47,6 +47,9 @@ class Dataset {
   /// Positions of a sample that is a sequence of tokens. Without one, a sample counts as one token
   /// in reports.
   [[nodiscard]] virtual std::optional<std::int64_t> sequence_length() const { return std::nullopt; }
+  /// A tensor that read() does not write: the model, as it is before training, makes it of every
+  /// sample, as the output of this name of its objective. F64.
+  [[nodiscard]] virtual std::optional<TensorSpec> made_by_model() const { return std::nullopt; }
 };
 
 /// Error{Shape} where two tensors of the dataset have one name, or a size is below 1.

@@ -9,6 +9,7 @@
 #include "tessera/engine/batches.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
+#include "tessera/engine/reference.h"
 
 namespace tessera::engine {
 
@@ -28,6 +29,28 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
 }
 
 Engine::~Engine() = default;
+
+void Engine::make_reference(const std::filesystem::path& keep) {
+  if (!wants_reference(*data_)) return;
+  state_.wait();
+  const planner::EvalOptions& eval = plan_.config.eval;
+  data_ = with_reference(data_,
+                         executor(),
+                         world_,
+                         {.train_batch = plan_.micro_batch,
+                          .validation = eval.batches * eval.micro_batch,
+                          .validation_batch = eval.micro_batch});
+  if (!keep.empty() && world_.is_leader()) keep_reference(*data_, keep);
+  start_clock();
+}
+
+bool Engine::read_reference(const std::filesystem::path& kept) {
+  if (!wants_reference(*data_)) return true;
+  auto data = with_kept_reference(data_, world_, kept);
+  if (data == nullptr) return false;
+  data_ = std::move(data);
+  return true;
+}
 
 /// This rank's samples of a micro-batch.
 nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {

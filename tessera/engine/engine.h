@@ -77,6 +77,11 @@ class Engine {
 
   /// Sets the first weights: from seed and names, or from plan.config.model.from.
   void initialize_weights() { state_.initialize_weights(); }
+  /// Lets the model, as it is now, make what the data wants of it (Dataset::made_by_model()): call
+  /// it before the first step. `keep`: a file that keeps it for a run that goes on; empty: none.
+  void make_reference(const std::filesystem::path& keep = {});
+  /// Reads what a run has kept. Whether it was there; the same on every rank.
+  bool read_reference(const std::filesystem::path& kept);
   /// One update on the next global batch of the data. Errors: those of TrainState::step().
   StepReport train_step();
   /// Computes the mean loss over the first `eval.batches` batches of `eval.micro_batch` validation

@@ -130,6 +130,7 @@ std::unique_ptr<Engine> initialize(const planner::Plan& plan,
   place_measured_blocks(mine, world, *data->train, launch::available_memory());
   auto engine = std::make_unique<Engine>(std::move(mine), world, std::move(data));
   engine->initialize_weights();
+  engine->make_reference();
   return engine;
 }
 

@@ -21,6 +21,7 @@
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/profile.h"
+#include "tessera/engine/reference.h"
 #include "tessera/engine/resume.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
@@ -117,11 +118,15 @@ int train_rank(planner::Plan plan,
   for (const std::string& line : planner::build_lines(plan, world.rank()))
     log::info(line);
   if (world.rank() == 0) tell_notes(plan);
-  if (const auto from = checkpoint_of_all(engine, resume, folder, command)) {
-    engine.load(interop::open_training(*from, plan));
-  } else {
+  const auto from = checkpoint_of_all(engine, resume, folder, command);
+  // A run that goes on has other weights than the reference, which it has kept.
+  const std::filesystem::path kept = folder.path() / "reference.bin";
+  const bool has_reference = from && folder.holds(*from) && engine.read_reference(kept);
+  if (!from || (!has_reference && wants_reference(*data))) {
     engine.initialize_weights();
+    engine.make_reference(kept);
   }
+  if (from) engine.load(interop::open_training(*from, plan));
   Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
   attach_defaults(trainer);
   const int code = trainer.fit();

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "tessera/models/hf_config.h"
+#include "tessera/models/objective.h"
 
 namespace tessera::models {
 namespace {
@@ -81,6 +82,13 @@ json::Value label_names_of(const HfConfig& keys, std::int64_t labels) {
   return named ? out : json::Value::array();
 }
 
+/// What a model is called whose training had the objective.
+ObjectiveChoice kept_as(const ObjectiveChoice& trained_by) {
+  if (!kept_objectives().has(trained_by.name)) return trained_by;
+  const KeptObjective& kept = kept_objectives().get(trained_by.name);
+  return {kept.name, kept.options};
+}
+
 }  // namespace
 
 ObjectiveChoice objective_of_hf(const json::Value& hf_config) {
@@ -101,13 +109,15 @@ ObjectiveChoice objective_of_hf(const json::Value& hf_config) {
   return out;
 }
 
-std::optional<json::Value> said_of(const ObjectiveChoice& objective) {
+std::optional<json::Value> said_of(const ObjectiveChoice& trained_by) {
+  const ObjectiveChoice objective = kept_as(trained_by);
   if (objective.name.empty() || objective.name == "causal_lm") return std::nullopt;
   return json::Value::object(
       {{"name", json::Value::string(objective.name)}, {"options", objective.options}});
 }
 
-void say_objective(json::Value& hf_config, const ObjectiveChoice& objective) {
+void say_objective(json::Value& hf_config, const ObjectiveChoice& trained_by) {
+  const ObjectiveChoice objective = kept_as(trained_by);
   const std::string own = architecture_of(hf_config);
   const auto wanted = std::ranges::find_if(
       kEndings, [&](const Ending& ending) { return ending.objective == objective.name; });

@@ -10,6 +10,11 @@ Registry<ObjectiveFactory>& objectives() {
   return registry;
 }
 
+Registry<KeptObjective>& kept_objectives() {
+  static Registry<KeptObjective> registry("objective");
+  return registry;
+}
+
 nn::Model with_objective(Trunk trunk, std::string_view objective, const json::Value& options) {
   config::Problems problems;
   config::Origins origins;

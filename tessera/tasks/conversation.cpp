@@ -64,6 +64,20 @@ const std::string& text_in(const data::Record& record,
   return found->as_string();
 }
 
+/// A turn of either form, as a message. `list`: the field that it stands in.
+json::Value of_turn(const data::Record& record, const json::Value& turn, const char* list) {
+  // Some files write the keys of messages under the name of the other form.
+  const bool named = turn.is_object() && turn.find("from") == nullptr;
+  const std::string& from = text_in(record, turn, named ? "role" : "from", list);
+  const std::string& value = text_in(record, turn, named ? "content" : "value", list);
+  const auto role = std::ranges::find(kRoles, from, &RoleName::from);
+  if (role == kRoles.end()) {
+    record.refuse(fmt::format("nobody is called \"{}\" in a conversation", from),
+                  "call the turns human, gpt, system, observation or function_call");
+  }
+  return message(role->role, value);
+}
+
 json::Value of_sharegpt(const data::Record& record) {
   const json::Value& list = field_of(record, "conversations", nullptr);
   if (!list.is_array() || list.items().empty())
@@ -72,18 +86,8 @@ json::Value of_sharegpt(const data::Record& record) {
   json::Value out = json::Value::array();
   const std::string system = optional_text(record, "system");
   if (!system.empty()) out.push_back(message("system", system));
-  for (const json::Value& turn : list.items()) {
-    // Some files write the keys of messages under the name of the other form.
-    const bool named = turn.is_object() && turn.find("from") == nullptr;
-    const std::string& from = text_in(record, turn, named ? "role" : "from", "conversations");
-    const std::string& value = text_in(record, turn, named ? "content" : "value", "conversations");
-    const auto role = std::ranges::find(kRoles, from, &RoleName::from);
-    if (role == kRoles.end()) {
-      record.refuse(fmt::format("nobody is called \"{}\" in a conversation", from),
-                    "call the turns human, gpt, system, observation or function_call");
-    }
-    out.push_back(message(role->role, value));
-  }
+  for (const json::Value& turn : list.items())
+    out.push_back(of_turn(record, turn, "conversations"));
   return out;
 }
 
@@ -172,6 +176,23 @@ Form form_of(const data::Record& record, const std::string& text_field) {
 json::Value messages_of(const data::Record& record, Form form) {
   TESSERA_ASSERT(form == Form::ShareGpt || form == Form::Alpaca);
   return form == Form::ShareGpt ? of_sharegpt(record) : of_alpaca(record);
+}
+
+json::Value conversation_of(const data::Record& record,
+                            const json::Value& value,
+                            const char* field) {
+  const bool turns = value.is_array() && !value.items().empty() &&
+                     std::ranges::all_of(value.items(), [](const json::Value& item) {
+                       return item.is_object() && item.find("from") != nullptr;
+                     });
+  if (!turns) {
+    check_messages(record, value, field);
+    return value;
+  }
+  json::Value out = json::Value::array();
+  for (const json::Value& turn : value.items())
+    out.push_back(of_turn(record, turn, field));
+  return out;
 }
 
 std::string chat_template_text(const std::string& name) {

@@ -63,6 +63,11 @@ Form form_of(const data::Record& record, const std::string& text_field);
 /// The messages [{role, content}] of a record of the forms ShareGpt and Alpaca; a role is "user",
 /// "assistant", "system" or "tool".
 json::Value messages_of(const data::Record& record, Form form);
+/// A list of messages, or of turns {from, value}, as messages. Error{Data} for another value, which
+/// messages call `field`.
+json::Value conversation_of(const data::Record& record,
+                            const json::Value& value,
+                            const char* field);
 
 /// The chat template that records are rendered with: a file, "chatml", or where `name` is empty the
 /// one of the first of the folders that has one; nothing where none has. Error{Config} for a file

@@ -16,6 +16,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
+#include "tessera/engine/reference.h"
 
 namespace tessera::test {
 namespace {
@@ -156,11 +157,12 @@ Trace TinyRun::train(const Layout& layout,
     memory::Ledger ledger;
     const memory::ScopedLedger scoped(ledger);
     engine::Engine engine(plan, world, data);
-    if (resume.empty()) {
+    // The reference is the model that the whole training began with.
+    if (resume.empty() || engine::wants_reference(*data)) {
       engine.initialize_weights();
-    } else {
-      engine.load(checkpoint::Checkpoint(resume));
+      engine.make_reference();
     }
+    if (!resume.empty()) engine.load(checkpoint::Checkpoint(resume));
     Trace mine;
     while (engine.step() < steps) {
       const engine::StepReport report = engine.train_step();

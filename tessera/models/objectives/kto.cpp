@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preferences without pairs (losses/kto.h): completions that are labelled as wanted or not. The
+// second text of a sample is another sample's completion behind this one's prompt.
+#include "tessera/losses/kto.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "tessera/models/objective.h"
+#include "tessera/models/objectives/paired_texts.h"
+#include "tessera/models/objectives/text_head.h"
+
+// Legend: B samples, T tokens.
+namespace tessera::models {
+namespace {
+
+struct KtoSettings {
+  std::string type = "kto";
+  losses::KtoOptions of;
+  void describe(config::Fields& fields) {
+    fields.field("type",
+                 type,
+                 {.text = "The loss of a completion.", .choices = losses::kto_losses().names()});
+    fields.field(
+        "beta",
+        of.beta,
+        {.text = "How strongly leaving the reference is punished.", .min = 0, .above_min = true});
+    fields.field("desirable_weight",
+                 of.desirable_weight,
+                 {.text = "Weight of completions that are wanted.", .min = 0});
+    fields.field("undesirable_weight",
+                 of.undesirable_weight,
+                 {.text = "Weight of completions that are not wanted.", .min = 0});
+  }
+};
+
+class Kto final : public nn::Objective {
+ public:
+  Kto(TrunkOutput trunk, const KtoSettings& settings)
+      : head_(std::move(trunk)),
+        loss_(losses::kto_losses().get(settings.type)),
+        options_(settings.of) {}
+
+  void declare(nn::Params& params) override { head_.declare(params); }
+
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);
+    const PairedTexts texts(batch);
+    const at::Tensor values_BT =
+        head_
+            .log_probabilities(head_.states(in.diff.at(0), context),
+                               texts.labels(batch, texts.first_BT.logical_or(texts.second_BT)),
+                               context)
+            .values_BT;
+    const PairSums policy = pair_sums(texts, values_BT);
+    if (!context.training() && !batch.has("reference"))
+      return {.outputs = {{"reference", at::stack({policy.first_B, policy.second_B}, 1)}}};
+
+    const PairSums reference = reference_of(batch);
+    const at::Tensor wanted_B = batch.tensor("wanted").ne(0);
+    const at::Tensor ratios_B = policy.first_B - reference.first_B;
+    const at::Tensor divergence = losses::kto_divergence(policy.second_B - reference.second_B);
+    nn::Outcome out;
+    out.terms.push_back(
+        {.name = "loss",
+         .sum = losses::kto(loss_, ratios_B, wanted_B, divergence, options_).sum()});
+    const at::Tensor rewards_B = options_.beta * ratios_B.detach();
+    add_metric(out, "rewards/chosen", rewards_B.masked_select(wanted_B), 1);
+    add_metric(out, "rewards/rejected", rewards_B.masked_select(wanted_B.logical_not()), 2);
+    add_metric(out, "kl", divergence * static_cast<double>(batch.size()));
+    return out;
+  }
+
+  /// Samples, those that are wanted, and the others.
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
+    const auto samples = static_cast<double>(batch.size());
+    const auto wanted = batch.tensor("wanted").ne(0).sum().item<double>();
+    return {samples, wanted, samples - wanted};
+  }
+  /// The divergence is the micro-batch's.
+  [[nodiscard]] std::int64_t samples_at_once(const nn::Batch& batch) const override {
+    return loss_.reads_divergence ? 0 : head_.samples_at_once(batch.tensor("labels").size(1));
+  }
+
+ private:
+  TextHead head_;
+  const losses::KtoLoss& loss_;
+  losses::KtoOptions options_;
+};
+
+nn::BlockSpec make_kto(const TrunkOutput& trunk,
+                       const json::Value& options,
+                       config::Problems& problems,
+                       config::Origins& origins) {
+  require_decoder(trunk, "kto");
+  KtoSettings read;
+  config::read(options, read, problems, origins);
+  return {"head", [trunk, read] { return std::make_unique<Kto>(trunk, read); }};
+}
+
+TESSERA_OBJECTIVE("kto", make_kto);
+TESSERA_OBJECTIVE_KEPT_AS("kto", kto, {.name = "causal_lm"});
+
+}  // namespace
+}  // namespace tessera::models

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/objectives/text_head.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/functional.h"
+#include "tessera/nn/vocab_head.h"
+#include "tessera/ops/cross_entropy.h"
+
+namespace tessera::models {
+
+void TextHead::declare(nn::Params& params) {
+  norm_.declare(params, trunk_.norm_name, trunk_.hidden_size, kGlobalName);
+  weight_ = declare_vocabulary_head(params, trunk_);
+}
+
+bool TextHead::generating(const nn::StepContext& context) {
+  return context.mode() == nn::Mode::Prefill || context.mode() == nn::Mode::Decode;
+}
+
+nn::Outcome TextHead::generated(at::Tensor x_BTC, nn::StepContext& context) const {
+  if (!context.want_logits) x_BTC = x_BTC.narrow(1, x_BTC.size(1) - 1, 1);
+  return {.outputs = {{"logits", logits(states(x_BTC, context), context)}}};
+}
+
+at::Tensor TextHead::states(const at::Tensor& x_BTC, nn::StepContext& context) const {
+  const at::Tensor normed_BTC = norm_(x_BTC, context);
+  if (!trunk_.target) return normed_BTC;
+  const at::Tensor y_BTC =
+      nn::dropout(normed_BTC, context.dropout("output", trunk_.target->dropout));
+  return trunk_.target->scale == 1.0 ? y_BTC : y_BTC * trunk_.target->scale;
+}
+
+at::Tensor TextHead::logits(const at::Tensor& states_BTC, nn::StepContext& context) const {
+  return nn::vocab_logits(states_BTC, *weight_, /*bias_V=*/nullptr, context, trunk_.logit_softcap);
+}
+
+nn::TokenLogProbabilities TextHead::log_probabilities(const at::Tensor& states_BTC,
+                                                      const at::Tensor& labels_BT,
+                                                      nn::StepContext& context,
+                                                      bool squares) const {
+  return nn::token_log_probabilities(states_BTC,
+                                     *weight_,
+                                     /*bias_V=*/nullptr,
+                                     labels_BT,
+                                     context,
+                                     trunk_.logit_softcap,
+                                     squares);
+}
+
+std::int64_t TextHead::samples_at_once(std::int64_t tokens) const {
+  // The room, not this rank's share: all ranks must take the same steps.
+  return ops::samples_of_logits(tokens, weight_->info().room_numel() / trunk_.hidden_size);
+}
+
+void require_decoder(const TrunkOutput& trunk, const char* objective) {
+  TESSERA_REQUIRE(
+      trunk.causal,
+      Unsupported,
+      fmt::format("{} predicts the next token, which the tokens of an encoder see", objective),
+      "choose another task, such as masked_lm or classify, or the family of a decoder "
+      "in model.family");
+  TESSERA_REQUIRE(
+      !trunk.target,
+      Unsupported,
+      fmt::format("{} continues a text, and the model's family answers one by another", objective),
+      "choose the task seq2seq, or the family of a decoder in model.family");
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The final norm and the head over the vocabulary of a model that continues text.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/models/trunk.h"
+#include "tessera/nn/block.h"
+#include "tessera/nn/step_context.h"
+#include "tessera/nn/token_log_probabilities.h"
+
+// Legend: B batch, T tokens, C embed, V vocabulary.
+namespace tessera::models {
+
+class TextHead {
+ public:
+  explicit TextHead(TrunkOutput trunk) : trunk_(std::move(trunk)), norm_(trunk_.norm) {}
+  void declare(nn::Params& params);
+  /// Whether the context asks for the logits of a text that is being made.
+  [[nodiscard]] static bool generating(const nn::StepContext& context);
+  /// The outcome of a context that generates: the logits of the last token, or of all.
+  [[nodiscard]] nn::Outcome generated(at::Tensor x_BTC, nn::StepContext& context) const;
+  /// Hidden states -> what the head reads.
+  [[nodiscard]] at::Tensor states(const at::Tensor& x_BTC, nn::StepContext& context) const;
+  [[nodiscard]] at::Tensor logits(const at::Tensor& states_BTC, nn::StepContext& context) const;
+  /// See nn::token_log_probabilities().
+  [[nodiscard]] nn::TokenLogProbabilities log_probabilities(const at::Tensor& states_BTC,
+                                                            const at::Tensor& labels_BT,
+                                                            nn::StepContext& context,
+                                                            bool squares = false) const;
+  /// Objective::samples_at_once() for samples of `tokens`.
+  [[nodiscard]] std::int64_t samples_at_once(std::int64_t tokens) const;
+  [[nodiscard]] const TrunkOutput& trunk() const { return trunk_; }
+  [[nodiscard]] const Param& weight() const { return *weight_; }
+
+ private:
+  TrunkOutput trunk_;
+  Norm norm_;
+  Param* weight_ = nullptr;
+};
+
+/// Error{Unsupported} unless the trunk is of a decoder alone; `objective` is what messages call the
+/// objective.
+void require_decoder(const TrunkOutput& trunk, const char* objective);
+
+}  // namespace tessera::models

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Head and log-probabilities of given tokens together, for losses that are functions of these.
+// Legend: B batch, T tokens, C channels, V vocabulary.
+#pragma once
+
+#include "tessera/nn/functional.h"
+
+namespace tessera::nn {
+
+struct TokenLogProbabilities {
+  at::Tensor values_BT;  ///< fp64, log softmax(logits)[label]; 0 where the label is -100
+  /// fp64, log sum p^2 of the distributions, without a gradient; undefined unless asked for.
+  at::Tensor log_sums_of_squares_BT;
+};
+/// Logits = x weight^T + bias in fp32, soft-capped, of the tokens whose label is not -100 alone:
+/// they exist from the forward to the end of the backward. `bias_V` may be null. Error{Data} for a
+/// label outside of the vocabulary; Error{Unsupported} on a grid of ranks.
+TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
+                                              const Param& weight_VC,
+                                              const Param* bias_V,
+                                              const at::Tensor& labels_BT,
+                                              StepContext& context,
+                                              double softcap = 0.0,
+                                              bool squares = false);
+
+}  // namespace tessera::nn

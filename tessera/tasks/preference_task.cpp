@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/preference_task.h"
+
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+
+namespace tessera::tasks {
+
+void describe_chat_template(std::string& chat_template, config::Fields& fields) {
+  fields.field("chat_template",
+               chat_template,
+               {.text = "File with a chat template in Jinja, or chatml.",
+                .default_text = "the one of the model's folder"});
+}
+
+data::Datasets PreferenceTask::open(const DataRequest& request) const {
+  return open_records(request, reader(request), "preferences");
+}
+
+data::OpenedDataset PreferenceTask::open_held_out(const DataRequest& request,
+                                                  const std::vector<std::string>& names,
+                                                  const std::string& key) const {
+  return open_held_out_records(names, key, reader(request), "preferences");
+}
+
+ReadRecords PreferenceTask::reader(const DataRequest& request) const {
+  return [this, &request](const std::vector<std::string>& names, data::Split split) {
+    const auto chat = open_chat_template(settings_.chat_template,
+                                         {request.model_folder, request.tokenizer_folder},
+                                         request.tokenizer);
+    auto out =
+        std::make_unique<PreferenceSamples>(PreferenceOptions{.length = request.sequence_length,
+                                                              .pad_id = request.tokenizer.padding(),
+                                                              .kind = settings_.kind,
+                                                              .reference = settings_.reference,
+                                                              .margins = settings_.margins});
+    out->read_files(data::record_files(names, split),
+                    record_options(request.options,
+                                   settings_.kind == PreferenceKind::Pairs
+                                       ? "{\"prompt\": \"...\", \"chosen\": \"...\", "
+                                         "\"rejected\": \"...\"}"
+                                       : "{\"prompt\": \"...\", \"completion\": \"...\", "
+                                         "\"label\": true}"),
+                    ConversationTokenizer(request.tokenizer, chat ? &*chat : nullptr),
+                    request.how.poll);
+    if (out->left_out() > 0) {
+      log::warn_once(
+          fmt::format("{} of {} records are left out: their completions do not fit "
+                      "into data.sequence_length, which two texts share",
+                      text::with_commas(out->left_out()),
+                      text::with_commas(out->stats().documents)));
+    }
+    return out;
+  };
+}
+
+}  // namespace tessera::tasks

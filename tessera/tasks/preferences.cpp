@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/preferences.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::tasks {
+namespace {
+
+constexpr std::int64_t kNoLabel = -100;
+
+/// The bytes that both texts begin with: whole characters, and no space at the end, which belongs
+/// to the word behind it.
+std::size_t common_prefix(const std::string& a, const std::string& b) {
+  auto size = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  const auto inside = [](const std::string& text, std::size_t at) {
+    return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U;
+  };
+  while (size > 0 && (inside(a, size) || inside(b, size)))
+    --size;
+  if (size > 0 && a[size - 1] == ' ') --size;
+  return size;
+}
+
+/// A field as a list of messages: a list, or one message.
+json::Value messages_in(const data::Record& record, const char* field) {
+  const json::Value& value = field_of(record, field, nullptr);
+  return conversation_of(record, value.is_object() ? json::Value::array({value}) : value, field);
+}
+
+json::Value joined(const json::Value& first, const json::Value& second) {
+  json::Value out = first;
+  for (const json::Value& item : second.items())
+    out.push_back(item);
+  return out;
+}
+
+std::size_t common_messages(const json::Value& a, const json::Value& b) {
+  const auto equal = [](const json::Value& x, const json::Value& y) {
+    return x.dump() == y.dump();
+  };
+  return static_cast<std::size_t>(std::ranges::mismatch(a.items(), b.items(), equal).in1 -
+                                  a.items().begin());
+}
+
+TokenPair pair_of_messages(const data::Record& record, const ConversationTokenizer& tokenizer) {
+  json::Value chosen = messages_in(record, "chosen"), rejected = messages_in(record, "rejected");
+  std::size_t prompt = 0;
+  const bool named = record.value.find("prompt") != nullptr;
+  if (named || record.value.find("conversations") != nullptr) {
+    json::Value before;
+    if (!named) {
+      before = messages_of(record, Form::ShareGpt);
+    } else if (record.value.find("prompt")->is_string()) {
+      before = json::Value::array({json::Value::object(
+          {{"role", json::Value::string("user")},
+           {"content", json::Value::string(text_of(record, "prompt", nullptr))}})});
+    } else {
+      before = messages_in(record, "prompt");
+    }
+    prompt = before.items().size();
+    // Some files repeat the prompt in front of both answers.
+    if (common_messages(before, chosen) < prompt) chosen = joined(before, chosen);
+    if (common_messages(before, rejected) < prompt) rejected = joined(before, rejected);
+  } else {
+    prompt = common_messages(chosen, rejected);
+    if (prompt == 0) {
+      record.refuse("\"chosen\" and \"rejected\" begin with different messages",
+                    "let both begin with the same prompt, or give a field \"prompt\"");
+    }
+  }
+  if (prompt >= chosen.items().size() || prompt >= rejected.items().size()) {
+    record.refuse("a completion has no message of its own",
+                  "let \"chosen\" and \"rejected\" end with different answers");
+  }
+  return {tokenizer.conversation(record, chosen, prompt, LossOn::Completion),
+          tokenizer.conversation(record, rejected, prompt, LossOn::Completion)};
+}
+
+TokenPair pair_of_texts(const data::Record& record, const ConversationTokenizer& tokenizer) {
+  std::string chosen = text_of(record, "chosen", nullptr),
+              rejected = text_of(record, "rejected", nullptr), prompt;
+  if (record.value.find("prompt") != nullptr) {
+    prompt = text_of(record, "prompt", nullptr);
+  } else {
+    const std::size_t size = common_prefix(chosen, rejected);
+    prompt = chosen.substr(0, size);
+    chosen.erase(0, size);
+    rejected.erase(0, size);
+  }
+  return {tokenizer.completion(prompt, chosen, LossOn::Completion),
+          tokenizer.completion(prompt, rejected, LossOn::Completion)};
+}
+
+double number_of(const data::Record& record, const char* field) {
+  const json::Value& value = field_of(record, field, nullptr);
+  double out = NAN;
+  if (value.is_number()) out = value.as_double();
+  if (record.row && value.is_string()) {
+    try {
+      out = std::stod(value.as_string());
+    } catch (const std::exception&) {
+      out = NAN;
+    }
+  }
+  if (!std::isfinite(out)) {
+    record.refuse(fmt::format("\"{}\" is {}", field, value.dump()), "give a finite number");
+  }
+  return out;
+}
+
+bool flag_of(const data::Record& record, const char* field) {
+  const json::Value& value = field_of(record, field, nullptr);
+  if (value.is_bool()) return value.as_bool();
+  if (value.is_number()) {
+    const std::optional<std::int64_t> number = value.as_integer();
+    if (number == 0 || number == 1) return number == 1;
+  }
+  if (value.is_string()) {
+    const std::string& word = value.as_string();
+    if (word == "true" || word == "True" || word == "1") return true;
+    if (word == "false" || word == "False" || word == "0") return false;
+  }
+  record.refuse(fmt::format("\"{}\" is {}", field, value.dump()),
+                "give true where the completion is wanted, else false");
+}
+
+void cut_to(LearnedTokens& text, std::int64_t length) {
+  const auto size = static_cast<std::size_t>(length);
+  if (text.ids.size() <= size) return;
+  text.ids.resize(size);
+  text.learned.resize(size);
+}
+
+void add_to(Fingerprint& out, const LearnedTokens& text) {
+  out.add(text.ids);
+  out.add(
+      std::string_view(reinterpret_cast<const char*>(text.learned.data()), text.learned.size()));
+}
+
+}  // namespace
+
+TokenPair pair_of(const data::Record& record, const ConversationTokenizer& tokenizer) {
+  const json::Value& chosen = field_of(record, "chosen", nullptr);
+  const json::Value& rejected = field_of(record, "rejected", nullptr);
+  TokenPair out = chosen.is_string() && rejected.is_string() ? pair_of_texts(record, tokenizer)
+                                                             : pair_of_messages(record, tokenizer);
+  if (out.chosen.ids == out.rejected.ids) {
+    record.refuse("\"chosen\" and \"rejected\" are equal",
+                  "remove the record, or set data.on_bad_record to \"skip\"");
+  }
+  return out;
+}
+
+// Both keep the same number of tokens from their beginning, unless one of them has fewer.
+void PreferenceSamples::fit(Sample& sample) {
+  const std::int64_t a = std::ssize(sample.first.ids), b = std::ssize(sample.second.ids),
+                     room = options_.length;
+  if (a + b <= room) return;
+  const std::int64_t most = std::max(room / 2, room - std::min(a, b));
+  cut_to(sample.first, most);
+  cut_to(sample.second, std::min(most, room - std::ssize(sample.first.ids)));
+  ++cut_;
+}
+
+void PreferenceSamples::read_files(const std::vector<std::string>& files,
+                                   const data::RecordOptions& how,
+                                   const ConversationTokenizer& tokenizer,
+                                   const std::function<void()>& poll) {
+  read_records(files, how, poll, [&](const data::Record& record) {
+    Sample sample;
+    if (options_.kind == PreferenceKind::Pairs) {
+      TokenPair pair = pair_of(record, tokenizer);
+      sample.first = std::move(pair.chosen);
+      sample.second = std::move(pair.rejected);
+      if (options_.margins) sample.margin = number_of(record, "margin");
+      fit(sample);
+      if (!sample.first.any() || !sample.second.any()) {
+        ++left_out_;
+        return;
+      }
+    } else {
+      sample.wanted = flag_of(record, "label");
+      sample.first = tokenizer.read(record, Form::PromptCompletion, LossOn::Completion, "text");
+      if (!sample.first.any()) {
+        ++left_out_;
+        return;
+      }
+    }
+    stats_.tokens += std::ssize(sample.first.ids) + std::ssize(sample.second.ids);
+    samples_.push_back(std::move(sample));
+  });
+}
+
+std::unique_ptr<RecordDataset> PreferenceSamples::split_off(std::int64_t count) {
+  auto tail = std::make_unique<PreferenceSamples>(options_);
+  tail->samples_ = take_tail(samples_, count);
+  return tail;
+}
+
+void PreferenceSamples::arrange() {
+  if (options_.kind == PreferenceKind::Pairs) return;
+  TESSERA_REQUIRE(samples_.size() > 1,
+                  Data,
+                  fmt::format("{} labelled completion, and each is compared with another one's",
+                              samples_.size()),
+                  "give two records at least");
+  std::vector<LearnedTokens> firsts;
+  for (const Sample& sample : samples_)
+    firsts.push_back(sample.first);
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    const LearnedTokens &own = firsts[i], &next = firsts[(i + 1) % firsts.size()];
+    LearnedTokens& out = samples_[i].second;
+    for (const bool completion : {false, true}) {
+      const LearnedTokens& from = completion ? next : own;
+      for (std::size_t t = 0; t < from.ids.size(); ++t) {
+        if ((from.learned[t] != 0) != completion) continue;
+        out.ids.push_back(from.ids[t]);
+        out.learned.push_back(completion ? 1 : 0);
+      }
+    }
+    fit(samples_[i]);
+  }
+  std::erase_if(samples_, [&](const Sample& sample) {
+    const bool drop = !sample.first.any() || !sample.second.any();
+    left_out_ += drop ? 1 : 0;
+    return drop;
+  });
+}
+
+std::vector<data::TensorSpec> PreferenceSamples::tensors() const {
+  const std::vector<std::int64_t> row = {options_.length};
+  std::vector<data::TensorSpec> out = {
+      {.name = "input_ids", .dtype = DType::I64, .shape = row},
+      {.name = "labels", .dtype = DType::I64, .shape = row},
+      {.name = "completion", .dtype = DType::I64, .shape = row},
+      {.name = "document_starts", .dtype = DType::I64, .shape = row},
+      {.name = "attention_mask", .dtype = DType::I64, .shape = row, .optional = true},
+      {.name = "second_text", .dtype = DType::I64}};
+  if (options_.margins) out.push_back({.name = "margin", .dtype = DType::F32});
+  if (options_.kind == PreferenceKind::Labelled)
+    out.push_back({.name = "wanted", .dtype = DType::I64});
+  return out;
+}
+
+std::optional<data::TensorSpec> PreferenceSamples::made_by_model() const {
+  if (!options_.reference) return std::nullopt;
+  return data::TensorSpec{.name = "reference", .dtype = DType::F64, .shape = {2}};
+}
+
+void PreferenceSamples::read(std::int64_t index, data::SampleWriter& out) const {
+  const Sample& sample = samples_.at(static_cast<std::size_t>(index));
+  const auto ids = out.tensor<std::int64_t>("input_ids"),
+             labels = out.tensor<std::int64_t>("labels"),
+             completion = out.tensor<std::int64_t>("completion"),
+             starts = out.tensor<std::int64_t>("document_starts"),
+             mask = out.tensor<std::int64_t>("attention_mask");
+  std::ranges::fill(ids, options_.pad_id);
+  std::ranges::fill(labels, kNoLabel);
+  std::ranges::fill(completion, 0);
+  std::ranges::fill(mask, 0);
+  std::size_t at = 0;
+  for (const LearnedTokens* text : {&sample.first, &sample.second}) {
+    const std::size_t first = at;
+    for (std::size_t t = 0; t < text->ids.size(); ++t, ++at) {
+      ids[at] = text->ids[t];
+      mask[at] = 1;
+      starts[at] = static_cast<std::int64_t>(first);
+      if (t == 0) continue;
+      labels[at - 1] = text->ids[t];
+      completion[at - 1] = text->learned[t];
+    }
+  }
+  if (at < ids.size()) out.need("attention_mask");
+  for (; at < starts.size(); ++at)
+    starts[at] = static_cast<std::int64_t>(at);  // padding stands alone
+  out.set("second_text", std::ssize(sample.first.ids));
+  if (options_.margins) out.set("margin", static_cast<float>(sample.margin));
+  if (options_.kind == PreferenceKind::Labelled)
+    out.set("wanted", std::int64_t{sample.wanted ? 1 : 0});
+}
+
+std::int64_t PreferenceSamples::tokens() const {
+  std::int64_t tokens = 0;
+  for (const Sample& sample : samples_)
+    tokens += std::ssize(sample.first.ids) + std::ssize(sample.second.ids);
+  return tokens;
+}
+
+std::string PreferenceSamples::fingerprint() const {
+  Fingerprint out;
+  out.add(options_.length);
+  out.add(static_cast<std::int64_t>(options_.kind));
+  for (const Sample& sample : samples_) {
+    add_to(out, sample.first);
+    add_to(out, sample.second);
+    out.add(sample.wanted ? 1 : 0);
+    out.add(fmt::format("{}", sample.margin));
+  }
+  return out.text();
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 300
+// Preferences train on any ranks as on one, and go on after a stop with the reference that they
+// began with.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "equivalence/within_rounding.h"
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include "tessera/checkpoint/checkpoint.h"
+
+namespace tessera::test {
+namespace {
+
+TinyRun preferring(const std::string& task, const std::string& params) {
+  TinyRun run;
+  const std::filesystem::path file = run.folder() / "preferences.jsonl";
+  std::ofstream out(file);
+  for (int i = 0; i < 40; ++i) {
+    const std::string word(static_cast<std::size_t>(1 + i % 3), static_cast<char>('a' + i % 7));
+    if (params.find("kto") != std::string::npos) {
+      out << R"({"prompt": ")" << word << R"(", "completion": ")" << (i % 2 == 0 ? "y" : "no")
+          << R"(", "label": )" << (i % 2 == 0 ? "true" : "false") << "}\n";
+    } else {
+      out << R"({"prompt": ")" << word << R"(", "chosen": "y", "rejected": "no"})"
+          << "\n";
+    }
+  }
+  out.close();
+  run.set("data.train", "[\"" + file.string() + "\"]")
+      .set("task", R"({"type": ")" + task + R"(", "params": )" + params + "}");
+  return run;
+}
+
+const std::pair<const char*, const char*> kTasks[] = {
+    {"reward", R"({"centering": 0.01})"},
+    {"prefer", R"({"loss": {"type": ["sigmoid", "sft"], "weights": [1, 0.1]}})"},
+    {"prefer", R"({"loss": {"type": "aot"}})"},
+    {"prefer", R"({"method": "orpo"})"},
+    {"prefer", R"({"method": "kto"})"}};
+
+TEST(Preferences, TrainOnAnyRanksToTheBit) {
+  for (const auto& [task, params] : kTasks) {
+    SCOPED_TRACE(std::string(task) + params);
+    const TinyRun run = preferring(task, params);
+    const Trace one = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 3);
+
+    expect_same_bits(one, run.train({.ranks = 2, .accumulation = 2, .stage = 1}, 3));
+    expect_same_bits(one, run.train({.ranks = 4, .accumulation = 1, .stage = 2}, 3));
+    expect_same_bits(one, run.train({.ranks = 2, .accumulation = 2, .stage = 3}, 3));
+    EXPECT_EQ(run.train({.ranks = 2, .accumulation = 4, .pipeline = "2"}, 3).losses, one.losses);
+  }
+}
+
+TEST(Preferences, TrainOnRanksThatShareLayers) {
+  for (const auto& [task, params] : kTasks) {
+    SCOPED_TRACE(std::string(task) + params);
+    expect_same(preferring(task, params), {{.ranks = 2, .tensor = 2}});
+  }
+}
+
+TEST(Preferences, GoOnWithTheReferenceThatTheyBeganWith) {
+  for (const auto& [task, params] : kTasks) {
+    SCOPED_TRACE(std::string(task) + params);
+    const TinyRun run = preferring(task, params);
+    const Layout layout{.ranks = 2, .accumulation = 2};
+    const Trace whole = run.train(layout, 4);
+    const files::TempDir saved;
+
+    const Trace before = run.train(layout, 2, saved.path());
+    const Trace after =
+        run.train({.ranks = 1, .accumulation = 4}, 4, {}, *checkpoint::newest(saved.path()));
+
+    EXPECT_EQ(after.losses, (std::vector<double>{whole.losses[2], whole.losses[3]}));
+    EXPECT_EQ(after.digest, whole.digest);
+  }
+}
+
+// Else the others would show nothing.
+TEST(Preferences, BeginWithTheLossOfAGuessAndLearn) {
+  const TinyRun run = preferring("prefer", R"({"loss": {"beta": 0.5}})");
+  const Trace trace = run.train({.ranks = 2, .accumulation = 2}, 12);
+
+  EXPECT_NEAR(trace.losses.front(), std::log(2.0), 1e-12);
+  EXPECT_LT(trace.losses.back(), 0.9 * trace.losses.front());
+}
+
+}  // namespace
+}  // namespace tessera::test

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records of preferences as samples of two texts.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tasks/tasks_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+using test::error_of;
+using test::open;
+using test::task_of;
+using test::values;
+using ::testing::HasSubstr;
+using Ids = std::vector<std::int64_t>;
+
+class Preferences : public ::testing::Test {
+ protected:
+  data::DataOptions options(std::string_view records, const char* name = "train.jsonl") {
+    data::DataOptions out;
+    out.train = {folder_.write(name, records)};
+    return out;
+  }
+  data::Datasets opened(const std::string& task,
+                        std::string_view records,
+                        std::int64_t length,
+                        const std::string& params = "{}") {
+    return open(*task_of(task, params), options(records), length);
+  }
+  Error refused(std::string_view records, const std::string& params = "{}") {
+    return error_of([&] { opened("prefer", records, 64, params); });
+  }
+  test::Folder folder_;
+};
+
+const char* const kPair = R"({"prompt": "1+", "chosen": "2", "rejected": "33"})";
+
+TEST_F(Preferences, AreRowsOfTwoTextsThatDoNotSeeEachOther) {
+  const data::Datasets data = opened("prefer", kPair, 11);
+
+  EXPECT_EQ(values(*data.train, 0, "input_ids"),
+            (Ids{'1', '+', '2', 0, '1', '+', '3', '3', 0, 0, 0}));
+  EXPECT_EQ(values(*data.train, 0, "labels"),
+            (Ids{'+', '2', 0, -100, '+', '3', '3', 0, -100, -100, -100}));
+  EXPECT_EQ(values(*data.train, 0, "completion"), (Ids{0, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0}));
+  EXPECT_EQ(values(*data.train, 0, "document_starts"), (Ids{0, 0, 0, 0, 4, 4, 4, 4, 4, 9, 10}));
+  EXPECT_EQ(values(*data.train, 0, "attention_mask"), (Ids{1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(values(*data.train, 0, "second_text"), Ids{4});
+  EXPECT_EQ(data.train_tokens, 9);
+  ASSERT_TRUE(data.train->made_by_model().has_value());
+  EXPECT_EQ(data.train->made_by_model()->name, "reference");
+}
+
+TEST_F(Preferences, TakeWhatBothTextsBeginWithForThePrompt) {
+  const data::Datasets implicit =
+      opened("prefer", R"({"chosen": "ask: good", "rejected": "ask: bad"})", 24);
+  const data::Datasets named =
+      opened("prefer", R"({"prompt": "ask:", "chosen": " good", "rejected": " bad"})", 24);
+
+  for (const char* name : {"input_ids", "completion"})
+    EXPECT_EQ(values(*implicit.train, 0, name), values(*named.train, 0, name)) << name;
+}
+
+// Two letters of two bytes each that share their first byte.
+TEST_F(Preferences, DoNotCutACharacterIntoPromptAndCompletion) {
+  const data::Datasets data =
+      opened("prefer", "{\"chosen\": \"a\xC3\xA4\", \"rejected\": \"a\xC3\xB6\"}", 8);
+
+  EXPECT_EQ(values(*data.train, 0, "completion"), (Ids{1, 1, 1, 0, 1, 1, 1, 0}));
+}
+
+TEST_F(Preferences, OfMessagesGoThroughTheChatTemplate) {
+  const std::string chatml = R"({"chat_template": "chatml"})";
+  const data::Datasets implicit = opened(
+      "prefer",
+      R"({"chosen": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}], )"
+      R"("rejected": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "no"}]})",
+      200,
+      chatml);
+  const data::Datasets named = opened("prefer",
+                                      R"({"prompt": [{"role": "user", "content": "hi"}], )"
+                                      R"("chosen": [{"role": "assistant", "content": "yes"}], )"
+                                      R"("rejected": {"role": "assistant", "content": "no"}})",
+                                      200,
+                                      chatml);
+  const data::Datasets turns = opened(
+      "prefer",
+      R"({"conversations": [{"from": "human", "value": "hi"}], )"
+      R"("chosen": {"from": "gpt", "value": "yes"}, "rejected": {"from": "gpt", "value": "no"}})",
+      200,
+      chatml);
+
+  const Ids completion = values(*implicit.train, 0, "completion");
+  EXPECT_GT(std::count(completion.begin(), completion.end(), 1), 4);
+  for (const data::Datasets* other : {&named, &turns}) {
+    for (const char* name : {"input_ids", "completion", "labels"})
+      EXPECT_EQ(values(*implicit.train, 0, name), values(*other->train, 0, name)) << name;
+  }
+}
+
+TEST_F(Preferences, ThatAreTooLongLoseTheEndsOfBothTexts) {
+  const data::Datasets both =
+      opened("prefer", R"({"prompt": "1", "chosen": "abcdef", "rejected": "ghijkl"})", 8);
+  const data::Datasets one =
+      opened("prefer", R"({"prompt": "1", "chosen": "abcdef", "rejected": "g"})", 8);
+
+  EXPECT_EQ(values(*both.train, 0, "input_ids"), (Ids{'1', 'a', 'b', 'c', '1', 'g', 'h', 'i'}));
+  EXPECT_EQ(values(*one.train, 0, "input_ids"), (Ids{'1', 'a', 'b', 'c', 'd', '1', 'g', 0}));
+}
+
+TEST_F(Preferences, WithoutRoomForACompletionAreLeftOut) {
+  const std::string records =
+      std::string(kPair) + "\n" + R"({"prompt": "a long prompt", "chosen": "2", "rejected": "3"})";
+
+  EXPECT_EQ(opened("prefer", records, 11).train->size(), 1);
+}
+
+TEST_F(Preferences, OfLabelsCompareACompletionWithTheNextOne) {
+  const data::Datasets data = opened("prefer",
+                                     R"({"prompt": "a", "completion": "1", "label": true}
+{"prompt": "b", "completion": "22", "label": false})",
+                                     8,
+                                     R"({"method": "kto"})");
+
+  EXPECT_EQ(values(*data.train, 0, "input_ids"), (Ids{'a', '1', 0, 'a', '2', '2', 0, 0}));
+  EXPECT_EQ(values(*data.train, 1, "input_ids"), (Ids{'b', '2', '2', 0, 'b', '1', 0, 0}));
+  EXPECT_EQ(values(*data.train, 0, "wanted"), Ids{1});
+  EXPECT_EQ(values(*data.train, 1, "wanted"), Ids{0});
+  EXPECT_THAT(
+      refused(R"({"prompt": "a", "completion": "1", "label": true})", R"({"method": "kto"})")
+          .what(),
+      HasSubstr("compared with another"));
+}
+
+TEST_F(Preferences, HaveAReferenceWhereTheMethodReadsOne) {
+  const auto made = [&](const std::string& params) {
+    return opened("prefer", kPair, 11, params).train->made_by_model().has_value();
+  };
+  EXPECT_FALSE(made(R"({"reference_free": true})"));
+  for (const char* method : {"cpo", "simpo", "orpo"})
+    EXPECT_FALSE(made(std::string(R"({"method": ")") + method + R"("})")) << method;
+  EXPECT_FALSE(opened("reward", kPair, 11).train->made_by_model().has_value());
+}
+
+TEST_F(Preferences, OfRewardModelsMayHaveMargins) {
+  const std::string record = R"({"prompt": "1+", "chosen": "2", "rejected": "3", "margin": 1.5})";
+  const data::Datasets data = opened("reward", record, 11, R"({"margin": true})");
+
+  data::Sample sample(*data.train, 0);
+  EXPECT_EQ(sample.values<float>("margin").front(), 1.5F);
+  const Error error = error_of([&] { opened("reward", kPair, 11, R"({"margin": true})"); });
+  EXPECT_EQ(error.kind(), Error::Kind::Data);
+  EXPECT_THAT(error.what(), HasSubstr("margin"));
+}
+
+TEST_F(Preferences, ThatCannotBeReadAreRefusedWithTheirPlace) {
+  const auto names_place = HasSubstr("train.jsonl:1");
+  for (
+      const auto& [record, what] : std::vector<std::pair<std::string, std::string>>{
+          {R"({"prompt": "a", "chosen": "b"})", "rejected"},
+          {R"({"prompt": "a", "chosen": "b", "rejected": "b"})", "equal"},
+          {R"({"prompt": "a", "chosen": 3, "rejected": "b"})", "chosen"},
+          {R"({"prompt": "a", "chosen": "", "rejected": "b"})", "chosen"},
+          {R"({"chosen": [{"role": "user", "content": "x"}], "rejected": [{"role": "user", "content": "y"}]})",
+           "begin with different"},
+          {R"({"prompt": [{"role": "user", "content": "x"}], "chosen": [], "rejected": []})",
+           "chosen"}}) {
+    const Error error = refused(record);
+    EXPECT_EQ(error.kind(), Error::Kind::Data) << record;
+    EXPECT_THAT(error.what(), names_place) << record;
+    EXPECT_THAT(error.what(), HasSubstr(what)) << record;
+    EXPECT_FALSE(error.fix().empty()) << record;
+  }
+  EXPECT_THAT(
+      refused(R"({"prompt": "a", "completion": "1", "label": "perhaps"})", R"({"method": "kto"})")
+          .what(),
+      HasSubstr("perhaps"));
+}
+
+TEST_F(Preferences, RefuseOptionsThatContradictEachOther) {
+  const auto refusal = [](const std::string& params) {
+    const Error error = error_of([&] { task_of("prefer", params); });
+    EXPECT_EQ(error.kind(), Error::Kind::Config) << params;
+    return std::string(error.what());
+  };
+  EXPECT_THAT(refusal(R"({"method": "ppo"})"), HasSubstr("method"));
+  EXPECT_THAT(refusal(R"({"method": "orpo", "reference_free": true})"), HasSubstr("dpo alone"));
+  EXPECT_THAT(refusal(R"({"method": "simpo", "loss": {"type": "ipo"}})"), HasSubstr("one loss"));
+  EXPECT_THAT(refusal(R"({"loss": "sigmoid"})"), HasSubstr("loss"));
+}
+
+TEST_F(Preferences, HaveTheFingerprintOfTheirTokens) {
+  const std::string one = opened("prefer", kPair, 11).fingerprint;
+
+  EXPECT_EQ(opened("prefer", kPair, 11).fingerprint, one);
+  EXPECT_NE(
+      opened("prefer", R"({"prompt": "1+", "chosen": "2", "rejected": "34"})", 11).fingerprint,
+      one);
+}
+
+}  // namespace
+}  // namespace tessera::tasks
