@@ -17,7 +17,8 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field("type",
                type,
                {.text = "Name of the task: pretrain learns to predict the next token of a text, "
-                        "masked_lm the tokens of a text that are hidden, sft to answer (supervised "
+                        "masked_lm the tokens of a text that are hidden, span_corruption the spans "
+                        "that are left out of a text, sft to answer (supervised "
                         "fine-tuning), classify the label of a "
                         "text, regression a number that belongs to it, seq2seq the text that "
                         "answers another one, tag the label of each word, and image_classify the "
@@ -27,14 +28,16 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field(
       "params",
       params,
-      {.text = "Its parameters; of sft: loss_on, packing, truncation, chat_template; of classify: "
-               "text_field, text_pair_field, label_field, labels, "
-               "multi_label; of regression: text_field, text_pair_field, label_field, numbers; of "
-               "tag: tokens_field, tags_field, labels; of image_classify: image_field, "
-               "label_field, "
-               "labels, preprocessor; of masked_lm: probability, mask_share, random_share, "
-               "mask_token, mask_token_id, dynamic, seed; of seq2seq: source_field, target_field, "
-               "prefix, target_length.",
+      {.text =
+           "Its parameters; of sft: loss_on, packing, truncation, chat_template; of classify: "
+           "text_field, text_pair_field, label_field, labels, "
+           "multi_label; of regression: text_field, text_pair_field, label_field, numbers; of "
+           "tag: tokens_field, tags_field, labels; of image_classify: image_field, "
+           "label_field, "
+           "labels, preprocessor; of masked_lm: probability, mask_share, random_share, "
+           "mask_token, mask_token_id, dynamic, seed; of span_corruption: noise_density, "
+           "mean_span_length, sentinel_id, dynamic, seed; of seq2seq: source_field, target_field, "
+           "prefix, target_length.",
        .default_text = "none"});
 }
 
