@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/data/mixture.h"
 
 namespace tessera::tasks {
 
@@ -129,6 +130,13 @@ void check_data(const Task& task,
              of_task + " reads records, each apart from the others",
              "remove it");
   }
+  try {
+    (void)data::sources_of(data.sources);
+  } catch (const Error& error) {
+    refuse("data.sources", error.what(), error.fix());
+  }
+  if (data.sources.is_null() && data.mix_until != "last")
+    refuse("data.mix_until", "data.sources is not given", "remove it");
   const std::vector<std::string> formats = task.formats();
   if (data.format != "auto" && std::ranges::find(formats, data.format) == formats.end()) {
     refuse("data.format",
