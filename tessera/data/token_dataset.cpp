@@ -10,6 +10,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/data/mixture.h"
 #include "tessera/data/token_cache.h"
 
 namespace tessera::data {
@@ -323,6 +324,18 @@ void DataOptions::describe(config::Fields& fields) {
                {.text = "Training data: a .txt (one document), a .jsonl (one document per line), a "
                         "folder of these, a list of these, or a .bin/.idx pair.",
                 .required = true});
+  fields.field("sources",
+               sources,
+               {.text = "Several sources of training data in place of train, read by their "
+                        "weights: [{\"path\": \"a.jsonl\", \"weight\": 3}, {\"path\": "
+                        "\"b.jsonl\"}]. Of four samples, three are of the first one.",
+                .default_text = "none"});
+  fields.field("mix_until",
+               mix_until,
+               {.text = "Length of an epoch of several sources: last reads all samples of all, "
+                        "smaller ones more than once; first ends where a source has no further "
+                        "sample.",
+                .choices = {"last", "first"}});
   fields.field(
       "validation",
       validation,
@@ -376,15 +389,11 @@ void DataOptions::describe(config::Fields& fields) {
                         "reads as prompt what the files call question; \"answers.text\" is a field "
                         "inside of another one.",
                 .default_text = "none"});
-  fields.field("format",
-               format,
-               {.text = "Kind of the records; auto finds it by their fields.",
-                .choices = {"auto",
-                            "text",
-                            "messages",
-                            "sharegpt",
-                            "alpaca",
-                            "prompt_completion"}});
+  fields.field(
+      "format",
+      format,
+      {.text = "Kind of the records; auto finds it by their fields.",
+       .choices = {"auto", "text", "messages", "sharegpt", "alpaca", "prompt_completion"}});
   fields.field("on_bad_record",
                on_bad_record,
                {.text = "Handling of a record that cannot be read: stop names the place, skip "
@@ -415,6 +424,76 @@ std::unique_ptr<TokenDataset> make_documents(std::shared_ptr<const TokenFile> to
   return std::make_unique<Documents>(std::move(tokens), first, last, length, pad_id);
 }
 
+namespace {
+
+/// Cuts data.validation_fraction of a file off and makes samples of both parts.
+struct Parts {
+  Parts(const DataOptions& options, const Maker& maker, const OpenedTokens& opened) {
+    const std::int64_t all = maker.units(*opened.file);
+    const auto cut = static_cast<std::int64_t>(
+        std::floor(static_cast<double>(all) * (1.0 - options.validation_fraction)));
+    train = maker.make(opened.file, 0, cut);
+    train_tokens = maker.tokens(*opened.file, 0, cut);
+    if (options.validation_fraction == 0.0) return;
+    tail = maker.make(opened.file, cut, all);
+    tail_tokens = maker.tokens(*opened.file, cut, all);
+  }
+  std::unique_ptr<TokenDataset> train, tail;
+  std::int64_t train_tokens = 0, tail_tokens = 0;
+};
+
+std::string tail_text(const DataOptions& options) {
+  return fmt::format("the tail of data.train (validation_fraction {})",
+                     options.validation_fraction);
+}
+
+/// Opens data.sources: one after the other, then mixed.
+Datasets open_sources(
+    const DataOptions& options,
+    const Maker& maker,
+    const std::function<OpenedTokens(const std::vector<std::string>& names)>& open,
+    std::int64_t min_samples,
+    std::string& contents) {
+  Datasets out;
+  std::vector<std::unique_ptr<TokenDataset>> trains, tails;
+  std::vector<std::int64_t> sizes, tail_sizes;
+  std::vector<double> weights;
+  for (const DataSource& source : sources_of(options.sources)) {
+    const OpenedTokens opened = open(source.paths);
+    maker.require_ends(*opened.file, source.name());
+    Parts parts(options, maker, opened);
+    maker.require(*parts.train, parts.train_tokens, 1, source.name());
+    out.train_stats += opened.stats;
+    out.train_tokens += parts.train_tokens;
+    out.validation_tokens += parts.tail_tokens;
+    contents += fmt::format("{} {} ", opened.fingerprint, text::number(source.weight));
+    weights.push_back(source.weight);
+    sizes.push_back(parts.train->size());
+    trains.push_back(std::move(parts.train));
+    if (parts.tail == nullptr || parts.tail->size() == 0) continue;
+    tail_sizes.push_back(parts.tail->size());
+    tails.push_back(std::move(parts.tail));
+  }
+  contents += options.mix_until;
+  out.train =
+      make_mixed(std::move(trains), Mixture::interleaved(sizes, weights, mix_until_of(options)));
+  TESSERA_REQUIRE(out.train->size() >= min_samples,
+                  Data,
+                  fmt::format("data.sources has {} samples in an epoch; at least {} are needed",
+                              out.train->size(),
+                              min_samples),
+                  "use more data, a smaller batch, or data.mix_until last");
+  if (options.validation_fraction == 0.0) return out;
+  TESSERA_REQUIRE(!tails.empty(),
+                  Data,
+                  tail_text(options) + " has no sample",
+                  "raise data.validation_fraction, or name data.validation");
+  out.validation = make_mixed(std::move(tails), Mixture::joined(tail_sizes));
+  return out;
+}
+
+}  // namespace
+
 Datasets open_datasets(const DataOptions& options,
                        const Tokenizer& tokenizer,
                        std::int64_t vocab_size,
@@ -423,28 +502,29 @@ Datasets open_datasets(const DataOptions& options,
                        const TokenizeOptions& how) {
   require_consistent(options, sequence_length);
   const Maker maker(options, tokenizer, sequence_length);
-  const OpenedTokens train =
-      open_checked(options.train, "data.train", tokenizer, vocab_size, reading_of(options, how));
-  const std::int64_t all = maker.units(*train.file);
-  const auto cut = static_cast<std::int64_t>(
-      std::floor(static_cast<double>(all) * (1.0 - options.validation_fraction)));
-
+  const auto open = [&](const std::vector<std::string>& names) {
+    return open_checked(names, "data.train", tokenizer, vocab_size, reading_of(options, how));
+  };
+  min_samples = std::max<std::int64_t>(min_samples, 1);
   Datasets out;
-  out.train_stats = train.stats;
-  out.fingerprint = fingerprint_of(options, train.fingerprint, sequence_length);
-  maker.require_ends(*train.file, "data.train");
-  out.train = maker.make(train.file, 0, cut);
-  out.train_tokens = maker.tokens(*train.file, 0, cut);
-  maker.require(*out.train, out.train_tokens, std::max<std::int64_t>(min_samples, 1), "data.train");
-  if (options.validation_fraction > 0.0) {
-    out.validation = maker.make(train.file, cut, all);
-    out.validation_tokens = maker.tokens(*train.file, cut, all);
-    maker.require(*out.validation,
-                  out.validation_tokens,
-                  1,
-                  fmt::format("the tail of data.train (validation_fraction {})",
-                              options.validation_fraction));
-  } else if (!options.validation.empty()) {
+  std::string contents;
+  if (!options.sources.is_null()) {
+    out = open_sources(options, maker, open, min_samples, contents);
+  } else {
+    const OpenedTokens train = open(options.train);
+    maker.require_ends(*train.file, "data.train");
+    Parts parts(options, maker, train);
+    maker.require(*parts.train, parts.train_tokens, min_samples, "data.train");
+    if (parts.tail != nullptr) maker.require(*parts.tail, parts.tail_tokens, 1, tail_text(options));
+    contents = train.fingerprint;
+    out.train_stats = train.stats;
+    out.train = std::move(parts.train);
+    out.validation = std::move(parts.tail);
+    out.train_tokens = parts.train_tokens;
+    out.validation_tokens = parts.tail_tokens;
+  }
+  out.fingerprint = fingerprint_of(options, contents, sequence_length);
+  if (!options.validation.empty()) {
     OpenedDataset validation = open_dataset(options,
                                             options.validation,
                                             "data.validation",

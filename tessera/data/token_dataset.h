@@ -19,6 +19,8 @@ namespace tessera::data {
 /// `data` of the configuration.
 struct DataOptions {
   std::vector<std::string> train;
+  json::Value sources;             ///< mixture.h; null: none
+  std::string mix_until = "last";  ///< mixture.h
   std::vector<std::string> validation;
   double validation_fraction = 0.0;
   std::optional<std::int64_t> sequence_length;
@@ -30,8 +32,8 @@ struct DataOptions {
   bool drop_last = true;
   std::string invalid_utf8 = "refuse";
   // Of tasks that read records.
-  json::Value map;               ///< {"prompt": "question"}; null: none
-  std::string format = "auto";   ///< the kind of records
+  json::Value map;              ///< {"prompt": "question"}; null: none
+  std::string format = "auto";  ///< the kind of records
   std::string on_bad_record = "stop";
   void describe(config::Fields& fields);
 };

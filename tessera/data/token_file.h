@@ -35,6 +35,16 @@ class TokenFile {
 struct TokenizeStats {
   std::int64_t documents = 0, tokens = 0, bytes = 0, skipped_empty = 0, replaced_utf8 = 0;
   std::int64_t bad_records = 0;  ///< records that were left out
+  /// Adds what came of another source.
+  TokenizeStats& operator+=(const TokenizeStats& other) {
+    documents += other.documents;
+    tokens += other.tokens;
+    bytes += other.bytes;
+    skipped_empty += other.skipped_empty;
+    replaced_utf8 += other.replaced_utf8;
+    bad_records += other.bad_records;
+    return *this;
+  }
 };
 struct TokenizeOptions {
   std::string text_field = "text";

@@ -207,6 +207,7 @@ class Planner {
   void read(const json::Value& source) {
     json::Value spelled = spell_out_parallel(source);
     tasks::spell_out_task(spelled);
+    data::spell_out_sources(spelled);
     const std::int64_t unit = ranks_per_model(spelled);
     draft_.written = key_dialect().with_new_names(
         derived_.take(std::move(spelled), static_cast<int>(plan_.ranks / unit)), problems_);

@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/data/mixture.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/labelled_texts.h"
 #include "tessera/tasks/record_dataset.h"
@@ -203,31 +204,34 @@ void DataSurveyor::count_records(DataSurvey& out) const {
 }
 
 void DataSurveyor::count_documents(DataSurvey& out) const {
-  const std::vector<std::filesystem::path> sources(request_.options.train.begin(),
-                                                   request_.options.train.end());
+  std::vector<std::vector<std::string>> sources;
+  for (const data::DataSource& source : data::sources_of(request_.options.sources))
+    sources.push_back(source.paths);
+  if (sources.empty()) sources.push_back(request_.options.train);
   data::TokenizeOptions how = request_.how;
   how.text_field = request_.options.text_field;
   how.invalid_utf8 = request_.options.invalid_utf8;
-  const auto file = data::tokens_of(sources, request_.tokenizer, how);
   std::unordered_set<std::uint64_t> seen;
   std::vector<std::int64_t> ids;
-  out.records = file->sequences();
-  for (std::int64_t i = 0; i < file->sequences(); ++i) {
-    if (request_.how.poll && i % kPollEvery == 0) request_.how.poll();
-    const std::int64_t length = file->sequence_length(i);
-    ids.resize(static_cast<std::size_t>(length));
-    file->read(file->sequence_begin(i), length, ids.data());
-    if (!seen.insert(hash_of(std::as_bytes(std::span(ids)))).second) ++out.duplicates;
-    out.lengths.push_back(length);
-    if (!request_.options.pack && length > request_.sequence_length) ++out.cut;
+  for (const std::vector<std::string>& names : sources) {
+    const auto file = data::tokens_of({names.begin(), names.end()}, request_.tokenizer, how);
+    for (std::int64_t i = 0; i < file->sequences(); ++i) {
+      if (request_.how.poll && i % kPollEvery == 0) request_.how.poll();
+      const std::int64_t length = file->sequence_length(i);
+      ids.resize(static_cast<std::size_t>(length));
+      file->read(file->sequence_begin(i), length, ids.data());
+      if (!seen.insert(hash_of(std::as_bytes(std::span(ids)))).second) ++out.duplicates;
+      out.lengths.push_back(length);
+      if (!request_.options.pack && length > request_.sequence_length) ++out.cut;
+    }
+    out.records += file->sequences();
+    out.tokens += file->tokens();
   }
-  out.tokens = file->tokens();
 }
 
 DataSurvey DataSurveyor::survey() const {
   DataSurvey out;
   out.samples = data_.train->size();
-  out.records = data_.train_stats.documents;
   out.empty = data_.train_stats.skipped_empty;
   out.bad = data_.train_stats.bad_records;
   for (std::int64_t id = 0; id < num_classes_; ++id)
@@ -236,6 +240,7 @@ DataSurvey DataSurveyor::survey() const {
     count_documents(out);
     return out;
   }
+  out.records = data_.train_stats.documents;
   if (const auto* const records = dynamic_cast<const RecordDataset*>(data_.train.get())) {
     out.cut = records->cut();
     out.refused = records->refused();

@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tasks/masked_tokens.h"
+#include "tessera/tasks/special_token.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -55,14 +56,6 @@ struct MaskedLmOptions {
     fields.field("seed", seed, {.text = "Seed of the choice of tokens.", .min = 0, .max = 1e15});
   }
 };
-
-/// The id of a token that the tokenizer has under this text.
-std::optional<std::int32_t> id_of(const data::Tokenizer& tokenizer, const std::string& token) {
-  std::vector<std::int32_t> ids;
-  tokenizer.encode(token, ids, /*special=*/true);
-  if (ids.size() != 1) return std::nullopt;
-  return ids.front();
-}
 
 class MaskedLm final : public Task {
  public:
@@ -138,7 +131,7 @@ class MaskedLm final : public Task {
                                                ? std::vector<std::string>{"[MASK]", "<mask>"}
                                                : std::vector<std::string>{options_.mask_token};
     for (const std::string& name : names) {
-      if (const auto id = id_of(request.tokenizer, name)) return *id;
+      if (const auto id = special_token(request.tokenizer, name)) return *id;
     }
     throw Error(
         Error::Kind::Config,

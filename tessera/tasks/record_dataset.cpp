@@ -12,6 +12,8 @@
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/data/mixture.h"
+#include "tessera/tasks/mixed_records.h"
 
 namespace tessera::tasks {
 namespace {
@@ -126,6 +128,12 @@ void RecordDataset::read_records(const std::vector<std::string>& files,
   refused_.insert(refused_.end(), counts.refused.begin(), counts.refused.end());
 }
 
+void RecordDataset::count_in(const RecordDataset& other) {
+  cut_ += other.cut_;
+  stats_ += other.stats_;
+  refused_.insert(refused_.end(), other.refused_.begin(), other.refused_.end());
+}
+
 void Fingerprint::add(std::string_view part) {
   bytes_ += fmt::format("|{}:", part.size());
   bytes_ += part;
@@ -141,6 +149,38 @@ std::string Fingerprint::text() const {
   return files::hex64(files::xxh3(std::as_bytes(std::span(bytes_))));
 }
 
+namespace {
+
+/// data.train as one dataset, or data.sources as one each.
+std::vector<std::unique_ptr<RecordDataset>> read_training(const data::DataOptions& options,
+                                                          const ReadRecords& read,
+                                                          const char* noun) {
+  std::vector<std::unique_ptr<RecordDataset>> out;
+  for (const data::DataSource& source : data::sources_of(options.sources)) {
+    out.push_back(read_and_warn(source.paths, source.name(), data::Split::Train, read));
+    require_samples(*out.back(), 1, source.name(), noun);
+  }
+  if (out.empty())
+    out.push_back(read_and_warn(options.train, "data.train", data::Split::Train, read));
+  return out;
+}
+
+/// The training data of parts that are arranged: the only one, or all of them mixed.
+std::unique_ptr<RecordDataset> mixed(std::vector<std::unique_ptr<RecordDataset>> parts,
+                                     const data::DataOptions& options) {
+  if (options.sources.is_null()) return std::move(parts.front());
+  std::vector<std::int64_t> sizes;
+  for (const auto& part : parts)
+    sizes.push_back(part->size());
+  std::vector<double> weights;
+  for (const data::DataSource& source : data::sources_of(options.sources))
+    weights.push_back(source.weight);
+  data::Mixture mixture = data::Mixture::interleaved(sizes, weights, data::mix_until_of(options));
+  return std::make_unique<MixedRecords>(std::move(parts), std::move(mixture));
+}
+
+}  // namespace
+
 data::Datasets open_records(const DataRequest& request, const ReadRecords& read, const char* noun) {
   const data::DataOptions& options = request.options;
   TESSERA_REQUIRE(
@@ -148,19 +188,40 @@ data::Datasets open_records(const DataRequest& request, const ReadRecords& read,
       Config,
       "data.validation and data.validation_fraction are both given",
       "keep data.validation (other data) or data.validation_fraction (the tail of data.train)");
-  std::unique_ptr<RecordDataset> train =
-      read_and_warn(options.train, "data.train", data::Split::Train, read);
+  std::vector<std::unique_ptr<RecordDataset>> parts = read_training(options, read, noun), tails;
   data::Datasets out;
-  out.fingerprint = fmt::format(
-      "{} {} {}", train->fingerprint(), options.shuffle, text::number(options.validation_fraction));
-  out.train_stats = train->stats();
+  for (const auto& part : parts) {
+    out.fingerprint += part->fingerprint() + " ";
+    out.train_stats += part->stats();
+  }
+  for (const data::DataSource& source : data::sources_of(options.sources))
+    out.fingerprint += text::number(source.weight) + " ";
+  if (!options.sources.is_null()) out.fingerprint += options.mix_until + " ";
+  out.fingerprint +=
+      fmt::format("{} {}", options.shuffle, text::number(options.validation_fraction));
   if (options.validation_fraction > 0.0) {
-    const auto kept = static_cast<std::int64_t>(
-        std::floor(static_cast<double>(train->size()) * (1.0 - options.validation_fraction)));
-    std::unique_ptr<RecordDataset> validation = train->split_off(train->size() - kept);
-    validation->arrange();
+    std::vector<std::int64_t> sizes;
+    for (const auto& part : parts) {
+      const auto kept = static_cast<std::int64_t>(
+          std::floor(static_cast<double>(part->size()) * (1.0 - options.validation_fraction)));
+      std::unique_ptr<RecordDataset> tail = part->split_off(part->size() - kept);
+      tail->arrange();
+      out.validation_tokens += tail->tokens();
+      if (tail->size() == 0 && parts.size() > 1) continue;
+      sizes.push_back(tail->size());
+      tails.push_back(std::move(tail));
+    }
+    std::unique_ptr<RecordDataset> validation;
+    if (tails.size() == 1) {
+      validation = std::move(tails.front());
+    } else if (!tails.empty()) {
+      validation = std::make_unique<MixedRecords>(std::move(tails), data::Mixture::joined(sizes));
+    }
+    TESSERA_REQUIRE(validation != nullptr,
+                    Data,
+                    fmt::format("the tail of data.sources has no {}", noun),
+                    "raise data.validation_fraction, or name data.validation");
     require_samples(*validation, 1, "the tail of data.train", noun);
-    out.validation_tokens = validation->tokens();
     out.validation = std::move(validation);
   } else if (!options.validation.empty()) {
     std::unique_ptr<RecordDataset> validation =
@@ -172,9 +233,13 @@ data::Datasets open_records(const DataRequest& request, const ReadRecords& read,
     out.validation_fingerprint = validation->fingerprint();
     out.validation = std::move(validation);
   }
-  train->arrange();
-  require_samples(*train, std::max<std::int64_t>(request.min_samples, 1), "data.train", noun);
-  out.train_tokens = train->tokens();
+  for (const auto& part : parts) {
+    part->arrange();
+    if (parts.size() > 1) require_samples(*part, 1, "a source of data.sources", noun);
+    out.train_tokens += part->tokens();
+  }
+  std::unique_ptr<RecordDataset> train = mixed(std::move(parts), options);
+  require_samples(*train, request.min_samples, "data.train", noun);
   out.train = std::move(train);
   return out;
 }

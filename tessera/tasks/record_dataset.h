@@ -50,6 +50,8 @@ class RecordDataset : public data::Dataset {
                     const data::RecordOptions& options,
                     const std::function<void()>& poll,
                     const data::TakeRecord& take);
+  /// Adds what was counted while another dataset was read.
+  void count_in(const RecordDataset& other);
 
   std::int64_t cut_ = 0;
   data::TokenizeStats stats_;

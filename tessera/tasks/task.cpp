@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/data/mixture.h"
 
 namespace tessera::tasks {
 
@@ -17,7 +18,8 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field("type",
                type,
                {.text = "Name of the task: pretrain learns to predict the next token of a text, "
-                        "masked_lm the tokens of a text that are hidden, sft to answer (supervised "
+                        "masked_lm the tokens of a text that are hidden, span_corruption the spans "
+                        "that are left out of a text, sft to answer (supervised "
                         "fine-tuning), classify the label of a "
                         "text, regression a number that belongs to it, seq2seq the text that "
                         "answers another one, tag the label of each word, and image_classify the "
@@ -34,6 +36,7 @@ void TaskOptions::describe(config::Fields& fields) {
            "labels; of image_classify: image_field, label_field, labels, preprocessor; of these "
            "and classify: class_balance, beta, class_weights, focal_gamma, label_smoothing; of "
            "masked_lm: probability, mask_share, random_share, mask_token, mask_token_id, "
+           "dynamic, seed; of span_corruption: noise_density, mean_span_length, sentinel_id, "
            "dynamic, seed; of seq2seq: source_field, target_field, prefix, target_length.",
        .default_text = "none"});
 }
@@ -133,6 +136,13 @@ void check_data(const Task& task,
              of_task + " reads records, each apart from the others",
              "remove it");
   }
+  try {
+    (void)data::sources_of(data.sources);
+  } catch (const Error& error) {
+    refuse("data.sources", error.what(), error.fix());
+  }
+  if (data.sources.is_null() && data.mix_until != "last")
+    refuse("data.mix_until", "data.sources is not given", "remove it");
   const std::vector<std::string> formats = task.formats();
   if (data.format != "auto" && std::ranges::find(formats, data.format) == formats.end()) {
     refuse("data.format",

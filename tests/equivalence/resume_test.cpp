@@ -54,6 +54,25 @@ TEST(Resume, InAnotherLayoutEqualsGoingOn) {
   expect_resume_equals(run, undisturbed, 5, 8, one, two);
 }
 
+TEST(Resume, OfSeveralSourcesEqualsGoingOn) {
+  TinyRun run;
+  std::string text;
+  for (int i = 0; i < 1200; ++i)
+    text += static_cast<char>('a' + (i * i + i / 5) % 26);
+  const std::string first = (run.folder() / "first.txt").string(),
+                    second = (run.folder() / "second.txt").string();
+  files::write_atomic(first, text);
+  files::write_atomic(second, text.substr(700));
+  run.set("data.train", R"([")" + first + R"(", ")" + second + R"("])")
+      .set("data.sources",
+           R"([{"path": ")" + first + R"(", "weight": 3}, {"path": ")" + second + R"("}])");
+  const Layout two{.ranks = 2, .accumulation = 2, .micro_batch = 2},
+      one{.ranks = 1, .accumulation = 4, .micro_batch = 2, .stage = 0};
+  const Trace undisturbed = run.train(two, 12);
+
+  expect_resume_equals(run, undisturbed, 5, 12, two, one);
+}
+
 TEST(Resume, WhileTheBatchGrowsEqualsGoingOn) {
   // Batches of 4 until 16 samples are consumed, of 8 until 32, then of 12; 16 tokens a sample.
   TinyRun run;

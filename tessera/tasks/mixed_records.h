@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several datasets of records as one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/data/mixture.h"
+#include "tessera/tasks/record_dataset.h"
+
+namespace tessera::tasks {
+
+/// The samples of datasets that are arranged, in the order of `mixture`. Threads: const methods
+/// from any thread.
+class MixedRecords final : public RecordDataset {
+ public:
+  /// Error{Data} for parts whose samples have other tensors.
+  MixedRecords(std::vector<std::unique_ptr<RecordDataset>> parts, data::Mixture mixture);
+
+  [[nodiscard]] std::string name() const override { return parts_.front()->name(); }
+  [[nodiscard]] std::int64_t size() const override { return mixture_.size(); }
+  [[nodiscard]] std::vector<data::TensorSpec> tensors() const override {
+    return parts_.front()->tensors();
+  }
+  void read(std::int64_t index, data::SampleWriter& out) const override;
+  [[nodiscard]] std::optional<std::int64_t> sequence_length() const override {
+    return parts_.front()->sequence_length();
+  }
+  /// Of each part once.
+  [[nodiscard]] std::int64_t tokens() const override;
+  [[nodiscard]] std::string fingerprint() const override;
+  /// Parts are split before they are mixed.
+  [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+
+ private:
+  std::vector<std::unique_ptr<RecordDataset>> parts_;
+  data::Mixture mixture_;
+};
+
+}  // namespace tessera::tasks
