@@ -327,6 +327,12 @@ void DataOptions::describe(config::Fields& fields) {
       "validation",
       validation,
       {.text = "Separate evaluation data, in the same forms as train.", .default_text = "none"});
+  fields.field(
+      "test",
+      test,
+      {.text = "Data that is evaluated once, completely, after the training, with the best "
+               "weights if checkpoint.best is set; in the same forms as train.",
+       .default_text = "none"});
   fields.field("validation_fraction",
                validation_fraction,
                {.text = "Fraction of the token stream, at its end, that is held out for "
@@ -376,15 +382,11 @@ void DataOptions::describe(config::Fields& fields) {
                         "reads as prompt what the files call question; \"answers.text\" is a field "
                         "inside of another one.",
                 .default_text = "none"});
-  fields.field("format",
-               format,
-               {.text = "Kind of the records; auto finds it by their fields.",
-                .choices = {"auto",
-                            "text",
-                            "messages",
-                            "sharegpt",
-                            "alpaca",
-                            "prompt_completion"}});
+  fields.field(
+      "format",
+      format,
+      {.text = "Kind of the records; auto finds it by their fields.",
+       .choices = {"auto", "text", "messages", "sharegpt", "alpaca", "prompt_completion"}});
   fields.field("on_bad_record",
                on_bad_record,
                {.text = "Handling of a record that cannot be read: stop names the place, skip "

@@ -20,6 +20,7 @@ namespace tessera::data {
 struct DataOptions {
   std::vector<std::string> train;
   std::vector<std::string> validation;
+  std::vector<std::string> test;
   double validation_fraction = 0.0;
   std::optional<std::int64_t> sequence_length;
   std::optional<std::int64_t> stride;
@@ -30,8 +31,8 @@ struct DataOptions {
   bool drop_last = true;
   std::string invalid_utf8 = "refuse";
   // Of tasks that read records.
-  json::Value map;               ///< {"prompt": "question"}; null: none
-  std::string format = "auto";   ///< the kind of records
+  json::Value map;              ///< {"prompt": "question"}; null: none
+  std::string format = "auto";  ///< the kind of records
   std::string on_bad_record = "stop";
   void describe(config::Fields& fields);
 };

@@ -125,6 +125,14 @@ EvalReport Engine::evaluate(const EvalRounds& rounds) {
                           rounds);
 }
 
+EvalReport Engine::evaluate_test() {
+  state_.wait();
+  TESSERA_REQUIRE(data_->test != nullptr, Config, "there is no test data", "set data.test");
+  const data::Dataset& dataset = *data_->test;
+  return engine::evaluate(
+      executor(), world_, dataset, dataset.size(), plan_.config.eval.micro_batch);
+}
+
 std::string Engine::sample() {
   state_.wait();
   std::string text;

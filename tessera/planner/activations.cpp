@@ -157,7 +157,7 @@ std::int64_t training_activations(const Plan& plan) {
 }
 
 std::int64_t evaluation_activations(const Plan& plan) {
-  if (plan.config.eval.every == 0) return 0;
+  if (!plan.config.eval.when().any() && plan.config.data.test.empty()) return 0;
   const std::int64_t batch = plan.config.eval.micro_batch, tokens = batch * own_length(plan);
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
   const std::int64_t V = share(plan, plan.model.vocab_size);
