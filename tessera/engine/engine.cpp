@@ -117,20 +117,30 @@ EvalReport Engine::evaluate(const EvalRounds& rounds) {
                   "set data.validation or data.validation_fraction");
   const planner::EvalOptions& options = plan_.config.eval;
   const data::Dataset& dataset = *data_->validation;
+  // Metrics of a part of the samples say little.
+  constexpr std::int64_t kBatches = 10;
+  const bool all = !options.batches && plan_.task && plan_.task->has_metrics();
+  const std::int64_t most = options.batches.value_or(kBatches) * options.micro_batch;
   return engine::evaluate(executor(),
                           world_,
                           dataset,
-                          std::min(dataset.size(), options.batches * options.micro_batch),
+                          all ? dataset.size() : std::min(dataset.size(), most),
                           options.micro_batch,
-                          rounds);
+                          rounds,
+                          plan_.task.get());
 }
 
 EvalReport Engine::evaluate_test() {
   state_.wait();
   TESSERA_REQUIRE(data_->test != nullptr, Config, "there is no test data", "set data.test");
   const data::Dataset& dataset = *data_->test;
-  return engine::evaluate(
-      executor(), world_, dataset, dataset.size(), plan_.config.eval.micro_batch);
+  return engine::evaluate(executor(),
+                          world_,
+                          dataset,
+                          dataset.size(),
+                          plan_.config.eval.micro_batch,
+                          {},
+                          plan_.task.get());
 }
 
 std::string Engine::sample() {

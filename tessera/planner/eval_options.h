@@ -28,7 +28,8 @@ bool higher_is_better(std::string_view metric);
 
 struct EvalOptions {
   json::Value every = json::Value::integer(0);  ///< steps or "epoch": when()
-  std::int64_t batches = 10, micro_batch = 8;
+  std::optional<std::int64_t> batches;
+  std::int64_t micro_batch = 8;
   json::Value best;  ///< a metric, or {"metric", "mode"}: rule()
   std::optional<std::int64_t> patience, patience_steps;
   double min_gain = 0.0;

@@ -17,6 +17,7 @@ struct ClassifyOptions {
   TextFields fields;
   std::vector<std::string> labels;
   bool multi_label = false;
+  ClassLossOptions loss;
   void describe(config::Fields& out) {
     out.field("text_field",
               fields.text,
@@ -38,6 +39,7 @@ struct ClassifyOptions {
     out.field("multi_label",
               multi_label,
               {.text = "Whether a record may have any number of labels, in a list."});
+    loss.describe(out);
   }
 };
 
@@ -47,21 +49,36 @@ class Classify final : public Task {
 
   [[nodiscard]] std::string objective() const override { return "sequence_classification"; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
-    json::Value out = options_of_labels(labels_of(data));
+    const Labels labels = labels_of(data);
+    json::Value out = options_of_labels(labels);
+    options_.loss.add_to(out, labels);
     if (options_.multi_label)
       out["problem_type"] = json::Value::string("multi_label_classification");
     return out;
   }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_records(request, reader(request));
+    return open_records(request, reader(request, labels_of(request.options)));
   }
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return open_held_out_records(names, key, reader(request));
+    return open_held_out_records(names, key, reader(request, labels_of(request.options)));
   }
   [[nodiscard]] bool reads_records() const override { return true; }
+  [[nodiscard]] bool has_metrics() const override { return true; }
+  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
+      const DataRequest& request, const std::vector<std::string>& names) const override {
+    return reader(request, Labels())(names, data::Split::Test);
+  }
+  [[nodiscard]] json::Value prediction(const Predictions& rows,
+                                       const std::vector<std::string>& names) const override {
+    return options_.multi_label ? multi_label_prediction(rows, names)
+                                : class_prediction(rows, names);
+  }
+  [[nodiscard]] std::vector<NamedValue> metrics(const Predictions& predictions) const override {
+    return options_.multi_label ? multi_label_metrics(predictions) : class_metrics(predictions);
+  }
 
  private:
   [[nodiscard]] data::RecordOptions how(const data::DataOptions& data) const {
@@ -75,21 +92,24 @@ class Classify final : public Task {
     return options_.multi_label ? LabelKind::Classes : LabelKind::Class;
   }
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
-    if (!options_.labels.empty()) return Labels::named(options_.labels);
-    return labels_found_in(record_files(data.train, data::Split::Train),
-                           how(data),
-                           options_.fields,
-                           data.text_field,
-                           kind());
+    const bool count = options_.loss.balance != ClassBalance::None;
+    if (!options_.labels.empty() && !count) return Labels::named(options_.labels);
+    Labels found = labels_found_in(record_files(data.train, data::Split::Train),
+                                   how(data),
+                                   options_.fields,
+                                   data.text_field,
+                                   kind());
+    return options_.labels.empty() ? found : counted(options_.labels, found);
   }
-  [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
-    return [this, &request, labels = labels_of(request.options)](
-               const std::vector<std::string>& names, data::Split split) {
+  [[nodiscard]] ReadRecords reader(const DataRequest& request, Labels known) const {
+    return [this, &request, labels = std::move(known)](const std::vector<std::string>& names,
+                                                       data::Split split) {
       auto texts = std::make_unique<LabelledTexts>(
           LabelledTextsOptions{.length = request.sequence_length,
                                .pad_id = request.tokenizer.padding(),
                                .kind = kind(),
-                               .labels = labels});
+                               .labels = labels,
+                               .labelled = !request.predict});
       texts->read_files(data::record_files(names, split),
                         how(request.options),
                         options_.fields,
@@ -109,6 +129,7 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
   ClassifyOptions options;
   config::read(params, options, problems, origins);
   check_label_names(options.labels, problems, origins);
+  options.loss.check(problems, origins);
   return std::make_unique<Classify>(std::move(options));
 }
 

@@ -88,7 +88,10 @@ std::vector<ImageRecord> in_records(const std::string& name,
     out.push_back(
         {.path = (fs::path(name).parent_path() / image).string(),
          .place = record.place,
-         .label = label_of(record, field_of(record, fields.label, "label_field"), fields.label)});
+         .label =
+             fields.label.empty()
+                 ? Label()
+                 : label_of(record, field_of(record, fields.label, "label_field"), fields.label)});
   });
   return out;
 }
@@ -100,8 +103,15 @@ std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
                                      const ImageFields& fields) {
   std::vector<ImageRecord> out;
   for (const std::string& name : names) {
-    std::vector<ImageRecord> more =
-        fs::is_directory(name) ? in_classes(name) : in_records(name, how, fields);
+    std::vector<ImageRecord> more;
+    if (!fs::is_directory(name)) {
+      more = in_records(name, how, fields);
+    } else if (!fields.label.empty()) {
+      more = in_classes(name);
+    } else {
+      append_class(name, name, more);
+      std::ranges::sort(more, {}, &ImageRecord::path);
+    }
     out.insert(
         out.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
@@ -152,8 +162,10 @@ std::unique_ptr<RecordDataset> LabelledImages::split_off(std::int64_t count) {
 }
 
 std::vector<data::TensorSpec> LabelledImages::tensors() const {
-  return {{.name = "pixel_values", .dtype = DType::F32, .shape = {3, size_.height, size_.width}},
-          {.name = "label", .dtype = DType::I64}};
+  std::vector<data::TensorSpec> out = {
+      {.name = "pixel_values", .dtype = DType::F32, .shape = {3, size_.height, size_.width}}};
+  if (labels_.size() > 0) out.push_back({.name = "label", .dtype = DType::I64});
+  return out;
 }
 
 void LabelledImages::read(std::int64_t index, data::SampleWriter& out) const {
@@ -166,7 +178,7 @@ void LabelledImages::read(std::int64_t index, data::SampleWriter& out) const {
                   sample.path + " has changed since the run began",
                   "start again, or put the file back");
   preprocess(image, how_, sample.path, out.tensor<float>("pixel_values"));
-  out.set("label", sample.label);
+  if (labels_.size() > 0) out.set("label", sample.label);
 }
 
 std::string LabelledImages::fingerprint() const {

@@ -15,7 +15,8 @@
 
 namespace tessera::tasks {
 
-/// The fields of a record that hold the path of a picture and its label.
+/// The fields of a record that hold the path of a picture and its label. Without a label: pictures
+/// of which nothing is known, which lie anywhere in a folder.
 struct ImageFields {
   std::string image = "image", label = "label";
 };
@@ -35,8 +36,9 @@ std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
                                      const ImageFields& fields);
 Labels labels_of_images(const std::vector<ImageRecord>& records);
 
-/// "pixel_values" [3, height, width], fp32, and "label" [], int64. A picture is read and decoded
-/// each time that its sample is. Threads: const methods from any thread.
+/// "pixel_values" [3, height, width], fp32, and "label" [], int64, unless there are no labels. A
+/// picture is read and decoded each time that its sample is. Threads: const methods from any
+/// thread.
 class LabelledImages final : public RecordDataset {
  public:
   /// All of one size: that of pixel_values.

@@ -62,7 +62,10 @@ std::vector<Label> labels_in(const data::Record& record, const std::string& fiel
 
 }  // namespace
 
-TextFields find_fields(const data::Record& record, TextFields fields, const std::string& text) {
+TextFields find_fields(const data::Record& record,
+                       TextFields fields,
+                       const std::string& text,
+                       bool labelled) {
   const auto has = [&](std::string_view name) { return record.value.find(name) != nullptr; };
   if (fields.text.empty()) {
     const auto pair = std::ranges::find_if(
@@ -79,7 +82,7 @@ TextFields find_fields(const data::Record& record, TextFields fields, const std:
       fields.text = text;  // field_of() tells what is there
     }
   }
-  if (fields.label.empty()) {
+  if (labelled && fields.label.empty()) {
     const auto label = std::ranges::find_if(kLabels, has);
     if (label == kLabels.end()) {
       record.refuse("the record has no \"label\"",
@@ -186,12 +189,12 @@ void LabelledTexts::read_files(const std::vector<std::string>& files,
                                const data::Tokenizer& tokenizer,
                                const std::function<void()>& poll) {
   read_records(files, how, poll, [&](const data::Record& record) {
-    const TextFields here = find_fields(record, fields, text);
+    const TextFields here = find_fields(record, fields, text, options_.labelled);
     const std::string first = text_of(record, here.text, "text_field");
     const std::string second =
         here.pair.empty() ? std::string() : text_of(record, here.pair, "text_pair_field");
     Sample sample;
-    read_label(record, here.label, sample);
+    if (options_.labelled) read_label(record, here.label, sample);
     tokenize(tokenizer, first, second, sample);
     pairs_ = pairs_ || !sample.types.empty();
     stats_.bytes += std::ssize(first) + std::ssize(second);
@@ -213,6 +216,7 @@ std::vector<data::TensorSpec> LabelledTexts::tensors() const {
       {.name = "input_ids", .dtype = DType::I64, .shape = {length}},
       {.name = "attention_mask", .dtype = DType::I64, .shape = {length}, .optional = true}};
   if (pairs_) out.push_back({.name = "token_type_ids", .dtype = DType::I64, .shape = {length}});
+  if (!options_.labelled) return out;
   if (options_.kind == LabelKind::Class) {
     out.push_back({.name = "label", .dtype = DType::I64});
   } else if (options_.kind == LabelKind::Numbers && labels == 1) {
@@ -238,6 +242,7 @@ void LabelledTexts::read(std::int64_t index, data::SampleWriter& out) const {
     std::ranges::fill(types, 0);
     std::ranges::copy(sample.types, types.begin());
   }
+  if (!options_.labelled) return;
   if (options_.kind == LabelKind::Class) {
     out.set("label", sample.label);
   } else {

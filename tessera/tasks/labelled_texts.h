@@ -35,11 +35,15 @@ struct LabelledTextsOptions {
   std::int32_t pad_id = 0;
   LabelKind kind = LabelKind::Class;
   Labels labels;
+  bool labelled = true;  ///< false: texts alone, of which a model is to say something
 };
 
 /// Names the fields that are empty after those of a record: `text` is tried first for a text.
-/// Error{Data} where the record has none that is known.
-TextFields find_fields(const data::Record& record, TextFields fields, const std::string& text);
+/// Error{Data} where the record has none that is known; without `labelled`, no label is looked for.
+TextFields find_fields(const data::Record& record,
+                       TextFields fields,
+                       const std::string& text,
+                       bool labelled = true);
 /// The labels of the records in `files`. `kind`: Class or Classes.
 Labels labels_found_in(const std::vector<std::string>& files,
                        const data::RecordOptions& how,

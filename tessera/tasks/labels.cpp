@@ -2,18 +2,26 @@
 #include "tessera/tasks/labels.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/config/choices.h"
 #include "tessera/tasks/record_dataset.h"
 
 namespace tessera::tasks {
 namespace {
 
 constexpr std::int64_t kMostLabels = 1'000'000;
+
+constexpr auto kClassBalances =
+    std::to_array<config::Named<ClassBalance>>({{ClassBalance::None, "none"},
+                                                {ClassBalance::Inverse, "inverse"},
+                                                {ClassBalance::ClassBalanced, "class_balanced"}});
 
 }  // namespace
 
@@ -67,23 +75,45 @@ void LabelCollector::add(const data::Record& record, const Label& label) {
   }
   if (label.id) {
     largest_ = std::max(largest_, *label.id);
+    ++numbers_[*label.id];
   } else {
-    names_.insert(label.name);
+    ++names_[label.name];
   }
 }
 
 Labels LabelCollector::labels() const {
-  if (largest_ < 0) return Labels::named({names_.begin(), names_.end()});
-  std::vector<std::string> digits;
-  for (std::int64_t id = 0; id <= largest_; ++id)
-    digits.push_back(std::to_string(id));
-  return Labels::named(std::move(digits));
+  std::vector<std::string> names;
+  std::vector<std::int64_t> counts;
+  for (const auto& [name, count] : names_) {
+    names.push_back(name);
+    counts.push_back(count);
+  }
+  for (std::int64_t id = 0; id <= largest_; ++id) {
+    const auto found = numbers_.find(id);
+    names.push_back(std::to_string(id));
+    counts.push_back(found == numbers_.end() ? 0 : found->second);
+  }
+  Labels out = Labels::named(std::move(names));
+  out.counts = std::move(counts);
+  return out;
 }
 
 std::optional<std::int64_t> Labels::id_of(const std::string& name) const {
   const auto at = std::find(names_.begin(), names_.end(), name);
   if (at == names_.end()) return std::nullopt;
   return at - names_.begin();
+}
+
+Labels counted(const std::vector<std::string>& names, const Labels& found) {
+  Labels out = Labels::named(names);
+  out.counts.assign(names.size(), 0);
+  for (std::size_t i = 0; i < found.counts.size(); ++i) {
+    // Records may also give ids, whose names are digits.
+    const std::optional<std::int64_t> id = out.id_of(found.names()[i]);
+    const std::size_t place = id ? static_cast<std::size_t>(*id) : i;
+    if (place < out.counts.size()) out.counts[place] += found.counts[i];
+  }
+  return out;
 }
 
 void check_label_names(std::vector<std::string> names,
@@ -107,6 +137,69 @@ json::Value options_of_labels(const Labels& labels) {
     names.push_back(json::Value::string(name));
   }
   if (named) out["labels"] = std::move(names);
+  return out;
+}
+
+void ClassLossOptions::describe(config::Fields& fields) {
+  fields.choice("class_balance",
+                balance,
+                kClassBalances,
+                {.text = "How the loss weighs the classes by how often they occur in data.train: "
+                         "none, inverse (1 / n, each class counts alike), class_balanced "
+                         "((1 - beta) / (1 - beta^n))."});
+  fields.field(
+      "beta", beta, {.text = "The beta of class_balance class_balanced.", .min = 0, .max = 1});
+  fields.field("class_weights",
+               class_weights,
+               {.text = "Weight of the loss of each class, in the order of their ids.",
+                .default_text = "by class_balance"});
+  fields.field("focal_gamma",
+               focal_gamma,
+               {.text = "Exponent of the focal loss -(1-p)^gamma ln p; 0 is the cross-entropy.",
+                .min = 0,
+                .max = 100});
+  fields.field("label_smoothing",
+               label_smoothing,
+               {.text = "Share of the target spread over all classes, in training only.",
+                .min = 0,
+                .max = 1});
+}
+
+void ClassLossOptions::check(config::Problems& problems, const config::Origins& origins) const {
+  if (!class_weights.empty() && balance != ClassBalance::None) {
+    problems.add(origins.place("class_weights"),
+                 "class_weights",
+                 "class_weights and class_balance are both given",
+                 "keep one of them");
+  }
+}
+
+void ClassLossOptions::add_to(json::Value& options, const Labels& labels) const {
+  if (label_smoothing > 0) options["label_smoothing"] = json::Value::number(label_smoothing);
+  if (focal_gamma > 0) options["focal_gamma"] = json::Value::number(focal_gamma);
+  std::vector<double> weights = class_weights;
+  if (balance != ClassBalance::None) weights = class_weights_of(labels.counts, balance, beta);
+  if (weights.empty()) return;
+  json::Value list = json::Value::array();
+  for (const double weight : weights)
+    list.push_back(json::Value::number(weight));
+  options["class_weights"] = std::move(list);
+}
+
+std::vector<double> class_weights_of(const std::vector<std::int64_t>& counts,
+                                     ClassBalance balance,
+                                     double beta) {
+  std::vector<double> out;
+  double sum = 0;
+  for (const std::int64_t count : counts) {
+    const auto n = static_cast<double>(std::max<std::int64_t>(count, 1));
+    // (1 - beta) / (1 - beta^n) is 1 / n at beta 1.
+    const bool inverse = balance == ClassBalance::Inverse || beta == 1.0;
+    out.push_back(inverse ? 1 / n : (1 - beta) / -std::expm1(n * std::log(beta)));
+    sum += out.back();
+  }
+  for (double& weight : out)
+    weight *= static_cast<double>(out.size()) / sum;
   return out;
 }
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +31,8 @@ class Labels {
   /// A label that is an integer has its digits as its name.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
   [[nodiscard]] std::optional<std::int64_t> id_of(const std::string& name) const;
+  /// How often each of them occurs in the training data; empty: nobody has counted.
+  std::vector<std::int64_t> counts;
 
  private:
   std::vector<std::string> names_;
@@ -53,10 +55,36 @@ class LabelCollector {
   [[nodiscard]] Labels labels() const;
 
  private:
-  std::set<std::string> names_;
+  std::map<std::string, std::int64_t> names_;  // with how often each occurs
+  std::map<std::int64_t, std::int64_t> numbers_;
   std::int64_t largest_ = -1;
 };
 
+/// How the loss weighs the classes.
+enum class ClassBalance : std::uint8_t {
+  None,           ///< each label counts alike
+  Inverse,        ///< by 1 / n_c, so that each class counts alike
+  ClassBalanced,  ///< by (1 - beta) / (1 - beta^n_c), scaled to a sum of the number of classes
+};
+/// The options of a task that say how the loss of a class is made.
+struct ClassLossOptions {
+  ClassBalance balance = ClassBalance::None;
+  double beta = 0.999, focal_gamma = 0.0, label_smoothing = 0.0;
+  std::vector<double> class_weights;
+  void describe(config::Fields& fields);
+  void check(config::Problems& problems, const config::Origins& origins) const;
+  /// Adds them to the options of the objective; `labels` have counts where `balance` asks for them.
+  void add_to(json::Value& options, const Labels& labels) const;
+};
+/// Weights of classes by how often they occur. A class that never does has that of one that occurs
+/// once.  Source of ClassBalanced: Cui et al. 2019, "Class-balanced loss based on effective number
+/// of samples".
+std::vector<double> class_weights_of(const std::vector<std::int64_t>& counts,
+                                     ClassBalance balance,
+                                     double beta);
+
+/// The labels of `names`, in that order, with the counts of those that were found.
+Labels counted(const std::vector<std::string>& names, const Labels& found);
 /// Adds a problem where a label is named twice.
 void check_label_names(std::vector<std::string> names,
                        config::Problems& problems,

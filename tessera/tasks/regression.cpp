@@ -55,6 +55,18 @@ class Regression final : public Task {
     return open_held_out_records(names, key, reader(request));
   }
   [[nodiscard]] bool reads_records() const override { return true; }
+  [[nodiscard]] bool has_metrics() const override { return true; }
+  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
+      const DataRequest& request, const std::vector<std::string>& names) const override {
+    return reader(request)(names, data::Split::Test);
+  }
+  [[nodiscard]] json::Value prediction(const Predictions& rows,
+                                       const std::vector<std::string>& /*names*/) const override {
+    return regression_prediction(rows);
+  }
+  [[nodiscard]] std::vector<NamedValue> metrics(const Predictions& predictions) const override {
+    return regression_metrics(predictions);
+  }
 
  private:
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
@@ -66,7 +78,8 @@ class Regression final : public Task {
           LabelledTextsOptions{.length = request.sequence_length,
                                .pad_id = request.tokenizer.padding(),
                                .kind = LabelKind::Numbers,
-                               .labels = Labels::named(std::move(numbered))});
+                               .labels = Labels::named(std::move(numbered)),
+                               .labelled = !request.predict});
       texts->read_files(data::record_files(names, split),
                         record_options(request.options, "{\"text\": \"...\", \"label\": 0.5}"),
                         options_.fields,

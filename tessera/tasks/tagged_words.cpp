@@ -33,9 +33,11 @@ struct Words {
 };
 
 Words words_of(const data::Record& record, const WordFields& fields) {
+  static const std::vector<json::Value> none;
+  const bool tagged = !fields.tags.empty();
   const Words out = {list_of(record, fields.words, "tokens_field"),
-                     list_of(record, fields.tags, "tags_field")};
-  if (out.words.size() != out.tags.size()) {
+                     tagged ? list_of(record, fields.tags, "tags_field") : none};
+  if (tagged && out.words.size() != out.tags.size()) {
     record.refuse(fmt::format("{} words and {} tags", out.words.size(), out.tags.size()),
                   "give every word a tag");
   }
@@ -82,7 +84,9 @@ void TaggedWords::read_files(const std::vector<std::string>& files,
       const std::string& word = words.words[i].as_string();
       const std::size_t before = sample.ids.size();
       tokenizer.encode(i == 0 ? word : " " + word, sample.ids);
-      const std::int64_t tag = id_in(record, label_of(record, words.tags[i], fields.tags), tags_);
+      const std::int64_t tag =
+          words.tags.empty() ? 0
+                             : id_in(record, label_of(record, words.tags[i], fields.tags), tags_);
       sample.tags.resize(sample.ids.size(), kNoTag);
       if (sample.ids.size() > before) sample.tags[before] = static_cast<std::int32_t>(tag);
       stats_.bytes += std::ssize(word);

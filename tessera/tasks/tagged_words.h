@@ -15,7 +15,8 @@
 
 namespace tessera::tasks {
 
-/// The fields that hold a list of words, and a list of as many tags.
+/// The fields that hold a list of words, and a list of as many tags. Without one of tags, words are
+/// read that a model is to tag: "labels" is then 0 at the first token of each.
 struct WordFields {
   std::string words = "tokens", tags = "tags";
 };

@@ -27,14 +27,14 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field(
       "params",
       params,
-      {.text = "Its parameters; of sft: loss_on, packing, truncation, chat_template; of classify: "
-               "text_field, text_pair_field, label_field, labels, "
-               "multi_label; of regression: text_field, text_pair_field, label_field, numbers; of "
-               "tag: tokens_field, tags_field, labels; of image_classify: image_field, "
-               "label_field, "
-               "labels, preprocessor; of masked_lm: probability, mask_share, random_share, "
-               "mask_token, mask_token_id, dynamic, seed; of seq2seq: source_field, target_field, "
-               "prefix, target_length.",
+      {.text =
+           "Its parameters; of sft: loss_on, packing, truncation, chat_template; of classify: "
+           "text_field, text_pair_field, label_field, labels, multi_label; of regression: "
+           "text_field, text_pair_field, label_field, numbers; of tag: tokens_field, tags_field, "
+           "labels; of image_classify: image_field, label_field, labels, preprocessor; of these "
+           "and classify: class_balance, beta, class_weights, focal_gamma, label_smoothing; of "
+           "masked_lm: probability, mask_share, random_share, mask_token, mask_token_id, "
+           "dynamic, seed; of seq2seq: source_field, target_field, prefix, target_length.",
        .default_text = "none"});
 }
 
@@ -79,6 +79,13 @@ void spell_out_task(json::Value& source) {
   make_paths_absolute(params);
   source.members().erase(named);  // moves `task`
   (*source.find("task"))["params"] = std::move(params);
+}
+
+std::unique_ptr<data::Dataset> Task::open_to_predict(
+    const DataRequest& /*request*/, const std::vector<std::string>& /*names*/) const {
+  throw Error(Error::Kind::Unsupported,
+              fmt::format("models of the objective {} make text", objective()),
+              "use `tessera generate MODEL --prompts FILE.jsonl --out FILE.jsonl`");
 }
 
 Registry<TaskFactory>& tasks() {

@@ -15,6 +15,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_dataset.h"
+#include "tessera/tasks/metrics.h"
 
 namespace tessera::tasks {
 
@@ -39,6 +40,7 @@ struct DataRequest {
   const json::Value* model = nullptr;
   std::filesystem::path model_folder = {};      ///< `model.from`; empty: none
   std::filesystem::path tokenizer_folder = {};  ///< of the tokenizer's files; empty: none
+  bool predict = false;  ///< nothing but what the model reads is read: no labels
 };
 
 /// Threads: const methods from any thread.
@@ -55,6 +57,21 @@ class Task {
   [[nodiscard]] virtual bool reads_records() const { return false; }
   /// The kinds of records that data.format may name.
   [[nodiscard]] virtual std::vector<std::string> formats() const { return {}; }
+  /// Whether metrics() looks at predictions, which evaluation then collects.
+  [[nodiscard]] virtual bool has_metrics() const { return false; }
+  /// What evaluation reports beside the terms of the loss. Pure.
+  [[nodiscard]] virtual std::vector<NamedValue> metrics(const Predictions& /*predictions*/) const {
+    return {};
+  }
+  /// Samples of which the model is to say something, in the order of the records, without labels.
+  /// Error{Unsupported} for a task whose model makes text.
+  [[nodiscard]] virtual std::unique_ptr<data::Dataset> open_to_predict(
+      const DataRequest& request, const std::vector<std::string>& names) const;
+  /// What the model says of one sample; `names`: of the labels, empty where these are their ids.
+  [[nodiscard]] virtual json::Value prediction(const Predictions& /*rows*/,
+                                               const std::vector<std::string>& /*names*/) const {
+    return {};
+  }
   /// Opens data.train and the validation data. Error{Data} for fewer samples than
   /// request.min_samples, and for a bad record, with its file and line.
   [[nodiscard]] virtual data::Datasets open(const DataRequest& request) const = 0;

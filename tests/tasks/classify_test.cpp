@@ -147,6 +147,54 @@ TEST_F(Classification, ReadsFieldsUnderTheNamesOfAMap) {
               HasSubstr("the record has no \"question\""));
 }
 
+TEST_F(Classification, WeighsTheLossByHowOftenLabelsOccur) {
+  const data::DataOptions data = options(kMoods);  // glad once, sad twice
+  const auto weights = [&](const char* params) {
+    std::vector<double> out;
+    const json::Value chosen = task_of("classify", params)->objective_options(data);
+    for (const json::Value& weight : chosen.find("class_weights")->items())
+      out.push_back(weight.as_double());
+    return out;
+  };
+
+  // 1 and 1/2, scaled to a sum of 2.
+  EXPECT_THAT(weights(R"({"class_balance": "inverse"})"),
+              ::testing::ElementsAre(::testing::DoubleNear(4.0 / 3, 1e-15),
+                                     ::testing::DoubleNear(2.0 / 3, 1e-15)));
+  // (1 - 0.9) / (1 - 0.9) and (1 - 0.9) / (1 - 0.81), scaled to a sum of 2.
+  const double second = 0.1 / 0.19;
+  EXPECT_THAT(weights(R"({"class_balance": "class_balanced", "beta": 0.9})"),
+              ::testing::ElementsAre(::testing::DoubleNear(2 / (1 + second), 1e-12),
+                                     ::testing::DoubleNear(2 * second / (1 + second), 1e-12)));
+  EXPECT_THAT(weights(R"({"class_balance": "inverse", "labels": ["sad", "calm", "glad"]})"),
+              ::testing::ElementsAre(::testing::DoubleNear(0.6, 1e-12),
+                                     ::testing::DoubleNear(1.2, 1e-12),
+                                     ::testing::DoubleNear(1.2, 1e-12)));
+  EXPECT_THAT(weights(R"({"class_weights": [3, 4]})"), ::testing::ElementsAre(3, 4));
+  EXPECT_THAT(error_of([&] {
+                task_of("classify", R"({"class_balance": "inverse", "class_weights": [1, 2]})");
+              }).what(),
+              HasSubstr("both given"));
+}
+
+TEST_F(Classification, ReadsTextsAloneToPredict) {
+  const data::DataOptions data = options(kMoods);
+  const std::string file = folder_.write("new.csv", "text\nab\ncd\n");
+  const auto dataset = task_of("classify")
+                           ->open_to_predict({.options = {},
+                                              .tokenizer = test::byte(),
+                                              .vocab_size = 256,
+                                              .sequence_length = 4,
+                                              .how = {},
+                                              .predict = true},
+                                             {file});
+
+  ASSERT_EQ(dataset->size(), 2);
+  EXPECT_EQ(values(*dataset, 1, "input_ids"), (Ids{'c', 'd', 0, 0}));
+  for (const data::TensorSpec& spec : dataset->tensors())
+    EXPECT_NE(spec.name, "label");
+}
+
 TEST_F(Classification, CountsTheSamplesOfEveryLabel) {
   LabelledTexts texts({.length = 4, .labels = Labels::named({"glad", "calm", "sad"})});
 
