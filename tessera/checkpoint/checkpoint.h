@@ -69,6 +69,10 @@ void prune(const std::filesystem::path& root,
            int keep,
            std::optional<std::int64_t> spared = std::nullopt);
 
+/// Lets `root`/best name the checkpoint of that step, or removes it. Error{Io}. Call it on rank 0
+/// only.
+void name_best(const std::filesystem::path& root, std::optional<std::int64_t> step);
+
 /// Elements that are stored in the checkpoint of another program. Threads: const methods from any
 /// thread.
 class Source {
@@ -150,7 +154,8 @@ std::optional<std::filesystem::path> newest(const std::filesystem::path& root);
 /// Subfolder of a run folder that holds its checkpoints.
 inline constexpr const char* kFolderOfRun = "checkpoints";
 /// Returns every complete checkpoint at `path`, oldest first; the path is that of a checkpoint, of
-/// a run or of a run's `checkpoints/`. Empty if there is none or the path does not exist.
+/// a run or of a run's `checkpoints/`, or one of its files `best` and `latest`. Empty if there is
+/// none or the path does not exist.
 std::vector<std::filesystem::path> found_at(const std::filesystem::path& path);
 std::optional<std::filesystem::path> newest_at(const std::filesystem::path& path);
 /// Returns whether `path` is such a path, even if the run has saved nothing yet.

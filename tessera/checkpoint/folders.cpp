@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/base/process.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/node_parts.h"
 
@@ -21,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kStep = "step-", kReplaced = ".replaced-step-", kTemp = ".tmp-step-";
+constexpr std::string_view kStep = "step-", kReplaced = ".replaced-step-", kTemp = ".tmp-step-",
+                           kBest = "best";
 
 /// Parses all of `digits` as a number.
 std::optional<std::int64_t> number(std::string_view digits) {
@@ -45,11 +48,12 @@ std::vector<fs::path> entries(const fs::path& root) {
   return out;
 }
 
-/// Returns the process that a temporary folder, or a draft of `latest`, belongs to.
+/// Returns the process that a temporary folder, or a draft of `latest` or `best`, belongs to.
 std::optional<std::int64_t> owner_of(const fs::path& path) {
-  constexpr std::string_view kLatest = "latest.tmp-";  // of files::write_atomic()
   const std::string name = path.filename().string();
-  if (name.starts_with(kLatest)) return number(std::string_view(name).substr(kLatest.size()));
+  for (const std::string_view draft : {"latest.tmp-", "best.tmp-"}) {  // of files::write_atomic()
+    if (name.starts_with(draft)) return number(std::string_view(name).substr(draft.size()));
+  }
   const auto dash = name.rfind('-');
   if (!name.starts_with(kTemp) || dash < kTemp.size()) return std::nullopt;
   return number(std::string_view(name).substr(dash + 1));
@@ -58,6 +62,21 @@ std::optional<std::int64_t> owner_of(const fs::path& path) {
 /// Returns whether another process may still be working on an entry with this number.
 bool belongs_to_another(std::int64_t pid) {
   return pid != ::getpid() && is_running(pid);
+}
+
+/// Returns the checkpoint that a file `best` or `latest` names.
+std::optional<fs::path> named_by(const fs::path& file) {
+  constexpr std::uintmax_t kMostBytes = 64;
+  const std::string name = file.filename().string();
+  std::error_code failed;
+  if ((name != kBest && name != "latest") || !fs::is_regular_file(file, failed) ||
+      fs::file_size(file, failed) > kMostBytes || failed)
+    return std::nullopt;
+  const std::string content = files::read(file);
+  const fs::path folder = file.parent_path() / text::trim(content);
+  const auto step = step_of(folder);
+  if (!step || folder.filename() != step_name(*step) || !is_checkpoint(folder)) return std::nullopt;
+  return folder;
 }
 
 }  // namespace
@@ -113,6 +132,7 @@ std::optional<fs::path> newest(const fs::path& root) {
 
 std::vector<fs::path> found_at(const fs::path& path) {
   std::error_code failed;
+  if (const auto named = named_by(path)) return {*named};
   if (!fs::is_directory(path, failed)) return {};  // a file has no entries to list
   if (is_checkpoint(path)) return {path};
   auto of_run = list(path / kFolderOfRun);
@@ -157,6 +177,18 @@ void remove_stale_drafts(Storage& storage, const fs::path& target) {
   } catch (const Error& error) {
     log::warn(error.text());  // a leftover draft does no harm
   }
+}
+
+void name_best(const fs::path& root, std::optional<std::int64_t> step) {
+  const fs::path file = root / kBest;
+  std::error_code failed;
+  if (!step) {
+    if (fs::exists(file, failed)) real_storage().remove(file);
+    return;
+  }
+  const auto before = named_by(file);
+  if (!before || step_of(*before) != step)
+    real_storage().write_atomic(file, step_name(*step) + "\n");
 }
 
 void prune(Storage& storage, const fs::path& root, int keep, std::optional<std::int64_t> spared) {

@@ -86,7 +86,8 @@ int explain_file(const std::vector<std::string>& line) {
   TESSERA_REQUIRE(!file.empty(), Config, "tessera config explain: FILE is missing", "");
   json::Value source = read_config(file);
   const bool pure = interop::is_pure_deepspeed(source, planner::config_paths());
-  apply(foreign, source, words.set);
+  for (const std::string& note : apply(foreign, source, words.set))
+    log::warn(note);
 
   const report::Explanation explanation =
       report::explain_config(source, ranks_of(words), name_of_config(file));

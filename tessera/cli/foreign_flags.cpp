@@ -45,8 +45,9 @@ struct Flag {
   Kind kind;
   std::string_view key;
 };
-constexpr std::string_view kBetas = "betas#";               // and the index
-constexpr std::string_view kWarmup = "warmup";              // resolved when the schedule is known
+constexpr std::string_view kBetas = "betas#";   // and the index
+constexpr std::string_view kWarmup = "warmup";  // resolved when the schedule is known
+constexpr std::string_view kSchedule = "scheduler.type";
 constexpr std::string_view kRatio = "warmup of the run";    // resolved when its length is known
 constexpr std::string_view kVirtual = "layers of a chunk";  // resolved when the stages are known
 constexpr std::string_view kSharing = "how tokens travel";  // in Megatron-LM's words
@@ -78,7 +79,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--warmup_steps", Kind::Number, kWarmup},
     {"--num_warmup_steps", Kind::Number, kWarmup},
     {"--warmup_ratio", Kind::Number, kRatio},
-    {"--lr_scheduler_type", Kind::Text, "scheduler.type"},
+    {"--lr_scheduler_type", Kind::Text, kSchedule},
     {"--weight_decay", Kind::Number, "optimizer.weight_decay"},
     {"--adam_beta1", Kind::Beta, "0"},
     {"--adam_beta2", Kind::Beta, "1"},
@@ -328,17 +329,51 @@ void set_beta(json::Value& source, std::size_t index, const ForeignFlags::Settin
   planner::set_key(source, "optimizer.params.betas", betas, setting.flag);
 }
 
+// scheduler.type of the configuration; empty: none.
+std::string schedule_in(const json::Value& source) {
+  const json::Value* scheduler = source.is_object() ? source.find("scheduler") : nullptr;
+  if (scheduler == nullptr || !scheduler->is_object()) return "";
+  const json::Value* type = scheduler->find("type");
+  return type != nullptr && type->is_string() ? type->as_string() : "";
+}
+
+// DeepSpeed's schedules that warm up; Hugging Face's names have underscores.
+bool is_deepspeed_warmup(std::string_view schedule) {
+  const std::string name = text::lower(schedule);
+  return name.starts_with("warmup") && !name.starts_with("warmup_");
+}
+
+bool is_deepspeed_schedule(std::string_view schedule) {
+  const std::string name = text::lower(schedule);
+  return is_deepspeed_warmup(name) || name == "onecycle" || name == "lrrangetest";
+}
+
 std::string warmup_key(json::Value& source) {
-  json::Value* scheduler = source.find("scheduler");
-  const json::Value* type = scheduler == nullptr ? nullptr : scheduler->find("type");
-  if (type == nullptr || !type->is_string()) {
-    planner::set_key(source, "scheduler.type", json::Value::string("linear"), "--warmup_steps");
+  const std::string type = schedule_in(source);
+  if (type.empty()) {
+    planner::set_key(
+        source, std::string(kSchedule), json::Value::string("linear"), "--warmup_steps");
     return "scheduler.num_warmup_steps";
   }
-  // DeepSpeed's names begin with Warmup; Hugging Face's have underscores.
-  const std::string name = text::lower(type->as_string());
-  const bool deepspeed = name.starts_with("warmup") && !name.starts_with("warmup_");
-  return deepspeed ? "scheduler.warmup_num_steps" : "scheduler.num_warmup_steps";
+  return is_deepspeed_warmup(type) ? "scheduler.warmup_num_steps" : "scheduler.num_warmup_steps";
+}
+
+// Whether the schedule of DeepSpeed in the file stays, as Hugging Face's Trainer has it: its
+// parameters would be unknown to another one.
+bool file_keeps_schedule(const json::Value& source,
+                         const ForeignFlags::Setting& setting,
+                         std::vector<std::string>& notes) {
+  const std::string type = schedule_in(source);
+  if (setting.key != kSchedule || !is_deepspeed_schedule(type)) return false;
+  if (text::lower(type) != text::lower(setting.value.as_string())) {
+    notes.push_back(
+        fmt::format("{} {} has no effect: the schedule of the file, {}, is used, as in Hugging "
+                    "Face; --set scheduler.type=... replaces it",
+                    setting.flag,
+                    setting.value.as_string(),
+                    type));
+  }
+  return true;
 }
 
 std::optional<std::int64_t> integer_at(const json::Value& source,
@@ -465,7 +500,10 @@ std::string config_of(const std::string& named, const ForeignFlags& flags) {
   return named.empty() ? flags.config : named;
 }
 
-void apply(const ForeignFlags& flags, json::Value& source, std::span<const std::string> overrides) {
+std::vector<std::string> apply(const ForeignFlags& flags,
+                               json::Value& source,
+                               std::span<const std::string> overrides) {
+  std::vector<std::string> notes;
   source = in_flags_names(std::move(source));
   const ForeignFlags::Setting *chunks = nullptr, *ratio = nullptr, *warmup = nullptr;
   for (const ForeignFlags::Setting& setting : flags.settings) {
@@ -481,6 +519,7 @@ void apply(const ForeignFlags& flags, json::Value& source, std::span<const std::
       warmup = &setting;
       continue;
     }
+    if (file_keeps_schedule(source, setting, notes)) continue;
     set_one(source, setting);
   }
   if (chunks != nullptr) {
@@ -495,6 +534,7 @@ void apply(const ForeignFlags& flags, json::Value& source, std::span<const std::
   } else if (warmup != nullptr) {
     planner::set_key(source, warmup_key(source), warmup->value, warmup->flag);
   }
+  return notes;
 }
 
 std::vector<std::string> foreign_flag_names() {

@@ -36,10 +36,11 @@ std::string config_of(const std::string& named, const ForeignFlags& flags);
 /// schedule Hugging Face's default one, linear; a warm-up ratio does where no steps are given, and
 /// needs trainer.max_steps. Layers of a virtual pipeline stage become chunks: Error{Config} where
 /// the model does not divide into them. A way to share tokens that is neither a ring nor Ulysses is
-/// Error{Unsupported}.
-void apply(const ForeignFlags& flags,
-           json::Value& source,
-           std::span<const std::string> overrides = {});
+/// Error{Unsupported}. A schedule of DeepSpeed in `source` stays, whatever --lr_scheduler_type
+/// says, as in Hugging Face. Returns what the user should be told.
+std::vector<std::string> apply(const ForeignFlags& flags,
+                               json::Value& source,
+                               std::span<const std::string> overrides = {});
 
 /// All of them, with two dashes.
 std::vector<std::string> foreign_flag_names();

@@ -107,7 +107,8 @@ int train(const std::vector<std::string>& line) {
 
   const int ranks = ranks_of(words.ranks);
   json::Value source = read_config(path);
-  apply(foreign, source, words.set);
+  for (const std::string& note : apply(foreign, source, words.set))
+    log::warn(note);
   planner::Plan plan = planner::make_plan(source, ranks, name_of_config(path));
   plan.quiet = words.common.quiet || words.common.json;
 

@@ -89,7 +89,8 @@ json::Value source_of(const VerifyWords& words,
                       const ForeignFlags& foreign,
                       const std::string& path) {
   json::Value source = read_config(path);
-  apply(foreign, source, words.set);
+  for (const std::string& note : apply(foreign, source, words.set))
+    log::warn(note);
   // More threads would cut sums by the number of cores that a rank happens to have.
   planner::set_key(source, "run.threads_per_rank", json::Value::integer(1), "tessera verify");
   return source;

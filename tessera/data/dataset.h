@@ -143,10 +143,10 @@ class Sample {
   std::unique_ptr<SampleWriter> writer_;
 };
 
-/// The two datasets of a run. A program that trains on a dataset of its own fills in `train` and,
-/// to evaluate, `validation`.
+/// The datasets of a run. A program that trains on a dataset of its own fills in `train` and, to
+/// evaluate, `validation` and `test`.
 struct Datasets {
-  std::unique_ptr<Dataset> train, validation;            ///< validation may be null
+  std::unique_ptr<Dataset> train, validation, test;      ///< all but train may be null
   std::int64_t train_tokens = 0, validation_tokens = 0;  ///< 0 where they do not consist of tokens
   TokenizeStats train_stats, validation_stats;           ///< of the sources as they were tokenized
   std::string fingerprint;  ///< of what is trained on: a resume with other data is refused. Empty:

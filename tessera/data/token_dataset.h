@@ -22,6 +22,7 @@ struct DataOptions {
   json::Value sources;             ///< mixture.h; null: none
   std::string mix_until = "last";  ///< mixture.h
   std::vector<std::string> validation;
+  std::vector<std::string> test;
   double validation_fraction = 0.0;
   std::optional<std::int64_t> sequence_length;
   std::optional<std::int64_t> stride;

@@ -153,6 +153,19 @@ EvalReport Engine::evaluate(const EvalRounds& rounds) {
                           plan_.task.get());
 }
 
+EvalReport Engine::evaluate_test() {
+  state_.wait();
+  TESSERA_REQUIRE(data_->test != nullptr, Config, "there is no test data", "set data.test");
+  const data::Dataset& dataset = *data_->test;
+  return engine::evaluate(executor(),
+                          world_,
+                          dataset,
+                          dataset.size(),
+                          plan_.config.eval.micro_batch,
+                          {},
+                          plan_.task.get());
+}
+
 std::string Engine::sample() {
   state_.wait();
   std::string text;

@@ -18,6 +18,7 @@
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/loss_terms.h"
+#include "tessera/engine/standing.h"
 #include "tessera/engine/train_state.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/planner/train_config.h"
@@ -51,12 +52,6 @@ struct StepReport {
   bool epoch_ended = false;
 };
 
-/// The evaluation with the lowest loss so far.
-struct BestEvaluation {
-  std::int64_t step = 0;
-  double loss = 0.0;
-};
-
 /// Trains a plan's model on its data. Threads: the rank's own. All methods are collective.
 class Engine {
  public:
@@ -87,6 +82,8 @@ class Engine {
   /// Computes the mean loss over the first `eval.batches` batches of `eval.micro_batch` validation
   /// samples; the same bits for any layout. Error{Config} without validation data.
   EvalReport evaluate(const EvalRounds& rounds = {});
+  /// The same over all of data.test. Error{Config} without it.
+  EvalReport evaluate_test();
   /// Generates a continuation of eval.prompt, which rank 0 returns; other ranks return an empty
   /// string.
   std::string sample();
@@ -112,6 +109,9 @@ class Engine {
   /// Sets the best evaluation that checkpoints record; load() restores it. Call it on all ranks.
   void set_best(std::optional<BestEvaluation> best) { best_ = best; }
   [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
+  /// What early stopping decides from; checkpoints record it where the plan stops early. Change it
+  /// on all ranks alike.
+  [[nodiscard]] Standing& standing() { return standing_; }
   /// The ranks that take part in a save, grouped by host if checkpoint.use_node_local_storage is
   /// set.
   checkpoint::Ranks ranks();
@@ -144,6 +144,7 @@ class Engine {
   double comm_before_pause_ = 0.0;  ///< seconds of collectives of the step so far
   bool save_proposed_ = false;
   std::optional<BestEvaluation> best_;
+  Standing standing_;
   std::unique_ptr<checkpoint::BackgroundSave> background_;  ///< last: its thread ends first
 };
 

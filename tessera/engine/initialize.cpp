@@ -27,6 +27,7 @@ void check_length(const planner::Plan& plan, const data::Dataset& set, const cha
 /// Both datasets can be read, and a model that reads one can read the other.
 void check_datasets(const planner::Plan& plan, const data::Datasets& data) {
   data::check_tensors(*data.train);
+  if (data.test != nullptr) data::check_tensors(*data.test);
   check_length(plan, *data.train, "training");
   if (data.validation == nullptr) return;
   data::check_tensors(*data.validation);
@@ -44,16 +45,21 @@ void check_datasets(const planner::Plan& plan, const data::Datasets& data) {
 
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                                                 const data::TokenizeOptions& how) {
-  return std::make_shared<const data::Datasets>(plan.task->open(
-      {.options = plan.config.data,
-       .tokenizer = *plan.tokenizer,
-       .vocab_size = plan.model.vocab_size,
-       .sequence_length = plan.sequence_length,
-       .min_samples = plan.config.data.drop_last ? plan.global_batch : 1,
-       .how = how,
-       .model = &plan.model.description,
-       .model_folder = plan.config.model->from.value_or(""),
-       .tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path()}));
+  const tasks::DataRequest request = {
+      .options = plan.config.data,
+      .tokenizer = *plan.tokenizer,
+      .vocab_size = plan.model.vocab_size,
+      .sequence_length = plan.sequence_length,
+      .min_samples = plan.config.data.drop_last ? plan.global_batch : 1,
+      .how = how,
+      .model = &plan.model.description,
+      .model_folder = plan.config.model->from.value_or(""),
+      .tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path()};
+  auto data = std::make_shared<data::Datasets>(plan.task->open(request));
+  // Opened now, so that what is wrong with it is told before the training.
+  const std::vector<std::string>& test = plan.config.data.test;
+  if (!test.empty()) data->test = plan.task->open_held_out(request, test, "data.test").dataset;
+  return data;
 }
 
 void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from) {
@@ -85,11 +91,11 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
                   Config,
                   "there is nothing to train: the number of steps is 0",
                   "raise trainer.max_steps or trainer.epochs");
-  TESSERA_REQUIRE(
-      plan.config.eval.every == 0 || data.validation != nullptr,
-      Config,
-      fmt::format("eval.every is {}, but there is no validation data", plan.config.eval.every),
-      "set data.validation or data.validation_fraction, or eval.every to 0");
+  TESSERA_REQUIRE(!plan.config.eval.when().any() || data.validation != nullptr,
+                  Config,
+                  fmt::format("eval.every is {}, but there is no validation data",
+                              plan.config.eval.every.dump()),
+                  "set data.validation or data.validation_fraction, or eval.every to 0");
   // A schedule that depends on the number of steps can be checked only now.
   planner::make_schedule(plan, *planner::make_rule(plan));
 }

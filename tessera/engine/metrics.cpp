@@ -94,12 +94,13 @@ void MetricsFile::write(const StepReport& report, bool breakdown) {
   append(out.dump() + '\n');
 }
 
-void MetricsFile::write(std::int64_t step, const EvalReport& report) {
+void MetricsFile::write(std::int64_t step, const EvalReport& report, Split split) {
+  const std::string of = split == Split::Test ? "test_" : "eval_";
   json::Value out = json::Value::object();
   out["step"] = json::Value::integer(step);
-  out["eval_loss"] = json::Value::number(report.loss);
-  out["eval_tokens"] = json::Value::integer(report.tokens);
-  if (report.metrics.size() > 1) out["eval_terms"] = terms_json(report.metrics);
+  out[of + "loss"] = json::Value::number(report.loss);
+  out[of + "tokens"] = json::Value::integer(report.tokens);
+  if (report.metrics.size() > 1) out[of + "terms"] = terms_json(report.metrics);
   append(out.dump() + '\n');
 }
 

@@ -23,7 +23,9 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
   void write(const StepReport& report, bool breakdown);
-  void write(std::int64_t step, const EvalReport& report);
+  /// What was evaluated: the keys begin with "eval_" or with "test_".
+  enum class Split : std::uint8_t { Validation, Test };
+  void write(std::int64_t step, const EvalReport& report, Split split = Split::Validation);
 
  private:
   void append(const std::string& line);

@@ -25,7 +25,7 @@ enum class Weight { Free, Accepted, Refused };
 
 /// By the longest prefix of the key path that stands here; everything else is free.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 33> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 34> kRules = {{
       {"adapter", Weight::Refused},
       {"adapter.dropout", Weight::Accepted},
       {"adapter.from", Weight::Free},  // likewise: where its first values came from
@@ -43,6 +43,7 @@ Weight weight_of(std::string_view path) {
       {"data", Weight::Refused},
       {"data.train", Weight::Free},  // the data's fingerprint is compared instead of file names
       {"data.validation", Weight::Free},  // likewise, below
+      {"data.test", Weight::Free},
       {"optimizer.type", Weight::Refused},
       {"optimizer.params", Weight::Accepted},
       {"optimizer.decay_all", Weight::Accepted},
@@ -293,6 +294,10 @@ ResumePoint find_resume_point(const ResumeFrom& from,
                   "adapter.from");
   const checkpoint::Checkpoint opened = interop::open_training(*point.checkpoint, plan);
   point.position = {opened.meta().step, opened.meta().samples};
+  if (const json::Value* evaluations = opened.meta().extra.find("evaluations")) {
+    const planner::EvalOptions& eval = plan.config.eval;
+    point.stopped_early = Standing::from(*evaluations, eval).why_stop(eval).value_or("");
+  }
   try {
     point.changes = accepted_changes(opened.meta(), plan, data);
     if (auto anew = state_anew(opened, plan)) point.changes.push_back(*std::move(anew));

@@ -33,6 +33,7 @@ ResumeFrom resume_from(const std::string& word);
 struct ResumePoint {
   std::optional<std::filesystem::path> checkpoint;  ///< nothing: from the beginning
   Position position;
+  std::string stopped_early;  ///< why the run ended there; empty if it did not
   std::vector<std::string>
       changes;  ///< accepted differences, "optimizer.params.lr: 0.001 -> 0.0003"
 };

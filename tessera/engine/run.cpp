@@ -132,8 +132,11 @@ int train_rank(planner::Plan plan,
   const int code = trainer.fit();
   if (world.is_leader()) {
     const std::string state = trainer.stop_signal() != 0 ? "stopped" : "finished";
-    const std::string message = trainer.incomplete().empty() ? "" : trainer.incomplete().front();
-    trainer.try_to_write([&] { folder.write_status(state, engine.step(), code, message); });
+    const std::string message =
+        trainer.incomplete().empty() ? trainer.early_stop() : trainer.incomplete().front();
+    // The engine may be back at its best checkpoint.
+    const std::int64_t step = trainer.last() ? trainer.last()->step : engine.step();
+    trainer.try_to_write([&] { folder.write_status(state, step, code, message); });
     if (code == kExitIncomplete) log::error("trained to the end, but: " + message);
   }
   return code;
@@ -153,9 +156,18 @@ std::optional<int> finished_already(const planner::Plan& plan,
                                     const RunFolder& folder,
                                     const TrainCommand& command,
                                     bool owned) {
-  if (!resume.checkpoint || resume.position.step < plan.max_steps) return std::nullopt;
+  const bool early = !resume.stopped_early.empty();
+  if (!resume.checkpoint || (resume.position.step < plan.max_steps && !early)) return std::nullopt;
   if (owned && folder.holds(*resume.checkpoint))
     try_to_note([&] { folder.note_finished(resume.position.step); });
+  if (early) {
+    say(command,
+        fmt::format("{} is finished: {}. To go on raise eval.patience and eval.patience_steps, or "
+                    "choose another run.dir",
+                    folder.path().string(),
+                    resume.stopped_early));
+    return kExitOk;
+  }
   say(command,
       fmt::format("{} is finished: step {} of {}. To go on raise trainer.max_steps (or "
                   "trainer.epochs), or choose another run.dir",

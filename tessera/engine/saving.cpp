@@ -107,10 +107,9 @@ checkpoint::Meta Engine::meta() const {
   meta.extra["threads_per_rank"] = json::Value::integer(plan_.threads);
   meta.extra["ranks"] = json::Value::integer(world_.size());
   meta.extra["data_ranks"] = json::Value::integer(plan_.data_ranks);
-  if (best_) {
-    meta.extra["best_evaluation"] = json::Value::object(
-        {{"step", json::Value::integer(best_->step)}, {"loss", json::Value::number(best_->loss)}});
-  }
+  const planner::EvalOptions& eval = plan_.config.eval;
+  if (best_) meta.extra["best_evaluation"] = to_json(*best_, eval.rule());
+  if (eval.stops_early()) meta.extra["evaluations"] = standing_.state(eval);
   return meta;
 }
 
@@ -180,11 +179,11 @@ void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   const checkpoint::Meta& meta = checkpoint.meta();
   samples_ = meta.samples;
   tokens_ = meta.tokens;
-  if (const json::Value* best = meta.extra.find("best_evaluation")) {
-    const json::Value *step = best->find("step"), *loss = best->find("loss");
-    if (step != nullptr && loss != nullptr && loss->is_number())
-      best_ = {step->as_integer().value_or(0), loss->as_double()};
-  }
+  const planner::EvalOptions& eval = plan_.config.eval;
+  const json::Value *best = meta.extra.find("best_evaluation"),
+                    *evaluations = meta.extra.find("evaluations");
+  if (best != nullptr) best_ = best_from(*best, eval.rule());
+  if (evaluations != nullptr) standing_ = Standing::from(*evaluations, eval);
   start_clock();
 }
 

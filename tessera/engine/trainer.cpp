@@ -17,9 +17,9 @@ namespace {
 /// Whether the section differs from its defaults in when to save and what to keep.
 bool asks_for_checkpoints(const planner::CheckpointOptions& options) {
   const planner::CheckpointOptions defaults;
-  return options.every.value_or(0) > 0 ||
-         (options.interval_s() && options.interval_s() != defaults.interval_s()) || options.best ||
-         options.keep != defaults.keep;
+  return options.when().any() ||
+         (options.interval_s() && options.interval_s() != defaults.interval_s()) ||
+         options.keeps_best() || options.keep != defaults.keep;
 }
 
 }  // namespace
@@ -97,12 +97,12 @@ void Trainer::warn_of_unserved() {
   if (warned_ || !engine_.world().is_leader()) return;
   warned_ = true;
   const planner::TrainConfig& config = engine_.plan().config;
-  if (config.eval.every > 0 && !has_hook_for(Duty::Evaluate)) {
+  if (config.eval.when().any() && !has_hook_for(Duty::Evaluate)) {
     log::warn(
         fmt::format("eval.every is {}, but no hook evaluates\n  fix: call "
                     "engine::attach_defaults(trainer), or return true from does(Duty::Evaluate) of "
                     "the hook that calls Trainer::test()",
-                    config.eval.every));
+                    config.eval.every.dump()));
   }
   if (asks_for_checkpoints(config.checkpoint) && !has_hook_for(Duty::Save)) {
     log::warn(

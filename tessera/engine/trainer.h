@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tessera/engine/console.h"
@@ -40,6 +41,14 @@ class Trainer {
   EvalReport test();
   /// Ends the loop after this step. Call it on all ranks.
   void stop() { stop_ = true; }
+  /// The same for a training whose evaluations show no gain: a success, whose reason is told at the
+  /// end.
+  void stop_early(std::string reason) {
+    stop_ = true;
+    early_stop_ = std::move(reason);
+  }
+  /// Why the training ended before its last step; empty if it did not.
+  [[nodiscard]] const std::string& early_stop() const { return early_stop_; }
   /// Records that something requested could not be done although training continues: the exit code
   /// becomes 9, and the reason is reported at the end.
   void note_incomplete(std::string reason) { incomplete_.push_back(std::move(reason)); }
@@ -85,6 +94,7 @@ class Trainer {
   std::optional<StepReport> last_;
   std::optional<EvalReport> last_eval_;
   std::vector<std::string> incomplete_;
+  std::string early_stop_;
   std::int64_t saved_step_ = -1;
   int stop_signal_ = 0;
   bool stop_ = false;

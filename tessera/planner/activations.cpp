@@ -132,7 +132,7 @@ Activations predict_activations(const Plan& plan, int stage) {
     const std::int64_t most =
         parallel::most_activations(actions, plan.stages, stage, blocks, batch_bytes(plan));
     out.training = static_cast<std::int64_t>(kMargin * static_cast<double>(most));
-    if (plan.config.eval.every > 0) {
+    if (plan.config.eval.when().any() || !plan.config.data.test.empty()) {
       out.evaluation =
           static_cast<std::int64_t>(kMargin * static_cast<double>(plan.probes->evaluation(plan)));
     }

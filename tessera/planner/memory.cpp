@@ -496,7 +496,7 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
 std::int64_t saving_bytes(const Plan& plan) {
   const CheckpointOptions& options = plan.config.checkpoint;
   // The last one, and that of a signal, are written from the tensors themselves.
-  const bool during = options.interval_s() || options.every.value_or(0) > 0 || options.best;
+  const bool during = options.interval_s() || options.when().any() || options.keeps_best();
   // Of ranks that share tokens, which hold the same, the first writes.
   const std::int64_t writers = plan.ranks / plan.config.parallel.context.size;
   return plan.save_in_background && during ? checkpoint_bytes(plan) / writers : 0;

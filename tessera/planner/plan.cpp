@@ -142,6 +142,7 @@ class Planner {
     if (!source.is_object()) problems_.raise();  // nothing else can be said of it
     const bool sane_ranks = plan_.ranks >= 1 && plan_.ranks <= kMostRanks;
     check_config(plan_.config, plan_.ranks, problems_, origins_);
+    settle_best(plan_.config);
     if (sane_ranks) {
       const std::int64_t unit = plan_.config.parallel.ranks_per_model();
       const bool sized = sizes_are_known(problems_);
@@ -312,6 +313,13 @@ class Planner {
     plan_.fold.sparse_rows = weights.tables_apart = config.sparse_gradients;
     plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
     plan_.save_in_background = config.checkpoint.async;
+  }
+
+  // Who says which evaluation is the best, or stops without a gain, wants to have the best.
+  static void settle_best(TrainConfig& config) {
+    const EvalOptions& eval = config.eval;
+    const bool asked = !eval.best.is_null() || eval.stops_early();
+    config.checkpoint.best = config.checkpoint.best.value_or(asked && eval.when().any());
   }
 
   // Which blocks run twice; the objective never does.

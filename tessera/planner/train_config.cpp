@@ -59,47 +59,16 @@ void TrainerOptions::describe(config::Fields& f) {
           {.text = "Clip gradients only after the warm-up of the schedule."});
 }
 
-void EvalOptions::describe(config::Fields& f) {
-  f.field("every",
-          every,
-          {.text = "Evaluate every N steps and at the end; 0 disables evaluation.",
-           .unit = "steps",
-           .min = 0});
-  f.field("batches",
-          batches,
-          {.text = "Number of validation batches per evaluation.",
-           .unit = "batches",
-           .min = 1,
-           .default_text = "10; all of them for tasks with metrics of their own"});
-  f.field("micro_batch",
-          micro_batch,
-          {.text = "Number of sequences per evaluation batch; it does not depend on the layout.",
-           .unit = "sequences",
-           .min = 1,
-           .max = kMostMicro});
-  f.field("prompt",
-          prompt,
-          {.text = "Prompt whose continuation is printed at every evaluation.",
-           .default_text = "none"});
-  f.field("max_new_tokens",
-          max_new_tokens,
-          {.text = "Length of the continuation.", .unit = "tokens", .min = 1, .max = 1e6});
-  f.field(
-      "top_k",
-      top_k,
-      {.text = "Sample among the k most likely tokens; 0 uses all tokens, 1 is greedy.", .min = 0});
-  f.field("temperature",
-          temperature,
-          {.text = "Sampling temperature; 0 is greedy.", .min = 0, .max = 100});
-}
-
 void CheckpointOptions::describe(config::Fields& f) {
-  f.field("every",
-          every,
-          {.text = "Write a checkpoint every N steps; 0 disables this.",
-           .unit = "steps",
-           .min = 0,
-           .default_text = "see every_minutes"});
+  f.field(
+      "every",
+      every,
+      {.text = "Write a checkpoint every N steps, or with \"epoch\" at the end of every epoch; 0 "
+               "disables this.",
+       .unit = "steps",
+       .min = 0,
+       .default_text = "see every_minutes",
+       .type = "integer or \"epoch\""});
   f.field("every_minutes",
           every_minutes,
           {.text = "Write a checkpoint when this many minutes have passed since the last one, in "
@@ -114,10 +83,13 @@ void CheckpointOptions::describe(config::Fields& f) {
            .unit = "checkpoints",
            .min = 1,
            .max = 1e6});
-  f.field("best",
-          best,
-          {.text = "Write a checkpoint whenever an evaluation has the lowest loss so far, and keep "
-                   "it in addition to the newest ones."});
+  f.field(
+      "best",
+      best,
+      {.text = "Write a checkpoint whenever an evaluation is the best so far by eval.best, keep "
+               "it in addition to the newest ones, and name it in checkpoints/best. With every "
+               "0 and final false, nothing else is saved.",
+       .default_text = "true if eval.best or eval.patience is given, else false"});
   f.field("final", final, {.text = "Write a checkpoint at the end of training."});
   f.field("save_on_signal",
           save_on_signal,

@@ -30,6 +30,8 @@
 #include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/shard_store.h"
+#include "tessera/planner/cadence.h"
+#include "tessera/planner/eval_options.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/param_groups.h"
 #include "tessera/tasks/task.h"
@@ -44,20 +46,14 @@ struct TrainerOptions {
   bool clip_after_warmup = false;
   void describe(config::Fields& fields);
 };
-struct EvalOptions {
-  std::int64_t every = 0, micro_batch = 8;
-  std::optional<std::int64_t> batches;
-  std::string prompt;
-  std::int64_t max_new_tokens = 50, top_k = 1;
-  double temperature = 1.0;
-  void describe(config::Fields& fields);
-};
 struct CheckpointOptions {
   static constexpr double kDefaultMinutes = 15;
-  std::optional<std::int64_t> every;    ///< in steps; 0: never
+  json::Value every;                    ///< steps or "epoch"; 0: never
   std::optional<double> every_minutes;  ///< 0: never
   std::int64_t keep = 3;
-  bool best = false;
+  /// Whether the best evaluation is saved and kept; nothing: if `eval` says which it is, or stops
+  /// early. Settled in a plan.
+  std::optional<bool> best;
   bool final = true;
   bool save_on_signal = true;
   bool async = true;
@@ -65,9 +61,11 @@ struct CheckpointOptions {
   bool use_node_local_storage = false;
   /// Between two checkpoints by the clock; nothing where steps alone count.
   [[nodiscard]] std::optional<double> interval_s() const {
-    const double minutes = every_minutes.value_or(every ? 0 : kDefaultMinutes);
+    const double minutes = every_minutes.value_or(every.is_null() ? kDefaultMinutes : 0);
     return minutes > 0 ? std::optional(60 * minutes) : std::nullopt;
   }
+  [[nodiscard]] Cadence when() const { return cadence_of(every); }
+  [[nodiscard]] bool keeps_best() const { return best.value_or(false); }
   void describe(config::Fields& fields);
 };
 struct RunOptions {

@@ -221,16 +221,24 @@ void check_config(const TrainConfig& config,
   const bool validation = !config.data.validation.empty() || config.data.validation_fraction > 0 ||
                           problems.concern("data.validation") ||
                           problems.concern("data.validation_fraction");
-  if (config.eval.every > 0 && !validation) {
+  check_eval(config.eval, problems, origins);
+  check_cadence(config.checkpoint.every, "checkpoint.every", problems);
+  if (config.eval.when().any() && !validation) {
     add("eval.every",
         "there is nothing to evaluate on: neither data.validation nor data.validation_fraction is "
         "given",
         "add \"validation_fraction\": 0.1 to data, or set eval.every to 0");
   }
-  if (config.checkpoint.best && config.eval.every == 0) {
+  if (config.checkpoint.keeps_best() && !config.eval.when().any()) {
     add("checkpoint.best",
         "there is no best one without evaluations: eval.every is 0",
         "set eval.every, or remove checkpoint.best");
+  }
+  if (!config.eval.best.is_null() && !config.checkpoint.best.value_or(true) &&
+      !config.eval.stops_early()) {
+    add("eval.best",
+        "has no effect: checkpoint.best is false, and there is no eval.patience",
+        "set checkpoint.best to true, or remove eval.best");
   }
   if (!config.data.pack && config.data.stride) {
     add("data.stride", "has no meaning without packing: every document is one sample", "remove it");
@@ -301,7 +309,7 @@ void check_model(const TrainConfig& config,
                  const models::Resolved& model,
                  config::Problems& problems,
                  const config::Origins& origins) {
-  if (config.eval.every > 0 && config.eval.prompt.size() > 0 &&
+  if (config.eval.when().any() && config.eval.prompt.size() > 0 &&
       config.eval.top_k > model.vocab_size) {
     problems.add(
         origins.place("eval.top_k"),

@@ -102,16 +102,29 @@ std::string data_line(const planner::Plan& plan, const TableFacts& facts) {
                      plan.tokenizer->name());
 }
 
+/// What ends a training early.
+std::string patience_text(const planner::EvalOptions& eval) {
+  std::vector<std::string> limits;
+  if (eval.patience) limits.push_back(plural(*eval.patience, "evaluation"));
+  if (eval.patience_steps) limits.push_back(plural(*eval.patience_steps, "step"));
+  if (limits.empty()) return "";
+  return fmt::format(
+      "; stops after {} without a gain of {}", text::join(limits, " or "), eval.rule().metric);
+}
+
 std::string validation_line(const planner::Plan& plan, const TableFacts& facts) {
   if (facts.validation_tokens == 0) return "none";
   const std::string source =
       plan.config.data.validation.empty()
           ? fmt::format("the last {} of the data", plan.config.data.validation_fraction)
           : sources_text(plan.config.data.validation);
-  const std::string when = plan.config.eval.every > 0
-                               ? fmt::format("every {} steps", plan.config.eval.every)
-                               : "never read";
-  return fmt::format("{}: {} tokens, {}", source, text::with_commas(facts.validation_tokens), when);
+  const planner::EvalOptions& eval = plan.config.eval;
+  const std::string when = eval.when().any() ? eval.when().text() : "never read";
+  return fmt::format("{}: {} tokens, {}{}",
+                     source,
+                     text::with_commas(facts.validation_tokens),
+                     when,
+                     patience_text(eval));
 }
 
 // Of all steps. An epoch's last batch is short where it is not dropped.
@@ -156,10 +169,10 @@ std::string optimizer_line(const planner::Plan& plan) {
 
 std::string when_saved(const planner::CheckpointOptions& options) {
   std::vector<std::string> when;
-  if (options.every.value_or(0) > 0) when.push_back(fmt::format("every {} steps", *options.every));
+  if (options.when().any()) when.push_back(options.when().text());
   if (const auto interval = options.interval_s())
     when.push_back(fmt::format("every {} minutes", text::number(*interval / 60)));
-  if (options.best) when.emplace_back("at the best evaluation");
+  if (options.keeps_best()) when.emplace_back("at the best evaluation");
   if (when.empty()) return options.final ? "at the end only" : "never";
   return text::join(when, " and ");
 }
@@ -167,7 +180,7 @@ std::string when_saved(const planner::CheckpointOptions& options) {
 std::string checkpoint_line(const planner::Plan& plan, const TableFacts& facts) {
   const planner::CheckpointOptions& options = plan.config.checkpoint;
   const std::int64_t one = planner::checkpoint_bytes(plan),
-                     kept = options.keep + (options.best ? 1 : 0);
+                     kept = options.keep + (options.keeps_best() ? 1 : 0);
   const bool tight = static_cast<std::uint64_t>(one * kept) > facts.free_disk_bytes;
   return fmt::format("{}, {} x {} kept = {}; {} free on the disk{}",
                      when_saved(options),

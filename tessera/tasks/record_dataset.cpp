@@ -248,7 +248,8 @@ data::OpenedDataset open_held_out_records(const std::vector<std::string>& names,
                                           const std::string& key,
                                           const ReadRecords& read,
                                           const char* noun) {
-  std::unique_ptr<RecordDataset> records = read_and_warn(names, key, data::Split::Validation, read);
+  const data::Split split = key == "data.test" ? data::Split::Test : data::Split::Validation;
+  std::unique_ptr<RecordDataset> records = read_and_warn(names, key, split, read);
   records->arrange();
   require_samples(*records, 1, key, noun);
   data::OpenedDataset out;

@@ -91,7 +91,8 @@ using ReadRecords = std::function<std::unique_ptr<RecordDataset>(
 data::Datasets open_records(const DataRequest& request,
                             const ReadRecords& read,
                             const char* noun = "texts");
-/// Task::open_held_out() of records; messages call the files `key`.
+/// Task::open_held_out() of records; messages call the files `key`. A folder stands for its files
+/// of the test set where the key is data.test, and otherwise of the validation set.
 data::OpenedDataset open_held_out_records(const std::vector<std::string>& names,
                                           const std::string& key,
                                           const ReadRecords& read,

@@ -69,6 +69,32 @@ TEST(ForeignFlags, WarmupIsSetWhenTheScheduleIsKnown) {
             R"("scheduler":{"type":"warmup_stable_decay","params":{"num_warmup_steps":2}}})");
 }
 
+// The parameters of DeepSpeed's schedules are unknown to those of Hugging Face, whose Trainer keeps
+// the schedule of the file.
+TEST(ForeignFlags, LeaveAFilesScheduleOfDeepSpeed) {
+  const std::string file =
+      R"({"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": 0, "warmup_num_steps": "auto"}}})";
+  std::vector<std::string> words = {"--lr_scheduler_type", "cosine", "--warmup_steps", "3"};
+  json::Value source = json::parse(file, "c.json");
+
+  const std::vector<std::string> notes = apply(take_foreign_flags(words), source);
+
+  EXPECT_EQ(
+      source.dump(),
+      R"({"scheduler":{"type":"WarmupDecayLR","params":{"warmup_min_lr":0,"warmup_num_steps":3}}})");
+  EXPECT_THAT(notes,
+              ElementsAre(testing::AllOf(testing::HasSubstr("--lr_scheduler_type cosine"),
+                                         testing::HasSubstr("WarmupDecayLR"))));
+  std::vector<std::string> same = {"--lr_scheduler_type", "warmupdecaylr"};
+  EXPECT_THAT(apply(take_foreign_flags(same), source), testing::IsEmpty());
+}
+
+TEST(ForeignFlags, ReplaceAFilesScheduleOfHuggingFace) {
+  EXPECT_EQ(set_by({"--lr_scheduler_type", "cosine"},
+                   R"({"scheduler": {"type": "linear", "params": {"num_warmup_steps": 2}}})"),
+            R"({"scheduler":{"type":"cosine","params":{"num_warmup_steps":2}}})");
+}
+
 // A file may use the old name of a key: the flag sets that key.
 TEST(ForeignFlags, OverrideOldNames) {
   EXPECT_EQ(set_by({"--bf16"}, R"({"bfloat16": {"enabled": "auto"}})"),

@@ -43,8 +43,13 @@ void CheckpointHook::before_train(Trainer& trainer) {
   for (const auto& folder : checkpoint::list(root_of(trainer)))
     here = here || checkpoint::step_of(folder) == engine.best()->step;
   // Hosts with local disks must agree.
-  if (const checkpoint::Ranks ranks = engine.ranks(); ranks.nodes > 1) here = !ranks.any(!here);
+  const checkpoint::Ranks ranks = engine.ranks();
+  if (ranks.nodes > 1) here = !ranks.any(!here);
   if (!here) engine.set_best(std::nullopt);
+  if (ranks.is_leader()) {
+    const auto step = here ? std::optional(engine.best()->step) : std::nullopt;
+    trainer.try_to_write([&] { checkpoint::name_best(root_of(trainer), step); });
+  }
 }
 
 /// Rank 0's clock decides for all ranks within the next step, since the clocks of ranks differ.
@@ -56,8 +61,11 @@ void CheckpointHook::before_train_iter(Trainer& trainer) {
 
 void CheckpointHook::after_test(Trainer& trainer, const EvalReport& report) {
   const auto& best = trainer.engine().best();
-  if (!options_.best || !std::isfinite(report.loss) || (best && report.loss >= best->loss)) return;
-  found_ = {trainer.engine().step(), report.loss};
+  if (!options_.keeps_best()) return;
+  const planner::BestRule rule = trainer.engine().plan().config.eval.rule();
+  const double value = value_of(report, rule);
+  if (!std::isfinite(value) || (best && !rule.better(value, best->value))) return;
+  found_ = {trainer.engine().step(), value};
 }
 
 bool CheckpointHook::is_best(Trainer& trainer) const {
@@ -67,9 +75,10 @@ bool CheckpointHook::is_best(Trainer& trainer) const {
 bool CheckpointHook::due(Trainer& trainer, const StepReport& report) const {
   if (report.stop_requested) return options_.save_on_signal;
   // The last checkpoint waits for the last evaluation, which decides whether it is the best.
-  if (options_.best && options_.final && report.step == trainer.engine().max_steps()) return false;
+  if (options_.keeps_best() && options_.final && report.step == trainer.engine().max_steps())
+    return false;
   return is_best(trainer) || report.save_proposed ||
-         (options_.every.value_or(0) > 0 && report.step % *options_.every == 0);
+         options_.when().due(report.step, report.epoch_ended);
 }
 
 void CheckpointHook::after_train_iter(Trainer& trainer, const StepReport& report) {
@@ -115,7 +124,9 @@ void CheckpointHook::save(Trainer& trainer, bool wait) {
   if (is_best(trainer)) engine.set_best(std::exchange(found_, std::nullopt));
   const std::filesystem::path root = root_of(trainer);
   const auto prune = [root, keep = static_cast<int>(options_.keep), best = engine.best()] {
-    checkpoint::prune(root, keep, best ? std::optional(best->step) : std::nullopt);
+    const auto step = best ? std::optional(best->step) : std::nullopt;
+    checkpoint::name_best(root, step);
+    checkpoint::prune(root, keep, step);
   };
   attempt(trainer, [&] {
     if (engine.plan().save_in_background && !wait) {

@@ -11,9 +11,12 @@ void attach_defaults(Trainer& trainer) {
   trainer.attach(std::make_unique<MetricByStepHook>());
   trainer.attach(std::make_unique<MetricByEpochHook>());
   trainer.attach(std::make_unique<ThroughputHook>(/*ignored_steps=*/2));
-  if (config.eval.every > 0) trainer.attach(std::make_unique<EvaluationHook>(config.eval.every));
+  if (config.eval.when().any())
+    trainer.attach(std::make_unique<EvaluationHook>(config.eval.when()));
+  if (config.eval.stops_early()) trainer.attach(std::make_unique<PatienceHook>());
   if (!trainer.run_dir().empty())
     trainer.attach(std::make_unique<CheckpointHook>(config.checkpoint));
+  if (trainer.engine().data().test != nullptr) trainer.attach(std::make_unique<TestHook>());
   trainer.attach(std::make_unique<ProgressHook>());
 }
 

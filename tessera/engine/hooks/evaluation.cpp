@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Held-out loss, sample text and the loss plot.
+// Held-out loss, sample text and the loss plot; the end of a training without gains.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -38,7 +38,7 @@ void write_class_plots(const std::filesystem::path& folder,
 }  // namespace
 
 void EvaluationHook::after_train_iter(Trainer& trainer, const StepReport& report) {
-  if (report.step % every_ == 0) run(trainer);
+  if (when_.due(report.step, report.epoch_ended)) run(trainer);
 }
 
 void EvaluationHook::after_train(Trainer& trainer) {
@@ -69,6 +69,17 @@ void EvaluationHook::run(Trainer& trainer) {
     });
   }
   engine.resume_clock();
+}
+
+void PatienceHook::after_test(Trainer& trainer, const EvalReport& report) {
+  Engine& engine = trainer.engine();
+  const planner::EvalOptions& options = engine.plan().config.eval;
+  engine.standing().add(engine.step(), value_of(report, options.rule()), options);
+  const auto reason = engine.standing().why_stop(options);
+  // After the last step there is nothing left to stop.
+  if (!reason || engine.step() >= engine.max_steps()) return;
+  trainer.stop_early(*reason);
+  if (Console* console = trainer.console()) console->line(*reason);
 }
 
 }  // namespace tessera::engine

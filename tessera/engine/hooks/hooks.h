@@ -86,10 +86,12 @@ class ThroughputHook final : public Hook {
   double seconds_ = 0.0;
 };
 
-/// Evaluates, generates a sample text and writes loss.svg every `every` steps and at the end.
+/// Evaluates, generates a sample text and writes loss.svg as often as `when` says and at the end.
 class EvaluationHook final : public Hook {
  public:
-  explicit EvaluationHook(std::int64_t every) : Hook(kReport), every_(every) {}
+  explicit EvaluationHook(planner::Cadence when) : Hook(kReport), when_(when) {}
+  /// Every `every` steps.
+  explicit EvaluationHook(std::int64_t every) : EvaluationHook(planner::Cadence{every}) {}
   [[nodiscard]] std::string_view name() const override { return "evaluation"; }
   [[nodiscard]] bool does(Duty duty) const override { return duty == Duty::Evaluate; }
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
@@ -97,8 +99,27 @@ class EvaluationHook final : public Hook {
 
  private:
   void run(Trainer& trainer);
-  std::int64_t every_;
+  planner::Cadence when_;
   std::int64_t evaluated_step_ = -1;
+};
+
+/// Ends the training once its evaluations show no gain for as long as `eval` says. Attach it before
+/// the CheckpointHook, whose checkpoints record what it counts.
+class PatienceHook final : public Hook {
+ public:
+  PatienceHook() : Hook(kReport) {}
+  [[nodiscard]] std::string_view name() const override { return "patience"; }
+  void after_test(Trainer& trainer, const EvalReport& report) override;
+};
+
+/// Evaluates data.test after the training, with the best weights if a checkpoint has them, and
+/// reports it. Attach it after the CheckpointHook. The engine keeps the weights, the step and the
+/// optimizer state that were evaluated. A stopped training is not evaluated.
+class TestHook final : public Hook {
+ public:
+  TestHook() : Hook(kReport) {}
+  [[nodiscard]] std::string_view name() const override { return "test set"; }
+  void after_train(Trainer& trainer) override;
 };
 
 /// Saves checkpoints at intervals of steps or minutes, at the best evaluation, at a stop and at the

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/standing.h"
+
+#include <cmath>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::engine {
+namespace {
+
+constexpr const char* kLoss = "loss";
+
+const char* mode_of(const planner::BestRule& rule) {
+  return rule.higher ? "max" : "min";
+}
+
+/// Whether a state that was written by to_json() or state() is of this rule.
+bool is_of(const json::Value& value, const planner::BestRule& rule) {
+  if (!value.is_object()) return false;
+  const json::Value *metric = value.find("metric"), *mode = value.find("mode");
+  // Once the loss alone decided, and nothing said so.
+  if (metric == nullptr) return rule.metric == kLoss && !rule.higher;
+  return metric->is_string() && metric->as_string() == rule.metric && mode != nullptr &&
+         mode->is_string() && mode->as_string() == mode_of(rule);
+}
+
+std::optional<std::int64_t> count_in(const json::Value& value, std::string_view key) {
+  const json::Value* found = value.find(key);
+  const auto count = found != nullptr && found->is_number() ? found->as_integer() : std::nullopt;
+  return count && *count >= 0 ? count : std::nullopt;
+}
+
+}  // namespace
+
+json::Value to_json(const BestEvaluation& best, const planner::BestRule& rule) {
+  return json::Value::object({{"step", json::Value::integer(best.step)},
+                              {"metric", json::Value::string(rule.metric)},
+                              {"mode", json::Value::string(mode_of(rule))},
+                              {"value", json::Value::number(best.value)}});
+}
+
+std::optional<BestEvaluation> best_from(const json::Value& value, const planner::BestRule& rule) {
+  if (!is_of(value, rule)) return std::nullopt;
+  const auto step = count_in(value, "step");
+  const json::Value* number = value.find("value");
+  if (number == nullptr) number = value.find(kLoss);
+  if (!step || number == nullptr || !number->is_number()) return std::nullopt;
+  return BestEvaluation{*step, number->as_double()};
+}
+
+double value_of(const EvalReport& report, const planner::BestRule& rule) {
+  if (rule.metric == kLoss) return report.loss;
+  if (const Metric* const metric = find_metric(report.metrics, rule.metric)) return metric->mean;
+  std::vector<std::string> names = {kLoss};
+  for (const Metric& metric : report.metrics) {
+    if (metric.name != kLoss) names.push_back(metric.name);
+  }
+  throw Error(
+      Error::Kind::Config,
+      fmt::format("eval.best: evaluations of this training have no metric \"{}\"", rule.metric),
+      text::suggestion(rule.metric, names));
+}
+
+void Standing::add(std::int64_t step, double value, const planner::EvalOptions& options) {
+  const planner::BestRule rule = options.rule();
+  const bool better = std::isfinite(value) && (!best_ || rule.better(value, best_->value));
+  const bool gain = better && (!best_ || std::abs(value - best_->value) > options.min_gain);
+  last_step_ = step;
+  without_gain_ = gain ? 0 : without_gain_ + 1;
+  if (gain) gain_step_ = step;
+  if (better) best_ = {step, value};
+}
+
+std::optional<std::string> Standing::why_stop(const planner::EvalOptions& options) const {
+  const bool by_evaluations = options.patience && without_gain_ >= *options.patience;
+  const std::int64_t steps = last_step_ - gain_step_;
+  const bool by_steps = options.patience_steps && steps >= *options.patience_steps;
+  if (!by_evaluations && !by_steps) return std::nullopt;
+  const std::string& metric = options.rule().metric;
+  const std::string best =
+      best_ ? fmt::format("; the best, {:.4f}, was at step {}", best_->value, best_->step) : "";
+  return by_evaluations ? fmt::format(
+                              "stopped early at step {}: {} evaluation{} without a gain of "
+                              "{}{}",
+                              last_step_,
+                              without_gain_,
+                              without_gain_ == 1 ? "" : "s",
+                              metric,
+                              best)
+                        : fmt::format("stopped early at step {}: {} steps without a gain of {}{}",
+                                      last_step_,
+                                      steps,
+                                      metric,
+                                      best);
+}
+
+json::Value Standing::state(const planner::EvalOptions& options) const {
+  const planner::BestRule rule = options.rule();
+  json::Value out = json::Value::object({{"metric", json::Value::string(rule.metric)},
+                                         {"mode", json::Value::string(mode_of(rule))},
+                                         {"without_gain", json::Value::integer(without_gain_)},
+                                         {"gain_step", json::Value::integer(gain_step_)},
+                                         {"last_step", json::Value::integer(last_step_)}});
+  if (best_) {
+    out["best_step"] = json::Value::integer(best_->step);
+    out["best_value"] = json::Value::number(best_->value);
+  }
+  return out;
+}
+
+Standing Standing::from(const json::Value& state, const planner::EvalOptions& options) {
+  Standing out;
+  if (!is_of(state, options.rule())) return out;
+  const auto without_gain = count_in(state, "without_gain"), gain = count_in(state, "gain_step"),
+             last = count_in(state, "last_step"), step = count_in(state, "best_step");
+  const json::Value* value = state.find("best_value");
+  if (!without_gain || !gain || !last) return out;
+  out.without_gain_ = *without_gain;
+  out.gain_step_ = *gain;
+  out.last_step_ = *last;
+  if (step && value != nullptr && value->is_number()) out.best_ = {*step, value->as_double()};
+  return out;
+}
+
+}  // namespace tessera::engine

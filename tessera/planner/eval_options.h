@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The section `eval`: when a training is evaluated, which evaluation is the best, and when there
+// has been no gain for too long.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+#include "tessera/planner/cadence.h"
+
+namespace tessera::planner {
+
+/// Which of two evaluations is the better one.
+struct BestRule {
+  std::string metric = "loss";
+  bool higher = false;  ///< whether higher values are better
+  [[nodiscard]] bool better(double value, double than) const {
+    return higher ? value > than : value < than;
+  }
+};
+/// Whether higher values of a metric are better where nothing else is said: of all but losses,
+/// perplexities, errors and distances.
+bool higher_is_better(std::string_view metric);
+
+struct EvalOptions {
+  json::Value every = json::Value::integer(0);  ///< steps or "epoch": when()
+  std::optional<std::int64_t> batches;
+  std::int64_t micro_batch = 8;
+  json::Value best;  ///< a metric, or {"metric", "mode"}: rule()
+  std::optional<std::int64_t> patience, patience_steps;
+  double min_gain = 0.0;
+  std::string prompt;
+  std::int64_t max_new_tokens = 50, top_k = 1;
+  double temperature = 1.0;
+
+  [[nodiscard]] Cadence when() const { return cadence_of(every); }
+  /// Of values that check_eval() has accepted.
+  [[nodiscard]] BestRule rule() const;
+  /// Whether a training may end before its last step.
+  [[nodiscard]] bool stops_early() const { return patience || patience_steps; }
+  void describe(config::Fields& fields);
+};
+
+/// Problems of the keys of `options` by themselves and between them.
+void check_eval(const EvalOptions& options,
+                config::Problems& problems,
+                const config::Origins& origins);
+
+}  // namespace tessera::planner

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which evaluation is the best, when there is one, and what is refused.
+#include "tessera/planner/eval_options.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+Plan plan_of(const std::string& members) {
+  const std::string text =
+      R"({"model": {"preset": "nano"}, "train_batch_size": 4,
+          "data": {"train": "a.txt", "sequence_length": 64, "validation_fraction": 0.1}, )" +
+      members + "}";
+  return make_plan(json::parse(text, "c.json"), 1, "c.json");
+}
+
+std::string refusal(const std::string& members) {
+  try {
+    plan_of(members);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    return error.text();
+  }
+  return "";
+}
+
+BestRule rule_of(const std::string& best) {
+  return plan_of(R"("eval": {"every": 5, "best": )" + best + "}").config.eval.rule();
+}
+
+TEST(Cadences, AreStepsOrEpochs) {
+  const Cadence steps = plan_of(R"("eval": {"every": 3})").config.eval.when();
+  EXPECT_FALSE(steps.due(4, true));
+  EXPECT_TRUE(steps.due(6, false));
+
+  const Cadence epochs = plan_of(R"("checkpoint": {"every": "epoch"})").config.checkpoint.when();
+  EXPECT_FALSE(epochs.due(6, false));
+  EXPECT_TRUE(epochs.due(7, true));
+
+  EXPECT_FALSE(plan_of(R"("eval": {"every": 0})").config.eval.when().any());
+}
+
+TEST(Cadences, OfOtherKindsAreRefused) {
+  EXPECT_THAT(refusal(R"("eval": {"every": "day"})"),
+              AllOf(HasSubstr("eval.every"), HasSubstr("\"day\"")));
+  EXPECT_THAT(refusal(R"("eval": {"every": 1.5})"), HasSubstr("expected an integer or \"epoch\""));
+  EXPECT_THAT(refusal(R"("checkpoint": {"every": -1})"),
+              AllOf(HasSubstr("checkpoint.every"), HasSubstr("at least 0 steps")));
+}
+
+TEST(Cadences, OfCheckpointsReplaceTheClock) {
+  EXPECT_EQ(plan_of(R"("checkpoint": {})").config.checkpoint.interval_s(), 900.0);
+  EXPECT_FALSE(plan_of(R"("checkpoint": {"every": "epoch"})").config.checkpoint.interval_s());
+}
+
+TEST(BestRules, TakeLowLossesAndHighScores) {
+  EXPECT_FALSE(plan_of(R"("eval": {"every": 5})").config.eval.rule().higher);
+  EXPECT_EQ(plan_of(R"("eval": {"every": 5})").config.eval.rule().metric, "loss");
+  EXPECT_FALSE(rule_of("\"mlm_loss\"").higher);
+  EXPECT_FALSE(rule_of("\"perplexity\"").higher);
+  EXPECT_TRUE(rule_of("\"accuracy\"").higher);
+  EXPECT_EQ(rule_of("\"accuracy\"").metric, "accuracy");
+  EXPECT_TRUE(rule_of(R"({"metric": "loss", "mode": "max"})").higher);
+  EXPECT_FALSE(rule_of(R"({"metric": "f1", "mode": "min"})").higher);
+  EXPECT_TRUE(rule_of(R"({"metric": "f1"})").higher);
+}
+
+TEST(BestRules, OfOtherFormsAreRefused) {
+  EXPECT_THAT(refusal(R"("eval": {"every": 5, "best": 3})"),
+              AllOf(HasSubstr("eval.best"), HasSubstr("a number")));
+  EXPECT_THAT(refusal(R"("eval": {"every": 5, "best": {"metric": "f1", "mode": "up"}})"),
+              AllOf(HasSubstr("eval.best.mode"), HasSubstr("\"up\"")));
+  EXPECT_THAT(refusal(R"("eval": {"every": 5, "best": {"name": "f1"}})"),
+              HasSubstr("eval.best.name"));
+  EXPECT_THAT(refusal(R"("eval": {"every": 5, "best": ""})"), HasSubstr("names no metric"));
+}
+
+TEST(EarlyStops, NeedEvaluations) {
+  EXPECT_THAT(refusal(R"("eval": {"patience": 3})"),
+              AllOf(HasSubstr("eval.patience"), HasSubstr("eval.every is 0")));
+  EXPECT_THAT(refusal(R"("eval": {"patience_steps": 3})"), HasSubstr("eval.patience_steps"));
+  EXPECT_THAT(refusal(R"("eval": {"best": "loss"})"), HasSubstr("eval.best"));
+  EXPECT_THAT(refusal(R"("eval": {"every": 5, "min_gain": 0.1})"), HasSubstr("eval.min_gain"));
+  EXPECT_THAT(refusal(R"("eval": {"every": 5, "patience": 0})"), HasSubstr("at least 1"));
+}
+
+TEST(BestCheckpoints, AreKeptByThoseWhoSayWhichTheyAre) {
+  const auto keeps = [](const std::string& members) {
+    return plan_of(members).config.checkpoint.keeps_best();
+  };
+  EXPECT_FALSE(keeps(R"("eval": {"every": 5})"));
+  EXPECT_TRUE(keeps(R"("eval": {"every": 5, "best": "accuracy"})"));
+  EXPECT_TRUE(keeps(R"("eval": {"every": 5, "patience": 2})"));
+  EXPECT_FALSE(keeps(R"("eval": {"every": 5, "patience": 2}, "checkpoint": {"best": false})"));
+  EXPECT_THAT(refusal(R"("eval": {"every": 5, "best": "f1"}, "checkpoint": {"best": false})"),
+              AllOf(HasSubstr("eval.best"), HasSubstr("has no effect")));
+}
+
+}  // namespace
+}  // namespace tessera::planner
