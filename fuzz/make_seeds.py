@@ -3,6 +3,7 @@
 """Generates seeds for fuzz/corpus: small torch files, for formats whose real files are too large or too rare to be recorded.
 They have the structure of real files; some are valid, the others contain one wrong value each. Needs only Python; run it in the
 root of the repository."""
+import gzip
 import json
 import pathlib
 import struct
@@ -246,6 +247,15 @@ def tokenizers():
 
 
 def lines():
+    put("records", "list.json", '[{"a": {"b": 1}}, {"text": "x"}, 3]')
+    put("records", "wrapped.json", '{"version": 1, "data": [{"a": {"b": 1}}], "more": []}')
+    put("records", "lines.json", '{"a": {"b": 1}}\n\n{"a": 2}\nx\n')
+    put("records", "deep.json", "[" * 5000)
+    put("records", "packed.json", gzip.compress(b'[{"a": {"b": 1}}]', mtime=0))
+    put("table", "sound.csv", 'a,text\r\n1,"x ""y""\nz"\r\n2.5,\r\n')
+    put("table", "open.csv", 'a,b\n1,"2\n')
+    put("table", "ragged.csv", 'a;b\n1;2;3\n\n"4"5;6\n')
+    put("table", "cut.csv", gzip.compress(b"a,b\n1,2\n", mtime=0)[:-6])
     put("jsonl", "sound.jsonl", '{"text": "one"}\n{"id": 7, "text": "tw\\u00f6 \\ud83c\\udf4e", "more": [1.5e3, null, {}]}\n')
     put("jsonl", "surrogates.jsonl", '{"text": "\\ud83c"}\n{"text": "\\udf4e\\ud83c"}\n{"text": "\\ud83c\\u0041"}\n')
     put("jsonl", "twice.jsonl", '{"text": "a", "text": "b"}\n{"te\\u0078t": "c", "text": "d"}\n')

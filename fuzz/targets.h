@@ -24,6 +24,7 @@
 #include "tessera/data/images/image.h"
 #include "tessera/data/images/preprocess.h"
 #include "tessera/data/json_line.h"
+#include "tessera/data/records.h"
 #include "tessera/data/token_file.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/interop/formats/foreign.h"
@@ -133,6 +134,20 @@ inline void encode(const fs::path& folder) {
     if (!same && tokenizer->name() != "file")
       throw std::logic_error("a text that came back as another");
   }
+}
+
+/// Reads records with and without bad ones.
+inline void read_records(const fs::path& path) {
+  data::RecordOptions options;
+  options.skip_bad = true;
+  options.map = {{"text", "a.b"}};
+  const auto ignore = [](const data::Record& record) {
+    if (record.value.members().empty()) record.refuse("no field", "");
+  };
+  data::for_each_record({path.string()}, options, ignore);
+  options.skip_bad = false;
+  options.replace_invalid_utf8 = true;
+  data::for_each_record({path.string()}, options, ignore);
 }
 
 /// Reads every line as `tokenize` does.
@@ -300,6 +315,8 @@ inline const std::map<std::string, Target>& targets() {
       {"tokenizer", {"tokenizer.json", [](const fs::path& f) { encode(f); }, ""}},
       {"chat", {"chat_template.jinja", [](const fs::path& f) { render_chat(f); }, ""}},
       {"image", {"x.png", [](const fs::path& f) { see(f / "x.png"); }, ""}},
+      {"records", {"x.json", [](const fs::path& f) { read_records(f / "x.json"); }, ""}},
+      {"table", {"x.csv", [](const fs::path& f) { read_records(f / "x.csv"); }, ""}},
       {"jsonl",
        {"x.jsonl", [](const fs::path& f) { read_lines(files::read(f / "x.jsonl")); }, ""}}};
   return all;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera chat: a conversation with a trained model.
 #include <ctime>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/chat/chat_template.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/tasks/conversation.h"
 
 namespace tessera::cli {
 namespace {
@@ -63,9 +65,16 @@ ChatTemplate template_of(const ChatWords& words, const engine::OpenModel& model)
     return ChatTemplate(files::read(words.chat_template),
                         folders ? folders->special_tokens() : json::Value());
   }
-  auto found = data::chat::find_chat_template(model.source);
-  if (!found) found = data::chat::find_chat_template(words.path);
-  if (!found && !model.beside.empty()) found = data::chat::find_chat_template(model.beside);
+  std::vector<std::filesystem::path> folders = {model.source, words.path, model.beside};
+  std::string name;
+  if (model.config) {  // of a run: what its task names, and the folder of its tokenizer
+    name = tasks::chat_template_of(*model.config);
+    const json::Value* const tokenizer = model.config->find("tokenizer");
+    const json::Value* const vocab = tokenizer != nullptr ? tokenizer->find("vocab") : nullptr;
+    if (vocab != nullptr && vocab->is_string())
+      folders.push_back(std::filesystem::path(vocab->as_string()).parent_path());
+  }
+  auto found = tasks::open_chat_template(name, folders, *model.tokenizer);
   TESSERA_REQUIRE(found,
                   Config,
                   words.path + " has no chat template",

@@ -56,6 +56,7 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
 struct HeldOut {
   std::shared_ptr<const data::Dataset> dataset;
   std::int64_t micro_batch = kMicroBatch;
+  std::shared_ptr<const tasks::Task> task;
 };
 
 /// What the run kept of its training data.
@@ -67,9 +68,10 @@ std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
 HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   HeldOut out;
   data::DataOptions options;
-  std::shared_ptr<const tasks::Task> task;
+  std::shared_ptr<const tasks::Task>& task = out.task;
   std::int64_t length = opened.shape.max_positions;
   std::vector<std::string> names = words.data;
+  std::filesystem::path tokenizer_folder;
   if (opened.config) {
     const planner::Plan plan =
         planner::make_plan(*opened.config, opened.trained_on, opened.source.string());
@@ -77,6 +79,7 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
     options = plan.config.data;
     task = plan.task;
     length = plan.sequence_length;
+    tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path();
     if (names.empty()) names = options.validation;
     if (names.empty() && options.validation_fraction > 0) {
       out.dataset = tail_of_run(plan);
@@ -96,7 +99,9 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                                      .vocab_size = opened.shape.vocab_size,
                                      .sequence_length = length,
                                      .how = how,
-                                     .model = &opened.shape.description},
+                                     .model = &opened.shape.description,
+                                     .model_folder = opened.source,
+                                     .tokenizer_folder = tokenizer_folder},
                                     names,
                                     words.data.empty() ? "data.validation" : "--data")
                     .dataset;
@@ -131,10 +136,78 @@ std::optional<std::int64_t> label_bytes(const data::Dataset& dataset,
   return bytes > 0 ? std::optional(bytes) : std::nullopt;
 }
 
+std::string label_of(const models::ObjectiveChoice& objective, std::size_t id) {
+  const json::Value* const names = objective.options.find("labels");
+  const bool named = names != nullptr && names->is_array() && id < names->items().size();
+  return named ? names->items()[id].as_string() : std::to_string(id);
+}
+
+/// Whether each row has one class, so that classes can be told apart.
+bool has_classes(const tasks::Predictions& predictions) {
+  return predictions.width > 1 && predictions.label_width == 1 && predictions.rows() > 0;
+}
+
+json::Value classes_json(const tasks::ClassificationReport& report,
+                         const models::ObjectiveChoice& objective) {
+  const auto told = [](const tasks::ClassReport& one) {
+    return json::Value::object({{"precision", json::Value::number(one.precision)},
+                                {"recall", json::Value::number(one.recall)},
+                                {"f1", json::Value::number(one.f1)},
+                                {"support", json::Value::integer(one.support)}});
+  };
+  json::Value out = json::Value::object(), confusion = json::Value::array();
+  const std::size_t classes = report.classes.size();
+  for (std::size_t c = 0; c < classes; ++c) {
+    out[label_of(objective, c)] = told(report.classes[c]);
+    json::Value row = json::Value::array();
+    for (std::size_t p = 0; p < classes; ++p)
+      row.push_back(json::Value::integer(report.confusion[c * classes + p]));
+    confusion.push_back(std::move(row));
+  }
+  return json::Value::object({{"classes", std::move(out)},
+                              {"macro", told(report.macro)},
+                              {"weighted", told(report.weighted)},
+                              {"confusion", std::move(confusion)}});
+}
+
+void print_classes(const tasks::ClassificationReport& report,
+                   const models::ObjectiveChoice& objective,
+                   Terminal& terminal) {
+  constexpr std::size_t kMostColumns = 12;
+  const std::size_t classes = report.classes.size();
+  std::size_t width = std::string_view("weighted").size();
+  for (std::size_t c = 0; c < classes; ++c)
+    width = std::max(width, label_of(objective, c).size());
+  const auto line = [&](const std::string& name, const tasks::ClassReport& one) {
+    terminal.line(fmt::format("  {:<{}}  {:>9.4f}  {:>9.4f}  {:>9.4f}  {:>9}",
+                              name,
+                              width,
+                              one.precision,
+                              one.recall,
+                              one.f1,
+                              text::with_commas(one.support)));
+  };
+  terminal.line(fmt::format(
+      "  {:<{}}  {:>9}  {:>9}  {:>9}  {:>9}", "", width, "precision", "recall", "f1", "support"));
+  for (std::size_t c = 0; c < classes; ++c)
+    line(label_of(objective, c), report.classes[c]);
+  line("macro", report.macro);
+  line("weighted", report.weighted);
+  if (classes > kMostColumns) return;
+  terminal.line("confusion (rows: true, columns: predicted)");
+  for (std::size_t c = 0; c < classes; ++c) {
+    std::string row = fmt::format("  {:<{}}", label_of(objective, c), width);
+    for (std::size_t p = 0; p < classes; ++p)
+      row += fmt::format("  {:>7}", report.confusion[c * classes + p]);
+    terminal.line(row);
+  }
+}
+
 void print(const EvalWords& words,
            const engine::EvalReport& report,
            std::optional<std::int64_t> bytes,
            bool tokens,
+           const models::ObjectiveChoice& objective,
            const std::string& source) {
   const double bits = report.loss * static_cast<double>(report.tokens) /
                       static_cast<double>(bytes.value_or(1)) / std::log(2.0);
@@ -152,6 +225,12 @@ void print(const EvalWords& words,
       for (const engine::Metric& metric : report.metrics)
         out["terms"][metric.name] = json::Value::number(metric.mean);
     }
+    if (has_classes(report.predictions)) {
+      json::Value classes =
+          classes_json(tasks::classification_report(report.predictions), objective);
+      for (auto& [name, value] : classes.members())
+        out[name] = std::move(value);
+    }
     out["model"] = json::Value::string(source);
     terminal.line(out.dump());
     return;
@@ -165,6 +244,8 @@ void print(const EvalWords& words,
                   text::with_commas(report.tokens),
                   tokens ? "tokens" : "labels",
                   source));
+  if (has_classes(report.predictions))
+    print_classes(tasks::classification_report(report.predictions), objective, terminal);
 }
 
 int eval(const std::vector<std::string>& line) {
@@ -179,18 +260,24 @@ int eval(const std::vector<std::string>& line) {
   const std::int64_t size = data.dataset->size();
   const bool all = !words.batches || *words.batches > size / data.micro_batch;
   const std::int64_t samples = all ? size : *words.batches * data.micro_batch;
-  return with_model(std::move(found),
-                    words.ranks,
-                    engine::ReadAs::F32,
-                    [&](engine::OpenModel& model, bool speaks) {
-                      const engine::EvalReport report = engine::evaluate(
-                          *model.executor, *model.world, *data.dataset, samples, data.micro_batch);
-                      if (!speaks) return;
-                      const bool tokens = predicts_tokens(*data.dataset, model.shape);
-                      std::optional<std::int64_t> bytes;
-                      if (tokens) bytes = label_bytes(*data.dataset, samples, *model.tokenizer);
-                      print(words, report, bytes, tokens, model.source.string());
-                    });
+  return with_model(
+      std::move(found),
+      words.ranks,
+      engine::ReadAs::F32,
+      [&](engine::OpenModel& model, bool speaks) {
+        const engine::EvalReport report = engine::evaluate(*model.executor,
+                                                           *model.world,
+                                                           *data.dataset,
+                                                           samples,
+                                                           data.micro_batch,
+                                                           {},
+                                                           data.task.get());
+        if (!speaks) return;
+        const bool tokens = predicts_tokens(*data.dataset, model.shape);
+        std::optional<std::int64_t> bytes;
+        if (tokens) bytes = label_bytes(*data.dataset, samples, *model.tokenizer);
+        print(words, report, bytes, tokens, model.shape.objective, model.source.string());
+      });
 }
 
 TESSERA_COMMAND("eval", "measure a trained model on held-out text", eval);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/file_tokenizer.h"
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <utility>
@@ -26,6 +27,11 @@ std::optional<std::int32_t> end_by_token(const fs::path& path,
       if (const auto id = pipeline.id_of(*token)) return id;
   }
   return std::nullopt;
+}
+
+std::optional<std::int32_t> padding_of(const fs::path& path, const tokenizers::Pipeline& pipeline) {
+  const auto token = tokenizers::Settings(path.parent_path()).token("pad_token");
+  return token ? pipeline.id_of(*token) : std::nullopt;
 }
 
 std::optional<std::int32_t> end_by_id(const fs::path& path, std::int64_t size) {
@@ -67,6 +73,7 @@ FileTokenizer::FileTokenizer(const fs::path& path)
 FileTokenizer::FileTokenizer(const fs::path& path, tokenizers::TokenizerFile file)
     : pipeline_(std::move(file.parts), path.string()) {
   end_ = end_of(path, pipeline_);
+  padding_ = padding_of(path, pipeline_).value_or(end_);
   for (std::int64_t id = 0; id < pipeline_.size(); ++id) {
     const auto token = static_cast<std::int32_t>(id);
     const std::string& text = pipeline_.token_of(token);
@@ -97,6 +104,44 @@ std::vector<std::int32_t> FileTokenizer::beginning() const {
 
 std::vector<std::int32_t> FileTokenizer::ending() const {
   return pipeline_.suffix();
+}
+
+JoinedIds FileTokenizer::join(const std::vector<std::int32_t>& first,
+                              const std::vector<std::int32_t>& second) const {
+  JoinedIds out;
+  const auto append = [&out](const std::vector<std::int32_t>& ids, std::int32_t type) {
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+    out.types.resize(out.ids.size(), type);
+  };
+  for (const auto& [id, type] : pipeline_.pair_frame()) {
+    if (id == tokenizers::Pipeline::kFirst) {
+      append(first, type);
+    } else if (id == tokenizers::Pipeline::kSecond) {
+      append(second, type);
+    } else {
+      append({id}, type);
+    }
+  }
+  return out;
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> FileTokenizer::encode_spans(
+    std::string_view text, std::vector<std::int32_t>& out) const {
+  const tokenizers::Encoding encoding = pipeline_.encode(text, /*special=*/false);
+  out.insert(out.end(), encoding.ids.begin(), encoding.ids.end());
+  // Offsets count code points; the bytes at which these begin.
+  std::vector<std::size_t> begins;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U) begins.push_back(i);
+  }
+  begins.push_back(text.size());
+  const auto byte_at = [&](std::int64_t point) {
+    return begins[std::min(static_cast<std::size_t>(point), begins.size() - 1)];
+  };
+  std::vector<std::pair<std::size_t, std::size_t>> spans;
+  for (const auto& [begin, end] : encoding.offsets)
+    spans.emplace_back(byte_at(begin), byte_at(end));
+  return spans;
 }
 
 }  // namespace tessera::data

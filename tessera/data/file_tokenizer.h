@@ -26,6 +26,8 @@ class FileTokenizer final : public Tokenizer {
   [[nodiscard]] std::string name() const override { return "file"; }
   [[nodiscard]] std::int64_t size() const override { return pipeline_.size(); }
   [[nodiscard]] std::int32_t end_of_text() const override { return end_; }
+  /// `pad_token` of the files beside it, else the end of a text.
+  [[nodiscard]] std::int32_t padding() const override { return padding_; }
   void encode(std::string_view text, std::vector<std::int32_t>& out, bool special) const override;
   /// Text that the token adds inside of a text; a piece that begins a word brings its space.
   [[nodiscard]] std::string_view bytes_of(std::int32_t id) const override;
@@ -33,12 +35,16 @@ class FileTokenizer final : public Tokenizer {
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids) const override;
   [[nodiscard]] std::vector<std::int32_t> beginning() const override;
   [[nodiscard]] std::vector<std::int32_t> ending() const override;
+  [[nodiscard]] JoinedIds join(const std::vector<std::int32_t>& first,
+                               const std::vector<std::int32_t>& second) const override;
+  [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> encode_spans(
+      std::string_view text, std::vector<std::int32_t>& out) const override;
 
  private:
   FileTokenizer(const std::filesystem::path& path, tokenizers::TokenizerFile file);
 
   tokenizers::Pipeline pipeline_;
-  std::int32_t end_ = 0;
+  std::int32_t end_ = 0, padding_ = 0;
   std::vector<std::string> bytes_;  // by id
   std::string fingerprint_;
 };

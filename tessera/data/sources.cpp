@@ -29,20 +29,6 @@ bool may_be_read(const fs::path& path) {
          ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0;
 }
 
-[[noreturn]] void missing(const fs::path& path) {
-  std::vector<std::string> neighbours;
-  std::error_code ignored;
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    neighbours.push_back(entry.path().filename().string());
-  const auto near = text::nearest(path.filename().string(), neighbours);
-  throw Error(
-      Error::Kind::Data,
-      fmt::format("no such file or folder: {}", path.string()),
-      near ? fmt::format("did you mean {}?", (path.parent_path() / *near).string())
-           : fmt::format("relative paths are relative to {}", fs::current_path(ignored).string()));
-}
-
 std::vector<Source> files_of(const fs::path& folder) {
   std::error_code reason;
   std::vector<Source> found;
@@ -70,12 +56,26 @@ std::vector<Source> files_of(const fs::path& folder) {
 
 }  // namespace
 
+void refuse_missing(const fs::path& path) {
+  std::vector<std::string> neighbours;
+  std::error_code ignored;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    neighbours.push_back(entry.path().filename().string());
+  const auto near = text::nearest(path.filename().string(), neighbours);
+  throw Error(
+      Error::Kind::Data,
+      fmt::format("no such file or folder: {}", path.string()),
+      near ? fmt::format("did you mean {}?", (path.parent_path() / *near).string())
+           : fmt::format("relative paths are relative to {}", fs::current_path(ignored).string()));
+}
+
 std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
   std::vector<Source> sources;
   for (const fs::path& path : paths) {
     std::error_code ignored;
     const fs::file_status status = fs::status(path, ignored);
-    if (!fs::exists(status)) missing(path);
+    if (!fs::exists(status)) refuse_missing(path);
     if (fs::is_directory(status)) {
       const auto inside = files_of(path);
       sources.insert(sources.end(), inside.begin(), inside.end());

@@ -29,6 +29,9 @@ std::vector<Source> expand_sources(const std::vector<std::filesystem::path>& pat
 /// itself.
 bool names_token_file(const std::filesystem::path& path);
 
+/// Throws Error{Data} for a file or folder that is not there, with the nearest name.
+[[noreturn]] void refuse_missing(const std::filesystem::path& path);
+
 /// The mapped file. Error{Data} if it is not there or may not be read; Error{Io} if a limit of this
 /// process or the disk is why it cannot.
 std::shared_ptr<const files::Mapped> map_source(const std::filesystem::path& path);

@@ -370,6 +370,26 @@ void DataOptions::describe(config::Fields& fields) {
                {.text = "Handling of bytes that are not UTF-8: refuse stops and names the place, "
                         "replace substitutes U+FFFD.",
                 .choices = {"refuse", "replace"}});
+  fields.field("map",
+               map,
+               {.text = "Names of fields for tasks that read records: {\"prompt\": \"question\"} "
+                        "reads as prompt what the files call question; \"answers.text\" is a field "
+                        "inside of another one.",
+                .default_text = "none"});
+  fields.field("format",
+               format,
+               {.text = "Kind of the records; auto finds it by their fields.",
+                .choices = {"auto",
+                            "text",
+                            "messages",
+                            "sharegpt",
+                            "alpaca",
+                            "prompt_completion"}});
+  fields.field("on_bad_record",
+               on_bad_record,
+               {.text = "Handling of a record that cannot be read: stop names the place, skip "
+                        "leaves it out and counts it.",
+                .choices = {"stop", "skip"}});
 }
 
 std::unique_ptr<TokenDataset> make_windows(std::shared_ptr<const TokenFile> tokens,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/config/fields.h"
+#include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_file.h"
 #include "tessera/data/tokenizer.h"
@@ -28,6 +29,10 @@ struct DataOptions {
   bool shuffle = true;
   bool drop_last = true;
   std::string invalid_utf8 = "refuse";
+  // Of tasks that read records.
+  json::Value map;               ///< {"prompt": "question"}; null: none
+  std::string format = "auto";   ///< the kind of records
+  std::string on_bad_record = "stop";
   void describe(config::Fields& fields);
 };
 

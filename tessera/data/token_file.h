@@ -34,6 +34,7 @@ class TokenFile {
 /// What came of tokenizing.
 struct TokenizeStats {
   std::int64_t documents = 0, tokens = 0, bytes = 0, skipped_empty = 0, replaced_utf8 = 0;
+  std::int64_t bad_records = 0;  ///< records that were left out
 };
 struct TokenizeOptions {
   std::string text_field = "text";

@@ -172,6 +172,30 @@ std::string Tokenizer::decode(const std::vector<std::int32_t>& ids) const {
   return out;
 }
 
+JoinedIds Tokenizer::join(const std::vector<std::int32_t>& first,
+                          const std::vector<std::int32_t>& second) const {
+  JoinedIds out{first, std::vector<std::int32_t>(first.size(), 0)};
+  out.ids.insert(out.ids.end(), second.begin(), second.end());
+  out.types.resize(out.ids.size(), 1);
+  return out;
+}
+
+// The bytes of the ids of a tokenizer of bytes are those of the text.
+std::vector<std::pair<std::size_t, std::size_t>> Tokenizer::encode_spans(
+    std::string_view text, std::vector<std::int32_t>& out) const {
+  std::vector<std::pair<std::size_t, std::size_t>> spans;
+  const std::size_t before = out.size();
+  encode(text, out);
+  std::size_t at = 0;
+  for (std::size_t i = before; i < out.size(); ++i) {
+    const std::size_t size = bytes_of(out[i]).size();
+    spans.emplace_back(at, at + size);
+    at += size;
+  }
+  TESSERA_ASSERT(at == text.size());
+  return spans;
+}
+
 std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text) const {
   std::vector<std::int32_t> ids, out = beginning();
   encode(text, ids);

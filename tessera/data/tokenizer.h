@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/config/fields.h"
@@ -22,6 +23,12 @@ struct TokenizerOptions {
   void describe(config::Fields& fields);
 };
 
+/// Two texts that a model reads as one.
+struct JoinedIds {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> types;  ///< 0 or 1 for each: which text it belongs to
+};
+
 /// Threads: const methods from any thread.
 class Tokenizer {
  public:
@@ -29,6 +36,8 @@ class Tokenizer {
   [[nodiscard]] virtual std::string name() const = 0;   ///< "byte", "gpt2", "file"
   [[nodiscard]] virtual std::int64_t size() const = 0;  ///< ids are 0 .. size - 1
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
+  /// What fills the places behind a text that is shorter than others of its batch.
+  [[nodiscard]] virtual std::int32_t padding() const { return end_of_text(); }
   /// Appends the ids of `text`. Special tokens in the text ("<|endoftext|>") are recognised if
   /// `special`.
   virtual void encode(std::string_view text,
@@ -49,6 +58,12 @@ class Tokenizer {
   [[nodiscard]] virtual std::vector<std::int32_t> beginning() const { return {}; }
   /// The ids that stand behind a text that a model reads as a whole, such as that of [SEP].
   [[nodiscard]] virtual std::vector<std::int32_t> ending() const { return {}; }
+  /// Two texts as one, with the ids that the model expects around and between them.
+  [[nodiscard]] virtual JoinedIds join(const std::vector<std::int32_t>& first,
+                                       const std::vector<std::int32_t>& second) const;
+  /// The ids of a text as encode() gives them, and for each its bytes [begin, end) in `text`.
+  [[nodiscard]] virtual std::vector<std::pair<std::size_t, std::size_t>> encode_spans(
+      std::string_view text, std::vector<std::int32_t>& out) const;
   /// The ids of a text that a model is to go on with: beginning() and encode(), whose result may
   /// have the former already.
   [[nodiscard]] std::vector<std::int32_t> encode_prompt(std::string_view text) const;

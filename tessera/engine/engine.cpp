@@ -117,12 +117,17 @@ EvalReport Engine::evaluate(const EvalRounds& rounds) {
                   "set data.validation or data.validation_fraction");
   const planner::EvalOptions& options = plan_.config.eval;
   const data::Dataset& dataset = *data_->validation;
+  // Metrics of a part of the samples say little.
+  constexpr std::int64_t kBatches = 10;
+  const bool all = !options.batches && plan_.task && plan_.task->has_metrics();
+  const std::int64_t most = options.batches.value_or(kBatches) * options.micro_batch;
   return engine::evaluate(executor(),
                           world_,
                           dataset,
-                          std::min(dataset.size(), options.batches * options.micro_batch),
+                          all ? dataset.size() : std::min(dataset.size(), most),
                           options.micro_batch,
-                          rounds);
+                          rounds,
+                          plan_.task.get());
 }
 
 std::string Engine::sample() {

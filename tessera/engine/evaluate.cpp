@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/batches.h"
+#include "tessera/engine/predictions.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 
 namespace tessera::engine {
@@ -78,7 +79,8 @@ EvalReport report_of(comm::World& world,
     const double mean = denominator == 0 ? 0.0 : total(k, keys.size()) / denominator;
     if (k == 0 && keys[k].block == objective) {
       report.loss = mean;
-      report.tokens = static_cast<std::int64_t>(denominator);
+      // The first denominator counts what is predicted; others may be sums of weights.
+      report.tokens = static_cast<std::int64_t>(total(first_count, num_counts));
     }
     if (Metric* const known = find_metric(report.metrics, keys[k].name)) {
       known->mean += mean;
@@ -96,7 +98,8 @@ EvalReport evaluate(parallel::Executor& executor,
                     const data::Dataset& dataset,
                     std::int64_t samples,
                     std::int64_t micro_batch,
-                    const EvalRounds& rounds) {
+                    const EvalRounds& rounds,
+                    const tasks::Task* task) {
   const std::int64_t batches = (samples + micro_batch - 1) / micro_batch;
   const comm::Group& group = world.group(mesh::AxisSet::dp());
   // Only the stage with the objective has something to add.
@@ -106,6 +109,9 @@ EvalReport evaluate(parallel::Executor& executor,
   // What this rank's batches give; of the others it has nothing.
   std::vector<std::vector<parallel::TermValues>> terms(static_cast<std::size_t>(batches));
   std::vector<std::vector<double>> counts(terms.size());
+  // Ranks that share the tokens of a sample have no logits of all of them.
+  const bool predicts = task != nullptr && task->has_metrics() && shared == nullptr;
+  PredictionsOfBatches predictions(terms.size());
   const auto compute = [&](std::int64_t i) {
     if (i >= batches) return executor.infer_nothing();
     std::vector<std::int64_t> indices;
@@ -113,9 +119,11 @@ EvalReport evaluate(parallel::Executor& executor,
     for (std::int64_t s = i * micro_batch; s < end; ++s)
       indices.push_back(s);
     nn::StepContext context(nn::Mode::Eval, 0);
+    context.want_logits = predicts;
     nn::Batch batch = make_batch(dataset, indices, indices);
     if (shared != nullptr) batch = nn::own_tokens(batch, *shared);
-    executor.infer(batch, context, &terms[static_cast<std::size_t>(i)]);
+    const nn::Outcome outcome = executor.infer(batch, context, &terms[static_cast<std::size_t>(i)]);
+    if (predicts) predictions.add(static_cast<std::size_t>(i), outcome, batch);
     world.show_life();
     world.transport().progress();
     if (const nn::Objective* const objective = executor.model().objective())
@@ -133,6 +141,14 @@ EvalReport evaluate(parallel::Executor& executor,
                               samples,
                               samples == 1 ? "sample" : "samples"),
                   "evaluate on more, or other, data");
+  if (!predicts) return report;
+  report.predictions = predictions.gather(world, all);
+  for (const tasks::NamedValue& value : task->metrics(report.predictions)) {
+    if (find_metric(report.metrics, value.name) == nullptr) {
+      report.metrics.push_back(
+          {value.name, value.value, static_cast<double>(report.predictions.rows())});
+    }
+  }
   return report;
 }
 

@@ -44,15 +44,16 @@ void check_datasets(const planner::Plan& plan, const data::Datasets& data) {
 
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                                                 const data::TokenizeOptions& how) {
-  return std::make_shared<const data::Datasets>(
-      plan.task->open({.options = plan.config.data,
-                       .tokenizer = *plan.tokenizer,
-                       .vocab_size = plan.model.vocab_size,
-                       .sequence_length = plan.sequence_length,
-                       .min_samples = plan.config.data.drop_last ? plan.global_batch : 1,
-                       .how = how,
-                       .model = &plan.model.description,
-                       .model_folder = plan.config.model->from.value_or("")}));
+  return std::make_shared<const data::Datasets>(plan.task->open(
+      {.options = plan.config.data,
+       .tokenizer = *plan.tokenizer,
+       .vocab_size = plan.model.vocab_size,
+       .sequence_length = plan.sequence_length,
+       .min_samples = plan.config.data.drop_last ? plan.global_batch : 1,
+       .how = how,
+       .model = &plan.model.description,
+       .model_folder = plan.config.model->from.value_or(""),
+       .tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path()}));
 }
 
 void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from) {

@@ -26,6 +26,7 @@
 #include "tessera/models/hf_objective.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/state_beginnings.h"
+#include "tessera/tasks/conversation.h"
 
 namespace tessera::interop {
 namespace {
@@ -281,6 +282,11 @@ ModelExport of_checkpoint(const planner::ModelSource& source, std::optional<DTyp
         json::Value::object({{"bos_token_id", end}, {"eos_token_id", end}});
     if (!brought) out.files.emplace_back("generation_config.json", generation.dump(2) + "\n");
     if (!brought) add_tokenizer(out, source, resolved.max_positions);
+  }
+  if (!source.chat_template.empty()) {
+    const std::string name = "chat_template.jinja";
+    std::erase_if(out.files, [&](const auto& file) { return file.first == name; });
+    out.files.emplace_back(name, tasks::chat_template_text(source.chat_template));
   }
   say_again(config, source.folder);
   out.files.emplace(out.files.begin(), "config.json", config.dump(2) + "\n");

@@ -20,6 +20,7 @@
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/tasks/conversation.h"
 
 namespace tessera::interop {
 namespace {
@@ -105,6 +106,7 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
     if (fs::exists(own)) out.tokenizer.vocab = own.string();
   }
   out.model->from.reset();
+  out.chat_template = tasks::chat_template_of(opened.meta().config);
   out.bf16 = is_on(opened.meta().config, "bf16");
   return out;
 }

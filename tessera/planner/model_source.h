@@ -24,6 +24,7 @@ struct ModelSource {
   models::ModelOptions model;                    ///< the options that describe the saved model
   models::ObjectiveChoice objective;             ///< of the saved model; no name: nothing says it
   data::TokenizerOptions tokenizer;              ///< of a run of tessera
+  std::string chat_template;                     ///< that its task names; empty: none
   bool says_tokenizer = true;  ///< false: a checkpoint that was converted without a tokenizer
   bool bf16 = false;           ///< the weights were trained, or are stored, in bf16
 };

@@ -361,6 +361,8 @@ class Planner {
   void resolve_task() {
     if (problems_.concern("task.type")) return;  // no task of that name
     plan_.task = tasks::make_task(plan_.config.task, problems_);
+    if (plan_.task)
+      tasks::check_data(*plan_.task, plan_.config.task, plan_.config.data, problems_, origins_);
   }
 
   // The program's own model, as far as it can be described.

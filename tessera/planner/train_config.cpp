@@ -67,7 +67,10 @@ void EvalOptions::describe(config::Fields& f) {
            .min = 0});
   f.field("batches",
           batches,
-          {.text = "Number of validation batches per evaluation.", .unit = "batches", .min = 1});
+          {.text = "Number of validation batches per evaluation.",
+           .unit = "batches",
+           .min = 1,
+           .default_text = "10; all of them for tasks with metrics of their own"});
   f.field("micro_batch",
           micro_batch,
           {.text = "Number of sequences per evaluation batch; it does not depend on the layout.",

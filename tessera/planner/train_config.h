@@ -43,7 +43,8 @@ struct TrainerOptions {
   void describe(config::Fields& fields);
 };
 struct EvalOptions {
-  std::int64_t every = 0, batches = 10, micro_batch = 8;
+  std::int64_t every = 0, micro_batch = 8;
+  std::optional<std::int64_t> batches;
   std::string prompt;
   std::int64_t max_new_tokens = 50, top_k = 1;
   double temperature = 1.0;

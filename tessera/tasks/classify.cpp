@@ -1,37 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classification of texts: every line of a .jsonl has a text and its label.
+// Classification of texts and of pairs of texts: every record has a text and its label, or several.
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
-#include "tessera/base/error.h"
-#include "tessera/base/log.h"
-#include "tessera/base/text.h"
 #include "tessera/tasks/labelled_texts.h"
-#include "tessera/tasks/open_labelled.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
 namespace {
 
-constexpr const char* kTexts = "texts";
-
 struct ClassifyOptions {
-  std::string text_field;  ///< empty: data.text_field
-  std::string label_field = "label";
+  TextFields fields;
   std::vector<std::string> labels;
-  void describe(config::Fields& fields) {
-    fields.field(
-        "text_field",
-        text_field,
-        {.text = "Field of a record that holds its text.", .default_text = "data.text_field"});
-    fields.field("label_field",
-                 label_field,
-                 {.text = "Field of a record that holds its label: a name or an integer from 0."});
-    fields.field("labels",
-                 labels,
-                 {.text = "Names of the labels in the order of their ids.",
-                  .default_text = "those of data.train, sorted"});
+  bool multi_label = false;
+  ClassLossOptions loss;
+  void describe(config::Fields& out) {
+    out.field("text_field",
+              fields.text,
+              {.text = "Field of a record that holds its text.",
+               .default_text = "data.text_field, or the one that published data has"});
+    out.field(
+        "text_pair_field",
+        fields.pair,
+        {.text = "Field of a record that holds a second text, which is read behind the first.",
+         .default_text = "none, or the one that published data has"});
+    out.field("label_field",
+              fields.label,
+              {.text = "Field of a record that holds its label: a name or an integer from 0.",
+               .default_text = "label, or the one that published data has"});
+    out.field("labels",
+              labels,
+              {.text = "Names of the labels in the order of their ids.",
+               .default_text = "those of data.train, sorted"});
+    out.field("multi_label",
+              multi_label,
+              {.text = "Whether a record may have any number of labels, in a list."});
+    loss.describe(out);
   }
 };
 
@@ -41,52 +49,75 @@ class Classify final : public Task {
 
   [[nodiscard]] std::string objective() const override { return "sequence_classification"; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
-    return options_of_labels(labels_of(data));
+    const Labels labels = labels_of(data);
+    json::Value out = options_of_labels(labels);
+    options_.loss.add_to(out, labels);
+    if (options_.multi_label)
+      out["problem_type"] = json::Value::string("multi_label_classification");
+    return out;
   }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_labelled<LabelledTexts>(
-        request,
-        labels_of(request.options),
-        kTexts,
-        [&](const std::vector<std::string>& names, const char* key, const Labels& labels) {
-          return read_texts(request, labels, names, key);
-        });
+    return open_records(request, reader(request, labels_of(request.options)));
   }
-
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return held_out_of(read_texts(request, labels_of(request.options), names, key), key, kTexts);
+    return open_held_out_records(names, key, reader(request, labels_of(request.options)));
+  }
+  [[nodiscard]] bool reads_records() const override { return true; }
+  [[nodiscard]] bool has_metrics() const override { return true; }
+  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
+      const DataRequest& request, const std::vector<std::string>& names) const override {
+    return reader(request, Labels())(names, data::Split::Test);
+  }
+  [[nodiscard]] json::Value prediction(const Predictions& rows,
+                                       const std::vector<std::string>& names) const override {
+    return options_.multi_label ? multi_label_prediction(rows, names)
+                                : class_prediction(rows, names);
+  }
+  [[nodiscard]] std::vector<NamedValue> metrics(const Predictions& predictions) const override {
+    return options_.multi_label ? multi_label_metrics(predictions) : class_metrics(predictions);
   }
 
  private:
-  [[nodiscard]] RecordFields fields_of(const data::DataOptions& data) const {
-    return {.text = options_.text_field.empty() ? data.text_field : options_.text_field,
-            .label = options_.label_field,
-            .replace_invalid_utf8 = data.invalid_utf8 == "replace"};
+  [[nodiscard]] data::RecordOptions how(const data::DataOptions& data) const {
+    return record_options(
+        data,
+        fmt::format("{{\"{}\": \"...\", \"{}\": \"...\"}}",
+                    options_.fields.text.empty() ? data.text_field : options_.fields.text,
+                    options_.fields.label.empty() ? "label" : options_.fields.label));
+  }
+  [[nodiscard]] LabelKind kind() const {
+    return options_.multi_label ? LabelKind::Classes : LabelKind::Class;
   }
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
-    if (!options_.labels.empty()) return Labels::named(options_.labels);
-    return Labels::found_in(data.train, fields_of(data));
+    const bool count = options_.loss.balance != ClassBalance::None;
+    if (!options_.labels.empty() && !count) return Labels::named(options_.labels);
+    Labels found = labels_found_in(record_files(data.train, data::Split::Train),
+                                   how(data),
+                                   options_.fields,
+                                   data.text_field,
+                                   kind());
+    return options_.labels.empty() ? found : counted(options_.labels, found);
   }
-  [[nodiscard]] std::unique_ptr<LabelledTexts> read_texts(const DataRequest& request,
-                                                          Labels labels,
-                                                          const std::vector<std::string>& names,
-                                                          const std::string& key) const {
-    auto texts = std::make_unique<LabelledTexts>(
-        request.sequence_length, request.tokenizer.end_of_text(), std::move(labels));
-    texts->read_files(names, fields_of(request.options), request.tokenizer, request.how.poll);
-    if (texts->cut() > 0) {
-      log::warn_once(
-          fmt::format("{}: {} of {} texts are longer than data.sequence_length ({} "
-                      "tokens) and lose their end",
-                      key,
-                      text::with_commas(texts->cut()),
-                      text::with_commas(texts->size()),
-                      request.sequence_length));
-    }
-    return texts;
+  [[nodiscard]] ReadRecords reader(const DataRequest& request, Labels known) const {
+    return [this, &request, labels = std::move(known)](const std::vector<std::string>& names,
+                                                       data::Split split) {
+      auto texts = std::make_unique<LabelledTexts>(
+          LabelledTextsOptions{.length = request.sequence_length,
+                               .pad_id = request.tokenizer.padding(),
+                               .kind = kind(),
+                               .labels = labels,
+                               .labelled = !request.predict});
+      texts->read_files(data::record_files(names, split),
+                        how(request.options),
+                        options_.fields,
+                        request.options.text_field,
+                        request.tokenizer,
+                        request.how.poll);
+      return texts;
+    };
   }
 
   ClassifyOptions options_;
@@ -98,6 +129,7 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
   ClassifyOptions options;
   config::read(params, options, problems, origins);
   check_label_names(options.labels, problems, origins);
+  options.loss.check(problems, origins);
   return std::make_unique<Classify>(std::move(options));
 }
 

@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tasks/labelled_images.h"
-#include "tessera/tasks/open_labelled.h"
+#include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -26,6 +26,7 @@ constexpr const char* kImages = "images";
 struct ImageClassifyOptions {
   std::string image_field = "image", label_field = "label";
   std::vector<std::string> labels;
+  ClassLossOptions loss;
   std::string preprocessor;
   void describe(config::Fields& fields) {
     fields.field(
@@ -47,6 +48,7 @@ struct ImageClassifyOptions {
                  "pictures are resized and normalized; \"default\": to the model's size by "
                  "bilinear interpolation, and to values from -1 to 1.",
          .default_text = "default, unless model.from has such a file, which must then be named"});
+    loss.describe(fields);
   }
 };
 
@@ -69,34 +71,51 @@ class ImageClassify final : public Task {
 
   [[nodiscard]] std::string objective() const override { return "image_classification"; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
-    return options_of_labels(labels_of(data));
+    const Labels labels = labels_of(data);
+    json::Value out = options_of_labels(labels);
+    options_.loss.add_to(out, labels);
+    return out;
   }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_labelled<LabelledImages>(
-        request,
-        labels_of(request.options),
-        kImages,
-        [&](const std::vector<std::string>& names, const char* /*key*/, const Labels& labels) {
-          return read_images(request, labels, names);
-        });
+    return open_records(request, reader(request, labels_of(request.options)), kImages);
   }
-
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return held_out_of(read_images(request, labels_of(request.options), names), key, kImages);
+    return open_held_out_records(names, key, reader(request, labels_of(request.options)), kImages);
+  }
+  [[nodiscard]] bool reads_records() const override { return true; }
+  [[nodiscard]] bool has_metrics() const override { return true; }
+  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
+      const DataRequest& request, const std::vector<std::string>& names) const override {
+    return reader(request, Labels())(names, data::Split::Test);
+  }
+  [[nodiscard]] json::Value prediction(const Predictions& rows,
+                                       const std::vector<std::string>& names) const override {
+    return class_prediction(rows, names);
+  }
+  [[nodiscard]] std::vector<NamedValue> metrics(const Predictions& predictions) const override {
+    return class_metrics(predictions);
   }
 
  private:
-  [[nodiscard]] RecordFields fields_of(const data::DataOptions& data) const {
-    return {.text = options_.image_field,
-            .label = options_.label_field,
-            .replace_invalid_utf8 = data.invalid_utf8 == "replace"};
+  [[nodiscard]] std::vector<ImageRecord> list(const data::DataOptions& data,
+                                              const std::vector<std::string>& names,
+                                              bool predict = false) const {
+    return list_images(
+        names,
+        record_options(data,
+                       fmt::format("{{\"{}\": \"cat.jpg\", \"{}\": \"cat\"}}",
+                                   options_.image_field,
+                                   options_.label_field)),
+        {.image = options_.image_field, .label = predict ? std::string() : options_.label_field});
   }
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
-    if (!options_.labels.empty()) return Labels::named(options_.labels);
-    return labels_of_images(list_images(data.train, fields_of(data)));
+    const bool count = options_.loss.balance != ClassBalance::None;
+    if (!options_.labels.empty() && !count) return Labels::named(options_.labels);
+    Labels found = labels_of_images(list(data, data.train));
+    return options_.labels.empty() ? found : counted(options_.labels, found);
   }
   [[nodiscard]] images::Preprocessing preprocessing_of(const DataRequest& request,
                                                        std::int64_t side) const {
@@ -115,13 +134,15 @@ class ImageClassify final : public Task {
         fmt::format("set task.params.preprocessor to \"{}\", or to \"default\"", own.string()));
     return images::default_preprocessing(side);
   }
-  [[nodiscard]] std::unique_ptr<LabelledImages> read_images(
-      const DataRequest& request, Labels labels, const std::vector<std::string>& names) const {
-    const std::int64_t side = side_of(request);
-    auto out = std::make_unique<LabelledImages>(
-        preprocessing_of(request, side), images::ImageSize{side, side}, std::move(labels));
-    out->add(list_images(names, fields_of(request.options)), request.how.poll);
-    return out;
+  [[nodiscard]] ReadRecords reader(const DataRequest& request, Labels known) const {
+    return [this, &request, labels = std::move(known)](const std::vector<std::string>& names,
+                                                       data::Split /*split*/) {
+      const std::int64_t side = side_of(request);
+      auto out = std::make_unique<LabelledImages>(
+          preprocessing_of(request, side), images::ImageSize{side, side}, labels);
+      out->add(list(request.options, names, request.predict), request.how.poll);
+      return out;
+    };
   }
 
   ImageClassifyOptions options_;
@@ -133,6 +154,7 @@ std::unique_ptr<Task> make_image_classify(const json::Value& params,
   ImageClassifyOptions options;
   config::read(params, options, problems, origins);
   check_label_names(options.labels, problems, origins);
+  options.loss.check(problems, origins);
   return std::make_unique<ImageClassify>(std::move(options));
 }
 

@@ -79,21 +79,19 @@ std::vector<ImageRecord> in_classes(const fs::path& root) {
   return out;
 }
 
-std::vector<ImageRecord> in_lines(const std::string& name, const RecordFields& fields) {
+std::vector<ImageRecord> in_records(const std::string& name,
+                                    const data::RecordOptions& how,
+                                    const ImageFields& fields) {
   std::vector<ImageRecord> out;
-  std::int64_t replaced = 0;
-  for_each_line({name}, [&](const Line& line) {
-    const json::Value record = parse_record(line, fields, replaced);
-    const json::Value& image = member(line, record, fields.text, "image_field");
-    if (!image.is_string() || image.as_string().empty()) {
-      refuse(line,
-             fmt::format("\"{}\" is {}", fields.text, image.is_string() ? "empty" : image.dump()),
-             "give every record the path of a picture");
-    }
+  for_each_record({name}, how, [&](const data::Record& record) {
+    const std::string image = text_of(record, fields.image, "image_field");
     out.push_back(
-        {.path = (fs::path(name).parent_path() / image.as_string()).string(),
-         .place = line.place,
-         .label = label_of(line, member(line, record, fields.label, "label_field"), fields.label)});
+        {.path = (fs::path(name).parent_path() / image).string(),
+         .place = record.place,
+         .label =
+             fields.label.empty()
+                 ? Label()
+                 : label_of(record, field_of(record, fields.label, "label_field"), fields.label)});
   });
   return out;
 }
@@ -101,11 +99,19 @@ std::vector<ImageRecord> in_lines(const std::string& name, const RecordFields& f
 }  // namespace
 
 std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
-                                     const RecordFields& fields) {
+                                     const data::RecordOptions& how,
+                                     const ImageFields& fields) {
   std::vector<ImageRecord> out;
   for (const std::string& name : names) {
-    std::vector<ImageRecord> more =
-        fs::is_directory(name) ? in_classes(name) : in_lines(name, fields);
+    std::vector<ImageRecord> more;
+    if (!fs::is_directory(name)) {
+      more = in_records(name, how, fields);
+    } else if (!fields.label.empty()) {
+      more = in_classes(name);
+    } else {
+      append_class(name, name, more);
+      std::ranges::sort(more, {}, &ImageRecord::path);
+    }
     out.insert(
         out.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
@@ -115,7 +121,7 @@ std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
 Labels labels_of_images(const std::vector<ImageRecord>& records) {
   LabelCollector found;
   for (const ImageRecord& record : records)
-    found.add({{}, record.place}, record.label);
+    found.add({.value = {}, .place = record.place}, record.label);
   return found.labels();
 }
 
@@ -139,27 +145,27 @@ void LabelledImages::add(const std::vector<ImageRecord>& records,
                                 size_.width,
                                 size_.height),
                     "choose a preprocessing with that size, or another model.image_size");
-    samples_.push_back({.path = record.path,
-                        .bytes = std::ssize(file->bytes()),
-                        .label = id_in({{}, record.place}, record.label, labels_)});
+    samples_.push_back(
+        {.path = record.path,
+         .bytes = std::ssize(file->bytes()),
+         .label = id_in({.value = {}, .place = record.place}, record.label, labels_)});
     ++stats_.documents;
     stats_.bytes += std::ssize(file->bytes());
   }
   stats_.tokens = size();
 }
 
-std::unique_ptr<LabelledImages> LabelledImages::split_off(std::int64_t count) {
-  TESSERA_ASSERT(count >= 0 && count <= size());
+std::unique_ptr<RecordDataset> LabelledImages::split_off(std::int64_t count) {
   auto tail = std::make_unique<LabelledImages>(how_, size_, labels_);
-  tail->samples_.assign(std::make_move_iterator(samples_.end() - count),
-                        std::make_move_iterator(samples_.end()));
-  samples_.resize(samples_.size() - static_cast<std::size_t>(count));
+  tail->samples_ = take_tail(samples_, count);
   return tail;
 }
 
 std::vector<data::TensorSpec> LabelledImages::tensors() const {
-  return {{.name = "pixel_values", .dtype = DType::F32, .shape = {3, size_.height, size_.width}},
-          {.name = "label", .dtype = DType::I64}};
+  std::vector<data::TensorSpec> out = {
+      {.name = "pixel_values", .dtype = DType::F32, .shape = {3, size_.height, size_.width}}};
+  if (labels_.size() > 0) out.push_back({.name = "label", .dtype = DType::I64});
+  return out;
 }
 
 void LabelledImages::read(std::int64_t index, data::SampleWriter& out) const {
@@ -172,7 +178,7 @@ void LabelledImages::read(std::int64_t index, data::SampleWriter& out) const {
                   sample.path + " has changed since the run began",
                   "start again, or put the file back");
   preprocess(image, how_, sample.path, out.tensor<float>("pixel_values"));
-  out.set("label", sample.label);
+  if (labels_.size() > 0) out.set("label", sample.label);
 }
 
 std::string LabelledImages::fingerprint() const {

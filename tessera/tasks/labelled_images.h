@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures with a label each: a folder for each class, or .jsonl files that name them.
+// Pictures with a label each: a folder for each class, or records that name them.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,15 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/images/preprocess.h"
 #include "tessera/tasks/labels.h"
+#include "tessera/tasks/record_dataset.h"
 
 namespace tessera::tasks {
+
+/// The fields of a record that hold the path of a picture and its label. Without a label: pictures
+/// of which nothing is known, which lie anywhere in a folder.
+struct ImageFields {
+  std::string image = "image", label = "label";
+};
 
 /// A picture that is named, and its label.
 struct ImageRecord {
@@ -22,15 +29,17 @@ struct ImageRecord {
 
 /// The pictures that `names` stand for. A folder holds one folder for each class, whose name is the
 /// label of the .png, .jpg and .jpeg files anywhere in it; they come in an order that mixes the
-/// classes and depends on their names alone. A .jsonl has a path, from the file's own folder on,
-/// and a label on each line. Error{Data} for a folder without classes or pictures.
+/// classes and depends on their names alone. A record of a file has a path, from the file's own
+/// folder on, and a label. Error{Data} for a folder without classes or pictures.
 std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
-                                     const RecordFields& fields);
+                                     const data::RecordOptions& how,
+                                     const ImageFields& fields);
 Labels labels_of_images(const std::vector<ImageRecord>& records);
 
-/// "pixel_values" [3, height, width], fp32, and "label" [], int64. A picture is read and decoded
-/// each time that its sample is. Threads: const methods from any thread.
-class LabelledImages final : public data::Dataset {
+/// "pixel_values" [3, height, width], fp32, and "label" [], int64, unless there are no labels. A
+/// picture is read and decoded each time that its sample is. Threads: const methods from any
+/// thread.
+class LabelledImages final : public RecordDataset {
  public:
   /// All of one size: that of pixel_values.
   LabelledImages(data::images::Preprocessing how, data::images::ImageSize size, Labels labels);
@@ -38,8 +47,7 @@ class LabelledImages final : public data::Dataset {
   /// Looks at the head of each file. `poll` is called now and then. Error{Data} for a file that is
   /// not there or no picture, for an unknown label, and for one that would be of another size.
   void add(const std::vector<ImageRecord>& records, const std::function<void()>& poll);
-  /// Moves the last `count` samples into a dataset of their own.
-  [[nodiscard]] std::unique_ptr<LabelledImages> split_off(std::int64_t count);
+  [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 
   [[nodiscard]] std::string name() const override { return "labelled images"; }
   [[nodiscard]] std::int64_t size() const override {
@@ -50,10 +58,9 @@ class LabelledImages final : public data::Dataset {
 
   [[nodiscard]] const Labels& labels() const { return labels_; }
   /// Samples: a picture counts as one token.
-  [[nodiscard]] std::int64_t tokens() const { return size(); }
-  [[nodiscard]] const data::TokenizeStats& stats() const { return stats_; }
-  /// A hash of paths, sizes of the files, labels and preprocessing.
-  [[nodiscard]] std::string fingerprint() const;
+  [[nodiscard]] std::int64_t tokens() const override { return size(); }
+  /// Of paths, sizes of the files, labels and preprocessing.
+  [[nodiscard]] std::string fingerprint() const override;
 
  private:
   struct Sample {
@@ -64,7 +71,6 @@ class LabelledImages final : public data::Dataset {
   data::images::ImageSize size_;
   Labels labels_;
   std::vector<Sample> samples_;
-  data::TokenizeStats stats_;
 };
 
 }  // namespace tessera::tasks

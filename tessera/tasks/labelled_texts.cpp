@@ -2,7 +2,7 @@
 #include "tessera/tasks/labelled_texts.h"
 
 #include <algorithm>
-#include <iterator>
+#include <array>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -10,101 +10,277 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
+#include "tessera/base/text.h"
 #include "tessera/config/json.h"
 
 namespace tessera::tasks {
+namespace {
 
-LabelledTexts::LabelledTexts(std::int64_t length, std::int32_t pad_id, Labels labels)
-    : length_(length), pad_id_(pad_id), labels_(std::move(labels)) {
-  TESSERA_ASSERT(length > 0);
+// Names of fields in published data (GLUE, SuperGLUE and the tables that people keep).
+struct PairNames {
+  std::string_view first, second;
+};
+constexpr std::array kPairs = {PairNames{"sentence1", "sentence2"},
+                               PairNames{"premise", "hypothesis"},
+                               PairNames{"question", "passage"},
+                               PairNames{"question", "sentence"},
+                               PairNames{"question1", "question2"},
+                               PairNames{"#1 String", "#2 String"},
+                               PairNames{"text", "text_pair"}};
+constexpr std::array<std::string_view, 5> kTexts = {
+    "text", "sentence", "review", "content", "utterance"};
+constexpr std::array<std::string_view, 9> kLabels = {"label",
+                                                     "labels",
+                                                     "gold_label",
+                                                     "is_duplicate",
+                                                     "Quality",
+                                                     "score",
+                                                     "intent",
+                                                     "category",
+                                                     "class"};
+
+std::string names_of(const data::Record& record) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : record.value.members())
+    names.push_back(name);
+  return names.empty() ? "none" : text::join(names, ", ");
+}
+
+/// The labels that a record names.
+std::vector<Label> labels_in(const data::Record& record, const std::string& field, LabelKind kind) {
+  const json::Value& value = field_of(record, field, "label_field");
+  if (kind == LabelKind::Class) return {label_of(record, value, field)};
+  if (!value.is_array()) {
+    record.refuse(fmt::format("the label \"{}\" is {}", field, value.dump()),
+                  "give a list of labels, or leave out task.params.multi_label");
+  }
+  std::vector<Label> out;
+  for (const json::Value& item : value.items())
+    out.push_back(label_of(record, item, field));
+  return out;
+}
+
+}  // namespace
+
+TextFields find_fields(const data::Record& record,
+                       TextFields fields,
+                       const std::string& text,
+                       bool labelled) {
+  const auto has = [&](std::string_view name) { return record.value.find(name) != nullptr; };
+  if (fields.text.empty()) {
+    const auto pair = std::ranges::find_if(
+        kPairs, [&](const PairNames& p) { return has(p.first) && has(p.second); });
+    const auto single = std::ranges::find_if(kTexts, has);
+    if (pair != kPairs.end() && fields.pair.empty()) {
+      fields.text = pair->first;
+      fields.pair = pair->second;
+    } else if (has(text)) {
+      fields.text = text;
+    } else if (single != kTexts.end()) {
+      fields.text = *single;
+    } else {
+      fields.text = text;  // field_of() tells what is there
+    }
+  }
+  if (labelled && fields.label.empty()) {
+    const auto label = std::ranges::find_if(kLabels, has);
+    if (label == kLabels.end()) {
+      record.refuse("the record has no \"label\"",
+                    fmt::format("its fields are {}: set task.params.label_field to the one that "
+                                "is meant",
+                                names_of(record)));
+    }
+    fields.label = *label;
+  }
+  return fields;
+}
+
+Labels labels_found_in(const std::vector<std::string>& files,
+                       const data::RecordOptions& how,
+                       const TextFields& fields,
+                       const std::string& text,
+                       LabelKind kind) {
+  LabelCollector found;
+  for_each_record(files, how, [&](const data::Record& record) {
+    const TextFields here = find_fields(record, fields, text);
+    for (const Label& label : labels_in(record, here.label, kind))
+      found.add(record, label);
+  });
+  return found.labels();
+}
+
+LabelledTexts::LabelledTexts(LabelledTextsOptions options) : options_(std::move(options)) {
+  TESSERA_ASSERT(options_.length > 0);
+}
+
+void LabelledTexts::tokenize(const data::Tokenizer& tokenizer,
+                             const std::string& text,
+                             const std::string& pair,
+                             Sample& out) {
+  std::vector<std::int32_t> first, second;
+  tokenizer.encode(text, first);
+  if (!pair.empty()) tokenizer.encode(pair, second);
+  const std::int64_t around =
+      pair.empty() ? std::ssize(tokenizer.beginning()) + std::ssize(tokenizer.ending())
+                   : std::ssize(tokenizer.join({}, {}).ids);
+  const std::int64_t room = options_.length - around;
+  TESSERA_REQUIRE(
+      room > 0,
+      Config,
+      fmt::format("texts of {} tokens have no room for one of their own", options_.length),
+      "raise data.sequence_length");
+  if (std::ssize(first) + std::ssize(second) > room) {
+    ++cut_;
+    // The longer one loses its end until both fit, as transformers' "longest_first" does.
+    std::int64_t longer = std::ssize(first), shorter = std::ssize(second);
+    const bool swapped = longer < shorter;
+    if (swapped) std::swap(longer, shorter);
+    const std::int64_t half = room / 2;
+    shorter = std::min(shorter, half);
+    longer = room - shorter;
+    first.resize(static_cast<std::size_t>(swapped ? shorter : longer));
+    second.resize(static_cast<std::size_t>(swapped ? longer : shorter));
+  }
+  if (!pair.empty()) {
+    data::JoinedIds joined = tokenizer.join(first, second);
+    out.ids = std::move(joined.ids);
+    if (std::ranges::any_of(joined.types, [](std::int32_t type) { return type != 0; }))
+      out.types = std::move(joined.types);
+    return;
+  }
+  out.ids = tokenizer.beginning();
+  out.ids.insert(out.ids.end(), first.begin(), first.end());
+  const std::vector<std::int32_t> ending = tokenizer.ending();
+  out.ids.insert(out.ids.end(), ending.begin(), ending.end());
+}
+
+void LabelledTexts::read_label(const data::Record& record,
+                               const std::string& field,
+                               Sample& out) const {
+  const auto labels = static_cast<std::size_t>(options_.labels.size());
+  if (options_.kind == LabelKind::Numbers) {
+    const json::Value& value = field_of(record, field, "label_field");
+    const std::vector<json::Value> one = {value};
+    for (const json::Value& item : value.is_array() ? value.items() : one) {
+      if (!item.is_number())
+        record.refuse(fmt::format("\"{}\" is {}", field, value.dump()), "give numbers");
+      out.numbers.push_back(static_cast<float>(item.as_double()));
+    }
+    if (out.numbers.size() != labels) {
+      record.refuse(fmt::format("\"{}\" has {} numbers", field, out.numbers.size()),
+                    fmt::format("give {} in every record, or set task.params.numbers", labels));
+    }
+    return;
+  }
+  const std::vector<Label> found = labels_in(record, field, options_.kind);
+  if (options_.kind == LabelKind::Class) {
+    out.label = id_in(record, found.front(), options_.labels);
+    return;
+  }
+  out.numbers.assign(labels, 0.0F);
+  for (const Label& label : found)
+    out.numbers[static_cast<std::size_t>(id_in(record, label, options_.labels))] = 1.0F;
 }
 
 void LabelledTexts::read_files(const std::vector<std::string>& files,
-                               const RecordFields& fields,
+                               const data::RecordOptions& how,
+                               const TextFields& fields,
+                               const std::string& text,
                                const data::Tokenizer& tokenizer,
                                const std::function<void()>& poll) {
-  constexpr std::int64_t kPollEvery = 1024;
-  stats_.skipped_empty += for_each_line(files, [&](const Line& line) {
-    if (poll && stats_.documents % kPollEvery == 0) poll();
-    const json::Value record = parse_record(line, fields, stats_.replaced_utf8);
-    const json::Value& text = member(line, record, fields.text, "text_field");
-    if (!text.is_string() || text.as_string().empty()) {
-      refuse(line,
-             text.is_string() ? fmt::format("\"{}\" is empty", fields.text)
-                              : fmt::format("\"{}\" is {}", fields.text, text.type_name()),
-             "give every record a text");
-    }
-    Record sample;
-    tokenizer.encode(text.as_string(), sample.ids);
-    const json::Value& label = member(line, record, fields.label, "label_field");
-    sample.label = id_in(line, label_of(line, label, fields.label), labels_);
-    if (static_cast<std::int64_t>(sample.ids.size()) > length_) {
-      sample.ids.resize(static_cast<std::size_t>(length_));
-      ++cut_;
-    }
-    ++stats_.documents;
-    stats_.bytes += static_cast<std::int64_t>(text.as_string().size());
-    stats_.tokens += static_cast<std::int64_t>(sample.ids.size());
+  read_records(files, how, poll, [&](const data::Record& record) {
+    const TextFields here = find_fields(record, fields, text, options_.labelled);
+    const std::string first = text_of(record, here.text, "text_field");
+    const std::string second =
+        here.pair.empty() ? std::string() : text_of(record, here.pair, "text_pair_field");
+    Sample sample;
+    if (options_.labelled) read_label(record, here.label, sample);
+    tokenize(tokenizer, first, second, sample);
+    pairs_ = pairs_ || !sample.types.empty();
+    stats_.bytes += std::ssize(first) + std::ssize(second);
+    stats_.tokens += std::ssize(sample.ids);
     samples_.push_back(std::move(sample));
   });
 }
 
-std::unique_ptr<LabelledTexts> LabelledTexts::split_off(std::int64_t count) {
-  TESSERA_ASSERT(count >= 0 && count <= size());
-  auto tail = std::make_unique<LabelledTexts>(length_, pad_id_, labels_);
-  tail->samples_.assign(std::make_move_iterator(samples_.end() - count),
-                        std::make_move_iterator(samples_.end()));
-  samples_.resize(samples_.size() - static_cast<std::size_t>(count));
+std::unique_ptr<RecordDataset> LabelledTexts::split_off(std::int64_t count) {
+  auto tail = std::make_unique<LabelledTexts>(options_);
+  tail->samples_ = take_tail(samples_, count);
+  tail->pairs_ = pairs_;
   return tail;
 }
 
 std::vector<data::TensorSpec> LabelledTexts::tensors() const {
-  return {{.name = "input_ids", .dtype = DType::I64, .shape = {length_}},
-          {.name = "attention_mask", .dtype = DType::I64, .shape = {length_}, .optional = true},
-          {.name = "label", .dtype = DType::I64}};
+  const std::int64_t length = options_.length, labels = options_.labels.size();
+  std::vector<data::TensorSpec> out = {
+      {.name = "input_ids", .dtype = DType::I64, .shape = {length}},
+      {.name = "attention_mask", .dtype = DType::I64, .shape = {length}, .optional = true}};
+  if (pairs_) out.push_back({.name = "token_type_ids", .dtype = DType::I64, .shape = {length}});
+  if (!options_.labelled) return out;
+  if (options_.kind == LabelKind::Class) {
+    out.push_back({.name = "label", .dtype = DType::I64});
+  } else if (options_.kind == LabelKind::Numbers && labels == 1) {
+    out.push_back({.name = "label", .dtype = DType::F32});
+  } else {
+    out.push_back({.name = "label", .dtype = DType::F32, .shape = {labels}});
+  }
+  return out;
 }
 
 void LabelledTexts::read(std::int64_t index, data::SampleWriter& out) const {
-  const Record& sample = samples_.at(static_cast<std::size_t>(index));
+  const Sample& sample = samples_.at(static_cast<std::size_t>(index));
   const std::span<std::int64_t> ids = out.tensor<std::int64_t>("input_ids");
   const std::span<std::int64_t> mask = out.tensor<std::int64_t>("attention_mask");
   const auto padding = static_cast<std::ptrdiff_t>(sample.ids.size());
   std::copy(sample.ids.begin(), sample.ids.end(), ids.begin());
-  std::fill(ids.begin() + padding, ids.end(), pad_id_);
+  std::fill(ids.begin() + padding, ids.end(), options_.pad_id);
   std::fill(mask.begin(), mask.begin() + padding, 1);
   std::fill(mask.begin() + padding, mask.end(), 0);
   if (padding < std::ssize(mask)) out.need("attention_mask");
-  out.set("label", sample.label);
+  if (pairs_) {
+    const std::span<std::int64_t> types = out.tensor<std::int64_t>("token_type_ids");
+    std::ranges::fill(types, 0);
+    std::ranges::copy(sample.types, types.begin());
+  }
+  if (!options_.labelled) return;
+  if (options_.kind == LabelKind::Class) {
+    out.set("label", sample.label);
+  } else {
+    out.set("label", sample.numbers);
+  }
 }
 
 std::vector<std::int64_t> LabelledTexts::label_counts() const {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(labels_.size()), 0);
-  for (const Record& sample : samples_)
-    ++counts[static_cast<std::size_t>(sample.label)];
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(options_.labels.size()), 0);
+  for (const Sample& sample : samples_) {
+    if (options_.kind == LabelKind::Class) ++counts[static_cast<std::size_t>(sample.label)];
+    if (options_.kind != LabelKind::Classes) continue;
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      counts[i] += sample.numbers[i] > 0 ? 1 : 0;
+  }
   return counts;
 }
 
 std::int64_t LabelledTexts::tokens() const {
   std::int64_t tokens = 0;
-  for (const Record& sample : samples_)
+  for (const Sample& sample : samples_)
     tokens += std::ssize(sample.ids);
   return tokens;
 }
 
 std::string LabelledTexts::fingerprint() const {
-  std::string bytes = std::to_string(length_);
-  const auto add = [&bytes](std::string_view part) {
-    bytes += fmt::format("|{}:{}", part.size(), part);
-  };
-  for (const std::string& name : labels_.names())
-    add(name);
-  for (const Record& sample : samples_) {
-    bytes += fmt::format("|{}=", sample.label);
-    add({reinterpret_cast<const char*>(sample.ids.data()),
-         sample.ids.size() * sizeof(std::int32_t)});
+  Fingerprint out;
+  out.add(options_.length);
+  for (const std::string& name : options_.labels.names())
+    out.add(name);
+  for (const Sample& sample : samples_) {
+    out.add(sample.ids);
+    out.add(sample.types);
+    out.add(sample.label);
+    out.add(std::string_view(reinterpret_cast<const char*>(sample.numbers.data()),
+                             sample.numbers.size() * sizeof(float)));
   }
-  return files::hex64(files::xxh3(std::as_bytes(std::span(bytes))));
+  return out.text();
 }
 
 }  // namespace tessera::tasks

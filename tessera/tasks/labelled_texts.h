@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts with a label each, read from .jsonl files.
+// Texts, or pairs of texts, with what is to be said about each: a class, several, or numbers.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,26 +12,65 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/tasks/labels.h"
+#include "tessera/tasks/record_dataset.h"
 
 namespace tessera::tasks {
 
-/// Tokenized texts of one length with their labels: "input_ids" [T] and "label" [], int64, and
-/// "attention_mask" [T], 0 at padding, where a text of the batch is shorter. Longer texts lose
-/// their end; shorter ones are padded on the right with `pad_id`. Threads: const methods from any
-/// thread.
-class LabelledTexts final : public data::Dataset {
- public:
-  LabelledTexts(std::int64_t length, std::int32_t pad_id, Labels labels);
+/// What the label of a text is.
+enum class LabelKind : std::uint8_t {
+  Class,    ///< one of the labels: "label" [], int64
+  Classes,  ///< any number of them, in a list: "label" [L], fp32, 1 for those that are there
+  Numbers,  ///< a number, or a list of as many as there are labels: "label" [] or [L], fp32
+};
 
-  /// Reads and tokenizes the records of `files`, which messages call `key`. `poll` is called now
+/// The fields of a record that are read. A name that is empty is found among those that published
+/// data has.
+struct TextFields {
+  std::string text, pair, label;
+};
+
+/// Which texts are made of records.
+struct LabelledTextsOptions {
+  std::int64_t length = 0;  ///< T, in tokens
+  std::int32_t pad_id = 0;
+  LabelKind kind = LabelKind::Class;
+  Labels labels;
+  bool labelled = true;  ///< false: texts alone, of which a model is to say something
+};
+
+/// Names the fields that are empty after those of a record: `text` is tried first for a text.
+/// Error{Data} where the record has none that is known; without `labelled`, no label is looked for.
+TextFields find_fields(const data::Record& record,
+                       TextFields fields,
+                       const std::string& text,
+                       bool labelled = true);
+/// The labels of the records in `files`. `kind`: Class or Classes.
+Labels labels_found_in(const std::vector<std::string>& files,
+                       const data::RecordOptions& how,
+                       const TextFields& fields,
+                       const std::string& text,
+                       LabelKind kind);
+
+/// Tokenized texts of one length with their labels: "input_ids" [T], int64, "label" (see
+/// LabelKind), and "attention_mask" [T], int64, 0 at padding, where a text of the batch is shorter.
+/// A text stands between the tokens that the tokenizer puts around it; two texts are joined as the
+/// tokenizer joins them, and a batch of them has "token_type_ids" [T] where the tokenizer gives the
+/// second one another type. A text that is too long loses its end, the longer one of a pair first;
+/// a shorter one is padded on the right with `pad_id`. Threads: const methods from any thread.
+class LabelledTexts final : public RecordDataset {
+ public:
+  explicit LabelledTexts(LabelledTextsOptions options);
+
+  /// Reads and tokenizes the records of `files`; `text` as in find_fields(). `poll` is called now
   /// and then. Error{Data} with file and line for a record that cannot be read, an empty text and
-  /// an unknown label.
+  /// an unknown label. Error{Config} where the length has no room.
   void read_files(const std::vector<std::string>& files,
-                  const RecordFields& fields,
+                  const data::RecordOptions& how,
+                  const TextFields& fields,
+                  const std::string& text,
                   const data::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
-  /// Moves the last `count` samples into a dataset of their own.
-  [[nodiscard]] std::unique_ptr<LabelledTexts> split_off(std::int64_t count);
+  [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 
   [[nodiscard]] std::string name() const override { return "labelled texts"; }
   [[nodiscard]] std::int64_t size() const override {
@@ -38,30 +78,33 @@ class LabelledTexts final : public data::Dataset {
   }
   [[nodiscard]] std::vector<data::TensorSpec> tensors() const override;
   void read(std::int64_t index, data::SampleWriter& out) const override;
-  [[nodiscard]] std::optional<std::int64_t> sequence_length() const override { return length_; }
+  [[nodiscard]] std::optional<std::int64_t> sequence_length() const override {
+    return options_.length;
+  }
 
-  [[nodiscard]] const Labels& labels() const { return labels_; }
+  [[nodiscard]] const Labels& labels() const { return options_.labels; }
   /// The number of samples of each label.
   [[nodiscard]] std::vector<std::int64_t> label_counts() const;
-  /// Tokens of all samples, without padding.
-  [[nodiscard]] std::int64_t tokens() const;
-  /// The number of texts that were longer than a sample.
-  [[nodiscard]] std::int64_t cut() const { return cut_; }
-  [[nodiscard]] const data::TokenizeStats& stats() const { return stats_; }
-  /// A hash of tokens, labels, names of the labels and length.
-  [[nodiscard]] std::string fingerprint() const;
+  [[nodiscard]] std::int64_t tokens() const override;
+  /// Of tokens, labels, names of the labels and length.
+  [[nodiscard]] std::string fingerprint() const override;
 
  private:
-  struct Record {
-    std::vector<std::int32_t> ids;  ///< at most length_
-    std::int64_t label = 0;
+  struct Sample {
+    std::vector<std::int32_t> ids;    ///< at most T
+    std::vector<std::int32_t> types;  ///< of a pair; empty: all 0
+    std::int64_t label = 0;           ///< of LabelKind::Class
+    std::vector<float> numbers;       ///< of the others
   };
-  std::int64_t length_;
-  std::int32_t pad_id_;
-  Labels labels_;
-  std::vector<Record> samples_;
-  std::int64_t cut_ = 0;
-  data::TokenizeStats stats_;
+  void tokenize(const data::Tokenizer& tokenizer,
+                const std::string& text,
+                const std::string& pair,
+                Sample& out);
+  void read_label(const data::Record& record, const std::string& field, Sample& out) const;
+
+  LabelledTextsOptions options_;
+  bool pairs_ = false;  // whether any sample has types
+  std::vector<Sample> samples_;
 };
 
 }  // namespace tessera::tasks

@@ -2,42 +2,51 @@
 #include "tessera/tasks/labels.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/config/choices.h"
+#include "tessera/tasks/record_dataset.h"
 
 namespace tessera::tasks {
 namespace {
 
 constexpr std::int64_t kMostLabels = 1'000'000;
 
+constexpr auto kClassBalances =
+    std::to_array<config::Named<ClassBalance>>({{ClassBalance::None, "none"},
+                                                {ClassBalance::Inverse, "inverse"},
+                                                {ClassBalance::ClassBalanced, "class_balanced"}});
+
 }  // namespace
 
-Label label_of(const Line& line, const json::Value& value, const std::string& field) {
+Label label_of(const data::Record& record, const json::Value& value, const std::string& field) {
   if (value.is_string()) return {value.as_string(), std::nullopt};
+  if (value.is_bool()) return {value.as_bool() ? "true" : "false", std::nullopt};
   const std::optional<std::int64_t> id =
       value.is_number() ? value.as_integer() : std::optional<std::int64_t>();
   if (!id || *id < 0 || *id >= kMostLabels) {
-    refuse(line,
-           fmt::format("the label \"{}\" is {}", field, value.dump()),
-           fmt::format("give a name or an integer from 0 to {}", kMostLabels - 1));
+    record.refuse(fmt::format("the label \"{}\" is {}", field, value.dump()),
+                  fmt::format("give a name or an integer from 0 to {}", kMostLabels - 1));
   }
   return {std::to_string(*id), id};
 }
 
-std::int64_t id_in(const Line& line, const Label& label, const Labels& labels) {
+std::int64_t id_in(const data::Record& record, const Label& label, const Labels& labels) {
   if (label.id && *label.id < labels.size()) return *label.id;
   if (!label.id) {
     if (const auto id = labels.id_of(label.name)) return *id;
   }
-  refuse(line,
-         fmt::format("the label \"{}\" is none of the {} labels", label.name, labels.size()),
-         label.id ? fmt::format("give integers from 0 to {}, or name more labels in "
-                                "task.params.labels",
-                                labels.size() - 1)
-                  : text::suggestion(label.name, labels.names()));
+  record.refuse(fmt::format("the label \"{}\" is none of the {} labels", label.name, labels.size()),
+                label.id ? fmt::format("give integers from 0 to {}, or name more labels in "
+                                       "task.params.labels",
+                                       labels.size() - 1)
+                         : text::suggestion(label.name, labels.names()));
 }
 
 Labels Labels::named(std::vector<std::string> names) {
@@ -46,44 +55,152 @@ Labels Labels::named(std::vector<std::string> names) {
   return out;
 }
 
-Labels Labels::found_in(const std::vector<std::string>& files, const RecordFields& fields) {
-  std::int64_t replaced = 0;
+Labels Labels::found_in(const std::vector<std::string>& files,
+                        const data::RecordOptions& how,
+                        const std::string& field,
+                        const char* option) {
   LabelCollector found;
-  for_each_line(files, [&](const Line& line) {
-    const json::Value record = parse_record(line, fields, replaced);
-    found.add(line,
-              label_of(line, member(line, record, fields.label, "label_field"), fields.label));
+  for_each_record(files, how, [&](const data::Record& record) {
+    found.add(record, label_of(record, field_of(record, field, option), field));
   });
   return found.labels();
 }
 
-void LabelCollector::add(const Line& line, const Label& label) {
+void LabelCollector::add(const data::Record& record, const Label& label) {
   if (label.id ? !names_.empty() : largest_ >= 0) {
-    refuse(line,
-           fmt::format("the label is {}, and that of earlier records is {}",
-                       label.id ? "an integer" : "a name",
-                       label.id ? "a name" : "an integer"),
-           "give names or integers in all records, or all names in task.params.labels");
+    record.refuse(fmt::format("the label is {}, and that of earlier records is {}",
+                              label.id ? "an integer" : "a name",
+                              label.id ? "a name" : "an integer"),
+                  "give names or integers in all records, or all names in task.params.labels");
   }
   if (label.id) {
     largest_ = std::max(largest_, *label.id);
+    ++numbers_[*label.id];
   } else {
-    names_.insert(label.name);
+    ++names_[label.name];
   }
 }
 
 Labels LabelCollector::labels() const {
-  if (largest_ < 0) return Labels::named({names_.begin(), names_.end()});
-  std::vector<std::string> digits;
-  for (std::int64_t id = 0; id <= largest_; ++id)
-    digits.push_back(std::to_string(id));
-  return Labels::named(std::move(digits));
+  std::vector<std::string> names;
+  std::vector<std::int64_t> counts;
+  for (const auto& [name, count] : names_) {
+    names.push_back(name);
+    counts.push_back(count);
+  }
+  for (std::int64_t id = 0; id <= largest_; ++id) {
+    const auto found = numbers_.find(id);
+    names.push_back(std::to_string(id));
+    counts.push_back(found == numbers_.end() ? 0 : found->second);
+  }
+  Labels out = Labels::named(std::move(names));
+  out.counts = std::move(counts);
+  return out;
 }
 
 std::optional<std::int64_t> Labels::id_of(const std::string& name) const {
   const auto at = std::find(names_.begin(), names_.end(), name);
   if (at == names_.end()) return std::nullopt;
   return at - names_.begin();
+}
+
+Labels counted(const std::vector<std::string>& names, const Labels& found) {
+  Labels out = Labels::named(names);
+  out.counts.assign(names.size(), 0);
+  for (std::size_t i = 0; i < found.counts.size(); ++i) {
+    // Records may also give ids, whose names are digits.
+    const std::optional<std::int64_t> id = out.id_of(found.names()[i]);
+    const std::size_t place = id ? static_cast<std::size_t>(*id) : i;
+    if (place < out.counts.size()) out.counts[place] += found.counts[i];
+  }
+  return out;
+}
+
+void check_label_names(std::vector<std::string> names,
+                       config::Problems& problems,
+                       const config::Origins& origins) {
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice == names.end()) return;
+  problems.add(origins.place("labels"),
+               "labels",
+               fmt::format("the label \"{}\" is named twice", *twice),
+               "name every label once");
+}
+
+json::Value options_of_labels(const Labels& labels) {
+  json::Value out = json::Value::object(), names = json::Value::array();
+  out["num_labels"] = json::Value::integer(labels.size());
+  bool named = false;
+  for (const std::string& name : labels.names()) {
+    named |= name != std::to_string(names.items().size());
+    names.push_back(json::Value::string(name));
+  }
+  if (named) out["labels"] = std::move(names);
+  return out;
+}
+
+void ClassLossOptions::describe(config::Fields& fields) {
+  fields.choice("class_balance",
+                balance,
+                kClassBalances,
+                {.text = "How the loss weighs the classes by how often they occur in data.train: "
+                         "none, inverse (1 / n, each class counts alike), class_balanced "
+                         "((1 - beta) / (1 - beta^n))."});
+  fields.field(
+      "beta", beta, {.text = "The beta of class_balance class_balanced.", .min = 0, .max = 1});
+  fields.field("class_weights",
+               class_weights,
+               {.text = "Weight of the loss of each class, in the order of their ids.",
+                .default_text = "by class_balance"});
+  fields.field("focal_gamma",
+               focal_gamma,
+               {.text = "Exponent of the focal loss -(1-p)^gamma ln p; 0 is the cross-entropy.",
+                .min = 0,
+                .max = 100});
+  fields.field("label_smoothing",
+               label_smoothing,
+               {.text = "Share of the target spread over all classes, in training only.",
+                .min = 0,
+                .max = 1});
+}
+
+void ClassLossOptions::check(config::Problems& problems, const config::Origins& origins) const {
+  if (!class_weights.empty() && balance != ClassBalance::None) {
+    problems.add(origins.place("class_weights"),
+                 "class_weights",
+                 "class_weights and class_balance are both given",
+                 "keep one of them");
+  }
+}
+
+void ClassLossOptions::add_to(json::Value& options, const Labels& labels) const {
+  if (label_smoothing > 0) options["label_smoothing"] = json::Value::number(label_smoothing);
+  if (focal_gamma > 0) options["focal_gamma"] = json::Value::number(focal_gamma);
+  std::vector<double> weights = class_weights;
+  if (balance != ClassBalance::None) weights = class_weights_of(labels.counts, balance, beta);
+  if (weights.empty()) return;
+  json::Value list = json::Value::array();
+  for (const double weight : weights)
+    list.push_back(json::Value::number(weight));
+  options["class_weights"] = std::move(list);
+}
+
+std::vector<double> class_weights_of(const std::vector<std::int64_t>& counts,
+                                     ClassBalance balance,
+                                     double beta) {
+  std::vector<double> out;
+  double sum = 0;
+  for (const std::int64_t count : counts) {
+    const auto n = static_cast<double>(std::max<std::int64_t>(count, 1));
+    // (1 - beta) / (1 - beta^n) is 1 / n at beta 1.
+    const bool inverse = balance == ClassBalance::Inverse || beta == 1.0;
+    out.push_back(inverse ? 1 / n : (1 - beta) / -std::expm1(n * std::log(beta)));
+    sum += out.back();
+  }
+  for (double& weight : out)
+    weight *= static_cast<double>(out.size()) / sum;
+  return out;
 }
 
 }  // namespace tessera::tasks

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts that answer texts: every line of a .jsonl has a source, which the encoder reads, and a
-// target, which the decoder writes.
+// Texts that answer texts: every record has a source, which the encoder reads, and a target, which
+// the decoder writes.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,9 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/task.h"
 #include "tessera/tasks/text_pairs.h"
-#include "tessera/tasks/text_records.h"
 
 namespace tessera::tasks {
 namespace {
@@ -51,19 +53,23 @@ class Seq2Seq final : public Task {
                                                   const std::string& key) const override {
     return open_held_out_records(names, key, reader(request));
   }
+  [[nodiscard]] bool reads_records() const override { return true; }
 
  private:
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
-    return [this, &request](const std::vector<std::string>& files) {
+    return [this, &request](const std::vector<std::string>& names, data::Split split) {
       auto pairs =
           std::make_unique<TextPairs>(request.sequence_length,
                                       options_.target_length.value_or(request.sequence_length),
                                       request.tokenizer.end_of_text());
-      pairs->read_files(files,
+      pairs->read_files(data::record_files(names, split),
+                        record_options(request.options,
+                                       fmt::format("{{\"{}\": \"...\", \"{}\": \"...\"}}",
+                                                   options_.source_field,
+                                                   options_.target_field)),
                         {.source = options_.source_field,
                          .target = options_.target_field,
-                         .prefix = options_.prefix,
-                         .replace_invalid_utf8 = request.options.invalid_utf8 == "replace"},
+                         .prefix = options_.prefix},
                         request.tokenizer,
                         request.how.poll);
       return pairs;

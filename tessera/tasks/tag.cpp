@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tagging: every line of a .jsonl has a list of words and a tag for each, such as parts of speech
-// or names of entities.
+// Tagging: every record has a list of words and a tag for each, such as parts of speech or names of
+// entities.
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,20 +8,17 @@
 
 #include <fmt/format.h>
 
-#include "tessera/base/log.h"
-#include "tessera/base/text.h"
-#include "tessera/tasks/open_labelled.h"
+#include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/tagged_words.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
 namespace {
 
-constexpr const char* kTaggedTexts = "texts";
-
 struct TagOptions {
   std::string tokens_field = "tokens", tags_field = "tags";
   std::vector<std::string> labels;
+  ClassLossOptions loss;
   void describe(config::Fields& fields) {
     fields.field(
         "tokens_field", tokens_field, {.text = "Field of a record that holds the list of words."});
@@ -33,6 +30,7 @@ struct TagOptions {
                  labels,
                  {.text = "Names of the tags in the order of their ids.",
                   .default_text = "those of data.train, sorted"});
+    loss.describe(fields);
   }
 };
 
@@ -42,53 +40,60 @@ class Tag final : public Task {
 
   [[nodiscard]] std::string objective() const override { return "token_classification"; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
-    return options_of_labels(labels_of(data));
+    const Labels labels = labels_of(data);
+    json::Value out = options_of_labels(labels);
+    options_.loss.add_to(out, labels);
+    return out;
   }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_labelled<TaggedWords>(
-        request,
-        labels_of(request.options),
-        kTaggedTexts,
-        [&](const std::vector<std::string>& names, const char* key, const Labels& labels) {
-          return read_words(request, labels, names, key);
-        });
+    return open_records(request, reader(request, labels_of(request.options)));
   }
-
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return held_out_of(
-        read_words(request, labels_of(request.options), names, key), key, kTaggedTexts);
+    return open_held_out_records(names, key, reader(request, labels_of(request.options)));
+  }
+  [[nodiscard]] bool reads_records() const override { return true; }
+  [[nodiscard]] bool has_metrics() const override { return true; }
+  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
+      const DataRequest& request, const std::vector<std::string>& names) const override {
+    return reader(request, Labels())(names, data::Split::Test);
+  }
+  [[nodiscard]] json::Value prediction(const Predictions& rows,
+                                       const std::vector<std::string>& names) const override {
+    return tags_prediction(rows, names);
+  }
+  [[nodiscard]] std::vector<NamedValue> metrics(const Predictions& predictions) const override {
+    return class_metrics(predictions);
   }
 
  private:
-  [[nodiscard]] RecordFields fields_of(const data::DataOptions& data) const {
-    return {.text = options_.tokens_field,
-            .label = options_.tags_field,
-            .replace_invalid_utf8 = data.invalid_utf8 == "replace"};
+  [[nodiscard]] data::RecordOptions how(const data::DataOptions& data) const {
+    return record_options(data,
+                          fmt::format("{{\"{}\": [\"A\", \"word\"], \"{}\": [\"DT\", \"NN\"]}}",
+                                      options_.tokens_field,
+                                      options_.tags_field));
   }
+  [[nodiscard]] WordFields fields() const { return {options_.tokens_field, options_.tags_field}; }
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
-    if (!options_.labels.empty()) return Labels::named(options_.labels);
-    return tags_found_in(data.train, fields_of(data));
+    const bool count = options_.loss.balance != ClassBalance::None;
+    if (!options_.labels.empty() && !count) return Labels::named(options_.labels);
+    Labels found = tags_found_in(record_files(data.train, data::Split::Train), how(data), fields());
+    return options_.labels.empty() ? found : counted(options_.labels, found);
   }
-  [[nodiscard]] std::unique_ptr<TaggedWords> read_words(const DataRequest& request,
-                                                        Labels labels,
-                                                        const std::vector<std::string>& names,
-                                                        const std::string& key) const {
-    auto out = std::make_unique<TaggedWords>(
-        request.sequence_length, request.tokenizer.end_of_text(), std::move(labels));
-    out->read_files(names, fields_of(request.options), request.tokenizer, request.how.poll);
-    if (out->cut() > 0) {
-      log::warn_once(
-          fmt::format("{}: {} of {} texts are longer than data.sequence_length ({} tokens) and "
-                      "lose their end",
-                      key,
-                      text::with_commas(out->cut()),
-                      text::with_commas(out->size()),
-                      request.sequence_length));
-    }
-    return out;
+  [[nodiscard]] ReadRecords reader(const DataRequest& request, Labels known) const {
+    return [this, &request, labels = std::move(known)](const std::vector<std::string>& names,
+                                                       data::Split split) {
+      auto out = std::make_unique<TaggedWords>(
+          request.sequence_length, request.tokenizer.padding(), labels);
+      out->read_files(data::record_files(names, split),
+                      how(request.options),
+                      request.predict ? WordFields{options_.tokens_field, ""} : fields(),
+                      request.tokenizer,
+                      request.how.poll);
+      return out;
+    };
   }
 
   TagOptions options_;
@@ -100,6 +105,7 @@ std::unique_ptr<Task> make_tag(const json::Value& params,
   TagOptions options;
   config::read(params, options, problems, origins);
   check_label_names(options.labels, problems, origins);
+  options.loss.check(problems, origins);
   return std::make_unique<Tag>(std::move(options));
 }
 

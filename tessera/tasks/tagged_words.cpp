@@ -2,15 +2,12 @@
 #include "tessera/tasks/tagged_words.h"
 
 #include <algorithm>
-#include <iterator>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/config/json.h"
 
 namespace tessera::tasks {
@@ -18,15 +15,13 @@ namespace {
 
 constexpr std::int32_t kNoTag = -100;
 
-const std::vector<json::Value>& list_of(const Line& line,
-                                        const json::Value& record,
+const std::vector<json::Value>& list_of(const data::Record& record,
                                         const std::string& field,
                                         const char* option) {
-  const json::Value& value = member(line, record, field, option);
+  const json::Value& value = field_of(record, field, option);
   if (!value.is_array()) {
-    refuse(line,
-           fmt::format("\"{}\" is {}", field, value.type_name()),
-           "give a list of words and a list of as many tags");
+    record.refuse(fmt::format("\"{}\" is {}", field, value.type_name()),
+                  "give a list of words and a list of as many tags");
   }
   return value.items();
 }
@@ -37,30 +32,31 @@ struct Words {
   const std::vector<json::Value>& tags;
 };
 
-Words words_of(const Line& line, const json::Value& record, const RecordFields& fields) {
-  const Words out = {list_of(line, record, fields.text, "tokens_field"),
-                     list_of(line, record, fields.label, "tags_field")};
-  if (out.words.size() != out.tags.size()) {
-    refuse(line,
-           fmt::format("{} words and {} tags", out.words.size(), out.tags.size()),
-           "give every word a tag");
+Words words_of(const data::Record& record, const WordFields& fields) {
+  static const std::vector<json::Value> none;
+  const bool tagged = !fields.tags.empty();
+  const Words out = {list_of(record, fields.words, "tokens_field"),
+                     tagged ? list_of(record, fields.tags, "tags_field") : none};
+  if (tagged && out.words.size() != out.tags.size()) {
+    record.refuse(fmt::format("{} words and {} tags", out.words.size(), out.tags.size()),
+                  "give every word a tag");
   }
   for (const json::Value& word : out.words) {
     if (!word.is_string())
-      refuse(line, fmt::format("a word is {}", word.dump()), "give words as texts");
+      record.refuse(fmt::format("a word is {}", word.dump()), "give words as texts");
   }
   return out;
 }
 
 }  // namespace
 
-Labels tags_found_in(const std::vector<std::string>& files, const RecordFields& fields) {
-  std::int64_t replaced = 0;
+Labels tags_found_in(const std::vector<std::string>& files,
+                     const data::RecordOptions& how,
+                     const WordFields& fields) {
   LabelCollector found;
-  for_each_line(files, [&](const Line& line) {
-    const json::Value record = parse_record(line, fields, replaced);
-    for (const json::Value& tag : words_of(line, record, fields).tags)
-      found.add(line, label_of(line, tag, fields.label));
+  for_each_record(files, how, [&](const data::Record& record) {
+    for (const json::Value& tag : words_of(record, fields).tags)
+      found.add(record, label_of(record, tag, fields.tags));
   });
   return found.labels();
 }
@@ -71,32 +67,32 @@ TaggedWords::TaggedWords(std::int64_t length, std::int32_t pad_id, Labels tags)
 }
 
 void TaggedWords::read_files(const std::vector<std::string>& files,
-                             const RecordFields& fields,
+                             const data::RecordOptions& how,
+                             const WordFields& fields,
                              const data::Tokenizer& tokenizer,
                              const std::function<void()>& poll) {
-  constexpr std::int64_t kPollEvery = 1024;
   const std::vector<std::int32_t> beginning = tokenizer.beginning(), ending = tokenizer.ending();
   const std::int64_t room = length_ - std::ssize(ending);
   TESSERA_REQUIRE(room > std::ssize(beginning),
                   Config,
                   fmt::format("texts of {} tokens have no room for one of their own", length_),
                   "raise data.sequence_length");
-  stats_.skipped_empty += for_each_line(files, [&](const Line& line) {
-    if (poll && stats_.documents % kPollEvery == 0) poll();
-    const json::Value record = parse_record(line, fields, stats_.replaced_utf8);
-    const Words words = words_of(line, record, fields);
+  read_records(files, how, poll, [&](const data::Record& record) {
+    const Words words = words_of(record, fields);
     Record sample{beginning, std::vector<std::int32_t>(beginning.size(), kNoTag)};
     for (std::size_t i = 0; i < words.words.size(); ++i) {
       const std::string& word = words.words[i].as_string();
       const std::size_t before = sample.ids.size();
       tokenizer.encode(i == 0 ? word : " " + word, sample.ids);
-      const std::int64_t tag = id_in(line, label_of(line, words.tags[i], fields.label), tags_);
+      const std::int64_t tag =
+          words.tags.empty() ? 0
+                             : id_in(record, label_of(record, words.tags[i], fields.tags), tags_);
       sample.tags.resize(sample.ids.size(), kNoTag);
       if (sample.ids.size() > before) sample.tags[before] = static_cast<std::int32_t>(tag);
       stats_.bytes += std::ssize(word);
     }
     if (sample.ids.size() == beginning.size())
-      refuse(line, "the text has no token", "give every record words");
+      record.refuse("the text has no token", "give every record words");
     if (std::ssize(sample.ids) > room) {
       sample.ids.resize(static_cast<std::size_t>(room));
       sample.tags.resize(static_cast<std::size_t>(room));
@@ -104,18 +100,14 @@ void TaggedWords::read_files(const std::vector<std::string>& files,
     }
     sample.ids.insert(sample.ids.end(), ending.begin(), ending.end());
     sample.tags.resize(sample.ids.size(), kNoTag);
-    ++stats_.documents;
     stats_.tokens += std::ssize(sample.ids);
     samples_.push_back(std::move(sample));
   });
 }
 
-std::unique_ptr<TaggedWords> TaggedWords::split_off(std::int64_t count) {
-  TESSERA_ASSERT(count >= 0 && count <= size());
+std::unique_ptr<RecordDataset> TaggedWords::split_off(std::int64_t count) {
   auto tail = std::make_unique<TaggedWords>(length_, pad_id_, tags_);
-  tail->samples_.assign(std::make_move_iterator(samples_.end() - count),
-                        std::make_move_iterator(samples_.end()));
-  samples_.resize(samples_.size() - static_cast<std::size_t>(count));
+  tail->samples_ = take_tail(samples_, count);
   return tail;
 }
 
@@ -148,20 +140,15 @@ std::int64_t TaggedWords::tokens() const {
 }
 
 std::string TaggedWords::fingerprint() const {
-  std::string bytes = std::to_string(length_);
-  const auto add = [&bytes](std::string_view part) {
-    bytes += fmt::format("|{}:{}", part.size(), part);
-  };
-  const auto add_numbers = [&](const std::vector<std::int32_t>& numbers) {
-    add({reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(std::int32_t)});
-  };
+  Fingerprint out;
+  out.add(length_);
   for (const std::string& name : tags_.names())
-    add(name);
+    out.add(name);
   for (const Record& sample : samples_) {
-    add_numbers(sample.ids);
-    add_numbers(sample.tags);
+    out.add(sample.ids);
+    out.add(sample.tags);
   }
-  return files::hex64(files::xxh3(std::as_bytes(std::span(bytes))));
+  return out.text();
 }
 
 }  // namespace tessera::tasks

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of words with a tag each, read from .jsonl files.
+// Texts of words with a tag each.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,27 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/tasks/labels.h"
+#include "tessera/tasks/record_dataset.h"
 
 namespace tessera::tasks {
 
-/// The tags of the records in `files`, as Labels::found_in() finds labels: fields.text holds a list
-/// of words, and fields.label a list of as many tags.
-Labels tags_found_in(const std::vector<std::string>& files, const RecordFields& fields);
+/// The fields that hold a list of words, and a list of as many tags. Without one of tags, words are
+/// read that a model is to tag: "labels" is then 0 at the first token of each.
+struct WordFields {
+  std::string words = "tokens", tags = "tags";
+};
+
+/// The tags of the records in `files`, as Labels::found_in() finds labels.
+Labels tags_found_in(const std::vector<std::string>& files,
+                     const data::RecordOptions& how,
+                     const WordFields& fields);
 
 /// Sequences of one length: "input_ids", "labels" and, where a text of the batch is shorter,
 /// "attention_mask", [T] int64. A word becomes one token or several, of which the first has the
 /// word's tag and the others -100, as have the tokens around a text and padding. A word but the
 /// first is tokenized behind a space. Longer texts lose their end. Threads: const methods from any
 /// thread.
-class TaggedWords final : public data::Dataset {
+class TaggedWords final : public RecordDataset {
  public:
   TaggedWords(std::int64_t length, std::int32_t pad_id, Labels tags);
 
@@ -31,11 +39,11 @@ class TaggedWords final : public data::Dataset {
   /// file and line for a record that cannot be read, another number of tags than of words, an
   /// unknown tag, and a text that has no token. Error{Config} where the length has no room.
   void read_files(const std::vector<std::string>& files,
-                  const RecordFields& fields,
+                  const data::RecordOptions& how,
+                  const WordFields& fields,
                   const data::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
-  /// Moves the last `count` samples into a dataset of their own.
-  [[nodiscard]] std::unique_ptr<TaggedWords> split_off(std::int64_t count);
+  [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 
   [[nodiscard]] std::string name() const override { return "tagged words"; }
   [[nodiscard]] std::int64_t size() const override {
@@ -46,13 +54,9 @@ class TaggedWords final : public data::Dataset {
   [[nodiscard]] std::optional<std::int64_t> sequence_length() const override { return length_; }
 
   [[nodiscard]] const Labels& labels() const { return tags_; }
-  /// Tokens of all samples, without padding.
-  [[nodiscard]] std::int64_t tokens() const;
-  /// The number of texts that were longer than a sample.
-  [[nodiscard]] std::int64_t cut() const { return cut_; }
-  [[nodiscard]] const data::TokenizeStats& stats() const { return stats_; }
-  /// A hash of tokens, tags, their names and the length.
-  [[nodiscard]] std::string fingerprint() const;
+  [[nodiscard]] std::int64_t tokens() const override;
+  /// Of tokens, tags, their names and the length.
+  [[nodiscard]] std::string fingerprint() const override;
 
  private:
   struct Record {
@@ -63,8 +67,6 @@ class TaggedWords final : public data::Dataset {
   std::int32_t pad_id_;
   Labels tags_;
   std::vector<Record> samples_;
-  std::int64_t cut_ = 0;
-  data::TokenizeStats stats_;
 };
 
 }  // namespace tessera::tasks

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/task.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 
 namespace tessera::tasks {
 
@@ -11,30 +17,75 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field("type",
                type,
                {.text = "Name of the task: pretrain learns to predict the next token of a text, "
-                        "masked_lm the tokens of a text that are hidden, classify the label that a "
-                        ".jsonl gives each of its texts, seq2seq the text that a .jsonl gives as "
-                        "the answer to another one, tag the label of each word, and image_classify "
-                        "the class of a picture.",
+                        "masked_lm the tokens of a text that are hidden, sft to answer (supervised "
+                        "fine-tuning), classify the label of a "
+                        "text, regression a number that belongs to it, seq2seq the text that "
+                        "answers another one, tag the label of each word, and image_classify the "
+                        "class of a picture. The options of a task may stand under its name: "
+                        "\"classify\": {\"label_field\": \"mood\"}.",
                 .choices = tasks().names()});
   fields.field(
       "params",
       params,
-      {.text = "Its parameters; of classify: text_field, label_field, labels; of tag: "
-               "tokens_field, tags_field, labels; of image_classify: image_field, label_field, "
-               "labels, preprocessor; of masked_lm: probability, mask_share, random_share, "
-               "mask_token, mask_token_id, dynamic, seed; of seq2seq: source_field, target_field, "
-               "prefix, target_length.",
+      {.text =
+           "Its parameters; of sft: loss_on, packing, truncation, chat_template; of classify: "
+           "text_field, text_pair_field, label_field, labels, multi_label; of regression: "
+           "text_field, text_pair_field, label_field, numbers; of tag: tokens_field, tags_field, "
+           "labels; of image_classify: image_field, label_field, labels, preprocessor; of these "
+           "and classify: class_balance, beta, class_weights, focal_gamma, label_smoothing; of "
+           "masked_lm: probability, mask_share, random_share, mask_token, mask_token_id, "
+           "dynamic, seed; of seq2seq: source_field, target_field, prefix, target_length.",
        .default_text = "none"});
 }
 
+namespace {
+
+/// Files that parameters name, so that a run knows them wherever it is gone on with.
+void make_paths_absolute(json::Value& params) {
+  for (const char* key : {"chat_template", "preprocessor"}) {
+    json::Value* const path = params.is_object() ? params.find(key) : nullptr;
+    std::error_code ignored;
+    if (path == nullptr || !path->is_string() ||
+        !std::filesystem::exists(path->as_string(), ignored))
+      continue;
+    const json::Place place = path->place;
+    *path = json::Value::string(std::filesystem::absolute(path->as_string()).string());
+    path->place = place;
+  }
+}
+
+}  // namespace
+
 void spell_out_task(json::Value& source) {
   json::Value* const task = source.is_object() ? source.find("task") : nullptr;
-  if (task == nullptr || !task->is_string()) return;
-  const json::Place place = task->place;
-  json::Value type = std::move(*task);
-  *task = json::Value::object();
-  (*task)["type"] = std::move(type);
-  task->place = place;
+  if (task == nullptr) return;
+  if (task->is_string()) {
+    const json::Place place = task->place;
+    json::Value type = std::move(*task);
+    *task = json::Value::object();
+    (*task)["type"] = std::move(type);
+    task->place = place;
+  }
+  const json::Value* const type = task->is_object() ? task->find("type") : nullptr;
+  if (type == nullptr || !type->is_string()) return;
+  if (json::Value* const given = task->find("params")) {
+    make_paths_absolute(*given);
+    return;
+  }
+  const auto named =
+      std::ranges::find(source.members(), type->as_string(), &json::Value::Member::first);
+  if (named == source.members().end() || !tasks().has(named->first)) return;
+  json::Value params = std::move(named->second);
+  make_paths_absolute(params);
+  source.members().erase(named);  // moves `task`
+  (*source.find("task"))["params"] = std::move(params);
+}
+
+std::unique_ptr<data::Dataset> Task::open_to_predict(
+    const DataRequest& /*request*/, const std::vector<std::string>& /*names*/) const {
+  throw Error(Error::Kind::Unsupported,
+              fmt::format("models of the objective {} make text", objective()),
+              "use `tessera generate MODEL --prompts FILE.jsonl --out FILE.jsonl`");
 }
 
 Registry<TaskFactory>& tasks() {
@@ -57,6 +108,37 @@ std::unique_ptr<Task> make_task(const TaskOptions& options, config::Problems& pr
       factory(options.params.is_null() ? json::Value::object() : options.params, own, origins);
   problems.adopt(own, "task.params");
   return task;
+}
+
+void check_data(const Task& task,
+                const TaskOptions& options,
+                const data::DataOptions& data,
+                config::Problems& problems,
+                const config::Origins& origins) {
+  const auto refuse = [&](const char* key, const std::string& what, std::string fix) {
+    problems.add(origins.place(key), key, what, std::move(fix));
+  };
+  const std::string of_task = "the task " + options.type;
+  if (!task.reads_records()) {
+    if (!data.map.is_null())
+      refuse("data.map",
+             of_task + " reads texts, not records",
+             "remove it; data.text_field names the field of a text");
+    if (data.on_bad_record != "stop")
+      refuse("data.on_bad_record", of_task + " reads texts, not records", "remove it");
+  }
+  if (task.reads_records()) {
+    if (data.separate_documents)
+      refuse("data.separate_documents",
+             of_task + " reads records, each apart from the others",
+             "remove it");
+  }
+  const std::vector<std::string> formats = task.formats();
+  if (data.format != "auto" && std::ranges::find(formats, data.format) == formats.end()) {
+    refuse("data.format",
+           fmt::format("{} does not read records of the kind {}", of_task, data.format),
+           formats.empty() ? "remove it" : "give one of " + text::join(formats, ", "));
+  }
 }
 
 }  // namespace tessera::tasks

@@ -15,6 +15,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_dataset.h"
+#include "tessera/tasks/metrics.h"
 
 namespace tessera::tasks {
 
@@ -37,7 +38,9 @@ struct DataRequest {
   /// The resolved section `model` of the configuration, with the size of the pictures that the
   /// model reads, say; nullptr where it is not known.
   const json::Value* model = nullptr;
-  std::filesystem::path model_folder = {};  ///< `model.from`; empty: none
+  std::filesystem::path model_folder = {};      ///< `model.from`; empty: none
+  std::filesystem::path tokenizer_folder = {};  ///< of the tokenizer's files; empty: none
+  bool predict = false;  ///< nothing but what the model reads is read: no labels
 };
 
 /// Threads: const methods from any thread.
@@ -49,6 +52,25 @@ class Task {
   /// Options of the objective that follow from the data, such as the number of labels.
   [[nodiscard]] virtual json::Value objective_options(const data::DataOptions& /*data*/) const {
     return json::Value::object();
+  }
+  /// Whether the data consists of records, so that data.map and data.on_bad_record have a meaning.
+  [[nodiscard]] virtual bool reads_records() const { return false; }
+  /// The kinds of records that data.format may name.
+  [[nodiscard]] virtual std::vector<std::string> formats() const { return {}; }
+  /// Whether metrics() looks at predictions, which evaluation then collects.
+  [[nodiscard]] virtual bool has_metrics() const { return false; }
+  /// What evaluation reports beside the terms of the loss. Pure.
+  [[nodiscard]] virtual std::vector<NamedValue> metrics(const Predictions& /*predictions*/) const {
+    return {};
+  }
+  /// Samples of which the model is to say something, in the order of the records, without labels.
+  /// Error{Unsupported} for a task whose model makes text.
+  [[nodiscard]] virtual std::unique_ptr<data::Dataset> open_to_predict(
+      const DataRequest& request, const std::vector<std::string>& names) const;
+  /// What the model says of one sample; `names`: of the labels, empty where these are their ids.
+  [[nodiscard]] virtual json::Value prediction(const Predictions& /*rows*/,
+                                               const std::vector<std::string>& /*names*/) const {
+    return {};
   }
   /// Opens data.train and the validation data. Error{Data} for fewer samples than
   /// request.min_samples, and for a bad record, with its file and line.
@@ -71,5 +93,11 @@ Registry<TaskFactory>& tasks();
 /// The task that the options name; problems of its parameters go to `problems` under task.params.
 /// Error{Config} with the nearest name for an unknown type.
 std::unique_ptr<Task> make_task(const TaskOptions& options, config::Problems& problems);
+/// Problems of keys in `data` that the task does not read.
+void check_data(const Task& task,
+                const TaskOptions& options,
+                const data::DataOptions& data,
+                config::Problems& problems,
+                const config::Origins& origins);
 
 }  // namespace tessera::tasks

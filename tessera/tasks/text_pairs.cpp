@@ -2,25 +2,15 @@
 #include "tessera/tasks/text_pairs.h"
 
 #include <algorithm>
-#include <iterator>
 #include <span>
-#include <string_view>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
-#include "tessera/config/json.h"
 
 namespace tessera::tasks {
 namespace {
 
 constexpr std::int64_t kIgnored = -100;
-
-std::string example_of(const PairFields& fields) {
-  return fmt::format("{{\"{}\": \"...\", \"{}\": \"...\"}}", fields.source, fields.target);
-}
 
 }  // namespace
 
@@ -46,29 +36,21 @@ TextPairs::Ids TextPairs::ids_of(const std::string& text,
 }
 
 void TextPairs::read_files(const std::vector<std::string>& files,
+                           const data::RecordOptions& how,
                            const PairFields& fields,
                            const data::Tokenizer& tokenizer,
                            const std::function<void()>& poll) {
-  constexpr std::int64_t kPollEvery = 1024;
-  const std::string example = example_of(fields);
-  stats_.skipped_empty += for_each_record(files, example, [&](const RecordLine& line) {
-    if (poll && stats_.documents % kPollEvery == 0) poll();
-    const json::Value record =
-        record_of(line, example, fields.replace_invalid_utf8, stats_.replaced_utf8);
-    const std::string& source = text_of(line, record, fields.source, "source_field");
-    const std::string& target = text_of(line, record, fields.target, "target_field");
+  read_records(files, how, poll, [&](const data::Record& record) {
+    const std::string source = text_of(record, fields.source, "source_field");
+    const std::string target = text_of(record, fields.target, "target_field");
     samples_.push_back({ids_of(fields.prefix + source, source_length_, tokenizer),
                         ids_of(target, target_length_, tokenizer)});
-    ++stats_.documents;
   });
 }
 
 std::unique_ptr<RecordDataset> TextPairs::split_off(std::int64_t count) {
-  TESSERA_ASSERT(count >= 0 && count <= size());
   auto tail = std::make_unique<TextPairs>(source_length_, target_length_, end_);
-  tail->samples_.assign(std::make_move_iterator(samples_.end() - count),
-                        std::make_move_iterator(samples_.end()));
-  samples_.resize(samples_.size() - static_cast<std::size_t>(count));
+  tail->samples_ = take_tail(samples_, count);
   return tail;
 }
 
@@ -101,15 +83,14 @@ std::int64_t TextPairs::tokens() const {
 }
 
 std::string TextPairs::fingerprint() const {
-  std::string bytes = fmt::format("{} {}", source_length_, target_length_);
+  Fingerprint out;
+  out.add(source_length_);
+  out.add(target_length_);
   for (const Pair& pair : samples_) {
-    for (const Ids* ids : {&pair.source, &pair.target}) {
-      bytes += fmt::format("|{}:", ids->size());
-      bytes += std::string_view(reinterpret_cast<const char*>(ids->data()),
-                                ids->size() * sizeof(std::int32_t));
-    }
+    out.add(pair.source);
+    out.add(pair.target);
   }
-  return files::hex64(files::xxh3(std::as_bytes(std::span(bytes))));
+  return out.text();
 }
 
 }  // namespace tessera::tasks

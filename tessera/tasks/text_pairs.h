@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts with the texts that answer them, read from .jsonl files.
+// Texts with the texts that answer them.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,14 @@
 #include <vector>
 
 #include "tessera/data/tokenizer.h"
-#include "tessera/tasks/text_records.h"
+#include "tessera/tasks/record_dataset.h"
 
 namespace tessera::tasks {
 
 /// How a pair is read of a record.
 struct PairFields {
   std::string source = "source", target = "target";
-  std::string prefix;                 ///< stands before every source
-  bool replace_invalid_utf8 = false;  ///< by U+FFFD, in place of an error
+  std::string prefix;  ///< stands before every source
 };
 
 /// Tokenized pairs: "input_ids" [S] and "labels" [T], int64, each with the tokenizer's end of text
@@ -33,6 +32,7 @@ class TextPairs final : public RecordDataset {
   /// Reads and tokenizes the records of `files`. `poll` is called now and then. Error{Data} with
   /// file and line for a record that cannot be read, and for an empty text.
   void read_files(const std::vector<std::string>& files,
+                  const data::RecordOptions& how,
                   const PairFields& fields,
                   const data::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
@@ -49,9 +49,6 @@ class TextPairs final : public RecordDataset {
   }
   /// Of sources and targets.
   [[nodiscard]] std::int64_t tokens() const override;
-  /// Sources and targets that were longer.
-  [[nodiscard]] std::int64_t cut() const override { return cut_; }
-  [[nodiscard]] const data::TokenizeStats& stats() const override { return stats_; }
   /// Of tokens and lengths.
   [[nodiscard]] std::string fingerprint() const override;
 
@@ -67,8 +64,6 @@ class TextPairs final : public RecordDataset {
   std::int64_t source_length_, target_length_;
   std::int32_t end_;
   std::vector<Pair> samples_;
-  std::int64_t cut_ = 0;
-  data::TokenizeStats stats_;
 };
 
 }  // namespace tessera::tasks

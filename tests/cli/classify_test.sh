@@ -41,6 +41,31 @@ EOF
   expect "the accuracy in the metrics" grep -q '"accuracy"' "$box/$1-2/metrics.jsonl"
   "$tessera" eval "$box/$1-2" --threads 1 >"$box/eval" 2>&1 || { cat "$box/eval" && exit 1; }
   expect "every held-out text with its label" says "accuracy 1.0" "$box/eval"
+  expect "the confusion matrix as a picture" grep -q "said of" "$box/$1-2/confusion.svg"
+  expect "F1 in the metrics" grep -q '"f1"' "$box/$1-2/metrics.jsonl"
+  expect "each class with its scores" grep -Eq '^ *b +1.0000 +1.0000 +1.0000 +8' "$box/eval"
+  [[ $1 == gpt2 ]] || return 0
+  predicts "$box/$1-2"
+  "$tessera" convert "$box/$1-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  "$tessera" predict "$box/folder" "$box/new.csv" --length 16 --out "$box/folder.jsonl" --quiet || exit 1
+  expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
+}
+# predicts RUN: labels of new texts, on two ranks as on one, also where a file is gone on with.
+predicts() {
+  local i
+  { echo "id,text" && for ((i = 0; i < 21; ++i)); do echo "$i,$( ((i % 3)) && echo aaab || echo bbba)"; done; } >"$box/new.csv"
+  "$tessera" predict "$1" "$box/new.csv" --out "$box/said.jsonl" --quiet || exit 1
+  expect "a line for each record" test "$(wc -l <"$box/said.jsonl")" -eq 21
+  expect "the first label" says '{"row":0,"label":"b",' <(head -1 "$box/said.jsonl")
+  expect "the second label" says '{"row":1,"label":"a",' <(sed -n 2p "$box/said.jsonl")
+  "$tessera" predict "$1" "$box/new.csv" -n 2 --out "$box/two.jsonl" --quiet || exit 1
+  expect "the same of two ranks" cmp "$box/said.jsonl" "$box/two.jsonl"
+  head -c 500 "$box/said.jsonl" >"$box/half.jsonl"
+  "$tessera" predict "$1" "$box/new.csv" --out "$box/half.jsonl" --quiet || exit 1
+  expect "the same where half was there" cmp "$box/said.jsonl" "$box/half.jsonl"
+  echo '{"row": 7}' >"$box/other.jsonl"
+  "$tessera" predict "$1" "$box/new.csv" --out "$box/other.jsonl" 2>"$box/err"
+  expect "exit code 3 for another file" test $? -eq 3
 }
 claim "gpt2 learns labels, with the same bits on two ranks" learns_on_any_ranks gpt2
 claim "llama learns labels, with the same bits on two ranks" learns_on_any_ranks llama

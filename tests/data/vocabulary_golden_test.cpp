@@ -59,6 +59,7 @@ TEST(GoldenVocabulary, PutsTwoTextsTogetherWithTypes) {
   for (const fs::path& folder : vocabularies()) {
     const Pipeline pipeline(data::tokenizers::read_tokenizer_file(folder / "vocab.txt").parts,
                             folder.string());
+    const data::TokenizerPtr tokenizer = data::tokenizer_from_folder(folder);
     for (const Json& record : cases_of(folder)) {
       if (!record.contains("pair")) continue;
       SCOPED_TRACE(folder.filename().string() + ": " + record.dump());
@@ -68,6 +69,12 @@ TEST(GoldenVocabulary, PutsTwoTextsTogetherWithTypes) {
 
       EXPECT_EQ(Json(encoding.ids), record.at("pair_ids"));
       EXPECT_EQ(Json(encoding.type_ids), record.at("pair_token_type_ids"));
+      std::vector<std::int32_t> first, second;
+      tokenizer->encode(record.at("text").get<std::string>(), first);
+      tokenizer->encode(record.at("pair").get<std::string>(), second);
+      const data::JoinedIds joined = tokenizer->join(first, second);
+      EXPECT_EQ(Json(joined.ids), record.at("pair_ids"));
+      EXPECT_EQ(Json(joined.types), record.at("pair_token_type_ids"));
       ++compared;
     }
   }

@@ -140,6 +140,37 @@ TEST(SequenceClassification, IsTheCrossEntropyOfALinearLayerOnTheLastToken) {
   }
 }
 
+/// The labels of batch_of() that count: 2, 0, 1 and 1.
+TEST(SequenceClassification, WeighsClassesAndEasyLabels) {
+  const std::vector<double> weights = {0.5, 2.0, 1.5};
+  for (const double gamma : {0.0, 2.0}) {
+    SCOPED_TRACE(gamma);
+    json::Value chosen = options(R"({"num_labels": 3, "class_weights": [0.5, 2, 1.5]})");
+    chosen["focal_gamma"] = json::Value::number(gamma);
+    ModelRunner runner(
+        with_objective(lookup_trunk(NormKind::RmsNorm), "sequence_classification", chosen));
+    runner.initialize(1);
+    const nn::Batch batch = batch_of();
+
+    const double loss = runner.train(batch);
+
+    Reference reference(runner, NormKind::RmsNorm, batch, 0.0);
+    const at::Tensor p_BL = at::softmax(reference.logits_BL, 1);
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    for (const auto& [row, label] : {std::pair{0, 2}, {1, 0}, {2, 1}, {4, 1}}) {
+      const at::Tensor p = p_BL[row][label];
+      sum = sum - weights[static_cast<std::size_t>(label)] * (1 - p).pow(gamma) * p.log();
+    }
+    // By the sum of the weights, as torch's CrossEntropyLoss; the focal loss by the labels.
+    const double whole = gamma == 0 ? 1.5 + 0.5 + 2.0 + 2.0 : 4.0;
+    reference.loss = sum;
+    EXPECT_NEAR(loss, sum.item<double>() / whole, kTolerance * loss);
+    for (const auto& [name, grad] : runner.grads)
+      EXPECT_LT(error_of(grad, reference.gradient(name, whole)), kTolerance) << name;
+    EXPECT_EQ(runner.instance().objective()->denominators(batch), (std::vector<double>{4.0, 6.0}));
+  }
+}
+
 TEST(SequenceClassification, ReportsLossAndAccuracyInEvaluation) {
   ModelRunner runner(with_objective(lookup_trunk(NormKind::LayerNorm),
                                     "sequence_classification",

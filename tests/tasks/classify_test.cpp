@@ -88,10 +88,117 @@ TEST_F(Classification, ReadsTheFieldsAndLabelsThatAreNamed) {
   EXPECT_EQ(values(*opened.train, 1, "label"), Ids{2});
 }
 
-TEST_F(Classification, CountsTheSamplesOfEveryLabel) {
-  LabelledTexts texts(4, 0, Labels::named({"glad", "calm", "sad"}));
+TEST_F(Classification, FindsTheFieldsOfPublishedData) {
+  data::DataOptions data;
+  data.train = {folder_.write("train.tsv",
+                              "index\tquestion\tpassage\tlabel\n"
+                              "0\tab\tc\ttrue\n"
+                              "1\tde\tfgh\tfalse\n")};
+  const auto task = task_of("classify");
 
-  texts.read_files(options(kMoods).train, {}, test::byte(), {});
+  const data::Datasets opened = open(*task, data, 4);
+
+  EXPECT_EQ(values(*opened.train, 0, "input_ids"), (Ids{'a', 'b', 'c', 0}));
+  EXPECT_EQ(values(*opened.train, 0, "token_type_ids"), (Ids{0, 0, 1, 0}));
+  EXPECT_EQ(values(*opened.train, 1, "input_ids"), (Ids{'d', 'e', 'f', 'g'}));  // the longer is cut
+  EXPECT_EQ(values(*opened.train, 0, "label"), Ids{1});
+  EXPECT_EQ(values(*opened.train, 1, "label"), Ids{0});
+  EXPECT_EQ(task->objective_options(data).find("labels")->dump(), R"(["false","true"])");
+}
+
+TEST_F(Classification, ReadsAnyNumberOfLabels) {
+  const data::DataOptions data = options(
+      "{\"text\": \"a\", \"label\": [\"x\", \"z\"]}\n{\"text\": \"b\", \"label\": []}\n"
+      "{\"text\": \"c\", \"label\": [\"y\"]}\n");
+  const auto task = task_of("classify", R"({"multi_label": true})");
+
+  const data::Datasets opened = open(*task, data, 4);
+
+  data::Sample first(*opened.train, 0), second(*opened.train, 1);
+  EXPECT_THAT(first.values<float>("label"), ::testing::ElementsAre(1.0F, 0.0F, 1.0F));
+  EXPECT_THAT(second.values<float>("label"), ::testing::Each(0.0F));
+  EXPECT_EQ(task->objective_options(data).find("problem_type")->as_string(),
+            "multi_label_classification");
+}
+
+TEST_F(Classification, LeavesOutBadRecordsWhereItIsToldTo) {
+  data::DataOptions data = options(
+      "{\"text\": \"a\", \"label\": \"x\"}\n{\"text\": \"\", \"label\": \"x\"}\nnothing\n"
+      "{\"text\": \"b\", \"label\": \"y\"}\n");
+  EXPECT_THAT(error_of([&] { open(*task_of("classify"), data, 4); }).what(),
+              HasSubstr("train.jsonl:3"));  // labels are looked for first
+  data.on_bad_record = "skip";
+
+  const data::Datasets opened = open(*task_of("classify"), data, 4);
+
+  EXPECT_EQ(opened.train->size(), 2);
+  EXPECT_EQ(opened.train_stats.bad_records, 2);
+}
+
+TEST_F(Classification, ReadsFieldsUnderTheNamesOfAMap) {
+  data::DataOptions data = options(
+      "{\"q\": {\"body\": \"ab\"}, \"id\": \"x\"}\n{\"q\": {\"body\": \"c\"}, \"id\": \"y\"}\n");
+  data.map = json::parse(R"({"text": "q.body", "label": "id"})", "test");
+
+  EXPECT_EQ(values(*open(*task_of("classify"), data, 4).train, 0, "input_ids"),
+            (Ids{'a', 'b', 0, 0}));
+  data.map = json::parse(R"({"text": "question"})", "test");
+  EXPECT_THAT(error_of([&] { open(*task_of("classify"), data, 4); }).what(),
+              HasSubstr("the record has no \"question\""));
+}
+
+TEST_F(Classification, WeighsTheLossByHowOftenLabelsOccur) {
+  const data::DataOptions data = options(kMoods);  // glad once, sad twice
+  const auto weights = [&](const char* params) {
+    std::vector<double> out;
+    const json::Value chosen = task_of("classify", params)->objective_options(data);
+    for (const json::Value& weight : chosen.find("class_weights")->items())
+      out.push_back(weight.as_double());
+    return out;
+  };
+
+  // 1 and 1/2, scaled to a sum of 2.
+  EXPECT_THAT(weights(R"({"class_balance": "inverse"})"),
+              ::testing::ElementsAre(::testing::DoubleNear(4.0 / 3, 1e-15),
+                                     ::testing::DoubleNear(2.0 / 3, 1e-15)));
+  // (1 - 0.9) / (1 - 0.9) and (1 - 0.9) / (1 - 0.81), scaled to a sum of 2.
+  const double second = 0.1 / 0.19;
+  EXPECT_THAT(weights(R"({"class_balance": "class_balanced", "beta": 0.9})"),
+              ::testing::ElementsAre(::testing::DoubleNear(2 / (1 + second), 1e-12),
+                                     ::testing::DoubleNear(2 * second / (1 + second), 1e-12)));
+  EXPECT_THAT(weights(R"({"class_balance": "inverse", "labels": ["sad", "calm", "glad"]})"),
+              ::testing::ElementsAre(::testing::DoubleNear(0.6, 1e-12),
+                                     ::testing::DoubleNear(1.2, 1e-12),
+                                     ::testing::DoubleNear(1.2, 1e-12)));
+  EXPECT_THAT(weights(R"({"class_weights": [3, 4]})"), ::testing::ElementsAre(3, 4));
+  EXPECT_THAT(error_of([&] {
+                task_of("classify", R"({"class_balance": "inverse", "class_weights": [1, 2]})");
+              }).what(),
+              HasSubstr("both given"));
+}
+
+TEST_F(Classification, ReadsTextsAloneToPredict) {
+  const data::DataOptions data = options(kMoods);
+  const std::string file = folder_.write("new.csv", "text\nab\ncd\n");
+  const auto dataset = task_of("classify")
+                           ->open_to_predict({.options = {},
+                                              .tokenizer = test::byte(),
+                                              .vocab_size = 256,
+                                              .sequence_length = 4,
+                                              .how = {},
+                                              .predict = true},
+                                             {file});
+
+  ASSERT_EQ(dataset->size(), 2);
+  EXPECT_EQ(values(*dataset, 1, "input_ids"), (Ids{'c', 'd', 0, 0}));
+  for (const data::TensorSpec& spec : dataset->tensors())
+    EXPECT_NE(spec.name, "label");
+}
+
+TEST_F(Classification, CountsTheSamplesOfEveryLabel) {
+  LabelledTexts texts({.length = 4, .labels = Labels::named({"glad", "calm", "sad"})});
+
+  texts.read_files(options(kMoods).train, {}, {}, "text", test::byte(), {});
 
   EXPECT_EQ(texts.label_counts(), (Ids{1, 0, 2}));
   EXPECT_EQ(texts.cut(), 1);
@@ -171,7 +278,7 @@ TEST_F(Classification, RefusesLabelsTwiceOtherFilesAndTooLittleData) {
   data::DataOptions text;
   text.train = {folder_.write("a.txt", "some text")};
   EXPECT_THAT(error_of([&] { open(*task_of("classify"), text, 4); }).what(),
-              HasSubstr("a.txt is no .jsonl file"));
+              HasSubstr("a.txt is no file of records"));
   const data::DataOptions few = options(kMoods);
   EXPECT_THAT(error_of([&] { open(*task_of("classify"), few, 4, 8); }).what(),
               HasSubstr("data.train has 3 texts; at least 8 are needed"));

@@ -189,7 +189,7 @@ TEST_F(ImageClassification, NamesWhatItCannotRead) {
   write("lines.jsonl", "{\"image\": \"nothing.png\", \"label\": 0}\n");
   EXPECT_THAT(refusal({at("lines.jsonl")}), HasSubstr("nothing.png"));
   write("lines.jsonl", "{\"image\": 3, \"label\": 0}\n");
-  EXPECT_THAT(refusal({at("lines.jsonl")}), HasSubstr("lines.jsonl:1: \"image\" is 3"));
+  EXPECT_THAT(refusal({at("lines.jsonl")}), HasSubstr("lines.jsonl:1: \"image\" is a number"));
 
   EXPECT_THAT(refusal({at("set")}, R"({"labels": ["cats", "mice"]})"),
               HasSubstr("the label \"dogs\""));

@@ -97,7 +97,7 @@ TEST_F(Tagging, PutsTheTokenizersTokensAroundATextThatMayBeCut) {
                                          "{\"text\": [\"abc\", \"d\"], \"label\": [\"y\", \"x\"]}\n"
                                          "{\"text\": [\"a\", \"bcdef\"], \"label\": [0, 1]}\n");
 
-  words.read_files({file}, {}, Surrounding(), {});
+  words.read_files({file}, {}, {"text", "label"}, Surrounding(), {});
 
   EXPECT_EQ(values(words, 0, "input_ids"), (Ids{1, 'a', 'b', 'c', 'd', 2}));
   EXPECT_EQ(values(words, 0, "labels"), (Ids{-100, 1, -100, -100, 0, -100}));
@@ -105,7 +105,7 @@ TEST_F(Tagging, PutsTheTokenizersTokensAroundATextThatMayBeCut) {
   EXPECT_EQ(values(words, 1, "labels"), (Ids{-100, 0, 1, -100, -100, -100}));
   EXPECT_EQ(words.cut(), 1);
   TaggedWords none(2, 9, Labels::named({"x"}));
-  EXPECT_THROW(none.read_files({file}, {}, Surrounding(), {}), Error);
+  EXPECT_THROW(none.read_files({file}, {}, {"text", "label"}, Surrounding(), {}), Error);
 }
 
 TEST_F(Tagging, NamesTheRecordThatCannotBeRead) {

@@ -133,13 +133,17 @@ void Pipeline::add_finders(const AddedToken& token) {
 // What a post-processor adds is the same for every text, so a text of one token shows it.
 void Pipeline::find_surroundings() {
   if (!parts_.post_processor) return;
-  constexpr std::int32_t kText = -1;
-  Encoding one;
-  one.append(kText, "x", 0);
+  Encoding one, two;
+  one.append(kFirst, "x", 0);
+  two.append(kSecond, "y", 0);
   const Encoding out = finish({one}, /*special=*/true);
-  const auto text = std::find(out.ids.begin(), out.ids.end(), kText);
+  const auto text = std::find(out.ids.begin(), out.ids.end(), kFirst);
   prefix_.assign(out.ids.begin(), text);
   if (text != out.ids.end()) suffix_.assign(text + 1, out.ids.end());
+  const Encoding pair = finish({one, two}, /*special=*/true);
+  pair_frame_.clear();
+  for (std::size_t i = 0; i < pair.ids.size(); ++i)
+    pair_frame_.emplace_back(pair.ids[i], pair.type_ids[i]);
 }
 
 std::vector<Pipeline::Piece> Pipeline::pieces_of(std::string_view text,

@@ -64,6 +64,11 @@ class Pipeline {
   /// What the post-processor puts before and behind a text.
   [[nodiscard]] const std::vector<std::int32_t>& prefix() const { return prefix_; }
   [[nodiscard]] const std::vector<std::int32_t>& suffix() const { return suffix_; }
+  /// Where two texts stand among the ids that the post-processor adds to a pair, each id with its
+  /// type: kFirst and kSecond are the texts.
+  static constexpr std::int32_t kFirst = -1, kSecond = -2;
+  using PairFrame = std::vector<std::pair<std::int32_t, std::int32_t>>;
+  [[nodiscard]] const PairFrame& pair_frame() const { return pair_frame_; }
 
  private:
   struct Piece {
@@ -87,6 +92,7 @@ class Pipeline {
   Finders all_, ordinary_;  // ordinary: without special tokens
   std::int64_t size_ = 0;
   std::vector<std::int32_t> prefix_, suffix_;
+  PairFrame pair_frame_ = {{kFirst, 0}, {kSecond, 1}};
   std::uint64_t instance_;  // whose words are in a thread's cache
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/objectives/labels.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
@@ -65,20 +67,82 @@ double number_of_labels(const at::Tensor& labels) {
   return labels.ne(ops::kIgnoreLabel).sum().item<double>();
 }
 
+void ClassLoss::describe(config::Fields& fields) {
+  describe_label_smoothing(label_smoothing, fields);
+  fields.field("class_weights",
+               class_weights,
+               {.text = "Weight of the loss of each class, in the order of their ids.",
+                .default_text = "1 each"});
+  fields.field("focal_gamma",
+               focal_gamma,
+               {.text = "Exponent of the focal loss -(1-p)^gamma ln p; 0 is the cross-entropy.",
+                .min = 0,
+                .max = 100});
+}
+
+void ClassLoss::check(std::int64_t num_labels,
+                      config::Problems& problems,
+                      const config::Origins& origins) const {
+  const bool right =
+      class_weights.empty() || (std::ssize(class_weights) == num_labels &&
+                                std::ranges::all_of(class_weights, [](double w) { return w > 0; }));
+  if (!right) {
+    problems.add(origins.place("class_weights"),
+                 "class_weights",
+                 fmt::format("{} weights for {} classes", class_weights.size(), num_labels),
+                 "give each class a weight above 0");
+  }
+  if (focal_gamma > 0 && label_smoothing > 0) {
+    problems.add(origins.place("label_smoothing"),
+                 "label_smoothing",
+                 "label_smoothing and focal_gamma are both given",
+                 "keep one of them");
+  }
+}
+
+std::vector<double> class_denominators(const at::Tensor& labels, const ClassLoss& loss) {
+  const double count = number_of_labels(labels);
+  if (loss.class_weights.empty()) return {count};
+  if (labels.is_meta()) return {count, count};
+  const at::Tensor known = labels.masked_select(labels.ne(ops::kIgnoreLabel));
+  const at::Tensor weights = at::tensor(loss.class_weights, at::kDouble);
+  // A label that is none of the classes is told of by add_class_terms().
+  const at::Tensor sound = known.masked_select(known.ge(0).logical_and(known.lt(weights.size(0))));
+  return {count, weights.index_select(0, sound).sum().item<double>()};
+}
+
 void add_class_terms(nn::Outcome& out,
                      const at::Tensor& logits_NL,
                      const at::Tensor& labels_N,
-                     double label_smoothing,
+                     const ClassLoss& loss,
+                     bool training,
                      const char* what) {
   if (!labels_N.is_meta()) check_labels(labels_N, logits_NL.size(1), what);
-  const at::Tensor loss = at::cross_entropy_loss(logits_NL.to(at::kDouble),
-                                                 labels_N,
-                                                 /*weight=*/{},
-                                                 at::Reduction::Sum,
-                                                 ops::kIgnoreLabel,
-                                                 label_smoothing);
+  at::Tensor weights;
+  if (!loss.class_weights.empty())
+    weights = at::tensor(loss.class_weights, at::kDouble).to(logits_NL.device());
+  const bool focal = loss.focal_gamma > 0;
+  at::Tensor sum;
+  if (focal) {
+    const at::Tensor logp_NL = at::log_softmax(logits_NL.to(at::kDouble), 1);
+    const at::Tensor known_N = labels_N.ne(ops::kIgnoreLabel);
+    const at::Tensor label_N = labels_N.clamp_min(0);
+    const at::Tensor logp_N = logp_NL.gather(1, label_N.unsqueeze(1)).squeeze(1);
+    at::Tensor loss_N = -(1 - logp_N.exp()).pow(loss.focal_gamma) * logp_N * known_N;
+    if (weights.defined()) loss_N = loss_N * weights.index_select(0, label_N);
+    sum = loss_N.sum();
+  } else {
+    sum = at::cross_entropy_loss(logits_NL.to(at::kDouble),
+                                 labels_N,
+                                 weights,
+                                 at::Reduction::Sum,
+                                 ops::kIgnoreLabel,
+                                 training ? loss.label_smoothing : 0.0);
+  }
   const at::Tensor correct = logits_NL.detach().argmax(1).eq(labels_N).sum(at::kDouble);
-  out.terms = {{.name = "loss", .sum = loss}, {.name = "accuracy", .sum = correct, .weight = 0.0}};
+  const int by_weight = weights.defined() && !focal ? 1 : 0;
+  out.terms = {{.name = "loss", .sum = sum, .denominator = by_weight},
+               {.name = "accuracy", .sum = correct, .weight = 0.0}};
 }
 
 }  // namespace tessera::models

@@ -32,7 +32,7 @@ struct ClassificationOptions {
   std::int64_t num_labels = 2;
   std::string problem_type = kSingleLabel;
   std::vector<std::string> labels;
-  double label_smoothing = 0.0;
+  ClassLoss loss;
   void describe(config::Fields& fields) {
     describe_num_labels(num_labels, "Number of classes that a sample may belong to.", fields);
     describe_label_names(labels, fields);
@@ -42,7 +42,7 @@ struct ClassificationOptions {
         {.text = "What a sample's label is: one class, a flag of 0 or 1 for each class, or "
                  "a number for each.",
          .choices = {kSingleLabel, kMultiLabel, kRegression}});
-    describe_label_smoothing(label_smoothing, fields);
+    loss.describe(fields);
   }
 };
 
@@ -89,7 +89,7 @@ class SequenceClassification final : public nn::Objective {
 
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     const at::Tensor& labels = batch.tensor("label");
-    if (options_.problem_type == kSingleLabel) return {number_of_labels(labels)};
+    if (options_.problem_type == kSingleLabel) return class_denominators(labels, options_.loss);
     return {static_cast<double>(labels.numel())};
   }
 
@@ -106,8 +106,7 @@ class SequenceClassification final : public nn::Objective {
                                   labels.dim(),
                                   c10::toString(labels.scalar_type())),
                       "give one int64 label for each sample, -100 where it is to be ignored");
-      const double smoothing = context.training() ? options_.label_smoothing : 0.0;
-      add_class_terms(out, logits_BL, labels, smoothing, "sample");
+      add_class_terms(out, logits_BL, labels, options_.loss, context.training(), "sample");
       return;
     }
     const at::Tensor wanted_BL = float_labels(labels, logits_BL);
@@ -135,12 +134,17 @@ nn::BlockSpec make(const char* name,
   ClassificationOptions read;
   config::read(options, read, problems, origins);
   check_label_names(read.labels, read.num_labels, problems, origins);
-  if (read.label_smoothing > 0 && read.problem_type != kSingleLabel) {
-    problems.add(
-        origins.place("label_smoothing"),
-        "label_smoothing",
-        fmt::format("label_smoothing has no meaning for the problem {}", read.problem_type),
-        "remove it");
+  read.loss.check(read.num_labels, problems, origins);
+  const auto refuse = [&](const char* key) {
+    problems.add(origins.place(key),
+                 key,
+                 fmt::format("{} has no meaning for the problem {}", key, read.problem_type),
+                 "remove it");
+  };
+  if (read.problem_type != kSingleLabel) {
+    if (read.loss.label_smoothing > 0) refuse("label_smoothing");
+    if (read.loss.focal_gamma > 0) refuse("focal_gamma");
+    if (!read.loss.class_weights.empty()) refuse("class_weights");
   }
   return {"head", [trunk, read, name] {
             return std::make_unique<SequenceClassification>(trunk, read, name);

@@ -24,11 +24,11 @@ namespace {
 struct TokenOptions {
   std::int64_t num_labels = 2;
   std::vector<std::string> labels;
-  double label_smoothing = 0.0;
+  ClassLoss loss;
   void describe(config::Fields& fields) {
     describe_num_labels(num_labels, "Number of classes that a token may belong to.", fields);
     describe_label_names(labels, fields);
-    describe_label_smoothing(label_smoothing, fields);
+    loss.describe(fields);
   }
 };
 
@@ -62,15 +62,19 @@ class TokenClassification final : public nn::Objective {
                                   labels_BT.dim(),
                                   c10::toString(labels_BT.scalar_type())),
                       "give one int64 label for each token, -100 where it is to be ignored");
-      const double smoothing = context.training() ? options_.label_smoothing : 0.0;
-      add_class_terms(out, logits_BTL.flatten(0, 1), labels_BT.flatten(), smoothing, "token");
+      add_class_terms(out,
+                      logits_BTL.flatten(0, 1),
+                      labels_BT.flatten(),
+                      options_.loss,
+                      context.training(),
+                      "token");
     }
     if (context.want_logits || !batch.has("labels")) out.outputs["logits"] = logits_BTL.detach();
     return out;
   }
 
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
-    return {number_of_labels(batch.tensor("labels"))};
+    return class_denominators(batch.tensor("labels"), options_.loss);
   }
 
  private:
@@ -92,6 +96,7 @@ nn::BlockSpec make_token_classification(const TrunkOutput& trunk,
   TokenOptions read;
   config::read(options, read, problems, origins);
   check_label_names(read.labels, read.num_labels, problems, origins);
+  read.loss.check(read.num_labels, problems, origins);
   return {"head", [trunk, read] { return std::make_unique<TokenClassification>(trunk, read); }};
 }
 

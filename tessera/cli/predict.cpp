@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera predict: what a classifier says of each record of a file.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/ranks.h"
+#include "tessera/cli/terminal.h"
+#include "tessera/config/json.h"
+#include "tessera/engine/open_model.h"
+#include "tessera/engine/predictions.h"
+#include "tessera/planner/train_config.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct PredictWords {
+  std::string path, out, map;
+  std::vector<std::string> data;
+  std::optional<std::int64_t> length, batch;
+  RankWords ranks;
+  Common common;
+};
+
+bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
+  Arguments arguments(
+      "predict",
+      "Writes what a model that classifies, tags or estimates says of each record of a file: a "
+      "JSON line for each, in the file's order. A file that holds some lines already is gone on "
+      "with.",
+      {"tessera predict runs/moods texts.csv --out moods.jsonl",
+       "tessera predict ./bert-finetuned texts.jsonl --map '{\"text\": \"review\"}'",
+       "tessera predict runs/birds folder-of-pictures --out birds.jsonl -n 2"});
+  arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
+  arguments.positional("FILE", &words.data, "Records: .jsonl, .json, .csv or .tsv; no labels");
+  arguments.option("--out", &words.out, "File for the predictions [standard output]");
+  arguments.option("--map", &words.map, "Names of fields, as data.map has them [those of the run]");
+  arguments.option("--length",
+                   &words.length,
+                   "Tokens of a text; its end is cut off [those of the run; else at most 512]");
+  arguments.option(
+      "--batch", &words.batch, "Samples computed at a time [those of eval.micro_batch]");
+  words.ranks.declare(arguments);
+  arguments.common(words.common);
+  return arguments.parse(line);
+}
+
+/// The task of a model that is no run's, by its head.
+std::shared_ptr<const tasks::Task> task_of(const models::ObjectiveChoice& objective) {
+  const json::Value* const problem = objective.options.find("problem_type");
+  const std::string kind = problem != nullptr ? problem->as_string() : "";
+  tasks::TaskOptions options;
+  options.type = "pretrain";  // which says that models of its kind make text
+  if (objective.name == "sequence_classification") {
+    options.type = kind == "regression" ? "regression" : "classify";
+    if (kind == "multi_label_classification")
+      options.params = json::Value::object({{"multi_label", json::Value::boolean(true)}});
+  } else if (objective.name == "token_classification") {
+    options.type = "tag";
+  } else if (objective.name == "image_classification") {
+    options.type = "image_classify";
+    options.params = json::Value::object({{"preprocessor", json::Value::string("default")}});
+  }
+  config::Problems problems;
+  std::shared_ptr<const tasks::Task> task = tasks::make_task(options, problems);
+  problems.raise();
+  return task;
+}
+
+std::vector<std::string> label_names(const models::ObjectiveChoice& objective) {
+  std::vector<std::string> out;
+  const json::Value* const names = objective.options.find("labels");
+  if (names == nullptr || !names->is_array()) return out;
+  for (const json::Value& name : names->items())
+    out.push_back(name.as_string());
+  return out;
+}
+
+/// What is predicted.
+struct ToPredict {
+  std::shared_ptr<const tasks::Task> task;
+  std::unique_ptr<data::Dataset> dataset;
+  std::int64_t micro_batch = 8;
+};
+
+ToPredict open_to_predict(const PredictWords& words, const engine::OpenModel& opened) {
+  constexpr std::int64_t kLength = 512;
+  ToPredict out;
+  data::DataOptions options;
+  std::int64_t length = std::min(opened.shape.max_positions, kLength);
+  if (opened.config) {
+    const planner::Plan plan =
+        planner::make_plan(*opened.config, opened.trained_on, opened.source.string());
+    out.micro_batch = plan.config.eval.micro_batch;
+    options = plan.config.data;
+    out.task = plan.task;
+    length = plan.sequence_length;
+  } else {
+    out.task = task_of(opened.shape.objective);
+  }
+  if (!words.map.empty()) options.map = json::parse(words.map, "--map");
+  out.micro_batch = words.batch.value_or(out.micro_batch);
+  out.dataset = out.task->open_to_predict({.options = options,
+                                           .tokenizer = *opened.tokenizer,
+                                           .vocab_size = opened.shape.vocab_size,
+                                           .sequence_length = words.length.value_or(length),
+                                           .how = {},
+                                           .model = &opened.shape.description,
+                                           .model_folder = opened.source,
+                                           .predict = true},
+                                          words.data);
+  return out;
+}
+
+/// How many samples the file has predictions of. A last line without its end is cut off.
+std::int64_t already_predicted(const std::string& path, std::int64_t samples) {
+  std::error_code ignored;
+  if (path.empty() || !fs::exists(path, ignored)) return 0;
+  const std::string held = files::read(path);
+  std::size_t begin = 0;
+  std::int64_t count = 0;
+  for (std::size_t end = held.find('\n'); end != std::string::npos; end = held.find('\n', begin)) {
+    const std::string place = fmt::format("{}:{}", path, count + 1);
+    const json::Value value = json::parse_strict(held.substr(begin, end - begin), place);
+    const json::Value* const row = value.is_object() ? value.find("row") : nullptr;
+    TESSERA_REQUIRE(
+        row != nullptr && row->is_number() && row->as_integer() == count && count < samples,
+        Data,
+        place + " is no prediction of the record in that place",
+        "choose another --out, or remove the file");
+    begin = end + 1;
+    ++count;
+  }
+  if (begin < held.size()) fs::resize_file(path, begin);
+  return count;
+}
+
+void predict_on(engine::OpenModel& model,
+                const PredictWords& words,
+                const ToPredict& data,
+                std::int64_t made,
+                bool speaks) {
+  Terminal terminal;
+  std::ofstream file;
+  if (speaks && !words.out.empty()) {
+    file.open(words.out, std::ios::binary | std::ios::app);
+    TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "choose another --out");
+  }
+  const std::vector<std::string> names = label_names(model.shape.objective);
+  const std::int64_t all = data.dataset->size();
+  const double start = now_s();
+  engine::predict(
+      *model.executor,
+      *model.world,
+      *data.dataset,
+      made,
+      data.micro_batch,
+      [&](std::int64_t sample, const tasks::Predictions& rows) {
+        if (!speaks) return;
+        json::Value line = json::Value::object();
+        line["row"] = json::Value::integer(sample);
+        json::Value said = data.task->prediction(rows, names);
+        for (auto& [name, value] : said.members())
+          line[name] = std::move(value);
+        if (words.out.empty()) {
+          terminal.line(line.dump());
+          return;
+        }
+        file << line.dump() << '\n';
+        TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
+        const double passed = now_s() - start;
+        if (!words.common.quiet)
+          terminal.live(fmt::format("{} of {} records, {:.0f} a second, {} left",
+                                    text::with_commas(sample + 1),
+                                    text::with_commas(all),
+                                    static_cast<double>(sample + 1 - made) / passed,
+                                    text::duration(passed * static_cast<double>(all - sample - 1) /
+                                                   static_cast<double>(sample + 1 - made))));
+      });
+  if (!speaks || words.out.empty()) return;
+  file.flush();
+  TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
+  if (!words.common.quiet) {
+    terminal.line(fmt::format("{} predictions in {}{}",
+                              text::with_commas(all),
+                              words.out,
+                              made > 0 ? fmt::format(", {} of them from before", made) : ""));
+  }
+}
+
+int predict(const std::vector<std::string>& line) {
+  PredictWords words;
+  if (!parse_predict(words, line)) return kExitOk;
+  for (const auto& [value, option] :
+       {std::pair{words.length, "--length"}, std::pair{words.batch, "--batch"}}) {
+    TESSERA_REQUIRE(!value || *value > 0,
+                    Config,
+                    fmt::format("{} {}: expected 1 or more", option, value.value_or(0)),
+                    "");
+  }
+  auto found = engine::find_model(words.path);
+  const ToPredict data = open_to_predict(words, *found);
+  const std::int64_t made = already_predicted(words.out, data.dataset->size());
+  return with_model(
+      std::move(found),
+      words.ranks,
+      engine::ReadAs::F32,
+      [&](engine::OpenModel& model, bool speaks) { predict_on(model, words, data, made, speaks); });
+}
+
+TESSERA_COMMAND("predict", "say what a classifier predicts for each record", predict);
+
+}  // namespace
+}  // namespace tessera::cli

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables as text: fields between commas or tabs, the first row their names (RFC 4180).
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/records.h"
+
+namespace tessera::data {
+namespace {
+
+struct Row {
+  std::vector<std::string> cells;
+  std::int64_t line = 0;  ///< of its beginning
+};
+
+/// Reads rows one after the other.
+class Rows {
+ public:
+  Rows(const RecordText& text, char separator)
+      : bytes_(text.bytes), name_(text.name), separator_(separator) {}
+
+  std::optional<Row> next() {
+    if (at_ >= bytes_.size()) return std::nullopt;
+    Row row;
+    row.line = line_;
+    while (true) {
+      row.cells.push_back(cell());
+      if (at_ < bytes_.size() && bytes_[at_] == separator_) {
+        ++at_;
+        continue;
+      }
+      end_line();
+      return row;
+    }
+  }
+
+ private:
+  std::string cell() {
+    const bool quote = at_ < bytes_.size() && bytes_[at_] == '"';
+    if (quote && (separator_ != '\t' || closes_before_the_tab())) return quoted();
+    std::size_t end = at_;
+    while (end < bytes_.size() && bytes_[end] != separator_ && bytes_[end] != '\n')
+      ++end;
+    std::string_view out = bytes_.substr(at_, end - at_);
+    at_ = end;
+    if (out.ends_with('\r') && (end == bytes_.size() || bytes_[end] == '\n')) out.remove_suffix(1);
+    return std::string(out);
+  }
+  /// Tables with tabs are often written without quoting, and a text may begin with a quote.
+  [[nodiscard]] bool closes_before_the_tab() const {
+    const std::size_t end = std::min(bytes_.find_first_of("\t\r\n", at_), bytes_.size());
+    if (end < at_ + 2 || bytes_[end - 1] != '"') return false;
+    std::size_t inner = 0;
+    for (std::size_t i = at_ + 1; i + 1 < end; ++i)
+      inner += bytes_[i] == '"' ? 1 : 0;
+    return inner % 2 == 0;
+  }
+  std::string quoted() {
+    const std::int64_t begin = line_;
+    std::string out;
+    for (++at_; at_ < bytes_.size(); ++at_) {
+      const char c = bytes_[at_];
+      if (c == '\n') ++line_;
+      if (c != '"') {
+        out += c;
+      } else if (at_ + 1 < bytes_.size() && bytes_[at_ + 1] == '"') {
+        out += '"';
+        ++at_;
+      } else {
+        ++at_;
+        const bool ends = at_ == bytes_.size() || bytes_[at_] == separator_ ||
+                          bytes_[at_] == '\n' || bytes_[at_] == '\r';
+        TESSERA_REQUIRE(ends,
+                        Data,
+                        fmt::format("{}:{}: text behind a closing quote", name_, line_),
+                        "double the quotes inside of a field: \"\"");
+        return out;
+      }
+    }
+    throw Error(Error::Kind::Data,
+                fmt::format("{}:{}: the quote is never closed", name_, begin),
+                "close it, or double the quotes inside of a field");
+  }
+  void end_line() {
+    if (at_ < bytes_.size() && bytes_[at_] == '\r') ++at_;
+    if (at_ < bytes_.size() && bytes_[at_] == '\n') ++at_;
+    ++line_;
+  }
+
+  std::string_view bytes_;
+  const std::string& name_;
+  char separator_;
+  std::size_t at_ = 0;
+  std::int64_t line_ = 1;
+};
+
+enum class ColumnType : std::uint8_t { Integer, Number, Flag, Text };
+
+// "007" is a code, neither an integer nor a number.
+bool is_integer(const std::string& cell) {
+  std::int64_t value = 0;
+  const auto [end, failed] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  return failed == std::errc() && end == cell.data() + cell.size() && std::to_string(value) == cell;
+}
+bool is_number(const std::string& cell) {
+  double value = 0;
+  const auto [end, failed] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  const std::size_t first = cell.find_first_of("0123456789");
+  if (first == std::string::npos) return false;  // "nan"
+  const bool code = cell[first] == '0' && first + 1 < cell.size() &&
+                    std::isdigit(static_cast<unsigned char>(cell[first + 1])) != 0;
+  return failed == std::errc() && end == cell.data() + cell.size() && !code;
+}
+bool is_flag(const std::string& cell) {
+  const std::string lower = text::lower(cell);
+  return lower == "true" || lower == "false";
+}
+
+/// The type that all cells of a column have, as other readers of tables find it.
+ColumnType type_of(const std::vector<Row>& rows, std::size_t column) {
+  bool any = false, integers = true, numbers = true, flags = true;
+  for (const Row& row : rows) {
+    if (column >= row.cells.size() || row.cells[column].empty()) continue;
+    const std::string& cell = row.cells[column];
+    any = true;
+    integers = integers && is_integer(cell);
+    numbers = numbers && (integers || is_number(cell));
+    flags = flags && is_flag(cell);
+    if (!numbers && !flags) break;
+  }
+  if (!any) return ColumnType::Text;
+  if (integers) return ColumnType::Integer;
+  if (numbers) return ColumnType::Number;
+  return flags ? ColumnType::Flag : ColumnType::Text;
+}
+
+json::Value value_of(std::string cell, ColumnType type) {
+  if (type == ColumnType::Text) return json::Value::string(std::move(cell));
+  if (cell.empty()) return {};
+  if (type == ColumnType::Flag) return json::Value::boolean(text::lower(cell) == "true");
+  if (type == ColumnType::Integer) {
+    std::int64_t value = 0;
+    std::from_chars(cell.data(), cell.data() + cell.size(), value);
+    return json::Value::integer(value);
+  }
+  double value = 0;
+  std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  return json::Value::number(value);
+}
+
+void check_names(const Row& header, const std::string& name) {
+  std::vector<std::string> names = header.cells;
+  for (const std::string& cell : names) {
+    TESSERA_REQUIRE(!cell.empty(),
+                    Data,
+                    fmt::format("{}:1: a column has no name", name),
+                    "write the names of all columns into the first row");
+  }
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  TESSERA_REQUIRE(twice == names.end(),
+                  Data,
+                  fmt::format("{}:1: two columns are called \"{}\"", name, *twice),
+                  "rename one of them");
+}
+
+void read_table(const RecordText& text, const RecordSink& sink, char separator) {
+  if (const auto at = text::find_invalid_utf8(text.bytes)) {
+    const auto line = std::ranges::count(text.bytes.substr(0, *at), '\n') + 1;
+    throw Error(Error::Kind::Data,
+                fmt::format("{}:{}: the file is no UTF-8 from byte {} on", text.name, line, *at),
+                "convert it: iconv -t UTF-8");
+  }
+  Rows reader(text, separator);
+  const std::optional<Row> header = reader.next();
+  if (!header) return;
+  check_names(*header, text.name);
+  std::vector<Row> rows;
+  while (std::optional<Row> row = reader.next()) {
+    if (row->cells.size() == 1 && row->cells[0].empty() && header->cells.size() > 1) {
+      sink.blank();
+    } else {
+      rows.push_back(std::move(*row));
+    }
+  }
+  std::vector<ColumnType> types;
+  for (std::size_t i = 0; i < header->cells.size(); ++i)
+    types.push_back(type_of(rows, i));
+  for (Row& row : rows) {
+    if (row.cells.size() != header->cells.size()) {
+      sink.bad(Error(Error::Kind::Data,
+                     fmt::format("{}:{}: the row has {} fields, and the first row names {}",
+                                 text.name,
+                                 row.line,
+                                 row.cells.size(),
+                                 header->cells.size()),
+                     fmt::format("separate fields by {}, and put a field that holds one or a "
+                                 "quote between quotes",
+                                 separator == '\t' ? "tabs" : "commas")));
+      continue;
+    }
+    json::Value record = json::Value::object();
+    for (std::size_t i = 0; i < row.cells.size(); ++i)
+      record.members().emplace_back(header->cells[i], value_of(std::move(row.cells[i]), types[i]));
+    sink.value(std::move(record), row.line);
+    row.cells.clear();
+  }
+}
+
+/// A comma, unless the names of the columns are separated by semicolons or tabs.
+void read_csv(const RecordText& text, const RecordSink& sink) {
+  const std::string_view header = text.bytes.substr(0, text.bytes.find('\n'));
+  const auto count = [&](char c) { return std::ranges::count(header, c); };
+  char separator = ',';
+  for (const char other : {';', '\t'}) {
+    if (count(separator) == 0 && count(other) > 0) separator = other;
+  }
+  read_table(text, sink, separator);
+}
+void read_tsv(const RecordText& text, const RecordSink& sink) {
+  read_table(text, sink, '\t');
+}
+
+TESSERA_RECORD_FORMAT(csv, {.extensions = {".csv"}, .rows = true, .read = read_csv});
+TESSERA_RECORD_FORMAT(tsv, {.extensions = {".tsv"}, .rows = true, .read = read_tsv});
+
+}  // namespace
+}  // namespace tessera::data

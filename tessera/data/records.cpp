@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/records.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+#include <glob.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/data/sources.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kRefusalsKept = 3;
+constexpr std::string_view kBlank = " \t\r\n";
+
+const char* const kFormats =
+    ".jsonl, .ndjson, .json, .csv and .tsv are read, each also behind .gz or .zst";
+
+/// "train.csv" of "train.csv.gz".
+std::string without_compression(const std::string& name) {
+  for (const std::string_view ending : {".gz", ".gzip", ".zst", ".zstd"}) {
+    if (text::lower(name).ends_with(ending)) return name.substr(0, name.size() - ending.size());
+  }
+  return name;
+}
+
+const RecordFormat* format_by_name(const std::string& name) {
+  const std::string extension =
+      text::lower(fs::path(without_compression(name)).extension().string());
+  for (const std::string& format : record_formats().names()) {
+    const RecordFormat& candidate = record_formats().get(format);
+    if (std::ranges::find(candidate.extensions, extension) != candidate.extensions.end())
+      return &candidate;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void refuse_format(const std::string& name, std::string_view bytes) {
+  const bool parquet = bytes.starts_with("PAR1");
+  const bool arrow =
+      bytes.starts_with("ARROW1") || bytes.starts_with(std::string_view("\xff\xff\xff\xff", 4));
+  if (parquet || arrow) {
+    throw Error(
+        Error::Kind::Data,
+        fmt::format(
+            "{} is a file of {}, which is not read", name, parquet ? "Parquet" : "Apache Arrow"),
+        fmt::format("convert it: python3 -c \"import pyarrow.{} as p, json; [print(json."
+                    "dumps(r)) for r in {}.to_pylist()]\" > {}.jsonl",
+                    parquet ? "parquet" : "ipc",
+                    parquet ? fmt::format("p.read_table('{}')", name)
+                            : fmt::format("p.open_stream('{}').read_all()", name),
+                    fs::path(name).stem().string()));
+  }
+  throw Error(Error::Kind::Data,
+              fmt::format("{} is no file of records", name),
+              fmt::format("give a .jsonl with one object a line; {}", kFormats));
+}
+
+const RecordFormat& format_of(const std::string& name, std::string_view bytes) {
+  if (const RecordFormat* const known = format_by_name(name)) return *known;
+  // The content says it where the name does not.
+  const std::size_t first = without_bom(bytes).find_first_not_of(kBlank);
+  const std::string_view rest =
+      first == std::string_view::npos ? std::string_view() : without_bom(bytes).substr(first);
+  const bool text_file = text::lower(fs::path(name).extension().string()) == ".txt";
+  if (!text_file && (rest.starts_with("{") || rest.starts_with("[")))
+    return record_formats().get("json");
+  refuse_format(name, bytes);
+}
+
+const json::Value* find_path(const json::Value& value, std::string_view path) {
+  if (!value.is_object()) return nullptr;
+  if (const json::Value* const found = value.find(path)) return found;
+  const std::size_t dot = path.find('.');
+  if (dot == std::string_view::npos) return nullptr;
+  const json::Value* const inner = value.find(path.substr(0, dot));
+  return inner == nullptr ? nullptr : find_path(*inner, path.substr(dot + 1));
+}
+
+/// Reads the records of one file after the other.
+class Reader {
+ public:
+  Reader(const RecordOptions& options, const TakeRecord& take) : options_(options), take_(take) {}
+
+  void read(const std::string& file) {
+    const auto mapped = map_source(file);
+    std::string kept;
+    std::string_view bytes = without_bom(decompressed(mapped->text(), file, kept));
+    const RecordFormat& format = format_of(file, bytes);
+    file_ = file;
+    rows_ = format.rows;
+    const RecordSink sink = {
+        .json = [this](std::string_view text, std::int64_t line) { parse(text, line); },
+        .value = [this](json::Value value, std::int64_t line) { take(std::move(value), line); },
+        .bad = [this](const Error& error) { bad(error); },
+        .blank = [this] { ++counts_.blank; }};
+    format.read({bytes, file}, sink);
+  }
+  [[nodiscard]] RecordCounts counts() && { return std::move(counts_); }
+
+ private:
+  [[nodiscard]] std::string place(std::int64_t line) const {
+    return fmt::format("{}:{}", file_, line);
+  }
+  void bad(const Error& error) {
+    if (!options_.skip_bad || error.kind() != Error::Kind::Data) throw error;
+    ++counts_.bad;
+    if (counts_.refused.size() < kRefusalsKept) counts_.refused.emplace_back(error.what());
+  }
+  void parse(std::string_view text, std::int64_t line) {
+    std::string clean;
+    bool replaced = false;
+    if (options_.replace_invalid_utf8 && text::find_invalid_utf8(text)) {
+      clean = text::replace_invalid_utf8(text);
+      text = clean;
+      replaced = true;
+    }
+    std::optional<json::Value> value;
+    try {
+      value = json::parse_strict(text, place(line));
+    } catch (const Error& error) {
+      bad(Error(Error::Kind::Data, error.what(), error.fix()));
+      return;
+    }
+    counts_.replaced_utf8 += replaced ? 1 : 0;
+    take(std::move(*value), line);
+  }
+  void take(json::Value value, std::int64_t line) {
+    Record record{std::move(value), place(line), rows_};
+    try {
+      if (!record.value.is_object()) {
+        record.refuse(
+            fmt::format("expected a JSON object, found {}", record.value.type_name()),
+            options_.example.empty() ? "write one object a record" : "write " + options_.example);
+      }
+      rename(record);
+      take_(record);
+      ++counts_.records;
+    } catch (const Error& error) {
+      bad(error);
+    }
+  }
+  void rename(Record& record) const {
+    for (const auto& [name, source] : options_.map) {
+      if (name == source) continue;
+      const json::Value* const found = find_path(record.value, source);
+      if (found == nullptr) {
+        std::vector<std::string> names;
+        for (const auto& [member, value] : record.value.members())
+          names.push_back(member);
+        record.refuse(
+            fmt::format("the record has no \"{}\"", source),
+            fmt::format(
+                "data.map reads \"{}\" from it; {}", name, text::suggestion(source, names)));
+      }
+      json::Value copy = *found;
+      record.value[name] = std::move(copy);
+    }
+  }
+
+  const RecordOptions& options_;
+  const TakeRecord& take_;
+  std::string file_;
+  bool rows_ = false;
+  RecordCounts counts_;
+};
+
+// Words in names of files, as they are published.
+constexpr std::array<std::string_view, 1> kTrainWords = {"train"};
+constexpr std::array<std::string_view, 5> kValidationWords = {
+    "validation", "valid", "val", "dev", "eval"};
+constexpr std::array<std::string_view, 1> kTestWords = {"test"};
+
+/// Whether the name is "train", or begins with it and a sign such as in "train-00000-of-00002".
+bool has_word(const std::string& name, std::span<const std::string_view> words) {
+  const std::string lower = text::lower(name);
+  return std::ranges::any_of(words, [&](std::string_view word) {
+    if (!lower.starts_with(word)) return false;
+    return lower.size() == word.size() ||
+           std::string_view(".-_").find(lower[word.size()]) != std::string_view::npos;
+  });
+}
+
+std::span<const std::string_view> words_of(Split split) {
+  if (split == Split::Train) return kTrainWords;
+  if (split == Split::Validation) return kValidationWords;
+  return kTestWords;
+}
+std::string name_of(Split split) {
+  return std::string(words_of(split).front());
+}
+
+std::vector<std::string> in_folder(const std::string& folder, Split split) {
+  std::error_code failed;
+  std::vector<std::string> all;
+  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
+    if (at->is_regular_file() && format_by_name(at->path().filename().string()) != nullptr)
+      all.push_back(at->path().string());
+  }
+  TESSERA_REQUIRE(!failed,
+                  Data,
+                  fmt::format("cannot read the folder {}: {}", folder, failed.message()),
+                  "check its permissions");
+  TESSERA_REQUIRE(!all.empty(),
+                  Data,
+                  fmt::format("no file of records in the folder {}", folder),
+                  fmt::format("{}; subfolders are not searched", kFormats));
+  std::ranges::sort(all);
+  const auto named = [&](const std::string& path, Split part) {
+    return has_word(fs::path(path).filename().string(), words_of(part));
+  };
+  const bool in_parts =
+      std::ranges::any_of(all, [&](const auto& path) { return named(path, Split::Train); });
+  if (!in_parts) return all;
+  std::vector<std::string> out;
+  std::ranges::copy_if(
+      all, std::back_inserter(out), [&](const auto& path) { return named(path, split); });
+  TESSERA_REQUIRE(!out.empty(),
+                  Data,
+                  fmt::format("the folder {} has files for training, and none whose name begins "
+                              "with {}",
+                              folder,
+                              name_of(split)),
+                  "name the files themselves");
+  return out;
+}
+
+std::vector<std::string> matches_of(const std::string& pattern) {
+  glob_t found{};
+  const int failed = ::glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<std::string> out;
+  if (failed == 0) out.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  TESSERA_REQUIRE(!out.empty(),
+                  Data,
+                  fmt::format("no file matches {}", pattern),
+                  "patterns know *, ? and [...], and are relative to the working directory");
+  return out;
+}
+
+}  // namespace
+
+void Record::refuse(const std::string& what, std::string fix) const {
+  throw Error(Error::Kind::Data, fmt::format("{}: {}", place, what), std::move(fix));
+}
+
+RecordCounts for_each_record(const std::vector<std::string>& files,
+                             const RecordOptions& options,
+                             const TakeRecord& take) {
+  Reader reader(options, take);
+  for (const std::string& file : files)
+    reader.read(file);
+  return std::move(reader).counts();
+}
+
+std::vector<std::string> record_files(const std::vector<std::string>& names, Split split) {
+  std::vector<std::string> out;
+  for (const std::string& name : names) {
+    std::error_code ignored;
+    std::vector<std::string> some = {name};
+    if (fs::is_directory(name, ignored)) {
+      some = in_folder(name, split);
+    } else if (!fs::exists(name, ignored)) {
+      if (name.find_first_of("*?[") == std::string::npos) refuse_missing(name);
+      some = matches_of(name);
+    }
+    out.insert(out.end(), some.begin(), some.end());
+  }
+  return out;
+}
+
+Registry<RecordFormat>& record_formats() {
+  static Registry<RecordFormat> registry("format of records");
+  return registry;
+}
+
+}  // namespace tessera::data

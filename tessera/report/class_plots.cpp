@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/report/class_plots.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::report {
+namespace {
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+std::string svg(double width, double height, const std::string& content) {
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+             "width=\"{0:.0f}\" height=\"{1:.0f}\" font-family=\"sans-serif\" font-size=\"12\" "
+             "fill=\"#333\">\n<rect width=\"{0:.0f}\" height=\"{1:.0f}\" fill=\"white\"/>\n",
+             width,
+             height) +
+         content + "</svg>\n";
+}
+
+std::string label(double x, double y, const char* anchor, const std::string& text) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n",
+                     x,
+                     y,
+                     anchor,
+                     escaped(text));
+}
+
+}  // namespace
+
+std::string confusion_plot(const std::vector<std::string>& names,
+                           const std::vector<std::int64_t>& confusion) {
+  const std::size_t classes = names.size();
+  TESSERA_ASSERT(confusion.size() == classes * classes);
+  constexpr double kTop = 64, kLetter = 7;
+  constexpr std::size_t kNumbers = 30;  // classes at most whose cells have room for numbers
+  const double cell = classes <= kNumbers ? 56 : 12;
+  std::size_t longest = 0;
+  for (const std::string& name : names)
+    longest = std::max(longest, std::min<std::size_t>(name.size(), 24));
+  const double left = 24 + kLetter * static_cast<double>(longest);
+  std::string out = label(left, 20, "start", "predicted (columns), true (rows)");
+  for (std::size_t row = 0; row < classes; ++row) {
+    std::int64_t all = 0;
+    for (std::size_t column = 0; column < classes; ++column)
+      all += confusion[row * classes + column];
+    const double y = kTop + cell * static_cast<double>(row);
+    if (classes <= kNumbers) {
+      out += label(left - 8, y + cell / 2 + 4, "end", names[row].substr(0, 24));
+      out += label(left + cell * (static_cast<double>(row) + 0.5),
+                   kTop - 8,
+                   "middle",
+                   names[row].substr(0, 8));
+    }
+    for (std::size_t column = 0; column < classes; ++column) {
+      const std::int64_t count = confusion[row * classes + column];
+      const double share = all == 0 ? 0 : static_cast<double>(count) / static_cast<double>(all);
+      const double x = left + cell * static_cast<double>(column);
+      out += fmt::format(
+          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"#1f5fa8\" "
+          "fill-opacity=\"{:.3f}\" stroke=\"#ccc\"><title>{} said of {}: {}</title></rect>\n",
+          x,
+          y,
+          cell,
+          cell,
+          share,
+          escaped(names[column]),
+          escaped(names[row]),
+          count);
+      if (classes > kNumbers) continue;
+      out += fmt::format(
+          "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"{}\">{}</text>\n",
+          x + cell / 2,
+          y + cell / 2 + 4,
+          share > 0.5 ? "white" : "#333",
+          count);
+    }
+  }
+  const double side = cell * static_cast<double>(classes);
+  return svg(left + side + 24, kTop + side + 24, out);
+}
+
+std::string roc_plot(const std::vector<tasks::RocPoint>& curve, double area) {
+  constexpr double kSide = 400, kLeft = 56, kTop = 36;
+  const auto x = [](double rate) { return kLeft + kSide * rate; };
+  const auto y = [](double rate) { return kTop + kSide * (1 - rate); };
+  std::string out = label(kLeft, 20, "start", fmt::format("ROC, area {:.4f}", area));
+  for (int i = 0; i <= 4; ++i) {
+    const double rate = 0.25 * i;
+    out += fmt::format(
+        "<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#e4e4e4\"/>\n",
+        kLeft,
+        kLeft + kSide,
+        y(rate));
+    out += label(kLeft - 8, y(rate) + 4, "end", fmt::format("{:.2f}", rate));
+    out += label(x(rate), kTop + kSide + 18, "middle", fmt::format("{:.2f}", rate));
+  }
+  out += fmt::format(
+      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#bbb\" "
+      "stroke-dasharray=\"4\"/>\n<polyline fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"2\" "
+      "points=\"",
+      x(0),
+      y(0),
+      x(1),
+      y(1));
+  constexpr std::size_t kMostPoints = 1500;
+  const std::size_t every = std::max<std::size_t>(1, curve.size() / kMostPoints);
+  for (std::size_t i = 0; i < curve.size(); ++i) {
+    if (i % every == 0 || i + 1 == curve.size())
+      out += fmt::format("{:.1f},{:.1f} ", x(curve[i].false_positives), y(curve[i].true_positives));
+  }
+  out += "\"/>\n";
+  out += label(kLeft + kSide / 2, kTop + kSide + 40, "middle", "false positive rate");
+  out += fmt::format(
+      "<text x=\"14\" y=\"{0:.0f}\" transform=\"rotate(-90 14 {0:.0f})\" "
+      "text-anchor=\"middle\">true positive rate</text>\n",
+      kTop + kSide / 2);
+  return svg(kLeft + kSide + 24, kTop + kSide + 56, out);
+}
+
+}  // namespace tessera::report

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/conversation.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/tasks/record_dataset.h"
+
+namespace tessera::tasks {
+namespace {
+
+// The form of conversations that most models of the last years use.
+constexpr std::string_view kChatMl =
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
+    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<|im_end|>' }}"
+    "{% endgeneration %}{{ '\\n' }}{% else %}{{ message['content'] + '<|im_end|>\\n' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+struct RoleName {
+  std::string_view from, role;
+};
+constexpr std::array kRoles = {RoleName{"human", "user"},
+                               RoleName{"user", "user"},
+                               RoleName{"gpt", "assistant"},
+                               RoleName{"assistant", "assistant"},
+                               RoleName{"model", "assistant"},
+                               RoleName{"bot", "assistant"},
+                               RoleName{"chatgpt", "assistant"},
+                               RoleName{"function_call", "assistant"},
+                               RoleName{"system", "system"},
+                               RoleName{"observation", "tool"},
+                               RoleName{"tool", "tool"}};
+
+json::Value message(std::string_view role, const std::string& content) {
+  json::Value out = json::Value::object();
+  out["role"] = json::Value::string(std::string(role));
+  out["content"] = json::Value::string(content);
+  return out;
+}
+
+/// A text that may be absent or empty.
+std::string optional_text(const data::Record& record, const char* field) {
+  const json::Value* const found = record.value.find(field);
+  if (found == nullptr || found->is_null()) return {};
+  if (found->is_string()) return found->as_string();
+  if (record.row) return found->dump();
+  record.refuse(fmt::format("\"{}\" is {}", field, found->type_name()), "give a text");
+}
+
+const std::string& text_in(const data::Record& record,
+                           const json::Value& item,
+                           const char* field,
+                           const char* list) {
+  const json::Value* const found = item.is_object() ? item.find(field) : nullptr;
+  if (found == nullptr || !found->is_string()) {
+    record.refuse(fmt::format("an entry of \"{}\" has no text \"{}\"", list, field),
+                  fmt::format("write [{{\"{}\": \"...\", ...}}]", field));
+  }
+  return found->as_string();
+}
+
+json::Value of_sharegpt(const data::Record& record) {
+  const json::Value& list = field_of(record, "conversations", nullptr);
+  if (!list.is_array() || list.items().empty())
+    record.refuse("\"conversations\" is no list of turns",
+                  "write [{\"from\": \"human\", \"value\": \"...\"}, ...]");
+  json::Value out = json::Value::array();
+  const std::string system = optional_text(record, "system");
+  if (!system.empty()) out.push_back(message("system", system));
+  for (const json::Value& turn : list.items()) {
+    // Some files write the keys of messages under the name of the other form.
+    const bool named = turn.is_object() && turn.find("from") == nullptr;
+    const std::string& from = text_in(record, turn, named ? "role" : "from", "conversations");
+    const std::string& value = text_in(record, turn, named ? "content" : "value", "conversations");
+    const auto role = std::ranges::find(kRoles, from, &RoleName::from);
+    if (role == kRoles.end()) {
+      record.refuse(fmt::format("nobody is called \"{}\" in a conversation", from),
+                    "call the turns human, gpt, system, observation or function_call");
+    }
+    out.push_back(message(role->role, value));
+  }
+  return out;
+}
+
+json::Value of_alpaca(const data::Record& record) {
+  json::Value out = json::Value::array();
+  const std::string system = optional_text(record, "system");
+  if (!system.empty()) out.push_back(message("system", system));
+  if (const json::Value* const history = record.value.find("history");
+      history != nullptr && !history->is_null()) {
+    if (!history->is_array()) record.refuse("\"history\" is no list", "write [[\"...\", \"...\"]]");
+    for (const json::Value& round : history->items()) {
+      const bool pair = round.is_array() && round.items().size() == 2 &&
+                        round.items()[0].is_string() && round.items()[1].is_string();
+      if (!pair)
+        record.refuse("an entry of \"history\" is no pair of texts", "write [\"...\", \"...\"]");
+      out.push_back(message("user", round.items()[0].as_string()));
+      out.push_back(message("assistant", round.items()[1].as_string()));
+    }
+  }
+  std::string prompt = text_of(record, "instruction", nullptr);
+  const std::string input = optional_text(record, "input");
+  if (!input.empty()) prompt += "\n" + input;
+  out.push_back(message("user", prompt));
+  out.push_back(message("assistant", text_of(record, "output", nullptr)));
+  return out;
+}
+
+void check_messages(const data::Record& record, const json::Value& messages, const char* field) {
+  const bool list = messages.is_array() && !messages.items().empty() &&
+                    std::ranges::all_of(messages.items(), [](const json::Value& item) {
+                      const json::Value* const role =
+                          item.is_object() ? item.find("role") : nullptr;
+                      return role != nullptr && role->is_string();
+                    });
+  if (!list) {
+    record.refuse(fmt::format("\"{}\" is no list of messages", field),
+                  "write [{\"role\": \"user\", \"content\": \"...\"}, ...]");
+  }
+}
+
+bool is_assistant(const json::Value& message) {
+  return message.find("role")->as_string() == "assistant";
+}
+/// Whether the record itself leaves a turn out of the loss: "train": false, or "weight": 0.
+bool left_out(const json::Value& message) {
+  const json::Value* const train = message.find("train");
+  const json::Value* const weight = message.find("weight");
+  return (train != nullptr && train->is_bool() && !train->as_bool()) ||
+         (weight != nullptr && weight->is_number() && weight->as_double() == 0.0);
+}
+
+std::size_t common_size(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+json::Value first_of(const json::Value& messages, std::size_t count) {
+  return json::Value::array(
+      {messages.items().begin(), messages.items().begin() + static_cast<std::ptrdiff_t>(count)});
+}
+
+}  // namespace
+
+bool LearnedTokens::any() const {
+  return std::ranges::any_of(learned, [](std::uint8_t one) { return one != 0; });
+}
+
+Form form_of(const data::Record& record, const std::string& text_field) {
+  const auto has = [&](std::string_view name) { return record.value.find(name) != nullptr; };
+  if (has("messages")) return Form::Messages;
+  if (has("conversations")) return Form::ShareGpt;
+  if (has("instruction") && has("output")) return Form::Alpaca;
+  if (has("prompt") && has("completion")) return Form::PromptCompletion;
+  if (has(text_field)) return Form::Text;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : record.value.members())
+    names.push_back(name);
+  record.refuse(
+      "the record has none of messages, conversations, instruction and output, prompt and "
+      "completion, " +
+          text_field,
+      fmt::format("its fields are {}: name those that are meant in data.map, such as "
+                  "{{\"prompt\": \"question\", \"completion\": \"answer\"}}",
+                  names.empty() ? "none" : text::join(names, ", ")));
+}
+
+json::Value messages_of(const data::Record& record, Form form) {
+  TESSERA_ASSERT(form == Form::ShareGpt || form == Form::Alpaca);
+  return form == Form::ShareGpt ? of_sharegpt(record) : of_alpaca(record);
+}
+
+std::string chat_template_text(const std::string& name) {
+  if (name == "chatml") return std::string(kChatMl);
+  std::error_code ignored;
+  TESSERA_REQUIRE(std::filesystem::is_regular_file(name, ignored),
+                  Config,
+                  fmt::format("there is no chat template {}", name),
+                  "give a file with a template in Jinja, or \"chatml\"");
+  return files::read(name);
+}
+
+std::optional<data::chat::ChatTemplate> open_chat_template(
+    const std::string& name,
+    const std::vector<std::filesystem::path>& folders,
+    const data::Tokenizer& tokenizer) {
+  std::optional<data::chat::ChatTemplate> own;
+  for (const std::filesystem::path& folder : folders) {
+    std::error_code ignored;
+    if (!own && std::filesystem::is_directory(folder, ignored))
+      own = data::chat::find_chat_template(folder);
+  }
+  if (name.empty()) return own;
+  json::Value tokens = own ? own->special_tokens() : json::Value();
+  if (tokens.is_null()) {
+    const std::string_view end = tokenizer.bytes_of(tokenizer.end_of_text());
+    tokens = json::Value::object({{"eos_token", json::Value::string(std::string(end))}});
+  }
+  // What ends a turn ends an answer.
+  if (name == "chatml") tokens["eos_token"] = json::Value::string("<|im_end|>");
+  return data::chat::ChatTemplate(chat_template_text(name), tokens);
+}
+
+std::string chat_template_of(const json::Value& config) {
+  const auto member = [](const json::Value* value, std::string_view name) {
+    return value != nullptr && value->is_object() ? value->find(name) : nullptr;
+  };
+  const json::Value* const found =
+      member(member(member(&config, "task"), "params"), "chat_template");
+  return found != nullptr && found->is_string() ? found->as_string() : std::string();
+}
+
+std::vector<std::int32_t> ConversationTokenizer::with_end(std::vector<std::int32_t> ids) const {
+  if (ids.empty() || ids.back() != tokenizer_.end_of_text())
+    ids.push_back(tokenizer_.end_of_text());
+  return ids;
+}
+
+LearnedTokens ConversationTokenizer::text(const std::string& text) const {
+  LearnedTokens out{with_end(tokenizer_.encode_prompt(text)), {}};
+  out.learned.assign(out.ids.size(), 1);
+  return out;
+}
+
+LearnedTokens ConversationTokenizer::completion(const std::string& prompt,
+                                                const std::string& completion,
+                                                LossOn loss_on) const {
+  LearnedTokens out{with_end(tokenizer_.encode_prompt(prompt + completion)), {}};
+  out.learned.assign(out.ids.size(), 1);
+  if (loss_on != LossOn::All)
+    std::fill_n(out.learned.begin(), common_size(out.ids, tokenizer_.encode_prompt(prompt)), 0);
+  return out;
+}
+
+data::chat::Conversation ConversationTokenizer::rendered(const data::Record& record,
+                                                         const json::Value& messages,
+                                                         bool add_generation_prompt) const {
+  if (chat_ == nullptr) {
+    record.refuse("the model has no chat template, which turns messages into text",
+                  "set task.params.chat_template to \"chatml\" or to a file, or train on a model "
+                  "whose folder has one");
+  }
+  data::chat::RenderOptions options;
+  options.add_generation_prompt = add_generation_prompt;
+  if (const json::Value* const tools = record.value.find("tools"); tools != nullptr) {
+    // Tables keep lists as texts.
+    options.tools = tools->is_string() && !tools->as_string().empty()
+                        ? json::parse_strict(tools->as_string(), record.place)
+                        : *tools;
+    if (options.tools.is_string()) options.tools = {};
+  }
+  if (const json::Value* const variables = record.value.find("chat_template_kwargs"))
+    options.variables = *variables;
+  try {
+    return chat_->render(messages, options);
+  } catch (const Error& error) {
+    record.refuse(error.what(), error.fix());
+  }
+}
+
+std::string ConversationTokenizer::render(const data::Record& record,
+                                          const json::Value& messages,
+                                          bool add_generation_prompt) const {
+  return rendered(record, messages, add_generation_prompt).text;
+}
+
+// A template that does not mark the assistant's text shows it by what a turn adds to the turns
+// before it.
+ConversationTokenizer::Spans ConversationTokenizer::turns_of(const data::Record& record,
+                                                             const json::Value& messages,
+                                                             const std::string& whole) const {
+  Spans out;
+  for (std::size_t i = 0; i < messages.items().size(); ++i) {
+    if (!is_assistant(messages.items()[i])) continue;
+    const std::string before = i == 0 ? std::string() : render(record, first_of(messages, i), true);
+    const std::string through = render(record, first_of(messages, i + 1), false);
+    const auto differ = [&](const std::string& prefix, const std::string& text) {
+      const auto at =
+          static_cast<std::size_t>(std::ranges::mismatch(prefix, text).in1 - prefix.begin());
+      if (at == prefix.size()) return;
+      record.refuse(
+          fmt::format("the chat template renders the turns up to number {} otherwise than when "
+                      "others follow, from \"{}\" on",
+                      i + 1,
+                      prefix.substr(at, 20)),
+          "use a template that marks the assistant's text with {% generation %}, or set "
+          "task.params.loss_on to \"all\"");
+    };
+    differ(before, through);
+    differ(through, whole);
+    // The line that ends behind the turn is the template's.
+    const std::size_t end = through.find_last_not_of(" \n");
+    out.emplace_back(before.size(),
+                     end == std::string::npos ? through.size() : std::max(end + 1, before.size()));
+  }
+  return out;
+}
+
+LearnedTokens ConversationTokenizer::conversation(const data::Record& record,
+                                                  const json::Value& messages,
+                                                  std::size_t prompt,
+                                                  LossOn loss_on) const {
+  data::chat::Conversation all = rendered(record, messages, false);
+  LearnedTokens out;
+  const auto tokens = tokenizer_.encode_spans(all.text, out.ids);
+  out.learned.assign(out.ids.size(), 1);
+  if (loss_on == LossOn::All) return out;
+  if (prompt > 0 && loss_on != LossOn::Assistant && loss_on != LossOn::LastAssistant) {
+    const bool answer = !is_assistant(messages.items()[prompt - 1]);
+    std::vector<std::int32_t> before;
+    tokenizer_.encode(render(record, first_of(messages, prompt), answer), before);
+    std::fill_n(out.learned.begin(), common_size(out.ids, before), 0);
+    return out;
+  }
+  // The completion of a conversation without a prompt is its last answer.
+  if (loss_on == LossOn::Completion) loss_on = LossOn::LastAssistant;
+  if (!chat_->marks_assistant()) all.assistant = turns_of(record, messages, all.text);
+  std::vector<bool> kept;
+  for (const json::Value& one : messages.items()) {
+    if (is_assistant(one)) kept.push_back(!left_out(one));
+  }
+  if (std::ranges::find(kept, false) != kept.end()) {
+    if (kept.size() != all.assistant.size()) {
+      record.refuse("turns are left out of the loss, and the chat template does not mark each turn",
+                    "remove \"train\" and \"weight\" from the messages");
+    }
+    Spans some;
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      if (kept[i]) some.push_back(all.assistant[i]);
+    }
+    all.assistant = std::move(some);
+  }
+  if (loss_on == LossOn::LastAssistant && all.assistant.size() > 1)
+    all.assistant = {all.assistant.back()};
+  const std::vector<int> mask = data::chat::assistant_mask(all, tokens);
+  std::ranges::copy(mask, out.learned.begin());
+  return out;
+}
+
+LearnedTokens ConversationTokenizer::read(const data::Record& record,
+                                          Form form,
+                                          LossOn loss_on,
+                                          const std::string& text_field) const {
+  switch (form) {
+    case Form::Text:
+      return text(text_of(record, text_field, "text_field"));
+    case Form::Messages: {
+      const json::Value& messages = field_of(record, "messages", nullptr);
+      check_messages(record, messages, "messages");
+      return conversation(record, messages, 0, loss_on);
+    }
+    case Form::ShareGpt:
+      return conversation(record, messages_of(record, form), 0, loss_on);
+    case Form::Alpaca: {
+      const json::Value messages = messages_of(record, form);
+      if (chat_ != nullptr) return conversation(record, messages, 0, loss_on);
+      if (messages.items().size() > 2) {
+        record.refuse("the record has a system text or a history, and the model no chat template",
+                      "set task.params.chat_template to \"chatml\" or to a file");
+      }
+      return completion(messages.items()[0].find("content")->as_string() + "\n",
+                        messages.items()[1].find("content")->as_string(),
+                        loss_on);
+    }
+    case Form::PromptCompletion:
+      break;
+  }
+  const json::Value& prompt = field_of(record, "prompt", nullptr);
+  if (!prompt.is_array()) {
+    return completion(
+        text_of(record, "prompt", nullptr), text_of(record, "completion", nullptr), loss_on);
+  }
+  const json::Value& answer = field_of(record, "completion", nullptr);
+  check_messages(record, prompt, "prompt");
+  check_messages(record, answer, "completion");
+  json::Value messages = prompt;
+  for (const json::Value& item : answer.items())
+    messages.push_back(item);
+  return conversation(record, messages, prompt.items().size(), loss_on);
+}
+
+}  // namespace tessera::tasks

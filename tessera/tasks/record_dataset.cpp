@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/record_dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+
+namespace tessera::tasks {
+namespace {
+
+void require_samples(const RecordDataset& records,
+                     std::int64_t wanted,
+                     const std::string& what,
+                     const char* noun) {
+  TESSERA_REQUIRE(
+      records.size() >= wanted,
+      Data,
+      fmt::format("{} has {} {}; at least {} are needed", what, records.size(), noun, wanted),
+      "use more data, or a smaller batch");
+}
+
+void warn_of(const RecordDataset& records, const std::string& key) {
+  if (records.cut() > 0) {
+    log::warn_once(
+        fmt::format("{}: {} of {} texts are longer than data.sequence_length ({} "
+                    "tokens) and lose their end",
+                    key,
+                    text::with_commas(records.cut()),
+                    text::with_commas(records.stats().documents),
+                    records.sequence_length().value_or(0)));
+  }
+  if (records.stats().bad_records > 0) {
+    log::warn_once(
+        fmt::format("{}: {} of {} records cannot be read and are left out; the first: {}",
+                    key,
+                    text::with_commas(records.stats().bad_records),
+                    text::with_commas(records.stats().documents + records.stats().bad_records),
+                    records.refused().front()));
+  }
+}
+
+std::unique_ptr<RecordDataset> read_and_warn(const std::vector<std::string>& names,
+                                             const std::string& key,
+                                             data::Split split,
+                                             const ReadRecords& read) {
+  std::unique_ptr<RecordDataset> records = read(names, split);
+  warn_of(*records, key);
+  return records;
+}
+
+}  // namespace
+
+data::RecordOptions record_options(const data::DataOptions& options, std::string example) {
+  data::RecordOptions out{.replace_invalid_utf8 = options.invalid_utf8 == "replace",
+                          .skip_bad = options.on_bad_record == "skip",
+                          .map = {},
+                          .example = std::move(example)};
+  if (options.map.is_null()) return out;
+  TESSERA_REQUIRE(
+      options.map.is_object(),
+      Config,
+      fmt::format("{}: data.map is {}", options.map.place.text(), options.map.type_name()),
+      "write {\"prompt\": \"question\"}");
+  for (const auto& [name, source] : options.map.members()) {
+    TESSERA_REQUIRE(source.is_string() && !source.as_string().empty(),
+                    Config,
+                    fmt::format("{}: data.map.{} is {}",
+                                source.place.text(),
+                                name,
+                                source.is_string() ? "empty" : source.type_name()),
+                    "give the name of a field");
+    out.map[name] = source.as_string();
+  }
+  return out;
+}
+
+const json::Value& field_of(const data::Record& record,
+                            const std::string& field,
+                            const char* option) {
+  const json::Value* const found = record.value.find(field);
+  if (found != nullptr) return *found;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : record.value.members())
+    names.push_back(name);
+  const std::string there = names.empty() ? "none" : text::join(names, ", ");
+  record.refuse(
+      fmt::format("the record has no \"{}\"", field),
+      option == nullptr
+          ? fmt::format("its fields are {}: name the one that is meant in data.map", there)
+          : fmt::format(
+                "its fields are {}: set task.params.{} to the one that is meant", there, option));
+}
+
+std::string text_of(const data::Record& record, const std::string& field, const char* option) {
+  const json::Value& text = field_of(record, field, option);
+  if (record.row && (text.is_number() || text.is_bool())) return text.dump();
+  if (!text.is_string() || text.as_string().empty()) {
+    record.refuse(text.is_string() ? fmt::format("\"{}\" is empty", field)
+                                   : fmt::format("\"{}\" is {}", field, text.type_name()),
+                  "give every record a text");
+  }
+  return text.as_string();
+}
+
+void RecordDataset::read_records(const std::vector<std::string>& files,
+                                 const data::RecordOptions& options,
+                                 const std::function<void()>& poll,
+                                 const data::TakeRecord& take) {
+  constexpr std::int64_t kPollEvery = 1024;
+  const data::RecordCounts counts = for_each_record(files, options, [&](const auto& record) {
+    if (poll && stats_.documents % kPollEvery == 0) poll();
+    take(record);
+    ++stats_.documents;
+  });
+  stats_.skipped_empty += counts.blank;
+  stats_.replaced_utf8 += counts.replaced_utf8;
+  stats_.bad_records += counts.bad;
+  refused_.insert(refused_.end(), counts.refused.begin(), counts.refused.end());
+}
+
+void Fingerprint::add(std::string_view part) {
+  bytes_ += fmt::format("|{}:", part.size());
+  bytes_ += part;
+}
+void Fingerprint::add(std::int64_t number) {
+  bytes_ += fmt::format("|{}", number);
+}
+void Fingerprint::add(const std::vector<std::int32_t>& numbers) {
+  add(std::string_view(reinterpret_cast<const char*>(numbers.data()),
+                       numbers.size() * sizeof(std::int32_t)));
+}
+std::string Fingerprint::text() const {
+  return files::hex64(files::xxh3(std::as_bytes(std::span(bytes_))));
+}
+
+data::Datasets open_records(const DataRequest& request, const ReadRecords& read, const char* noun) {
+  const data::DataOptions& options = request.options;
+  TESSERA_REQUIRE(
+      options.validation.empty() || options.validation_fraction == 0.0,
+      Config,
+      "data.validation and data.validation_fraction are both given",
+      "keep data.validation (other data) or data.validation_fraction (the tail of data.train)");
+  std::unique_ptr<RecordDataset> train =
+      read_and_warn(options.train, "data.train", data::Split::Train, read);
+  data::Datasets out;
+  out.fingerprint = fmt::format(
+      "{} {} {}", train->fingerprint(), options.shuffle, text::number(options.validation_fraction));
+  out.train_stats = train->stats();
+  if (options.validation_fraction > 0.0) {
+    const auto kept = static_cast<std::int64_t>(
+        std::floor(static_cast<double>(train->size()) * (1.0 - options.validation_fraction)));
+    std::unique_ptr<RecordDataset> validation = train->split_off(train->size() - kept);
+    validation->arrange();
+    require_samples(*validation, 1, "the tail of data.train", noun);
+    out.validation_tokens = validation->tokens();
+    out.validation = std::move(validation);
+  } else if (!options.validation.empty()) {
+    std::unique_ptr<RecordDataset> validation =
+        read_and_warn(options.validation, "data.validation", data::Split::Validation, read);
+    validation->arrange();
+    require_samples(*validation, 1, "data.validation", noun);
+    out.validation_tokens = validation->tokens();
+    out.validation_stats = validation->stats();
+    out.validation_fingerprint = validation->fingerprint();
+    out.validation = std::move(validation);
+  }
+  train->arrange();
+  require_samples(*train, std::max<std::int64_t>(request.min_samples, 1), "data.train", noun);
+  out.train_tokens = train->tokens();
+  out.train = std::move(train);
+  return out;
+}
+
+data::OpenedDataset open_held_out_records(const std::vector<std::string>& names,
+                                          const std::string& key,
+                                          const ReadRecords& read,
+                                          const char* noun) {
+  std::unique_ptr<RecordDataset> records = read_and_warn(names, key, data::Split::Validation, read);
+  records->arrange();
+  require_samples(*records, 1, key, noun);
+  data::OpenedDataset out;
+  out.tokens = records->tokens();
+  out.stats = records->stats();
+  out.fingerprint = records->fingerprint();
+  out.dataset = std::move(records);
+  return out;
+}
+
+}  // namespace tessera::tasks

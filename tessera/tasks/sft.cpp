@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Supervised fine-tuning: a decoder learns to answer, from instructions, conversations and plain
+// texts.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/tasks/sft_samples.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+constexpr auto kPackings =
+    std::to_array<config::Named<Packing>>({{Packing::BestFit, "bfd"},
+                                           {Packing::BestFitSplit, "bfd_split"},
+                                           {Packing::FirstFit, "ffd"},
+                                           {Packing::InOrder, "sequential"},
+                                           {Packing::Wrapped, "wrapped"}});
+
+struct SftOptions {
+  LossOn loss_on = LossOn::Auto;
+  Packing packing = Packing::BestFit;
+  Truncation truncation = Truncation::KeepStart;
+  std::string chat_template;
+  void describe(config::Fields& fields) {
+    fields.choice(
+        "loss_on",
+        loss_on,
+        kLossOn,
+        {.text = "Which tokens are learned: those of the assistant's turns (assistant), of "
+                 "its last turn, of the completion of a prompt, or all; auto: assistant "
+                 "for conversations, completion for prompts, all for texts. A message with "
+                 "\"train\": false or \"weight\": 0 is not learned."});
+    fields.choice("packing",
+                  packing,
+                  kPackings,
+                  {.text = "How texts are put together where data.pack is true: bfd (best fit, the "
+                           "longest first), bfd_split (the same, too long ones in pieces), ffd "
+                           "(first fit), sequential (in order), wrapped (one stream, whose texts "
+                           "see each other)."});
+    fields.choice("truncation",
+                  truncation,
+                  kTruncations,
+                  {.text = "Which end of a text that is longer than data.sequence_length stays."});
+    fields.field("chat_template",
+                 chat_template,
+                 {.text = "File with a chat template in Jinja, or chatml.",
+                  .default_text = "the one of the model's folder"});
+  }
+};
+
+class Sft final : public Task {
+ public:
+  explicit Sft(SftOptions options) : options_(std::move(options)) {}
+
+  [[nodiscard]] std::string objective() const override { return "causal_lm"; }
+  [[nodiscard]] bool reads_records() const override { return true; }
+  [[nodiscard]] std::vector<std::string> formats() const override {
+    std::vector<std::string> out;
+    for (const auto& form : kForms)
+      out.emplace_back(form.name);
+    return out;
+  }
+
+  [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
+    return open_records(request, reader(request));
+  }
+  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
+                                                  const std::vector<std::string>& names,
+                                                  const std::string& key) const override {
+    return open_held_out_records(names, key, reader(request));
+  }
+
+ private:
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
+    return [this, &request](const std::vector<std::string>& names, data::Split split) {
+      const data::DataOptions& data = request.options;
+      const auto chat = open_chat_template(options_.chat_template,
+                                           {request.model_folder, request.tokenizer_folder},
+                                           request.tokenizer);
+      auto out = std::make_unique<SftSamples>(SftSamplesOptions{
+          .length = request.sequence_length,
+          .pad_id = request.tokenizer.padding(),
+          .packing = data.pack ? options_.packing : Packing::None,
+          .truncation = options_.truncation,
+          .loss_on = options_.loss_on,
+          .form = data.format == "auto" ? std::nullopt
+                                        : std::optional(config::value_of(kForms, data.format)),
+          .text_field = data.text_field});
+      out->read_files(
+          data::record_files(names, split),
+          record_options(data,
+                         "{\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, ...]} or "
+                         "{\"prompt\": \"...\", \"completion\": \"...\"}"),
+          ConversationTokenizer(request.tokenizer, chat ? &*chat : nullptr),
+          request.how.poll);
+      if (out->unlearned() > 0) {
+        log::warn_once(fmt::format("{} of {} records have no token to learn{} and are left out",
+                                   text::with_commas(out->unlearned()),
+                                   text::with_commas(out->stats().documents),
+                                   out->cut() > 0 ? " within data.sequence_length" : ""));
+      }
+      return out;
+    };
+  }
+
+  SftOptions options_;
+};
+
+std::unique_ptr<Task> make_sft(const json::Value& params,
+                               config::Problems& problems,
+                               config::Origins& origins) {
+  SftOptions options;
+  config::read(params, options, problems, origins);
+  return std::make_unique<Sft>(std::move(options));
+}
+
+TESSERA_TASK("sft", make_sft);
+
+}  // namespace
+}  // namespace tessera::tasks

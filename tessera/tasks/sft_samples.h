@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Samples of supervised fine-tuning: texts of which some tokens are learned, one a sample or
+// packed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/config/choices.h"
+#include "tessera/data/dataset.h"
+#include "tessera/tasks/conversation.h"
+#include "tessera/tasks/packing.h"
+#include "tessera/tasks/record_dataset.h"
+
+namespace tessera::tasks {
+
+/// Which end of a text that is too long is kept.
+enum class Truncation : std::uint8_t { KeepStart, KeepEnd };
+constexpr auto kTruncations = std::to_array<config::Named<Truncation>>(
+    {{Truncation::KeepStart, "keep_start"}, {Truncation::KeepEnd, "keep_end"}});
+
+struct SftSamplesOptions {
+  std::int64_t length = 0;  ///< T, in tokens
+  std::int32_t pad_id = 0;
+  Packing packing = Packing::BestFit;
+  Truncation truncation = Truncation::KeepStart;
+  LossOn loss_on = LossOn::Auto;
+  std::optional<Form> form;  ///< nothing: by the fields of each record
+  std::string text_field = "text";
+  bool drop_unlearned = true;  ///< leave out texts of which no token is learned
+};
+
+/// "input_ids" [T] and "labels" [T], int64: labels[t] is the token behind input_ids[t] where that
+/// is learned and of the same text, else -100. "attention_mask" [T], 0 at padding, where a sample
+/// of the batch has some. Packed texts do not see each other: "document_starts" [T] is for each
+/// token the position of the first one of its text (not with Packing::Wrapped). Threads: const
+/// methods from any thread.
+class SftSamples final : public RecordDataset {
+ public:
+  explicit SftSamples(SftSamplesOptions options) : options_(std::move(options)) {}
+
+  /// Adds the records of the files. A record of which no token is learned is left out and counted.
+  void read_files(const std::vector<std::string>& files,
+                  const data::RecordOptions& how,
+                  const ConversationTokenizer& tokenizer,
+                  const std::function<void()>& poll);
+  void add(LearnedTokens text);
+  [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  /// Packs the texts. Until then a text is a sample.
+  void arrange() override;
+
+  [[nodiscard]] std::string name() const override { return "texts to learn from"; }
+  [[nodiscard]] std::int64_t size() const override;
+  [[nodiscard]] std::vector<data::TensorSpec> tensors() const override;
+  void read(std::int64_t index, data::SampleWriter& out) const override;
+  [[nodiscard]] std::optional<std::int64_t> sequence_length() const override {
+    return options_.length;
+  }
+  [[nodiscard]] std::int64_t tokens() const override;
+  /// Of tokens, what is learned, length and packing.
+  [[nodiscard]] std::string fingerprint() const override;
+  /// Records of which no token is learned.
+  [[nodiscard]] std::int64_t unlearned() const { return unlearned_; }
+
+ private:
+  [[nodiscard]] bool documents_apart() const;
+
+  SftSamplesOptions options_;
+  std::vector<LearnedTokens> texts_;
+  std::optional<std::vector<PackedSample>> samples_;
+  std::int64_t unlearned_ = 0;
+};
+
+}  // namespace tessera::tasks

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/data/records.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+
+namespace tessera::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Strings = std::vector<std::string>;
+
+class Records : public ::testing::Test {
+ protected:
+  std::string write(const std::string& name, std::string_view content) const {
+    const auto path = temp_.path() / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << content;
+    return path.string();
+  }
+  /// "LINE:RECORD" of each.
+  Strings read(const Strings& files, const RecordOptions& options = {}) {
+    Strings out;
+    counts_ = for_each_record(files, options, [&](const Record& record) {
+      out.push_back(record.place.substr(record.place.rfind(':') + 1) + ":" + record.value.dump());
+    });
+    return out;
+  }
+  std::string refusal(const Strings& files, const RecordOptions& options = {}) {
+    try {
+      read(files, options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Data);
+      return error.what();
+    }
+    return "none";
+  }
+  files::TempDir temp_;
+  RecordCounts counts_;
+};
+
+std::string gzip(const std::string& text) {
+  z_stream stream{};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
+  stream.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(text.data()));  // NOLINT
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+TEST_F(Records, AreTheLinesOfAJsonl) {
+  EXPECT_THAT(read({write("a.jsonl", "\xEF\xBB\xBF{\"a\": 1}\r\n\n{\"a\": \"x\"}")}),
+              ElementsAre("1:{\"a\":1}", "3:{\"a\":\"x\"}"));
+  EXPECT_EQ(counts_.blank, 1);
+  EXPECT_EQ(counts_.records, 2);
+}
+
+TEST_F(Records, AreTheObjectsOfAJsonFile) {
+  const Strings wanted = {"2:{\"a\":1}", "3:{\"a\":2}"};
+  EXPECT_EQ(read({write("list.json", "[\n{\"a\": 1},\n{\"a\": 2}]")}), wanted);
+  EXPECT_EQ(
+      read({write("wrapped.json", "{\"version\": 1, \"data\": [\n{\"a\": 1},\n{\"a\": 2}]}")}),
+      wanted);
+  EXPECT_EQ(read({write("lines.json", "\n{\"a\": 1}\n{\"a\": 2}\n")}), wanted);
+  EXPECT_THAT(refusal({write("one.json", "{\"a\": 1}")}), HasSubstr("not a list of records"));
+  EXPECT_THAT(refusal({write("broken.json", "[{\"a\": 1}")}), HasSubstr("broken.json:1"));
+}
+
+TEST_F(Records, AreTheRowsOfATable) {
+  EXPECT_THAT(read({write("a.csv",
+                          "text,n,x,yes,code\r\n"
+                          "\"a, \"\"b\"\"\nc\",1,2.5,True,007\r\n"
+                          "d,-2,,false,1\r\n")}),
+              ElementsAre(R"(2:{"text":"a, \"b\"\nc","n":1,"x":2.5,"yes":true,"code":"007"})",
+                          R"(4:{"text":"d","n":-2,"x":null,"yes":false,"code":"1"})"));
+  EXPECT_THAT(read({write("semicolons.csv", "a;b\n1;2,5\n")}),
+              ElementsAre(R"(2:{"a":1,"b":"2,5"})"));
+}
+
+TEST_F(Records, ATableWithTabsMayHaveQuotesInItsTexts) {
+  EXPECT_THAT(read({write("a.tsv", "a\tb\n\"hi\" he said\t\"x\"\n\"\ty\n")}),
+              ElementsAre(R"(2:{"a":"\"hi\" he said","b":"x"})", R"(3:{"a":"\"","b":"y"})"));
+}
+
+TEST_F(Records, NamesTheLineOfATableThatCannotBeRead) {
+  EXPECT_THAT(refusal({write("a.csv", "a,b\n1,2\n3\n")}),
+              HasSubstr("a.csv:3: the row has 1 fields, and the first row names 2"));
+  EXPECT_THAT(refusal({write("b.csv", "a,b\n1,\"2\n3,4\n")}),
+              HasSubstr("b.csv:2: the quote is never closed"));
+  EXPECT_THAT(refusal({write("c.csv", "a,b\n1,\"2\"3\n")}), HasSubstr("c.csv:2: text behind"));
+  EXPECT_THAT(refusal({write("d.csv", "a,a\n1,2\n")}), HasSubstr("two columns are called \"a\""));
+  EXPECT_THAT(refusal({write("e.csv", "a,b\n1,\xff\n")}), HasSubstr("e.csv:2"));
+}
+
+TEST_F(Records, AreReadFromCompressedFiles) {
+  const std::string text = "{\"a\": 1}\n{\"a\": 2}\n";
+  const Strings wanted = {"1:{\"a\":1}", "2:{\"a\":2}"};
+  EXPECT_EQ(read({write("a.jsonl.gz", gzip(text))}), wanted);
+  EXPECT_EQ(read({write("two.jsonl.gz", gzip("{\"a\": 1}\n") + gzip("{\"a\": 2}\n"))}), wanted);
+  EXPECT_EQ(read({write("a.jsonl.zst", zstd(text))}), wanted);
+  EXPECT_EQ(read({write("renamed.jsonl", zstd(text))}), wanted);
+  std::string large;
+  for (int i = 0; i < 300'000; ++i)
+    large += "{\"number\": " + std::to_string(i) + "}\n";
+  EXPECT_EQ(read({write("large.jsonl.gz", gzip(large))}).size(), 300'000U);
+  EXPECT_EQ(read({write("large.jsonl.zst", zstd(large))}).size(), 300'000U);
+  const std::string cut = gzip(large);
+  EXPECT_THAT(refusal({write("cut.jsonl.gz", cut.substr(0, cut.size() / 2))}),
+              HasSubstr("cannot be decompressed"));
+  const std::string half = zstd(large);
+  EXPECT_THAT(refusal({write("cut.jsonl.zst", half.substr(0, half.size() / 2))}),
+              HasSubstr("cannot be decompressed"));
+}
+
+TEST_F(Records, AreFoundByTheirContentWhereTheNameSaysNothing) {
+  EXPECT_EQ(read({write("a.data", "{\"a\": 1}\n{\"a\": 2}\n")}).size(), 2U);
+  EXPECT_EQ(read({write("noname", "[{\"a\": 1}]")}).size(), 1U);
+  EXPECT_THAT(refusal({write("a.txt", "{\"a\": 1}\n")}), HasSubstr("is no file of records"));
+  EXPECT_THAT(refusal({write("a.bin", "PAR1....")}), HasSubstr("Parquet"));
+}
+
+TEST_F(Records, BadOnesAreLeftOutWhereThatIsAskedFor) {
+  const std::string file = write("a.jsonl", "{\"a\": 1}\nx\n[1]\n{\"a\": 2}\n");
+  EXPECT_THAT(refusal({file}), HasSubstr("a.jsonl:2"));
+
+  EXPECT_EQ(read({file}, {.skip_bad = true}).size(), 2U);
+
+  EXPECT_EQ(counts_.bad, 2);
+  ASSERT_EQ(counts_.refused.size(), 2U);
+  EXPECT_THAT(counts_.refused[1], HasSubstr("a.jsonl:3: expected a JSON object"));
+}
+
+TEST_F(Records, FoldersStandForTheFilesOfAPart) {
+  const std::string folder = temp_.path().string();
+  for (const char* name : {"d/train-0.jsonl",
+                           "d/train-1.jsonl",
+                           "d/dev.jsonl",
+                           "d/notes.md",
+                           "e/b.csv",
+                           "e/a.jsonl.gz"})
+    write(name, "");
+  const auto names = [&](const std::string& name, Split split) {
+    Strings out;
+    for (const std::string& path : record_files({folder + "/" + name}, split))
+      out.push_back(std::filesystem::path(path).filename().string());
+    return out;
+  };
+  EXPECT_THAT(names("d", Split::Train), ElementsAre("train-0.jsonl", "train-1.jsonl"));
+  EXPECT_THAT(names("d", Split::Validation), ElementsAre("dev.jsonl"));
+  EXPECT_THAT(names("e", Split::Train), ElementsAre("a.jsonl.gz", "b.csv"));
+  EXPECT_THAT(names("d/train-*.jsonl", Split::Train),
+              ElementsAre("train-0.jsonl", "train-1.jsonl"));
+  EXPECT_THROW(names("d", Split::Test), Error);
+  EXPECT_THROW(names("d/*.csv", Split::Train), Error);
+  EXPECT_THROW(names("nothing", Split::Train), Error);
+}
+
+}  // namespace
+}  // namespace tessera::data

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Metrics as scikit-learn and scipy give them (reference_metrics.py).
+#include "tessera/tasks/metrics.h"
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/config/json.h"
+
+namespace tessera::tasks {
+namespace {
+
+constexpr double kBound = 1e-12;
+
+const json::Value& reference() {
+  static const json::Value value = json::parse_strict(
+      files::read(std::string(TESSERA_SOURCE_DIR) + "/tests/tasks/reference_metrics.json"),
+      "reference_metrics.json");
+  return value;
+}
+
+void append(const json::Value& value, std::vector<float>& out) {
+  if (value.is_array()) {
+    for (const json::Value& item : value.items())
+      append(item, out);
+  } else {
+    out.push_back(static_cast<float>(value.as_double()));
+  }
+}
+
+Predictions predictions_of(const json::Value& one, std::int64_t width, std::int64_t label_width) {
+  Predictions out{.width = width, .label_width = label_width, .values = {}, .labels = {}};
+  append(*one.find("values"), out.values);
+  append(*one.find("labels"), out.labels);
+  return out;
+}
+
+double number(const json::Value& one, const char* name) {
+  return one.find(name)->as_double();
+}
+
+void expect_values(const std::vector<NamedValue>& made, const json::Value& one) {
+  for (const NamedValue& value : made) {
+    SCOPED_TRACE(value.name);
+    ASSERT_NE(one.find(value.name), nullptr);
+    EXPECT_NEAR(value.value, number(one, value.name.c_str()), kBound);
+  }
+}
+
+TEST(Metrics, OfClassesAreThoseOfScikitLearn) {
+  for (const json::Value& one : reference().find("classes")->items()) {
+    const std::int64_t width = one.find("width")->as_integer().value();
+    SCOPED_TRACE(width);
+
+    const ClassificationReport made = classification_report(predictions_of(one, width, 1));
+
+    EXPECT_NEAR(made.accuracy, number(one, "accuracy"), kBound);
+    EXPECT_NEAR(made.matthews, number(one, "matthews"), kBound);
+    for (std::size_t c = 0; c < made.classes.size(); ++c) {
+      EXPECT_NEAR(made.classes[c].precision, one.find("precision")->items()[c].as_double(), kBound);
+      EXPECT_NEAR(made.classes[c].recall, one.find("recall")->items()[c].as_double(), kBound);
+      EXPECT_NEAR(made.classes[c].f1, one.find("f1")->items()[c].as_double(), kBound);
+      EXPECT_EQ(made.classes[c].support, one.find("support")->items()[c].as_integer());
+    }
+    const auto expect_average = [&](const ClassReport& average, const char* name) {
+      const std::vector<json::Value>& wanted = one.find(name)->items();
+      EXPECT_NEAR(average.precision, wanted[0].as_double(), kBound) << name;
+      EXPECT_NEAR(average.recall, wanted[1].as_double(), kBound) << name;
+      EXPECT_NEAR(average.f1, wanted[2].as_double(), kBound) << name;
+    };
+    expect_average(made.macro, "macro");
+    expect_average(made.weighted, "weighted");
+    ASSERT_EQ(made.confusion.size(), one.find("confusion")->items().size());
+    for (std::size_t i = 0; i < made.confusion.size(); ++i)
+      EXPECT_EQ(made.confusion[i], one.find("confusion")->items()[i].as_integer());
+    ASSERT_EQ(made.auc.has_value(), one.find("auc") != nullptr);
+    EXPECT_NEAR(made.auc.value_or(0), one.find("auc") != nullptr ? number(one, "auc") : 0, 1e-9);
+  }
+}
+
+TEST(Metrics, OfFlagsAndNumbersAreThoseOfScikitLearn) {
+  for (const json::Value& one : reference().find("flags")->items()) {
+    const std::int64_t width = one.find("width")->as_integer().value();
+    expect_values(multi_label_metrics(predictions_of(one, width, width)), one);
+  }
+  for (const json::Value& one : reference().find("numbers")->items())
+    expect_values(regression_metrics(predictions_of(one, 1, 1)), one);
+}
+
+TEST(Metrics, LeaveOutRowsWithoutAClass) {
+  const Predictions some{
+      .width = 2, .label_width = 1, .values = {1, 0, 0, 1, 5, 0}, .labels = {0, 1, -100}};
+
+  const ClassificationReport report = classification_report(some);
+
+  EXPECT_EQ(report.accuracy, 1.0);
+  EXPECT_EQ(report.macro.support, 2);
+  EXPECT_EQ(report.auc, 1.0);
+}
+
+TEST(Metrics, TheCurveRisesFromNothingToAll) {
+  const Predictions some{
+      .width = 2, .label_width = 1, .values = {0, 3, 0, 2, 0, 2, 0, 1}, .labels = {1, 1, 0, 0}};
+
+  const std::vector<RocPoint> curve = roc_curve(some, 1);
+
+  ASSERT_EQ(curve.size(), 4U);
+  EXPECT_EQ(curve[1].true_positives, 0.5);
+  EXPECT_EQ(curve[1].false_positives, 0.0);
+  EXPECT_EQ(curve[2].true_positives, 1.0);
+  EXPECT_EQ(curve[2].false_positives, 0.5);
+  EXPECT_EQ(curve[3].false_positives, 1.0);
+}
+
+TEST(Metrics, OfTwoClassesAreThoseOfTheSecond) {
+  const json::Value& one = reference().find("classes")->items().front();
+  std::map<std::string, double> made;
+  for (const NamedValue& value : class_metrics(predictions_of(one, 2, 1)))
+    made[value.name] = value.value;
+
+  EXPECT_NEAR(made.at("f1"), one.find("f1")->items()[1].as_double(), kBound);
+  EXPECT_NEAR(made.at("precision"), one.find("precision")->items()[1].as_double(), kBound);
+  EXPECT_NEAR(made.at("auc"), number(one, "auc"), kBound);
+}
+
+TEST(Predictions, AreTold) {
+  const std::vector<std::string> names = {"no", "yes"};
+  const float third = static_cast<float>(std::log(3.0));
+  const Predictions row{.width = 2, .label_width = 0, .values = {0, third}, .labels = {}};
+
+  const json::Value one = class_prediction(row, names);
+  EXPECT_EQ(one.find("label")->as_string(), "yes");
+  EXPECT_NEAR(one.find("score")->as_double(), 0.75, 1e-7);
+  EXPECT_NEAR(one.find("scores")->find("no")->as_double(), 0.25, 1e-7);
+  EXPECT_EQ(class_prediction(row, {}).find("label")->as_integer(), 1);
+
+  const json::Value several = multi_label_prediction(row, names);
+  EXPECT_EQ(several.find("labels")->dump(), "[\"yes\"]");
+  EXPECT_NEAR(several.find("scores")->find("no")->as_double(), 0.5, 1e-7);
+
+  EXPECT_EQ(
+      regression_prediction({.width = 1, .label_width = 0, .values = {2.5F}, .labels = {}}).dump(),
+      "{\"value\":2.5}");
+  EXPECT_EQ(
+      tags_prediction({.width = 2, .label_width = 0, .values = {1, 0, 0, 1}, .labels = {}}, names)
+          .dump(),
+      "{\"tags\":[\"no\",\"yes\"]}");
+}
+
+}  // namespace
+}  // namespace tessera::tasks

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "tasks/tasks_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+using test::error_of;
+using test::open;
+using test::task_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RegressionOfTexts : public ::testing::Test {
+ protected:
+  data::DataOptions options(const char* name, std::string_view records) {
+    data::DataOptions out;
+    out.train = {folder_.write(name, records)};
+    return out;
+  }
+  test::Folder folder_;
+};
+
+TEST_F(RegressionOfTexts, ReadsANumberForEachPairOfTexts) {
+  const data::DataOptions data = options("train.csv",
+                                         "sentence1,sentence2,score\n"
+                                         "ab,\"c,d\",2.5\n"
+                                         "e,f,3\n");
+  const auto task = task_of("regression");
+
+  const data::Datasets opened = open(*task, data, 8);
+
+  data::Sample sample(*opened.train, 0);
+  EXPECT_THAT(sample.values<float>("label"), ElementsAre(2.5F));
+  EXPECT_THAT(sample.values<std::int64_t>("input_ids"),
+              ElementsAre('a', 'b', 'c', ',', 'd', 0, 0, 0));
+  EXPECT_EQ(task->objective_options(data).dump(),
+            R"({"num_labels":1,"problem_type":"regression"})");
+}
+
+TEST_F(RegressionOfTexts, ReadsAListOfNumbers) {
+  const data::DataOptions data =
+      options("train.jsonl", "{\"text\": \"a\", \"label\": [1, -0.5]}\n");
+
+  data::Sample sample(*open(*task_of("regression", R"({"numbers": 2})"), data, 4).train, 0);
+
+  EXPECT_THAT(sample.values<float>("label"), ElementsAre(1.0F, -0.5F));
+}
+
+TEST_F(RegressionOfTexts, NamesTheRecordWhoseLabelIsNoNumber) {
+  const auto refusal = [&](const char* records) {
+    const data::DataOptions data = options("train.jsonl", records);
+    return std::string(error_of([&] { open(*task_of("regression"), data, 4); }).what());
+  };
+  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n{\"text\": \"a\", \"label\": \"x\"}\n"),
+              HasSubstr("train.jsonl:2: \"label\" is \"x\""));
+  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": [1, 2]}\n"), HasSubstr("has 2 numbers"));
+}
+
+}  // namespace
+}  // namespace tessera::tasks

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "tasks/tasks_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+using test::error_of;
+using test::open;
+using test::task_of;
+using test::values;
+using ::testing::HasSubstr;
+using Ids = std::vector<std::int64_t>;
+
+class Sft : public ::testing::Test {
+ protected:
+  data::DataOptions options(std::string_view records, const char* name = "train.jsonl") {
+    data::DataOptions out;
+    out.train = {folder_.write(name, records)};
+    return out;
+  }
+  test::Folder folder_;
+};
+
+const char* const kSums =
+    "{\"prompt\": \"1+\", \"completion\": \"2\"}\n"
+    "{\"prompt\": \"3+4+\", \"completion\": \"55\"}\n";
+
+TEST_F(Sft, PacksTextsThatDoNotSeeEachOther) {
+  const data::Datasets opened = open(*task_of("sft"), options(kSums), 12);
+
+  ASSERT_EQ(opened.train->size(), 1);
+  EXPECT_EQ(values(*opened.train, 0, "input_ids"),
+            (Ids{'3', '+', '4', '+', '5', '5', 0, '1', '+', '2', 0, 0}));
+  EXPECT_EQ(values(*opened.train, 0, "labels"),
+            (Ids{-100, -100, -100, '5', '5', 0, -100, -100, '2', 0, -100, -100}));
+  EXPECT_EQ(values(*opened.train, 0, "document_starts"),
+            (Ids{0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 11}));
+  EXPECT_EQ(values(*opened.train, 0, "attention_mask"), (Ids{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}));
+  EXPECT_EQ(opened.train_tokens, 11);
+}
+
+TEST_F(Sft, MakesASampleOfEachTextWithoutPacking) {
+  data::DataOptions data = options(kSums);
+  data.pack = false;
+
+  const data::Datasets opened = open(*task_of("sft"), data, 5);
+
+  ASSERT_EQ(opened.train->size(), 2);
+  EXPECT_EQ(values(*opened.train, 0, "input_ids"), (Ids{'1', '+', '2', 0, 0}));
+  EXPECT_EQ(values(*opened.train, 1, "input_ids"), (Ids{'3', '+', '4', '+', '5'}));
+  const data::Datasets ends = open(*task_of("sft", R"({"truncation": "keep_end"})"), data, 5);
+  EXPECT_EQ(values(*ends.train, 1, "input_ids"), (Ids{'4', '+', '5', '5', 0}));
+}
+
+TEST_F(Sft, LeavesOutRecordsWithoutATokenToLearn) {
+  data::DataOptions data = options(kSums);
+  data.pack = false;
+  EXPECT_EQ(open(*task_of("sft"), data, 4).train->size(), 1);
+}
+
+TEST_F(Sft, HoldsOutTextsBeforeTheyArePacked) {
+  std::string records;
+  for (int i = 0; i < 10; ++i)
+    records += "{\"text\": \"" + std::string(static_cast<std::size_t>(1 + i), 'a') + "\"}\n";
+  data::DataOptions data = options(records);
+  data.validation_fraction = 0.2;
+
+  const data::Datasets opened = open(*task_of("sft"), data, 24);
+
+  // The last two records, of 9 and 10 letters and an end each.
+  ASSERT_EQ(opened.validation->size(), 1);
+  EXPECT_EQ(opened.validation_tokens, 10 + 11);
+}
+
+TEST_F(Sft, ReadsTablesUnderTheNamesOfAMap) {
+  data::DataOptions data = options("question,answer\n1+1=,2\n2+2=,4\n", "sums.csv");
+  data.map = json::parse(R"({"prompt": "question", "completion": "answer"})", "test");
+  data.pack = false;
+
+  EXPECT_EQ(values(*open(*task_of("sft"), data, 6).train, 1, "input_ids"),
+            (Ids{'2', '+', '2', '=', '4', 0}));
+}
+
+TEST_F(Sft, ReadsTheFormThatIsAskedFor) {
+  data::DataOptions data = options("{\"prompt\": \"a\", \"completion\": \"b\", \"text\": \"c\"}\n");
+  data.pack = false;
+  EXPECT_EQ(values(*open(*task_of("sft"), data, 3).train, 0, "input_ids"), (Ids{'a', 'b', 0}));
+  data.format = "text";
+  EXPECT_EQ(values(*open(*task_of("sft"), data, 3).train, 0, "input_ids"), (Ids{'c', 0, 0}));
+  data.format = "messages";
+  EXPECT_THAT(error_of([&] { open(*task_of("sft"), data, 3); }).what(),
+              HasSubstr("train.jsonl:1: the record has no \"messages\""));
+}
+
+TEST_F(Sft, RefusesWordsThatItDoesNotKnow) {
+  EXPECT_THAT(error_of([&] { task_of("sft", R"({"packing": "best"})"); }).what(),
+              HasSubstr("task.params.packing"));
+  EXPECT_THAT(error_of([&] { task_of("sft", R"({"loss_on": "user"})"); }).what(),
+              HasSubstr("task.params.loss_on"));
+}
+
+}  // namespace
+}  // namespace tessera::tasks
