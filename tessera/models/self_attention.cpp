@@ -35,9 +35,14 @@ void SelfAttention::declare_norms(nn::Params& params) {
     q_norm_ = params.add(spec_.q_norm_name + ".weight", {K}, {None}, init);
     k_norm_ = params.add(spec_.k_norm_name + ".weight", {K}, {None}, init);
   } else if (spec_.qk_norm == QkNorm::AllHeads) {
-    const LogicalAxis axis = group > 1 ? KvHeads : Heads;
-    q_norm_ = params.add(spec_.q_norm_name + ".weight", {H * K}, {axis}, init, {.unit = group * K});
-    k_norm_ = params.add(spec_.k_norm_name + ".weight", {G * K}, {axis}, init, {.unit = K});
+    const bool shared = group > 1;
+    q_norm_ = params.add(spec_.q_norm_name + ".weight",
+                         {H * K},
+                         {shared ? GroupedHeads : Heads},
+                         init,
+                         {.unit = group * K, .inner_unit = K});
+    k_norm_ = params.add(
+        spec_.k_norm_name + ".weight", {G * K}, {shared ? KvHeads : Heads}, init, {.unit = K});
   }
 }
 
@@ -61,9 +66,9 @@ void SelfAttention::declare(nn::Params& params) {
   }
   output_weight_ = params.add(spec_.output_name + ".weight",
                               {C, H * K},
-                              {Embed, shared ? KvHeads : Heads},
+                              {Embed, shared ? GroupedHeads : Heads},
                               spec_.output_init,
-                              {.unit = group * K});
+                              {.unit = group * K, .inner_unit = K});
   if (spec_.output_bias)
     output_bias_ = params.add(spec_.output_name + ".bias", {C}, {Embed}, Init::zeros());
   declare_norms(params);
@@ -98,7 +103,7 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
                                      const nn::Batch& batch,
                                      const nn::Block& block,
                                      nn::StepContext& context) const {
-  nn::Qkv qkv = nn::split_qkv(nn::linear(h_BTC, *qkv_weight_, qkv_bias_, context), *qkv_weight_);
+  nn::Qkv qkv = nn::project_qkv(h_BTC, *qkv_weight_, qkv_bias_, context);
   prepare(qkv, batch, context);
   ops::AttentionArgs args;
   args.causal = spec_.causal;

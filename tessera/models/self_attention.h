@@ -65,7 +65,7 @@ struct SelfAttentionSpec {
 class SelfAttention {
  public:
   explicit SelfAttention(SelfAttentionSpec spec);
-  /// Declares `qkv_name`.weight in the layout of nn::split_qkv(), `output_name`.weight [embed,
+  /// Declares `qkv_name`.weight in the layout of nn::project_qkv(), `output_name`.weight [embed,
   /// heads * head_dim], and the biases, norms and table that the specification asks for.
   void declare(nn::Params& params);
   /// See nn::Block::grid_obstacle().

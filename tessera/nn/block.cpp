@@ -74,6 +74,7 @@ std::shared_ptr<Param> make(
   info.trainable = tags.trainable;
   info.spec = std::move(tags.spec);
   info.unit = tags.unit;
+  info.inner_unit = tags.inner_unit;
   return std::make_shared<Param>(std::make_shared<const ParamInfo>(std::move(info)));
 }
 

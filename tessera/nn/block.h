@@ -76,6 +76,7 @@ class Params {
     bool without_prefix = false;  ///< the name is global already
     mesh::ShardSpec spec = {};
     std::int64_t unit = 1;  ///< elements of a cut dim that stay together: the channels of a head
+    std::int64_t inner_unit = 0;    ///< as in ParamInfo
     std::optional<Role> role = {};  ///< absent: by the axes and the matrix shape, role_of()
   };
   explicit Params(std::string prefix) : prefix_(std::move(prefix)) {}

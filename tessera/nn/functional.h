@@ -113,10 +113,19 @@ struct Qkv {
   at::Tensor q_BHTK, k_BGTK, v_BGTK;
   std::int64_t first_head = 0;  ///< of q, among all heads of the layer
 };
-/// Those that one projection made, by `weight` of [3, H, K, I], or of [G, H / G + 2, K, I] with the
+/// The projection of x [B, T, C] by `weight` of [3, H, K, C], or of [G, H / G + 2, K, C] with the
 /// axis KvHeads first: to each head of keys and values the queries that share it, then its keys,
 /// then its values (Megatron-LM's order), so that ranks that share the heads need one product.
-Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight);
+/// Ranks that are more than heads of keys and values make the keys and values of one of them each,
+/// and queries of their own; they sum the gradient of the group's weights, an all-reduce of that
+/// size.
+Qkv project_qkv(const at::Tensor& x_BTC,
+                const Param& weight,
+                const Param* bias,
+                StepContext& context);
+/// What of it one product made: x [B, T, O]. `queries`: those of a group that O has; of count 0:
+/// all.
+Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight, HeadRange queries = {});
 /// The RMS norm of each head's channels (Qwen 3, Gemma 3): x [B, H, T, K], `weight` [K] for all
 /// heads, to which `offset` is added (Gemma's weights are stored less 1). Tensor-parallel ranks add
 /// up what their heads give to the weight's gradient.

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/tensor_parallel/transfers.h"
 #include "tessera/ops/norm.h"
 
@@ -103,9 +104,11 @@ struct HeadNormNode : torch::autograd::Function<HeadNormNode> {
 /// y = x * rstd * weight over the channels of all heads, of all ranks.
 struct AllHeadsNormNode : torch::autograd::Function<AllHeadsNormNode> {
   /// Over the channels of all ranks, divided by their number: fp32 [N, 1].
-  static at::Tensor mean(const at::Tensor& values_NC, std::int64_t all, StepContext& context) {
+  static at::Tensor mean(const at::Tensor& values_NC, const Param& weight, StepContext& context) {
     const at::Tensor sum = values_NC.sum(1, /*keepdim=*/true).contiguous();
     add_over_ranks(sum, context, "sums of a norm of all heads");
+    // Ranks that share a head have its channels each, and each takes an equal part in backward.
+    const std::int64_t all = weight.info().numel() * one_d::copies_of(weight.info(), context);
     return sum / static_cast<double>(all);
   }
 
@@ -115,8 +118,7 @@ struct AllHeadsNormNode : torch::autograd::Function<AllHeadsNormNode> {
                             Use use) {
     const at::Tensor x = rows_of_heads(x_BHTK, x_BHTK.size(1) * x_BHTK.size(3)),
                      wide = x.to(at::kFloat);
-    const at::Tensor rstd =
-        (mean(wide.square(), use.weight->info().numel(), *use.context) + use.eps).rsqrt();
+    const at::Tensor rstd = (mean(wide.square(), *use.weight, *use.context) + use.eps).rsqrt();
     use.sizes = x_BHTK.sizes().vec();
     const at::Tensor y = (wide * rstd * multiplier(weight, use.offset)).to(x.scalar_type());
     save(node, {x, weight, rstd});
@@ -130,9 +132,14 @@ struct AllHeadsNormNode : torch::autograd::Function<AllHeadsNormNode> {
     const Use& use = kept<Use>(node);
     const at::Tensor x = saved[0].to(at::kFloat), &weight = saved[1], &rstd = saved[2];
     const at::Tensor dy = rows_of_heads(grads[0], x.size(1)).to(at::kFloat), normed = x * rstd;
-    if (node->needs_input_grad(1)) write_weight((dy * normed).sum(0), *use.weight, *use.context);
+    if (node->needs_input_grad(1)) {
+      const at::Tensor dweight = (dy * normed).sum(0);
+      if (one_d::copies_of(use.weight->info(), *use.context) > 1)
+        one_d::add_over_copies(dweight, *use.context, "gradients of a norm of shared heads");
+      write_weight(dweight, *use.weight, *use.context);
+    }
     const at::Tensor along = dy * multiplier(weight, use.offset);
-    const at::Tensor share = mean(along * normed, use.weight->info().numel(), *use.context);
+    const at::Tensor share = mean(along * normed, *use.weight, *use.context);
     const at::Tensor dx = (along - normed * share) * rstd;
     return {heads_of_rows(dx.to(saved[0].scalar_type()), use.sizes), {}, {}};
   }

@@ -236,7 +236,7 @@ HeadRange heads_of(const Param& weight) {
   return {box.begin.at(1), box.end.at(1) - box.begin.at(1)};
 }
 
-Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight) {
+Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight, HeadRange queries) {
   const ParamInfo& info = weight.info();
   if (info.axes.front() != LogicalAxis::KvHeads) {
     const HeadRange heads = heads_of(weight);
@@ -244,10 +244,14 @@ Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight) {
     return {std::move(qkv[0]), std::move(qkv[1]), std::move(qkv[2]), heads.first};
   }
   const mesh::Box box = info.held();
-  const SplitGroupsNode::Groups groups{box.end.front() - box.begin.front(), info.shape.at(1) - 2};
+  const std::int64_t of_group = info.shape.at(1) - 2;
+  const SplitGroupsNode::Groups groups{box.end.front() - box.begin.front(),
+                                       queries.count > 0 ? queries.count : of_group};
   variable_list qkv = detail::apply<SplitGroupsNode>(x_BTO, groups);
-  return {
-      std::move(qkv[0]), std::move(qkv[1]), std::move(qkv[2]), box.begin.front() * groups.queries};
+  return {std::move(qkv[0]),
+          std::move(qkv[1]),
+          std::move(qkv[2]),
+          box.begin.front() * of_group + queries.first};
 }
 
 at::Tensor merge_heads(const at::Tensor& x_BHTK) {

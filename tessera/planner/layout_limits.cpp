@@ -46,6 +46,8 @@ std::string reason_in(Plan& plan, const TriedLayout& tried) {
   parallel.sequence = tried.sequence;
   parallel.context.size = tried.context;
   parallel.context.mode = tried.context_mode;
+  if (tried.mode == TensorLayout::OneD)
+    parallel.tensor.share_head = ranks_that_share_a_head(plan.model.model, tried.tensor);
   config::Problems problems;
   const config::Origins origins;
   check_tensor_parallel(plan, /*own_model=*/false, problems, origins);

@@ -75,7 +75,7 @@ void TensorOptions::describe(config::Fields& f) {
 
 TensorOptions::Grid TensorOptions::grid() const {
   const TensorLayout kind = layout();
-  if (kind == TensorLayout::OneD) return {1, 1, size};
+  if (kind == TensorLayout::OneD) return {1, share_head, size / share_head};
   const std::int64_t layers = kind == TensorLayout::TwoAndAHalfD ? depth.value_or(1) : 1;
   const auto of_side = [&](std::int64_t side) {
     return Grid{kind == TensorLayout::ThreeD ? side : layers, side, side};

@@ -34,6 +34,8 @@ struct TensorOptions {
   std::optional<TensorLayout> mode;
   std::int64_t size = 1;
   std::optional<std::int64_t> depth;
+  /// Of mode 1d: ranks that have the same head of keys and values. Follows from the model.
+  std::int64_t share_head = 1;
   /// How its ranks are arranged; their product is less than `size` where that does not fit the
   /// mode.
   struct Grid {

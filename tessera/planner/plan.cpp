@@ -169,6 +169,9 @@ class Planner {
     });
     fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_, problems_, origins_); });
+    if (TensorOptions& tensor = plan_.config.parallel.tensor;
+        tensor.layout() == TensorLayout::OneD && !plan_.model.model.blocks.empty())
+      tensor.share_head = ranks_that_share_a_head(plan_.model.model, tensor.size);
     attempt("parallel.tensor",
             [&] { check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_); });
     attempt("parallel.context",

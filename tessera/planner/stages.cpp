@@ -273,7 +273,9 @@ std::vector<double> predicted_work(const nn::Model& model, std::int64_t sequence
       const auto has = [&](LogicalAxis axis) {
         return std::find(info->axes.begin(), info->axes.end(), axis) != info->axes.end();
       };
-      if ((has(LogicalAxis::Heads) || has(LogicalAxis::KvHeads)) && has(LogicalAxis::Embed))
+      if ((has(LogicalAxis::Heads) || has(LogicalAxis::KvHeads) ||
+           has(LogicalAxis::GroupedHeads)) &&
+          has(LogicalAxis::Embed))
         attended = std::min(facts.rows, facts.columns);
     }
     // Scores and their sum over values, of the half of the tokens that come before.

@@ -57,6 +57,11 @@ bool knows_size(const models::ModelOptions& options,
 /// How layers are cut by that mode.
 nn::TensorMode tensor_mode(const TensorOptions& tensor);
 
+/// How many of `size` ranks of mode 1d have the same head of keys and values, because they are more
+/// than there are and a multiple of these: 1 where heads are enough or do not divide, where some
+/// would have no query, and where layers differ.
+std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size);
+
 /// What tensor parallelism needs of the model, the micro-batch, the sequence length and the
 /// optimizer. `own_model`: the program's, which the section `model` says nothing of.
 void check_tensor_parallel(const Plan& plan,

@@ -63,6 +63,7 @@ struct CutAxis {
 constexpr std::array kCutAxes = {
     CutAxis{LogicalAxis::Heads, "num_heads", "heads"},
     CutAxis{LogicalAxis::KvHeads, "num_kv_heads", "heads of keys and values"},
+    CutAxis{LogicalAxis::GroupedHeads, "num_heads", "heads"},
     CutAxis{LogicalAxis::Ffn, "ffn_hidden_size", "features of the MLP"},
     CutAxis{LogicalAxis::Vocab, "vocab_size", "tokens of the vocabulary"},
     CutAxis{LogicalAxis::Embed, "hidden_size", "channels"},
@@ -183,7 +184,9 @@ void check_cuts(const Plan& plan,
         const std::int64_t here = parts_of(*info, dim, mode, mesh);
         if (here == 1) continue;
         // Channels between layers are not bound to heads.
-        const std::int64_t unit = info->axes[dim] == LogicalAxis::Embed ? 1 : info->unit;
+        const std::int64_t unit = info->axes[dim] == LogicalAxis::Embed ? 1
+                                  : info->inner_unit > 0                ? info->inner_unit
+                                                                        : info->unit;
         parts = std::max(parts, here);
         least = std::min(least, info->shape[dim] / unit);
       }
@@ -247,6 +250,18 @@ std::set<std::int64_t> heads_of(const nn::Model& model) {
 }
 
 }  // namespace
+
+std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size) {
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;  // heads, and queries of each
+  for (const auto& info : nn::parameters_of(model)) {
+    const bool fused = info->shape.size() > 1 && info->axes.front() == LogicalAxis::KvHeads;
+    if (fused) shapes.insert({info->shape[0], info->shape[1] - 2});
+  }
+  if (shapes.size() != 1) return 1;
+  const auto [heads, queries] = *shapes.begin();
+  if (size <= heads || size % heads != 0 || size / heads > queries) return 1;
+  return size / heads;
+}
 
 void check_tensor_parallel(const Plan& plan,
                            bool own_model,
@@ -351,7 +366,10 @@ void check_heads(const Plan& plan,
     return;
   // One side of a grid has parts of the heads, the others have samples.
   const TensorOptions& tensor = parallel.tensor;
-  const std::int64_t parts = knows_cut(tensor, problems) ? tensor.grid().col : 1;
+  const bool in_a_row = tensor_mode(tensor) == nn::TensorMode::OneD;
+  const std::int64_t parts = !knows_cut(tensor, problems) ? 1
+                             : in_a_row                   ? tensor.size
+                                                          : tensor.grid().col;
   const std::int64_t shares = parts * parallel.context.size;
   const std::set<std::int64_t> heads =
       own_model ? heads_of(plan.model.model) : std::set<std::int64_t>{plan.model.num_heads};

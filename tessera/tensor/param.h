@@ -36,7 +36,8 @@ struct Init {
 };
 
 /// What a dim of a parameter runs over. Tensor parallelism decides by it which dims it cuts.
-enum class LogicalAxis : std::uint8_t { None, Embed, Heads, KvHeads, Ffn, Vocab };
+/// GroupedHeads: of queries that share heads of keys and values (KvHeads), group after group.
+enum class LogicalAxis : std::uint8_t { None, Embed, Heads, KvHeads, GroupedHeads, Ffn, Vocab };
 
 /// What a parameter is to its model: rules of optimizers and layouts depend on it.
 enum class Role : std::uint8_t {
@@ -57,6 +58,8 @@ struct ParamInfo {
   bool trainable = true;
   bool tied = false;      ///< several blocks use it; it then has its own flat buffer
   std::int64_t unit = 1;  ///< elements of a sharded dim that stay together: the channels of a head
+  /// GroupedHeads: of a group's channels, those of a head, where ranks share the group; 0: unit.
+  std::int64_t inner_unit = 0;
   mesh::ShardSpec spec;
   mesh::Box box = {};     ///< the part of it that this rank holds; empty: all of it
   std::int64_t room = 0;  ///< elements of the largest box that any rank holds; 0: all

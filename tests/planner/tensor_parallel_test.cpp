@@ -50,12 +50,19 @@ TEST(TensorParallelOptions, FewerHeadsOrTokensThanRanksAreToldTogether) {
             Not(HasSubstr("features of the MLP"))));
 }
 
-TEST(TensorParallelOptions, FewerHeadsOfKeysThanRanksAreTold) {
-  EXPECT_THAT(problems_of(R"("model": {"preset": "nano", "num_kv_heads": 2}, "train_batch_size": 8,
-                             "parallel": {"tensor": 4})",
-                          4),
-              AllOf(HasSubstr("4 ranks cannot share 2 heads of keys and values"),
+TEST(TensorParallelOptions, FewerHeadsOfKeysThanRanksAreToldUnlessTheyDivideThem) {
+  const auto problems_on = [](int ranks) {
+    return problems_of(
+        R"("model": {"preset": "nano", "num_kv_heads": 2}, "train_batch_size": 24, "parallel": {"tensor": )" +
+            std::to_string(ranks) + "}",
+        ranks);
+  };
+
+  EXPECT_THAT(problems_on(3),
+              AllOf(HasSubstr("3 ranks cannot share 2 heads of keys and values"),
                     HasSubstr("at most 2, or raise model.num_kv_heads")));
+  EXPECT_EQ(problems_on(4), "");
+  EXPECT_THAT(problems_on(8), HasSubstr("8 ranks cannot share"));
 }
 
 TEST(TensorParallelOptions, HeadsThatDoNotDivideAreAllowed) {

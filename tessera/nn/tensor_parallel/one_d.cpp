@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/tensor_parallel/one_d.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -157,6 +158,22 @@ Cut cut_of(const ParamInfo& weight) {
   const bool inputs =
       weight.spec.splits.front().dim + 1 == std::ssize(weight.shape) && weight.shape.size() > 1;
   return inputs ? Cut::Inputs : Cut::Outputs;
+}
+
+int copies_of(const ParamInfo& weight, const StepContext& context) {
+  if (context.tensor == nullptr || context.on_grid() || !weight.cut()) return 1;
+  const auto cuts = [&](mesh::Axis axis) {
+    return std::ranges::any_of(weight.spec.splits,
+                               [&](const mesh::Split& split) { return split.axes.has(axis); });
+  };
+  return cuts(mesh::Axis::TpRow) ? 1 : context.tensor->world->mesh().size(mesh::Axis::TpRow);
+}
+
+void add_over_copies(const at::Tensor& sum, StepContext& context, const char* what) {
+  if (sum.is_meta()) return;
+  comm::World& world = *context.tensor->world;
+  finish(world.transport().all_reduce(
+      world.group({mesh::Axis::TpRow}), span_of(sum), comm::Op::Sum, site(context, what)));
 }
 
 at::Tensor enter(const at::Tensor& x_BTC, StepContext& context) {

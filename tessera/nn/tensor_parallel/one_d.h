@@ -23,6 +23,11 @@ namespace tessera::nn::one_d {
 enum class Cut : std::uint8_t { None, Outputs, Inputs };
 Cut cut_of(const ParamInfo& weight);
 
+/// How many ranks hold the same part of a weight that is cut: those that share a head of keys and
+/// values. They differ along the rows of the mesh.
+int copies_of(const ParamInfo& weight, const StepContext& context);
+/// The sum over the ranks that hold the same part of a weight, in place.
+void add_over_copies(const at::Tensor& sum, StepContext& context, const char* what);
 /// What the layer with cut outputs sees of its input: all tokens. Its gradient is the sum over the
 /// ranks.
 at::Tensor enter(const at::Tensor& x_BTC, StepContext& context);

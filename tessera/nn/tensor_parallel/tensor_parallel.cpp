@@ -37,7 +37,10 @@ struct Row {
 /// The first row that fits counts. Axes that are not here are replicated.
 constexpr std::array kTable = {
     Row{TensorMode::OneD, Part::Any, LogicalAxis::Heads, mesh::AxisSet::tp()},
-    Row{TensorMode::OneD, Part::Any, LogicalAxis::KvHeads, mesh::AxisSet::tp()},
+    // More ranks than heads of keys and values lie in rows, and those of a column have the same
+    // ones.
+    Row{TensorMode::OneD, Part::Any, LogicalAxis::KvHeads, kCol},
+    Row{TensorMode::OneD, Part::Any, LogicalAxis::GroupedHeads, kCol, kRow},
     Row{TensorMode::OneD, Part::Any, LogicalAxis::Ffn, mesh::AxisSet::tp()},
     Row{TensorMode::OneD, Part::Any, LogicalAxis::Vocab, mesh::AxisSet::tp()},
     // Channels of what runs between layers lie over the rows of the grid, samples over its columns.
@@ -86,8 +89,10 @@ mesh::ShardSpec spec_of(const ParamInfo& info, TensorMode mode) {
     // Heads stay whole; channels between layers are cut anywhere.
     const std::int64_t unit = info.axes[d] == LogicalAxis::Embed ? 1 : info.unit;
     spec.splits.push_back({.dim = static_cast<int>(d), .axes = row->over, .unit = unit});
-    if (!row->then.empty())
-      spec.splits.push_back({.dim = static_cast<int>(d), .axes = row->then, .unit = unit});
+    if (row->then.empty()) continue;
+    const bool inner = mode == TensorMode::OneD && info.inner_unit > 0;
+    spec.splits.push_back(
+        {.dim = static_cast<int>(d), .axes = row->then, .unit = inner ? info.inner_unit : unit});
   }
   return spec;
 }

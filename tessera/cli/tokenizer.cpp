@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera tokenizer train: a tokenizer that is learnt from text.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/config/json.h"
+#include "tessera/data/tokenizers/training.h"
+#include "tessera/launch/early_stop.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using data::tokenizers::TrainedKind;
+
+struct TrainerWords {
+  std::string action, out, type = "bpe";
+  std::vector<std::string> sources;
+  std::int64_t threads = 0;
+  bool cased = false;
+  data::tokenizers::TrainingOptions how;
+  Common common;
+};
+
+bool parse(TrainerWords& words, const std::vector<std::string>& line) {
+  Arguments arguments(
+      "tokenizer",
+      "Learns a tokenizer from text and writes a folder that `tokenizer.type` file reads.",
+      {"tessera tokenizer train book.txt --vocab-size 8000 --out my-tokenizer",
+       "tessera tokenizer train notes/ more.jsonl --type wordpiece --out my-bert"});
+  arguments.positional("ACTION", &words.action, "train");
+  arguments.positional(
+      "SOURCES", &words.sources, "A .txt, a .jsonl, a folder of them, or several of these");
+  arguments.option("--out", &words.out, "Folder for tokenizer.json and tokenizer_config.json");
+  arguments.option("--type", &words.type, "bpe (over bytes) or wordpiece [bpe]");
+  arguments.option(
+      "--vocab-size,--vocab_size", &words.how.vocab_size, "Number of tokens at most [32000]");
+  arguments.option("--min-frequency,--min_frequency",
+                   &words.how.min_frequency,
+                   "A pair that is rarer is not merged [2]");
+  arguments.option("--special",
+                   &words.how.special,
+                   "A special token; the first one ends texts; may be given several times "
+                   "[<|endoftext|>, or BERT's]");
+  arguments.flag("--cased", words.cased, "Keep capital letters and accents, with wordpiece");
+  arguments.option("--text-field,--text_field",
+                   &words.how.text_field,
+                   "Field of a .jsonl line that contains the text [text]");
+  arguments.option("--threads", &words.threads, "Threads; 0 uses all cores [0]");
+  arguments.common(words.common, /*has_json=*/true);
+  return arguments.parse(line);
+}
+
+void check(TrainerWords& words) {
+  TESSERA_REQUIRE(words.action == "train",
+                  Config,
+                  "unknown: tessera tokenizer " + words.action,
+                  "tessera tokenizer train SOURCES --out FOLDER");
+  TESSERA_REQUIRE(
+      !words.out.empty(), Config, "tessera tokenizer: --out is missing", "add --out FOLDER");
+  TESSERA_REQUIRE(words.type == "bpe" || words.type == "wordpiece",
+                  Config,
+                  fmt::format("--type {}: expected bpe or wordpiece", words.type),
+                  text::suggestion(words.type, {"bpe", "wordpiece"}));
+  TESSERA_REQUIRE(words.threads >= 0 && words.threads <= 4096,
+                  Config,
+                  fmt::format("--threads {}: expected 0 to 4096", words.threads),
+                  "0 uses all cores");
+  constexpr std::int64_t kMostTokens = (std::int64_t{1} << 24) - 1;
+  TESSERA_REQUIRE(
+      words.how.vocab_size >= 1 && words.how.vocab_size <= kMostTokens,
+      Config,
+      fmt::format("--vocab-size {}: expected 1 to {}", words.how.vocab_size, kMostTokens),
+      "32000 is usual");
+  words.how.kind = words.type == "bpe" ? TrainedKind::Bpe : TrainedKind::WordPiece;
+  TESSERA_REQUIRE(!words.cased || words.how.kind == TrainedKind::WordPiece,
+                  Config,
+                  "--cased has no effect with bpe, which keeps all text as it is",
+                  "remove it");
+  words.how.lowercase = !words.cased;
+  words.how.threads = words.threads > 0
+                          ? static_cast<int>(words.threads)
+                          : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+int tokenizer(const std::vector<std::string>& line) {
+  TrainerWords words;
+  if (!parse(words, line)) return kExitOk;
+  check(words);
+  const launch::EarlyStop early;
+  words.how.poll = [&early] { early.check(); };
+  const double begin = now_s();
+  const std::vector<fs::path> sources(words.sources.begin(), words.sources.end());
+  const auto trained = data::tokenizers::train_tokenizer(sources, words.how);
+  fs::create_directories(words.out);
+  files::write_atomic(fs::path(words.out) / "tokenizer.json", trained.tokenizer_json);
+  files::write_atomic(fs::path(words.out) / "tokenizer_config.json", trained.config_json);
+  if (words.common.json) {
+    const json::Value out = json::Value::object({{"tokens", json::Value::integer(trained.tokens)},
+                                                 {"pieces", json::Value::integer(trained.pieces)}});
+    std::printf("%s\n", out.dump().c_str());
+  } else if (!words.common.quiet) {
+    std::printf("%s tokens from %s different pieces of text in %s: %s\n",
+                text::with_commas(trained.tokens).c_str(),
+                text::with_commas(trained.pieces).c_str(),
+                text::duration(now_s() - begin).c_str(),
+                words.out.c_str());
+  }
+  return kExitOk;
+}
+
+TESSERA_COMMAND("tokenizer", "learn a tokenizer from text", tokenizer);
+
+}  // namespace
+}  // namespace tessera::cli

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making a tokenizer from text: the pieces that byte-pair merging finds. Sources: Sennrich et al.
+// 2016, "Neural machine translation of rare words with subword units"; the order of merges, of ids
+// and of equals is that of the tokenizers library's trainers.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera::data::tokenizers {
+
+/// How often each piece of text stands in the data.
+using PieceCounts = std::map<std::string, std::int64_t>;
+
+struct MergeOptions {
+  std::int64_t vocab_size = 32000;  ///< tokens at most; what the alphabet needs is always there
+  std::int64_t min_frequency = 2;   ///< a pair that is rarer is not merged
+  std::vector<std::string> special = {};
+  /// Characters that have a token whether the text has them or not.
+  std::vector<char32_t> alphabet = {};
+  std::string inner_prefix = {};    ///< of tokens that begin no piece: "##"
+  std::function<void()> poll = {};  ///< called once in a while; may throw
+};
+/// Tokens by id: special ones, characters by code point (with an inner prefix those that begin no
+/// piece follow), then one for each merge.
+struct LearntMerges {
+  std::vector<std::string> tokens;
+  std::vector<std::pair<std::string, std::string>> merges;
+};
+/// The most frequent pair of neighbours becomes a token, of equals the one of smallest ids, until
+/// there are enough. O(characters + changes log changes).
+LearntMerges learn_merges(const PieceCounts& pieces, const MergeOptions& options);
+
+enum class TrainedKind : std::uint8_t {
+  Bpe,       ///< over bytes, with GPT-2's pieces
+  WordPiece  ///< BERT's: words and what follows in them, behind "##"
+};
+struct TrainingOptions {
+  TrainedKind kind = TrainedKind::Bpe;
+  std::int64_t vocab_size = 32000, min_frequency = 2;
+  /// First ids. Empty: "<|endoftext|>", or BERT's five, of which a WordPiece tokenizer needs [UNK],
+  /// [CLS] and [SEP].
+  std::vector<std::string> special = {};
+  bool lowercase = true;  ///< of WordPiece
+  std::string text_field = "text";
+  int threads = 1;  ///< ids do not depend on them
+  std::function<void()> poll = {};
+};
+struct TrainedTokenizer {
+  std::string tokenizer_json, config_json;  ///< contents of tokenizer.json, tokenizer_config.json
+  std::int64_t tokens = 0, pieces = 0;      ///< in the vocabulary; different ones in the text
+};
+/// Reads .txt files (each line with its end is a text) and .jsonl files (the field of each line),
+/// in folders too. Holds the different pieces of the text in memory. Error{Data} for text that is
+/// no UTF-8 and for bad lines, with the place; Error{Config} for a vocabulary that the alphabet
+/// does not fit into.
+TrainedTokenizer train_tokenizer(const std::vector<std::filesystem::path>& sources,
+                                 const TrainingOptions& options);
+
+}  // namespace tessera::data::tokenizers
