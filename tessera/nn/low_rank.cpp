@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
@@ -138,7 +139,7 @@ class LowRankLinear final : public LayerForm {
 
   /// The norms of the rows of W + scale B A that the part has here, fp32 and without gradient.
   at::Tensor norms(const Param& weight, const LowRankParams& part, StepContext& context) const {
-    const at::NoGradGuard no_grad;
+    const c10::NoGradGuard no_grad;
     at::Tensor held = weight.tensor();
     if (dim_ >= 0) {
       const auto d = static_cast<std::size_t>(dim_);

@@ -23,7 +23,9 @@ const fs::path kGolden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/
 class Changed {
  public:
   explicit Changed(const std::string& from) {
-    fs::copy(kGolden / from, folder_.path(), fs::copy_options::overwrite_existing);
+    fs::copy(kGolden / from,
+             folder_.path(),
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
     config_ = json::parse_strict(files::read(kGolden / from / "adapter_config.json"), "config");
   }
   Changed& set(const std::string& key, const std::string& value) {
