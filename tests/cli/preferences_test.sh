@@ -26,6 +26,12 @@ assert last["eval_loss"] < 0.6, last
 assert last["eval_terms"]["accuracy"] > 0.8, last
 PY
 }
+refuses() { # refuses WORDS COMMAND...
+  local words=$1
+  shift
+  if "$@" >"$box/out" 2>&1; then echo "accepted: $*" && exit 1; fi
+  expect "a refusal that says $words" says "$words" "$box/out"
+}
 pairs() {
   [[ -e $box/pairs.jsonl ]] || "$repository/examples/rlhf/make_pairs.py" "$repository/examples/data/shakespeare.txt" 200 >"$box/pairs.jsonl"
 }
@@ -45,6 +51,7 @@ prefers() {
   printf 'x' | dd of="$box/damaged/reference.bin" bs=1 seek=60 conv=notrunc 2>/dev/null
   train damaged dpo 1 --set trainer.max_steps=30
   expect "equal runs after a damage" "$tessera" compare "$box/damaged" "$box/two"
+  refuses "before training" "$tessera" eval "$box/one" --threads 1
   "$tessera" generate "$box/one" --prompt "First" --max-new-tokens 8 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   "$tessera" convert "$box/one" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "a folder of a model that continues text" says "ForCausalLM" "$box/folder/config.json"

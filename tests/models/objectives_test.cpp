@@ -301,14 +301,6 @@ TEST(SequenceClassification, IsTheSameOnRanksThatHoldTheModelBetweenThem) {
   }
 }
 
-TEST(SequenceClassification, NeedsAllTokensOfASample) {
-  const nn::Model model =
-      with_objective(gpt2_trunk(small()), "sequence_classification", three_labels());
-
-  EXPECT_FALSE(model.blocks.back().make()->works_by_token());
-  EXPECT_TRUE(gpt2(small()).blocks.back().make()->works_by_token());
-}
-
 TEST(SequenceClassification, RefusesLabelsItDoesNotHaveAndGeneration) {
   ModelRunner runner(
       with_objective(gpt2_trunk(small()), "sequence_classification", three_labels()));
@@ -385,6 +377,11 @@ TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
       nn::Batch batch = batch_of();
       batch.set("label", at::zeros({kB}, at::kLong));
       batch.set("labels", at::zeros({kB, kT}, at::kLong));
+      // Of preferences: two texts a row.
+      batch.set("completion", at::ones({kB, kT}, at::kLong));
+      batch.set("second_text", at::full({kB}, 3, at::kLong));
+      batch.set("reference", at::zeros({kB, 2}, at::kDouble));
+      batch.set("wanted", at::ones({kB}, at::kLong));
 
       const double loss = runner.train(batch);
 
