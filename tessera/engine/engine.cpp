@@ -33,13 +33,12 @@ Engine::~Engine() = default;
 void Engine::make_reference(const std::filesystem::path& keep) {
   if (!wants_reference(*data_)) return;
   state_.wait();
-  const planner::EvalOptions& eval = plan_.config.eval;
   data_ = with_reference(data_,
                          executor(),
                          world_,
                          {.train_batch = plan_.micro_batch,
-                          .validation = eval.batches * eval.micro_batch,
-                          .validation_batch = eval.micro_batch});
+                          .validation = evaluated_samples(),
+                          .validation_batch = plan_.config.eval.micro_batch});
   if (!keep.empty() && world_.is_leader()) keep_reference(*data_, keep);
   start_clock();
 }
@@ -132,6 +131,16 @@ StepReport Engine::train_step() {
   return report;
 }
 
+/// Of the validation data.
+std::int64_t Engine::evaluated_samples() const {
+  const planner::EvalOptions& options = plan_.config.eval;
+  const std::int64_t samples = data_->validation == nullptr ? 0 : data_->validation->size();
+  // Metrics of a part of the samples say little.
+  constexpr std::int64_t kBatches = 10;
+  if (!options.batches && plan_.task && plan_.task->has_metrics()) return samples;
+  return std::min(samples, options.batches.value_or(kBatches) * options.micro_batch);
+}
+
 EvalReport Engine::evaluate(const EvalRounds& rounds) {
   state_.wait();
   TESSERA_REQUIRE(data_->validation != nullptr,
@@ -140,14 +149,10 @@ EvalReport Engine::evaluate(const EvalRounds& rounds) {
                   "set data.validation or data.validation_fraction");
   const planner::EvalOptions& options = plan_.config.eval;
   const data::Dataset& dataset = *data_->validation;
-  // Metrics of a part of the samples say little.
-  constexpr std::int64_t kBatches = 10;
-  const bool all = !options.batches && plan_.task && plan_.task->has_metrics();
-  const std::int64_t most = options.batches.value_or(kBatches) * options.micro_batch;
   return engine::evaluate(executor(),
                           world_,
                           dataset,
-                          all ? dataset.size() : std::min(dataset.size(), most),
+                          evaluated_samples(),
                           options.micro_batch,
                           rounds,
                           plan_.task.get());

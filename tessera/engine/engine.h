@@ -129,6 +129,7 @@ class Engine {
   [[nodiscard]] checkpoint::Meta meta() const;
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
   [[nodiscard]] int micros_of(const data::GlobalBatch& batch) const;
+  [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
   double leave_save_behind();
 

@@ -100,6 +100,13 @@ EvalReport evaluate(parallel::Executor& executor,
                     std::int64_t micro_batch,
                     const EvalRounds& rounds,
                     const tasks::Task* task) {
+  TESSERA_REQUIRE(!dataset.made_by_model(),
+                  Unsupported,
+                  fmt::format("the loss of {} compares the model with what it was before training, "
+                              "which is not here",
+                              dataset.name()),
+                  "read the evaluations in the run's metrics.jsonl, or compare answers with "
+                  "tessera generate");
   const std::int64_t batches = (samples + micro_batch - 1) / micro_batch;
   const comm::Group& group = world.group(mesh::AxisSet::dp());
   // Only the stage with the objective has something to add.

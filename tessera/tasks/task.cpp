@@ -20,7 +20,8 @@ void TaskOptions::describe(config::Fields& fields) {
                {.text = "Name of the task: pretrain learns to predict the next token of a text, "
                         "masked_lm the tokens of a text that are hidden, span_corruption the spans "
                         "that are left out of a text, sft to answer (supervised "
-                        "fine-tuning), classify the label of a "
+                        "fine-tuning), prefer to prefer one answer to another, reward to score "
+                        "answers, classify the label of a "
                         "text, regression a number that belongs to it, seq2seq the text that "
                         "answers another one, tag the label of each word, and image_classify the "
                         "class of a picture. The options of a task may stand under its name: "
@@ -30,7 +31,9 @@ void TaskOptions::describe(config::Fields& fields) {
       "params",
       params,
       {.text =
-           "Its parameters; of sft: loss_on, packing, truncation, chat_template; of classify: "
+           "Its parameters; of sft: loss_on, packing, truncation, chat_template; of prefer: "
+           "method, reference_free, loss, chat_template; of reward: centering, margin, "
+           "chat_template; of classify: "
            "text_field, text_pair_field, label_field, labels, multi_label; of regression: "
            "text_field, text_pair_field, label_field, numbers; of tag: tokens_field, tags_field, "
            "labels; of image_classify: image_field, label_field, labels, preprocessor; of these "

@@ -377,6 +377,11 @@ TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
       nn::Batch batch = batch_of();
       batch.set("label", at::zeros({kB}, at::kLong));
       batch.set("labels", at::zeros({kB, kT}, at::kLong));
+      // Of preferences: two texts a row.
+      batch.set("completion", at::ones({kB, kT}, at::kLong));
+      batch.set("second_text", at::full({kB}, 3, at::kLong));
+      batch.set("reference", at::zeros({kB, 2}, at::kDouble));
+      batch.set("wanted", at::ones({kB}, at::kLong));
 
       const double loss = runner.train(batch);
 

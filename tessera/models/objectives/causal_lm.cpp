@@ -2,7 +2,9 @@
 // The next token, of a text alone (causal_lm) or of a text that answers another one (seq2seq): the
 // final norm, a head over the vocabulary, and the cross-entropy.
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -30,9 +32,7 @@ class NextToken final : public nn::Objective {
   void declare(nn::Params& params) override { head_.declare(params); }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override {
-    return trunk_.logit_softcap != 0.0 ? "soft-capped logits" : norm_.grid_obstacle();
-  }
+  [[nodiscard]] std::string grid_obstacle() const override { return head_.grid_obstacle(); }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);

@@ -46,6 +46,7 @@ class Kto final : public nn::Objective {
         options_(settings.of) {}
 
   void declare(nn::Params& params) override { head_.declare(params); }
+  [[nodiscard]] std::string grid_obstacle() const override { return kTokensOnGrid; }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);

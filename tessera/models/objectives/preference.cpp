@@ -77,6 +77,7 @@ class Preference final : public nn::Objective {
   }
 
   void declare(nn::Params& params) override { head_.declare(params); }
+  [[nodiscard]] std::string grid_obstacle() const override { return kTokensOnGrid; }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -31,6 +32,8 @@ class TextHead {
                                                             const at::Tensor& labels_BT,
                                                             nn::StepContext& context,
                                                             bool squares = false) const;
+  /// Block::grid_obstacle().
+  [[nodiscard]] std::string grid_obstacle() const;
   /// Objective::samples_at_once() for samples of `tokens`.
   [[nodiscard]] std::int64_t samples_at_once(std::int64_t tokens) const;
   [[nodiscard]] const TrunkOutput& trunk() const { return trunk_; }
@@ -41,6 +44,9 @@ class TextHead {
   Norm norm_;
   Param* weight_ = nullptr;
 };
+
+/// What Block::grid_obstacle() says of heads that give log_probabilities().
+inline constexpr const char* kTokensOnGrid = "log-probabilities of single tokens";
 
 /// Error{Unsupported} unless the trunk is of a decoder alone; `objective` is what messages call the
 /// objective.

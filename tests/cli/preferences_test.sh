@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow multiprocess
+# timeout: 300
+# The examples of preferences learn; the same bits on any ranks and after a resume, whose reference is the one that the run began
+# with; what was trained generates and is exported.   usage: preferences_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+tessera=$(realpath "${1:?usage: preferences_test.sh PROGRAM}")
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
+mkdir -p "$TESSERA_CACHE"
+
+train() { # train NAME EXAMPLE RANKS KEY=VALUE...
+  local name=$1 example=$2 ranks=$3
+  shift 3
+  timeout 120 "$tessera" train "$repository/examples/rlhf/$example.json" -n "$ranks" --set "run.dir=$box/$name" \
+    --set "data.train=$box/pairs.jsonl" --set run.threads_per_rank=1 "$@" >"$box/out" 2>"$box/err" ||
+    { cat "$box/out" "$box/err" && exit 1; }
+}
+learned() { # learned NAME: the last evaluation
+  python3 - "$box/$1/metrics.jsonl" <<'PY'
+import json, sys
+last = [line for line in map(json.loads, open(sys.argv[1])) if "eval_loss" in line][-1]
+print(last)
+assert last["eval_loss"] < 0.6, last
+assert last["eval_terms"]["accuracy"] > 0.8, last
+PY
+}
+refuses() { # refuses WORDS COMMAND...
+  local words=$1
+  shift
+  if "$@" >"$box/out" 2>&1; then echo "accepted: $*" && exit 1; fi
+  expect "a refusal that says $words" says "$words" "$box/out"
+}
+pairs() {
+  [[ -e $box/pairs.jsonl ]] || "$repository/examples/rlhf/make_pairs.py" "$repository/examples/data/shakespeare.txt" 200 >"$box/pairs.jsonl"
+}
+prefers() {
+  pairs
+  train one dpo 1
+  train two dpo 2
+  expect "equal runs" "$tessera" compare "$box/one" "$box/two"
+  expect "a preference that was learned" learned one
+  train halves dpo 2 --set trainer.max_steps=15 --set eval.every=15
+  cp "$box/halves/reference.bin" "$box/kept"
+  train halves dpo 1 --set trainer.max_steps=30
+  expect "equal runs after a resume" "$tessera" compare "$box/halves" "$box/two"
+  expect "the reference is kept" cmp "$box/kept" "$box/halves/reference.bin"
+  # A damaged one is made anew.
+  train damaged dpo 1 --set trainer.max_steps=15 --set eval.every=15
+  printf 'x' | dd of="$box/damaged/reference.bin" bs=1 seek=60 conv=notrunc 2>/dev/null
+  train damaged dpo 1 --set trainer.max_steps=30
+  expect "equal runs after a damage" "$tessera" compare "$box/damaged" "$box/two"
+  refuses "before training" "$tessera" eval "$box/one" --threads 1
+  "$tessera" generate "$box/one" --prompt "First" --max-new-tokens 8 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  "$tessera" convert "$box/one" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "a folder of a model that continues text" says "ForCausalLM" "$box/folder/config.json"
+}
+scores() {
+  pairs
+  train scores reward 1
+  train shared reward 2 --set zero_optimization.stage=3
+  expect "equal runs" "$tessera" compare "$box/scores" "$box/shared"
+  expect "scores that were learned" learned scores
+  "$tessera" convert "$box/scores" "$box/judge" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "a folder of a classifier" says "ForSequenceClassification" "$box/judge/config.json"
+  expect "with one label" python3 -c "import json; assert len(json.load(open('$box/judge/config.json'))['id2label']) == 1"
+}
+claim "a model learns preferences, with the same bits on two ranks and after a resume" prefers
+claim "a reward model learns to score, and is exported" scores
+claims_done
