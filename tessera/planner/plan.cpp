@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/document.h"
+#include "tessera/data/mixture.h"
 #include "tessera/launch/launch.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/adapter.h"

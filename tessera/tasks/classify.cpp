@@ -17,6 +17,7 @@ struct ClassifyOptions {
   TextFields fields;
   std::vector<std::string> labels;
   bool multi_label = false;
+  ClassSampling balance = ClassSampling::None;
   ClassLossOptions loss;
   void describe(config::Fields& out) {
     out.field("text_field",
@@ -39,6 +40,13 @@ struct ClassifyOptions {
     out.field("multi_label",
               multi_label,
               {.text = "Whether a record may have any number of labels, in a list."});
+    out.choice("balance",
+               balance,
+               kClassSamplings,
+               {.text = "How often samples of each class are trained on in an epoch: none, as they "
+                        "are; down, as often as the rarest class, without the other samples; over, "
+                        "as often as the most frequent class, by repetition. class_balance weighs "
+                        "the loss instead."});
     loss.describe(out);
   }
 };
@@ -109,12 +117,13 @@ class Classify final : public Task {
   [[nodiscard]] ReadRecords reader(const DataRequest& request, Labels known) const {
     return [this, &request, labels = std::move(known)](const std::vector<std::string>& names,
                                                        data::Split split) {
-      auto texts = std::make_unique<LabelledTexts>(
-          LabelledTextsOptions{.length = request.sequence_length,
-                               .pad_id = request.tokenizer.padding(),
-                               .kind = kind(),
-                               .labels = labels,
-                               .labelled = !request.predict});
+      auto texts = std::make_unique<LabelledTexts>(LabelledTextsOptions{
+          .length = request.sequence_length,
+          .pad_id = request.tokenizer.padding(),
+          .kind = kind(),
+          .labels = labels,
+          .labelled = !request.predict,
+          .sampling = split == data::Split::Train ? options_.balance : ClassSampling::None});
       texts->read_files(data::record_files(names, split),
                         how(request.options),
                         options_.fields,
@@ -135,6 +144,12 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
   config::read(params, options, problems, origins);
   check_label_names(options.labels, problems, origins);
   options.loss.check(problems, origins);
+  if (options.multi_label && options.balance != ClassSampling::None) {
+    problems.add(origins.place("balance"),
+                 "balance",
+                 "classes cannot be balanced where a record may have several",
+                 "remove balance, or multi_label");
+  }
   return std::make_unique<Classify>(std::move(options));
 }
 

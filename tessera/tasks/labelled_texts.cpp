@@ -204,10 +204,25 @@ void LabelledTexts::read_files(const std::vector<std::string>& files,
 }
 
 std::unique_ptr<RecordDataset> LabelledTexts::split_off(std::int64_t count) {
+  TESSERA_ASSERT(!order_);
   auto tail = std::make_unique<LabelledTexts>(options_);
+  tail->options_.sampling = ClassSampling::None;
   tail->samples_ = take_tail(samples_, count);
   tail->pairs_ = pairs_;
   return tail;
+}
+
+void LabelledTexts::arrange() {
+  if (options_.sampling == ClassSampling::None) return;
+  std::vector<std::int64_t> labels;
+  for (const Sample& one : samples_)
+    labels.push_back(one.label);
+  order_ = balanced_samples(labels, options_.sampling);
+}
+
+const LabelledTexts::Sample& LabelledTexts::sample(std::int64_t index) const {
+  return samples_.at(
+      static_cast<std::size_t>(order_ ? order_->at(static_cast<std::size_t>(index)) : index));
 }
 
 std::vector<data::TensorSpec> LabelledTexts::tensors() const {
@@ -228,7 +243,7 @@ std::vector<data::TensorSpec> LabelledTexts::tensors() const {
 }
 
 void LabelledTexts::read(std::int64_t index, data::SampleWriter& out) const {
-  const Sample& sample = samples_.at(static_cast<std::size_t>(index));
+  const Sample& sample = this->sample(index);
   const std::span<std::int64_t> ids = out.tensor<std::int64_t>("input_ids");
   const std::span<std::int64_t> mask = out.tensor<std::int64_t>("attention_mask");
   const auto padding = static_cast<std::ptrdiff_t>(sample.ids.size());
@@ -263,14 +278,15 @@ std::vector<std::int64_t> LabelledTexts::label_counts() const {
 
 std::int64_t LabelledTexts::tokens() const {
   std::int64_t tokens = 0;
-  for (const Sample& sample : samples_)
-    tokens += std::ssize(sample.ids);
+  for (std::int64_t i = 0; i < size(); ++i)
+    tokens += std::ssize(sample(i).ids);
   return tokens;
 }
 
 std::string LabelledTexts::fingerprint() const {
   Fingerprint out;
   out.add(options_.length);
+  out.add(static_cast<std::int64_t>(options_.sampling));
   for (const std::string& name : options_.labels.names())
     out.add(name);
   for (const Sample& sample : samples_) {

@@ -11,6 +11,7 @@
 
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/tasks/class_sampling.h"
 #include "tessera/tasks/labels.h"
 #include "tessera/tasks/record_dataset.h"
 
@@ -36,6 +37,7 @@ struct LabelledTextsOptions {
   LabelKind kind = LabelKind::Class;
   Labels labels;
   bool labelled = true;  ///< false: texts alone, of which a model is to say something
+  ClassSampling sampling = ClassSampling::None;  ///< of LabelKind::Class
 };
 
 /// Names the fields that are empty after those of a record: `text` is tried first for a text.
@@ -70,11 +72,14 @@ class LabelledTexts final : public RecordDataset {
                   const std::string& text,
                   const data::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
+  /// What is split off has each text once.
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  /// Balances the classes as the options say. Until then each text is a sample.
+  void arrange() override;
 
   [[nodiscard]] std::string name() const override { return "labelled texts"; }
   [[nodiscard]] std::int64_t size() const override {
-    return static_cast<std::int64_t>(samples_.size());
+    return order_ ? std::ssize(*order_) : std::ssize(samples_);
   }
   [[nodiscard]] std::vector<data::TensorSpec> tensors() const override;
   void read(std::int64_t index, data::SampleWriter& out) const override;
@@ -83,7 +88,7 @@ class LabelledTexts final : public RecordDataset {
   }
 
   [[nodiscard]] const Labels& labels() const { return options_.labels; }
-  /// The number of samples of each label.
+  /// The number of texts of each label.
   [[nodiscard]] std::vector<std::int64_t> label_counts() const;
   [[nodiscard]] std::int64_t tokens() const override;
   /// Of tokens, labels, names of the labels and length.
@@ -101,10 +106,12 @@ class LabelledTexts final : public RecordDataset {
                 const std::string& pair,
                 Sample& out);
   void read_label(const data::Record& record, const std::string& field, Sample& out) const;
+  [[nodiscard]] const Sample& sample(std::int64_t index) const;
 
   LabelledTextsOptions options_;
   bool pairs_ = false;  // whether any sample has types
   std::vector<Sample> samples_;
+  std::optional<std::vector<std::int64_t>> order_;  // of balanced samples
 };
 
 }  // namespace tessera::tasks

@@ -20,7 +20,7 @@ struct MaskedLmOptions {
   double probability = 0.15, mask_share = 0.8, random_share = 0.1;
   std::string mask_token;
   std::optional<std::int64_t> mask_token_id;
-  bool dynamic = true;
+  bool whole_words = false, dynamic = true;
   std::int64_t seed = 1234;
   void describe(config::Fields& fields) {
     fields.field("probability",
@@ -49,6 +49,10 @@ struct MaskedLmOptions {
                   .min = 0,
                   .max = 1e8,
                   .default_text = "that of mask_token"});
+    fields.field("whole_words",
+                 whole_words,
+                 {.text = "Whether all tokens of a word are chosen together; a word begins with a "
+                          "token that has a space, or no \"##\", in front."});
     fields.field("dynamic",
                  dynamic,
                  {.text = "Whether other tokens of a sample are hidden each time that it is read "
@@ -113,6 +117,8 @@ class MaskedLm final : public Task {
             .mask_id = mask_id(request),
             .vocab_size = request.tokenizer.size(),
             .never = {request.tokenizer.end_of_text()},
+            .begins_word =
+                options_.whole_words ? word_beginnings(request.tokenizer) : std::vector<bool>(),
             .seed = static_cast<std::uint64_t>(options_.seed),
             .dynamic = options_.dynamic};
   }

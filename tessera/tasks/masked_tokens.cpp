@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -37,7 +38,18 @@ std::string Masking::text() const {
                      vocab_size,
                      fmt::join(never, ","),
                      seed,
-                     dynamic);
+                     dynamic) +
+         (begins_word.empty() ? "" : " words");
+}
+
+std::vector<bool> word_beginnings(const data::Tokenizer& tokenizer) {
+  std::vector<bool> out;
+  for (std::int64_t id = 0; id < tokenizer.size(); ++id) {
+    const std::string_view bytes = tokenizer.bytes_of(static_cast<std::int32_t>(id));
+    out.push_back(!bytes.empty() &&
+                  std::string_view(" \t\r\n").find(bytes[0]) != std::string_view::npos);
+  }
+  return out;
 }
 
 MaskedTokens::MaskedTokens(std::unique_ptr<data::TokenDataset> tokens, Masking masking)
@@ -74,18 +86,37 @@ void MaskedTokens::read(std::int64_t index, data::SampleWriter& out) const {
       ids[t] = below(masking_.vocab_size, words[2], words[3]);
     }
   };
-  bool chosen = false;
-  std::optional<std::pair<double, std::size_t>> nearest;
+  // Whether the token belongs to the word of the one before it, which may be chosen.
+  const auto goes_on = [&](std::size_t t) {
+    const auto& begins = masking_.begins_word;
+    const auto id = static_cast<std::size_t>(ids[t]);
+    return id < begins.size() && !begins[id];
+  };
+  // Words by their first token and the one behind their last.
+  std::vector<std::pair<std::size_t, std::size_t>> words;
   for (std::size_t t = 0; t < ids.size(); ++t) {
     if (!may_be_chosen(t)) continue;
-    const Philox::Block words = random(2 * t, sample);
-    const double draw = uniform_double(words[0], words[1]);
-    if (!nearest || draw < nearest->first) nearest = {draw, t};
+    if (!words.empty() && words.back().second == t && goes_on(t)) {
+      words.back().second = t + 1;
+    } else {
+      words.emplace_back(t, t + 1);
+    }
+  }
+  const auto hide_word = [&](const std::pair<std::size_t, std::size_t>& word) {
+    for (std::size_t t = word.first; t < word.second; ++t)
+      hide(t);
+  };
+  bool chosen = false;
+  std::optional<std::pair<double, std::pair<std::size_t, std::size_t>>> nearest;
+  for (const auto& word : words) {
+    const Philox::Block draws = random(2 * word.first, sample);
+    const double draw = uniform_double(draws[0], draws[1]);
+    if (!nearest || draw < nearest->first) nearest = {draw, word};
     if (draw > masking_.probability) continue;
-    hide(t);
+    hide_word(word);
     chosen = true;
   }
-  if (!chosen && nearest) hide(nearest->second);
+  if (!chosen && nearest) hide_word(nearest->second);
 }
 
 }  // namespace tessera::tasks

@@ -34,11 +34,12 @@ void TaskOptions::describe(config::Fields& fields) {
            "Its parameters; of sft: loss_on, packing, truncation, chat_template; of prefer: "
            "method, reference_free, loss, chat_template; of reward: centering, margin, "
            "chat_template; of classify: "
-           "text_field, text_pair_field, label_field, labels, multi_label; of regression: "
+           "text_field, text_pair_field, label_field, labels, multi_label, balance; of regression: "
            "text_field, text_pair_field, label_field, numbers; of tag: tokens_field, tags_field, "
            "labels; of image_classify: image_field, label_field, labels, preprocessor; of these "
            "and classify: class_balance, beta, class_weights, focal_gamma, label_smoothing; of "
            "masked_lm: probability, mask_share, random_share, mask_token, mask_token_id, "
+           "whole_words, "
            "dynamic, seed; of span_corruption: noise_density, mean_span_length, sentinel_id, "
            "dynamic, seed; of seq2seq: source_field, target_field, prefix, target_length.",
        .default_text = "none"});

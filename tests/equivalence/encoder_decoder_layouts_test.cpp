@@ -4,6 +4,7 @@
 // An encoder with a decoder trains on any ranks as on one: what the encoder made travels along the
 // decoder's blocks, and every stack shares one table of distances.
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 

@@ -132,6 +132,81 @@ TEST(MaskedTokens, HaveAtLeastOneLabelASample) {
   }
 }
 
+// Tokens 1 to 50 in turn, of which every third begins a word; ends of text and padding begin
+// others.
+TEST(MaskedTokens, HideWholeWords) {
+  Masking whole = masking();
+  whole.begins_word.assign(90, false);
+  for (std::size_t id = 0; id < 90; id += 3)
+    whole.begins_word[id] = true;
+  const MaskedTokens dataset(std::make_unique<Counting>(), whole);
+  const Counting counting;
+  std::vector<std::int64_t> ids(kLength), labels(kLength), mask(kLength);
+  double words = 0, chosen = 0, masked_in_part = 0;
+
+  for (std::int64_t i = 0; i < kSamples; ++i) {
+    counting.get(i, ids.data(), labels.data(), mask.data());
+    const Read sample = read(dataset, i, i);
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+      const bool may = ids[t] != kEnd && mask[t] != 0;
+      const bool hidden = sample.labels[t] != -100;
+      if (!may) {
+        EXPECT_FALSE(hidden);
+        continue;
+      }
+      const bool begins = t == 0 || ids[t - 1] == kEnd || ids[t] % 3 == 0;
+      if (begins) {
+        ++words;
+        chosen += hidden ? 1 : 0;
+      } else {
+        EXPECT_EQ(hidden, sample.labels[t - 1] != -100) << "sample " << i << " token " << t;
+        masked_in_part +=
+            hidden && (sample.ids[t] == kMask) != (sample.ids[t - 1] == kMask) ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_NEAR(chosen, words * 0.15, 4 * std::sqrt(words * 0.15 * 0.85));
+  EXPECT_GT(masked_in_part, 0) << "what stands in place is drawn for each token";
+  EXPECT_NE(whole.text(), masking().text());
+}
+
+TEST(MaskedTokens, HideAtLeastAWord) {
+  Masking rare = masking();
+  rare.probability = 1e-9;
+  rare.begins_word.assign(90, false);
+  const MaskedTokens dataset(std::make_unique<Counting>(), rare);
+  // Words end at ends of text alone: fifteen tokens each.
+  const Read sample = read(dataset, 2, 2);
+  EXPECT_EQ(std::count(sample.labels.begin(), sample.labels.end(), -100), kLength - 15);
+}
+
+TEST(WordBeginnings, AreTokensBehindASpace) {
+  const std::vector<bool> bytes = word_beginnings(test::byte());
+  EXPECT_TRUE(bytes[' ']);
+  EXPECT_TRUE(bytes['\n']);
+  EXPECT_FALSE(bytes['a']);
+  const data::TokenizerPtr gpt2 = data::make_tokenizer({.type = "gpt2"});
+  const std::vector<bool> begins = word_beginnings(*gpt2);
+  std::vector<std::int32_t> ids;
+  gpt2->encode(" untokenizable words", ids);
+  std::string seen;
+  for (const std::int32_t id : ids)
+    seen += begins[static_cast<std::size_t>(id)] ? '1' : '0';
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), '1'), 2) << seen;
+  EXPECT_EQ(seen.front(), '1');
+
+  // A WordPiece vocabulary, as BERT has it.
+  const test::Folder folder;
+  (void)folder.write("tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer"})");
+  const std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nplay\n##ing\n,\n";
+  const data::TokenizerPtr bert =
+      data::make_tokenizer({.type = "file", .vocab = folder.write("vocab.txt", vocabulary)});
+  const std::vector<bool> pieces = word_beginnings(*bert);
+  EXPECT_TRUE(pieces[5]);
+  EXPECT_FALSE(pieces[6]);
+  EXPECT_TRUE(pieces[7]);
+}
+
 TEST(MaskedLmTask, RefusesSharesOfMoreThanAll) {
   const Error error =
       error_of([] { task_of("masked_lm", R"({"mask_share": 0.9, "random_share": 0.2})"); });

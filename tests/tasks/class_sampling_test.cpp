@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/class_sampling.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tasks/tasks_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+namespace {
+
+using test::open;
+using test::task_of;
+using test::values;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::vector<std::int64_t> kLabels = {0, 0, 1, 0, 0, 2, 0, 1, 0, 0};  // 7, 2 and 1
+
+TEST(BalancedSamples, LoseThoseThatAreTooMany) {
+  const auto samples = balanced_samples(kLabels, ClassSampling::Down);
+  ASSERT_EQ(samples.size(), 3U);
+  std::map<std::int64_t, int> counts;
+  for (const std::int64_t index : samples)
+    ++counts[kLabels[static_cast<std::size_t>(index)]];
+  EXPECT_EQ(counts, (std::map<std::int64_t, int>{{0, 1}, {1, 1}, {2, 1}}));
+  EXPECT_TRUE(std::ranges::is_sorted(samples));
+}
+
+TEST(BalancedSamples, RepeatThoseThatAreTooFew) {
+  const auto samples = balanced_samples(kLabels, ClassSampling::Over);
+  std::map<std::int64_t, int> times;
+  for (const std::int64_t index : samples)
+    ++times[index];
+  for (std::size_t i = 0; i < kLabels.size(); ++i) {
+    const int count = times[static_cast<std::int64_t>(i)];
+    if (kLabels[i] == 0) {
+      EXPECT_EQ(count, 1);
+    }
+    if (kLabels[i] == 1) {
+      EXPECT_THAT(count, testing::AnyOf(3, 4));
+    }
+    if (kLabels[i] == 2) {
+      EXPECT_EQ(count, 7);
+    }
+  }
+  EXPECT_EQ(times[2] + times[7], 7);
+  // The first round is the data itself.
+  EXPECT_THAT(std::vector(samples.begin(), samples.begin() + 10),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
+}
+
+TEST(BalancedSamples, AreChosenWithoutRegardToTheirPlace) {
+  std::vector<std::int64_t> labels(20'000, 0);
+  std::fill_n(labels.begin(), 5'000, 1);
+  const auto samples = balanced_samples(labels, ClassSampling::Down);
+  ASSERT_EQ(samples.size(), 10'000U);
+  // Of 5,000 out of 15,000, those of the first half of the class: 2,500, with a deviation of 29.
+  const auto early = std::ranges::count_if(
+      samples, [](std::int64_t index) { return index >= 5'000 && index < 12'500; });
+  EXPECT_NEAR(static_cast<double>(early), 2'500.0, 4 * 29.0);
+  EXPECT_EQ(balanced_samples(kLabels, ClassSampling::None).size(), kLabels.size());
+  EXPECT_TRUE(balanced_samples({}, ClassSampling::Over).empty());
+}
+
+TEST(BalancedClassify, BalancesWhatIsTrainedOnAlone) {
+  const test::Folder folder;
+  std::string lines;
+  for (const std::int64_t label : kLabels)
+    lines += R"({"text": "x", "label": )" + std::to_string(label) + "}\n";
+  data::DataOptions data;
+  data.train = {folder.write("train.jsonl", lines)};
+  data.validation = {folder.write("valid.jsonl", lines)};
+  const auto labels_of = [](const data::Dataset& dataset) {
+    std::map<std::int64_t, int> out;
+    for (std::int64_t i = 0; i < dataset.size(); ++i)
+      ++out[values(dataset, i, "label").front()];
+    return out;
+  };
+  using Counts = std::map<std::int64_t, int>;
+
+  const data::Datasets over = open(*task_of("classify", R"({"balance": "over"})"), data, 4);
+  const data::Datasets down = open(*task_of("classify", R"({"balance": "down"})"), data, 4);
+
+  EXPECT_EQ(labels_of(*over.train), (Counts{{0, 7}, {1, 7}, {2, 7}}));
+  EXPECT_EQ(over.train_tokens, 21);
+  EXPECT_EQ(labels_of(*down.train), (Counts{{0, 1}, {1, 1}, {2, 1}}));
+  EXPECT_EQ(labels_of(*over.validation), (Counts{{0, 7}, {1, 2}, {2, 1}}));
+  EXPECT_NE(over.fingerprint, down.fingerprint);
+
+  data.validation.clear();
+  data.validation_fraction = 0.5;  // the last five are 2, 0, 1, 0, 0
+  const data::Datasets split = open(*task_of("classify", R"({"balance": "over"})"), data, 4);
+  EXPECT_EQ(labels_of(*split.validation), (Counts{{0, 3}, {1, 1}, {2, 1}}));
+  EXPECT_EQ(labels_of(*split.train), (Counts{{0, 4}, {1, 4}}));
+  const Error error =
+      test::error_of([] { task_of("classify", R"({"balance": "over", "multi_label": true})"); });
+  EXPECT_THAT(error.what(), HasSubstr("balance"));
+}
+
+}  // namespace
+}  // namespace tessera::tasks
