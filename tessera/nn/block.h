@@ -139,6 +139,9 @@ using ParamInfos = std::vector<std::shared_ptr<const ParamInfo>>;
 struct BlockSpec {
   std::string name;  ///< "h.3": prefix of its parameters, name in reports
   std::function<std::unique_ptr<Block>()> make;
+  /// What is added to the block's parameters once they are declared, such as an adapter
+  /// (low_rank.h); empty: nothing.
+  std::function<void(Params&)> adapt = {};
   std::shared_ptr<const ParamInfos> declared = {};  ///< once declare_all() has looked
 };
 /// A model is a list of blocks, the last one an Objective.
@@ -146,6 +149,9 @@ struct Model {
   std::vector<BlockSpec> blocks;
 };
 
+/// Makes the block and declares what it consists of, what adapts it included. Error{Config} for a
+/// spec that makes none.
+std::unique_ptr<Block> make_block(const BlockSpec& spec, Params& params);
 /// What a block declares. Where nobody has looked yet one is made for it, and let go.
 ParamInfos declared_by(const BlockSpec& spec);
 /// Every parameter of a model once (tied parameters too), in the order of its blocks.

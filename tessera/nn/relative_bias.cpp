@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 
