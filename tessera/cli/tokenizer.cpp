@@ -73,7 +73,7 @@ void check(TrainerWords& words) {
   TESSERA_REQUIRE(words.type == "bpe" || words.type == "wordpiece",
                   Config,
                   fmt::format("--type {}: expected bpe or wordpiece", words.type),
-                  text::suggestion(words.type, {"bpe", "wordpiece"}));
+                  "choose one of them");
   TESSERA_REQUIRE(words.threads >= 0 && words.threads <= 4096,
                   Config,
                   fmt::format("--threads {}: expected 0 to 4096", words.threads),

@@ -315,6 +315,72 @@ TEST_F(ModelCenter, LlamaIsReadUnderHuggingFacesNames) {
   refused(path("llama"), "length_scale is true, and a Llama is read with false");
 }
 
+TEST_F(ModelCenter, T5IsReadUnderHuggingFacesNames) {
+  const fs::path source = golden_model("t5_v11");
+  const json::Value hf = golden::read_json(source / "config.json");
+  const auto theirs = [](const std::string& name) {
+    const bool decoder = name.starts_with("decoder");
+    std::string out = replaced(
+        name,
+        {{decoder ? "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+                  : "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+          decoder ? "position_bias_dec.relative_attention_bias"
+                  : "position_bias_enc.relative_attention_bias"},
+         {"shared", "input_embedding"},
+         {"lm_head", "output_projection"},
+         {"final_layer_norm", "output_layernorm"},
+         {".block.", ".layers."},
+         {"layer.0.layer_norm", "self_att.layernorm_before_attention"},
+         {"layer.0.SelfAttention.", "self_att.self_attention.project_"},
+         {decoder ? "layer.1.layer_norm" : "layer.1.none", "cross_att.layernorm_before_attention"},
+         {"layer.1.EncDecAttention.", "cross_att.self_attention.project_"},
+         {decoder ? "layer.2.layer_norm" : "layer.1.layer_norm", "ffn.layernorm_before_ffn"},
+         {decoder ? "layer.2.DenseReluDense.wi_" : "layer.1.DenseReluDense.wi_", "ffn.ffn.w_in.w_"},
+         {decoder ? "layer.2.DenseReluDense.wo" : "layer.1.DenseReluDense.wo", "ffn.ffn.w_out"},
+         {"self_attention.project_o", "self_attention.attention_out"}});
+    // Copies of the shared table.
+    return out.ends_with("embed_tokens.weight") ? std::string() : out;
+  };
+  const std::string config =
+      fmt::format(R"({{"num_heads": {}, "pos_bias_type": "relative", "norm_eps": {},
+                      "position_bias_num_buckets": {}, "position_bias_max_distance": {},
+                      "length_scale": false, "attn_scale": false, "tied": false)",
+                  hf.find("num_heads")->dump(),
+                  hf.find("layer_norm_epsilon")->dump(),
+                  hf.find("relative_attention_num_buckets")->dump(),
+                  hf.find("relative_attention_max_distance")->dump());
+  const auto write = [&](const std::string& more) {
+    write_renamed(source, path("t5"), theirs, config + more + "}");
+  };
+  write(R"(, "ffn_activate_fn": "gated_gelu_new")");
+
+  const Foreign read = open_foreign(path("t5")).value();
+
+  const checkpoint::SafetensorsFile golden_file(source / "model.safetensors");
+  std::size_t tensors = 0;
+  for (const auto& entry : golden_file.entries())
+    tensors += entry.name.ends_with("embed_tokens.weight") ? 0U : 1U;
+  expect_same_tensors(read, source, tensors);
+  for (const char* key : {"d_model",
+                          "d_kv",
+                          "d_ff",
+                          "num_layers",
+                          "feed_forward_proj",
+                          "relative_attention_num_buckets",
+                          "relative_attention_max_distance"})
+    EXPECT_EQ(read.model_config.find(key)->dump(), hf.find(key)->dump()) << key;
+  expect_fits(read);
+  write(R"(, "ffn_activate_fn": "gated_gelu")");
+  refused(path("t5"), "ffn_activate_fn is gated_gelu");
+  write(
+      R"(, "ffn_activate_fn": "gated_gelu_new", "num_decoder_layers": 7, "num_encoder_layers": 2)");
+  refused(path("t5"), "2 layers read and 7 write");
+  files::write_atomic(
+      path("t5/config.json"),
+      R"({"num_heads": 4, "ffn_activate_fn": "gated_gelu_new", "length_scale": true})");
+  refused(path("t5"), "length_scale is true, and a T5 is read with false");
+}
+
 TEST_F(ModelCenter, OptIsReadUnderHuggingFacesNames) {
   const fs::path source = golden_model("opt");
   const json::Value hf = golden::read_json(source / "config.json");
