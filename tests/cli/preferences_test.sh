@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
-# timeout: 300
+# timeout: 600
 # The examples of preferences learn; the same bits on any ranks and after a resume, whose reference is the one that the run began
 # with; what was trained generates and is exported.   usage: preferences_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
