@@ -5,10 +5,14 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/mesh/shard_spec.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/layer_form.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/ops/linear.h"
 
@@ -101,6 +105,14 @@ Qkv project_qkv(const at::Tensor& x_BTC,
                 StepContext& context) {
   const int copies = one_d::copies_of(weight.info(), context);
   if (copies == 1) return split_qkv(linear(x_BTC, weight, bias, context), weight);
+  TESSERA_REQUIRE(
+      form_of(weight) == nullptr,
+      Unsupported,
+      fmt::format("{} ranks share a head of keys and values of {}, which has an adapter "
+                  "or another form",
+                  copies,
+                  weight.info().name),
+      "lower parallel.tensor.size to the number of heads of keys and values");
   const HeadRange queries = own_queries(weight.info(), copies, context);
   const at::Tensor y_BTO = detail::apply<SharedGroupNode>(
       one_d::enter(x_BTC, context),
