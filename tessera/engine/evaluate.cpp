@@ -150,6 +150,8 @@ EvalReport evaluate(parallel::Executor& executor,
                   "evaluate on more, or other, data");
   if (!predicts) return report;
   report.predictions = predictions.gather(world, all);
+  // A program's own model may give no logits.
+  if (report.predictions.rows() == 0 || report.predictions.label_width == 0) return report;
   for (const tasks::NamedValue& value : task->metrics(report.predictions)) {
     if (find_metric(report.metrics, value.name) == nullptr) {
       report.metrics.push_back(

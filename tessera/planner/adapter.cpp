@@ -67,7 +67,8 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
       problems.add(origins.place("adapter"),
                    "adapter.type",
                    "the adapter has no type",
-                   "set it to lora, rslora or dora, or remove the section");
+                   "set it to lora, rslora or dora, or remove the section",
+                   config::Problems::Kind::Missing);
     }
     return;
   }

@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
 
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/config/choices.h"
 
 namespace tessera::planner {
 namespace {
@@ -14,16 +18,20 @@ namespace {
 constexpr double kMostMicroBatch = 1e5;
 constexpr const char* kBest = "eval.best";
 
+enum class BestMode : std::uint8_t { Min, Max };
+constexpr auto kBestModes =
+    std::to_array<config::Named<BestMode>>({{BestMode::Min, "min"}, {BestMode::Max, "max"}});
+
 /// The object form of eval.best.
 struct BestWords {
   std::string metric = "loss";
-  std::optional<std::string> mode;
+  std::optional<BestMode> mode;
   void describe(config::Fields& f) {
     f.field("metric", metric, {.text = "Name of the metric."});
-    f.field("mode",
-            mode,
-            {.text = "Whether lower (min) or higher (max) values are better.",
-             .choices = {"min", "max"}});
+    f.choice("mode",
+             mode,
+             kBestModes,
+             {.text = "Whether lower (min) or higher (max) values are better."});
   }
 };
 
@@ -50,7 +58,7 @@ bool higher_is_better(std::string_view metric) {
 BestRule EvalOptions::rule() const {
   config::Problems ignored;
   const BestWords words = words_of(best, ignored);
-  return {words.metric, words.mode ? *words.mode == "max" : higher_is_better(words.metric)};
+  return {words.metric, words.mode ? *words.mode == BestMode::Max : higher_is_better(words.metric)};
 }
 
 void EvalOptions::describe(config::Fields& f) {

@@ -20,7 +20,7 @@ make_base() { # a small model that knows a little of the text
 train() { # train NAME RANKS WORDS...
   local name=$1 ranks=$2
   shift 2
-  (cd "$root" && run train examples/configs/lora.json -n "$ranks" --set "run.dir=$box/$name" --set "model.from=$box/base" \
+  (cd "$root" && run train examples/finetune/lora.json -n "$ranks" --set "run.dir=$box/$name" --set "model.from=$box/base" \
     --set trainer.max_steps=8 --set eval.every=0 --set run.threads_per_rank=1 --set checkpoint.every=4 --set train_micro_batch_size_per_gpu=4 "$@")
 }
 weights_of() { # weights_of FOLDER: name and hash of every tensor, of a safetensors file
@@ -56,7 +56,7 @@ refuses_another_base() {
     --set trainer.max_steps=2 --set eval.every=0 --set trainer.seed=9 --set run.threads_per_rank=1)
   run convert "$box/other-run" "$box/other"
   local status=0
-  (cd "$root" && timeout 120 "$tessera" train examples/configs/lora.json --set "run.dir=$box/one" \
+  (cd "$root" && timeout 120 "$tessera" train examples/finetune/lora.json --set "run.dir=$box/one" \
     --set "model.from=$box/other" --set trainer.max_steps=12 >"$box/out" 2>&1) || status=$?
   expect "exit 2" test "$status" = 2
   expect "the reason" says "the adapter was trained on the weights of" "$box/out"
@@ -80,7 +80,7 @@ merges_and_extracts() {
   expect "the text of the merged model" cmp "$box/one.text" "$box/merged.text"
   expect "the text of the folder" cmp "$box/one.text" "$box/lora.text"
   run eval "$box/one" --json
-  run train "$root/examples/configs/lora.json" --dry-run --set "model.from=$box/base" --set "adapter.from=$box/lora" \
+  run train "$root/examples/finetune/lora.json" --dry-run --set "model.from=$box/base" --set "adapter.from=$box/lora" \
     --set "data.train=$root/examples/data/shakespeare.txt"
   train further 1 --set "adapter.from=$box/lora"
 }

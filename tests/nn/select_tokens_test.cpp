@@ -49,18 +49,10 @@ TEST(SelectTokens, TakesOneTokenOfEachSample) {
   EXPECT_TRUE(gather_flow(y, context).is_same(y));
 }
 
-TEST(SelectTokens, RefusesAnotherNumberOfSamplesAndRanksThatShareTokens) {
+TEST(SelectTokens, RefusesAnotherNumberOfSamples) {
   const at::Tensor x = random({kB, kT, kC}, 1);
   StepContext context(Mode::Train, 1);
   EXPECT_THROW((void)select_tokens(x, positions_B().narrow(0, 0, 4), context), Error);
-
-  const TensorParallel sequence{.sequence = true};
-  context.tensor = &sequence;
-  EXPECT_THROW((void)select_tokens(x, positions_B(), context), Error);
-  context.tensor = nullptr;
-  const ContextParallel shared;
-  context.context_parallel = &shared;
-  EXPECT_THROW((void)select_tokens(x, positions_B(), context), Error);
 }
 
 /// A head that every rank of a grid holds whole, on one token of each sample.
