@@ -19,6 +19,7 @@
 #include "tessera/models/family.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
+#include "tessera/planner/layout_limits.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::cli {
@@ -182,11 +183,13 @@ int docs(const std::string& page) {
   const std::vector<config::KeyDoc> keys = all_keys();
   if (page.empty()) {
     std::printf("%s%s", kIntroduction, config::markdown(keys).c_str());
+  } else if (page == "layouts") {
+    std::fputs(planner::layouts_markdown().c_str(), stdout);
   } else {
     TESSERA_REQUIRE(page == "deepspeed",
                     Config,
                     fmt::format("the page {} does not exist", page),
-                    "tessera config docs, or tessera config docs deepspeed");
+                    "tessera config docs, or with deepspeed or layouts behind it");
     std::printf("%s%s", kDeepSpeed, interop::deepspeed_markdown(keys).c_str());
   }
   return kExitOk;
@@ -226,7 +229,8 @@ int config_command(const std::vector<std::string>& line) {
                        "tessera config explain ds_config.json    every value of a file",
                        "tessera config convert ds_config.json --to tessera",
                        "tessera config docs                      docs/config.md",
-                       "tessera config docs deepspeed            docs/deepspeed.md"});
+                       "tessera config docs deepspeed            docs/deepspeed.md",
+                       "tessera config docs layouts              docs/layouts.md"});
   arguments.positional("WHAT", &what, "explain, convert or docs");
   arguments.positional("KEY", &key, "Key, section, file or page", /*required=*/false);
   Common common;  // there is nothing else to say

@@ -164,16 +164,19 @@ class ComposedInput final : public nn::Block {
       norm_.declare(params, "embedding.layer_norm", shape_.hidden_size, kGlobalName);
   }
 
+  [[nodiscard]] std::string grid_obstacle() const override {
+    return shape_.writes() ? "attention to another text" : "";
+  }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     if (!shape_.writes())
       return {.flow = {.diff = {embedded(batch.tensor("input_ids"), batch, "embedding", context)}}};
-    TESSERA_REQUIRE(!context.on_grid(),
-                    Unsupported,
-                    "an encoder with a decoder does not lie on a grid of ranks",
-                    "set parallel.tensor.mode to 1d");
+    nn::refuse_grid(*this, context);
     const at::Tensor x_BSC = embedded(batch.tensor("input_ids"), batch, "source", context);
     const at::Tensor y_BTC =
-        embedded(decoder_input(batch, *output_.target), batch, "target", context);
+        embedded(decoder_input(batch, *output_.target, context), batch, "target", context);
     return {.flow = {.diff = {x_BSC, y_BTC}}};
   }
 
@@ -227,9 +230,7 @@ class ComposedLayer final : public nn::Block {
     mlp_.declare(params);
   }
 
-  [[nodiscard]] bool works_by_token() const override {
-    return !shape_.writes() && shape_.order != ComposedOrder::Relative;
-  }
+  [[nodiscard]] bool works_by_token() const override { return true; }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor x_BTC = in.diff.at(0);
@@ -295,6 +296,8 @@ class ComposedTurn final : public nn::Block {
   void declare(nn::Params& params) override {
     norm_.declare(params, "encoder.layer_norm", shape_.hidden_size, kGlobalName);
   }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
     const at::Tensor &x_BSC = in.diff.at(0), &target_BTC = in.diff.at(1);

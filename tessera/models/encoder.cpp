@@ -52,6 +52,11 @@ class Embeddings final : public nn::Block {
     norm_.declare(params, names_.embedding_norm, C, kGlobalName);
   }
 
+  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] std::string grid_obstacle() const override {
+    return !names_.types.empty() && shape_.type_vocab_size == 1 ? "a table of one token type" : "";
+  }
+
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor& ids_BT = batch.tensor("input_ids");
     at::Tensor x_BTC = nn::embedding(ids_BT, *words_, context) +
@@ -70,8 +75,11 @@ class Embeddings final : public nn::Block {
                                         const nn::StepContext& context) const {
     const at::Tensor places_BT = nn::positions(ids_BT, shape_.max_positions, context);
     if (!shape_.counted_pad) return places_BT;
-    const at::Tensor counts_BT = ids_BT.ne(*shape_.counted_pad).to(at::kLong);
-    return counts_BT.cumsum(1) * counts_BT + *shape_.counted_pad;
+    const bool shared = context.shares_tokens();
+    const at::Tensor all_BS = shared ? nn::all_tokens(ids_BT, *context.context_parallel) : ids_BT;
+    const at::Tensor counts_BS = all_BS.ne(*shape_.counted_pad).to(at::kLong);
+    const at::Tensor rows_BS = counts_BS.cumsum(1) * counts_BS + *shape_.counted_pad;
+    return shared ? nn::own_tokens(rows_BS, *context.context_parallel) : rows_BS;
   }
 
   EncoderShape shape_;
@@ -103,6 +111,8 @@ class Layer final : public nn::Block {
     out_bias_ = params.add(names_.ffn_output + ".bias", {C}, {Embed}, Init::zeros());
     ffn_norm_.declare(params, names_.ffn_norm, C);
   }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const double p = shape_.dropout;

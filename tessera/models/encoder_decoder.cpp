@@ -115,13 +115,14 @@ class Tables final : public nn::Block {
 
   void declare(nn::Params& params) override { table_ = declare_table(params, output_); }
 
+  [[nodiscard]] std::string grid_obstacle() const override { return "attention to another text"; }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
-    TESSERA_REQUIRE(!context.on_grid(),
-                    Unsupported,
-                    "an encoder with a decoder does not lie on a grid of ranks",
-                    "set parallel.tensor.mode to 1d");
+    nn::refuse_grid(*this, context);
     const at::Tensor& source_BS = batch.tensor("input_ids");
-    const at::Tensor target_BT = decoder_input(batch, *output_.target);
+    const at::Tensor target_BT = decoder_input(batch, *output_.target, context);
     const at::Tensor x_BSC = embedded(source_BS, "source", context),
                      y_BTC = embedded(target_BT, "target", context);
     return {.flow = {.diff = {x_BSC, y_BTC}}};
@@ -160,6 +161,8 @@ class EncoderLayer final : public nn::Block {
     mlp_.declare(params);
   }
 
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const double p = shape_.dropout;
     const at::Tensor &x_BSC = in.diff.at(0), &target_BTC = in.diff.at(1);
@@ -189,6 +192,8 @@ class EncoderEnd final : public nn::Block {
   void declare(nn::Params& params) override {
     norm_.declare(params, "encoder.final_layer_norm", shape_.hidden_size, kGlobalName);
   }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& /*batch*/, nn::StepContext& context) override {
     const at::Tensor &x_BSC = in.diff.at(0), &target_BTC = in.diff.at(1);
@@ -223,6 +228,8 @@ class DecoderLayer final : public nn::Block {
     mlp_norm_.declare(params, "layer.2.layer_norm", C);
     mlp_.declare(params);
   }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const double p = shape_.dropout;

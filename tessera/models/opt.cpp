@@ -101,11 +101,6 @@ class Projection {
         name + ".weight", std::move(sizes), std::move(axes), Init::normal(init_std), kGlobalName);
   }
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x, nn::StepContext& context) const {
-    TESSERA_REQUIRE(!context.on_grid(),
-                    Unsupported,
-                    "token embeddings of another width than the residual stream are not cut over a "
-                    "grid of ranks",
-                    "choose \"1d\" for parallel.tensor.mode, or remove model.embedding_size");
     return nn::linear(x, *weight_, nullptr, context);
   }
 
@@ -136,8 +131,12 @@ class Embedding final : public nn::Block {
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] std::string grid_obstacle() const override {
+    return shape_.projects() ? "token embeddings of another width than the residual stream" : "";
+  }
 
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
+    nn::refuse_grid(*this, context);
     at::Tensor tokens_BTC = nn::embedding(batch.tensor("input_ids"), *tokens_, context);
     if (shape_.projects()) tokens_BTC = project_in_(tokens_BTC, context);
     return {.flow = {.diff = {tokens_BTC + positions_(batch, context)}}};

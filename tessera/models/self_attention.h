@@ -68,6 +68,10 @@ class SelfAttention {
   /// Declares `qkv_name`.weight in the layout of nn::split_qkv(), `output_name`.weight [embed,
   /// heads * head_dim], and the biases, norms and table that the specification asks for.
   void declare(nn::Params& params);
+  /// See nn::Block::grid_obstacle().
+  [[nodiscard]] std::string grid_obstacle() const {
+    return spec_.qk_norm == QkNorm::None ? "" : "norms of query and key heads";
+  }
   /// h [B, T, C], normalized -> the branch [B, T, C]. `block`: the one that it is part of.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC,
                                       const nn::Batch& batch,

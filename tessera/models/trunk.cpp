@@ -26,14 +26,20 @@ Param* declare_vocabulary_head(nn::Params& params, const TrunkOutput& trunk) {
                     kGlobalName);
 }
 
-at::Tensor decoder_input(const nn::Batch& batch, const TargetText& target) {
+at::Tensor decoder_input(const nn::Batch& batch,
+                         const TargetText& target,
+                         const nn::StepContext& context) {
   if (batch.has("decoder_input_ids")) return batch.tensor("decoder_input_ids");
-  const at::Tensor& labels_BT = batch.tensor("labels");
+  const bool shared = context.shares_tokens();
+  const at::Tensor labels_BT =
+      shared ? nn::all_tokens(batch.tensor("labels"), *context.context_parallel)
+             : batch.tensor("labels");
   const at::Tensor known_BT =
       labels_BT.masked_fill(labels_BT.eq(ops::kIgnoreLabel), target.pad_token);
   const at::Tensor start_B1 =
       at::full({labels_BT.size(0), 1}, target.start_token, labels_BT.options());
-  return at::cat({start_B1, known_BT.narrow(1, 0, labels_BT.size(1) - 1)}, 1);
+  const at::Tensor read_BT = at::cat({start_B1, known_BT.narrow(1, 0, labels_BT.size(1) - 1)}, 1);
+  return shared ? nn::own_tokens(read_BT, *context.context_parallel) : read_BT;
 }
 
 }  // namespace tessera::models

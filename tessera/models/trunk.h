@@ -66,8 +66,11 @@ struct TargetText {
   double dropout = 0.0;  ///< of the last hidden states
 };
 
-/// The tokens [B, T] that the decoder reads: "decoder_input_ids", or what follows from "labels".
-at::Tensor decoder_input(const nn::Batch& batch, const TargetText& target);
+/// The tokens [B, T] that the decoder reads: "decoder_input_ids", or what follows from "labels". Of
+/// this rank where ranks share the tokens.
+at::Tensor decoder_input(const nn::Batch& batch,
+                         const TargetText& target,
+                         const nn::StepContext& context);
 
 /// What an objective has to know of the trunk that it completes.
 struct TrunkOutput {

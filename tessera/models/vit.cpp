@@ -64,11 +64,10 @@ class Patches final : public nn::Block {
     bias_ = params.add("patch_embeddings.projection.bias", {C}, {None}, Init::zeros());
   }
 
+  [[nodiscard]] std::string grid_obstacle() const override { return "patches of images"; }
+
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
-    TESSERA_REQUIRE(!context.on_grid(),
-                    Unsupported,
-                    "patches of images do not lie on a grid of ranks",
-                    "set parallel.tensor.mode to 1d");
+    nn::refuse_grid(*this, context);
     const at::Tensor& pixels = batch.tensor("pixel_values");
     check(pixels);
     const at::Tensor& weight = weight_->tensor();

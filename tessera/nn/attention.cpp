@@ -69,7 +69,9 @@ at::Tensor attend_here(const std::vector<at::Tensor>& inputs,
 at::Tensor attend_in_ring(const std::vector<at::Tensor>& inputs,
                           const ops::AttentionArgs& args,
                           StepContext& context) {
-  return ring_attention(inputs[0], inputs[1], inputs[2], args, context);
+  const std::optional<at::Tensor> bias =
+      inputs.size() > 3 ? std::optional(inputs[3]) : std::nullopt;
+  return ring_attention(inputs[0], inputs[1], inputs[2], bias, args, context);
 }
 
 at::Tensor in_region(Attend attend,
@@ -115,11 +117,6 @@ at::Tensor attention(const at::Tensor& q,
                      const Block& block,
                      StepContext& context) {
   if (context.on_grid()) grid::cut_attention(args, context);
-  TESSERA_REQUIRE(!args.bias_HTS.defined() || !context.shares_tokens(),
-                  Unsupported,
-                  "an attention bias for every pair of tokens, of block " + context.block_name +
-                      ", where ranks share the tokens (parallel.context)",
-                  "set parallel.context.size to 1");
   // A rank of a grid may have no sample, and then none of those that share its tokens has.
   if (context.shares_tokens() && q.size(0) > 0) {
     return context.context_parallel->mode == ContextMode::Ring
@@ -141,12 +138,23 @@ at::Tensor cross_attention(const at::Tensor& q,
                            const at::Tensor& v,
                            ops::AttentionArgs args,
                            StepContext& context) {
-  TESSERA_REQUIRE(!context.on_grid() && !context.shares_tokens(),
-                  Unsupported,
-                  "attention to another text, of block " + context.block_name +
-                      ", on a grid of ranks or where ranks share the tokens",
-                  "set parallel.tensor.mode to 1d and parallel.context.size to 1");
-  return in_region(attend_here, {q, k, v}, std::move(args), context);
+  TESSERA_REQUIRE(
+      !context.on_grid(),
+      Unsupported,
+      "attention to another text, of block " + context.block_name + ", on a grid of ranks",
+      "set parallel.tensor.mode to 1d");
+  if (!context.shares_tokens()) return in_region(attend_here, {q, k, v}, std::move(args), context);
+  const std::vector<at::Tensor> kv = keys_of_all_ranks(at::cat({k, v}), context).chunk(2);
+  if (args.dropout.active()) {
+    const std::int64_t ranks = context.context_parallel->group->size();
+    const std::vector<std::int64_t> chunks = own_chunks(context);
+    const std::int64_t each = q.size(2) / std::ssize(chunks), keys = kv[0].size(2);
+    ops::AttentionPlace place{.tokens = q.size(2) * ranks, .keys = {{0, keys}}, .of_keys = keys};
+    for (const std::int64_t chunk : chunks)
+      place.queries.push_back({chunk * each, (chunk + 1) * each});
+    args.place = std::move(place);
+  }
+  return in_region(attend_here, {q, kv[0], kv[1]}, std::move(args), context);
 }
 
 }  // namespace tessera::nn

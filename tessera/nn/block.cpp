@@ -114,15 +114,21 @@ Param* Params::tied(std::string global_name,
   return list_.back().get();
 }
 
-ParamInfos declared_by(const BlockSpec& spec) {
-  if (spec.declared) return *spec.declared;
-  Params params(spec.name);
-  const std::unique_ptr<Block> block = spec.make ? spec.make() : nullptr;
+std::unique_ptr<Block> make_block(const BlockSpec& spec, Params& params) {
+  std::unique_ptr<Block> block = spec.make ? spec.make() : nullptr;
   TESSERA_REQUIRE(block != nullptr,
                   Config,
                   fmt::format("BlockSpec::make of \"{}\" gives no block", spec.name),
                   "let it return a std::unique_ptr to a new block");
   block->declare(params);
+  if (spec.adapt) spec.adapt(params);
+  return block;
+}
+
+ParamInfos declared_by(const BlockSpec& spec) {
+  if (spec.declared) return *spec.declared;
+  Params params(spec.name);
+  (void)make_block(spec, params);
   ParamInfos out;
   for (const auto& param : params.list())
     out.push_back(param->shared_info());

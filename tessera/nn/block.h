@@ -48,7 +48,7 @@ struct Outcome {
 /// ignored, "attention_mask" [B, T] with 0 at padding, only where there is some, "document_starts"
 /// [B, T] int64 with the place of each token's document's first, only where documents are kept
 /// apart) and the number of each sample in the whole run. Where ranks share the tokens, T of the
-/// first two is this rank's.
+/// first two, of "token_type_ids" and of "decoder_input_ids" is this rank's.
 class Batch {
  public:
   [[nodiscard]] bool has(std::string_view name) const;
@@ -113,6 +113,9 @@ class Block {
   /// of the loss is another's than vocab_loss(). Others get all tokens, and such layouts are
   /// refused.
   [[nodiscard]] virtual bool works_by_token() const { return false; }
+  /// What of it modes 2d, 2.5d and 3d of parallel.tensor cannot cut: "norms of query and key
+  /// heads". Empty: nothing.
+  [[nodiscard]] virtual std::string grid_obstacle() const { return {}; }
 };
 
 /// The last block: it knows what the loss is divided by before anything runs. In training its
@@ -135,6 +138,9 @@ using ParamInfos = std::vector<std::shared_ptr<const ParamInfo>>;
 struct BlockSpec {
   std::string name;  ///< "h.3": prefix of its parameters, name in reports
   std::function<std::unique_ptr<Block>()> make;
+  /// What is added to the block's parameters once they are declared, such as an adapter
+  /// (low_rank.h); empty: nothing.
+  std::function<void(Params&)> adapt = {};
   std::shared_ptr<const ParamInfos> declared = {};  ///< once declare_all() has looked
 };
 /// A model is a list of blocks, the last one an Objective.
@@ -142,6 +148,9 @@ struct Model {
   std::vector<BlockSpec> blocks;
 };
 
+/// Makes the block and declares what it consists of, what adapts it included. Error{Config} for a
+/// spec that makes none.
+std::unique_ptr<Block> make_block(const BlockSpec& spec, Params& params);
 /// What a block declares. Where nobody has looked yet one is made for it, and let go.
 ParamInfos declared_by(const BlockSpec& spec);
 /// Every parameter of a model once (tied parameters too), in the order of its blocks.

@@ -3,6 +3,7 @@
 
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/layer_form.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/tensor_parallel/own_rows.h"
@@ -92,6 +93,12 @@ void detail::write_rows(const at::Tensor& dy_NC, const at::Tensor& rows_N, GradS
 }
 
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context) {
+  const LayerForm* const form = form_of(table);
+  return form != nullptr ? form->embedding(ids_BT, table, context)
+                         : plain_embedding(ids_BT, table, context);
+}
+
+at::Tensor plain_embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context) {
   if (table.scales().defined()) {
     auto sizes = ids_BT.sizes().vec();
     sizes.push_back(table.tensor().size(1));

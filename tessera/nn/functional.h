@@ -73,8 +73,7 @@ at::Tensor positions(const at::Tensor& ids_BT,
 /// rank's, and args.mask_BS and args.starts_BT are of all.
 /// Runs as context.region("attention"). Uses the KV cache of `block` in Prefill and Decode, where
 /// it sets args.query_offset to context.position, unless tokens see those behind them.
-/// args.bias_HTS gets its gradient; it is of this rank's heads. Error{Unsupported} for it where
-/// ranks share the tokens.
+/// args.bias_HTS gets its gradient; it is as relative_bias() gives it.
 at::Tensor attention(const at::Tensor& q,
                      const at::Tensor& k,
                      const at::Tensor& v,
@@ -82,8 +81,8 @@ at::Tensor attention(const at::Tensor& q,
                      const Block& block,
                      StepContext& context);
 /// Attention to the tokens of another text: q [B, H, T, K], k and v [B, G, S, K]. Uses no KV cache.
-/// Runs as context.region("attention"). Error{Unsupported} where ranks share the tokens, and on a
-/// grid of ranks.
+/// Runs as context.region("attention"). Where ranks share the tokens, keys and values of all of
+/// them are gathered first, and their gradients are summed. Error{Unsupported} on a grid of ranks.
 at::Tensor cross_attention(const at::Tensor& q,
                            const at::Tensor& k,
                            const at::Tensor& v,
@@ -91,7 +90,9 @@ at::Tensor cross_attention(const at::Tensor& q,
                            StepContext& context);
 /// The bias of attention for `queries` tokens from context.position on and `keys` tokens from 0 on,
 /// by their distance: fp32 [H, T, S] of this rank's heads. `table` [buckets, heads] gets its
-/// gradient.
+/// gradient. Where ranks share the tokens, `queries` and `keys` are numbers of this rank's, S is of
+/// all ranks, and of a ring T is of this rank's queries; else it is of all, and H of the heads that
+/// the rank has after the exchange.
 at::Tensor relative_bias(const Param& table,
                          const ops::RelativeBuckets& rule,
                          std::int64_t queries,
@@ -144,8 +145,7 @@ ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
 /// dropout() of the features [..., F] that a layer by `weight` made, of which tensor-parallel ranks
-/// hold a share each. Error{Unsupported} where the shares are not equal, on a grid of ranks, and
-/// where ranks share the tokens between layers.
+/// hold a share each. Error{Unsupported} where the shares are not equal, and on a grid of ranks.
 at::Tensor dropout_features(const at::Tensor& x,
                             const Param& weight,
                             ops::DropoutKey key,
@@ -160,11 +160,26 @@ at::Tensor add_dropout(const at::Tensor& x, const at::Tensor& branch, const ops:
 at::Tensor flow_sum(const at::Tensor& x, StepContext& context);
 
 /// One token of each sample: x [B, T, C] between layers and the position of a token in each of all
-/// samples -> [B, 1, C]; on a grid of ranks, of this rank's samples and channels as x is.
-/// Error{Unsupported} where ranks share the tokens.
+/// samples -> [B, 1, C]; on a grid of ranks, of this rank's samples and channels as x is. Where
+/// ranks share or cut the tokens, those who have it tell all others, and gradients are summed: see
+/// shared_gradient().
 at::Tensor select_tokens(const at::Tensor& x_BTC,
                          const at::Tensor& positions_B,
                          StepContext& context);
+/// The mean of each sample's tokens, x [B, T, C] between layers -> [B, C]. `mask_BS`, of all tokens
+/// of the samples: 0 where a token does not count; undefined: all do. Where ranks share or cut the
+/// tokens they add their sums up. On a grid of ranks `x_BTC` is what gather_flow() gives.
+at::Tensor mean_of_tokens(const at::Tensor& x_BTC, const at::Tensor& mask_BS, StepContext& context);
+/// What a head made of select_tokens() or mean_of_tokens(). Ranks that cut the tokens all make it,
+/// and parameters between layers get a share of their gradient on each of them: here each of them
+/// passes on an equal part of the gradient. Ranks that share a context all count it as a term, in
+/// the sum and in the denominator.
+at::Tensor shared_gradient(const at::Tensor& x, StepContext& context);
+/// x [B, T, ...] of this rank's tokens, where tensor-parallel ranks cut them -> of all of these
+/// ranks; each takes its own part of the gradient, which has to be the same on all.
+at::Tensor uncut_tokens(const at::Tensor& x_BTC, StepContext& context);
+/// Throws Error{Unsupported} on a grid of ranks where the block has a grid_obstacle().
+void refuse_grid(const Block& block, const StepContext& context);
 /// x [B, ..., C] between layers -> all samples and channels of it, on every tensor-parallel rank:
 /// where they are cut over a grid of ranks an all-gather of the parts, else x itself. The gradient
 /// has to be the same on all ranks; each takes its own part of it. linear() and vocab_logits()

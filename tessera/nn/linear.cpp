@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/layer_form.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/vocab_head.h"
@@ -119,6 +120,15 @@ at::Tensor linear(const at::Tensor& x,
                   const Param& weight,
                   const Param* bias,
                   StepContext& context) {
+  const LayerForm* const form = form_of(weight);
+  return form != nullptr ? form->linear(x, weight, bias, context)
+                         : plain_linear(x, weight, bias, context);
+}
+
+at::Tensor plain_linear(const at::Tensor& x,
+                        const Param& weight,
+                        const Param* bias,
+                        StepContext& context) {
   if (weight.scales().defined()) return int8_linear(x, weight, bias, std::nullopt);
   if (is_on_grid(weight, context)) return grid::linear(x, weight, bias, std::nullopt, context);
   switch (one_d::cut_of(weight.info())) {

@@ -198,11 +198,12 @@ at::Tensor dropout_features(const at::Tensor& x,
                             ops::DropoutKey key,
                             const StepContext& context) {
   if (!key.active()) return x;
-  TESSERA_REQUIRE(!context.on_grid() && !context.cuts_tokens() && !context.shares_tokens(),
+  TESSERA_REQUIRE(!context.on_grid(),
                   Unsupported,
-                  "dropout of the features of " + weight.info().name +
-                      ", on a grid of ranks or where ranks share the tokens",
-                  "set parallel.tensor.mode to 1d and parallel.sequence to false, or dropout to 0");
+                  "dropout of the features of " + weight.info().name + ", on a grid of ranks",
+                  "set parallel.tensor.mode to 1d, or dropout to 0");
+  // Ranks that cut the tokens between layers have all of them inside.
+  key.parts = own_chunks(context);
   const ParamInfo& info = weight.info();
   const std::int64_t all = info.numel() / info.shape.back(),
                      own = info.local_numel() / info.shape.back();

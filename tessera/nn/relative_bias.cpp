@@ -2,9 +2,11 @@
 // The learned bias of attention by the distance of a key from its query. Legend: H heads of this
 // rank, T queries, S keys, N buckets, D distances.
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
+#include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 
@@ -48,21 +50,48 @@ struct RelativeBiasNode : torch::autograd::Function<RelativeBiasNode> {
 
 }  // namespace
 
+namespace {
+
+/// Of neighbouring queries, the first of which stands at `place`, and the keys from 0 on.
+at::Tensor bias_of(const Param& table,
+                   const ops::RelativeBuckets& rule,
+                   std::int64_t place,
+                   std::int64_t queries,
+                   std::int64_t keys,
+                   StepContext& context) {
+  at::Tensor weight = table.tensor();
+  if (weight.is_meta())
+    return at::empty({weight.size(1), queries, keys}, weight.options().dtype(at::kFloat));
+  if (table.scales().defined()) weight = weight.to(at::kFloat) * table.scales().unsqueeze(1);
+  const std::int64_t first = 1 - queries - place;
+  const at::Tensor buckets_D =
+      ops::relative_buckets(rule, first, queries + keys - 1).to(weight.device());
+  return detail::apply<RelativeBiasNode>(weight,
+                                         RelativeBiasNode::Use{&table, &context, buckets_D, keys});
+}
+
+}  // namespace
+
 at::Tensor relative_bias(const Param& table,
                          const ops::RelativeBuckets& rule,
                          std::int64_t queries,
                          std::int64_t keys,
                          StepContext& context) {
-  at::Tensor weight = table.tensor();
-  if (weight.is_meta()) {
-    return at::empty({weight.size(1), queries, keys}, weight.options().dtype(at::kFloat));
+  if (!context.shares_tokens())
+    return bias_of(table, rule, context.position, queries, keys, context);
+  const ContextParallel& with = *context.context_parallel;
+  const std::int64_t ranks = with.group->size();
+  if (with.mode == ContextMode::Ulysses) {
+    const at::Tensor bias_HSS = bias_of(table, rule, 0, queries * ranks, keys * ranks, context);
+    const std::int64_t heads = bias_HSS.size(0) / ranks;
+    return bias_HSS.narrow(0, with.group->index * heads, heads);
   }
-  if (table.scales().defined()) weight = weight.to(at::kFloat) * table.scales().unsqueeze(1);
-  const std::int64_t first = 1 - queries - context.position;
-  const at::Tensor buckets_D =
-      ops::relative_buckets(rule, first, queries + keys - 1).to(weight.device());
-  return detail::apply<RelativeBiasNode>(weight,
-                                         RelativeBiasNode::Use{&table, &context, buckets_D, keys});
+  std::vector<at::Tensor> chunks;
+  for (const std::int64_t chunk : own_chunks(context)) {
+    const std::int64_t each = queries / 2;
+    chunks.push_back(bias_of(table, rule, chunk * each, each, keys * ranks, context));
+  }
+  return at::cat(chunks, 1);
 }
 
 }  // namespace tessera::nn

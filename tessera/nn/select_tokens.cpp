@@ -1,25 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a head needs that reads one token of each sample.
+// What a head needs that reads whole samples: one token of each, or the mean of all.
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/tensor_parallel/transfers.h"
 
 namespace tessera::nn {
+namespace {
+
+using namespace detail;
+
+bool has_some_tokens(const StepContext& context) {
+  return context.shares_tokens() || context.cuts_tokens();
+}
+
+/// The sum over the ranks that have the other tokens of the samples.
+at::Tensor sum_over_ranks(const at::Tensor& x, const StepContext& context, const char* what) {
+  if (x.is_meta() || x.numel() == 0) return x;
+  at::Tensor sum = foldable(x).clone();
+  if (context.cuts_tokens()) {
+    finish(context.tensor->world->transport().all_reduce(
+        *context.tensor->group, span_of(sum), comm::Op::Sum, site(context, what)));
+  }
+  if (context.shares_tokens()) {
+    const ContextParallel& with = *context.context_parallel;
+    finish(with.world->transport().all_reduce(
+        *with.group, span_of(sum), comm::Op::Sum, site(context, what)));
+  }
+  return sum.to(x.scalar_type());
+}
+
+struct SumNode : torch::autograd::Function<SumNode> {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, StepContext* context) {
+    keep(node, context);
+    return sum_over_ranks(x, *context, "what a head reads");
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    return {sum_over_ranks(grads[0], *kept<StepContext*>(node), "gradients of what a head reads"),
+            {}};
+  }
+};
+
+struct SharedGradientNode : torch::autograd::Function<SharedGradientNode> {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, int ranks) {
+    keep(node, ranks);
+    return x.view(x.sizes());
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    return {grads[0] / kept<int>(node), {}};
+  }
+};
+
+struct UncutNode : torch::autograd::Function<UncutNode> {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, StepContext* context) {
+    keep(node, context);
+    const at::Tensor all =
+        one_d::all_of(x.contiguous(), *context->tensor->group, "all tokens", *context);
+    return all.transpose(0, 1).flatten(1, 2);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    return {one_d::own_tokens(grads[0], *kept<StepContext*>(node)).contiguous(), {}};
+  }
+};
+
+/// Where this rank's tokens stand in their samples: [T].
+at::Tensor places_of(std::int64_t tokens, const StepContext& context, const at::Tensor& like) {
+  const std::vector<std::int64_t> parts = parts_of_sample(context);
+  const auto options = like.options().dtype(at::kLong);
+  if (parts.empty()) return at::arange(tokens, options);
+  const std::int64_t each = tokens / std::ssize(parts);
+  std::vector<at::Tensor> places;
+  for (const std::int64_t part : parts)
+    places.push_back(at::arange(part * each, (part + 1) * each, options));
+  return at::cat(places);
+}
+
+at::Tensor select_of_ranks(const at::Tensor& x_BTC,
+                           const at::Tensor& positions_B,
+                           StepContext& context) {
+  const at::Tensor places_T = places_of(x_BTC.size(1), context, positions_B);
+  const at::Tensor here_BT = places_T.unsqueeze(0).eq(positions_B.unsqueeze(1));
+  const at::Tensor index_B11 = here_BT.to(at::kByte).argmax(1).view({-1, 1, 1});
+  const at::Tensor elsewhere_B11 = here_BT.any(1).logical_not().view({-1, 1, 1});
+  const at::Tensor own_B1C =
+      x_BTC.gather(1, index_B11.expand({-1, 1, x_BTC.size(2)})).masked_fill(elsewhere_B11, 0);
+  return detail::apply<SumNode>(own_B1C, &context);
+}
+
+}  // namespace
 
 at::Tensor select_tokens(const at::Tensor& x_BTC,
                          const at::Tensor& positions_B,
                          StepContext& context) {
-  TESSERA_REQUIRE(
-      !context.shares_tokens() && !context.cuts_tokens(),
-      Unsupported,
-      fmt::format("block {} reads one token of each sample, which ranks that share the tokens do "
-                  "not all have",
-                  context.block_name),
-      "set parallel.context.size to 1 and parallel.sequence to false");
   at::Tensor own_B = positions_B;
   if (context.on_grid()) {
     const grid::Range samples =
@@ -33,11 +112,49 @@ at::Tensor select_tokens(const at::Tensor& x_BTC,
                               own_B.numel(),
                               x_BTC.size(0)),
                   "give the position of one token for each sample");
+  if (has_some_tokens(context)) return select_of_ranks(x_BTC, own_B, context);
   return x_BTC.gather(1, own_B.view({-1, 1, 1}).expand({-1, 1, x_BTC.size(2)}));
+}
+
+at::Tensor mean_of_tokens(const at::Tensor& x_BTC,
+                          const at::Tensor& mask_BS,
+                          StepContext& context) {
+  const bool some = has_some_tokens(context);
+  if (!mask_BS.defined() && !some) return x_BTC.mean(1);
+  std::int64_t parts = 1;
+  if (context.shares_tokens()) parts *= context.context_parallel->group->size();
+  if (context.cuts_tokens()) parts *= context.tensor->group->size();
+  const at::Tensor counts_BS =
+      mask_BS.defined() ? mask_BS.ne(0).to(x_BTC.scalar_type())
+                        : at::ones({x_BTC.size(0), x_BTC.size(1) * parts}, x_BTC.options());
+  const at::Tensor all_B1 = counts_BS.unsqueeze(-1).sum(1);
+  if (!some) return (x_BTC * counts_BS.unsqueeze(-1)).sum(1) / all_B1;
+  const at::Tensor own_BT1 =
+      counts_BS.index_select(1, places_of(x_BTC.size(1), context, counts_BS)).unsqueeze(-1);
+  return detail::apply<SumNode>((x_BTC * own_BT1).sum(1), &context) / all_B1;
+}
+
+at::Tensor shared_gradient(const at::Tensor& x, StepContext& context) {
+  if (!context.cuts_tokens()) return x;
+  return detail::apply<SharedGradientNode>(x, context.tensor->group->size());
+}
+
+at::Tensor uncut_tokens(const at::Tensor& x_BTC, StepContext& context) {
+  return context.cuts_tokens() ? detail::apply<UncutNode>(x_BTC, &context) : x_BTC;
 }
 
 at::Tensor gather_flow(const at::Tensor& x, StepContext& context) {
   return context.on_grid() ? grid::gather_flow(x, context) : x;
+}
+
+void refuse_grid(const Block& block, const StepContext& context) {
+  if (!context.on_grid()) return;
+  const std::string obstacle = block.grid_obstacle();
+  TESSERA_REQUIRE(
+      obstacle.empty(),
+      Unsupported,
+      fmt::format("a grid of ranks does not cut {}, of block {}", obstacle, context.block_name),
+      "set parallel.tensor.mode to 1d");
 }
 
 }  // namespace tessera::nn

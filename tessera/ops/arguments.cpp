@@ -116,7 +116,7 @@ DropoutWindow attention_window(const AttentionArgs& args,
                   "give the place of these very tokens");
   return {.first_matrix = args.first_head,
           .rows = place.tokens,
-          .columns = place.tokens,
+          .columns = place.of_keys > 0 ? place.of_keys : place.tokens,
           .row_runs = place.queries,
           .column_runs = place.keys};
 }

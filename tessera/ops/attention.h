@@ -21,6 +21,7 @@ namespace tessera::ops {
 struct AttentionPlace {
   std::int64_t tokens = 0;  ///< of the whole text
   std::vector<Run> queries, keys;
+  std::int64_t of_keys = 0;  ///< of the text that the keys are of; 0: that is the same text
 };
 struct AttentionArgs {
   bool causal = true;

@@ -47,9 +47,8 @@ void ModelInstance::build(const nn::Model& model) {
     const nn::BlockSpec& spec = model.blocks[static_cast<std::size_t>(b)];
     Entry entry{spec.name, nullptr, {}, {}};
     if (layout_.stage_of_block(b) == stage_) {
-      entry.block = spec.make();
       nn::Params params(spec.name);
-      entry.block->declare(params);
+      entry.block = nn::make_block(spec, params);
       entry.params = params.list();
     } else {
       for (auto& info : nn::declared_by(spec))

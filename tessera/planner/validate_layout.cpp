@@ -223,6 +223,15 @@ const nn::BlockSpec* block_of_all_tokens(const nn::Model& model) {
 std::string needs_all_tokens(const nn::BlockSpec& block) {
   return fmt::format("block {} may need all tokens of a sample between its layers", block.name);
 }
+// The first block that a grid of ranks cannot cut.
+const nn::BlockSpec* block_off_grid(const nn::Model& model, std::string& obstacle) {
+  for (const nn::BlockSpec& spec : model.blocks) {
+    obstacle = spec.make()->grid_obstacle();
+    if (!obstacle.empty()) return &spec;
+  }
+  return nullptr;
+}
+
 constexpr const char* kSayByToken =
     ", or override nn::Block::works_by_token() where each token is worked on by itself";
 
@@ -257,6 +266,12 @@ void check_tensor_parallel(const Plan& plan,
         fmt::format("mode {} cuts samples and channels between layers, and the program's "
                     "own model may need all of them",
                     tensor.name()),
+        "set it to \"1d\"");
+  } else if (std::string obstacle;
+             const auto* const block =
+                 on_grid ? block_off_grid(plan.model.model, obstacle) : nullptr) {
+    add("parallel.tensor.mode",
+        fmt::format("mode {} does not cut {}, of block {}", tensor.name(), obstacle, block->name),
         "set it to \"1d\"");
   } else if (known && modelled) {
     check_cuts(plan, own_model, problems, origins);

@@ -188,6 +188,19 @@ void normal_range(Philox random, double std, std::int64_t begin, std::int64_t en
   }
 }
 
+// The same of values in [-bound, bound): one counter for each element.
+void uniform_range(Philox random, double bound, std::int64_t begin, std::int64_t end, float* out) {
+  std::uint32_t words[4][kPairs];
+  for (std::int64_t block = begin; block < end; block += kPairs) {
+    philox_words(random.key, static_cast<std::uint64_t>(block), words);
+    const std::int64_t count = std::min(kPairs, end - block);
+    for (std::int64_t i = 0; i < count; ++i) {
+      out[block - begin + i] =
+          static_cast<float>(bound * (2.0 * uniform(words[0][i], words[1][i]) - 1.0));
+    }
+  }
+}
+
 Philox stream_of(const ParamInfo& info, std::uint64_t seed) {
   return Philox{mix64(seed, files::xxh3(std::as_bytes(std::span(info.name))))};
 }
@@ -209,10 +222,15 @@ void initialize_range(const ParamInfo& info,
       out.fill_(1.0);
       return;
     case Init::Kind::Normal:
+    case Init::Kind::Uniform:
       break;
   }
   const Philox random = stream_of(info, seed);
   float* values = out.data_ptr<float>();
+  if (info.init.kind == Init::Kind::Uniform) {
+    uniform_range(random, info.init.std, begin, begin + out.numel(), values);
+    return;
+  }
   const std::int64_t others = info.numel() / info.shape.front();
   constexpr std::int64_t kGrain = 16384;
   at::parallel_for(0, out.numel(), kGrain, [&](std::int64_t from, std::int64_t to) {

@@ -22,13 +22,14 @@ using Shape = std::vector<std::int64_t>;
 /// Initialization of a parameter; a function of (seed, name, global index), so every layout starts
 /// from the same bits.
 struct Init {
-  enum class Kind : std::uint8_t { Zeros, Ones, Normal } kind = Kind::Zeros;
-  double std = 0.0;
+  enum class Kind : std::uint8_t { Zeros, Ones, Normal, Uniform } kind = Kind::Zeros;
+  double std = 0.0;  ///< Uniform: the bound, of [-std, std)
   /// Normal: of what has the index 0 in the first dim, such as the queries of a fused projection.
   double first_std = 0.0;
   static Init zeros() { return {Kind::Zeros}; }
   static Init ones() { return {Kind::Ones}; }
   static Init normal(double std) { return {Kind::Normal, std, std}; }
+  static Init uniform(double bound) { return {Kind::Uniform, bound, bound}; }
   static Init normal(double first_std, double others_std) {
     return {Kind::Normal, others_std, first_std};
   }
@@ -108,6 +109,11 @@ class GradSink {
   bool written_ = false;
 };
 
+/// What the layers that use a parameter have to know beside its values: nn::LayerForm is one.
+struct ParamExtension {
+  virtual ~ParamExtension() = default;
+};
+
 /// One use of a parameter by one block. Tied parameters have one Param per use; they share info and
 /// tensor, and each has its own gradient sink.
 class Param {
@@ -127,6 +133,11 @@ class Param {
   }
   /// Undefined unless tensor() is int8.
   [[nodiscard]] const at::Tensor& scales() const { return scales_; }
+  /// nullptr: layers use the parameter as it is.
+  [[nodiscard]] const ParamExtension* extension() const { return extension_.get(); }
+  void extend(std::shared_ptr<const ParamExtension> extension) {
+    extension_ = std::move(extension);
+  }
   /// Makes the parameter not trainable. Call it before the parameter is laid out.
   void freeze() {
     ParamInfo frozen = *info_;
@@ -149,6 +160,7 @@ class Param {
  private:
   std::shared_ptr<const ParamInfo> info_;
   at::Tensor tensor_, scales_;
+  std::shared_ptr<const ParamExtension> extension_;
   mutable GradSink grad_;
 };
 

@@ -288,5 +288,14 @@ TEST(DeepSpeedPage, IsUpToDate) {
   EXPECT_EQ(run_program({"config", "docs", "megatron"}).code, 2);
 }
 
+TEST(LayoutsPage, IsUpToDate) {
+  const std::string page = files::read(TESSERA_SOURCE_DIR "/docs/layouts.md");
+
+  // If this fails: build/release/bin/tessera config docs layouts > docs/layouts.md
+  EXPECT_EQ(run_program({"config", "docs", "layouts"}).out, page);
+  EXPECT_THAT(page, HasSubstr("| `vit` |"));
+  EXPECT_THAT(page, Not(HasSubstr("| `gpt2` |")));
+}
+
 }  // namespace
 }  // namespace tessera::cli

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// Families of decoders train on any ranks as on one: windows, soft caps and
-// norms with an offset (Gemma 2), norms of heads (Qwen 3) and of all heads
-// together (OLMo 2), and ALiBi (BLOOM), where ranks share layers, tokens and
-// samples.
+// Decoders with windows and soft caps (Gemma 2), norms of heads (Qwen 3) and of all heads together
+// (OLMo 2), and ALiBi (BLOOM) keep the documents of a sample apart where ranks share layers or
+// tokens. Other layouts: family_layouts_test.cpp.
 #include <string>
-#include <vector>
 
 #include "equivalence/within_rounding.h"
 #include "support/train_runs.h"
@@ -24,54 +22,13 @@ TinyRun run_of(const std::string& family) {
   return run;
 }
 
-void expect_same_to_the_bit(const TinyRun& run) {
-  const Trace one = run.train({.ranks = 1, .accumulation = 4}, 3);
-  for (const Layout& layout :
-       std::vector<Layout>{{.ranks = 2, .accumulation = 4, .pipeline = "2"},
-                           {.ranks = 4, .stage = 3},
-                           {.ranks = 4, .accumulation = 2, .stage = 1, .pipeline = "2"}}) {
-    SCOPED_TRACE(text_of(layout));
-    const Trace other = run.train(layout, 3);
-    EXPECT_EQ(other.losses, one.losses);
-    EXPECT_EQ(other.grad_norms, one.grad_norms);
-    EXPECT_EQ(other.eval_losses, one.eval_losses);
-  }
-}
-
 class DecoderLayouts : public testing::TestWithParam<const char*> {};
-
-TEST_P(DecoderLayouts, CutHeadsAndFeatures) {
-  expect_same(run_of(GetParam()),
-              {{.ranks = 2, .tensor = 2},
-               {.ranks = 2, .tensor = 2, .sequence = true},
-               {.ranks = 4, .stage = 3, .tensor = 2}});
-}
-
-TEST_P(DecoderLayouts, ShareTokens) {
-  expect_same(run_of(GetParam()),
-              {{.ranks = 2, .context = 2}, {.ranks = 8, .stage = 2, .tensor = 2, .context = 2}});
-}
 
 TEST_P(DecoderLayouts, KeepDocumentsApart) {
   TinyRun run = run_of(GetParam());
   run.use_separate_documents();
 
   expect_same(run, {{.ranks = 2, .tensor = 2}, {.ranks = 2, .context = 2}});
-}
-
-TEST_P(DecoderLayouts, TrainThroughAPipelineAndZeroToTheBit) {
-  expect_same_to_the_bit(run_of(GetParam()));
-}
-
-TEST_P(DecoderLayouts, RecomputeChangesNothing) {
-  TinyRun run = run_of(GetParam());
-  const Layout layout = {.ranks = 2, .accumulation = 2, .stage = 2};
-  const Trace stored = run.train(layout, 3);
-  for (const char* kind : {"full", "selective"}) {
-    run.set("activation_checkpointing.granularity", std::string("\"") + kind + "\"");
-
-    expect_same_bits(stored, run.train(layout, 3));
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families,

@@ -9,10 +9,8 @@
 
 #include "equivalence/within_rounding.h"
 #include "support/train_runs.h"
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/base/error.h"
 #include "tessera/base/files.h"
 
 namespace tessera::test {
@@ -57,24 +55,6 @@ TEST_P(EncoderDecoderLayouts, CutHeadsAndFeatures) {
               {.gradient = kBiasGradient});
 }
 
-TEST_P(EncoderDecoderLayouts, TrainThroughAPipelineAndZeroToTheBit) {
-  const TinyRun run = run_of(GetParam());
-  const Trace one = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 3);
-  for (const Layout& layout :
-       std::vector<Layout>{{.ranks = 2, .accumulation = 4, .pipeline = "2"},
-                           {.ranks = 3, .accumulation = 4, .pipeline = "3"},
-                           {.ranks = 4, .stage = 3},
-                           {.ranks = 2, .accumulation = 2, .stage = 2},
-                           {.ranks = 4, .accumulation = 2, .stage = 1, .pipeline = "2"}}) {
-    SCOPED_TRACE(text_of(layout));
-    const Trace other = run.train(layout, 3);
-
-    EXPECT_EQ(other.losses, one.losses);
-    EXPECT_EQ(other.grad_norms, one.grad_norms);
-    EXPECT_EQ(other.eval_losses, one.eval_losses);
-  }
-}
-
 TEST_P(EncoderDecoderLayouts, TrainThroughTheSchedulesOfPipelinesToTheBit) {
   const TinyRun run = run_of(GetParam());
   const Trace one = run.train({.ranks = 1, .accumulation = 4}, 2);
@@ -89,47 +69,10 @@ TEST_P(EncoderDecoderLayouts, TrainThroughTheSchedulesOfPipelinesToTheBit) {
   }
 }
 
-TEST_P(EncoderDecoderLayouts, RecomputeChangesNothing) {
-  TinyRun run = run_of(GetParam());
-  const Layout layout = {.ranks = 2, .accumulation = 2, .stage = 2};
-  const Trace stored = run.train(layout, 3);
-  for (const char* kind : {"full", "selective"}) {
-    run.set("activation_checkpointing.granularity", std::string("\"") + kind + "\"");
-
-    expect_same_bits(stored, run.train(layout, 3));
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Families,
                          EncoderDecoderLayouts,
                          testing::Values("t5", "mt5"),
                          [](const auto& info) { return std::string(info.param); });
-
-template <class Try>
-std::string refusal_of(Try attempt) {
-  try {
-    attempt();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing";
-}
-
-TEST(EncoderDecoderLayout, ThatSharesTokensIsRefused) {
-  const TinyRun run = run_of("t5");
-
-  EXPECT_THAT(refusal_of([&] { (void)run.plan({.ranks = 2, .context = 2}); }),
-              testing::HasSubstr("block shared may need all tokens"));
-  EXPECT_THAT(refusal_of([&] { (void)run.plan({.ranks = 2, .tensor = 2, .sequence = true}); }),
-              testing::HasSubstr("block shared may need all tokens"));
-}
-
-TEST(EncoderDecoderLayout, OnAGridIsRefused) {
-  const TinyRun run = run_of("t5");
-
-  EXPECT_THAT(refusal_of([&] { (void)run.train({.ranks = 4, .tensor = 4, .mode = "2d"}, 1); }),
-              testing::HasSubstr("does not lie on a grid of ranks"));
-}
 
 }  // namespace
 }  // namespace tessera::test

@@ -301,14 +301,6 @@ TEST(SequenceClassification, IsTheSameOnRanksThatHoldTheModelBetweenThem) {
   }
 }
 
-TEST(SequenceClassification, NeedsAllTokensOfASample) {
-  const nn::Model model =
-      with_objective(gpt2_trunk(small()), "sequence_classification", three_labels());
-
-  EXPECT_FALSE(model.blocks.back().make()->works_by_token());
-  EXPECT_TRUE(gpt2(small()).blocks.back().make()->works_by_token());
-}
-
 TEST(SequenceClassification, RefusesLabelsItDoesNotHaveAndGeneration) {
   ModelRunner runner(
       with_objective(gpt2_trunk(small()), "sequence_classification", three_labels()));

@@ -109,10 +109,12 @@ class ModelRunner {
     return parallel::Executor(instance_, {}, {}, link_.get()).infer(batch, context);
   }
 
-  /// One AdamW step of what this rank holds, on the gradients of the last train().
+  /// One AdamW step of what this rank holds and what is trained, on the gradients of the last
+  /// train().
   void update(ops::AdamWScalars scalars) {
     const double decay = scalars.weight_decay;
     for (auto& [name, weight] : weights) {
+      if (!infos.at(name)->trainable) continue;
       const at::Tensor place = held(*infos.at(name), weight), part = place.contiguous();
       auto& state = state_[name];
       if (state.empty()) state = {at::zeros_like(part), at::zeros_like(part)};

@@ -33,6 +33,9 @@ class NextToken final : public nn::Objective {
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] std::string grid_obstacle() const override {
+    return trunk_.logit_softcap != 0.0 ? "soft-capped logits" : norm_.grid_obstacle();
+  }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     at::Tensor x_BTC = in.diff.at(0);

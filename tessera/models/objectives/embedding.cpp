@@ -50,6 +50,9 @@ class Embedding final : public nn::Objective {
     norm_.declare(params, trunk_.norm_name, trunk_.hidden_size, kGlobalName);
   }
 
+  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
+
   /// Gives "embedding" [B, C], fp32.
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "embedding");

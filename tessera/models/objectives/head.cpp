@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/world.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/vocab_head.h"
 #include "tessera/ops/activation.h"
@@ -15,10 +16,14 @@ namespace {
 
 using enum LogicalAxis;
 
-/// Dropout of what gather_flow() gave: of all samples and channels, on a grid of ranks too.
-ops::DropoutKey dropout_of_all(const char* site, double p, const nn::StepContext& context) {
+/// Dropout of what gather_flow() gave: of all samples and channels, on a grid of ranks too. Of
+/// `x` [B, C] every rank has all, of [B, T, C] its own tokens.
+ops::DropoutKey dropout_of_all(const char* site,
+                               double p,
+                               const at::Tensor& x,
+                               const nn::StepContext& context) {
   ops::DropoutKey key = context.dropout(site, p);
-  if (key.active() && context.on_grid())
+  if (key.active() && (context.on_grid() || x.dim() == 2))
     key = {.p = key.p, .key = key.key, .sample_ids = context.batch->sample_ids};
   return key;
 }
@@ -31,14 +36,6 @@ at::Tensor last_tokens(const nn::Batch& batch, std::int64_t tokens) {
   const at::Tensor mask_BT = batch.tensor("attention_mask").ne(0);
   const at::Tensor positions_T = at::arange(tokens, mask_BT.options().dtype(at::kLong));
   return (positions_T * mask_BT).amax(1);
-}
-
-/// The mean over the tokens that are not padding, [B, C].
-at::Tensor mean_over_tokens(const at::Tensor& x_BTC, const nn::Batch& batch) {
-  if (!batch.has("attention_mask")) return x_BTC.mean(1);
-  const at::Tensor mask_BT1 =
-      batch.tensor("attention_mask").ne(0).to(x_BTC.scalar_type()).unsqueeze(-1);
-  return (x_BTC * mask_BT1).sum(1) / mask_BT1.sum(1);
 }
 
 }  // namespace
@@ -57,13 +54,13 @@ void HeadTransform::declare(nn::Params& params, const TrunkOutput& trunk) {
 at::Tensor HeadTransform::operator()(at::Tensor x, nn::StepContext& context) const {
   if (!spec_.dense.empty()) {
     if (spec_.input_dropout > 0)
-      x = nn::dropout(x, dropout_of_all("head_input", spec_.input_dropout, context));
+      x = nn::dropout(x, dropout_of_all("head_input", spec_.input_dropout, x, context));
     x = nn::linear(x, *weight_, bias_, context);
     x = spec_.activation == "tanh" ? at::tanh(x)
                                    : nn::activate(x, ops::activation_from_name(spec_.activation));
     x = norm_(x, context);
   }
-  if (spec_.dropout > 0) x = nn::dropout(x, dropout_of_all("head", spec_.dropout, context));
+  if (spec_.dropout > 0) x = nn::dropout(x, dropout_of_all("head", spec_.dropout, x, context));
   return x;
 }
 
@@ -89,17 +86,14 @@ at::Tensor pooled(const at::Tensor& x_BTC,
                   const nn::Batch& batch,
                   nn::StepContext& context) {
   if (pooling == Pooling::Mean) {
-    TESSERA_REQUIRE(!context.shares_tokens() && !context.cuts_tokens(),
-                    Unsupported,
-                    fmt::format("block {} reads the mean over all tokens of a sample, which ranks "
-                                "that share the tokens do not have",
-                                context.block_name),
-                    "set parallel.context.size to 1 and parallel.sequence to false");
-    return mean_over_tokens(nn::gather_flow(norm(x_BTC, context), context), batch);
+    const at::Tensor mask_BS =
+        batch.has("attention_mask") ? batch.tensor("attention_mask") : at::Tensor();
+    return nn::mean_of_tokens(nn::gather_flow(norm(x_BTC, context), context), mask_BS, context);
   }
-  const at::Tensor positions_B = pooling == Pooling::LastToken
-                                     ? last_tokens(batch, batch.tensor("input_ids").size(1))
-                                     : at::zeros({batch.size()}, x_BTC.options().dtype(at::kLong));
+  const std::int64_t shares = context.shares_tokens() ? context.context_parallel->group->size() : 1;
+  const at::Tensor positions_B =
+      pooling == Pooling::LastToken ? last_tokens(batch, batch.tensor("input_ids").size(1) * shares)
+                                    : at::zeros({batch.size()}, x_BTC.options().dtype(at::kLong));
   const at::Tensor one_B1C = nn::select_tokens(x_BTC, positions_B, context);
   return nn::gather_flow(norm(one_B1C, context), context).squeeze(1);
 }

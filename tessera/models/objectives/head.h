@@ -51,7 +51,8 @@ class Head {
 
 /// The hidden state of each sample that a head reads, x [B, T, C] -> [B, C] of all samples and
 /// channels: normalized by `norm`, the trunk's last one. Padding is where the batch's
-/// "attention_mask" is 0. Error{Unsupported} where ranks share the tokens.
+/// "attention_mask" is 0. Every rank has it, whichever of them have the tokens: what a head makes
+/// of it goes through nn::shared_gradient().
 at::Tensor pooled(const at::Tensor& x_BTC,
                   Pooling pooling,
                   const Norm& norm,

@@ -49,19 +49,20 @@ class MaskedLm final : public nn::Objective {
     }
   }
 
+  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] std::string grid_obstacle() const override { return "the head of masked_lm"; }
+
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "masked_lm");
-    TESSERA_REQUIRE(!context.on_grid(),
-                    Unsupported,
-                    "the head of masked_lm does not lie on a grid of ranks",
-                    "set parallel.tensor.mode to 1d");
+    nn::refuse_grid(*this, context);
     at::Tensor x = norm_(in.diff.at(0), context);
     if (!batch.has("labels")) {
       const at::Tensor y_BTC = transform_(x, context);
       return {.outputs = {{"logits", nn::vocab_logits(y_BTC, *weight_, bias_, context)}}};
     }
     at::Tensor labels = batch.tensor("labels");
-    if (!context.want_logits) keep_labelled(x, labels);
+    // Ranks that cut the tokens have other ones before the head than in it.
+    if (!context.want_logits && !context.cuts_tokens()) keep_labelled(x, labels);
     const double smoothing = context.training() ? options_.label_smoothing : 0.0;
     const nn::VocabLoss loss =
         nn::vocab_loss(transform_(x, context), *weight_, bias_, labels, smoothing, context);

@@ -17,6 +17,7 @@
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/head.h"
 #include "tessera/models/objectives/labels.h"
+#include "tessera/nn/functional.h"
 
 // Legend: B batch, T tokens, C embed, L labels.
 namespace tessera::models {
@@ -73,10 +74,13 @@ class SequenceClassification final : public nn::Objective {
     head_.declare(params, trunk_);
   }
 
+  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
+
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, name_);
     const at::Tensor x_BC = pooled(in.diff.at(0), trunk_.heads.pooling, norm_, batch, context);
-    const at::Tensor logits_BL = head_(x_BC, context);
+    const at::Tensor logits_BL = nn::shared_gradient(head_(x_BC, context), context);
     nn::Outcome out;
     if (batch.has("label")) add_terms(out, logits_BL, batch.tensor("label"), context);
     if (context.want_logits || !batch.has("label")) out.outputs["logits"] = logits_BL.detach();

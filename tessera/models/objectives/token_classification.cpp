@@ -45,10 +45,13 @@ class TokenClassification final : public nn::Objective {
     head_.declare(params, trunk_);
   }
 
+  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
+
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "token_classification");
     const at::Tensor x_BTC = nn::gather_flow(norm_(in.diff.at(0), context), context);
-    const at::Tensor logits_BTL = head_(x_BTC, context);
+    const at::Tensor logits_BTL = nn::uncut_tokens(head_(x_BTC, context), context);
     nn::Outcome out;
     if (batch.has("labels")) {
       const at::Tensor& labels_BT = batch.tensor("labels");

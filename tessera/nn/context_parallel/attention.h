@@ -5,6 +5,8 @@
 // [N, H, T, K] either way.
 #pragma once
 
+#include <optional>
+
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/step_context.h"
@@ -19,11 +21,18 @@ namespace tessera::nn {
 /// Megatron-LM's. Of several documents in a sample, each meets what of it the ring brings. With a
 /// window or ALiBi each chunk of queries meets each chunk of keys by itself, as far as any of them
 /// sees it.
+/// `bias_HTS`: of this rank's queries and all keys, as nn::relative_bias() gives it; may be absent.
 at::Tensor ring_attention(const at::Tensor& q_BHTK,
                           const at::Tensor& k_BGTK,
                           const at::Tensor& v_BGTK,
+                          const std::optional<at::Tensor>& bias_HTS,
                           const ops::AttentionArgs& args,
                           StepContext& context);
+
+/// Keys and values of all ranks' tokens, in their order: [N, G, T, K] -> [N, G, P T, K]. The
+/// backward is the sum over the ranks of the gradients of this rank's tokens: an all-gather and an
+/// all-reduce.
+at::Tensor keys_of_all_ranks(const at::Tensor& x_NGTK, StepContext& context);
 
 /// [N, H, T, K] of this rank's tokens -> [N, H / P, P T, K] of all tokens; the backward is the way
 /// back. Source: Jacobs et al. 2023, "DeepSpeed Ulysses".

@@ -12,6 +12,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::nn {
 
@@ -43,20 +44,45 @@ at::Tensor own_tokens(const at::Tensor& x_BT, const ContextParallel& context) {
 
 Batch own_tokens(const Batch& batch, const ContextParallel& context) {
   Batch out = batch;
-  for (const char* const name : {"input_ids", "labels"}) {
+  for (const char* const name : {"input_ids", "token_type_ids", "decoder_input_ids", "labels"}) {
     if (batch.has(name)) out.set(name, own_tokens(batch.tensor(name), context));
   }
   return out;
 }
 
+at::Tensor all_tokens(const at::Tensor& own_BT, const ContextParallel& context) {
+  const std::int64_t ranks = context.group->size(), chunks = num_chunks(context.mode, ranks),
+                     each = chunks / ranks, size = own_BT.size(1) / each;
+  const at::Tensor own = own_BT.contiguous();
+  auto sizes = own.sizes().vec();
+  sizes.insert(sizes.begin(), ranks);
+  const at::Tensor all = at::empty(sizes, own.options());
+  if (!own.is_meta() && own.numel() > 0) {
+    const comm::WorkPtr work = context.world->transport().all_gather(
+        *context.group, span_of(own), span_of(all), TESSERA_HERE("all tokens"));
+    work->wait();
+    work->wait_reusable();
+  }
+  std::vector<at::Tensor> in_order(static_cast<std::size_t>(chunks));
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    std::int64_t place = 0;
+    for (const std::int64_t chunk : chunks_of(context.mode, ranks, rank))
+      in_order[static_cast<std::size_t>(chunk)] = all[rank].narrow(1, size * place++, size);
+  }
+  return at::cat(in_order, 1);
+}
+
+std::vector<std::int64_t> own_chunks(const StepContext& context) {
+  if (!context.shares_tokens()) return {};
+  const ContextParallel& with = *context.context_parallel;
+  return chunks_of(with.mode, with.group->size(), with.group->index);
+}
+
 std::vector<std::int64_t> parts_of_sample(const StepContext& context) {
   const bool shared = context.shares_tokens();
   if (!shared && !context.cuts_tokens()) return {};
-  std::vector<std::int64_t> chunks = {0};
-  if (shared) {
-    const ContextParallel& with = *context.context_parallel;
-    chunks = chunks_of(with.mode, with.group->size(), with.group->index);
-  }
+  const std::vector<std::int64_t> chunks =
+      shared ? own_chunks(context) : std::vector<std::int64_t>{0};
   const std::int64_t shares = context.cuts_tokens() ? context.tensor->group->size() : 1,
                      share = context.cuts_tokens() ? context.tensor->group->index : 0;
   // Neither the bounds of a chunk nor those of a share cut a unit.

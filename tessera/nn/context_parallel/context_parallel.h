@@ -36,10 +36,17 @@ std::vector<std::int64_t> chunks_of(ContextMode mode, std::int64_t ranks, std::i
 
 /// This rank's tokens of x [B, T, ...], chunk after chunk. Error{Shape} where T does not divide.
 at::Tensor own_tokens(const at::Tensor& x_BT, const ContextParallel& context);
-/// The batch with this rank's tokens and their labels; the attention mask and where documents begin
-/// stay whole, because queries see the other ranks' keys.
+/// The batch with this rank's tokens, their types and their labels; the attention mask and where
+/// documents begin stay whole, because queries see the other ranks' keys.
 Batch own_tokens(const Batch& batch, const ContextParallel& context);
 
+/// The way back without a gradient: all tokens of x [B, T, ...], in their order, on every rank. An
+/// all-gather. Works on meta.
+at::Tensor all_tokens(const at::Tensor& own_BT, const ContextParallel& context);
+
+/// Which of a sample's equal parts this rank has inside tensor-parallel layers, where the tokens
+/// are not cut once more: its chunks, in order. Empty: it has all.
+std::vector<std::int64_t> own_chunks(const StepContext& context);
 /// Which of a sample's equal parts this rank has between the layers, in order: its chunks, of which
 /// tensor-parallel ranks may share the tokens once more. Empty: it has all.
 std::vector<std::int64_t> parts_of_sample(const StepContext& context);

@@ -72,6 +72,25 @@ class Ring {
     return out;
   }
 
+  /// [H, T, S] of all keys -> what the part's queries and keys have of it.
+  static at::Tensor of_part(const at::Tensor& bias_HTS, const Part& part) {
+    std::vector<at::Tensor> columns;
+    for (const ops::Run& run : part.block.keys)
+      columns.push_back(bias_HTS.narrow(2, run.begin, run.end - run.begin));
+    return at::cat(columns, 2).narrow(1, part.queries.first, part.queries.count).contiguous();
+  }
+  /// Adds the gradient of of_part() to that of the whole.
+  static void add_part(const at::Tensor& dbias_HTS, const Part& part, const at::Tensor& dpart) {
+    std::int64_t column = 0;
+    for (const ops::Run& run : part.block.keys) {
+      const std::int64_t keys = run.end - run.begin;
+      dbias_HTS.narrow(2, run.begin, keys)
+          .narrow(1, part.queries.first, part.queries.count)
+          .add_(dpart.narrow(2, column, keys));
+      column += keys;
+    }
+  }
+
  private:
   /// A rank's early chunk comes before all late ones, and chunks of a higher rank lie between those
   /// of a lower.
@@ -200,6 +219,7 @@ ops::AttentionOut nothing_seen(const at::Tensor& q) {
 ops::AttentionOut forward_around(const at::Tensor& q,
                                  const at::Tensor& k,
                                  const at::Tensor& v,
+                                 const at::Tensor& bias,
                                  const Ring& ring) {
   at::Tensor kv = at::stack({k, v});
   ops::AttentionOut sum;
@@ -207,7 +227,8 @@ ops::AttentionOut forward_around(const at::Tensor& q,
   for (int step = 0; step < ring.ranks(); ++step) {
     const bool last = step + 1 == ring.ranks();
     if (!last) ring.send(kv, kKeys, "keys and values");
-    for (const Part& part : ring.parts(step)) {
+    for (Part& part : ring.parts(step)) {
+      if (bias.defined()) part.block.bias_HTS = Ring::of_part(bias, part);
       const ops::AttentionOut out = ops::attention_block(
           part.queries_of(q), part.keys_of(kv[0]), part.keys_of(kv[1]), part.block);
       if (!sum.saved.defined()) {
@@ -230,18 +251,21 @@ ops::AttentionGrads backward_around(const at::Tensor& dy,
                                     const at::Tensor& q,
                                     const at::Tensor& k,
                                     const at::Tensor& v,
+                                    const at::Tensor& bias,
                                     const ops::AttentionOut& whole,
                                     const Ring& ring) {
   constexpr const char* kWhat = "gradients of keys and values";
   at::Tensor kv = at::stack({k, v});
   at::Tensor dkv = at::zeros(kv.sizes(), kv.options().dtype(at::kFloat));
   const at::Tensor dq = at::zeros(q.sizes(), q.options().dtype(at::kFloat));
+  const at::Tensor dbias = bias.defined() ? at::zeros_like(bias) : at::Tensor();
   for (int step = 0; step < ring.ranks(); ++step) {
     const bool last = step + 1 == ring.ranks();
     if (!last) ring.send(kv, kKeys, "keys and values");
-    const std::vector<Part> parts = ring.parts(step);
+    std::vector<Part> parts = ring.parts(step);
     std::vector<ops::AttentionGrads> grads;
-    for (const Part& part : parts) {
+    for (Part& part : parts) {
+      if (bias.defined()) part.block.bias_HTS = Ring::of_part(bias, part);
       grads.push_back(ops::attention_block_backward(
           part.queries_of(dy),
           part.queries_of(q),
@@ -249,6 +273,7 @@ ops::AttentionGrads backward_around(const at::Tensor& dy,
           part.keys_of(kv[1]),
           {part.queries_of(whole.y_BHTK), part.queries_of(whole.saved).contiguous()},
           part.block));
+      if (bias.defined()) Ring::add_part(dbias, part, grads.back().dbias_HTS);
     }
     if (step > 0) dkv = ring.receive(dkv, kKeyGradients, kWhat);
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -261,7 +286,7 @@ ops::AttentionGrads backward_around(const at::Tensor& dy,
   }
   dkv = ring.receive(dkv, kKeyGradients, kWhat);
   const at::ScalarType dtype = q.scalar_type();
-  return {dq.to(dtype), dkv[0].to(dtype), dkv[1].to(dtype)};
+  return {dq.to(dtype), dkv[0].to(dtype), dkv[1].to(dtype), dbias};
 }
 
 struct RingNode : torch::autograd::Function<RingNode> {
@@ -273,24 +298,33 @@ struct RingNode : torch::autograd::Function<RingNode> {
                             const at::Tensor& q,
                             const at::Tensor& k,
                             const at::Tensor& v,
+                            const std::optional<at::Tensor>& bias,
                             const Use& use) {
-    const ops::AttentionOut out = q.is_meta()
-                                      ? ops::attention_block(q, k, v, {})
-                                      : forward_around(q, k, v, Ring(use.args, *use.context, q));
-    save(node, {q, k, v, out.y_BHTK, out.saved});
+    const at::Tensor bias_HTS = bias ? *bias : at::Tensor();
+    const ops::AttentionOut out =
+        q.is_meta() ? ops::attention_block(q, k, v, {})
+                    : forward_around(q, k, v, bias_HTS, Ring(use.args, *use.context, q));
+    save(node, {q, k, v, out.y_BHTK, out.saved, bias_HTS});
     keep(node, use);
     return out.y_BHTK;
   }
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const auto saved = node->get_saved_variables();
     const Use& use = kept<Use>(node);
-    const at::Tensor& q = saved[0];
+    const at::Tensor &q = saved[0], &bias = saved[5];
     const ops::AttentionOut whole = {saved[3], saved[4]};
-    const ops::AttentionGrads d =
-        q.is_meta() ? ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {})
-                    : backward_around(
-                          grads[0], q, saved[1], saved[2], whole, Ring(use.args, *use.context, q));
-    return {d.dq_BHTK, d.dk_BGSK, d.dv_BGSK, {}};
+    if (q.is_meta()) {
+      const ops::AttentionGrads d =
+          ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {});
+      return {d.dq_BHTK,
+              d.dk_BGSK,
+              d.dv_BGSK,
+              bias.defined() ? at::empty_like(bias) : at::Tensor(),
+              {}};
+    }
+    const ops::AttentionGrads d = backward_around(
+        grads[0], q, saved[1], saved[2], bias, whole, Ring(use.args, *use.context, q));
+    return {d.dq_BHTK, d.dk_BGSK, d.dv_BGSK, d.dbias_HTS, {}};
   }
 };
 
@@ -299,9 +333,10 @@ struct RingNode : torch::autograd::Function<RingNode> {
 at::Tensor ring_attention(const at::Tensor& q_BHTK,
                           const at::Tensor& k_BGTK,
                           const at::Tensor& v_BGTK,
+                          const std::optional<at::Tensor>& bias_HTS,
                           const ops::AttentionArgs& args,
                           StepContext& context) {
-  return detail::apply<RingNode>(q_BHTK, k_BGTK, v_BGTK, RingNode::Use{args, &context});
+  return detail::apply<RingNode>(q_BHTK, k_BGTK, v_BGTK, bias_HTS, RingNode::Use{args, &context});
 }
 
 }  // namespace tessera::nn

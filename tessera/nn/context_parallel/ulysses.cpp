@@ -5,6 +5,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/context_parallel/attention.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/tensor/span.h"
 
 namespace tessera::nn {
@@ -71,7 +72,39 @@ struct ToTokensNode : torch::autograd::Function<ToTokensNode> {
   }
 };
 
+/// Tokens are the dim before the last here.
+struct AllKeysNode : torch::autograd::Function<AllKeysNode> {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, StepContext* context) {
+    keep(node, context);
+    return all_tokens(x.flatten(0, 1), *context->context_parallel)
+        .view({x.size(0), x.size(1), -1, x.size(3)});
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const StepContext& context = *kept<StepContext*>(node);
+    const ContextParallel& with = *context.context_parallel;
+    const at::Tensor& dx = grads[0];
+    const at::Tensor sum = dx.to(at::kFloat).contiguous();
+    if (!sum.is_meta() && sum.numel() > 0) {
+      const comm::WorkPtr work = with.world->transport().all_reduce(
+          *with.group,
+          span_of(sum),
+          comm::Op::Sum,
+          TESSERA_HERE(fmt::format("gradients of keys of {}", context.block_name)));
+      work->wait();
+      work->wait_reusable();
+    }
+    return {own_tokens(sum.flatten(0, 1), with)
+                .view({dx.size(0), dx.size(1), -1, dx.size(3)})
+                .to(dx.scalar_type()),
+            {}};
+  }
+};
+
 }  // namespace
+
+at::Tensor keys_of_all_ranks(const at::Tensor& x_NGTK, StepContext& context) {
+  return detail::apply<AllKeysNode>(x_NGTK, &context);
+}
 
 at::Tensor tokens_to_heads(const at::Tensor& x_NHTK, StepContext& context) {
   return detail::apply<ToHeadsNode>(x_NHTK, &context);

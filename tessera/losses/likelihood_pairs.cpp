@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/losses/likelihood_pairs.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "tessera/losses/pairs.h"
+
+namespace tessera::losses {
+namespace {
+
+at::Tensor cpo_sigmoid(const at::Tensor& margins_P, const CpoOptions& options) {
+  return smoothed_logistic(options.beta * margins_P, options.label_smoothing);
+}
+at::Tensor cpo_hinge(const at::Tensor& margins_P, const CpoOptions& options) {
+  return at::relu(1 - options.beta * margins_P);
+}
+at::Tensor cpo_ipo(const at::Tensor& margins_P, const CpoOptions& options) {
+  return (margins_P - 1 / (2 * options.beta)).square();
+}
+at::Tensor simpo(const at::Tensor& margins_P, const CpoOptions& options) {
+  return smoothed_logistic(options.beta * margins_P - options.gamma, options.label_smoothing);
+}
+
+/// log(1 - e^x) for x <= 0, exact at both ends (Maechler 2012).
+at::Tensor log1m_exp(const at::Tensor& x) {
+  const at::Tensor near_zero = x.gt(-std::log(2.0));
+  // Each branch reads only its own elements, lest the other's gradient be 0 * infinity.
+  const at::Tensor inside = at::where(near_zero, x, at::full_like(x, -1.0)),
+                   outside = at::where(near_zero, at::full_like(x, -1.0), x);
+  return at::where(near_zero, at::log(-at::expm1(inside)), at::log1p(-at::exp(outside)));
+}
+
+}  // namespace
+
+const Registry<CpoLoss>& cpo_losses() {
+  static const Registry<CpoLoss> registry = [] {
+    Registry<CpoLoss> out("loss of pairs without a reference");
+    out.add("sigmoid", {.losses = cpo_sigmoid});
+    out.add("hinge", {.losses = cpo_hinge});
+    out.add("ipo", {.losses = cpo_ipo, .of_means = true});
+    out.add("simpo", {.losses = simpo, .of_means = true});
+    return out;
+  }();
+  return registry;
+}
+
+at::Tensor cpo_rewards(const at::Tensor& log_probabilities_P, const CpoOptions& options) {
+  if (options.alpha == 0.0) return log_probabilities_P;
+  return (1 - at::exp(-options.alpha * log_probabilities_P)) / options.alpha;
+}
+
+at::Tensor cpo(const CpoLoss& loss,
+               const at::Tensor& chosen_P,
+               const at::Tensor& rejected_P,
+               const CpoOptions& options) {
+  return loss.losses(cpo_rewards(chosen_P, options) - cpo_rewards(rejected_P, options), options);
+}
+
+at::Tensor log_odds_ratios(const at::Tensor& chosen_P, const at::Tensor& rejected_P) {
+  return (chosen_P - rejected_P) - (log1m_exp(chosen_P) - log1m_exp(rejected_P));
+}
+
+at::Tensor orpo(const at::Tensor& chosen_P, const at::Tensor& rejected_P, double beta) {
+  return -beta * at::log_sigmoid(log_odds_ratios(chosen_P, rejected_P));
+}
+
+}  // namespace tessera::losses

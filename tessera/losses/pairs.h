@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Losses of preference optimisation on pairs, of which a chosen and a rejected completion answer
+// one prompt (direct preference optimisation and its kin). Adding one is one function in a file of
+// losses/pairs/ that TESSERA_PAIR_LOSS registers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/base/registry.h"
+
+// Legend: P pairs, T tokens.
+namespace tessera::losses {
+
+/// Log-probabilities of the pairs' completions, sums over their tokens, and how many these are.
+struct PairLogProbabilities {
+  at::Tensor chosen_P, rejected_P;                      ///< of the policy, differentiable
+  at::Tensor reference_chosen_P, reference_rejected_P;  ///< of the reference; 0 without one
+  at::Tensor chosen_tokens_P, rejected_tokens_P;        ///< in the same dtype
+};
+
+struct PairOptions {
+  double beta = 0.1;             ///< strength of the penalty for leaving the reference
+  double label_smoothing = 0.0;  ///< how probable it is that a pair was labelled the wrong way
+  double discopop_tau = 0.05;
+};
+
+/// What the losses are functions of. `ratios` are log(policy / reference); `scores` are what an
+/// f-divergence makes of them, and for the reverse KL divergence the ratios themselves.
+struct PairScores {
+  at::Tensor chosen_ratios_P, rejected_ratios_P;
+  at::Tensor chosen_scores_P, rejected_scores_P;
+  at::Tensor policy_margins_P, reference_margins_P;  ///< log-probability of chosen less rejected
+  at::Tensor chosen_tokens_P, rejected_tokens_P;
+  at::Tensor chosen_P;  ///< the log-probability itself
+};
+
+struct PairLoss {
+  /// Scores -> the loss of each pair, [P].
+  at::Tensor (*losses)(const PairScores& scores, const PairOptions& options);
+  bool reads_reference = true;
+  /// Whether a pair's loss depends on the other pairs of the batch.
+  bool reads_batch = false;
+  /// Whether the losses' sum is divided by the number of chosen tokens, in place of pairs.
+  bool over_tokens = false;
+  /// Whether it needs a label smoothing between 0 and 1/2, itself excluded.
+  bool needs_smoothing = false;
+};
+/// By the names that TRL's trainers have.
+Registry<PairLoss>& pair_losses();
+#define TESSERA_PAIR_LOSS(name, ...)           \
+  static const bool tessera_pair_loss_##name = \
+      ::tessera::losses::pair_losses().add(#name, __VA_ARGS__)
+
+/// How ratios become scores, f'(policy / reference). Source: Wang et al., "Beyond Reverse KL"
+/// (2023).
+struct Divergence {
+  at::Tensor (*score)(const at::Tensor& ratios, double alpha);
+};
+/// "reverse_kl", "forward_kl", "js_divergence", "alpha_divergence".
+const Registry<Divergence>& divergences();
+
+/// Error{Shape} unless all six tensors have one size.
+PairScores pair_scores(const PairLogProbabilities& of,
+                       const Divergence& divergence,
+                       double alpha = 1.0);
+
+/// What every token of a completion weighs in its log-probability where tokens behind the length
+/// that both completions have weigh `alpha` (length-desensitized DPO, Liu et al. 2024). `mask_PT`:
+/// the tokens of one completion of each pair; `shared_P`: the shorter of the two lengths. -> [P, T]
+/// in the dtype of `like`.
+at::Tensor tail_weights(const at::Tensor& mask_PT,
+                        const at::Tensor& shared_P,
+                        double alpha,
+                        const at::Tensor& like);
+
+/// The weight of a completion, exp of the mean over its tokens of log p - log sum p^2, which is
+/// held constant (WPO, Zhou et al. 2024): that of a pair is the product of its two. [P, T] -> [P].
+at::Tensor on_policy_weights(const at::Tensor& log_probabilities_PT,
+                             const at::Tensor& log_sums_of_squares_PT,
+                             const at::Tensor& mask_PT);
+
+/// (1 - e) * -log sigmoid(x) + e * -log sigmoid(-x): the loss of a pair with the margin `x` whose
+/// label is wrong with the probability e.
+at::Tensor smoothed_logistic(const at::Tensor& x, double label_smoothing);
+
+}  // namespace tessera::losses

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/nn/low_rank.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/nn/functional.h"
+#include "tessera/nn/layer_form.h"
+#include "tessera/nn/tensor_parallel/one_d.h"
+
+namespace tessera::nn {
+namespace {
+
+using enum LogicalAxis;
+
+/// The parameters of a part.
+struct LowRankParams {
+  LowRankPart part;
+  Param* a = nullptr;
+  Param* b = nullptr;
+  Param* magnitude = nullptr;  ///< or nullptr
+};
+
+std::int64_t numel_of_shape(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+void require_no_grid(const Param& weight, const StepContext& context) {
+  TESSERA_REQUIRE(
+      !context.on_grid(),
+      Unsupported,
+      fmt::format("{} has an adapter, which ranks of a grid do not share", weight.info().name),
+      "set parallel.tensor.mode to 1d");
+}
+
+[[noreturn]] void refuse_form(const Param& weight, const char* use) {
+  throw Error(Error::Kind::Unsupported,
+              fmt::format("{} has an adapter for another use than {}", weight.info().name, use),
+              "leave it out of adapter.targets");
+}
+
+/// The dropout of the input of `weight`, of whose features ranks may hold a share each.
+at::Tensor drop_input(const at::Tensor& x,
+                      const Param& weight,
+                      const LowRankPart& part,
+                      const StepContext& context) {
+  ops::DropoutKey key = context.dropout("adapter." + part.module, part.dropout);
+  if (!key.active()) return x;
+  if (one_d::cut_of(weight.info()) == one_d::Cut::Inputs) {
+    const std::int64_t ranks = context.tensor->group->size();
+    TESSERA_REQUIRE(!context.cuts_tokens() && !context.shares_tokens() &&
+                        weight.info().shape.back() == ranks * weight.info().local_shape().back(),
+                    Unsupported,
+                    fmt::format("adapter.dropout before {}, of whose features ranks hold unequal "
+                                "shares or share the tokens too",
+                                weight.info().name),
+                    "set adapter.dropout to 0, or parallel.sequence to false and "
+                    "parallel.tensor.size to a divisor of the features");
+    key.columns = ranks;
+    key.column = context.tensor->group->index;
+  }
+  return nn::dropout(x, key);
+}
+
+class LowRankLinear final : public LayerForm {
+ public:
+  LowRankLinear(std::vector<LowRankParams> parts, int dim) : parts_(std::move(parts)), dim_(dim) {}
+
+  at::Tensor linear(const at::Tensor& x,
+                    const Param& weight,
+                    const Param* bias,
+                    StepContext& context) const override {
+    require_no_grid(weight, context);
+    if (parts_.front().magnitude != nullptr) return scaled(x, weight, bias, context);
+    return plain_linear(x, weight, bias, context) +
+           over_parts(weight, 0.0, [&](const LowRankParams& part) {
+             return product(drop_input(x, weight, part.part, context), part, context);
+           });
+  }
+
+  at::Tensor embedding(const at::Tensor& /*ids_BT*/,
+                       const Param& table,
+                       StepContext& /*context*/) const override {
+    refuse_form(table, "a product");
+  }
+
+ private:
+  /// scale * B (A x), of this rank's outputs.
+  static at::Tensor product(const at::Tensor& x, const LowRankParams& part, StepContext& context) {
+    const at::Tensor low = plain_linear(x, *part.a, nullptr, context) * part.part.scale;
+    return plain_linear(low, *part.b, nullptr, context);
+  }
+
+  /// What `of` makes of the outputs of each part [..., outputs of the part], side by side as the
+  /// outputs of the weight are [..., O]; of others it is `elsewhere`.
+  template <class Of>
+  at::Tensor over_parts(const Param& weight, double elsewhere, const Of& of) const {
+    if (dim_ < 0) return of(parts_.front());
+    Shape lead = weight.info().local_shape();
+    lead.pop_back();
+    std::vector<at::Tensor> pieces;
+    std::vector<std::int64_t> outer;
+    const auto sizes_of = [&](std::int64_t size) {
+      std::vector<std::int64_t> sizes = outer;
+      sizes.insert(sizes.end(), lead.begin(), lead.end());
+      sizes[outer.size() + static_cast<std::size_t>(dim_)] = size;
+      return sizes;
+    };
+    std::int64_t at = 0;
+    const auto fill_up_to = [&](std::int64_t end, const at::Tensor& like) {
+      if (at < end) pieces.push_back(at::full(sizes_of(end - at), elsewhere, like.options()));
+      at = end;
+    };
+    const auto d = static_cast<std::size_t>(dim_);
+    for (const LowRankParams& part : parts_) {
+      const at::Tensor made = of(part);
+      outer = made.sizes().vec();
+      outer.pop_back();
+      fill_up_to(part.part.begin[d], made);
+      pieces.push_back(made.reshape(sizes_of(part.part.sizes[d])));
+      at += part.part.sizes[d];
+    }
+    fill_up_to(lead[d], pieces.back());
+    std::vector<std::int64_t> sizes = outer;
+    sizes.push_back(numel_of_shape(lead));
+    return at::cat(pieces, static_cast<std::int64_t>(outer.size()) + dim_).reshape(sizes);
+  }
+
+  /// The norms of the rows of W + scale B A that the part has here, fp32 and without gradient.
+  at::Tensor norms(const Param& weight, const LowRankParams& part, StepContext& context) const {
+    const at::NoGradGuard no_grad;
+    at::Tensor held = weight.tensor();
+    if (dim_ >= 0) {
+      const auto d = static_cast<std::size_t>(dim_);
+      held = held.narrow(dim_, part.part.begin[d], part.part.sizes[d]);
+    }
+    held = held.reshape({-1, held.size(-1)});
+    const at::Tensor a = part.a->tensor().to(at::kFloat) * part.part.scale,
+                     b = part.b->tensor().reshape({-1, part.part.rank});
+    constexpr std::int64_t kRows = 1024;
+    std::vector<at::Tensor> squares;
+    for (std::int64_t row = 0; row < held.size(0); row += kRows) {
+      const std::int64_t count = std::min(kRows, held.size(0) - row);
+      const at::Tensor sum = at::addmm(
+          held.narrow(0, row, count).to(at::kFloat), b.narrow(0, row, count).to(at::kFloat), a);
+      squares.push_back(sum.square().sum(1));
+    }
+    at::Tensor out = at::cat(squares);
+    if (one_d::cut_of(weight.info()) == one_d::Cut::Inputs)
+      out =
+          one_d::all_of(out, *context.tensor->group, "norms of an adapter's rows", context).sum(0);
+    return out.sqrt();
+  }
+
+  /// f (W x + scale B A x) + bias with f = magnitude / norm. With dropout the adapter sees x' =
+  /// dropout(x), and so does the change of W's own product: W x + (f - 1) W x' + f scale B A x'.
+  at::Tensor scaled(const at::Tensor& x,
+                    const Param& weight,
+                    const Param* bias,
+                    StepContext& context) const {
+    const at::Tensor factors = over_parts(weight, 1.0, [&](const LowRankParams& part) {
+                                 return part.magnitude->tensor().reshape({-1}).to(at::kFloat) /
+                                        norms(weight, part, context);
+                               }).to(x.scalar_type());
+    at::Tensor y = plain_linear(x, weight, nullptr, context);
+    const bool drops = context.training() && parts_.front().part.dropout > 0;
+    if (!drops) {
+      y = (y + over_parts(weight,
+                          0.0,
+                          [&](const LowRankParams& part) { return product(x, part, context); })) *
+          factors;
+    } else {
+      y = y + over_parts(weight, 0.0, [&](const LowRankParams& part) {
+            const at::Tensor dropped = drop_input(x, weight, part.part, context);
+            const at::Tensor own = plain_linear(dropped, weight, nullptr, context);
+            return rows_of(own * (factors - 1), weight, part) +
+                   product(dropped, part, context) * rows_of(factors, weight, part);
+          });
+    }
+    return bias == nullptr ? y : one_d::add_bias(y, *bias, context);
+  }
+
+  /// [..., O] -> [..., outputs of the part].
+  at::Tensor rows_of(const at::Tensor& x, const Param& weight, const LowRankParams& part) const {
+    if (dim_ < 0) return x;
+    Shape lead = weight.info().local_shape();
+    lead.pop_back();
+    std::vector<std::int64_t> sizes = x.sizes().vec();
+    sizes.pop_back();
+    const auto outer = static_cast<std::int64_t>(sizes.size());
+    std::vector<std::int64_t> out = sizes;
+    out.push_back(-1);
+    sizes.insert(sizes.end(), lead.begin(), lead.end());
+    const auto d = static_cast<std::size_t>(dim_);
+    return x.reshape(sizes)
+        .narrow(outer + dim_, part.part.begin[d], part.part.sizes[d])
+        .reshape(out);
+  }
+
+  std::vector<LowRankParams> parts_;  ///< ascending by their place
+  int dim_;                           ///< that the parts divide; -1: there is one, of all outputs
+};
+
+class LowRankTable final : public LayerForm {
+ public:
+  explicit LowRankTable(LowRankParams params) : params_(std::move(params)) {}
+
+  at::Tensor linear(const at::Tensor& /*x*/,
+                    const Param& weight,
+                    const Param* /*bias*/,
+                    StepContext& /*context*/) const override {
+    refuse_form(weight, "a look-up");
+  }
+  at::Tensor embedding(const at::Tensor& ids_BT,
+                       const Param& table,
+                       StepContext& context) const override {
+    require_no_grid(table, context);
+    const at::Tensor low = plain_embedding(ids_BT, *params_.a, context) * params_.part.scale;
+    return plain_embedding(ids_BT, table, context) +
+           plain_linear(low, *params_.b, nullptr, context);
+  }
+
+ private:
+  LowRankParams params_;
+};
+
+void require_no_form(const Param& weight) {
+  TESSERA_REQUIRE(form_of(weight) == nullptr,
+                  Unsupported,
+                  fmt::format("{} has two adapters", weight.info().name),
+                  "give each weight one adapter");
+}
+
+}  // namespace
+
+int part_dim(const ParamInfo& weight, const LowRankPart& part) {
+  TESSERA_ASSERT(part.begin.size() + 1 == weight.shape.size() &&
+                 part.sizes.size() == part.begin.size());
+  int dim = -1;
+  for (std::size_t d = 0; d < part.sizes.size(); ++d) {
+    if (part.sizes[d] == weight.shape[d]) continue;
+    TESSERA_REQUIRE(dim < 0 && weight.axes[d] == None,
+                    Unsupported,
+                    fmt::format("the outputs of {} lie scattered in {}", part.module, weight.name),
+                    "leave it out of adapter.targets");
+    dim = static_cast<int>(d);
+  }
+  return dim;
+}
+
+void add_low_rank(Params& params, Param& weight, std::vector<LowRankPart> parts) {
+  TESSERA_ASSERT(!parts.empty());
+  require_no_form(weight);
+  const ParamInfo info = weight.info();
+  const std::int64_t inputs = info.shape.back();
+  int dim = -1;
+  for (const LowRankPart& part : parts) {
+    const int own = part_dim(info, part);
+    TESSERA_REQUIRE(parts.size() == 1 || (own >= 0 && (dim < 0 || own == dim)),
+                    Unsupported,
+                    fmt::format("adapters of {} overlap", info.name),
+                    "name each module once in adapter.targets");
+    dim = own;
+  }
+  if (dim >= 0) {
+    std::sort(parts.begin(), parts.end(), [&](const LowRankPart& one, const LowRankPart& other) {
+      return one.begin[static_cast<std::size_t>(dim)] < other.begin[static_cast<std::size_t>(dim)];
+    });
+  }
+  std::vector<LogicalAxis> lead(info.axes.begin(), info.axes.end() - 1);
+  std::vector<LowRankParams> made;
+  for (LowRankPart& part : parts) {
+    const Params::Tags tags = {.without_prefix = true, .unit = info.unit, .role = Role::Matrix};
+    LowRankParams one;
+    one.a = params.add(part.module + ".lora_A.weight",
+                       {part.rank, inputs},
+                       {None, info.axes.back()},
+                       Init::uniform(1.0 / std::sqrt(static_cast<double>(inputs))),
+                       tags);
+    Params::Tags of_b = tags;
+    const std::int64_t outputs = numel_of_shape(part.sizes);
+    of_b.matrix_shape = {outputs, part.rank};
+    Shape shape = part.sizes;
+    shape.push_back(part.rank);
+    std::vector<LogicalAxis> axes = lead;
+    axes.push_back(None);
+    one.b = params.add(part.module + ".lora_B.weight", shape, axes, Init::zeros(), of_b);
+    if (part.magnitude) {
+      one.magnitude = params.add(part.module + ".lora_magnitude_vector",
+                                 part.sizes,
+                                 lead,
+                                 Init::ones(),
+                                 {.matrix_shape = {outputs},
+                                  .without_prefix = true,
+                                  .unit = info.unit,
+                                  .role = Role::Vector});
+    }
+    one.part = std::move(part);
+    made.push_back(std::move(one));
+  }
+  weight.extend(std::make_shared<LowRankLinear>(std::move(made), dim));
+}
+
+void add_low_rank_table(Params& params, Param& table, const LowRankPart& part) {
+  require_no_form(table);
+  const ParamInfo info = table.info();
+  TESSERA_ASSERT(info.shape.size() == 2);
+  LowRankParams made;
+  made.part = part;
+  made.a = params.add(part.module + ".lora_embedding_A",
+                      {info.shape[0], part.rank},
+                      {info.axes[0], None},
+                      Init::zeros(),
+                      {.without_prefix = true, .role = info.role});
+  made.b = params.add(part.module + ".lora_embedding_B",
+                      {info.shape[1], part.rank},
+                      {info.axes[1], None},
+                      Init::normal(1.0),
+                      {.without_prefix = true, .role = Role::Matrix});
+  table.extend(std::make_shared<LowRankTable>(std::move(made)));
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/data_survey.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <unordered_set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/tasks/conversation.h"
+#include "tessera/tasks/labelled_texts.h"
+#include "tessera/tasks/record_dataset.h"
+
+namespace tessera::tasks {
+namespace {
+
+constexpr std::int64_t kNothing = -100;
+constexpr std::int64_t kPollEvery = 1024;
+
+const data::TensorSpec* find_tensor(const std::vector<data::TensorSpec>& specs,
+                                    std::string_view name) {
+  const auto found = std::ranges::find(specs, name, &data::TensorSpec::name);
+  return found == specs.end() ? nullptr : &*found;
+}
+
+std::vector<std::int64_t> numbers_in(data::Sample& sample, std::string_view name) {
+  const auto values = sample.values<std::int64_t>(name);
+  return {values.begin(), values.end()};
+}
+
+/// The number of places where one of the texts stands whole among the labels.
+std::int64_t count_ends(const std::vector<std::int64_t>& labels,
+                        const std::vector<std::vector<std::int32_t>>& ends) {
+  std::int64_t count = 0;
+  for (const std::vector<std::int32_t>& end : ends) {
+    for (auto at = labels.begin();; ++at) {
+      at = std::search(at, labels.end(), end.begin(), end.end());
+      if (at == labels.end()) break;
+      ++count;
+    }
+  }
+  return count;
+}
+
+std::uint64_t hash_of(std::span<const std::byte> bytes) {
+  return files::xxh3(bytes);
+}
+
+}  // namespace
+
+DataSurveyor::DataSurveyor(const Task& task,
+                           const DataRequest& request,
+                           const data::Datasets& data,
+                           std::vector<std::vector<std::int32_t>> ends)
+    : task_(task), request_(request), data_(data), ends_(std::move(ends)) {
+  const json::Value options = task.objective_options(request.options);
+  if (const json::Value* const count = options.find("num_labels"))
+    num_classes_ = count->as_integer().value_or(0);
+  if (const json::Value* const names = options.find("labels")) {
+    for (const json::Value& name : names->items())
+      names_.push_back(name.as_string());
+  }
+  const json::Value* const type = options.find("problem_type");
+  const std::string kind = type != nullptr && type->is_string() ? type->as_string() : "";
+  multi_label_ = kind == "multi_label_classification";
+  if (kind == "regression") num_classes_ = 0;
+}
+
+std::string DataSurveyor::class_name(std::int64_t id) const {
+  return id >= 0 && id < std::ssize(names_) ? names_[static_cast<std::size_t>(id)]
+                                            : std::to_string(id);
+}
+
+SampleView DataSurveyor::view(std::int64_t index) const {
+  data::Sample sample(*data_.train, index);
+  const std::vector<data::TensorSpec> specs = data_.train->tensors();
+  SampleView out;
+  std::vector<std::string_view> told = {"attention_mask", "document_starts", "token_type_ids"};
+  if (find_tensor(specs, "input_ids") != nullptr) {
+    out.ids = numbers_in(sample, "input_ids");
+    told.emplace_back("input_ids");
+  }
+  const auto length = std::ssize(out.ids);
+  std::int64_t read = length;
+  if (sample.has("attention_mask")) {
+    const auto mask = numbers_in(sample, "attention_mask");
+    read = std::ranges::count_if(mask, [](std::int64_t one) { return one != 0; });
+  }
+  out.padding = length - read;
+  const data::TensorSpec* const labels = find_tensor(specs, "labels");
+  out.labels.assign(static_cast<std::size_t>(length), kNothing);
+  if (labels != nullptr && labels->dtype == DType::I64) {
+    told.emplace_back("labels");
+    std::vector<std::int64_t> values = numbers_in(sample, "labels");
+    if (task_.objective() == "seq2seq") {
+      std::erase(values, kNothing);
+      out.target = std::move(values);
+    } else if (task_.objective() == "causal_lm") {
+      // The last label stands behind the tokens that are read.
+      for (std::int64_t t = 0; t + 1 < length; ++t)
+        out.labels[static_cast<std::size_t>(t) + 1] = values[static_cast<std::size_t>(t)];
+      if (out.padding == 0 && length > 0 && values.back() != kNothing) {
+        out.ids.push_back(values.back());
+        out.labels.push_back(values.back());
+        ++read;
+      }
+    } else if (std::ssize(values) == length) {
+      out.labels = std::move(values);
+    }
+  }
+  out.ids.resize(static_cast<std::size_t>(read));
+  out.labels.resize(static_cast<std::size_t>(read));
+  out.lengths = {read};
+  if (find_tensor(specs, "document_starts") != nullptr) {
+    const auto starts = numbers_in(sample, "document_starts");
+    out.lengths.clear();
+    for (std::int64_t t = 0; t < std::min(read, length); ++t) {
+      if (starts[static_cast<std::size_t>(t)] == t) out.lengths.push_back(0);
+      if (!out.lengths.empty()) ++out.lengths.back();
+    }
+  }
+  if (const data::TensorSpec* const label = find_tensor(specs, "label")) {
+    told.emplace_back("label");
+    if (label->dtype == DType::I64) {
+      out.label = class_name(sample.values<std::int64_t>("label").front());
+    } else if (label->dtype == DType::F32) {
+      std::vector<std::string> parts;
+      const auto values = sample.values<float>("label");
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (!multi_label_)
+          parts.push_back(text::number(static_cast<double>(values[i])));
+        else if (values[i] != 0.0F)
+          parts.push_back(class_name(static_cast<std::int64_t>(i)));
+      }
+      out.label = text::join(parts, ", ");
+    }
+  }
+  for (const data::TensorSpec& spec : specs) {
+    if (std::ranges::find(told, spec.name) == told.end()) {
+      out.others.push_back(
+          fmt::format("{} [{}] {}", spec.name, fmt::join(spec.shape, ", "), name(spec.dtype)));
+    }
+  }
+  return out;
+}
+
+void DataSurveyor::count_sample(const SampleView& view, DataSurvey& out) const {
+  const auto learned = [](const std::vector<std::int64_t>& labels) {
+    return std::ranges::count_if(labels, [](std::int64_t label) { return label != kNothing; });
+  };
+  out.tokens += std::ssize(view.ids) + std::ssize(view.target);
+  out.learned += learned(view.labels) + std::ssize(view.target) + (view.label ? 1 : 0);
+  if (out.tells_end)
+    out.end_labels += count_ends(view.target.empty() ? view.labels : view.target, ends_);
+  if (!view.ids.empty())
+    out.lengths.insert(out.lengths.end(), view.lengths.begin(), view.lengths.end());
+  if (num_classes_ == 0 || view.label) return;
+  for (const std::int64_t label : view.labels) {
+    if (label >= 0 && label < std::ssize(out.classes))
+      ++out.classes[static_cast<std::size_t>(label)].second;
+  }
+}
+
+void DataSurveyor::count_records(DataSurvey& out) const {
+  data::RecordOptions how = record_options(request_.options, "");
+  how.skip_bad = true;  // the task has judged them
+  const bool has_forms = !task_.formats().empty();
+  std::unordered_set<std::uint64_t> seen;
+  std::int64_t taken = 0;
+  const auto hash = [](const data::Record& record) {
+    const std::string text = record.value.dump();
+    return hash_of(std::as_bytes(std::span(text)));
+  };
+  const auto poll = [&] {
+    if (request_.how.poll && ++taken % kPollEvery == 0) request_.how.poll();
+  };
+  data::for_each_record(
+      data::record_files(request_.options.train, data::Split::Train),
+      how,
+      [&](const data::Record& record) {
+        poll();
+        if (!seen.insert(hash(record)).second) ++out.duplicates;
+        if (!has_forms) return;
+        const std::string& named = request_.options.format;
+        ++out.forms[named == "auto" ? std::string(config::name_of(
+                                          kForms, form_of(record, request_.options.text_field)))
+                                    : named];
+      });
+  if (request_.options.validation.empty()) return;
+  data::for_each_record(data::record_files(request_.options.validation, data::Split::Validation),
+                        how,
+                        [&](const data::Record& record) {
+                          poll();
+                          if (seen.contains(hash(record))) ++out.leaked;
+                        });
+}
+
+void DataSurveyor::count_documents(DataSurvey& out) const {
+  const std::vector<std::filesystem::path> sources(request_.options.train.begin(),
+                                                   request_.options.train.end());
+  data::TokenizeOptions how = request_.how;
+  how.text_field = request_.options.text_field;
+  how.invalid_utf8 = request_.options.invalid_utf8;
+  const auto file = data::tokens_of(sources, request_.tokenizer, how);
+  std::unordered_set<std::uint64_t> seen;
+  std::vector<std::int64_t> ids;
+  out.records = file->sequences();
+  for (std::int64_t i = 0; i < file->sequences(); ++i) {
+    if (request_.how.poll && i % kPollEvery == 0) request_.how.poll();
+    const std::int64_t length = file->sequence_length(i);
+    ids.resize(static_cast<std::size_t>(length));
+    file->read(file->sequence_begin(i), length, ids.data());
+    if (!seen.insert(hash_of(std::as_bytes(std::span(ids)))).second) ++out.duplicates;
+    out.lengths.push_back(length);
+    if (!request_.options.pack && length > request_.sequence_length) ++out.cut;
+  }
+  out.tokens = file->tokens();
+}
+
+DataSurvey DataSurveyor::survey() const {
+  DataSurvey out;
+  out.samples = data_.train->size();
+  out.records = data_.train_stats.documents;
+  out.empty = data_.train_stats.skipped_empty;
+  out.bad = data_.train_stats.bad_records;
+  for (std::int64_t id = 0; id < num_classes_; ++id)
+    out.classes.emplace_back(class_name(id), 0);
+  if (!task_.reads_records()) {
+    count_documents(out);
+    return out;
+  }
+  if (const auto* const records = dynamic_cast<const RecordDataset*>(data_.train.get())) {
+    out.cut = records->cut();
+    out.refused = records->refused();
+  }
+  out.tells_end = task_.objective() == "causal_lm" || task_.objective() == "seq2seq";
+  for (std::int64_t i = 0; i < out.samples; ++i) {
+    if (request_.how.poll && i % kPollEvery == 0) request_.how.poll();
+    const SampleView one = view(i);
+    count_sample(one, out);
+    if (num_classes_ == 0 || !one.label) continue;
+    data::Sample sample(*data_.train, i);
+    if (!multi_label_) {
+      ++out.classes[static_cast<std::size_t>(sample.values<std::int64_t>("label").front())].second;
+      continue;
+    }
+    const auto marks = sample.values<float>("label");
+    for (std::size_t c = 0; c < marks.size(); ++c)
+      out.classes[c].second += marks[c] != 0.0F ? 1 : 0;
+  }
+  count_records(out);
+  return out;
+}
+
+void DataSurveyor::require_learnable(const DataSurvey& survey) const {
+  if (!task_.reads_records()) return;
+  TESSERA_REQUIRE(survey.learned > 0,
+                  Data,
+                  fmt::format("none of the {} samples has a label: nothing can be learned",
+                              text::with_commas(survey.samples)),
+                  "see above which tokens are learned; loss_on and data.map say so");
+  if (survey.tells_end && survey.end_labels == 0) {
+    throw Error(Error::Kind::Data,
+                "the token that ends an answer is learned nowhere: the model would never stop",
+                survey.cut > 0
+                    ? fmt::format("{} texts are cut: raise data.sequence_length, now {}",
+                                  text::with_commas(survey.cut),
+                                  request_.sequence_length)
+                    : "let the chat template write its end token behind the assistant's turns");
+  }
+  const auto used =
+      std::ranges::count_if(survey.classes, [](const auto& one) { return one.second > 0; });
+  if (survey.classes.size() > 1 && !multi_label_ && used == 1) {
+    const auto only =
+        std::ranges::find_if(survey.classes, [](const auto& one) { return one.second > 0; });
+    throw Error(Error::Kind::Data,
+                fmt::format("every label is \"{}\": there is nothing to tell apart", only->first),
+                "use records of several classes");
+  }
+}
+
+std::vector<std::vector<std::int32_t>> ends_of_answers(const TaskOptions& task,
+                                                       const DataRequest& request) {
+  std::vector<std::vector<std::int32_t>> out = {{request.tokenizer.end_of_text()}};
+  const json::Value* const named =
+      task.params.is_object() ? task.params.find("chat_template") : nullptr;
+  const auto chat =
+      open_chat_template(named != nullptr && named->is_string() ? named->as_string() : "",
+                         {request.model_folder, request.tokenizer_folder},
+                         request.tokenizer);
+  if (!chat || !chat->special_tokens().is_object()) return out;
+  const json::Value* const end = chat->special_tokens().find("eos_token");
+  if (end == nullptr || !end->is_string() || end->as_string().empty()) return out;
+  std::vector<std::int32_t> ids;
+  request.tokenizer.encode(end->as_string(), ids);
+  if (!ids.empty() && ids != out.front()) out.push_back(std::move(ids));
+  return out;
+}
+
+TaskOptions task_for(const data::Record& record, const std::string& chat_template) {
+  TaskOptions out;
+  out.params = json::Value::object();
+  const auto has = [&](std::string_view name) { return record.value.find(name) != nullptr; };
+  if (has("source") && has("target")) {
+    out.type = "seq2seq";
+    return out;
+  }
+  if (has("tokens") && has("tags")) {
+    out.type = "tag";
+    return out;
+  }
+  // The error of a record that no task reads is the one of instructions.
+  std::optional<Error> none;
+  std::optional<Form> form;
+  try {
+    form = form_of(record, "text");
+  } catch (const Error& error) {
+    none = error;
+  }
+  if (!form || *form == Form::Text) {
+    try {
+      const TextFields fields = find_fields(record, {}, "text");
+      TESSERA_REQUIRE(has(fields.text), Data, "no text", "");
+      const json::Value& label = *record.value.find(fields.label);
+      const bool number =
+          label.is_number() &&
+          (!label.as_integer() || label.dump().find_first_of(".-") != std::string::npos);
+      out.type = number ? "regression" : "classify";
+      return out;
+    } catch (const Error&) {
+      if (none) throw *none;
+    }
+  }
+  out.type = "sft";
+  if (!chat_template.empty()) out.params["chat_template"] = json::Value::string(chat_template);
+  return out;
+}
+
+}  // namespace tessera::tasks

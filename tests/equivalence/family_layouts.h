@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every family in every way that a model is spread: data parallelism, ZeRO, tensor parallelism (1d,
+// its sequence parallelism, and a grid), context parallelism, pipelines, recomputation and bf16.
+// Each cell equals one rank, to the bit or up to rounding, or the plan refuses it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <numbers>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "equivalence/covering.h"
+#include "equivalence/within_rounding.h"
+#include "support/train_runs.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/config/json.h"
+#include "tessera/engine/verify.h"
+#include "tessera/models/family.h"
+
+namespace tessera::test {
+
+/// A tiny model of a family, and what the plan refuses to do with it.
+struct FamilyRow {
+  std::string name;  ///< of the row: the family, or a model that `compose` makes
+  std::string family;
+  std::string model = "{}";  ///< keys of the section `model` beside those of every row
+  std::string task = "pretrain";
+  std::set<std::string> refused = {};  ///< of: "grid", "sequence", "context", "ulysses"
+};
+
+/// Keys of the section `model` that make what is special of a family matter in 2 layers and 16
+/// tokens: windows shorter than the text, heads that share keys and values, another bias.
+inline const std::vector<FamilyRow>& family_rows() {
+  static const std::string windowed =
+      R"({"attention_dropout": 0.1, "sliding_window": 5, "num_kv_heads": 2})";
+  static const std::string shared = R"({"attention_dropout": 0.1, "num_kv_heads": 2})";
+  static const std::string plain = R"({"attention_dropout": 0.1})";
+  static const std::string dropout = R"({"dropout": 0.1})";
+  static const std::set<std::string> off_grid = {"grid"};
+  static const std::vector<FamilyRow> rows = {
+      {.name = "gpt2", .family = "gpt2", .model = dropout},
+      {.name = "llama", .family = "llama", .model = shared},
+      {.name = "mistral", .family = "mistral", .model = windowed},
+      {.name = "qwen2", .family = "qwen2", .model = shared},
+      {.name = "qwen3", .family = "qwen3", .model = shared, .refused = {"grid"}},
+      {.name = "phi3", .family = "phi3", .model = shared},
+      {.name = "gemma", .family = "gemma", .model = shared, .refused = {"grid"}},
+      {.name = "gemma2", .family = "gemma2", .model = windowed, .refused = {"grid"}},
+      {.name = "gemma3_text", .family = "gemma3_text", .model = windowed, .refused = {"grid"}},
+      {.name = "olmo2", .family = "olmo2", .model = plain, .refused = {"grid"}},
+      {.name = "smollm3", .family = "smollm3", .model = shared},
+      {.name = "glm", .family = "glm", .model = shared},
+      {.name = "glm4", .family = "glm4", .model = shared},
+      {.name = "opt", .family = "opt", .model = plain},
+      {.name = "opt_narrow",
+       .family = "opt",
+       .model = R"({"attention_dropout": 0.1, "pre_norm": false, "embedding_size": 24})",
+       .refused = {"grid"}},
+      {.name = "gpt_neox", .family = "gpt_neox", .model = plain},
+      {.name = "bloom", .family = "bloom", .model = plain},
+      {.name = "bert",
+       .family = "bert",
+       .model = dropout,
+       .task = "masked_lm",
+       .refused = off_grid},
+      {.name = "roberta",
+       .family = "roberta",
+       .model = dropout,
+       .task = "masked_lm",
+       .refused = off_grid},
+      {.name = "xlm_roberta",
+       .family = "xlm-roberta",
+       .model = dropout,
+       .task = "masked_lm",
+       .refused = off_grid},
+      {.name = "distilbert",
+       .family = "distilbert",
+       .model = dropout,
+       .task = "masked_lm",
+       .refused = off_grid},
+      {.name = "modernbert",
+       .family = "modernbert",
+       .model = R"({"attention_dropout": 0.1, "local_attention": 6})",
+       .task = "masked_lm",
+       .refused = off_grid},
+      {.name = "vit",
+       .family = "vit",
+       .model = R"({"image_size": 8, "patch_size": 4, "dropout": 0.1})",
+       .task = "image_classify",
+       .refused = {"grid", "sequence", "context"}},
+      {.name = "t5",
+       .family = "t5",
+       .model = R"({"head_dim": 8, "dropout": 0.1, "position_buckets": 8,
+                    "position_max_distance": 12})",
+       .task = "seq2seq",
+       .refused = off_grid},
+      {.name = "mt5",
+       .family = "mt5",
+       .model = R"({"head_dim": 8, "dropout": 0.1, "position_buckets": 8,
+                    "position_max_distance": 12})",
+       .task = "seq2seq",
+       .refused = off_grid},
+      {.name = "llama_classify", .family = "llama", .model = shared, .task = "classify"},
+      {.name = "bert_classify", .family = "bert", .model = dropout, .task = "classify"},
+      {.name = "modernbert_classify",
+       .family = "modernbert",
+       .model = R"({"attention_dropout": 0.1, "classifier_pooling": "mean",
+                    "classifier_dropout": 0.1, "mlp_dropout": 0.1})",
+       .task = "classify",
+       .refused = off_grid},
+      {.name = "bert_tag", .family = "bert", .model = dropout, .task = "tag"},
+      {.name = "roberta_tag",
+       .family = "roberta",
+       .model = dropout,
+       .task = "tag",
+       .refused = off_grid},
+      {.name = "compose", .family = "compose", .model = dropout},
+      {.name = "compose_rotary",
+       .family = "compose",
+       .model = R"({"dropout": 0.1, "embedding": ["word"], "position": "rotary", "norm": "rms",
+                    "feed_forward": "gated", "bias": false})"},
+      {.name = "compose_masked",
+       .family = "compose",
+       .model = R"({"dropout": 0.1, "embedding": ["word", "pos", "seg"], "mask": "fully_visible",
+                    "norm_position": "post", "target": ["mlm"], "position": "relative"})",
+       .task = "masked_lm",
+       .refused = off_grid},
+      {.name = "compose_answers",
+       .family = "compose",
+       .model = R"({"dropout": 0.1, "embedding": ["word"], "mask": "fully_visible", "bias": false,
+                    "position": "relative", "decoder": "transformer", "position_buckets": 8,
+                    "position_max_distance": 12})",
+       .task = "seq2seq",
+       .refused = off_grid},
+  };
+  return rows;
+}
+
+/// Pictures of two classes: the files of the reader's tests, four times over.
+inline void write_class_pictures(const std::filesystem::path& folder) {
+  const auto path = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/data/reference_pillow.json";
+  const json::Value reference = json::parse_strict(files::read(path), path.string());
+  int number = 0;
+  for (int round = 0; round < 4; ++round) {
+    for (const json::Value& one : reference.find("files")->items()) {
+      const auto to = folder / (number % 3 == 0 ? "one" : "two") / fmt::format("{}.png", number);
+      std::filesystem::create_directories(to.parent_path());
+      const std::string hex = one.find("file")->as_string();
+      std::ofstream file(to, std::ios::binary);
+      for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+        file.put(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+      ++number;
+    }
+  }
+}
+
+/// Texts of several lengths and their reverse, as lines {"source", "target"}.
+inline void write_reversed_pairs(const std::filesystem::path& path) {
+  std::string lines;
+  for (int i = 0; i < 48; ++i) {
+    std::string text;
+    for (int t = 0; t < 4 + 3 * i % 11; ++t)
+      text += static_cast<char>('a' + (7 * i + 5 * t * t) % 26);
+    const std::string source = text;
+    std::ranges::reverse(text);
+    lines += R"({"source": ")" + source + R"(", "target": ")" + text + "\"}\n";
+  }
+  files::write_atomic(path, lines);
+}
+
+/// Texts of several lengths whose label is their most frequent letter, as lines {"text", "label"},
+/// or {"tokens", "tags"} where each word has one.
+inline void write_labelled(const std::filesystem::path& path, bool words) {
+  std::string lines;
+  for (int i = 0; i < 48; ++i) {
+    const int length = 3 + 5 * i % 9;
+    std::string text, tokens, tags;
+    for (int t = 0; t < length; ++t) {
+      const char letter = static_cast<char>('a' + (i + t * t) % 3);
+      text += letter;
+      tokens += fmt::format(R"({}"{}")", t == 0 ? "" : ", ", letter);
+      tags += fmt::format(R"({}"tag {}")", t == 0 ? "" : ", ", letter == 'b' ? 1 : 2);
+    }
+    lines += words ? fmt::format("{{\"tokens\": [{}], \"tags\": [{}]}}\n", tokens, tags)
+                   : fmt::format("{{\"text\": \"{}\", \"label\": \"of {}\"}}\n", text, i % 3);
+  }
+  files::write_atomic(path, lines);
+}
+
+inline TinyRun run_of(const FamilyRow& row) {
+  TinyRun run;
+  const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
+  run.set("model", R"({"num_layers": 2, "hidden_size": 32, "num_heads": 4})")
+      .set("model.family", quoted(row.family))
+      // Nothing is small enough to stay whole in stage 3.
+      .set("zero_optimization.stage3_param_persistence_threshold", "0");
+  if (row.task == "image_classify") {
+    write_class_pictures(run.folder() / "pictures");
+    run.set("data.train", quoted((run.folder() / "pictures").string()))
+        .set("task", quoted(row.task));
+  } else if (row.task == "seq2seq") {
+    write_reversed_pairs(run.folder() / "pairs.jsonl");
+    run.set("data.train", quoted((run.folder() / "pairs.jsonl").string()))
+        .set("task", R"({"type": "seq2seq", "params": {"target_length": 16}})");
+  } else if (row.task == "classify" || row.task == "tag") {
+    write_labelled(run.folder() / "labelled.jsonl", row.task == "tag");
+    run.set("data.train", quoted((run.folder() / "labelled.jsonl").string()))
+        .set("task", quoted(row.task));
+  } else if (row.task == "masked_lm") {
+    run.set("task", R"({"type": "masked_lm", "params": {"mask_token_id": 7}})");
+  }
+  if (row.task != "image_classify" && row.task != "seq2seq") run.set("model.max_positions", "16");
+  const json::Value keys = json::parse(row.model, row.name);
+  for (const auto& [key, value] : keys.members())
+    run.set("model." + key, value.dump());
+  return run;
+}
+
+/// A row in a layout.
+struct FamilyCell {
+  /// Row, tensor, context, pipeline, data ranks, ZeRO, recompute, precision.
+  static constexpr std::size_t kDimensions = 8;
+  static constexpr std::array kTensor = {"none", "1d", "sequence", "2d"};
+  static constexpr std::array kContext = {"none", "ring", "ulysses"};
+  static constexpr std::array kPipelines = {
+      "", R"({"size": 2})", R"({"size": 2, "schedule": "interleaved", "chunks": 2})"};
+  static constexpr std::array kRecompute = {"none", "full", "selective"};
+  static constexpr int kMostRanks = 8;
+  /// Of a global batch, however many ranks share them.
+  static constexpr std::int64_t kMicros = 4;
+
+  /// Of the value in each dimension.
+  std::array<std::size_t, kDimensions> index{};
+
+  [[nodiscard]] const FamilyRow& row() const { return family_rows()[index[0]]; }
+  [[nodiscard]] std::string tensor() const { return kTensor[index[1]]; }
+  [[nodiscard]] std::string context() const { return kContext[index[2]]; }
+  [[nodiscard]] std::string pipeline() const { return kPipelines[index[3]]; }
+  [[nodiscard]] int data() const { return 1 << index[4]; }
+  [[nodiscard]] int zero() const { return static_cast<int>(index[5]); }
+  [[nodiscard]] std::string recompute() const { return kRecompute[index[6]]; }
+  [[nodiscard]] bool narrow() const { return index[7] == 1; }
+  [[nodiscard]] int tensor_ranks() const {
+    return tensor() == "none" ? 1 : tensor() == "2d" ? 4 : 2;
+  }
+  [[nodiscard]] int context_ranks() const { return context() == "none" ? 1 : 2; }
+  [[nodiscard]] int ranks() const {
+    return tensor_ranks() * context_ranks() * (pipeline().empty() ? 1 : 2) * data();
+  }
+  [[nodiscard]] bool makes_sense() const {
+    return ranks() > 1 && ranks() <= kMostRanks &&
+           // A grid cuts samples and channels, not tokens.
+           !(tensor() == "2d" && context() != "none") &&
+           // Interleaving takes micro-batches in rounds of as many as there are stages.
+           !(index[3] == 2 && data() == 4);
+  }
+  /// What the plan refuses of it.
+  [[nodiscard]] std::vector<std::string> refused() const {
+    std::vector<std::string> out;
+    const auto add = [&](const std::string& what) {
+      if (row().refused.contains(what)) out.push_back(what);
+    };
+    if (tensor() == "2d") add("grid");
+    if (tensor() == "sequence") add("sequence");
+    if (context() != "none") add("context");
+    if (context() == "ulysses") add("ulysses");
+    return out;
+  }
+  /// Sums are cut elsewhere only where ranks share a layer or the tokens of a sample.
+  [[nodiscard]] bool same_bits() const { return tensor_ranks() == 1 && context_ranks() == 1; }
+  [[nodiscard]] Layout layout() const {
+    return {.ranks = ranks(),
+            .accumulation = kMicros / data(),
+            .micro_batch = 2,
+            .stage = zero(),
+            .pipeline = pipeline(),
+            .tensor = tensor_ranks(),
+            .sequence = tensor() == "sequence",
+            .mode = tensor() == "2d" ? "2d" : "1d",
+            .context = context_ranks(),
+            .context_mode = context() == "none" ? "ring" : context()};
+  }
+  [[nodiscard]] std::string text() const {
+    return fmt::format(
+        "{}: tensor {}, context {}, pipeline {}, {} data ranks, ZeRO {}, recompute "
+        "{}, {}",
+        row().name,
+        tensor(),
+        context(),
+        pipeline().empty() ? "none" : pipeline(),
+        data(),
+        zero(),
+        recompute(),
+        narrow() ? "bf16" : "fp32");
+  }
+  [[nodiscard]] TinyRun reference_run() const {
+    TinyRun run = run_of(row());
+    if (narrow()) run.set("bf16.enabled", "true");
+    return run;
+  }
+  [[nodiscard]] TinyRun run() const {
+    TinyRun run = reference_run();
+    if (recompute() != "none")
+      run.set("activation_checkpointing.granularity", '"' + recompute() + '"');
+    return run;
+  }
+};
+
+inline std::vector<FamilyCell> all_family_cells() {
+  const std::array<std::size_t, FamilyCell::kDimensions> sizes = {family_rows().size(),
+                                                                  FamilyCell::kTensor.size(),
+                                                                  FamilyCell::kContext.size(),
+                                                                  FamilyCell::kPipelines.size(),
+                                                                  3,
+                                                                  4,
+                                                                  FamilyCell::kRecompute.size(),
+                                                                  2};
+  std::vector<FamilyCell> out;
+  FamilyCell next;
+  while (true) {
+    if (next.makes_sense()) out.push_back(next);
+    std::size_t d = 0;
+    while (d < sizes.size() && ++next.index[d] == sizes[d])
+      next.index[d++] = 0;
+    if (d == sizes.size()) return out;
+  }
+}
+
+/// Cells in which every family stands with every value of every other dimension, and these with
+/// each other: those that train together in one that trains.
+inline std::vector<FamilyCell> family_selection() {
+  std::array<std::vector<FamilyCell>, 2> kinds;
+  for (const FamilyCell& cell : all_family_cells())
+    kinds[cell.refused().empty() ? 0U : 1U].push_back(cell);
+  std::vector<FamilyCell> out = covering(kinds[0]);
+  std::set<std::pair<std::size_t, std::vector<std::string>>> refused;
+  for (const FamilyCell& cell : kinds[1]) {
+    if (refused.insert({cell.index[0], cell.refused()}).second) out.push_back(cell);
+  }
+  // By row, so that references are made once and let go.
+  std::ranges::sort(out, {}, &FamilyCell::index);
+  return out;
+}
+
+/// Trains cells of one row, and what they are compared with once.
+class FamilyCells {
+ public:
+  /// What is not as promised; empty: nothing.
+  std::string train(const FamilyCell& cell) {
+    const std::vector<std::string> refused = cell.refused();
+    try {
+      (void)cell.run().plan(cell.layout());
+    } catch (const Error& error) {
+      if (refused.empty()) return fmt::format("is refused: {}", error.what());
+      return exit_code(error.kind()) == exit_code(Error::Kind::Config)
+                 ? ""
+                 : fmt::format("is refused as another thing: {}", error.what());
+    }
+    if (!refused.empty()) return "was not refused";
+    return cell.same_bits() ? compare_bits(cell) : compare_rounding(cell);
+  }
+
+ private:
+  static constexpr std::int64_t kSteps = 4;
+  struct Reference {
+    Trace trace;
+    Gradient gradient;
+    Gradient wide;  ///< in fp32, of cells in bf16
+  };
+
+  static Gradient gradient_of(TinyRun run, const Layout& layout) {
+    run.set("gradient_clipping", "0");  // gradients are read from moments
+    return run.first_gradient(layout);
+  }
+  const Reference& reference_of(const FamilyCell& cell) {
+    const std::pair key(cell.index[0], cell.narrow());
+    const auto found = references_.find(key);
+    if (found != references_.end()) return found->second;
+    references_.clear();
+    const TinyRun run = cell.reference_run();
+    const Layout one{.ranks = 1, .accumulation = FamilyCell::kMicros, .stage = 0};
+    Reference out{run.train(one, kSteps), gradient_of(run, one), {}};
+    if (cell.narrow()) out.wide = gradient_of(run_of(cell.row()), one);
+    return references_[key] = std::move(out);
+  }
+  std::string compare_bits(const FamilyCell& cell) {
+    const Trace& one = reference_of(cell).trace;
+    const Trace other = cell.run().train(cell.layout(), kSteps);
+    if (one.losses.size() != static_cast<std::size_t>(kSteps)) return "did not train";
+    if (one.losses != other.losses || one.grad_norms != other.grad_norms)
+      return "losses or norms differ";
+    if (one.eval_losses != other.eval_losses) return "the evaluation differs";
+    return one.digest == other.digest ? "" : "weights or moments differ";
+  }
+  std::string compare_rounding(const FamilyCell& cell) {
+    const double loss_bound = cell.narrow() ? kNarrowLoss : kLoss;
+    const Reference& one = reference_of(cell);
+    const Gradient gradient = gradient_of(cell.run(), cell.layout());
+    const Trace spread = cell.run().train(cell.layout(), kSteps);
+    double whole = 0;
+    for (const auto& [name, values] : one.gradient)
+      whole += norm(values) * norm(values);
+    if (whole == 0 || gradient.size() != one.gradient.size() ||
+        spread.losses.size() != one.trace.losses.size())
+      return "did not train";
+    const double floor = 1e-3 * std::sqrt(whole);
+    for (std::size_t t = 0; t < gradient.size(); ++t) {
+      if (gradient[t].first != one.gradient[t].first) return "other tensors";
+      const double off = engine::deviation_of(one.gradient[t].second, gradient[t].second, floor);
+      // Of 32 channels little averages out: two results differ by what bf16 changes of each.
+      const double bound =
+          cell.narrow() ? std::max(kNarrowGradient,
+                                   std::numbers::sqrt2 *
+                                       engine::deviation_of(
+                                           one.wide[t].second, one.gradient[t].second, floor))
+                        : 2 * kGradient;
+      if (!(off <= bound))
+        return fmt::format("the gradient of {} is off by {:.1e}", gradient[t].first, off);
+    }
+    for (std::size_t s = 0; s < spread.losses.size(); ++s) {
+      const double loss = one.trace.losses[s];
+      if (!(std::abs(spread.losses[s] - loss) <= loss_bound * loss))
+        return fmt::format("loss {} instead of {} in step {}", spread.losses[s], loss, s);
+    }
+    return "";
+  }
+
+  std::map<std::pair<std::size_t, bool>, Reference> references_;
+};
+
+inline void expect_family_cells(const std::vector<FamilyCell>& cells) {
+  FamilyCells trained;
+  for (const FamilyCell& cell : cells)
+    EXPECT_EQ(trained.train(cell), "") << cell.text();
+}
+
+}  // namespace tessera::test
