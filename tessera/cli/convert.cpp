@@ -44,7 +44,7 @@ struct Wanted {
   std::optional<interop::GgmlType> gguf_type;
   To to = To::HuggingFace;
   std::uint64_t shard_bytes = 0;
-  bool overwrite = false;
+  bool overwrite = false, averaged = false;
 };
 
 std::uint64_t read_size(const std::string& text) {
@@ -188,7 +188,8 @@ void warn_of(const interop::Overflows& overflows, DType dtype) {
 
 /// Weights alone: a folder of Hugging Face's, or a file of torch.
 void write_model(const Wanted& wanted, const Common& common) {
-  const interop::ModelExport model = interop::open_model_export(wanted.source, wanted.dtype);
+  const interop::ModelExport model =
+      interop::open_model_export(wanted.source, wanted.dtype, wanted.averaged);
   const bool lone = names_torch_file(wanted.target);
   TESSERA_REQUIRE(
       lone || !model.files.empty(),
@@ -217,7 +218,8 @@ void write_model(const Wanted& wanted, const Common& common) {
 }
 
 void write_gguf_file(const Wanted& wanted, const Common& common) {
-  const interop::ModelExport model = interop::open_model_export(wanted.source, std::nullopt);
+  const interop::ModelExport model =
+      interop::open_model_export(wanted.source, std::nullopt, wanted.averaged);
   const interop::GgufPlan plan = interop::plan_gguf(model.tensors, model.files, wanted.gguf_type);
   Told told(plan.bytes, common);
   checkpoint::Draft draft(wanted.target);
@@ -291,7 +293,7 @@ int run(const Wanted& wanted, const Common& common) {
 struct ConvertWords {
   std::string source, target, shard_size = "5GB";
   std::optional<std::string> dtype, to;
-  bool overwrite = false;
+  bool overwrite = false, averaged = false;
   Common common;
 };
 
@@ -326,6 +328,9 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
                    "file [unchanged]");
   arguments.option(
       "--shard-size", &words.shard_size, "Maximum size of a safetensors file: 500MB, 2GB");
+  arguments.flag("--ema",
+                 words.averaged,
+                 "Write the moving average of the weights (trainer.ema) in place of the weights");
   arguments.flag(
       "--overwrite", words.overwrite, "Replace the result of an earlier conversion at DST");
   arguments.common(words.common, /*has_json=*/true);
@@ -366,6 +371,7 @@ Wanted wanted_of(const ConvertWords& words) {
   Wanted wanted;
   wanted.source = words.source;
   wanted.overwrite = words.overwrite;
+  wanted.averaged = words.averaged;
   wanted.target = fs::absolute(words.target).lexically_normal();
   if (!wanted.target.has_filename()) wanted.target = wanted.target.parent_path();
   wanted.shard_bytes = read_size(words.shard_size);
@@ -407,6 +413,11 @@ Wanted wanted_of(const ConvertWords& words) {
       Config,
       "--dtype only applies to weights without optimizer state, which has fp32 master weights",
       "remove it");
+  TESSERA_REQUIRE(!training || !wanted.averaged,
+                  Config,
+                  "--ema only applies to weights without optimizer state, which belongs to the "
+                  "weights themselves",
+                  "remove it");
   return wanted;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <initializer_list>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -48,6 +49,10 @@ struct Flag {
 constexpr std::string_view kBetas = "betas#";   // and the index
 constexpr std::string_view kWarmup = "warmup";  // resolved when the schedule is known
 constexpr std::string_view kSchedule = "scheduler.type";
+constexpr std::string_view kEvaluate =
+    "when to evaluate";  // in Hugging Face's words, over the steps
+constexpr std::string_view kSave = "when to save";
+constexpr std::string_view kMetric = "metric of the best", kGreater = "whether more is better";
 constexpr std::string_view kRatio = "warmup of the run";    // resolved when its length is known
 constexpr std::string_view kVirtual = "layers of a chunk";  // resolved when the stages are known
 constexpr std::string_view kSharing = "how tokens travel";  // in Megatron-LM's words
@@ -75,6 +80,14 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"--save_steps", Kind::Number, "checkpoint.every"},
     {"--save_total_limit", Kind::Number, "checkpoint.keep"},
     {"--eval_steps", Kind::Number, "eval.every"},
+    {"--eval_strategy", Kind::Text, kEvaluate},
+    {"--evaluation_strategy", Kind::Text, kEvaluate},
+    {"--save_strategy", Kind::Text, kSave},
+    {"--load_best_model_at_end", Kind::Switch, "checkpoint.best"},
+    {"--metric_for_best_model", Kind::Text, kMetric},
+    {"--greater_is_better", Kind::Switch, kGreater},
+    {"--early_stopping_patience", Kind::Number, "eval.patience"},
+    {"--early_stopping_threshold", Kind::Number, "eval.min_gain"},
     {"--logging_steps", Kind::Number, "steps_per_print"},
     {"--warmup_steps", Kind::Number, kWarmup},
     {"--num_warmup_steps", Kind::Number, kWarmup},
@@ -452,6 +465,39 @@ void set_sharing(json::Value& source, const ForeignFlags::Setting& setting) {
                    setting.flag);
 }
 
+// Hugging Face's strategies: "no", "steps" (as many as --eval_steps and --save_steps say), "epoch",
+// and of checkpoints "best".
+void set_strategy(json::Value& source, const ForeignFlags::Setting& setting) {
+  const std::string& word = setting.value.as_string();
+  const bool saves = setting.key == kSave;
+  const bool best = saves && word == "best";
+  TESSERA_REQUIRE(word == "no" || word == "steps" || word == "epoch" || best,
+                  Config,
+                  fmt::format("{} {}: unknown", setting.flag, word),
+                  saves ? "use no, steps, epoch or best" : "use no, steps or epoch");
+  if (word == "steps") return;
+  const json::Value every = word == "epoch" ? json::Value::string(word) : json::Value::integer(0);
+  planner::set_key(source, saves ? "checkpoint.every" : "eval.every", every, setting.flag);
+  if (best) planner::set_key(source, "checkpoint.best", json::Value::boolean(true), setting.flag);
+}
+
+// Hugging Face's metrics of evaluations have the prefix "eval_".
+void set_best_metric(json::Value& source,
+                     const ForeignFlags::Setting* metric,
+                     const ForeignFlags::Setting* greater) {
+  if (metric == nullptr && greater == nullptr) return;
+  constexpr std::string_view kPrefix = "eval_";
+  std::string name = metric == nullptr ? "loss" : metric->value.as_string();
+  if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
+  json::Value best = json::Value::string(name);
+  if (greater != nullptr) {
+    best = json::Value::object(
+        {{"metric", best},
+         {"mode", json::Value::string(greater->value.as_bool() ? "max" : "min")}});
+  }
+  planner::set_key(source, "eval.best", best, (metric != nullptr ? metric : greater)->flag);
+}
+
 // The configuration under the names that flags set: "pipeline": 2 has no size, and an old name
 // would stand beside the new one. Two names that the file itself sets apart stay, and are told with
 // all that is wrong in it.
@@ -505,23 +551,32 @@ std::vector<std::string> apply(const ForeignFlags& flags,
                                std::span<const std::string> overrides) {
   std::vector<std::string> notes;
   source = in_flags_names(std::move(source));
-  const ForeignFlags::Setting *chunks = nullptr, *ratio = nullptr, *warmup = nullptr;
+  const ForeignFlags::Setting *chunks = nullptr, *ratio = nullptr, *warmup = nullptr,
+                              *metric = nullptr, *greater = nullptr, *evaluate = nullptr,
+                              *save = nullptr;
+  const std::pair<std::string_view, const ForeignFlags::Setting**> later[] = {
+      {kVirtual, &chunks},
+      {kRatio, &ratio},
+      {kWarmup, &warmup},
+      {kMetric, &metric},
+      {kGreater, &greater},
+      {kEvaluate, &evaluate},
+      {kSave, &save}};
   for (const ForeignFlags::Setting& setting : flags.settings) {
-    if (setting.key == kVirtual) {
-      chunks = &setting;
-      continue;
-    }
-    if (setting.key == kRatio) {
-      ratio = &setting;
-      continue;
-    }
-    if (setting.key == kWarmup) {
-      warmup = &setting;
+    const auto* const at = std::find_if(std::begin(later), std::end(later), [&](const auto& one) {
+      return one.first == setting.key;
+    });
+    if (at != std::end(later)) {
+      *at->second = &setting;
       continue;
     }
     if (file_keeps_schedule(source, setting, notes)) continue;
     set_one(source, setting);
   }
+  for (const ForeignFlags::Setting* strategy : {evaluate, save}) {
+    if (strategy != nullptr) set_strategy(source, *strategy);
+  }
+  set_best_metric(source, metric, greater);
   if (chunks != nullptr) {
     require_one_count_of_chunks(flags, *chunks);
     set_chunks(source, *chunks);

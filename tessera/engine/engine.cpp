@@ -141,38 +141,54 @@ std::int64_t Engine::evaluated_samples() const {
   return std::min(samples, options.batches.value_or(kBatches) * options.micro_batch);
 }
 
-EvalReport Engine::evaluate(const EvalRounds& rounds) {
+template <class Work>
+auto Engine::with_eval_weights(Work work) {
   state_.wait();
+  if (plan_.config.eval.weights == planner::EvalWeights::Trained) return work();
+  leave_save_behind();
+  state_.exchange_average();
+  auto out = work();
+  state_.exchange_average();
+  return out;
+}
+
+EvalReport Engine::evaluate(const EvalRounds& rounds) {
   TESSERA_REQUIRE(data_->validation != nullptr,
                   Config,
                   "there is no validation data to evaluate on",
                   "set data.validation or data.validation_fraction");
   const planner::EvalOptions& options = plan_.config.eval;
   const data::Dataset& dataset = *data_->validation;
-  return engine::evaluate(executor(),
-                          world_,
-                          dataset,
-                          evaluated_samples(),
-                          options.micro_batch,
-                          rounds,
-                          plan_.task.get());
+  return with_eval_weights([&] {
+    return engine::evaluate(executor(),
+                            world_,
+                            dataset,
+                            evaluated_samples(),
+                            options.micro_batch,
+                            rounds,
+                            plan_.task.get());
+  });
 }
 
 EvalReport Engine::evaluate_test() {
-  state_.wait();
   TESSERA_REQUIRE(data_->test != nullptr, Config, "there is no test data", "set data.test");
   const data::Dataset& dataset = *data_->test;
-  return engine::evaluate(executor(),
-                          world_,
-                          dataset,
-                          dataset.size(),
-                          plan_.config.eval.micro_batch,
-                          {},
-                          plan_.task.get());
+  return with_eval_weights([&] {
+    return engine::evaluate(executor(),
+                            world_,
+                            dataset,
+                            dataset.size(),
+                            plan_.config.eval.micro_batch,
+                            {},
+                            plan_.task.get());
+  });
 }
 
 std::string Engine::sample() {
-  state_.wait();
+  return with_eval_weights([&] { return sample_text(); });
+}
+
+std::string Engine::sample_text() {
   std::string text;
   // Sharded weights are gathered together, layers are computed together, and stages hand flows on:
   // then all ranks that take part make the same text. So do those that share tokens in training:

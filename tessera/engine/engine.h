@@ -132,6 +132,10 @@ class Engine {
   [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
   double leave_save_behind();
+  /// Calls `work` with the weights that eval.weights names.
+  template <class Work>
+  auto with_eval_weights(Work work);
+  std::string sample_text();
 
   planner::Plan plan_;
   comm::World& world_;

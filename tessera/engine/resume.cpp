@@ -25,7 +25,7 @@ enum class Weight { Free, Accepted, Refused };
 
 /// By the longest prefix of the key path that stands here; everything else is free.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 34> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 36> kRules = {{
       {"adapter", Weight::Refused},
       {"adapter.dropout", Weight::Accepted},
       {"adapter.from", Weight::Free},  // likewise: where its first values came from
@@ -53,6 +53,8 @@ Weight weight_of(std::string_view path) {
       {"gradient_clipping", Weight::Accepted},
       {"gradient_clip_value", Weight::Accepted},
       {"trainer.clip_after_warmup", Weight::Accepted},
+      {"trainer.ema", Weight::Accepted},
+      {"optimizer.layer_decay", Weight::Accepted},
       {"trainer.seed", Weight::Refused},
       {"fp16", Weight::Accepted},
       {"bf16", Weight::Accepted},

@@ -18,6 +18,7 @@
 #include "tessera/engine/loss_terms.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/optim/average.h"
 #include "tessera/optim/decay_ramp.h"
 #include "tessera/optim/loss_scale.h"
 #include "tessera/optim/rule.h"
@@ -145,6 +146,9 @@ class TrainState {
   void describe(checkpoint::Meta& meta) const;
   /// Weights, optimizer state, counters and loss scale of a checkpoint, whatever layout wrote it.
   void load(const checkpoint::Checkpoint& checkpoint);
+  /// Exchanges the weights with their moving average, which the rule keeps (optim/average.h), until
+  /// it is called again.
+  void exchange_average() { optimizer_->exchange_weights(optim::kAverageState); }
   /// Waits until this rank's working weights are complete and no transfer is under way.
   void wait() { optimizer_->wait_weights(); }
 

@@ -260,18 +260,21 @@ void say_again(json::Value& config, const fs::path& checkpoint) {
     config[key] = id;
 }
 
-ModelExport of_checkpoint(const planner::ModelSource& source, std::optional<DType> wanted) {
+ModelExport of_checkpoint(const planner::ModelSource& source,
+                          std::optional<DType> wanted,
+                          bool averaged) {
   const DType dtype = wanted.value_or(DType::F32);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   ModelExport out;
   json::Value config = family_of(source).to_hf(*source.model);
   models::say_objective(config, resolved.objective);
   config["torch_dtype"] = json::Value::string(torch_name(dtype));
-  out.tensors = renamed(planner::source_weights(source, resolved),
-                        source,
-                        nn::parameters_of(resolved.model),
-                        dtype,
-                        out.overflows);
+  out.tensors = renamed(
+      averaged ? averaged_weights(source.folder) : planner::source_weights(source, resolved),
+      source,
+      nn::parameters_of(resolved.model),
+      dtype,
+      out.overflows);
   // A converted checkpoint keeps the files that it came with: none is made up beside them.
   out.files = files_beside(source.folder);
   const bool brought = !out.files.empty();
@@ -529,14 +532,19 @@ std::vector<std::pair<std::string, std::string>> files_beside(const fs::path& fo
   return out;
 }
 
-ModelExport open_model_export(const fs::path& source, std::optional<DType> dtype) {
+ModelExport open_model_export(const fs::path& source, std::optional<DType> dtype, bool averaged) {
+  TESSERA_REQUIRE(!averaged || checkpoint::is_ours(source),
+                  Config,
+                  fmt::format("{} has no average of the weights", source.string()),
+                  "only runs and checkpoints of tessera have one");
   if (is_foreign_source(source)) return of_foreign(source, dtype);
   if (fs::is_regular_file(source)) return of_file(source, dtype);
   TESSERA_REQUIRE(fs::is_directory(source),
                   Config,
                   fmt::format("there is no folder {}", source.string()),
                   "name a run or checkpoint of tessera, or a Hugging Face folder");
-  if (checkpoint::is_ours(source)) return of_checkpoint(planner::open_model_source(source), dtype);
+  if (checkpoint::is_ours(source))
+    return of_checkpoint(planner::open_model_source(source), dtype, averaged);
   if (is_peft(source)) return of_adapted(planner::open_model_source(source), dtype);
   return of_hugging_face(source, dtype);
 }

@@ -39,7 +39,11 @@ struct ModelExport {
 /// the float tensors; without it they stay as they are. No weights are read before they are asked
 /// for; a transposed tensor is then held whole, as fp32. Errors: Error{Config} if nothing is there,
 /// Error{Format} for damage, Error{Unsupported} for a model that Hugging Face's has no place for.
-ModelExport open_model_export(const std::filesystem::path& source, std::optional<DType> dtype);
+/// `averaged`: the moving average of a run or checkpoint of ours (averaged_weights()) in place of
+/// its weights.
+ModelExport open_model_export(const std::filesystem::path& source,
+                              std::optional<DType> dtype,
+                              bool averaged = false);
 
 /// A training under the names that others know it by, optimizer state and all, in fp32: of a run or
 /// checkpoint of ours, or another program's as it is. Errors as above.

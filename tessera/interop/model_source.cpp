@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/interop/model_source.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -21,6 +22,7 @@
 #include "tessera/interop/peft.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/optim/average.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/tasks/conversation.h"
 
@@ -238,13 +240,14 @@ planner::ModelSource open_lone_file(const fs::path& path) {
 // A checkpoint as a source of weights: the range that is asked for is one piece of the whole
 // tensor.
 void load_range(const checkpoint::Checkpoint& from,
+                const std::string& tensor,
                 const ParamInfo& info,
                 std::int64_t begin,
                 std::int64_t end,
                 float* out) {
   const std::size_t bytes = static_cast<std::size_t>(end - begin) * sizeof(float);
   checkpoint::PieceBytes piece;
-  piece.name = info.name;
+  piece.name = tensor;
   piece.shape = info.shape;
   piece.piece = {mesh::whole(info.shape), begin, end};
   piece.bytes = {reinterpret_cast<std::byte*>(out), bytes};
@@ -331,7 +334,23 @@ models::WeightSource weights_of_source(const planner::ModelSource& source,
     return weights_from_hf(source.weights, models::families().get(source.model.family()), resolved);
   auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
   return [opened](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
-    load_range(*opened, info, begin, end, out);
+    load_range(*opened, info.name, info, begin, end, out);
+  };
+}
+
+models::WeightSource averaged_weights(const fs::path& checkpoint) {
+  auto opened = std::make_shared<const checkpoint::Checkpoint>(checkpoint);
+  const std::string prefix = fmt::format("optimizer.{}.", optim::kAverageState);
+  const auto& tensors = opened->tensors();
+  TESSERA_REQUIRE(std::any_of(tensors.begin(),
+                              tensors.end(),
+                              [&](const auto& tensor) { return tensor.name.starts_with(prefix); }),
+                  Config,
+                  fmt::format("{} has no average of the weights", checkpoint.string()),
+                  "train with trainer.ema.decay, or take the weights that were trained");
+  return [opened, prefix](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    const std::string average = prefix + info.name;
+    load_range(*opened, opened->has(average) ? average : info.name, info, begin, end, out);
   };
 }
 

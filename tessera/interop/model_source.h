@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "tessera/models/family.h"
 #include "tessera/planner/model_source.h"
 
 namespace tessera::interop {
@@ -12,5 +13,9 @@ namespace tessera::interop {
 /// Whether `path` is a checkpoint of another program. A folder with Hugging Face weights counts as
 /// a Hugging Face folder even if it also holds other files.
 bool is_foreign_source(const std::filesystem::path& path);
+
+/// The moving average of the weights (trainer.ema) in a checkpoint of tessera; parameters that were
+/// not trained have their weights. Error{Config} where the checkpoint has no average.
+models::WeightSource averaged_weights(const std::filesystem::path& checkpoint);
 
 }  // namespace tessera::interop

@@ -41,6 +41,8 @@ struct StateSpec {
   std::string name;  ///< "exp_avg": the key in checkpoints
   DType dtype = DType::F32;
   Extent extent = Extent::Elements;
+  /// A state of Extent::Elements that begins as a copy of the weights, and not with zeros.
+  bool begins_as_weights = false;
 };
 
 /// A contiguous range of one parameter that this rank owns. It begins at a multiple of 1024

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/shard_store.h"
 
+#include <algorithm>
 #include <span>
 
 #include <fmt/format.h>
@@ -17,6 +18,10 @@ namespace {
 
 std::span<std::byte> bytes_of(float* data, std::int64_t numel) {
   return {reinterpret_cast<std::byte*>(data), static_cast<std::size_t>(numel) * sizeof(float)};
+}
+
+std::string piece_name(const ShardState& state, const ParamInfo& info) {
+  return fmt::format("optimizer.{}.{}", state.name, info.name);
 }
 
 }  // namespace
@@ -67,8 +72,9 @@ void ShardStore::make_shards(std::size_t g) {
     if (options_.settings) shard.setting = options_.settings(*segment.info);
     if (group.trainable) {
       for (const optim::StateSpec& state : rule_.state(shard.facts)) {
-        if (state.extent == optim::Extent::Elements)
-          shard.states.push_back(make_state(shard, state.name));
+        if (state.extent != optim::Extent::Elements) continue;
+        shard.states.push_back(make_state(shard, state.name));
+        shard.states.back().begins_as_weights = state.begins_as_weights;
       }
     }
     slot.shards.push_back(std::move(shard));
@@ -129,6 +135,36 @@ void ShardStore::fill(const FillRange& source) {
       const at::Tensor wide = at::empty({shard.numel}, at::kFloat);
       fill_held(source, info, shard.first, end, wide.data_ptr<float>());
       working_of(shard).copy_(wide);
+    }
+  }
+  begin_as_weights([](const std::string&) { return true; });
+  publish();
+}
+
+void ShardStore::begin_as_weights(const std::function<bool(const std::string&)>& lacks) {
+  for (Slot& slot : slots_) {
+    for (ParamShard& shard : slot.shards) {
+      for (const ShardState& state : shard.states) {
+        if (!state.begins_as_weights || !lacks(piece_name(state, *shard.segment->info))) continue;
+        TESSERA_ASSERT(slot.master != nullptr && state.values.scalar_type() == at::kFloat);
+        const float* const from = slot.master + shard.at;
+        std::copy(from, from + shard.numel, state.values.data_ptr<float>());
+      }
+    }
+  }
+}
+
+void ShardStore::exchange_masters(std::string_view name) {
+  for (FlatGroup& group : model_.groups())
+    group.weights.begin_write();
+  for (Slot& slot : slots_) {
+    for (ParamShard& shard : slot.shards) {
+      for (const ShardState& state : shard.states) {
+        if (state.name != name) continue;
+        TESSERA_ASSERT(slot.master != nullptr && state.values.scalar_type() == at::kFloat);
+        float* const masters = slot.master + shard.at;
+        std::swap_ranges(masters, masters + shard.numel, state.values.data_ptr<float>());
+      }
     }
   }
   publish();
@@ -197,7 +233,7 @@ void ShardStore::add_shard_pieces(std::size_t g,
       {info.name, DType::F32, info.shape, piece, bytes_of(masters + shard.at + offset, numel)});
   for (const ShardState& state : shard.states) {
     if (!(for_save ? state.in_saves : state.in_loads)) continue;
-    out.push_back({fmt::format("optimizer.{}.{}", state.name, info.name),
+    out.push_back({piece_name(state, info),
                    DType::F32,
                    info.shape,
                    piece,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct ShardState {
   /// Whether the store's pieces for a save, and for a load, contain it. What they leave out is
   /// among the pieces of the update strategy.
   bool in_saves = true, in_loads = true;
+  bool begins_as_weights = false;  ///< as in optim::StateSpec
 };
 
 /// The range of one parameter that this rank updates.
@@ -99,6 +101,11 @@ class ShardStore {
 
   /// First weights: fills the ranges that this rank owns, then publish().
   void fill(const FillRange& source);
+  /// Exchanges the fp32 masters of trainable parameters with their state of that name, as long as
+  /// both are fp32, then publish(). A second call undoes it to the bit.
+  void exchange_masters(std::string_view state);
+  /// States that begin as the weights: `lacks` says which names of pieces a checkpoint lacks.
+  void begin_as_weights(const std::function<bool(const std::string& piece)>& lacks);
   /// Copies the masters into the working weights and starts their gather.
   void publish();
   /// The copy alone, of one group.

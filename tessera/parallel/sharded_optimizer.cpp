@@ -56,7 +56,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
 }
 
 /// What the run that saved it did not keep (states of parameters that it did not train, momentum of
-/// an optimizer without) starts at zero, as in a first step.
+/// an optimizer without) starts at zero or as the weights, as in a first step.
 void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
   std::vector<checkpoint::PieceBytes> wanted = pieces(/*for_save=*/false);
   std::erase_if(wanted, [&](const checkpoint::PieceBytes& piece) {
@@ -68,6 +68,7 @@ void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
   checkpoint.load(wanted);
   strategy_->load(checkpoint);
   store_->load_beginnings(checkpoint);
+  store_->begin_as_weights([&](const std::string& piece) { return !checkpoint.has(piece); });
   store_->publish();
 }
 

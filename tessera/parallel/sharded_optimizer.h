@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
@@ -51,6 +52,13 @@ class ShardedOptimizer {
   }
   /// Whether update `step` takes the gradients that ranks kept (GradientFold::keep_own).
   [[nodiscard]] bool compresses(std::int64_t step) const { return strategy_->compresses(step); }
+  /// Exchanges the weights with a state of that name, such as their average, until it is called
+  /// again.
+  void exchange_weights(std::string_view state) {
+    wait_weights();
+    store_->exchange_masters(state);
+    wait_weights();
+  }
   /// Until every rank has the working weights that it keeps.
   void wait_weights();
 

@@ -17,6 +17,8 @@ namespace {
 
 constexpr double kMostMicroBatch = 1e5;
 constexpr const char* kBest = "eval.best";
+constexpr auto kWeights = std::to_array<config::Named<EvalWeights>>(
+    {{EvalWeights::Trained, "trained"}, {EvalWeights::Ema, "ema"}});
 
 enum class BestMode : std::uint8_t { Min, Max };
 constexpr auto kBestModes =
@@ -107,6 +109,11 @@ void EvalOptions::describe(config::Fields& f) {
           {.text = "Patience counts an evaluation as a gain only if it is better than the best "
                    "one so far by more than this.",
            .min = 0});
+  f.choice("weights",
+           weights,
+           kWeights,
+           {.text = "Evaluate the weights that are trained, or their moving average (trainer.ema); "
+                    "also for the sample text and data.test."});
   f.field("prompt",
           prompt,
           {.text = "Prompt whose continuation is printed at every evaluation.",

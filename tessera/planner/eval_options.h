@@ -26,6 +26,9 @@ struct BestRule {
 /// perplexities, errors and distances.
 bool higher_is_better(std::string_view metric);
 
+/// Which weights are evaluated: those that are trained, or their moving average (trainer.ema).
+enum class EvalWeights : std::uint8_t { Trained, Ema };
+
 struct EvalOptions {
   json::Value every = json::Value::integer(0);  ///< steps or "epoch": when()
   std::optional<std::int64_t> batches;
@@ -33,6 +36,7 @@ struct EvalOptions {
   json::Value best;  ///< a metric, or {"metric", "mode"}: rule()
   std::optional<std::int64_t> patience, patience_steps;
   double min_gain = 0.0;
+  EvalWeights weights = EvalWeights::Trained;
   std::string prompt;
   std::int64_t max_new_tokens = 50, top_k = 1;
   double temperature = 1.0;

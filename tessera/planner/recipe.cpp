@@ -14,7 +14,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/launch/launch.h"
+#include "tessera/optim/average.h"
 #include "tessera/optim/compressed.h"
+#include "tessera/planner/layer_decay.h"
 
 namespace tessera::planner {
 namespace {
@@ -144,6 +146,38 @@ void check_group_rates(const optim::Rule& rule,
   }
 }
 
+// An average needs weights and a state of its own in fp32.
+void check_average(const Plan& plan,
+                   const optim::Rule& rule,
+                   config::Problems& problems,
+                   const config::Origins& origins) {
+  const optim::AverageOptions& ema = plan.config.trainer.ema;
+  const auto add = [&](const char* path, std::string what, std::string fix) {
+    problems.add(origins.place(path), path, std::move(what), std::move(fix));
+  };
+  if (plan.config.eval.weights == EvalWeights::Ema && !ema.enabled()) {
+    add("eval.weights",
+        "there is no average: trainer.ema.decay is not given",
+        "add \"ema\": {\"decay\": 0.999} to trainer");
+  }
+  if (!ema.enabled() && (ema.every != 1 || ema.start != 0)) {
+    const char* const key = ema.every != 1 ? "trainer.ema.every" : "trainer.ema.start";
+    add(key, "has no effect without trainer.ema.decay", "set trainer.ema.decay to 0.999");
+  }
+  if (!ema.enabled()) return;
+  if (rule.compressed() != nullptr) {
+    add("trainer.ema",
+        fmt::format("not built yet: an average of the weights of {}", plan.config.optimizer.type),
+        "use AdamW, or remove trainer.ema");
+  }
+  if (plan.kept.masters != DType::F32 || plan.kept.states != DType::F32) {
+    add("trainer.ema",
+        "an average in 16 bits would round small changes away, and weights without fp32 masters "
+        "cannot be exchanged with it",
+        "remove bf16_master_weights_and_grads (fp16_master_weights_and_grads), or trainer.ema");
+  }
+}
+
 }  // namespace
 
 void check_rule(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
@@ -153,6 +187,8 @@ void check_rule(const Plan& plan, config::Problems& problems, const config::Orig
     check_params_of_unknown(options, origins.place("optimizer"), problems);
   const auto rule = build_rule(options, origins.place("optimizer"), problems);
   check_group_rates(*rule, plan.param_groups, problems);
+  check_layer_decay(options.layer_decay, plan.model.model, *rule, problems, origins);
+  check_average(plan, *rule, problems, origins);
   config::Problems part;
   optim::check_decay_ramp(options.weight_decay_schedule,
                           weight_decay_of(*rule, plan.param_groups),
@@ -268,19 +304,22 @@ json::Value complete_optimizer_params(const OptimizerOptions& options) {
 }
 
 parallel::ParamSettings settings_of(const Plan& plan, double base_lr) {
-  std::map<std::string, double> rates;
+  // Factors of the base rate by name: of the layer's depth, and of an adapter's second matrix.
+  const double layer_decay = plan.config.optimizer.layer_decay;
+  std::map<std::string, double> factors;
+  if (layer_decay != 1.0) factors = layer_factors(plan.model.model, layer_decay);
   if (plan.adapter != nullptr && plan.adapter->options.lr_ratio) {
     for (const models::AdapterModule& module : plan.adapter->modules)
-      rates[module.b()] = *plan.adapter->options.lr_ratio;
+      factors.try_emplace(module.b(), 1.0).first->second *= *plan.adapter->options.lr_ratio;
   }
   return [decay_all = plan.config.optimizer.decay_all,
           groups = plan.param_groups,
-          rates = std::move(rates),
+          factors = std::move(factors),
           base_lr](const ParamInfo& info) {
     parallel::ParamSetting setting;
     setting.decay = decay_all || decays(info);
-    if (const auto rate = rates.find(info.name); rate != rates.end())
-      setting.lr_scale = rate->second;
+    const auto factor = factors.find(info.name);
+    if (factor != factors.end()) setting.lr_scale = factor->second;
     const ParamGroup* group = group_of(groups, info.name);
     if (group == nullptr) return setting;
     if (group->lr) setting.lr_scale = *group->lr == 0.0 ? 0.0 : *group->lr / base_lr;
@@ -296,7 +335,9 @@ std::unique_ptr<optim::Rule> make_rule(const Plan& plan) {
   config::Problems problems;
   auto rule = build_rule(plan.config.optimizer, {}, problems);
   problems.raise();
-  return rule;
+  const optim::AverageOptions& ema = plan.config.trainer.ema;
+  if (!ema.enabled() || rule->compressed() != nullptr) return rule;
+  return optim::with_average(std::move(rule), ema);
 }
 
 std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, const optim::Rule& rule) {

@@ -24,13 +24,6 @@ constexpr const char* kPartition = "parallel.pipeline.partition";
 constexpr const char* kUniformLast = "uniform-last";
 constexpr std::string_view kType = "type:", kProfile = "profile";
 
-/// Whether the block is one of many that are numbered: "layers.3", "h.3".
-bool is_layer(const nn::BlockSpec& block) {
-  const std::size_t dot = block.name.rfind('.');
-  return dot != std::string::npos && dot + 1 < block.name.size() &&
-         block.name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
-}
-
 /// Finds the bounds, or says why there are none.
 class Partition {
  public:
@@ -186,6 +179,12 @@ std::string names_of(const nn::Model& model, std::pair<int, int> blocks) {
 }
 
 }  // namespace
+
+bool is_layer(const nn::BlockSpec& block) {
+  const std::size_t dot = block.name.rfind('.');
+  return dot != std::string::npos && dot + 1 < block.name.size() &&
+         block.name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
+}
 
 void complete_pipeline(PipelineOptions& options,
                        config::Problems& problems,

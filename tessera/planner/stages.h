@@ -15,6 +15,8 @@
 
 namespace tessera::planner {
 
+/// Whether the block is one of many that are numbered: "layers.3", "h.3".
+bool is_layer(const nn::BlockSpec& block);
 /// Completes and checks the keys of a pipeline, without its model; of a size of 1 nothing is asked.
 void complete_pipeline(PipelineOptions& options,
                        config::Problems& problems,

@@ -57,6 +57,7 @@ void TrainerOptions::describe(config::Fields& f) {
   f.field("clip_after_warmup",
           clip_after_warmup,
           {.text = "Clip gradients only after the warm-up of the schedule."});
+  f.section("ema", ema, "A moving average of the weights.");
 }
 
 void CheckpointOptions::describe(config::Fields& f) {
@@ -147,6 +148,16 @@ void OptimizerOptions::describe(config::Fields& f) {
       decay_all,
       {.text =
            "Apply weight decay to all parameters, not only to those of two or more dimensions."});
+  f.field(
+      "layer_decay",
+      layer_decay,
+      {.text = "Factor of the learning rate from each layer to the one below it, as in ELECTRA: "
+               "of n layers, layer i from 0 learns at lr x layer_decay^(n + 1 - i), the "
+               "embedding at lr x layer_decay^(n + 2), the objective at lr. Groups with an lr "
+               "keep it.",
+       .min = 0,
+       .max = 1,
+       .above_min = true});
 }
 
 void SchedulerOptions::describe(config::Fields& f) {

@@ -20,6 +20,7 @@
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/adapter.h"
 #include "tessera/models/family.h"
+#include "tessera/optim/average.h"
 #include "tessera/optim/batch_ramp.h"
 #include "tessera/optim/decay_ramp.h"
 #include "tessera/optim/loss_scale.h"
@@ -44,6 +45,7 @@ struct TrainerOptions {
   std::int64_t seed = 1234;
   optim::OnNonfinite on_nonfinite = optim::OnNonfinite::Stop;
   bool clip_after_warmup = false;
+  optim::AverageOptions ema;
   void describe(config::Fields& fields);
 };
 struct CheckpointOptions {
@@ -80,6 +82,7 @@ struct OptimizerOptions {
   json::Value groups;
   optim::DecayRampOptions weight_decay_schedule;
   bool decay_all = false;
+  double layer_decay = 1.0;
   void describe(config::Fields& fields);
 };
 struct SchedulerOptions {

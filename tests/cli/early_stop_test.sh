@@ -65,5 +65,30 @@ a_metric_that_is_missing_is_refused_with_those_that_there_are() {
 
 claim "an early stop is a finished run, which goes on with more patience" an_early_stop_is_a_finished_run
 claim "the best checkpoint has a name" the_best_checkpoint_has_a_name
+# An average that never moves is the first weights.
+an_average_is_written_in_place_of_the_weights() {
+  configuration >"$box/c.json"
+  train -n 2 --set trainer.max_steps=3 --set trainer.ema.decay=1 --set eval.weights=\"ema\"
+  expect "exit code 0, not $?" test $? = 0
+  "$tessera" convert "$box/run" "$box/average.bin" --ema >"$box/out" 2>"$box/err" || { cat "$box/err" && exit 1; }
+  "$tessera" convert "$box/run" "$box/weights.bin" >"$box/out" 2>"$box/err" || { cat "$box/err" && exit 1; }
+  expect "another model" test "$(md5sum <"$box/average.bin")" != "$(md5sum <"$box/weights.bin")"
+  mkdir "$box/folder" && "$tessera" convert "$box/run" "$box/folder/average" --ema >"$box/out" 2>"$box/err" || { cat "$box/err" && exit 1; }
+  "$tessera" eval "$box/folder/average" --data "$box/test.txt" --threads 1 --json >"$box/eval" 2>"$box/err" || cat "$box/err"
+  expect "the loss of the average" python3 - "$box/eval" "$box/run/metrics.jsonl" <<'PY'
+import json, sys
+measured = json.load(open(sys.argv[1]))["loss"]
+lines = [json.loads(line) for line in open(sys.argv[2])]
+tested = [line["test_loss"] for line in lines if "test_loss" in line]
+trained = [line["loss"] for line in lines if "loss" in line]
+assert abs(measured - tested[0]) < 1e-6 * measured, (measured, tested)
+assert measured > trained[-1] + 0.1, (measured, trained)
+PY
+  train -n 1 --resume never --set trainer.max_steps=3
+  "$tessera" convert "$box/run" "$box/none.bin" --ema >"$box/out" 2>"$box/err"
+  expect "exit code 2, not $?" test $? = 2
+  expect "why" says "has no average of the weights" "$box/err"
+}
+claim "an average is written in place of the weights" an_average_is_written_in_place_of_the_weights
 claim "a missing metric is refused with those that there are" a_metric_that_is_missing_is_refused_with_those_that_there_are
 claims_done

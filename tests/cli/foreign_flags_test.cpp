@@ -89,6 +89,22 @@ TEST(ForeignFlags, LeaveAFilesScheduleOfDeepSpeed) {
   EXPECT_THAT(apply(take_foreign_flags(same), source), testing::IsEmpty());
 }
 
+TEST(ForeignFlags, OfTheTrainerSayWhenToEvaluateAndWhatIsBest) {
+  EXPECT_EQ(set_by({"--eval_strategy", "epoch", "--eval_steps", "7"}),
+            R"({"eval":{"every":"epoch"}})");
+  EXPECT_EQ(set_by({"--evaluation_strategy=steps", "--eval_steps=7"}), R"({"eval":{"every":7}})");
+  EXPECT_EQ(set_by({"--save_steps", "9", "--save_strategy", "no"}),
+            R"({"checkpoint":{"every":0}})");
+  EXPECT_EQ(set_by({"--save_strategy", "best"}), R"({"checkpoint":{"every":0,"best":true}})");
+  EXPECT_EQ(set_by({"--load_best_model_at_end", "--metric_for_best_model", "eval_f1"}),
+            R"({"checkpoint":{"best":true},"eval":{"best":"f1"}})");
+  EXPECT_EQ(set_by({"--metric_for_best_model", "mse", "--greater_is_better", "False"}),
+            R"({"eval":{"best":{"metric":"mse","mode":"min"}}})");
+  EXPECT_EQ(set_by({"--early_stopping_patience", "3", "--early_stopping_threshold=0.1"}),
+            R"({"eval":{"patience":3,"min_gain":0.1}})");
+  EXPECT_THROW(set_by({"--eval_strategy", "best"}), Error);
+}
+
 TEST(ForeignFlags, ReplaceAFilesScheduleOfHuggingFace) {
   EXPECT_EQ(set_by({"--lr_scheduler_type", "cosine"},
                    R"({"scheduler": {"type": "linear", "params": {"num_warmup_steps": 2}}})"),
