@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/tasks/labelled_texts.h"
+#include "tessera/tasks/record_task.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -20,19 +21,7 @@ struct ClassifyOptions {
   ClassSampling balance = ClassSampling::None;
   ClassLossOptions loss;
   void describe(config::Fields& out) {
-    out.field("text_field",
-              fields.text,
-              {.text = "Field of a record that holds its text.",
-               .default_text = "data.text_field, or the one that published data has"});
-    out.field(
-        "text_pair_field",
-        fields.pair,
-        {.text = "Field of a record that holds a second text, which is read behind the first.",
-         .default_text = "none, or the one that published data has"});
-    out.field("label_field",
-              fields.label,
-              {.text = "Field of a record that holds its label: a name or an integer from 0.",
-               .default_text = "label, or the one that published data has"});
+    fields.describe(out, "Field of a record that holds its label: a name or an integer from 0.");
     out.field("labels",
               labels,
               {.text = "Names of the labels in the order of their ids.",
@@ -51,7 +40,7 @@ struct ClassifyOptions {
   }
 };
 
-class Classify final : public Task {
+class Classify final : public RecordTask {
  public:
   explicit Classify(ClassifyOptions options) : options_(std::move(options)) {}
 
@@ -70,20 +59,7 @@ class Classify final : public Task {
     return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
             {.name = "label", .dtype = DType::I64}};
   }
-  [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_records(request, reader(request, labels_of(request.options)));
-  }
-  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
-                                                  const std::vector<std::string>& names,
-                                                  const std::string& key) const override {
-    return open_held_out_records(names, key, reader(request, labels_of(request.options)));
-  }
-  [[nodiscard]] bool reads_records() const override { return true; }
   [[nodiscard]] bool has_metrics() const override { return true; }
-  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
-      const DataRequest& request, const std::vector<std::string>& names) const override {
-    return reader(request, Labels())(names, data::Split::Test);
-  }
   [[nodiscard]] json::Value prediction(const Predictions& rows,
                                        const std::vector<std::string>& names) const override {
     return options_.multi_label ? multi_label_prediction(rows, names)
@@ -114,9 +90,9 @@ class Classify final : public Task {
                                    kind());
     return options_.labels.empty() ? found : counted(options_.labels, found);
   }
-  [[nodiscard]] ReadRecords reader(const DataRequest& request, Labels known) const {
-    return [this, &request, labels = std::move(known)](const std::vector<std::string>& names,
-                                                       data::Split split) {
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {
+    return [this, &request, labels = request.predict ? Labels() : labels_of(request.options)](
+               const std::vector<std::string>& names, data::Split split) {
       auto texts = std::make_unique<LabelledTexts>(LabelledTextsOptions{
           .length = request.sequence_length,
           .pad_id = request.tokenizer.padding(),

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/tasks/labelled_images.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/record_task.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -65,7 +66,7 @@ std::int64_t side_of(const DataRequest& request) {
   return number("image_size");
 }
 
-class ImageClassify final : public Task {
+class ImageClassify final : public RecordTask {
  public:
   explicit ImageClassify(ImageClassifyOptions options) : options_(std::move(options)) {}
 
@@ -79,20 +80,7 @@ class ImageClassify final : public Task {
 
   /// The model's description has the size of pictures.
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t) const override { return {}; }
-  [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_records(request, reader(request, labels_of(request.options)), kImages);
-  }
-  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
-                                                  const std::vector<std::string>& names,
-                                                  const std::string& key) const override {
-    return open_held_out_records(names, key, reader(request, labels_of(request.options)), kImages);
-  }
-  [[nodiscard]] bool reads_records() const override { return true; }
   [[nodiscard]] bool has_metrics() const override { return true; }
-  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
-      const DataRequest& request, const std::vector<std::string>& names) const override {
-    return reader(request, Labels())(names, data::Split::Test);
-  }
   [[nodiscard]] json::Value prediction(const Predictions& rows,
                                        const std::vector<std::string>& names) const override {
     return class_prediction(rows, names);
@@ -136,9 +124,10 @@ class ImageClassify final : public Task {
         fmt::format("set task.params.preprocessor to \"{}\", or to \"default\"", own.string()));
     return images::default_preprocessing(side);
   }
-  [[nodiscard]] ReadRecords reader(const DataRequest& request, Labels known) const {
-    return [this, &request, labels = std::move(known)](const std::vector<std::string>& names,
-                                                       data::Split /*split*/) {
+  [[nodiscard]] const char* noun() const override { return kImages; }
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {
+    return [this, &request, labels = request.predict ? Labels() : labels_of(request.options)](
+               const std::vector<std::string>& names, data::Split /*split*/) {
       const std::int64_t side = side_of(request);
       auto out = std::make_unique<LabelledImages>(
           preprocessing_of(request, side), images::ImageSize{side, side}, labels);

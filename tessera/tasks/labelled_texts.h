@@ -28,6 +28,8 @@ enum class LabelKind : std::uint8_t {
 /// data has.
 struct TextFields {
   std::string text, pair, label;
+  /// The options text_field, text_pair_field and label_field; `label_text` says what a label is.
+  void describe(config::Fields& fields, const char* label_text);
 };
 
 /// Which texts are made of records.

@@ -17,16 +17,6 @@ void describe_chat_template(std::string& chat_template, config::Fields& fields) 
                 .default_text = "the one of the model's folder"});
 }
 
-data::Datasets PreferenceTask::open(const DataRequest& request) const {
-  return open_records(request, reader(request), "preferences");
-}
-
-data::OpenedDataset PreferenceTask::open_held_out(const DataRequest& request,
-                                                  const std::vector<std::string>& names,
-                                                  const std::string& key) const {
-  return open_held_out_records(names, key, reader(request), "preferences");
-}
-
 ReadRecords PreferenceTask::reader(const DataRequest& request) const {
   return [this, &request](const std::vector<std::string>& names, data::Split split) {
     const auto chat = open_chat_template(settings_.chat_template,

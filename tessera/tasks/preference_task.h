@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tessera/tasks/preferences.h"
-#include "tessera/tasks/task.h"
+#include "tessera/tasks/record_task.h"
 
 namespace tessera::tasks {
 
@@ -15,7 +15,7 @@ namespace tessera::tasks {
 void describe_chat_template(std::string& chat_template, config::Fields& fields);
 
 /// Opens records as PreferenceSamples.
-class PreferenceTask : public Task {
+class PreferenceTask : public RecordTask {
  public:
   struct Settings {
     PreferenceKind kind = PreferenceKind::Pairs;
@@ -24,14 +24,9 @@ class PreferenceTask : public Task {
   };
   explicit PreferenceTask(Settings settings) : settings_(std::move(settings)) {}
 
-  [[nodiscard]] bool reads_records() const override { return true; }
-  [[nodiscard]] data::Datasets open(const DataRequest& request) const override;
-  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
-                                                  const std::vector<std::string>& names,
-                                                  const std::string& key) const override;
-
  private:
-  [[nodiscard]] ReadRecords reader(const DataRequest& request) const;
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const override;
+  [[nodiscard]] const char* noun() const override { return "preferences"; }
   Settings settings_;
 };
 

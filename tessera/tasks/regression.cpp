@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/tasks/labelled_texts.h"
+#include "tessera/tasks/record_task.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -17,24 +18,12 @@ struct RegressionOptions {
   TextFields fields;
   std::int64_t numbers = 1;
   void describe(config::Fields& out) {
-    out.field("text_field",
-              fields.text,
-              {.text = "Field of a record that holds its text.",
-               .default_text = "data.text_field, or the one that published data has"});
-    out.field(
-        "text_pair_field",
-        fields.pair,
-        {.text = "Field of a record that holds a second text, which is read behind the first.",
-         .default_text = "none, or the one that published data has"});
-    out.field("label_field",
-              fields.label,
-              {.text = "Field of a record that holds its number, or a list of numbers.",
-               .default_text = "label, or the one that published data has"});
+    fields.describe(out, "Field of a record that holds its number, or a list of numbers.");
     out.field("numbers", numbers, {.text = "How many numbers a record has.", .min = 1, .max = 1e6});
   }
 };
 
-class Regression final : public Task {
+class Regression final : public RecordTask {
  public:
   explicit Regression(RegressionOptions options) : options_(std::move(options)) {}
 
@@ -51,20 +40,7 @@ class Regression final : public Task {
     if (options_.numbers > 1) label.shape = {options_.numbers};
     return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}}, label};
   }
-  [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_records(request, reader(request));
-  }
-  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
-                                                  const std::vector<std::string>& names,
-                                                  const std::string& key) const override {
-    return open_held_out_records(names, key, reader(request));
-  }
-  [[nodiscard]] bool reads_records() const override { return true; }
   [[nodiscard]] bool has_metrics() const override { return true; }
-  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
-      const DataRequest& request, const std::vector<std::string>& names) const override {
-    return reader(request)(names, data::Split::Test);
-  }
   [[nodiscard]] json::Value prediction(const Predictions& rows,
                                        const std::vector<std::string>& /*names*/) const override {
     return regression_prediction(rows);
@@ -74,7 +50,7 @@ class Regression final : public Task {
   }
 
  private:
-  [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {
     return [this, &request](const std::vector<std::string>& names, data::Split split) {
       std::vector<std::string> numbered;
       for (std::int64_t i = 0; i < options_.numbers; ++i)

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/record_task.h"
 #include "tessera/tasks/task.h"
 #include "tessera/tasks/text_pairs.h"
 
@@ -39,7 +40,7 @@ struct Seq2SeqOptions {
   }
 };
 
-class Seq2Seq final : public Task {
+class Seq2Seq final : public RecordTask {
  public:
   explicit Seq2Seq(Seq2SeqOptions options) : options_(std::move(options)) {}
 
@@ -51,18 +52,9 @@ class Seq2Seq final : public Task {
              .dtype = DType::I64,
              .shape = {options_.target_length.value_or(sequence_length)}}};
   }
-  [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_records(request, reader(request));
-  }
-  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
-                                                  const std::vector<std::string>& names,
-                                                  const std::string& key) const override {
-    return open_held_out_records(names, key, reader(request));
-  }
-  [[nodiscard]] bool reads_records() const override { return true; }
 
  private:
-  [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {
     return [this, &request](const std::vector<std::string>& names, data::Split split) {
       auto pairs =
           std::make_unique<TextPairs>(request.sequence_length,

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/tasks/record_task.h"
 #include "tessera/tasks/sft_samples.h"
 #include "tessera/tasks/task.h"
 
@@ -56,12 +57,11 @@ struct SftOptions {
   }
 };
 
-class Sft final : public Task {
+class Sft final : public RecordTask {
  public:
   explicit Sft(SftOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "causal_lm"; }
-  [[nodiscard]] bool reads_records() const override { return true; }
   [[nodiscard]] std::vector<std::string> formats() const override {
     std::vector<std::string> out;
     for (const auto& form : kForms)
@@ -69,17 +69,8 @@ class Sft final : public Task {
     return out;
   }
 
-  [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_records(request, reader(request));
-  }
-  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
-                                                  const std::vector<std::string>& names,
-                                                  const std::string& key) const override {
-    return open_held_out_records(names, key, reader(request));
-  }
-
  private:
-  [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {
     return [this, &request](const std::vector<std::string>& names, data::Split split) {
       const data::DataOptions& data = request.options;
       const auto chat = open_chat_template(options_.chat_template,

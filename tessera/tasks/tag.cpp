@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/record_task.h"
 #include "tessera/tasks/tagged_words.h"
 #include "tessera/tasks/task.h"
 
@@ -34,7 +35,7 @@ struct TagOptions {
   }
 };
 
-class Tag final : public Task {
+class Tag final : public RecordTask {
  public:
   explicit Tag(TagOptions options) : options_(std::move(options)) {}
 
@@ -46,20 +47,7 @@ class Tag final : public Task {
     return out;
   }
 
-  [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return open_records(request, reader(request, labels_of(request.options)));
-  }
-  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
-                                                  const std::vector<std::string>& names,
-                                                  const std::string& key) const override {
-    return open_held_out_records(names, key, reader(request, labels_of(request.options)));
-  }
-  [[nodiscard]] bool reads_records() const override { return true; }
   [[nodiscard]] bool has_metrics() const override { return true; }
-  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
-      const DataRequest& request, const std::vector<std::string>& names) const override {
-    return reader(request, Labels())(names, data::Split::Test);
-  }
   [[nodiscard]] json::Value prediction(const Predictions& rows,
                                        const std::vector<std::string>& names) const override {
     return tags_prediction(rows, names);
@@ -82,9 +70,9 @@ class Tag final : public Task {
     Labels found = tags_found_in(record_files(data.train, data::Split::Train), how(data), fields());
     return options_.labels.empty() ? found : counted(options_.labels, found);
   }
-  [[nodiscard]] ReadRecords reader(const DataRequest& request, Labels known) const {
-    return [this, &request, labels = std::move(known)](const std::vector<std::string>& names,
-                                                       data::Split split) {
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {
+    return [this, &request, labels = request.predict ? Labels() : labels_of(request.options)](
+               const std::vector<std::string>& names, data::Split split) {
       auto out = std::make_unique<TaggedWords>(
           request.sequence_length, request.tokenizer.padding(), labels);
       out->read_files(data::record_files(names, split),

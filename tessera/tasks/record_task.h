@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tasks that read records share: how they open data.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::tasks {
+
+/// A task that learns from records. It says how they become samples.
+class RecordTask : public Task {
+ public:
+  [[nodiscard]] bool reads_records() const final { return true; }
+  [[nodiscard]] data::Datasets open(const DataRequest& request) const final;
+  [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
+                                                  const std::vector<std::string>& names,
+                                                  const std::string& key) const final;
+  /// Of tasks with metrics: reader() without labels. `request.predict` is true.
+  [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
+      const DataRequest& request, const std::vector<std::string>& names) const final;
+
+ protected:
+  /// Makes samples of records; what it returns is called while `request` lives.
+  [[nodiscard]] virtual ReadRecords reader(const DataRequest& request) const = 0;
+  /// What samples are, in messages.
+  [[nodiscard]] virtual const char* noun() const { return "texts"; }
+};
+
+}  // namespace tessera::tasks
