@@ -496,7 +496,7 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
 
 /// A base with an adapter of PEFT's merged into it.
 ModelExport of_adapted(const planner::ModelSource& source, std::optional<DType> wanted) {
-  if (!source.hugging_face) return of_checkpoint(source, wanted);
+  if (!source.hugging_face) return of_checkpoint(source, wanted, /*averaged=*/false);
   const DType dtype = wanted.value_or(source.bf16 ? DType::BF16 : DType::F32);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   ModelExport out;

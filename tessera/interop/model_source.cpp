@@ -306,7 +306,7 @@ models::WeightSource adapted_weights(const planner::ModelSource& source,
   const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.adapter);
   const models::WeightSource saved =
       [opened](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
-        load_range(*opened, info, begin, end, out);
+        load_range(*opened, info.name, info, begin, end, out);
       };
   if (source.base == nullptr) return models::merged_weights(adapter, saved, saved);
   models::WeightSource base = planner::first_weights(*source.base, resolved, source.seed, notes);

@@ -119,7 +119,7 @@ TEST(Average, HasTheSameBitsInEveryLayout) {
                      run.train({.ranks = 2, .accumulation = 2, .stage = stage}, 4, other.path()));
   }
   const files::TempDir first, second;
-  run.train({.ranks = 2, .accumulation = 2}, 2, first.path());
+  (void)run.train({.ranks = 2, .accumulation = 2}, 2, first.path());
   const Trace resumed = run.train({.ranks = 1, .accumulation = 4, .stage = 0},
                                   4,
                                   second.path(),
@@ -175,7 +175,7 @@ TEST(Average, IsWhatIsEvaluatedAndTrainingGoesOnWithTheWeights) {
 TEST(Average, BeginsWithTheWeightsOfACheckpointThatHasNone) {
   const files::TempDir before, after;
   const TinyRun plain;
-  plain.train({.ranks = 2}, 3, before.path());
+  (void)plain.train({.ranks = 2}, 3, before.path());
 
   on_engines(
       averaged(R"({"decay": 0.5})"),
@@ -205,7 +205,7 @@ TEST(Average, IsNotSavedInPlaceOfTheWeights) {
 TEST(Average, IsRefusedWhereItCannotBeKept) {
   const auto refusal = [](TinyRun run) -> std::string {
     try {
-      run.plan({});
+      (void)run.plan({});
     } catch (const Error& error) {
       return error.text();
     }
