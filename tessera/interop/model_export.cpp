@@ -23,6 +23,7 @@
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/model_source.h"
 #include "tessera/interop/peft.h"
+#include "tessera/interop/tokenizer_files.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
 #include "tessera/optim/schedule.h"
@@ -126,59 +127,6 @@ Read read_tensor(const models::WeightSource& weights,
            end - begin,
            overflows.get());
   };
-}
-
-json::Value tokenizer_config(const char* type, std::int64_t max_positions) {
-  return json::Value::object({{"tokenizer_class", json::Value::string(type)},
-                              {"model_max_length", json::Value::integer(max_positions)},
-                              {"clean_up_tokenization_spaces", json::Value::boolean(false)}});
-}
-
-json::Value gpt2_tokenizer_config(const char* type, std::int64_t max_positions) {
-  json::Value config = tokenizer_config(type, max_positions);
-  config["add_prefix_space"] = json::Value::boolean(false);
-  for (const char* token : {"bos_token", "eos_token", "unk_token"})
-    config[token] = json::Value::string("<|endoftext|>");
-  return config;
-}
-
-// The byte tokenizer has no special token: byte 0 ends a text, and generation_config.json says so.
-void add_tokenizer(ModelExport& out,
-                   const planner::ModelSource& source,
-                   std::int64_t max_positions) {
-  const data::TokenizerOptions& options = source.tokenizer;
-  constexpr const char* kFromTokenizerJson = "PreTrainedTokenizerFast";
-  json::Value config;
-  if (options.type == "byte") {
-    config = tokenizer_config(kFromTokenizerJson, max_positions);
-    out.files.emplace_back("tokenizer.json", data::byte_tokenizer_json());
-  } else if (options.type == "file") {
-    const fs::path whole = options.vocab;
-    out.files.emplace_back(whole.filename().string(), data::read_small_file(whole));
-    for (const char* name : {"tokenizer_config.json",
-                             "special_tokens_map.json",
-                             "added_tokens.json",
-                             "chat_template.jinja"}) {
-      const fs::path other = whole.parent_path() / name;
-      if (fs::exists(other)) out.files.emplace_back(name, data::read_small_file(other));
-    }
-    return;
-  } else if (!options.vocab.empty() && options.merges.empty()) {
-    config = gpt2_tokenizer_config(kFromTokenizerJson, max_positions);
-    out.files.emplace_back("tokenizer.json", data::read_small_file(options.vocab));
-  } else {
-    const fs::path shipped = data::share_dir() / "gpt2";
-    const bool own = !options.vocab.empty();
-    const std::string vocab =
-        data::read_small_file(own ? fs::path(options.vocab) : shipped / "vocab.json");
-    const std::string merges =
-        data::read_small_file(own ? fs::path(options.merges) : shipped / "merges.txt");
-    out.files.emplace_back("vocab.json", vocab);
-    out.files.emplace_back("merges.txt", merges);
-    out.files.emplace_back("tokenizer.json", data::gpt2_tokenizer_json(vocab, merges));
-    config = gpt2_tokenizer_config("GPT2Tokenizer", max_positions);
-  }
-  out.files.emplace_back("tokenizer_config.json", config.dump(2) + "\n");
 }
 
 /// Ids of the source's tokenizer; all of the vocabulary where it says nothing of one.
@@ -285,7 +233,7 @@ ModelExport of_checkpoint(const planner::ModelSource& source,
     const json::Value generation =
         json::Value::object({{"bos_token_id", end}, {"eos_token_id", end}});
     if (!brought) out.files.emplace_back("generation_config.json", generation.dump(2) + "\n");
-    if (!brought) add_tokenizer(out, source, resolved.max_positions);
+    if (!brought) add_tokenizer_files(out.files, source.tokenizer, resolved.max_positions);
   }
   if (!source.chat_template.empty()) {
     const std::string name = "chat_template.jinja";

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags of DeepSpeed, Hugging Face, Megatron-LM and launchers, and the keys that they set.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace tessera::cli::foreign_words {
+
+enum class Kind : std::uint8_t {
+  Number,
+  Text,
+  Switch,
+  Off,    // a switch whose key is false where the flag is given
+  Stage,  // a switch between ZeRO's stages 1 and 0
+  Config,
+  Rank,         // an integer that nobody needs
+  Beta,         // of Adam: key is the index
+  LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 is none
+  LoraModules,  // what the names of adapted layers contain
+  One,          // of several hosts: the value must say that there is one
+  Told,         // has no meaning here: key is why
+  ToldValue,    // the same with a value
+  ToldSwitch,   // the same with true or false, or nothing
+  Refused,      // cannot be done: key is what to do instead
+};
+
+struct Flag {
+  std::string_view name;
+  Kind kind;
+  std::string_view key;
+};
+inline constexpr std::string_view kBetas = "betas#";   // and the index
+inline constexpr std::string_view kWarmup = "warmup";  // resolved when the schedule is known
+inline constexpr std::string_view kSchedule = "scheduler.type";
+inline constexpr std::string_view kEvaluate =
+    "when to evaluate";  // in Hugging Face's words, over the steps
+inline constexpr std::string_view kSave = "when to save";
+inline constexpr std::string_view kMetric = "metric of the best",
+                                  kGreater = "whether more is better";
+inline constexpr std::string_view kRatio =
+    "warmup of the run";  // resolved when its length is known
+inline constexpr std::string_view kVirtual =
+    "layers of a chunk";  // resolved when the stages are known
+inline constexpr std::string_view kSharing = "how tokens travel";  // in Megatron-LM's words
+inline constexpr std::string_view kChunks = "parallel.pipeline.chunks";
+inline constexpr std::string_view kLocal =
+    "local ranks are forked processes and need no rendezvous";
+inline constexpr std::string_view kNoSsh =
+    "remove it: -n 2 starts local ranks, without ssh, pdsh or a hostfile";
+inline constexpr std::string_view kNoHosts = "remove it: -n 2 starts two ranks on this host";
+inline constexpr std::string_view kNoTuner =
+    "remove it, before or after CONFIG; tessera plan --estimate and train --dry-run show what fits";
+
+inline constexpr auto kFlags = std::to_array<Flag>({
+    {"--deepspeed", Kind::Config, ""},
+    {"--deepspeed_config", Kind::Config, ""},
+    {"--deepscale", Kind::Config, ""},
+    {"--deepscale_config", Kind::Config, ""},
+    {"--local_rank", Kind::Rank, ""},
+    {"--per_device_train_batch_size", Kind::Number, "train_micro_batch_size_per_gpu"},
+    {"--per_device_eval_batch_size", Kind::Number, "eval.micro_batch"},
+    {"--learning_rate", Kind::Number, "optimizer.lr"},
+    {"--gradient_accumulation_steps", Kind::Number, "gradient_accumulation_steps"},
+    {"--num_train_epochs", Kind::Number, "trainer.epochs"},
+    {"--max_steps", Kind::Number, "trainer.max_steps"},
+    {"--output_dir", Kind::Text, "run.dir"},
+    {"--save_steps", Kind::Number, "checkpoint.every"},
+    {"--save_total_limit", Kind::Number, "checkpoint.keep"},
+    {"--eval_steps", Kind::Number, "eval.every"},
+    {"--eval_strategy", Kind::Text, kEvaluate},
+    {"--evaluation_strategy", Kind::Text, kEvaluate},
+    {"--save_strategy", Kind::Text, kSave},
+    {"--load_best_model_at_end", Kind::Switch, "checkpoint.best"},
+    {"--metric_for_best_model", Kind::Text, kMetric},
+    {"--greater_is_better", Kind::Switch, kGreater},
+    {"--early_stopping_patience", Kind::Number, "eval.patience"},
+    {"--early_stopping_threshold", Kind::Number, "eval.min_gain"},
+    {"--logging_steps", Kind::Number, "steps_per_print"},
+    {"--warmup_steps", Kind::Number, kWarmup},
+    {"--num_warmup_steps", Kind::Number, kWarmup},
+    {"--warmup_ratio", Kind::Number, kRatio},
+    {"--lr_scheduler_type", Kind::Text, kSchedule},
+    {"--weight_decay", Kind::Number, "optimizer.weight_decay"},
+    {"--adam_beta1", Kind::Beta, "0"},
+    {"--adam_beta2", Kind::Beta, "1"},
+    {"--adam_epsilon", Kind::Number, "optimizer.eps"},
+    {"--max_grad_norm", Kind::Number, "gradient_clipping"},
+    {"--seed", Kind::Number, "trainer.seed"},
+    {"--bf16", Kind::Switch, "bf16.enabled"},
+    {"--fp16", Kind::Switch, "fp16.enabled"},
+    {"--gradient_checkpointing", Kind::Switch, "activation_checkpointing.enabled"},
+    {"--zero_stage", Kind::Number, "zero_optimization.stage"},
+    {"--model_name_or_path", Kind::Text, "model.from"},
+    {"--max_seq_len", Kind::Number, "data.sequence_length"},
+    {"--max_seq_length", Kind::Number, "data.sequence_length"},
+    {"--train_file", Kind::Text, "data.train"},
+    {"--validation_file", Kind::Text, "data.validation"},
+    {"--tensor_model_parallel_size", Kind::Number, "parallel.tensor.size"},
+    {"--pipeline_model_parallel_size", Kind::Number, "parallel.pipeline.size"},
+    {"--num_layers_per_virtual_pipeline_stage", Kind::Number, kVirtual},
+    {"--num_virtual_stages_per_pipeline_rank", Kind::Number, kChunks},
+    {"--no_scatter_gather_tensors_in_pipeline", Kind::Off, "parallel.pipeline.scatter_gather"},
+    {"--sequence_parallel", Kind::Switch, "parallel.sequence"},
+    {"--context_parallel_size", Kind::Number, "parallel.context.size"},
+    {"--cp_comm_type", Kind::Text, kSharing},
+    {"--micro_batch_size", Kind::Number, "train_micro_batch_size_per_gpu"},
+    {"--global_batch_size", Kind::Number, "train_batch_size"},
+    {"--num_layers", Kind::Number, "model.num_layers"},
+    {"--hidden_size", Kind::Number, "model.hidden_size"},
+    {"--num_attention_heads", Kind::Number, "model.num_heads"},
+    {"--num_query_groups", Kind::Number, "model.num_kv_heads"},
+    {"--group_query_attention",
+     Kind::ToldSwitch,
+     "--num-query-groups sets the number of key/value heads"},
+    {"--seq_length", Kind::Number, "data.sequence_length"},
+    {"--reset_attention_mask", Kind::Switch, "data.separate_documents"},
+    {"--reset_position_ids", Kind::Switch, "data.separate_documents"},
+    {"--eod_mask_loss", Kind::Switch, "data.separate_documents"},
+    {"--recompute_granularity", Kind::Text, "activation_checkpointing.granularity"},
+    {"--use_distributed_optimizer", Kind::Stage, "zero_optimization.stage"},
+
+    // DeepSpeed-Chat.
+    {"--lora_dim", Kind::LoraRank, "adapter"},
+    {"--lora_module_name", Kind::LoraModules, "adapter.exclude"},
+    {"--lora_learning_rate", Kind::Number, "optimizer.lr"},
+    {"--only_optimize_lora", Kind::ToldSwitch, "the weights beside an adapter are always frozen"},
+
+    {"--num_nodes", Kind::One, "1"},
+    {"--nnodes", Kind::One, "1"},
+    {"--node_rank", Kind::One, "0"},
+    {"--master_addr", Kind::ToldValue, kLocal},
+    {"--master_port", Kind::ToldValue, kLocal},
+    {"--deepspeed_mpi", Kind::Told, kLocal},
+    {"--no_ssh", Kind::Told, kLocal},
+    {"--no_ssh_check", Kind::Told, kLocal},
+    {"--no_local_rank", Kind::Told, kLocal},
+    {"--no_python", Kind::Told, "there is no script"},
+    {"--module", Kind::Told, "there is no script"},
+    {"--tf32", Kind::ToldSwitch, "TF32 does not exist on CPUs; fp32 is computed in full precision"},
+    {"--do_train", Kind::ToldSwitch, "use the command tessera train"},
+    {"--save_pid", Kind::Told, "run.dir/lock contains the process number"},
+    {"--enable_each_rank_log", Kind::ToldValue, "run.dir/logs has a file for each rank"},
+    {"--bind_cores_to_rank", Kind::Told, "run.threads_per_rank sets the number of cores per rank"},
+    {"--autotuning", Kind::Refused, kNoTuner},
+    {"--launcher", Kind::Refused, kNoSsh},
+    {"--launcher_args", Kind::Refused, kNoSsh},
+    {"--ssh_port", Kind::Refused, kNoSsh},
+    {"--force_multi", Kind::Refused, kNoSsh},
+    {"--hostfile", Kind::Refused, kNoSsh},
+    {"-H", Kind::Refused, kNoSsh},
+    {"--include", Kind::Refused, kNoHosts},
+    {"-i", Kind::Refused, kNoHosts},
+    {"--exclude", Kind::Refused, kNoHosts},
+    {"-e", Kind::Refused, kNoHosts},
+    {"--bind_core_list", Kind::Refused, "remove it: use taskset to select the cores"},
+    {"--elastic_training", Kind::Refused, kNoHosts},
+    {"--min_elastic_nodes", Kind::Refused, kNoHosts},
+    {"--max_elastic_nodes", Kind::Refused, kNoHosts},
+});
+
+}  // namespace tessera::cli::foreign_words
