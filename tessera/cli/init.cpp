@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/init_task.h"
 #include "tessera/config/json.h"
 #include "tessera/models/family.h"
 
@@ -106,15 +107,26 @@ std::string shipped_text() {
 }
 
 int init(const std::vector<std::string>& line) {
-  std::string preset = "nano", data;
+  std::string preset = "nano", data, task, from = "model-folder";
   Arguments arguments("init",
                       "Writes a commented configuration to standard output.",
-                      {"tessera init > my.json", "tessera init mini --data notes/ > notes.json"});
+                      {"tessera init > my.json",
+                       "tessera init mini --data notes/ > notes.json",
+                       "tessera init --task sft --from ./smollm2 --data chat.jsonl > chat.json"});
   arguments.positional("PRESET", &preset, "Size of the model [nano]", /*required=*/false);
   arguments.option("--data", &data, "Training data");
+  arguments.option("--task",
+                   &task,
+                   fmt::format("Fine-tune a model: {} [pretrain]",
+                               text::join(tasks_with_configuration(), ", ")));
+  arguments.option("--from", &from, "Model that --task fine-tunes [model-folder]");
   Common common;  // there is nothing else to say
   arguments.common(common);
   if (!arguments.parse(line)) return kExitOk;
+  if (!task.empty() && task != "pretrain") {
+    std::fputs(task_configuration(task, from, data).c_str(), stdout);
+    return kExitOk;
+  }
   std::vector<std::string> presets;
   std::string family = models::default_family();
   for (const std::string& name : models::families().names()) {

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/init_task.h"
+
+#include <algorithm>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/config/json.h"
+#include "tessera/planner/draft.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(InitTask, KnowsEveryTaskButPretrain) {
+  std::vector<std::string> known = tasks_with_configuration(), all = tasks::tasks().names();
+  std::erase(all, "pretrain");
+  std::ranges::sort(known);
+  std::ranges::sort(all);
+
+  EXPECT_EQ(known, all);
+}
+
+// Nothing is wrong with them but that there is no such model.
+TEST(InitTask, WritesConfigurationsThatAreUnderstood) {
+  for (const std::string& task : tasks_with_configuration()) {
+    SCOPED_TRACE(task);
+    const std::string page = task_configuration(task, "/no/such/folder", "");
+
+    const planner::Draft draft =
+        planner::make_draft(json::parse(page, "init.json"), 1, "init.json");
+
+    ASSERT_FALSE(draft.problems.list().empty() && !draft.failure);
+    for (const auto& problem : draft.problems.list())
+      EXPECT_EQ(problem.path, "model.from") << problem.path << ": " << problem.what;
+  }
+}
+
+TEST(InitTask, NamesTheNearestTask) {
+  try {
+    (void)task_configuration("classfy", "m", "");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    EXPECT_THAT(error.fix(), HasSubstr("classify"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::cli
