@@ -48,8 +48,7 @@ models::WeightSource first_weights(const ModelSource& source,
                                    const models::Resolved& trained,
                                    std::uint64_t seed,
                                    std::vector<std::string>& notes) {
-  const bool ours = !source.hugging_face && !source.foreign;
-  if (ours && source.objective.name.empty()) return source_weights(source, trained);
+  // A checkpoint that says no objective has its family's usual one.
   config::Problems problems;
   const models::Resolved saved = models::resolve(
       source.model, trained.tokenizer_size, std::nullopt, problems, {}, source.objective);

@@ -67,7 +67,24 @@ predicts() {
   "$tessera" predict "$1" "$box/new.csv" --out "$box/other.jsonl" 2>"$box/err"
   expect "exit code 3 for another file" test $? -eq 3
 }
+# A run of text is the beginning of a classifier, whose head is new.
+begins_with_a_language_model() {
+  records >"$box/texts.jsonl"
+  cat >"$box/base.json" <<EOF
+{
+  "model": {"num_layers": 1, "hidden_size": 16, "num_heads": 2}, "data": {"train": "$box/texts.jsonl", "sequence_length": 16},
+  "train_batch_size": 4, "trainer": {"max_steps": 1}, "run": {"dir": "$box/base", "threads_per_rank": 1}
+}
+EOF
+  timeout 60 "$tessera" train "$box/base.json" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  "$tessera" init --task classify --from "$box/base" --data "$box/texts.jsonl" >"$box/new.json" || exit 1
+  timeout 60 "$tessera" train "$box/new.json" -n 2 --set "run.dir=$box/new" --set data.sequence_length=16 --set trainer.epochs=1 \
+    >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "a note of the new head" says "that for sequence_classification begins anew (score.weight)" "$box/out"
+  expect "a best checkpoint" test -s "$box/new/checkpoints/best"
+}
 claim "gpt2 learns labels, with the same bits on two ranks" learns_on_any_ranks gpt2
 claim "llama learns labels, with the same bits on two ranks" learns_on_any_ranks llama
 claim "bert learns labels, with the same bits on two ranks" learns_on_any_ranks bert
+claim "a run of text becomes a classifier" begins_with_a_language_model
 claims_done
