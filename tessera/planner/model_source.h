@@ -24,8 +24,8 @@ struct ModelSource {
   bool hugging_face = false;      ///< config.json and the tokenizer are in Hugging Face's format
   std::optional<std::filesystem::path> foreign;  ///< the checkpoint of another program
   models::ModelOptions model;                    ///< the options that describe the saved model
-  models::ObjectiveChoice objective;             ///< of the saved model; no name: the family's usual one
-  data::TokenizerOptions tokenizer;              ///< of a run of tessera
+  models::ObjectiveChoice objective;  ///< of the saved model; no name: the family's usual one
+  data::TokenizerOptions tokenizer;   ///< of a run of tessera
   /// Where the weights are those of a base with an adapter: the folder of PEFT's or the checkpoint
   /// that holds the adapter, and what it adapts. The model is then the merged one.
   std::filesystem::path adapter;
