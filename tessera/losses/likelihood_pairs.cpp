@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/losses/log_probabilities.h"
 #include "tessera/losses/pairs.h"
 
 namespace tessera::losses {
@@ -63,7 +64,7 @@ at::Tensor log_odds_ratios(const at::Tensor& chosen_P, const at::Tensor& rejecte
 }
 
 at::Tensor orpo(const at::Tensor& chosen_P, const at::Tensor& rejected_P, double beta) {
-  return -beta * at::log_sigmoid(log_odds_ratios(chosen_P, rejected_P));
+  return -beta * log_sigmoid_of(log_odds_ratios(chosen_P, rejected_P));
 }
 
 }  // namespace tessera::losses

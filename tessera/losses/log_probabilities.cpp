@@ -39,4 +39,9 @@ at::Tensor masked_mean(const at::Tensor& values_BT, const at::Tensor& mask_BT) {
   return masked_sums(values_BT, mask_BT).sum() / count;
 }
 
+// ATen's own has no kernel for tensors without data, on which memory is predicted.
+at::Tensor log_sigmoid_of(const at::Tensor& x) {
+  return -at::logaddexp(at::zeros_like(x), -x);
+}
+
 }  // namespace tessera::losses

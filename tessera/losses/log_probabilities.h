@@ -22,4 +22,7 @@ at::Tensor masked_means(const at::Tensor& values_BT, const at::Tensor& mask_BT);
 /// The mean over all such tokens, 0-d; 0 where there are none.
 at::Tensor masked_mean(const at::Tensor& values_BT, const at::Tensor& mask_BT);
 
+/// ln(1 / (1 + exp(-x))), for any x and on tensors without data too.
+at::Tensor log_sigmoid_of(const at::Tensor& x);
+
 }  // namespace tessera::losses

@@ -21,7 +21,7 @@ at::Tensor forward_kl(const at::Tensor& ratios, double /*alpha*/) {
   return 1 - at::exp(-ratios);
 }
 at::Tensor jensen_shannon(const at::Tensor& ratios, double /*alpha*/) {
-  return std::log(2.0) + at::log_sigmoid(ratios);
+  return std::log(2.0) + log_sigmoid_of(ratios);
 }
 at::Tensor alpha_divergence(const at::Tensor& ratios, double alpha) {
   if (std::abs(alpha - 1) < 1e-6) return ratios;  // the limit
@@ -89,9 +89,9 @@ at::Tensor on_policy_weights(const at::Tensor& log_probabilities_PT,
 }
 
 at::Tensor smoothed_logistic(const at::Tensor& x, double label_smoothing) {
-  const at::Tensor right = -at::log_sigmoid(x);
+  const at::Tensor right = -log_sigmoid_of(x);
   if (label_smoothing == 0.0) return right;
-  return (1 - label_smoothing) * right - label_smoothing * at::log_sigmoid(-x);
+  return (1 - label_smoothing) * right - label_smoothing * log_sigmoid_of(-x);
 }
 
 }  // namespace tessera::losses

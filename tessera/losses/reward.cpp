@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/losses/log_probabilities.h"
+
 namespace tessera::losses {
 namespace {
 
@@ -26,7 +28,7 @@ at::Tensor pairwise_reward(const at::Tensor& chosen_P,
                            double centering) {
   at::Tensor difference_P = chosen_P - rejected_P;
   if (margin_P.defined()) difference_P = difference_P - margin_P;
-  const at::Tensor loss_P = -at::log_sigmoid(difference_P);
+  const at::Tensor loss_P = -log_sigmoid_of(difference_P);
   return centering == 0.0 ? loss_P : loss_P + centering * (chosen_P + rejected_P).square();
 }
 
@@ -53,7 +55,7 @@ at::Tensor tokenwise_reward(const at::Tensor& chosen_PT,
       at::arange(chosen_PT.size(1), tokens.begin_P.options().dtype(at::kLong));
   const at::Tensor compared_PT =
       places_T.ge(tokens.begin_P.unsqueeze(1)).logical_and(places_T.lt(tokens.end_P.unsqueeze(1)));
-  const at::Tensor loss_PT = -at::log_sigmoid(chosen_PT - rejected_PT);
+  const at::Tensor loss_PT = -log_sigmoid_of(chosen_PT - rejected_PT);
   const at::Tensor count_P = (tokens.end_P - tokens.begin_P).clamp_min(1).to(loss_PT.scalar_type());
   return at::where(compared_PT, loss_PT, at::zeros({}, loss_PT.options())).sum(1) / count_P;
 }

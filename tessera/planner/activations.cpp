@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -136,10 +137,10 @@ Activations predict_activations(const Plan& plan, int stage) {
       out.evaluation =
           static_cast<std::int64_t>(kMargin * static_cast<double>(plan.probes->evaluation(plan)));
     }
-  } catch (const Error& error) {
-    out.unknown = error.what();
   } catch (const std::exception& error) {
-    out.unknown = error.what();
+    // ATen goes on at length about what its own users could do.
+    const std::string_view what = error.what();
+    out.unknown = what.substr(0, std::min(what.find(". You may"), what.find('\n')));
   }
   return out;
 }

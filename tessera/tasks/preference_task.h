@@ -24,9 +24,12 @@ class PreferenceTask : public RecordTask {
   };
   explicit PreferenceTask(Settings settings) : settings_(std::move(settings)) {}
 
+  [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override;
+
  private:
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const override;
   [[nodiscard]] const char* noun() const override { return "preferences"; }
+  [[nodiscard]] PreferenceOptions samples(std::int64_t length, std::int32_t pad_id) const;
   Settings settings_;
 };
 

@@ -38,6 +38,7 @@ TEST(DeclaredTensors, AreThoseOfTheData) {
         Case{"regression", R"({"numbers": 2})", "{\"text\": \"a\", \"label\": [1, 2]}\n"},
         Case{"seq2seq", "{}", "{\"source\": \"a\", \"target\": \"b\"}\n"},
         Case{"seq2seq", R"({"target_length": 3})", "{\"source\": \"a\", \"target\": \"b\"}\n"},
+        Case{"reward", "{}", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n"},
         Case{"tag", "{}", "{\"tokens\": [\"a\"], \"tags\": [0]}\n"}}) {
     const auto task = task_of(c.type, c.params);
     EXPECT_EQ(task->tensors(kLength), opened(*task, c.records)) << c.type << c.params;

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/losses/log_probabilities.h"
 #include "tessera/losses/pairs.h"
 
 namespace tessera::losses {
@@ -20,12 +21,12 @@ at::Tensor margins_per_token(const PairScores& of) {
 
 /// Rafailov et al. 2023, eq. 7.
 at::Tensor sigmoid(const PairScores& of, const PairOptions& options) {
-  return -at::log_sigmoid(margins(of, options.beta));
+  return -log_sigmoid_of(margins(of, options.beta));
 }
 
 /// The same with scores per token.
 at::Tensor sigmoid_norm(const PairScores& of, const PairOptions& options) {
-  return -at::log_sigmoid(options.beta * margins_per_token(of));
+  return -log_sigmoid_of(options.beta * margins_per_token(of));
 }
 
 /// Labels that are wrong with the probability e (Mitchell 2023).
@@ -37,7 +38,7 @@ at::Tensor conservative(const PairScores& of, const PairOptions& options) {
 at::Tensor robust(const PairScores& of, const PairOptions& options) {
   const at::Tensor x = margins(of, options.beta);
   const double e = options.label_smoothing;
-  return (e * at::log_sigmoid(-x) - (1 - e) * at::log_sigmoid(x)) / (1 - 2 * e);
+  return (e * log_sigmoid_of(-x) - (1 - e) * log_sigmoid_of(x)) / (1 - 2 * e);
 }
 
 /// Zhao et al. 2023 (SLiC).
@@ -54,14 +55,14 @@ at::Tensor ipo(const PairScores& of, const PairOptions& options) {
 at::Tensor exo_pair(const PairScores& of, const PairOptions& options) {
   const at::Tensor x = margins(of, options.beta);
   const double e = options.label_smoothing;
-  return at::sigmoid(x) * (at::log_sigmoid(x) - std::log1p(-e)) +
-         at::sigmoid(-x) * (at::log_sigmoid(-x) - std::log(e));
+  return at::sigmoid(x) * (log_sigmoid_of(x) - std::log1p(-e)) +
+         at::sigmoid(-x) * (log_sigmoid_of(-x) - std::log(e));
 }
 
 /// Lu et al. 2024, eq. 5: a blend of the logistic and the exponential loss.
 at::Tensor discopop(const PairScores& of, const PairOptions& options) {
   const at::Tensor x = margins(of, options.beta), blend = at::sigmoid(x / options.discopop_tau);
-  return -at::log_sigmoid(x) * (1 - blend) + at::exp(-x) * blend;
+  return -log_sigmoid_of(x) * (1 - blend) + at::exp(-x) * blend;
 }
 
 TESSERA_PAIR_LOSS(sigmoid, {.losses = sigmoid});

@@ -2,6 +2,7 @@
 // Losses that judge each completion of a pair by its own ratio.
 #include <ATen/ATen.h>
 
+#include "tessera/losses/log_probabilities.h"
 #include "tessera/losses/pairs.h"
 
 namespace tessera::losses {
@@ -11,14 +12,13 @@ namespace {
 at::Tensor nca_pair(const PairScores& of, const PairOptions& options) {
   const at::Tensor chosen = options.beta * of.chosen_ratios_P,
                    rejected = options.beta * of.rejected_ratios_P;
-  return -at::log_sigmoid(chosen) - 0.5 * at::log_sigmoid(-chosen) -
-         0.5 * at::log_sigmoid(-rejected);
+  return -log_sigmoid_of(chosen) - 0.5 * log_sigmoid_of(-chosen) - 0.5 * log_sigmoid_of(-rejected);
 }
 
 /// Jung et al. 2024 (BCO), with a reward shift of 0.
 at::Tensor bco_pair(const PairScores& of, const PairOptions& options) {
-  return -at::log_sigmoid(options.beta * of.chosen_ratios_P) -
-         at::log_sigmoid(-options.beta * of.rejected_ratios_P);
+  return -log_sigmoid_of(options.beta * of.chosen_ratios_P) -
+         log_sigmoid_of(-options.beta * of.rejected_ratios_P);
 }
 
 /// Wu et al. 2024 (SPPO), where the chosen completion wins for certain.

@@ -54,7 +54,7 @@ class Kto final : public nn::Objective {
     const at::Tensor values_BT =
         head_
             .log_probabilities(head_.states(in.diff.at(0), context),
-                               texts.labels(batch, texts.first_BT.logical_or(texts.second_BT)),
+                               texts.labels(batch, texts.first_BT | texts.second_BT),
                                context)
             .values_BT;
     const PairSums policy = pair_sums(texts, values_BT);

@@ -18,10 +18,10 @@ PairedTexts::PairedTexts(const nn::Batch& batch) {
   const at::Tensor places_T = at::arange(labels_BT.size(1), second_B.options());
   const at::Tensor in_second_BT = places_T.ge(second_B.unsqueeze(1));
   const at::Tensor labelled_BT = labels_BT.ne(ops::kIgnoreLabel);
-  const at::Tensor completion_BT = labelled_BT.logical_and(batch.tensor("completion").ne(0));
-  first_text_BT = labelled_BT.logical_and(in_second_BT.logical_not());
-  first_BT = completion_BT.logical_and(first_text_BT);
-  second_BT = completion_BT.logical_and(in_second_BT);
+  const at::Tensor completion_BT = labelled_BT & batch.tensor("completion").ne(0);
+  first_text_BT = labelled_BT & in_second_BT.eq(0);
+  first_BT = completion_BT & first_text_BT;
+  second_BT = completion_BT & in_second_BT;
   first_tokens_B = first_BT.sum(1).to(at::kDouble);
   second_tokens_B = second_BT.sum(1).to(at::kDouble);
 }

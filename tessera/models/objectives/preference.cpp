@@ -84,7 +84,7 @@ class Preference final : public nn::Objective {
     const PairedTexts texts(batch);
     const nn::TokenLogProbabilities tokens =
         head_.log_probabilities(head_.states(in.diff.at(0), context),
-                                texts.labels(batch, texts.first_BT.logical_or(texts.second_BT)),
+                                texts.labels(batch, texts.first_BT | texts.second_BT),
                                 context,
                                 options_.on_policy_weights);
     const PairSums policy = pair_sums(texts, tokens.values_BT, options_.tail_alpha);
