@@ -146,13 +146,14 @@ a_save_beside_the_training_may_be_killed() {
   RANDOM=$((seed + 2))
   configure_larger
   local round before met=0
-  for ((round = 1; round <= 5; ++round)); do
+  # A save takes some milliseconds: more rounds, with shorter waits, until one has met it.
+  for ((round = 1; round <= 5 || (met == 0 && round <= 30); ++round)); do
     before=$(newest)
     expect "the ranks start: $(cat "$box/err" 2>/dev/null)" start run 2
     goes_on "$before"
     expect "a checkpoint after ${before:-nothing}: $(cat "$box/err")" until_true one_more_than "$before"
     until_true saving_beside
-    sleep "$((RANDOM % 20))e-3"
+    sleep "$((RANDOM % (round <= 5 ? 20 : 4)))e-3"
     before=$(newest)
     kill -9 -- "-$job"
     wait "$job" 2>/dev/null
