@@ -349,7 +349,7 @@ PipelineParts read_sentencepiece_model(const std::filesystem::path& path,
     all.add(text, id, where);
   out.added_tokens = added_tokens(draft, all);
   for (const auto& [text, id] : draft.more) {
-    const auto same = [&](const AddedToken& token) { return token.id == id; };
+    const auto same = [wanted = id](const AddedToken& token) { return token.id == wanted; };
     if (std::none_of(out.added_tokens.begin(), out.added_tokens.end(), same)) {
       AddedToken token;
       token.id = static_cast<std::int32_t>(id);
