@@ -37,7 +37,7 @@ if(TESSERA_LLD)
 endif()
 
 # -ffp-contract=off: a value must not depend on whether the compiler fused a multiply and an add in a vector
-# body but not in its scalar tail; kernels that want fused operations say so.
+# loop but not in its scalar tail; kernels that want fused operations say so.
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno)
 # GCC 12 reports overlaps and out-of-bounds accesses in std::string that do not exist (GCC bugs 105329 and 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -334,22 +334,22 @@ function(tessera_script_tests folder)
   endforeach()
 endfunction()
 
-# tessera_body_tests(FOLDER NAME LABELS ... [FILTER tests of GoogleTest] [TIMEOUT seconds]): runs the tests of a folder
+# tessera_variant_tests(FOLDER NAME LABELS ... [FILTER tests of GoogleTest] [TIMEOUT seconds]): runs the tests of a folder
 # again for each kernel variant, except variants that this CPU does not support and the variant that all other entries use.
-function(tessera_body_tests folder name)
-  cmake_parse_arguments(BODY "" "FILTER;TIMEOUT" "LABELS" ${ARGN})
-  if(NOT BODY_FILTER)
-    set(BODY_FILTER "*")
+function(tessera_variant_tests folder name)
+  cmake_parse_arguments(VARIANT "" "FILTER;TIMEOUT" "LABELS" ${ARGN})
+  if(NOT VARIANT_FILTER)
+    set(VARIANT_FILTER "*")
   endif()
-  if(NOT BODY_TIMEOUT)
-    set(BODY_TIMEOUT 600)
+  if(NOT VARIANT_TIMEOUT)
+    set(VARIANT_TIMEOUT 600)
   endif()
-  foreach(body portable avx2 avx512 avx512_bf16 amx)
-    set(entry bodies.${body}.${name})
+  foreach(variant portable avx2 avx512 avx512_bf16 amx)
+    set(entry variants.${variant}.${name})
     add_test(NAME ${entry}
-             COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/support/with_body.sh ${body} $<TARGET_FILE:tessera_program>
-                     $<TARGET_FILE:${folder}_test> --gtest_filter=${BODY_FILTER} --gtest_brief=1)
-    set_tests_properties(${entry} PROPERTIES LABELS "${BODY_LABELS}" TIMEOUT ${BODY_TIMEOUT} SKIP_RETURN_CODE 77
+             COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/support/with_kernel_variant.sh ${variant} $<TARGET_FILE:tessera_program>
+                     $<TARGET_FILE:${folder}_test> --gtest_filter=${VARIANT_FILTER} --gtest_brief=1)
+    set_tests_properties(${entry} PROPERTIES LABELS "${VARIANT_LABELS}" TIMEOUT ${VARIANT_TIMEOUT} SKIP_RETURN_CODE 77
                                              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   endforeach()
 endfunction()

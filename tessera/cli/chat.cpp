@@ -187,7 +187,7 @@ int chat(const std::vector<std::string>& line) {
   return with_model(std::move(found),
                     words.ranks,
                     engine::read_as_from_name(words.weights),
-                    [&](engine::OpenModel& model, bool /*speaks*/) {
+                    [&](engine::OpenModel& model, bool /*is_leader*/) {
                       TESSERA_REQUIRE(model.world->size() == 1,
                                       Unsupported,
                                       "a conversation on several ranks",

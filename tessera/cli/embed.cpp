@@ -177,12 +177,12 @@ void embed_on(engine::OpenModel& model,
               const EmbedWords& words,
               const EmbedPlan& plan,
               const std::vector<std::string>& texts,
-              bool speaks) {
+              bool is_leader) {
   Terminal terminal;
   std::unique_ptr<EmbeddingOutput> out;
   const std::int64_t channels = model.shape.trunk.output.hidden_size, all = std::ssize(texts);
-  if (speaks) out = std::make_unique<EmbeddingOutput>(words.out, all, channels, terminal);
-  const bool tells = speaks && !words.out.empty() && !words.common.quiet;
+  if (is_leader) out = std::make_unique<EmbeddingOutput>(words.out, all, channels, terminal);
+  const bool tells = is_leader && !words.out.empty() && !words.common.quiet;
   const engine::EmbedStats stats = engine::embed(
       *model.executor,
       *model.tokenizer,
@@ -229,9 +229,10 @@ int embed(const std::vector<std::string>& line) {
                   words.path + " reads images, and tessera embed reads texts",
                   "name a language model");
   engine::set_objective(*model, objective_of(plan));
-  return with_model(std::move(model), words.ranks, as, [&](engine::OpenModel& loaded, bool speaks) {
-    embed_on(loaded, words, plan, texts, speaks);
-  });
+  return with_model(
+      std::move(model), words.ranks, as, [&](engine::OpenModel& loaded, bool is_leader) {
+        embed_on(loaded, words, plan, texts, is_leader);
+      });
 }
 
 TESSERA_COMMAND("embed", "write the embedding of each line of a file", embed);

@@ -142,7 +142,8 @@ std::string label_of(const models::ObjectiveChoice& objective, std::size_t id) {
   return named ? names->items()[id].as_string() : std::to_string(id);
 }
 
-/// Whether each row has one class, so that classes can be told apart.
+/// True when every row is predicted as exactly one of several classes, so that a confusion matrix
+/// exists.
 bool has_classes(const tasks::Predictions& predictions) {
   return predictions.width > 1 && predictions.label_width == 1 && predictions.rows() > 0;
 }
@@ -264,7 +265,7 @@ int eval(const std::vector<std::string>& line) {
       std::move(found),
       words.ranks,
       engine::ReadAs::F32,
-      [&](engine::OpenModel& model, bool speaks) {
+      [&](engine::OpenModel& model, bool is_leader) {
         const engine::EvalReport report = engine::evaluate(*model.executor,
                                                            *model.world,
                                                            *data.dataset,
@@ -272,7 +273,7 @@ int eval(const std::vector<std::string>& line) {
                                                            data.micro_batch,
                                                            {},
                                                            data.task.get());
-        if (!speaks) return;
+        if (!is_leader) return;
         const bool tokens = predicts_tokens(*data.dataset, model.shape);
         std::optional<std::int64_t> bytes;
         if (tokens) bytes = label_bytes(*data.dataset, samples, *model.tokenizer);

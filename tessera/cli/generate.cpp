@@ -146,16 +146,16 @@ void tell_speed(Terminal& terminal, std::size_t tokens, const engine::Generated&
 void one_text(engine::Generator& generator,
               const engine::GenerateOptions& options,
               const GenerateWords& words,
-              bool speaks) {
+              bool is_leader) {
   Terminal terminal;
-  const bool streams = speaks && !words.common.json;
+  const bool streams = is_leader && !words.common.json;
   std::string text = words.echo ? text::replace_invalid_utf8(words.prompt) : "";
   if (streams) terminal.stream(text);
   const engine::Generated made = generator.run(words.prompt, options, [&](std::string_view piece) {
     text += piece;
     if (streams) terminal.stream(piece);
   });
-  if (!speaks) return;
+  if (!is_leader) return;
   if (words.common.json) {
     json::Value out = text_json(text, made);
     out["tokens_per_s"] = json::Value::number(tokens_per_s(made.tokens.size(), made));
@@ -170,10 +170,10 @@ void one_text(engine::Generator& generator,
 void several_texts(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const GenerateWords& words,
-                   bool speaks) {
+                   bool is_leader) {
   const std::vector<std::int32_t> prompt = generator.encode(words.prompt);
   const auto all = generator.run_samples(prompt, options, static_cast<int>(words.samples));
-  if (!speaks) return;
+  if (!is_leader) return;
   Terminal terminal;
   json::Value out = json::Value::object();
   std::size_t tokens = 0;
@@ -200,10 +200,10 @@ void several_texts(engine::Generator& generator,
 void beams(engine::Generator& generator,
            const engine::GenerateOptions& options,
            const GenerateWords& words,
-           bool speaks) {
+           bool is_leader) {
   const std::vector<std::int32_t> prompt = generator.encode(words.prompt);
   const auto all = generator.run_beams(prompt, options, static_cast<int>(words.returned));
-  if (!speaks) return;
+  if (!is_leader) return;
   Terminal terminal;
   json::Value out = json::Value::object();
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -223,20 +223,20 @@ void beams(engine::Generator& generator,
 }
 
 // Every rank makes the same text, because weights are gathered together; one prints it.
-void generate_on(engine::OpenModel& model, const GenerateWords& words, bool speaks) {
+void generate_on(engine::OpenModel& model, const GenerateWords& words, bool is_leader) {
   engine::GenerateOptions options = words.how.options(*model.tokenizer);
   options.beams = static_cast<int>(words.beams);
   options.length_penalty = words.length_penalty;
   options.early_stopping = early_stopping_from_name(words.early_stopping);
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
   if (!words.prompts.empty()) {
-    texts_of_file(generator, options, words.file, speaks);
+    texts_of_file(generator, options, words.file, is_leader);
   } else if (words.beams > 1) {
-    beams(generator, options, words, speaks);
+    beams(generator, options, words, is_leader);
   } else if (words.samples == 1) {
-    one_text(generator, options, words, speaks);
+    one_text(generator, options, words, is_leader);
   } else {
-    several_texts(generator, options, words, speaks);
+    several_texts(generator, options, words, is_leader);
   }
 }
 
@@ -249,9 +249,10 @@ int generate(const std::vector<std::string>& line) {
   words.file.quiet = words.common.quiet;
   const engine::ReadAs as = engine::read_as_from_name(words.weights);
   return with_model(
-      engine::find_model(words.path), words.ranks, as, [&](engine::OpenModel& model, bool speaks) {
-        generate_on(model, words, speaks);
-      });
+      engine::find_model(words.path),
+      words.ranks,
+      as,
+      [&](engine::OpenModel& model, bool is_leader) { generate_on(model, words, is_leader); });
 }
 
 TESSERA_COMMAND("generate", "continue a text with a trained model", generate);

@@ -36,14 +36,14 @@ void add_cpu(Facts& facts, const launch::Machine& machine) {
   facts.push_back({"kernel", "kernel", machine.kernel, json::Value::string(machine.kernel)});
   facts.push_back({"cpu", "processor", machine.cpu, json::Value::string(machine.cpu)});
   facts.push_back({"isa", "instruction sets", text::join(machine.isa, " "), strings(machine.isa)});
-  const std::string body(ops::name(ops::isa()));
+  const std::string variant(ops::name(ops::isa()));
   facts.push_back(
       {"kernels",
        "kernels used",
        fmt::format("{} ({})",
-                   body,
+                   variant,
                    ops::native_bf16() ? "bf16 products in hardware" : "bf16 products in fp32"),
-       json::Value::string(body)});
+       json::Value::string(variant)});
   facts.push_back({"processors", "", "", json::Value::integer(machine.processors)});
   facts.push_back({"affinity", "", "", integer(machine.affinity.size())});
   if (machine.cpu_quota)

@@ -156,10 +156,10 @@ void predict_on(engine::OpenModel& model,
                 const PredictWords& words,
                 const ToPredict& data,
                 std::int64_t made,
-                bool speaks) {
+                bool is_leader) {
   Terminal terminal;
   std::ofstream file;
-  if (speaks && !words.out.empty()) {
+  if (is_leader && !words.out.empty()) {
     file.open(words.out, std::ios::binary | std::ios::app);
     TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "choose another --out");
   }
@@ -173,7 +173,7 @@ void predict_on(engine::OpenModel& model,
       made,
       data.micro_batch,
       [&](std::int64_t sample, const tasks::Predictions& rows) {
-        if (!speaks) return;
+        if (!is_leader) return;
         json::Value line = json::Value::object();
         line["row"] = json::Value::integer(sample);
         json::Value said = data.task->prediction(rows, names);
@@ -194,7 +194,7 @@ void predict_on(engine::OpenModel& model,
                                     text::duration(passed * static_cast<double>(all - sample - 1) /
                                                    static_cast<double>(sample + 1 - made))));
       });
-  if (!speaks || words.out.empty()) return;
+  if (!is_leader || words.out.empty()) return;
   file.flush();
   TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
   if (!words.common.quiet) {
@@ -218,11 +218,12 @@ int predict(const std::vector<std::string>& line) {
   auto found = engine::find_model(words.path);
   const ToPredict data = open_to_predict(words, *found);
   const std::int64_t made = already_predicted(words.out, data.dataset->size());
-  return with_model(
-      std::move(found),
-      words.ranks,
-      engine::ReadAs::F32,
-      [&](engine::OpenModel& model, bool speaks) { predict_on(model, words, data, made, speaks); });
+  return with_model(std::move(found),
+                    words.ranks,
+                    engine::ReadAs::F32,
+                    [&](engine::OpenModel& model, bool is_leader) {
+                      predict_on(model, words, data, made, is_leader);
+                    });
 }
 
 TESSERA_COMMAND("predict", "say what a classifier predicts for each record", predict);

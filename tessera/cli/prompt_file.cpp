@@ -107,22 +107,22 @@ PromptFile open_prompt_file(const std::string& in, const std::string& out) {
 void texts_of_file(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const PromptFile& file,
-                   bool speaks) {
+                   bool is_leader) {
   const std::vector<std::string>& prompts = file.prompts;
   std::ofstream out;
-  if (speaks) {
+  if (is_leader) {
     out.open(file.out, std::ios::binary | std::ios::app);
     TESSERA_REQUIRE(out.good(), Io, "cannot write " + file.out, "choose another --out");
   }
   Terminal terminal;
   for (std::size_t i = file.made; i < prompts.size(); ++i) {
     const json::Value made = one_line(generator, options, prompts[i], file.returned);
-    if (!speaks) continue;
+    if (!is_leader) continue;
     out << made.dump() << '\n' << std::flush;
     TESSERA_REQUIRE(out.good(), Io, "cannot write " + file.out, "is the disk full?");
     if (!file.quiet) terminal.live(fmt::format("{} of {} prompts", i + 1, prompts.size()));
   }
-  if (speaks && !file.quiet) {
+  if (is_leader && !file.quiet) {
     terminal.line(
         fmt::format("{} texts in {}{}",
                     prompts.size(),

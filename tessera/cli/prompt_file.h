@@ -25,10 +25,10 @@ struct PromptFile {
 PromptFile open_prompt_file(const std::string& in, const std::string& out);
 
 /// Appends {"prompt", "text", "tokens", "ended"} to the file for each prompt that has no text yet,
-/// flushed with each line. Only the rank that `speaks` writes.
+/// flushed with each line. Only the rank that `is_leader` writes.
 void texts_of_file(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const PromptFile& file,
-                   bool speaks);
+                   bool is_leader);
 
 }  // namespace tessera::cli

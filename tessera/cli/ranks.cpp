@@ -53,7 +53,7 @@ void RankWords::declare(Arguments& arguments) {
 int with_model(std::unique_ptr<engine::OpenModel> model,
                const RankWords& words,
                engine::ReadAs as,
-               const std::function<void(engine::OpenModel& model, bool speaks)>& fn) {
+               const std::function<void(engine::OpenModel& model, bool is_leader)>& fn) {
   const int ranks = ranks_of(words.ranks), threads = threads_of(words);
   engine::check_memory(*model, ranks, launch::available_memory(), as);
   if (ranks == 1) {

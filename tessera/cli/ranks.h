@@ -27,10 +27,10 @@ struct RankWords {
 };
 
 /// Loads the model on one rank or several, with weights `as` those, and runs `fn` on each; the exit
-/// code. `speaks` on the rank that prints.
+/// code. `is_leader` on the rank that prints.
 int with_model(std::unique_ptr<engine::OpenModel> model,
                const RankWords& words,
                engine::ReadAs as,
-               const std::function<void(engine::OpenModel& model, bool speaks)>& fn);
+               const std::function<void(engine::OpenModel& model, bool is_leader)>& fn);
 
 }  // namespace tessera::cli

@@ -67,15 +67,15 @@ json::Value told(const std::vector<double>& log_probabilities, bool each) {
 void score_on(engine::OpenModel& model,
               const ScoreWords& words,
               const std::vector<std::string>& texts,
-              bool speaks) {
+              bool is_leader) {
   Terminal terminal;
   std::ofstream file;
-  if (speaks && !words.out.empty()) {
+  if (is_leader && !words.out.empty()) {
     file.open(words.out, std::ios::binary | std::ios::trunc);
     TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "choose another --out");
   }
   const auto write = [&](const json::Value& value) {
-    if (!speaks) return;
+    if (!is_leader) return;
     if (words.out.empty()) {
       terminal.line(value.dump());
       return;
@@ -103,7 +103,7 @@ int score(const std::vector<std::string>& line) {
       engine::find_model(words.path),
       words.ranks,
       engine::read_as_from_name(words.weights),
-      [&](engine::OpenModel& model, bool speaks) { score_on(model, words, texts, speaks); });
+      [&](engine::OpenModel& model, bool is_leader) { score_on(model, words, texts, is_leader); });
 }
 
 TESSERA_COMMAND("score", "tell how likely a model finds each line of a file", score);

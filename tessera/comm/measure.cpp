@@ -56,7 +56,7 @@ void reduce_scatter(Transport& transport, const Group& group, const Buffers& buf
                                   buffers.in(),
                                   buffers.out().part(0, part_of(group, buffers)),
                                   Op::Sum,
-                                  Fold::Store,
+                                  Write::Store,
                                   TESSERA_HERE("measure")));
 }
 void all_gather(Transport& transport, const Group& group, const Buffers& buffers) {

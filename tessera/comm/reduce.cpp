@@ -75,7 +75,7 @@ TESSERA_INLINE T combine(T a, T b) {
 #endif
 
 template <Op kOp, class T, int kInputs>
-TESSERA_INLINE void fold_once(T* out, const void* const* in, std::size_t count) {
+TESSERA_INLINE void reduce_once(T* out, const void* const* in, std::size_t count) {
   using E = Element<T>;
   const T* a = static_cast<const T*>(in[0]);
   const T* b = static_cast<const T*>(in[1]);
@@ -91,10 +91,10 @@ TESSERA_INLINE void fold_once(T* out, const void* const* in, std::size_t count) 
 }
 
 template <Op kOp, class T>
-TESSERA_INLINE void fold_many(T* out,
-                              const void* const* in,
-                              std::size_t inputs,
-                              std::size_t count) {
+TESSERA_INLINE void reduce_many(T* out,
+                                const void* const* in,
+                                std::size_t inputs,
+                                std::size_t count) {
   using E = Element<T>;
   typename E::Sum sum[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
@@ -113,24 +113,27 @@ TESSERA_INLINE void fold_many(T* out,
 }
 
 template <Op kOp, class T>
-TESSERA_INLINE void fold_any(T* out, const void* const* in, std::size_t inputs, std::size_t count) {
+TESSERA_INLINE void reduce_any(T* out,
+                               const void* const* in,
+                               std::size_t inputs,
+                               std::size_t count) {
   switch (inputs) {
     case 2:
-      return fold_once<kOp, T, 2>(out, in, count);
+      return reduce_once<kOp, T, 2>(out, in, count);
     case 3:
-      return fold_once<kOp, T, 3>(out, in, count);
+      return reduce_once<kOp, T, 3>(out, in, count);
     case 4:
-      return fold_once<kOp, T, 4>(out, in, count);
+      return reduce_once<kOp, T, 4>(out, in, count);
     default:
-      return fold_many<kOp, T>(out, in, inputs, count);
+      return reduce_many<kOp, T>(out, in, inputs, count);
   }
 }
 
 using Kernel = void (*)(void* out, const void* const* in, std::size_t inputs, std::size_t count);
 
 template <Op kOp, class T>
-void fold_baseline(void* out, const void* const* in, std::size_t inputs, std::size_t count) {
-  fold_any<kOp, T>(static_cast<T*>(out), in, inputs, count);
+void reduce_baseline(void* out, const void* const* in, std::size_t inputs, std::size_t count) {
+  reduce_any<kOp, T>(static_cast<T*>(out), in, inputs, count);
 }
 
 #ifdef __x86_64__
@@ -139,7 +142,7 @@ __attribute__((target("avx2"))) void fold_avx2(void* out,
                                                const void* const* in,
                                                std::size_t inputs,
                                                std::size_t count) {
-  fold_any<kOp, T>(static_cast<T*>(out), in, inputs, count);
+  reduce_any<kOp, T>(static_cast<T*>(out), in, inputs, count);
 }
 #endif
 
@@ -148,7 +151,7 @@ Kernel pick() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx2")) return fold_avx2<kOp, T>;
 #endif
-  return fold_baseline<kOp, T>;
+  return reduce_baseline<kOp, T>;
 }
 
 template <class T>

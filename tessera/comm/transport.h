@@ -52,7 +52,7 @@ enum class Op : std::uint8_t { Sum, Max, Min, BitOr };
 std::string_view name(Op op) noexcept;
 /// Treatment of the output of a reduction. Store: out = in_0 + in_1 + ... Accumulate: out = ((out +
 /// in_0) + in_1) + ... Both reduce in rank order, one element at a time.
-enum class Fold : std::uint8_t { Store, Accumulate };
+enum class Write : std::uint8_t { Store, Accumulate };
 
 /// The call site of a collective, shown when ranks disagree or stall. Create it with
 /// TESSERA_HERE("reduce h.3").
@@ -113,7 +113,7 @@ class Transport {
   /// in: count elements on every rank, count divisible by the size of the group; out: count / size,
   /// the part of this rank.
   virtual WorkPtr reduce_scatter(
-      const Group& group, Span in, Span out, Op op, Fold fold, CallSite site) = 0;
+      const Group& group, Span in, Span out, Op op, Write write, CallSite site) = 0;
   /// in: the part of this rank (may be at its place in `out`); out: all parts in group order.
   virtual WorkPtr all_gather(const Group& group, Span in, Span out, CallSite site) = 0;
   /// In place; the reduction is in rank order, so every rank gets the same bits.

@@ -29,7 +29,7 @@ struct EvalRounds {
 };
 
 /// Mean loss and terms over the first `samples` samples in batches of `micro_batch`. Collective:
-/// batch i is computed by rank i mod n and folded in i, so neither its shape nor the order of sums
+/// batch i is computed by rank i mod n and reduced in i, so neither its shape nor the order of sums
 /// knows the layout. `task`: also computes its metrics of all predictions, which every rank then
 /// has. Error{Data} where they have no token to predict.
 EvalReport evaluate(parallel::Executor& executor,

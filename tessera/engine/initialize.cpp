@@ -107,7 +107,7 @@ TrainStateOptions train_state_options(const planner::Plan& plan) {
   options.weights = plan.weights;
   options.weight_layout = plan.weight_layout;
   options.gather = plan.gather;
-  options.fold = plan.fold;
+  options.reduction = plan.reduction;
   options.recompute = plan.recompute;
   options.kept = plan.kept;
   options.trained_alone = !plan.base_fingerprint.empty();

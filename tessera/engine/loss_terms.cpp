@@ -137,13 +137,16 @@ std::vector<double> values_in_order(const std::vector<TermKey>& keys,
   return out;
 }
 
-bool TermFold::has_new(const parallel::StepOutput& out) const {
+bool TermReduction::has_new(const parallel::StepOutput& out) const {
   return std::any_of(out.terms.begin(), out.terms.end(), [&](const parallel::TermValues& term) {
     return !contains(known_, term.block, term.name);
   });
 }
 
-Metrics TermFold::fold(const parallel::StepOutput& out, int num_micros, double loss, bool any_new) {
+Metrics TermReduction::reduce(const parallel::StepOutput& out,
+                              int num_micros,
+                              double loss,
+                              bool any_new) {
   if (any_new) {
     std::vector<TermKey> mine = known_;
     for (const parallel::TermValues& term : out.terms)

@@ -47,19 +47,19 @@ std::vector<double> values_in_order(const std::vector<TermKey>& keys,
                                     const std::vector<parallel::TermValues>& terms,
                                     std::size_t each);
 
-/// Folds the terms of a step over the job as the loss is folded: the same bits for any layout.
+/// Reduces the terms of a step over the job as the loss is reduced: the same bits for any layout.
 /// Collective; ranks call it in every step.
-class TermFold {
+class TermReduction {
  public:
   /// `objective`: the block of the objective.
-  TermFold(comm::World& world, int stages, int objective)
+  TermReduction(comm::World& world, int stages, int objective)
       : world_(world), stages_(stages), objective_(objective) {}
-  /// Whether the ranks have to agree about the terms before they can be folded: this rank has seen
+  /// Whether the ranks have to agree about the terms before they can be reduced: this rank has seen
   /// one for the first time.
   [[nodiscard]] bool has_new(const parallel::StepOutput& out) const;
-  /// `loss`: of the step, folded already. `any_new`: whether has_new() is true on any rank. A model
-  /// with a single term of weight 1 costs no communication: its mean is the loss.
-  Metrics fold(const parallel::StepOutput& out, int num_micros, double loss, bool any_new);
+  /// `loss`: of the step, reduced already. `any_new`: whether has_new() is true on any rank. A
+  /// model with a single term of weight 1 costs no communication: its mean is the loss.
+  Metrics reduce(const parallel::StepOutput& out, int num_micros, double loss, bool any_new);
 
  private:
   comm::World& world_;

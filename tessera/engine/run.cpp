@@ -252,14 +252,14 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   static_cast<void>(ops::isa());
   static_cast<void>(ops::backend(c10::DeviceType::CPU));
   const std::optional<launch::Launcher> launcher = launch::detect_launcher();
-  const bool speaks = !launcher || launcher->rank == 0;
+  const bool is_leader = !launcher || launcher->rank == 0;
   TrainCommand mine = command;
-  if (!speaks) mine.console = nullptr;
+  if (!is_leader) mine.console = nullptr;
 
   std::optional<launch::EarlyStop> early(std::in_place);
   // Under a launcher only rank 0 owns the folder; the others only write their logs into it.
   const RunFolder folder(plan.run_dir,
-                         !speaks           ? RunFolder::Access::Look
+                         !is_leader        ? RunFolder::Access::Look
                          : command.dry_run ? RunFolder::Access::Check
                                            : RunFolder::Access::Own);
   const std::shared_ptr<const data::Datasets> data =
@@ -271,15 +271,15 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
 
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
   if (resume.checkpoint) finish_plan(plan, *data, resume.position);
-  if (speaks) announce(plan, mine, table_facts(*data, folder, resume, command.dry_run));
-  if (const auto code = finished_already(plan, resume, folder, mine, speaks && !command.dry_run))
+  if (is_leader) announce(plan, mine, table_facts(*data, folder, resume, command.dry_run));
+  if (const auto code = finished_already(plan, resume, folder, mine, is_leader && !command.dry_run))
     return *code;
   if (command.dry_run) early.reset();  // from here on it only reads, which may take long
   check_resume_point(resume, plan, /*all_of_it=*/command.dry_run);
   if (command.dry_run) return kExitOk;
 
   early->check();
-  if (speaks) {
+  if (is_leader) {
     if (const auto old = make_room(command.resume.kind, folder, resume))
       say(mine, fmt::format("{} to {}", old->what, old->where.string()));
     folder.prepare(plan.resolved);
@@ -299,14 +299,14 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
       return train_rank(plan, world, data, folder, resume, mine);
     });
   } catch (const Error& error) {  // before there were ranks
-    if (speaks) {
+    if (is_leader) {
       try_to_note([&] {
         folder.write_status("failed", resume.position.step, exit_code(error.kind()), error.what());
       });
     }
     throw;
   }
-  if (speaks) try_to_note([&] { folder.finish_status(code); });
+  if (is_leader) try_to_note([&] { folder.finish_status(code); });
   return code;
 }
 

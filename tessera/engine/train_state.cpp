@@ -27,7 +27,7 @@ constexpr mesh::AxisSet kTokens = {mesh::Axis::DpRep, mesh::Axis::DpShard, mesh:
 /// smallest scale.
 constexpr int kHopeless = 10;
 
-std::string place_of(const parallel::GradientFold::Culprit& culprit) {
+std::string place_of(const parallel::GradientReduction::Culprit& culprit) {
   return fmt::format("the gradient of {} in block {} on rank {} (micro-batch {}) is not finite",
                      culprit.tensor,
                      culprit.block,
@@ -85,7 +85,7 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
                                                   options_.scatter_gather);
   }
   weights_ = std::make_unique<parallel::WeightGather>(*model_, options_.gather);
-  gradients_ = std::make_unique<parallel::GradientFold>(world_, *model_, options_.fold);
+  gradients_ = std::make_unique<parallel::GradientReduction>(world_, *model_, options_.reduction);
   // A run that goes on after a step that is not finite learns from that step itself what was wrong.
   gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(world_,
@@ -100,7 +100,8 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
       std::vector<parallel::Policy*>{weights_.get(), gradients_.get()},
       options_.recompute,
       link_.get());
-  terms_ = std::make_unique<TermFold>(world_, options_.stages.stages, model_->num_blocks() - 1);
+  terms_ =
+      std::make_unique<TermReduction>(world_, options_.stages.stages, model_->num_blocks() - 1);
 }
 
 TrainState::~TrainState() = default;
@@ -327,7 +328,7 @@ void TrainState::reduce_losses(parallel::StepOutput out,
   }
   const std::vector<double> mine = out.losses(num_micros);
   const std::vector<double> to_max = extras.to_max ? extras.to_max() : std::vector<double>();
-  const parallel::GradientFold::Finding finding = gradients_->finding();
+  const parallel::GradientReduction::Finding finding = gradients_->finding();
   // One all-gather carries the losses, the caller's numbers and what the gradients' watch found.
   std::vector<double> values = mine;
   values.insert(values.end(), to_max.begin(), to_max.end());
@@ -356,11 +357,11 @@ void TrainState::reduce_losses(parallel::StepOutput out,
     new_terms |= all[at + to_max.size() + finding.size()] > 0;
   }
   culprit_ = gradients_->culprit(findings);
-  result.metrics = terms_->fold(out, num_micros, result.loss, new_terms);
+  result.metrics = terms_->reduce(out, num_micros, result.loss, new_terms);
 }
 
 /// Runs the step once more and inspects every gradient as it is made.
-std::optional<parallel::GradientFold::Culprit> TrainState::find_culprit(
+std::optional<parallel::GradientReduction::Culprit> TrainState::find_culprit(
     const parallel::StepInput& input) {
   gradients_->start_diagnosis();
   executor_->train(actions(input.num_micros), input);

@@ -25,7 +25,7 @@
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/gather_order.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/gradient_reduction.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/pipeline/schedule.h"
@@ -51,7 +51,7 @@ struct TrainStateOptions {
   parallel::FillRange weights;  ///< the first weights; empty: initialized from the seed
   parallel::WeightOptions weight_layout;
   parallel::GatherOptions gather;
-  parallel::FoldOptions fold;
+  parallel::ReductionOptions reduction;
   parallel::Recompute recompute;
   parallel::KeptTypes kept;
   /// Checkpoints hold what is trained; `weights` gives the rest when one is loaded.
@@ -166,7 +166,8 @@ class TrainState {
   void follow_scale(StepResult& result);
   [[nodiscard]] double clip(double norm) const;
   [[nodiscard]] std::string first_nonfinite(const std::vector<double>& sums) const;
-  std::optional<parallel::GradientFold::Culprit> find_culprit(const parallel::StepInput& input);
+  std::optional<parallel::GradientReduction::Culprit> find_culprit(
+      const parallel::StepInput& input);
   [[noreturn]] void refuse_nonfinite(const StepResult& result, const parallel::StepInput& input);
   [[noreturn]] void refuse_overflow(const StepResult& result, const std::string& why);
 
@@ -176,17 +177,17 @@ class TrainState {
   std::unique_ptr<parallel::ModelInstance> model_;
   std::unique_ptr<parallel::StageLink> link_;  ///< of a pipeline
   std::unique_ptr<parallel::WeightGather> weights_;
-  std::unique_ptr<parallel::GradientFold> gradients_;
+  std::unique_ptr<parallel::GradientReduction> gradients_;
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
   std::unique_ptr<parallel::Executor> executor_;
-  std::unique_ptr<TermFold> terms_;
+  std::unique_ptr<TermReduction> terms_;
   std::map<int, std::vector<parallel::Action>> actions_;  ///< by the number of micro-batches
   std::int64_t step_ = 0, skipped_ = 0;
   /// Losses of the last step's micro-batches on all ranks, in the order of their summation; where
   /// ranks share the tokens of a micro-batch, one value for each of them.
   std::vector<double> micro_losses_;
   /// The first gradient of the last step that is not finite, if gradients are watched.
-  std::optional<parallel::GradientFold::Culprit> culprit_;
+  std::optional<parallel::GradientReduction::Culprit> culprit_;
   std::optional<std::size_t> num_denominators_;  ///< of a pipeline's loss, from the first step on
   int hopeless_ = 0;  ///< consecutive overflows at a loss scale that cannot shrink further
 };

@@ -111,7 +111,7 @@ bool is_slurms_own_step(const char* step) {
   return error == std::errc() && *stop == '\0' && number >= kSlurmOwnSteps;
 }
 
-bool speaks(const Names& names) {
+bool is_set(const Names& names) {
   for (const char* name :
        {names.rank, names.size, names.local_rank, names.local_size, names.needed}) {
     if (name != nullptr && variable(name) == nullptr) return false;
@@ -226,7 +226,7 @@ void refuse_half_of(const Names& names) {
 
 std::optional<Launcher> detect_launcher() {
   for (const Names& names : kLaunchers) {
-    if (speaks(names)) return read(names);
+    if (is_set(names)) return read(names);
   }
   refuse_half_of(kLaunchers[0]);
   return std::nullopt;

@@ -24,7 +24,7 @@ bool has_some_tokens(const StepContext& context) {
 /// The sum over the ranks that have the other tokens of the samples.
 at::Tensor sum_over_ranks(const at::Tensor& x, const StepContext& context, const char* what) {
   if (x.is_meta() || x.numel() == 0) return x;
-  at::Tensor sum = foldable(x).clone();
+  at::Tensor sum = reducible(x).clone();
   if (context.cuts_tokens()) {
     finish(context.tensor->world->transport().all_reduce(
         *context.tensor->group, span_of(sum), comm::Op::Sum, site(context, what)));

@@ -57,8 +57,8 @@ struct BlockRun {
   int num_micros = 1;  ///< of this step
 };
 
-/// Acts between blocks: gather, fold, prefetch, recompute, offload. Every block of a user gets all
-/// of them.
+/// Acts between blocks: gather, reduce, prefetch, recompute, offload. Every block of a user gets
+/// all of them.
 class Policy {
  public:
   virtual ~Policy() = default;

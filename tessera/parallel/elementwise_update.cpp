@@ -10,7 +10,7 @@ class ElementwiseUpdate final : public UpdateStrategy {
   explicit ElementwiseUpdate(const UpdateContext& context) : context_(context) {}
 
   void update(ShardStore& store,
-              GradientFold& gradients,
+              GradientReduction& gradients,
               const optim::UpdateScalars& scalars) override {
     update_shards(context_, store, gradients, scalars);
   }

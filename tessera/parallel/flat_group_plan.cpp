@@ -25,7 +25,7 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
         residency = Residency::Whole;
         persistent += info.room_numel();
       }
-      // A tied parameter has a buffer of its own, because its homes are different blocks.
+      // A tied parameter has a buffer of its own, because its uses are different blocks.
       const bool alone = info.tied || (options.tables_apart && info.role == Role::TokenTable);
       std::string key = alone ? info.name : block.name + (info.trainable ? "" : " (frozen)");
       if (!alone && sharded && residency == Residency::Whole) key += " (persistent)";
@@ -33,10 +33,9 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       if (fresh) out.groups.push_back({key, info.trainable, residency, {}, {}});
       FlatGroupPlan& group = out.groups[static_cast<std::size_t>(it->second)];
       const auto index = static_cast<int>(b);
-      if (group.homes.empty() || group.homes.back().block != index)
-        group.homes.push_back({index, {}});
-      group.homes.back().params.push_back(p);
-      if (group.homes.size() == 1) {
+      if (group.uses.empty() || group.uses.back().block != index) group.uses.push_back({index, {}});
+      group.uses.back().params.push_back(p);
+      if (group.uses.size() == 1) {
         out.order.emplace_back(it->second, static_cast<int>(group.params.size()));
         group.params.push_back(block.params[p]);
       } else {

@@ -55,15 +55,15 @@ struct BlockParams {
 /// Parameters that will lie in one flat buffer: those of one block, or one tied parameter, or a
 /// table by itself.
 struct FlatGroupPlan {
-  struct Home {
+  struct BlockUse {
     int block = 0;
     std::vector<std::size_t> params;  ///< indices of the block's parameters, one a segment
   };
   std::string name;
   bool trainable = true;
   Residency residency = Residency::Replicated;
-  nn::ParamInfos params;    ///< of the segments
-  std::vector<Home> homes;  ///< blocks that use it, ascending
+  nn::ParamInfos params;       ///< of the segments
+  std::vector<BlockUse> uses;  ///< blocks that use it, ascending
   [[nodiscard]] FlatLayout layout(int shards) const { return {name, params, shards}; }
 };
 struct FlatPlan {

@@ -23,18 +23,18 @@ void add_over_stages(comm::World& world,
   comm::Transport& transport = world.transport();
   const auto site = TESSERA_HERE("add gradients of " + group.layout.name());
   const at::Tensor& sum = sums.front();
-  const int first = group.home_stages.front();
+  const int first = group.use_stages.front();
   if (!group.counted) {
-    for (const at::Tensor& home : sums)
-      transport.send(rank_of(first), kTied, span_of(home), site)->wait();
+    for (const at::Tensor& use : sums)
+      transport.send(rank_of(first), kTied, span_of(use), site)->wait();
     transport.recv(rank_of(first), kTied, span_of(sum), site)->wait();
     return;
   }
   const at::Tensor other = at::empty_like(sum);
   std::size_t own = 1;
   std::vector<int> others;
-  for (std::size_t h = 1; h < group.home_stages.size(); ++h) {
-    const int stage = group.home_stages[h];
+  for (std::size_t h = 1; h < group.use_stages.size(); ++h) {
+    const int stage = group.use_stages[h];
     if (stage == first) {
       sum.add_(sums[own++]);
       continue;

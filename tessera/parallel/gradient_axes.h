@@ -17,9 +17,9 @@ namespace tessera::parallel {
 /// This rank's sum of a flat group's gradient, in the type that is accumulated.
 using SumOfGroup = std::function<const at::Tensor&(std::size_t group)>;
 
-/// Tied parameters of a trainable group whose homes lie on several stages: the stage of the first
-/// home adds the homes in the order of their blocks, as one rank would, and sends the sum to the
-/// other stages. `sums`: of this stage's homes; the first one receives the result. Collective over
+/// Tied parameters of a trainable group whose uses lie on several stages: the stage of the first
+/// use adds the uses in the order of their blocks, as one rank would, and sends the sum to the
+/// other stages. `sums`: of this stage's uses; the first one receives the result. Collective over
 /// the stages.
 void add_over_stages(comm::World& world,
                      const FlatGroup& group,

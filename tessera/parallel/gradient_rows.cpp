@@ -37,9 +37,9 @@ std::int64_t RowGradients::offset(const TablePlace& table) const {
   return group_.index * table.shard - table.begin;
 }
 
-bool RowGradients::supports(const FlatGroup& group, std::size_t home) const {
+bool RowGradients::supports(const FlatGroup& group, std::size_t use) const {
   if (options_.accumulate != DType::F32 || options_.narrow() || !is_table(group)) return false;
-  const bool added = home == 0 && group.homes.size() > 1 && !group.across_stages();
+  const bool added = use == 0 && group.uses.size() > 1 && !group.across_stages();
   return added || (options_.sparse_rows && group_.size() > 1);
 }
 
@@ -107,12 +107,12 @@ RowExchange::Outcome RowGradients::exchange(const FlatGroup& group,
       add_rows(*gradient.own);
     }
   } else {
-    // All micro-batches in one fold, or each one's own and then its sum.
-    const bool apart = options_.reduction == Reduction::Once && !first;
+    // All micro-batches in one reduction, or each one's own and then its sum.
+    const bool apart = options_.mode == Reduction::Once && !first;
     RowSum fresh(table.width);
     RowSum* const rows = first || apart ? &fresh : gradient.sum ? &*gradient.sum : nullptr;
     float* const whole = rows == nullptr ? dense.sum().data_ptr<float>() : nullptr;
-    const Outcome outcome = exchange_.fold(
+    const Outcome outcome = exchange_.reduce(
         gradient.own ? &*gradient.own : nullptr,
         table,
         [&](std::int64_t element) {

@@ -11,8 +11,8 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/parallel/action.h"
-#include "tessera/parallel/fold_options.h"
 #include "tessera/parallel/model_instance.h"
+#include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/row_exchange.h"
 #include "tessera/tensor/row_sum.h"
 
@@ -44,13 +44,13 @@ struct DenseGradient {
 class RowGradients {
  public:
   /// World and group must outlive this.
-  RowGradients(comm::World& world, const comm::Group& group, const FoldOptions& options)
+  RowGradients(comm::World& world, const comm::Group& group, const ReductionOptions& options)
       : group_(group), options_(options), exchange_(world, group) {}
 
-  /// Whether the gradient of a use (a home of the group) may be kept as rows. Of several uses of a
-  /// table the first may be an embedding, whose rows are added to what another use wrote. The only
-  /// use ends in a whole tensor anyway: its rows are worth it where they are sent.
-  [[nodiscard]] bool supports(const FlatGroup& group, std::size_t home) const;
+  /// Whether the gradient of a use (index of a use of the group) may be kept as rows. Of several
+  /// uses of a table the first may be an embedding, whose rows are added to what another use wrote.
+  /// The only use ends in a whole tensor anyway: its rows are worth it where they are sent.
+  [[nodiscard]] bool supports(const FlatGroup& group, std::size_t use) const;
   /// Whether micro-batch `micro` may give rows: not behind one of this step that gave more on some
   /// rank. All ranks agree, because they reduce together.
   [[nodiscard]] bool takes_rows(const RowGradient& gradient, int micro) const;
@@ -82,7 +82,7 @@ class RowGradients {
                                 bool first);
 
   const comm::Group& group_;
-  const FoldOptions& options_;
+  const ReductionOptions& options_;
   RowExchange exchange_;
 };
 

@@ -79,9 +79,9 @@ void ModelInstance::group(comm::World& world) {
   for (const auto& [g, segment] : plan.order) {
     const FlatGroupPlan& group = plan.groups[static_cast<std::size_t>(g)];
     places_.push_back({group.params[static_cast<std::size_t>(segment)],
-                       layout_.stage_of_block(group.homes.front().block),
-                       group.homes.back().block,
-                       group.homes.size() > 1});
+                       layout_.stage_of_block(group.uses.front().block),
+                       group.uses.back().block,
+                       group.uses.size() > 1});
   }
   std::vector<int> kept;
   for (const FlatGroupPlan& group : plan.groups)
@@ -95,15 +95,15 @@ void ModelInstance::group(comm::World& world) {
 /// Makes the group where this stage uses it: its index, or -1.
 int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world) {
   std::vector<int> stages;
-  std::vector<Home> here;
+  std::vector<BlockUse> here;
   const auto index = static_cast<int>(groups_.size());
-  for (const FlatGroupPlan::Home& home : plan.homes) {
-    stages.push_back(layout_.stage_of_block(home.block));
+  for (const FlatGroupPlan::BlockUse& use : plan.uses) {
+    stages.push_back(layout_.stage_of_block(use.block));
     if (stages.back() != stage_) continue;
-    Entry& entry = blocks_[static_cast<std::size_t>(home.block)];
+    Entry& entry = blocks_[static_cast<std::size_t>(use.block)];
     entry.groups.push_back(index);
-    Home kept{home.block, {}};
-    for (const std::size_t p : home.params)
+    BlockUse kept{use.block, {}};
+    for (const std::size_t p : use.params)
       kept.params.push_back(entry.params[p].get());
     here.push_back(std::move(kept));
   }
@@ -123,11 +123,11 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world) {
 
 void ModelInstance::attach() {
   for (FlatGroup& group : groups_) {
-    for (const Home& home : group.homes) {
-      for (std::size_t i = 0; i < home.params.size(); ++i) {
+    for (const BlockUse& use : group.uses) {
+      for (std::size_t i = 0; i < use.params.size(); ++i) {
         at::Tensor view = view_of(group.weights.whole(), group.layout.segments()[i]).detach();
         view.set_requires_grad(group.trainable);
-        home.params[i]->attach(std::move(view));
+        use.params[i]->attach(std::move(view));
       }
     }
   }
@@ -138,15 +138,15 @@ void ModelInstance::to_int8() {
   const memory::ScopedTag tag(memory::Tag::Parameters);
   for (FlatGroup& group : groups_) {
     for (std::size_t i = 0; i < group.layout.segments().size(); ++i) {
-      const Param& first = *group.homes.front().params[i];
+      const Param& first = *group.uses.front().params[i];
       const at::Tensor& weight = first.tensor();
       const bool is_matrix = decays(first.info());
       ops::Int8Rows narrow;
       if (is_matrix) narrow = ops::to_int8(weight.view({-1, weight.size(-1)}));
       const at::Tensor copy =
           is_matrix ? narrow.rows_OI.view(weight.sizes()) : weight.to(at::kBFloat16).clone();
-      for (const Home& home : group.homes)
-        home.params[i]->attach_int8(copy, narrow.scales_O);
+      for (const BlockUse& use : group.uses)
+        use.params[i]->attach_int8(copy, narrow.scales_O);
     }
     group.weights.forget();
   }

@@ -29,29 +29,29 @@ namespace tessera::parallel {
 
 /// A block that uses a flat buffer, and its handles on the buffer's parameters in the order of the
 /// segments.
-struct Home {
+struct BlockUse {
   int block = 0;
   std::vector<Param*> params;
 };
 
 /// Parameters that lie in one buffer: those of one block, or one tied parameter (then with several
-/// homes), or a table by itself.
+/// uses), or a table by itself.
 struct FlatGroup {
   FlatLayout layout;
   bool trainable = true;
-  std::vector<Home> homes;  ///< of this stage, ascending by block
+  std::vector<BlockUse> uses;  ///< of this stage, ascending by block
   WorkingWeights weights;
-  std::vector<int> home_stages = {0};  ///< of all homes in the model, ascending by block
-  bool counted = true;  ///< the first home stands on this stage, which counts and saves it
+  std::vector<int> use_stages = {0};  ///< of all uses in the model, ascending by block
+  bool counted = true;  ///< the first use stands on this stage, which counts and saves it
 
   /// Blocks of several stages use it.
-  [[nodiscard]] bool across_stages() const { return homes.size() < home_stages.size(); }
+  [[nodiscard]] bool across_stages() const { return uses.size() < use_stages.size(); }
 };
 
 /// A parameter of the whole model, wherever it stands.
 struct ParamPlace {
   std::shared_ptr<const ParamInfo> info;
-  int stage = 0;        ///< of its first home
+  int stage = 0;        ///< of its first use
   int block = 0;        ///< the last that uses it
   bool shared = false;  ///< by several blocks
 };
@@ -61,7 +61,7 @@ struct ParamPlace {
 /// indices of blocks are those of the whole model. Threads: the rank's own.
 class ModelInstance {
  public:
-  /// The world must outlive this. Errors: Error{Bug} for homes of a tied parameter that disagree,
+  /// The world must outlive this. Errors: Error{Bug} for uses of a tied parameter that disagree,
   /// Error{Shape}, on the last part's stage, for a model without an objective, Error{Memory} from
   /// the transport.
   ModelInstance(const nn::Model& model,

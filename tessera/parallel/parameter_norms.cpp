@@ -41,7 +41,7 @@ std::vector<double> ParameterNorms::of(int group, int segment) const {
 }
 
 void ParameterNorms::prepare(ShardStore& store,
-                             GradientFold& gradients,
+                             GradientReduction& gradients,
                              const optim::UpdateScalars& scalars) {
   std::vector<double> sums(num_sums_, 0.0);
   const memory::ScopedTag tag(memory::Tag::Optimizer);

@@ -18,7 +18,9 @@ class ParameterNorms {
 
   /// Rule::prepare() on every shard that is not updated element by element; then every shard of a
   /// trainable parameter has the norms of that parameter. Collective.
-  void prepare(ShardStore& store, GradientFold& gradients, const optim::UpdateScalars& scalars);
+  void prepare(ShardStore& store,
+               GradientReduction& gradients,
+               const optim::UpdateScalars& scalars);
   /// Those of one trainable parameter after prepare(), on every rank.
   [[nodiscard]] std::vector<double> of(int group, int segment) const;
 

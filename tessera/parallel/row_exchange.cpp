@@ -41,10 +41,10 @@ void for_each_range(const RowSum& sum, const TablePlace& table, Fn fn) {
 
 }  // namespace
 
-RowExchange::Outcome RowExchange::fold(const RowSum* own,
-                                       const TablePlace& table,
-                                       const Sum& sum,
-                                       const std::string& what) {
+RowExchange::Outcome RowExchange::reduce(const RowSum* own,
+                                         const TablePlace& table,
+                                         const Sum& sum,
+                                         const std::string& what) {
   const auto n = static_cast<std::size_t>(group_.size());
   std::vector<double> words(n, own != nullptr ? kCountWords : -1.0);
   if (own != nullptr) {
@@ -62,7 +62,7 @@ RowExchange::Outcome RowExchange::fold(const RowSum* own,
   const at::Tensor sent = room_to_send(count), received = at::empty({count}, at::kFloat);
   pack(*own, table, {sent.data_ptr<float>(), static_cast<std::size_t>(count)});
   const comm::WorkPtr work = world_.transport().all_to_all(
-      group_, span_of(sent), span_of(received), TESSERA_HERE("fold rows of " + what));
+      group_, span_of(sent), span_of(received), TESSERA_HERE("reduce rows of " + what));
   work->wait();
   unpack({received.const_data_ptr<float>(), static_cast<std::size_t>(count)}, table, sum);
   work->wait_reusable();

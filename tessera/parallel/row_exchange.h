@@ -28,8 +28,8 @@ struct TablePlace {
 };
 
 /// Memory, Tag::GradientsInFlight: a send buffer that grows to the largest message and lives as
-/// long as this object, and a receive buffer of the same size during fold(). Threads: the rank's
-/// own. fold() is collective.
+/// long as this object, and a receive buffer of the same size during reduce(). Threads: the rank's
+/// own. reduce() is collective.
 class RowExchange {
  public:
   RowExchange(comm::World& world, const comm::Group& group) : world_(world), group_(group) {}
@@ -41,7 +41,10 @@ class RowExchange {
   /// rank order, with the bits of Transport::reduce_scatter() of dense buffers. `own`: this rank's
   /// rows; nullptr where its gradient is dense. Outcome::TooMany and Dense (some rank's gradient
   /// is) leave `sum` as it was. The outcome is the same on every rank.
-  Outcome fold(const RowSum* own, const TablePlace& table, const Sum& sum, const std::string& what);
+  Outcome reduce(const RowSum* own,
+                 const TablePlace& table,
+                 const Sum& sum,
+                 const std::string& what);
 
  private:
   at::Tensor room_to_send(std::int64_t count);

@@ -12,7 +12,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/optim/rule.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/gradient_reduction.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/shard_store.h"
 #include "tessera/parallel/update_strategy.h"
@@ -47,10 +47,10 @@ class ShardedOptimizer {
   /// First weights: every rank fills only what it owns, then whole working weights are gathered.
   void fill(const FillRange& source) { store_->fill(source); }
   /// One update from the reduced gradients; the gather of whole weights is only started.
-  void update(GradientFold& gradients, const optim::UpdateScalars& scalars) {
+  void update(GradientReduction& gradients, const optim::UpdateScalars& scalars) {
     strategy_->update(*store_, gradients, scalars);
   }
-  /// Whether update `step` takes the gradients that ranks kept (GradientFold::keep_own).
+  /// Whether update `step` takes the gradients that ranks kept (GradientReduction::keep_own).
   [[nodiscard]] bool compresses(std::int64_t step) const { return strategy_->compresses(step); }
   /// Exchanges the weights with a state of that name, such as their average, until it is called
   /// again.

@@ -41,14 +41,16 @@ std::unique_ptr<UpdateStrategy> make_update(const UpdateContext& context) {
   return found->second(context);
 }
 
-at::Tensor gradient_of_shard(const UpdateContext& context, GradientFold& gradients, std::size_t g) {
+at::Tensor gradient_of_shard(const UpdateContext& context,
+                             GradientReduction& gradients,
+                             std::size_t g) {
   const auto group = static_cast<int>(g);
   return context.stage == 0 ? gradients.gather(group) : gradients.shard(group);
 }
 
 void update_shards(const UpdateContext& context,
                    ShardStore& store,
-                   GradientFold& gradients,
+                   GradientReduction& gradients,
                    const optim::UpdateScalars& scalars) {
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
     if (!context.model.groups()[g].trainable) continue;

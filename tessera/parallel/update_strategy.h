@@ -9,7 +9,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/optim/rule.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/gradient_reduction.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/shard_store.h"
 
@@ -33,9 +33,10 @@ class UpdateStrategy {
   virtual void configure(ShardStore::Options& /*options*/) {}
   /// One update from the reduced gradients. Gathers of working weights are only started.
   virtual void update(ShardStore& store,
-                      GradientFold& gradients,
+                      GradientReduction& gradients,
                       const optim::UpdateScalars& scalars) = 0;
-  /// Whether update `step` takes the gradients that ranks kept (GradientFold::keep_own). Local.
+  /// Whether update `step` takes the gradients that ranks kept (GradientReduction::keep_own).
+  /// Local.
   [[nodiscard]] virtual bool compresses(std::int64_t /*step*/) const { return false; }
   /// Appends what the strategy keeps beside the store, as ShardStore::add_pieces() does. Local.
   virtual void add_pieces(std::vector<checkpoint::PieceBytes>& /*out*/, bool /*for_save*/) {}
@@ -54,12 +55,14 @@ bool register_update(UpdateKind kind, UpdateFactory factory);
 std::unique_ptr<UpdateStrategy> make_update(const UpdateContext& context);
 
 /// This rank's part of the gradient of a group, at the elements of the group's shard.
-at::Tensor gradient_of_shard(const UpdateContext& context, GradientFold& gradients, std::size_t g);
+at::Tensor gradient_of_shard(const UpdateContext& context,
+                             GradientReduction& gradients,
+                             std::size_t g);
 /// Rule::update() on every shard of every trainable group, group by group: the gather of a group's
 /// working weights runs while the next group is updated.
 void update_shards(const UpdateContext& context,
                    ShardStore& store,
-                   GradientFold& gradients,
+                   GradientReduction& gradients,
                    const optim::UpdateScalars& scalars);
 
 }  // namespace tessera::parallel

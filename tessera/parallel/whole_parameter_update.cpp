@@ -14,7 +14,7 @@ class WholeParameterUpdate final : public UpdateStrategy {
       : context_(context), norms_(context), wholes_(context) {}
 
   void update(ShardStore& store,
-              GradientFold& gradients,
+              GradientReduction& gradients,
               const optim::UpdateScalars& scalars) override {
     norms_.prepare(store, gradients, scalars);
     wholes_.transform(store, norms_, scalars);

@@ -15,9 +15,9 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/parallel/flat_group_plan.h"
-#include "tessera/parallel/fold_options.h"
 #include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/param_facts.h"
+#include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/row_exchange.h"
 #include "tessera/planner/activations.h"
 #include "tessera/planner/recipe.h"
@@ -34,7 +34,7 @@ constexpr std::int64_t kProcess = std::int64_t{48}
 // A flat buffer of a stage, as parallel/ lays it out, and what the update keeps of it on the first
 // data-parallel rank, which has the least padding.
 struct Buffer {
-  std::int64_t numel = 0, homes = 0;
+  std::int64_t numel = 0, uses = 0;
   std::int64_t owned = 0;        // elements that the rank updates
   std::int64_t state_bytes = 0;  // of these
   std::int64_t largest = 0;      // elements of a parameter
@@ -129,8 +129,8 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
   for (const parallel::FlatGroupPlan& group :
        parallel::plan_flat_groups(placed_blocks(plan), weights).groups) {
     Buffer buffer;
-    for (const parallel::FlatGroupPlan::Home& home : group.homes) {
-      const auto at = std::find(blocks.begin(), blocks.end(), home.block);
+    for (const parallel::FlatGroupPlan::BlockUse& use : group.uses) {
+      const auto at = std::find(blocks.begin(), blocks.end(), use.block);
       if (at != blocks.end()) buffer.blocks.push_back(static_cast<int>(at - blocks.begin()));
     }
     if (buffer.blocks.empty()) continue;
@@ -139,7 +139,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
         parallel::owned_range(layout, std::min(plan.zero_stage, 1), /*index=*/0);
     buffer.numel = layout.numel();
     buffer.owned = owned.numel;
-    buffer.homes = std::ssize(buffer.blocks);
+    buffer.uses = std::ssize(buffer.blocks);
     buffer.trained = group.trainable;
     buffer.sharded = group.residency == parallel::Residency::Sharded;
     for (const Segment& segment : layout.segments()) {
@@ -205,9 +205,10 @@ std::int64_t direction_bytes(std::int64_t numel, std::int64_t largest, std::int6
 std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
   constexpr std::int64_t kShare = parallel::TablePlace::kShare;
   const std::int64_t n = plan.data_ranks, tokens = plan.micro_batch * plan.sequence_length;
-  const bool wide = plan.fold.accumulate == DType::F32 && plan.fold.comm_dtype == DType::F32;
-  const bool asked = buffer.homes > 1 || (plan.fold.sparse_rows && n > 1);
-  const std::int64_t own = plan.fold.locally() ? plan.accumulation * tokens : tokens;
+  const bool wide =
+      plan.reduction.accumulate == DType::F32 && plan.reduction.comm_dtype == DType::F32;
+  const bool asked = buffer.uses > 1 || (plan.reduction.sparse_rows && n > 1);
+  const std::int64_t own = plan.reduction.locally() ? plan.accumulation * tokens : tokens;
   if (buffer.rows == 0 || !wide || !asked || n * own * kShare > buffer.rows) return 0;
   const std::int64_t owned = buffer.rows / n, sums = n * plan.accumulation * tokens;
   const std::int64_t in_sums = sums * kShare > owned ? owned : 2 * sums;
@@ -292,9 +293,9 @@ class Search {
 
   static void set_accumulation(Plan& plan, std::int64_t micros) {
     plan.accumulation = micros;
-    plan.fold.max_micros = static_cast<int>(micros);
+    plan.reduction.max_micros = static_cast<int>(micros);
   }
-  static void set_stage(Plan& plan, int stage) { plan.zero_stage = plan.fold.stage = stage; }
+  static void set_stage(Plan& plan, int stage) { plan.zero_stage = plan.reduction.stage = stage; }
 
   // The global batch stays: what the micro-batch loses, accumulation gains.
   bool smaller_micro(Plan plan, const std::string& before) {
@@ -398,11 +399,11 @@ namespace {
 MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  const auto sum = static_cast<std::int64_t>(size_of(plan.fold.accumulate));
-  const bool local = plan.fold.locally();
+  const auto sum = static_cast<std::int64_t>(size_of(plan.reduction.accumulate));
+  const bool local = plan.reduction.locally();
   const double exchange = exchange_bytes(plan);
   MemoryEstimate out;
-  std::map<std::int64_t, int> homes_of_size;
+  std::map<std::int64_t, int> uses_of_size;
   const bool narrow_masters = plan.kept.masters != DType::F32;
   const bool masters =
       parallel::has_separate_masters(plan.working, plan.kept.masters, /*local_weights=*/false);
@@ -425,20 +426,20 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
     directions += buffer.whole;
     largest_whole = std::max(largest_whole, buffer.largest_whole);
     out.optimizer += static_cast<std::int64_t>(exchange * static_cast<double>(buffer.numel));
-    // Of a tied table's homes the embedding's needs its few rows alone.
+    // Of a tied table's uses the embedding's needs its few rows alone.
     const std::int64_t rows = rows_kept(plan, buffer);
-    const bool instead = rows > 0 && buffer.homes > 1 && !(local && n > 1);
+    const bool instead = rows > 0 && buffer.uses > 1 && !(local && n > 1);
     const std::int64_t bytes = buffer.numel * sum / (local ? 1 : n);
-    sums += (instead ? buffer.homes - 1 : buffer.homes) * bytes;
+    sums += (instead ? buffer.uses - 1 : buffer.uses) * bytes;
     in_rows += rows * buffer.width * sum;
     largest_sum = std::max(largest_sum, bytes);
-    homes_of_size[buffer.numel] += static_cast<int>(buffer.homes);
+    uses_of_size[buffer.numel] += static_cast<int>(buffer.uses);
   }
   out.gradients = sums + in_rows;
   const int ranks = plan.data_ranks;
-  for (const auto& [numel, homes] : homes_of_size)
+  for (const auto& [numel, uses] : uses_of_size)
     out.gradients +=
-        parallel::in_flight(plan.fold, ranks, numel, homes).bytes(plan.fold, ranks, numel);
+        parallel::in_flight(plan.reduction, ranks, numel, uses).bytes(plan.reduction, ranks, numel);
   // What is kept in 16 bits is updated in fp32, one parameter after the other.
   if (narrow_masters) out.optimizer += 4 * widest;
   if (narrow_states) out.optimizer += 8 * widest;

@@ -308,14 +308,14 @@ class Planner {
     gather.prefetch = zero.stage3_prefetch_bucket_size;
     gather.max_live = zero.stage3_max_live_parameters.value_or(gather.max_live);
     gather.max_reuse_distance = zero.stage3_max_reuse_distance.value_or(gather.max_reuse_distance);
-    plan_.fold.stage = plan_.zero_stage;
-    plan_.fold.bucket = zero.reduce_bucket_size.value_or(plan_.fold.bucket);
-    plan_.fold.reduction = config.gradient_reduction;
-    plan_.fold.accumulate = config.data_types.grad_accum_dtype.value_or(
+    plan_.reduction.stage = plan_.zero_stage;
+    plan_.reduction.bucket = zero.reduce_bucket_size.value_or(plan_.reduction.bucket);
+    plan_.reduction.mode = config.gradient_reduction;
+    plan_.reduction.accumulate = config.data_types.grad_accum_dtype.value_or(
         plan_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
-    plan_.fold.comm_dtype = config.communication_data_type;
-    plan_.fold.sparse_rows = weights.tables_apart = config.sparse_gradients;
-    plan_.fold.max_micros = static_cast<int>(plan_.accumulation);
+    plan_.reduction.comm_dtype = config.communication_data_type;
+    plan_.reduction.sparse_rows = weights.tables_apart = config.sparse_gradients;
+    plan_.reduction.max_micros = static_cast<int>(plan_.accumulation);
     plan_.save_in_background = config.checkpoint.async;
   }
 
@@ -436,8 +436,8 @@ class Planner {
             "the blocks when they start");
       }
     }
-    const bool whole = plan_.data_ranks == 1 || plan_.fold.comm_dtype != DType::F32 ||
-                       plan_.fold.accumulate != DType::F32;
+    const bool whole = plan_.data_ranks == 1 || plan_.reduction.comm_dtype != DType::F32 ||
+                       plan_.reduction.accumulate != DType::F32;
     if (config.sparse_gradients && !whole && plan_.model.tied_head) {
       plan_.notes.emplace_back(
           "sparse_gradients does not pay for the tied table's use by the head, whose gradient is "

@@ -27,7 +27,7 @@ void erase(json::Value& object, std::string_view key) {
 }
 
 bool sums_first(const Plan& plan) {
-  return plan.fold.reduction == parallel::Reduction::Once && plan.accumulation > 1;
+  return plan.reduction.mode == parallel::Reduction::Once && plan.accumulation > 1;
 }
 
 std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
@@ -39,7 +39,7 @@ std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
   const bool spread = plan.data_ranks > 1;
   if (spread && sums_first(plan))
     out.emplace_back("gradient_reduction \"once\" sums each rank's micro-batches first");
-  if (spread && plan.fold.accumulate != DType::F32)
+  if (spread && plan.reduction.accumulate != DType::F32)
     out.emplace_back("16-bit sums of gradients are rounded where ranks meet");
   return out;
 }
@@ -70,8 +70,8 @@ Promise promise_of(const Plan& plan) {
   Promise out;
   const std::vector<std::string> reasons = what_rounds_elsewhere(plan);
   if (reasons.empty()) return out;
-  const bool narrow = plan.working != DType::F32 || plan.fold.accumulate != DType::F32 ||
-                      plan.fold.comm_dtype != DType::F32;
+  const bool narrow = plan.working != DType::F32 || plan.reduction.accumulate != DType::F32 ||
+                      plan.reduction.comm_dtype != DType::F32;
   const auto layers = static_cast<double>(plan.model.num_layers);
   out.bits = false;
   out.gradient = narrow ? kNarrowGradient * std::sqrt(layers / kLayers) : kGradient;
@@ -97,7 +97,7 @@ json::Value on_one_rank(const Plan& plan) {
         json::Value::object({{"stage", json::Value::integer(scaled ? 1 : 0)}});
   }
   // A sum of several micro-batches that a rank makes first is one that stage 0 makes in place.
-  const bool in_place = sums_first(plan) && plan.fold.locally();
+  const bool in_place = sums_first(plan) && plan.reduction.locally();
   if (!in_place && !exchange_needs(plan.config.optimizer).compressed)
     out["gradient_reduction"] = json::Value::string("each");
   return out;

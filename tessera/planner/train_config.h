@@ -27,9 +27,9 @@
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/executor.h"
-#include "tessera/parallel/fold_options.h"
 #include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/pipeline/schedule.h"
+#include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/shard_store.h"
 #include "tessera/planner/cadence.h"
 #include "tessera/planner/eval_options.h"
@@ -211,7 +211,7 @@ struct Plan {
   parallel::KeptTypes kept;               ///< types of masters and moments
   parallel::WeightOptions weight_layout;  ///< how working weights are spread
   parallel::GatherOptions gather;
-  parallel::FoldOptions fold;
+  parallel::ReductionOptions reduction;
   parallel::Recompute recompute;
   parallel::StageLayout stages;         ///< which blocks stand where
   parallel::PipelineSchedule schedule;  ///< of several stages

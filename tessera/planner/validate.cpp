@@ -105,7 +105,7 @@ void check_exchange(const TrainConfig& config,
       origins.given("gradient_reduction")) {
     problems.add(origins.place("gradient_reduction"),
                  "gradient_reduction",
-                 fmt::format("\"each\" folds the ranks' gradients, and {} keeps them apart",
+                 fmt::format("\"each\" reduces the ranks' gradients, and {} keeps them apart",
                              config.optimizer.type),
                  "set it to \"once\", or remove it");
   }

@@ -105,7 +105,7 @@ double stored(const Type& type, double v) {
 }
 
 /// Computes ((start + in_0) + in_1) + ... in the arithmetic of the dtype.
-double folded(const Type& type, int ranks, std::size_t i, const double* start) {
+double reduced(const Type& type, int ranks, std::size_t i, const double* start) {
   float narrow = start ? static_cast<float>(*start) : 0;
   double wide = start ? *start : 0;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -188,7 +188,7 @@ void expect(const Type& type,
   }
 }
 
-TEST_P(Collectives, AllReduceFoldsInRankOrder) {
+TEST_P(Collectives, AllReduceAddsInRankOrder) {
   each([](World& world, const Type& type, std::size_t count, bool shared) {
     Buffer data(world, type, count, shared);
     fill(type, data.span, world.rank());
@@ -196,7 +196,7 @@ TEST_P(Collectives, AllReduceFoldsInRankOrder) {
     world.transport().all_reduce(world.everyone(), data.span, Op::Sum, TESSERA_HERE("sum"))->wait();
 
     expect(type, data.span, "all_reduce", [&](std::size_t i) {
-      return folded(type, world.size(), i, nullptr);
+      return reduced(type, world.size(), i, nullptr);
     });
   });
 }
@@ -212,7 +212,7 @@ TEST_P(Collectives, AllReduceOfMegabytes) {
           world.transport().all_reduce(world.everyone(), data.span, Op::Sum, TESSERA_HERE("sum"));
       work->wait();
       expect(type, data.span, "all_reduce", [&](std::size_t i) {
-        return folded(type, world.size(), i, nullptr);
+        return reduced(type, world.size(), i, nullptr);
       });
       work->wait_reusable();
     }
@@ -228,10 +228,10 @@ TEST_P(Collectives, ReduceScatterStoresOrAccumulates) {
     const std::size_t first = count * static_cast<std::size_t>(world.rank());
 
     auto work = world.transport().reduce_scatter(
-        world.everyone(), in.span, out.span, Op::Sum, Fold::Store, TESSERA_HERE("store"));
+        world.everyone(), in.span, out.span, Op::Sum, Write::Store, TESSERA_HERE("store"));
     work->wait();
     expect(type, out.span, "reduce_scatter", [&](std::size_t i) {
-      return folded(type, world.size(), first + i, nullptr);
+      return reduced(type, world.size(), first + i, nullptr);
     });
 
     const double start = stored(type, type.floating ? 1000.1 : 7);
@@ -240,10 +240,10 @@ TEST_P(Collectives, ReduceScatterStoresOrAccumulates) {
     work->wait_reusable();
     world.transport()
         .reduce_scatter(
-            world.everyone(), in.span, out.span, Op::Sum, Fold::Accumulate, TESSERA_HERE("add"))
+            world.everyone(), in.span, out.span, Op::Sum, Write::Accumulate, TESSERA_HERE("add"))
         ->wait();
     expect(type, out.span, "reduce_scatter onto", [&](std::size_t i) {
-      return folded(type, world.size(), first + i, &start);
+      return reduced(type, world.size(), first + i, &start);
     });
   });
 }
@@ -259,11 +259,11 @@ TEST_P(Collectives, ReduceScatterIntoTheOwnPartOfTheInput) {
 
     world.transport()
         .reduce_scatter(
-            world.everyone(), in.span, own, Op::Sum, Fold::Store, TESSERA_HERE("in place"))
+            world.everyone(), in.span, own, Op::Sum, Write::Store, TESSERA_HERE("in place"))
         ->wait();
 
     expect(type, own, "in place", [&](std::size_t i) {
-      return folded(type, world.size(), first + i, nullptr);
+      return reduced(type, world.size(), first + i, nullptr);
     });
   });
 }
@@ -428,7 +428,8 @@ TEST_P(Collectives, RefusesSizesThatDoNotFit) {
     EXPECT_THROW(transport.all_reduce(all, five, Op::BitOr, TESSERA_HERE("x")), Error);
     EXPECT_THROW(transport.send(world.rank(), 0, five, TESSERA_HERE("x")), Error);
     EXPECT_THROW(
-        transport.reduce_scatter(all, whole, five, Op::Sum, Fold::Store, TESSERA_HERE("x")), Error);
+        transport.reduce_scatter(all, whole, five, Op::Sum, Write::Store, TESSERA_HERE("x")),
+        Error);
   });
 }
 

@@ -36,10 +36,10 @@ std::vector<float> results_of(World& world) {
   const Group& all = world.everyone();
   Transport& transport = world.transport();
 
-  const auto fold =
-      transport.reduce_scatter(all, whole, own, Op::Sum, Fold::Accumulate, TESSERA_HERE("fold"));
-  fold->wait();
-  fold->wait_reusable();
+  const auto reduction = transport.reduce_scatter(
+      all, whole, own, Op::Sum, Write::Accumulate, TESSERA_HERE("reduction"));
+  reduction->wait();
+  reduction->wait_reusable();
   const auto reduce = transport.all_reduce(all, whole, Op::Sum, TESSERA_HERE("sum"));
   reduce->wait();
   reduce->wait_reusable();

@@ -140,7 +140,7 @@ TEST_P(Protocol, ABufferMayBeRewrittenWhenItIsReusable) {
       for (std::size_t i = 0; i < 3 * kPart; ++i)
         data(in)[i] = static_cast<float>(round * 10 + world.rank());
       const auto work = world.transport().reduce_scatter(
-          world.everyone(), floats(in), floats(out), Op::Sum, Fold::Store, TESSERA_HERE("stress"));
+          world.everyone(), floats(in), floats(out), Op::Sum, Write::Store, TESSERA_HERE("stress"));
       if (random() % 2 == 0) nap(static_cast<int>(random() % 500));
       if (random() % 3 == 0) world.transport().progress();
       work->wait();

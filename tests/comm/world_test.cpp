@@ -103,9 +103,9 @@ TEST(SoloWorld, IsAloneAndComplete) {
 
   EXPECT_EQ(world->size(), 1);
   EXPECT_TRUE(world->is_leader());
-  transport.reduce_scatter(all, from, to, Op::Sum, Fold::Accumulate, TESSERA_HERE("add"))->wait();
+  transport.reduce_scatter(all, from, to, Op::Sum, Write::Accumulate, TESSERA_HERE("add"))->wait();
   EXPECT_EQ(out, (std::vector<float>{11, 22, 33}));
-  transport.reduce_scatter(all, from, to, Op::Sum, Fold::Store, TESSERA_HERE("store"))->wait();
+  transport.reduce_scatter(all, from, to, Op::Sum, Write::Store, TESSERA_HERE("store"))->wait();
   EXPECT_EQ(out, in);
   out = {7, 8, 9};
   transport.all_gather(all, to, from, TESSERA_HERE("gather"))->wait();

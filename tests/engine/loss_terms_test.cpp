@@ -22,15 +22,15 @@ TEST(LossTerms, AreOrderedAlikeOnRanksThatSawDifferentOnes) {
 
 TEST(LossTerms, OfASingleNameAreTheLossItself) {
   comm::run_threads(1, [](comm::World& world) {
-    TermFold fold(world, 1, 0);
+    TermReduction reduction(world, 1, 0);
     parallel::StepOutput out;
     out.denominators = {4};
     out.terms = {{.block = 0, .name = "loss", .values = {0.25, 0.5}}};
 
-    EXPECT_TRUE(fold.has_new(out));
-    const Metrics metrics = fold.fold(out, 2, 0.75, true);
+    EXPECT_TRUE(reduction.has_new(out));
+    const Metrics metrics = reduction.reduce(out, 2, 0.75, true);
 
-    EXPECT_FALSE(fold.has_new(out));
+    EXPECT_FALSE(reduction.has_new(out));
     ASSERT_EQ(metrics.size(), 1U);
     EXPECT_EQ(metrics[0].mean, 0.75);
     EXPECT_EQ(metrics[0].denominator, 4);
@@ -40,14 +40,14 @@ TEST(LossTerms, OfASingleNameAreTheLossItself) {
 
 TEST(LossTerms, OfOneNameInSeveralBlocksAreAddedUp) {
   comm::run_threads(1, [](comm::World& world) {
-    TermFold fold(world, 1, 2);
+    TermReduction reduction(world, 1, 2);
     parallel::StepOutput out;
     out.denominators = {4, 2};
     out.terms = {{.block = 0, .name = "size", .denominator = 1, .values = {1, 2}},
                  {.block = 1, .name = "size", .denominator = 1, .values = {10, 20}},
                  {.block = 2, .name = "loss", .values = {0.25, 0.5}}};
 
-    const Metrics metrics = fold.fold(out, 2, 33.75, true);
+    const Metrics metrics = reduction.reduce(out, 2, 33.75, true);
 
     ASSERT_EQ(metrics.size(), 2U);
     EXPECT_EQ(find_metric(metrics, "loss")->mean, 0.75);

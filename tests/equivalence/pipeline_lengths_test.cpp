@@ -15,7 +15,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/models/gpt2.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/gradient_reduction.h"
 
 namespace tessera::test {
 namespace {
@@ -65,8 +65,9 @@ Result train(comm::World& world,
   ModelRunner runner(blocks, DType::F32, &world, layout);
   runner.initialize(7);
   parallel::StageLink link(world, blocks, layout, DType::F32);
-  parallel::GradientFold fold(world, runner.instance(), {.stage = 0, .max_micros = kMicros});
-  parallel::Executor executor(runner.instance(), {&fold}, {}, &link);
+  parallel::GradientReduction reduction(
+      world, runner.instance(), {.stage = 0, .max_micros = kMicros});
+  parallel::Executor executor(runner.instance(), {&reduction}, {}, &link);
   Result out;
   for (const Sizes& sizes : steps()) {
     const parallel::StepInput input{
@@ -85,8 +86,8 @@ Result train(comm::World& world,
                                           executor.train(actions, input).losses(kMicros),
                                           comm::Op::Sum,
                                           TESSERA_HERE("losses")));
-    fold.finish();
-    out.gradients.push_back(fold.chunk_sums());
+    reduction.finish();
+    out.gradients.push_back(reduction.chunk_sums());
   }
   world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
   return out;

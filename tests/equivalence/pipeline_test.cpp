@@ -126,7 +126,7 @@ TEST(Pipeline, TimesDataParallelGivesTheBitsOfOneRankInEveryStageOfZero) {
   }
 }
 
-TEST(Pipeline, FoldsWholeTensorsNormsAndNarrowSumsAlike) {
+TEST(Pipeline, ReducesWholeTensorsNormsAndNarrowSumsAlike) {
   for (const char* optimizer : {"Lamb", "Adafactor", "Muon"}) {
     SCOPED_TRACE(optimizer);
     TinyRun run = deep_run();

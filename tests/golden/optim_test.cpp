@@ -112,7 +112,7 @@ void expect_close(const std::vector<float>& actual,
     EXPECT_NEAR(actual[i], expected[i], tolerance) << what << " element " << i;
 }
 
-/// Norm of all gradients together, as the trainer takes it: chunk sums of every tensor, folded in
+/// Norm of all gradients together, as the trainer takes it: chunk sums of every tensor, reduced in
 /// order.
 double norm_of(const std::map<std::string, std::vector<float>>& grads) {
   std::vector<double> sums;

@@ -6,8 +6,8 @@
 #include <functional>
 #include <string>
 
-#include "ops/bodies.h"
 #include "ops/support.h"
+#include "ops/variants.h"
 
 #include "tessera/base/dtype.h"
 #include "tessera/ops/newton_schulz.h"
@@ -158,7 +158,7 @@ TEST_P(FusedRule, HasTheSameBitsOnEveryInstructionSet) {
   Data portable = data(1003);
   GetParam().kernel(cpu::portable_kernels(), part(portable, 0, 1003));
 
-  for (const auto& [name, kernels] : bodies()) {
+  for (const auto& [name, kernels] : variants()) {
     SCOPED_TRACE(name);
     Data other = data(1003);
     GetParam().kernel(*kernels, part(other, 0, 1003));
@@ -219,7 +219,7 @@ TEST(LambPrepare, TellsTheSumsOfChunksWhateverTheThreadsAndTheCpu) {
     EXPECT_EQ(last.weights[c], results[0].weights[39 + c]);
     EXPECT_EQ(last.updates[c], results[0].updates[39 + c]);
   }
-  for (const auto& [name, kernels] : bodies()) {
+  for (const auto& [name, kernels] : variants()) {
     SCOPED_TRACE(name);
     LambSums other = start;
     const Part p = part(other.d, 0, kElements);
@@ -247,7 +247,7 @@ TEST(ColumnSums, OfSquaresAgreeWithFloat64WhateverTheThreadsAndTheCpu) {
   }
   EXPECT_EQ(results[0], results[1]);
   EXPECT_EQ(results[0], results[2]);
-  for (const auto& [name, kernels] : bodies()) {
+  for (const auto& [name, kernels] : variants()) {
     SCOPED_TRACE(name);
     std::vector<double> sums(kColumns, 1.0);
     kernels->column_square_sums(x.data(), kRows, kColumns, sums.data(), 0, kColumns);
@@ -267,7 +267,7 @@ TEST(RowAndColumnScales, MultiplyInThatOrderOnEveryCpu) {
   for (std::size_t i = 0; i < x.size(); ++i) {
     ASSERT_EQ(scaled[i], (x[i] * of_rows[i / kColumns]) * of_columns[i % kColumns]) << i;
   }
-  for (const auto& [name, kernels] : bodies()) {
+  for (const auto& [name, kernels] : variants()) {
     SCOPED_TRACE(name);
     std::vector<float> other = x;
     kernels->scale_rows_columns(

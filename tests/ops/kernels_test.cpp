@@ -2,8 +2,8 @@
 // Every instruction set's kernels give the bits of the portable ones.
 #include "tessera/ops/cpu/kernels.h"
 
-#include "ops/bodies.h"
 #include "ops/support.h"
+#include "ops/variants.h"
 
 #include "tessera/base/dtype.h"
 #include "tessera/ops/cpu/tensors.h"
@@ -16,9 +16,9 @@ constexpr std::int64_t kRows = 5, kColumns = 83, kAll = kRows * kColumns;
 /// fn(kernels) returns a tensor; all of them must be the same.
 template <class Fn>
 void expect_same_bits(Fn fn) {
-  const std::vector<Body> all = bodies();
+  const std::vector<Variant> all = variants();
   const at::Tensor portable = fn(*all[0].kernels);
-  for (const Body& other : all)
+  for (const Variant& other : all)
     EXPECT_TRUE(same_bits(portable, fn(*other.kernels))) << other.name;
 }
 
@@ -414,8 +414,8 @@ TEST(Kernels, RoundToFp16AsTheDefinitionDoes) {
     expected.push_back(to_fp16(negated ? -values[i] : values[i]));
   }
 
-  for (const Body& body : bodies()) {
-    EXPECT_TRUE(stored(*body.kernels, values) == expected) << body.name;
+  for (const Variant& variant : variants()) {
+    EXPECT_TRUE(stored(*variant.kernels, values) == expected) << variant.name;
   }
 }
 
@@ -429,7 +429,7 @@ TEST(Kernels, WidenFp16AsTheDefinitionDoes) {
     expected_back.push_back(to_fp16(from_fp16(halves[i])));
   }
 
-  for (const auto& [name, k] : bodies()) {
+  for (const auto& [name, k] : variants()) {
     std::vector<float> sums(kHalves);
     k->column_sums[cpu::kF16](halves.data(), kHalves, sums.data(), 0, 1);
     // Drops nothing.

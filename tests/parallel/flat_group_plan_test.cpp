@@ -44,9 +44,9 @@ TEST(FlatGroups, AreOnePerBlockAndOneForATiedParameter) {
   const FlatPlan plan = plan_flat_groups(model(), {});
 
   EXPECT_THAT(names_of(plan), ElementsAre("table", "h.0", "h.1", "head"));
-  ASSERT_EQ(plan.groups[0].homes.size(), 2U);
-  EXPECT_EQ(plan.groups[0].homes[1].block, 3);
-  EXPECT_THAT(plan.groups[0].homes[1].params, ElementsAre(1));
+  ASSERT_EQ(plan.groups[0].uses.size(), 2U);
+  EXPECT_EQ(plan.groups[0].uses[1].block, 3);
+  EXPECT_THAT(plan.groups[0].uses[1].params, ElementsAre(1));
   EXPECT_EQ(plan.groups[0].params.size(), 1U);
   EXPECT_THAT(plan.order,
               ElementsAre(Pair(0, 0), Pair(1, 0), Pair(1, 1), Pair(2, 0), Pair(2, 1), Pair(3, 0)));

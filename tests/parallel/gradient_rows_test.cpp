@@ -15,7 +15,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/models/gpt2.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/gradient_reduction.h"
 #include "tessera/tensor/row_sum.h"
 
 namespace tessera::parallel {
@@ -89,7 +89,7 @@ class Use {
 struct Case {
   int ranks, micros;
   bool tied;
-  FoldOptions fold;
+  ReductionOptions reduction;
   /// What the embedding does; else anything.
   std::vector<Use::Kind> kinds = {};
   bool begins_with_rows = false;  ///< in the first micro-batch of a step, on every rank
@@ -99,9 +99,9 @@ struct Case {
 /// The sum of a block's gradients, one after the other as a rank alone would add them.
 class DenseSum {
  public:
-  DenseSum(const FoldOptions& fold, int ranks)
-      : reduction_(fold.reduction),
-        locally_(fold.reduction == Reduction::Once && fold.stage < 2),
+  DenseSum(const ReductionOptions& reduction, int ranks)
+      : reduction_(reduction.mode),
+        locally_(reduction.mode == Reduction::Once && reduction.stage < 2),
         own_(static_cast<std::size_t>(ranks)) {
     for (at::Tensor& own : own_)
       own = at::zeros({kRows, kWidth});
@@ -113,7 +113,7 @@ class DenseSum {
     return own;
   }
   /// Behind a micro-batch of all ranks.
-  void fold(bool last) {
+  void reduce(bool last) {
     if (locally_ && !last) return;
     at::Tensor all = at::zeros({kRows, kWidth});
     const at::Tensor& to = reduction_ == Reduction::Each ? sum_ : all;
@@ -135,11 +135,11 @@ class DenseSum {
 void expect_sums(const Case& c) {
   comm::run_threads(c.ranks, [&](comm::World& world) {
     WeightOptions weights;
-    weights.tables_apart = c.fold.sparse_rows;
+    weights.tables_apart = c.reduction.sparse_rows;
     ModelInstance model(models::gpt2(tiny(c.tied)), weights, world);
-    FoldOptions options = c.fold;
+    ReductionOptions options = c.reduction;
     options.max_micros = c.micros;
-    GradientFold fold(world, model, options);
+    GradientReduction reduction(world, model, options);
     const auto kind_of = [&](std::uint64_t key, int block, int micro) {
       const std::uint32_t drawn = Philox{c.seed}(key)[2];
       if (block == 0 && micro == 0 && c.begins_with_rows) return Use::Kind::Few;
@@ -150,12 +150,12 @@ void expect_sums(const Case& c) {
       // Every rank knows what all of them do.
       std::map<int, DenseSum> sums;  // by block
       const std::vector<Action> actions = accumulation_schedule(c.micros);
-      fold.begin(actions);
+      reduction.begin(actions);
       for (const Action& action : actions) {
         if (action.kind != ActionKind::Backward) continue;
         for (int b = model.num_blocks() - 1; b >= 0; --b) {
           const BlockRun run{b, action.micro, c.micros};
-          fold.before(action, run);
+          reduction.before(action, run);
           for (const auto& param : model.params(b)) {
             if (param->info().name != "wte.weight") continue;
             DenseSum& sum = sums.try_emplace(b, options, c.ranks).first->second;
@@ -167,12 +167,12 @@ void expect_sums(const Case& c) {
               elsewhere.open(at::empty({kRows, kWidth}));
               use.write(rank == world.rank() ? param->grad() : elsewhere, sum.of(rank));
             }
-            sum.fold(action.micro + 1 == c.micros);
+            sum.reduce(action.micro + 1 == c.micros);
           }
-          fold.after(action, run);
+          reduction.after(action, run);
         }
       }
-      fold.finish();
+      reduction.finish();
       at::Tensor expected = at::zeros({kRows, kWidth});
       for (const auto& [block, sum] : sums)
         expected += sum.sum();
@@ -182,7 +182,7 @@ void expect_sums(const Case& c) {
         if (segment.info->name != "wte.weight") continue;
         const std::int64_t begin = group.layout.shard_begin(world.rank()),
                            numel = segment.within(begin, begin + group.layout.shard_numel()).numel;
-        EXPECT_TRUE(at::equal(fold.shard(static_cast<int>(g)).narrow(0, 0, numel),
+        EXPECT_TRUE(at::equal(reduction.shard(static_cast<int>(g)).narrow(0, 0, numel),
                               expected.flatten().narrow(0, begin, numel)))
             << "rank " << world.rank() << " step " << step;
       }
@@ -195,17 +195,17 @@ void expect_all_sums(const std::vector<Use::Kind>& kinds, const std::vector<int>
   for (const int ranks : {1, 2, 3}) {
     for (const int micros : all) {
       for (const int stage : {1, 2}) {
-        for (const Reduction reduction : {Reduction::Each, Reduction::Once}) {
+        for (const Reduction mode : {Reduction::Each, Reduction::Once}) {
           for (const bool tied : {true, false}) {
             for (const bool sparse : {true, false}) {
               SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(micros) +
                            " micro-batches, stage " + std::to_string(stage) +
-                           (reduction == Reduction::Once ? ", once" : ", each") +
+                           (mode == Reduction::Once ? ", once" : ", each") +
                            (tied ? ", tied" : "") + (sparse ? ", sparse" : ""));
               expect_sums({ranks,
                            micros,
                            tied,
-                           {.stage = stage, .reduction = reduction, .sparse_rows = sparse},
+                           {.stage = stage, .mode = mode, .sparse_rows = sparse},
                            kinds});
             }
           }
@@ -232,19 +232,19 @@ TEST(GradientRows, BecomeAWholeTableWhereABlockWritesAllOfIt) {
   expect_all_sums({});
 }
 
-// What one rank wrote more, the others learn where they fold.
+// What one rank wrote more, the others learn where they reduce.
 TEST(GradientRows, BecomeAWholeTableBehindRowsOfAnEarlierMicroBatch) {
   for (const int ranks : {1, 2, 3}) {
-    for (const Reduction reduction : {Reduction::Each, Reduction::Once}) {
+    for (const Reduction mode : {Reduction::Each, Reduction::Once}) {
       for (const int stage : {1, 2}) {
         for (std::uint64_t seed = 0; seed < 8; ++seed) {
           SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage) +
-                       (reduction == Reduction::Once ? ", once" : ", each") + ", seed " +
+                       (mode == Reduction::Once ? ", once" : ", each") + ", seed " +
                        std::to_string(seed));
           expect_sums({ranks,
                        3,
                        /*tied=*/true,
-                       {.stage = stage, .reduction = reduction},
+                       {.stage = stage, .mode = mode},
                        {},
                        /*begins_with_rows=*/true,
                        seed});
@@ -260,36 +260,36 @@ TEST(GradientRows, NeedNoMoreThanTheTableAndAMicroBatch) {
   constexpr std::int64_t kManyRows = 4160, kAtATime = 416;
   constexpr int kMicros = 10;
   for (const int ranks : {1, 2}) {
-    for (const Reduction reduction : {Reduction::Each, Reduction::Once}) {
+    for (const Reduction mode : {Reduction::Each, Reduction::Once}) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks");
       comm::run_threads(ranks, [&](comm::World& world) {
         models::Gpt2Shape shape = tiny(true);
         shape.vocab_size = kManyRows;
         ModelInstance model(models::gpt2(shape), {}, world);
-        GradientFold fold(world, model, {.reduction = reduction, .max_micros = kMicros});
+        GradientReduction reduction(world, model, {.mode = mode, .max_micros = kMicros});
         const auto bytes = [&] { return memory::current_ledger().usage().current; };
         const auto gradients = static_cast<std::size_t>(memory::Tag::Gradients);
         const std::int64_t before = bytes()[gradients];
         memory::current_ledger().reset_peak();
         const std::vector<Action> actions = accumulation_schedule(kMicros);
-        fold.begin(actions);
+        reduction.begin(actions);
         for (const Action& action : actions) {
           if (action.kind != ActionKind::Backward) continue;
           const BlockRun run{0, action.micro, kMicros};
-          fold.before(action, run);
+          reduction.before(action, run);
           for (const auto& param : model.params(0)) {
             if (!param->info().tied) continue;
             RowSum* const rows = param->grad().rows();
             // A rank's own sum may have become the table.
-            ASSERT_TRUE(rows != nullptr || reduction == Reduction::Once);
+            ASSERT_TRUE(rows != nullptr || mode == Reduction::Once);
             if (rows == nullptr) continue;
             for (std::int64_t row = 0; row < kAtATime; ++row)
               *rows->row(action.micro * kAtATime + row) = 1.0F;
             param->grad().written();
           }
-          fold.after(action, run);
+          reduction.after(action, run);
         }
-        fold.finish();
+        reduction.finish();
         const std::int64_t table = kManyRows * kWidth * 4,
                            peak = memory::current_ledger().usage().peak[gradients] - before;
         EXPECT_LT(peak, 2 * table) << "of a table of " << table;
@@ -302,12 +302,12 @@ TEST(GradientRows, NeedNoMoreThanTheTableAndAMicroBatch) {
 TEST(GradientRows, TakeNoWholeTable) {
   comm::run_threads(1, [](comm::World& world) {
     ModelInstance model(models::gpt2(tiny(true)), {}, world);
-    GradientFold fold(world, model, {});
+    GradientReduction reduction(world, model, {});
     const std::vector<Action> actions = accumulation_schedule(1);
-    fold.begin(actions);
+    reduction.begin(actions);
     const BlockRun run{0, 0, 1};
 
-    fold.before(actions.back(), run);
+    reduction.before(actions.back(), run);
 
     for (const auto& param : model.params(0))
       EXPECT_EQ(param->grad().rows() != nullptr, param->info().tied) << param->info().name;

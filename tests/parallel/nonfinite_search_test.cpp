@@ -14,7 +14,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/models/gpt2.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/gradient_reduction.h"
 
 namespace tessera::parallel {
 namespace {
@@ -37,19 +37,19 @@ struct Spot {
   double value = INFINITY;
 };
 
-/// Gradients of 1 everywhere but in `spots`, folded.
-void fold_step(comm::World& world,
-               ModelInstance& model,
-               GradientFold& fold,
-               int micros,
-               const std::vector<Spot>& spots) {
+/// Gradients of 1 everywhere but in `spots`, reduced.
+void reduce_step(comm::World& world,
+                 ModelInstance& model,
+                 GradientReduction& reduction,
+                 int micros,
+                 const std::vector<Spot>& spots) {
   const std::vector<Action> actions = accumulation_schedule(micros);
-  fold.begin(actions);
+  reduction.begin(actions);
   for (const Action& action : actions) {
     if (action.kind != ActionKind::Backward) continue;
     for (int b = model.num_blocks() - 1; b >= 0; --b) {
       const BlockRun run{b, action.micro, micros};
-      fold.before(action, run);
+      reduction.before(action, run);
       for (const auto& param : model.params(b)) {
         const at::Tensor grad = at::ones(param->info().local_shape());
         for (const Spot& spot : spots) {
@@ -60,37 +60,38 @@ void fold_step(comm::World& world,
         }
         param->grad().write(grad);
       }
-      fold.after(action, run);
+      reduction.after(action, run);
     }
   }
-  fold.finish();
-  static_cast<void>(fold.chunk_sums());
+  reduction.finish();
+  static_cast<void>(reduction.chunk_sums());
 }
 
-std::optional<GradientFold::Culprit> culprit_of(comm::World& world, const GradientFold& fold) {
-  const GradientFold::Finding mine = fold.finding();
-  return fold.culprit(world.all_gather(
+std::optional<GradientReduction::Culprit> culprit_of(comm::World& world,
+                                                     const GradientReduction& reduction) {
+  const GradientReduction::Finding mine = reduction.finding();
+  return reduction.culprit(world.all_gather(
       world.everyone(), {mine.begin(), mine.end()}, TESSERA_HERE("findings of the test")));
 }
 
 /// What every rank is told, after a step with these spots and again after one without any.
-void expect_found(const std::vector<Spot>& spots, const Spot& first, FoldOptions options) {
+void expect_found(const std::vector<Spot>& spots, const Spot& first, ReductionOptions options) {
   options.max_micros = 2;
   comm::run_threads(3, [&](comm::World& world) {
     ModelInstance model(models::gpt2(tiny()), {}, world);
-    GradientFold fold(world, model, options);
-    fold.watch(true);
+    GradientReduction reduction(world, model, options);
+    reduction.watch(true);
 
-    fold_step(world, model, fold, 2, spots);
-    const auto found = culprit_of(world, fold);
-    fold_step(world, model, fold, 2, {});
+    reduce_step(world, model, reduction, 2, spots);
+    const auto found = culprit_of(world, reduction);
+    reduce_step(world, model, reduction, 2, {});
 
     ASSERT_TRUE(found);
     EXPECT_EQ(found->rank, first.rank);
     EXPECT_EQ(found->micro, first.micro);
     EXPECT_EQ(found->block, first.block);
     EXPECT_EQ(found->tensor, first.tensor);
-    EXPECT_FALSE(culprit_of(world, fold));
+    EXPECT_FALSE(culprit_of(world, reduction));
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
   });
 }
@@ -99,9 +100,9 @@ TEST(NonfiniteSearch, NamesTheRankOfTheFirstMicroBatch) {
   const Spot late{0, 1, "h.1", "h.1.ln_1.weight"};
   const Spot first{2, 0, "h.0", "h.0.mlp.c_fc.weight", NAN};
   for (const int stage : {0, 1, 2}) {
-    for (const Reduction reduction : {Reduction::Each, Reduction::Once}) {
+    for (const Reduction mode : {Reduction::Each, Reduction::Once}) {
       SCOPED_TRACE("stage " + std::to_string(stage));
-      expect_found({late, first}, first, {.stage = stage, .reduction = reduction});
+      expect_found({late, first}, first, {.stage = stage, .mode = mode});
     }
   }
 }
@@ -118,17 +119,17 @@ TEST(NonfiniteSearch, NamesTheLowestRankAndTheBlockThatRanFirst) {
 TEST(NonfiniteSearch, FindsNothingInASumThatOverflowsOfFiniteGradients) {
   comm::run_threads(2, [&](comm::World& world) {
     ModelInstance model(models::gpt2(tiny()), {}, world);
-    GradientFold fold(world, model, {.stage = 1});
-    fold.watch(true);
+    GradientReduction reduction(world, model, {.stage = 1});
+    reduction.watch(true);
 
-    fold_step(world,
-              model,
-              fold,
-              1,
-              {{0, 0, "h.1", "h.1.ln_1.weight", 3e38}, {1, 0, "h.1", "h.1.ln_1.weight", 3e38}});
+    reduce_step(world,
+                model,
+                reduction,
+                1,
+                {{0, 0, "h.1", "h.1.ln_1.weight", 3e38}, {1, 0, "h.1", "h.1.ln_1.weight", 3e38}});
 
-    EXPECT_FALSE(culprit_of(world, fold));
-    const auto suspect = fold.suspect(fold.chunk_sums());
+    EXPECT_FALSE(culprit_of(world, reduction));
+    const auto suspect = reduction.suspect(reduction.chunk_sums());
     ASSERT_TRUE(suspect);
     EXPECT_EQ(suspect->tensor, "h.1.ln_1.weight");
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();

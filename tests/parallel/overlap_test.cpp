@@ -20,7 +20,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/models/gpt2.h"
 #include "tessera/parallel/executor.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/gradient_reduction.h"
 #include "tessera/parallel/weight_gather.h"
 
 namespace tessera::parallel {
@@ -34,7 +34,7 @@ struct Setting {
   int micros = 1;
   Residency residency = Residency::Sharded;
   GatherOptions gather = {};
-  FoldOptions fold = {};
+  ReductionOptions reduction = {};
 };
 
 nn::Model model_of_four_layers() {
@@ -65,16 +65,16 @@ void run_step(comm::World& world,
   at::set_num_threads(1);
   ModelInstance model(model_of_four_layers(), {.residency = setting.residency}, world);
   WeightGather gather(model, setting.gather);
-  FoldOptions options = setting.fold;
+  ReductionOptions options = setting.reduction;
   options.max_micros = setting.micros;
-  GradientFold fold(world, model, options);
+  GradientReduction reduction(world, model, options);
   RunRecorder ends(model, false, log), begins(model, true, log);
-  Executor executor(model, {&ends, &gather, &fold, &begins});
+  Executor executor(model, {&ends, &gather, &reduction, &begins});
   const StepInput input{.num_micros = setting.micros,
                         .load = [&](int micro) { return batch_of(world.rank(), micro); },
                         .global_denominators = [](const auto& counts) { return counts.at(0); }};
   executor.train(accumulation_schedule(setting.micros), input);
-  fold.finish();
+  reduction.finish();
   if (world.is_leader()) {
     for (int b = 0; b < model.num_blocks(); ++b)
       blocks.push_back(model.name(b));
@@ -134,7 +134,7 @@ std::string backward(const std::string& block, int micro = 0) {
 }
 
 TEST(Overlap, TheNextBlocksWeightsAreUnderWayWhileABlockRunsForward) {
-  const Events events(Setting{.fold = {.stage = 3}});
+  const Events events(Setting{.reduction = {.stage = 3}});
   for (std::size_t b = 0; b + 1 < events.blocks.size(); ++b) {
     const std::string &block = events.blocks[b], &next = events.blocks[b + 1];
     SCOPED_TRACE(block);
@@ -146,7 +146,7 @@ TEST(Overlap, TheNextBlocksWeightsAreUnderWayWhileABlockRunsForward) {
 }
 
 TEST(Overlap, TheBlockBeforesWeightsAreUnderWayWhileABlockRunsBackward) {
-  const Events events(Setting{.fold = {.stage = 3}});
+  const Events events(Setting{.reduction = {.stage = 3}});
   // The last block's stay from its forward on.
   for (std::size_t b = events.blocks.size() - 1; b > 0; --b) {
     const std::string &block = events.blocks[b], &next = events.blocks[b - 1];
@@ -163,7 +163,7 @@ TEST(Overlap, TheBlockBeforesWeightsAreUnderWayWhileABlockRunsBackward) {
 }
 
 TEST(Overlap, WithoutPrefetchABlocksWeightsAreAskedForWhenItIsItsTurn) {
-  const Events events(Setting{.gather = {.prefetch = 0}, .fold = {.stage = 3}});
+  const Events events(Setting{.gather = {.prefetch = 0}, .reduction = {.stage = 3}});
   for (std::size_t b = 0; b + 1 < events.blocks.size(); ++b) {
     EXPECT_GT(events.at("post gather weights of " + events.blocks[b + 1]),
               events.at("end " + forward(events.blocks[b])));
@@ -171,37 +171,38 @@ TEST(Overlap, WithoutPrefetchABlocksWeightsAreAskedForWhenItIsItsTurn) {
 }
 
 /// Where the reduction of a layer's gradients is waited for first.
-std::size_t wait_for_fold(const Events& events, const std::string& block) {
-  return events.at("wait for fold gradients of " + block + " micro-batch 0");
+std::size_t wait_for_reduction(const Events& events, const std::string& block) {
+  return events.at("wait for reduce gradients of " + block + " micro-batch 0");
 }
 
 TEST(Overlap, ABlocksGradientsAreReducedWhileTheBlockBeforeRunsBackward) {
   for (const int stage : {1, 2, 3}) {
     SCOPED_TRACE("stage " + std::to_string(stage));
     const Events events(Setting{.residency = stage == 3 ? Residency::Sharded : Residency::Whole,
-                                .fold = {.stage = stage}});
+                                .reduction = {.stage = stage}});
     for (std::size_t b = events.blocks.size() - 2; b > 1; --b) {
       const std::string &block = events.blocks[b], &next = events.blocks[b - 1];
       SCOPED_TRACE(block);
-      const std::size_t post = events.at("post fold gradients of " + block + " micro-batch 0");
+      const std::size_t post = events.at("post reduce gradients of " + block + " micro-batch 0");
 
       EXPECT_GT(post, events.at("end " + backward(block)));
       EXPECT_LT(post, events.at("begin " + backward(next)));
-      EXPECT_GT(wait_for_fold(events, block), events.at("end " + backward(next)));
-      EXPECT_TRUE(events.has("wait for fold gradients of " + block + " micro-batch 0"));
+      EXPECT_GT(wait_for_reduction(events, block), events.at("end " + backward(next)));
+      EXPECT_TRUE(events.has("wait for reduce gradients of " + block + " micro-batch 0"));
     }
   }
 }
 
 TEST(Overlap, ABucketWithRoomForOneBlockHasToBeEmptyBeforeTheNextOneRuns) {
-  const Events events(Setting{.fold = {.stage = 3, .bucket = 1}});
+  const Events events(Setting{.reduction = {.stage = 3, .bucket = 1}});
   for (std::size_t b = events.blocks.size() - 2; b > 1; --b)
-    EXPECT_LT(wait_for_fold(events, events.blocks[b]),
+    EXPECT_LT(wait_for_reduction(events, events.blocks[b]),
               events.at("begin " + backward(events.blocks[b - 1])));
 }
 
 TEST(Overlap, WhatIsUnderWayGoesOnBehindEveryBlockButInTheFirstForward) {
-  const Events events(Setting{.micros = 2, .residency = Residency::Whole, .fold = {.stage = 1}});
+  const Events events(
+      Setting{.micros = 2, .residency = Residency::Whole, .reduction = {.stage = 1}});
   const std::vector<std::string>& blocks = events.blocks;
   const std::size_t first_backward = events.at("begin " + backward(blocks.back()));
 

@@ -41,7 +41,7 @@ std::unique_ptr<optim::Rule> make_rule(const std::string& type) {
 }
 
 /// One micro-batch on every rank, with gradients of `value` everywhere.
-void reduce_step(ModelInstance& model, GradientFold& gradients, double value) {
+void reduce_step(ModelInstance& model, GradientReduction& gradients, double value) {
   const std::vector<Action> actions = accumulation_schedule(1);
   gradients.begin(actions);
   for (int b = model.num_blocks() - 1; b >= 0; --b) {
@@ -71,7 +71,7 @@ TEST(ParameterNorms, AreThoseOfTheWholeParameterOnEveryRank) {
       });
       for (FlatGroup& group : model.groups())
         group.weights.settle();
-      GradientFold gradients(world, model, {.stage = stage});
+      GradientReduction gradients(world, model, {.stage = stage});
       reduce_step(model, gradients, 0.5);
       ParameterNorms norms({world, model, *rule, stage});
 

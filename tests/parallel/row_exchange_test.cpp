@@ -59,29 +59,29 @@ comm::Span span_of(const at::Tensor& tensor) {
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), DType::F32, {}};
 }
 
-TEST(RowExchange, LeavesTheBitsOfTheDenseFold) {
+TEST(RowExchange, LeavesTheBitsOfTheDenseReduction) {
   for (const int ranks : {2, 3, 4}) {
     comm::run_threads(ranks, [&](comm::World& world) {
       const comm::Group& group = world.everyone();
       const TablePlace table = table_of(ranks);
       RowExchange rows(world, group);
-      const at::Tensor folded = at::zeros({table.shard});
+      const at::Tensor reduced = at::zeros({table.shard});
       RowSum sum(kWidth);
       for (const int seed : {1, 2, 3}) {
         const RowSum gradient = sparse(world.rank(), static_cast<std::uint64_t>(seed));
         const at::Tensor flat = dense(gradient);
         const comm::WorkPtr work = world.transport().reduce_scatter(group,
                                                                     span_of(flat),
-                                                                    span_of(folded),
+                                                                    span_of(reduced),
                                                                     comm::Op::Sum,
-                                                                    comm::Fold::Accumulate,
+                                                                    comm::Write::Accumulate,
                                                                     TESSERA_HERE("dense"));
         work->wait();
-        EXPECT_EQ(rows.fold(&gradient, table, into(sum), "test"), RowExchange::Outcome::Done);
-        expect_same_bits(dense(sum).narrow(0, world.rank() * table.shard, table.shard), folded);
+        EXPECT_EQ(rows.reduce(&gradient, table, into(sum), "test"), RowExchange::Outcome::Done);
+        expect_same_bits(dense(sum).narrow(0, world.rank() * table.shard, table.shard), reduced);
         work->wait_reusable();
       }
-      EXPECT_GT(folded.abs().sum().item<float>(), 0.0F);
+      EXPECT_GT(reduced.abs().sum().item<float>(), 0.0F);
       world.transport().barrier(group, TESSERA_HERE("end"))->wait();
     });
   }
@@ -97,9 +97,9 @@ TEST(RowExchange, IsRefusedByAllRanksWhereOneIsDenseOrHasTooMuch) {
       *all.row(row) += 1.0F;
     const bool mine = world.rank() == 1;
 
-    EXPECT_EQ(rows.fold(mine ? nullptr : &gradient, table_of(2), into(sum), "test"),
+    EXPECT_EQ(rows.reduce(mine ? nullptr : &gradient, table_of(2), into(sum), "test"),
               RowExchange::Outcome::Dense);
-    EXPECT_EQ(rows.fold(mine ? &all : &gradient, table_of(2), into(sum), "test"),
+    EXPECT_EQ(rows.reduce(mine ? &all : &gradient, table_of(2), into(sum), "test"),
               RowExchange::Outcome::TooMany);
     EXPECT_TRUE(sum.rows().empty()) << "nothing was done";
     world.transport().barrier(group, TESSERA_HERE("end"))->wait();

@@ -15,7 +15,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/functional.h"
 #include "tessera/parallel/executor.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/gradient_reduction.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/pipeline/stage_link.h"
@@ -214,8 +214,8 @@ TEST(StageBlocks, AreAllThatARankKeepsWhenItHasAskedForTheShapesOfFlows) {
       census = {};
       ModelInstance instance(model, {}, world, of.layout);
       StageLink link(world, model, of.layout, DType::F32);
-      GradientFold fold(world, instance, {.stage = 0, .max_micros = kMicros});
-      Executor executor(instance, {&fold}, {}, &link);
+      GradientReduction reduction(world, instance, {.stage = 0, .max_micros = kMicros});
+      Executor executor(instance, {&reduction}, {}, &link);
       const auto stage = static_cast<std::size_t>(instance.stage());
       const auto own = static_cast<int>(of.own[stage].size());
 
@@ -227,7 +227,7 @@ TEST(StageBlocks, AreAllThatARankKeepsWhenItHasAskedForTheShapesOfFlows) {
           {.num_micros = kMicros, .load = batch_of, .global_denominators = [](const auto& counts) {
              return counts.at(0);
            }});
-      fold.finish();
+      reduction.finish();
 
       EXPECT_EQ(census.made.size(), static_cast<std::size_t>(own + of.looked_at[stage]));
       EXPECT_EQ(census.alive, own);

@@ -24,7 +24,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/models/gpt2.h"
 #include "tessera/parallel/executor.h"
-#include "tessera/parallel/gradient_fold.h"
+#include "tessera/parallel/gradient_reduction.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/pipeline/stage_link.h"
 
@@ -94,11 +94,11 @@ void run_stage(comm::World& world, const std::string& schedule, const Hooks& hoo
   const StageLayout layout = layout_of(schedule);
   ModelInstance model(blocks, {}, world, layout);
   StageLink link(world, blocks, layout, DType::F32);
-  GradientFold fold(world, model, {.stage = 0, .max_micros = kMicros});
+  GradientReduction reduction(world, model, {.stage = 0, .max_micros = kMicros});
   const int stage = model.stage();
   Hooked hooked(stage, hooks);
   test::RunRecorder ends(model, false, log), begins(model, true, log);
-  Executor executor(model, {&ends, &hooked, &fold, &begins}, {}, &link);
+  Executor executor(model, {&ends, &hooked, &reduction, &begins}, {}, &link);
   executor.train(actions_of(schedule, stage),
                  {.num_micros = kMicros,
                   .load =
@@ -107,7 +107,7 @@ void run_stage(comm::World& world, const std::string& schedule, const Hooks& hoo
                         return batch_of(micro);
                       },
                   .global_denominators = [](const auto& counts) { return counts.at(0); }});
-  fold.finish();
+  reduction.finish();
   world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
 }
 

@@ -507,9 +507,9 @@ TEST(Plans, RunRulesOfLocalWeightsInStageZeroAndTellIt) {
 TEST(Plans, KeepGradientsOfRanksApartForRulesThatExchangeSigns) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "optimizer": {"type": "OneBitAdam"})"));
 
-  EXPECT_EQ(plan.fold.reduction, parallel::Reduction::Once);
+  EXPECT_EQ(plan.reduction.mode, parallel::Reduction::Once);
   // And the resolved configuration plans the same again.
-  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").fold.reduction,
+  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").reduction.mode,
             parallel::Reduction::Once);
 }
 

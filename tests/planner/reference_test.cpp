@@ -132,7 +132,7 @@ TEST(OnOneRank, OnceIsEachWhereNoRankSumsSeveralFirst) {
                     "c.json"),
         2,
         "c.json");
-    return make_plan(on_one_rank(spread), 1, "c.json").fold.reduction;
+    return make_plan(on_one_rank(spread), 1, "c.json").reduction.mode;
   };
 
   EXPECT_EQ(reduction("1", "0"), parallel::Reduction::Each);
@@ -146,7 +146,7 @@ TEST(OnOneRank, OnceStaysWhereTheOptimizerWantsIt) {
       R"(, "gradient_reduction": "once", "optimizer": {"type": "OneBitAdam"}, "parallel": {"pipeline": 2})",
       2);
 
-  EXPECT_EQ(make_plan(on_one_rank(spread), 1, "c.json").fold.reduction, parallel::Reduction::Once);
+  EXPECT_EQ(make_plan(on_one_rank(spread), 1, "c.json").reduction.mode, parallel::Reduction::Once);
 }
 
 TEST(KeepingGradient, LeavesWhatTheGradientDependsOn) {

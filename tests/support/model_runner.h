@@ -163,7 +163,7 @@ class ModelRunner {
   Tensors grads;    ///< of what this rank holds
 
  private:
-  /// Opens every sink with garbage and adds the homes of a tied parameter.
+  /// Opens every sink with garbage and adds the uses of a tied parameter.
   class Collector final : public parallel::Policy {
    public:
     explicit Collector(ModelRunner& runner) : runner_(runner) {}

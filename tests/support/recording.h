@@ -48,10 +48,10 @@ class RecordingTransport final : public comm::Transport {
                                comm::Span in,
                                comm::Span out,
                                comm::Op op,
-                               comm::Fold fold,
+                               comm::Write write,
                                comm::CallSite site) override {
     const std::string what = site.what;
-    return record(transport_->reduce_scatter(group, in, out, op, fold, std::move(site)), what);
+    return record(transport_->reduce_scatter(group, in, out, op, write, std::move(site)), what);
   }
   comm::WorkPtr all_gather(const comm::Group& group,
                            comm::Span in,

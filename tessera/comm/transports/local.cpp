@@ -32,7 +32,7 @@ void check_dtypes(const Span& in, const Span& out, const CallSite& site) {
       "give both the same element type");
 }
 
-void check_fold(Op op, DType dtype, const CallSite& site) {
+void check_reduction(Op op, DType dtype, const CallSite& site) {
   TESSERA_REQUIRE(
       can_reduce(op, dtype),
       Unsupported,
@@ -84,7 +84,7 @@ std::string describe(const CallSite& site) {
 void check_reduce_scatter(
     const Group& group, const Span& in, const Span& out, Op op, const CallSite& site) {
   check_dtypes(in, out, site);
-  check_fold(op, in.dtype, site);
+  check_reduction(op, in.dtype, site);
   check_parts(group, in.count, out.count, site);
 }
 
@@ -95,7 +95,7 @@ void check_all_gather(const Group& group, const Span& in, const Span& out, const
 
 void check_all_reduce(const Span& data, Op op, const CallSite& site) {
   check_device(data, site);
-  check_fold(op, data.dtype, site);
+  check_reduction(op, data.dtype, site);
 }
 
 void check_broadcast(const Group& group, const Span& data, int root_index, const CallSite& site) {
@@ -125,9 +125,9 @@ void check_message(int rank, int ranks, int peer, const Span& data, const CallSi
       "send only between two different ranks of the world");
 }
 
-void reduce_scatter_alone(const Span& in, const Span& out, Op op, Fold mode) {
+void reduce_scatter_alone(const Span& in, const Span& out, Op op, Write mode) {
   const std::array<const void*, 2> inputs = {out.data, in.data};
-  const auto used = std::span(inputs).subspan(mode == Fold::Accumulate ? 0 : 1);
+  const auto used = std::span(inputs).subspan(mode == Write::Accumulate ? 0 : 1);
   reduce_arrays(op, in.dtype, out.data, used, in.count);
 }
 

@@ -21,7 +21,7 @@ void check_message(int rank, int ranks, int peer, const Span& data, const CallSi
 std::string describe(const CallSite& site);
 
 /// The operation of a group of one rank, complete on return.
-void reduce_scatter_alone(const Span& in, const Span& out, Op op, Fold mode);
+void reduce_scatter_alone(const Span& in, const Span& out, Op op, Write mode);
 /// Copies `in` to `out` unless they are the same memory.
 void copy_alone(const Span& in, const Span& out);
 /// Returns a Work that is complete; throws if the world is broken.

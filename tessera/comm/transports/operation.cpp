@@ -81,13 +81,17 @@ void PullParts::missing(std::vector<int>& ranks) {
     ranks.push_back(channel().rank_of(part.member));
 }
 
-ReduceParts::ReduceParts(
-    Start start, ChannelContext& context, std::size_t offset, Span out, Fold fold, const void* own)
+ReduceParts::ReduceParts(Start start,
+                         ChannelContext& context,
+                         std::size_t offset,
+                         Span out,
+                         Write write,
+                         const void* own)
     : Operation(std::move(start)),
       context_(context),
       offset_(offset),
       out_(out),
-      fold_(fold),
+      write_(write),
       own_(own) {
   complete_ = false;
 }
@@ -96,7 +100,7 @@ bool ReduceParts::advance() {
   if (complete_ || cancelled() || !all_posted()) return false;
   if (out_.count != 0) {
     std::vector<const void*> inputs;
-    if (fold_ == Fold::Accumulate) inputs.push_back(out_.data);
+    if (write_ == Write::Accumulate) inputs.push_back(out_.data);
     for (int member = 0; member < channel().size(); ++member) {
       const Slot& slot = *slots()[static_cast<std::size_t>(member)];
       const bool mine = own_ != nullptr && member == channel().index();

@@ -100,7 +100,7 @@ class ReduceParts final : public Operation {
               ChannelContext& context,
               std::size_t offset,
               Span out,
-              Fold fold,
+              Write write,
               const void* own = nullptr);
   bool advance() override;
   void missing(std::vector<int>& ranks) override { missing_posts(ranks); }
@@ -109,7 +109,7 @@ class ReduceParts final : public Operation {
   ChannelContext& context_;
   std::size_t offset_;
   Span out_;
-  Fold fold_;
+  Write write_;
   const void* own_;
 };
 

@@ -103,7 +103,7 @@ RegionPtr PullTransport::allocate(std::size_t bytes, memory::Tag tag) {
 }
 
 WorkPtr PullTransport::reduce_scatter(
-    const Group& group, Span in, Span out, Op op, Fold fold, CallSite site) {
+    const Group& group, Span in, Span out, Op op, Write write, CallSite site) {
   check_reduce_scatter(group, in, out, op, site);
   const Span own = in.part(out.count * static_cast<std::size_t>(group.index), out.count);
   TESSERA_REQUIRE(!overlap(in, out) || own.data == out.data,
@@ -112,7 +112,7 @@ WorkPtr PullTransport::reduce_scatter(
                   "use a separate output, or this rank's own part of the input");
   Operation::Start begin = start(group_channel(group), Kind::ReduceScatter, in, site);
   if (group.size() == 1) {
-    reduce_scatter_alone(in, out, op, fold);
+    reduce_scatter_alone(in, out, op, write);
     return completed_work(context_->control);
   }
   begin.signature.op = op;
@@ -122,7 +122,7 @@ WorkPtr PullTransport::reduce_scatter(
   keep(begin, out);
   const std::size_t offset = own.bytes() * static_cast<std::size_t>(group.index);
   return track(
-      std::make_shared<ReduceParts>(std::move(begin), *context_, offset, out, fold, own.data));
+      std::make_shared<ReduceParts>(std::move(begin), *context_, offset, out, write, own.data));
 }
 
 WorkPtr PullTransport::all_gather(const Group& group, Span in, Span out, CallSite site) {
@@ -171,7 +171,7 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   if (data.bytes() <= kMailboxBytes) {
     offer(begin, data, group.size(), true);
     keep(begin, data);
-    return track(std::make_shared<ReduceParts>(std::move(begin), *context_, 0, data, Fold::Store));
+    return track(std::make_shared<ReduceParts>(std::move(begin), *context_, 0, data, Write::Store));
   }
   offer(begin, data, group.size(), false);
   keep(begin, data);
@@ -202,7 +202,8 @@ WorkPtr PullTransport::barrier(const Group& group, CallSite site) {
   if (group.size() == 1) return completed_work(context_->control);
   claim_slot(begin);
   offer(begin, nothing, group.size(), true);
-  return track(std::make_shared<ReduceParts>(std::move(begin), *context_, 0, nothing, Fold::Store));
+  return track(
+      std::make_shared<ReduceParts>(std::move(begin), *context_, 0, nothing, Write::Store));
 }
 
 WorkPtr PullTransport::send(int peer, int channel, Span data, CallSite site) {

@@ -33,7 +33,7 @@ class PullTransport final : public Transport {
   [[nodiscard]] std::string_view name() const override { return name_; }
   RegionPtr allocate(std::size_t bytes, memory::Tag tag) override;
   WorkPtr reduce_scatter(
-      const Group& group, Span in, Span out, Op op, Fold fold, CallSite site) override;
+      const Group& group, Span in, Span out, Op op, Write write, CallSite site) override;
   WorkPtr all_gather(const Group& group, Span in, Span out, CallSite site) override;
   WorkPtr all_reduce(const Group& group, Span data, Op op, CallSite site) override;
   WorkPtr broadcast(const Group& group, Span data, int root_index, CallSite site) override;

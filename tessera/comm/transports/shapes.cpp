@@ -25,7 +25,7 @@ class ShapeTransport final : public Transport {
     return std::make_shared<ShapeRegion>(bytes);
   }
 
-  WorkPtr reduce_scatter(const Group&, Span, Span, Op, Fold, CallSite) override { return done(); }
+  WorkPtr reduce_scatter(const Group&, Span, Span, Op, Write, CallSite) override { return done(); }
   WorkPtr all_gather(const Group&, Span, Span, CallSite) override { return done(); }
   WorkPtr all_reduce(const Group&, Span, Op, CallSite) override { return done(); }
   WorkPtr broadcast(const Group&, Span, int, CallSite) override { return done(); }

@@ -60,10 +60,10 @@ class SoloTransport final : public Transport {
   }
 
   WorkPtr reduce_scatter(
-      const Group& group, Span in, Span out, Op op, Fold fold, CallSite site) override {
+      const Group& group, Span in, Span out, Op op, Write write, CallSite site) override {
     begin(site);
     check_reduce_scatter(group, in, out, op, site);
-    reduce_scatter_alone(in, out, op, fold);
+    reduce_scatter_alone(in, out, op, write);
     return completed_work(control_);
   }
   WorkPtr all_gather(const Group& group, Span in, Span out, CallSite site) override {

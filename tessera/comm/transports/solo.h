@@ -9,7 +9,7 @@
 
 namespace tessera::comm {
 
-/// Collectives are copies or do nothing, Fold::Accumulate adds, regions are private memory.
+/// Collectives are copies or do nothing, Write::Accumulate adds, regions are private memory.
 /// Messages have no peer and throw Error{Shape}.
 std::unique_ptr<Transport> make_solo_transport(ControlPage* control);
 

@@ -134,9 +134,9 @@ std::optional<std::size_t> off_index(const json::Value& value, const DeepSpeedKe
   return static_cast<std::size_t>(it - off.items().begin());
 }
 
-class Taker {
+class KeyReader {
  public:
-  Taker(std::span<const std::string> own, config::Problems& problems)
+  KeyReader(std::span<const std::string> own, config::Problems& problems)
       : own_(own.begin(), own.end()), own_set_(own_.begin(), own_.end()), problems_(problems) {}
 
   planner::TakenKeys take(json::Value source) {
@@ -391,7 +391,7 @@ planner::TakenKeys take_deepspeed_keys(json::Value source,
                                        std::span<const std::string> own,
                                        config::Problems& problems) {
   if (!source.is_object()) return {std::move(source), {}, {}};
-  return Taker(own, problems).take(std::move(source));
+  return KeyReader(own, problems).take(std::move(source));
 }
 
 bool is_pure_deepspeed(const json::Value& source, std::span<const std::string> own) {

@@ -10,7 +10,7 @@ namespace {
 
 using enum KeyType;
 
-constexpr Text kFold =
+constexpr Text kReduction =
     "gradients are accumulated in fp32 and divided once by the token count of the global batch";
 constexpr Text kShared = "ranks read each other's memory directly, without buckets";
 constexpr Text kOverlap = "each block is updated separately";
@@ -61,8 +61,8 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     never("gradient_allreduce_op", String, "mean", R"(["mean"])",
           "gradients are the mean over the tokens of the global batch",
           "remove it; a larger optimizer.params.lr has the same effect as a sum"),
-    accepted("prescale_gradients", Bool, "false", kFold),
-    accepted("gradient_predivide_factor", Number, "1.0", kFold),
+    accepted("prescale_gradients", Bool, "false", kReduction),
+    accepted("gradient_predivide_factor", Number, "1.0", kReduction),
     done("sparse_gradients", Bool, "false"),
     accepted("disable_allgather", Bool, "false", kShared),
     section("data_types"),
@@ -90,7 +90,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
              "fp16.enabled is given"),
     section("bf16"),
     done("bf16.enabled", Bool, "false"),
-    accepted("bf16.immediate_grad_update", Bool, "false", kFold),
+    accepted("bf16.immediate_grad_update", Bool, "false", kReduction),
     accepted("bf16.check_grad_overflow", Bool, "true",
              "trainer.on_nonfinite controls the handling of non-finite steps"),
     done("bf16.bf16_master_weights_and_grads", Bool, "false"),

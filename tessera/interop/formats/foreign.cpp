@@ -175,10 +175,11 @@ Weight transposed(Weight matrix) {
   return matrix;
 }
 
-Taker::Taker(std::vector<Weight> weights, std::string what)
+ConsumedWeights::ConsumedWeights(std::vector<Weight> weights, std::string what)
     : named_(std::move(weights)), what_(std::move(what)) {}
 
-const Weight& Taker::take(const std::string& name, const std::vector<std::int64_t>& shape) {
+const Weight& ConsumedWeights::take(const std::string& name,
+                                    const std::vector<std::int64_t>& shape) {
   const Weight* found = named_.find(name);
   TESSERA_REQUIRE(found != nullptr,
                   Format,
@@ -196,7 +197,7 @@ const Weight& Taker::take(const std::string& name, const std::vector<std::int64_
   return *found;
 }
 
-void Taker::finish() const {
+void ConsumedWeights::finish() const {
   for (const Weight& weight : named_.all()) {
     TESSERA_REQUIRE(taken_.count(weight.name) > 0,
                     Unsupported,

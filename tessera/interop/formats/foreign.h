@@ -114,9 +114,9 @@ class Named {
 };
 
 /// Another program's tensors by name, taken one after the other; what nobody takes is a mistake.
-class Taker {
+class ConsumedWeights {
  public:
-  Taker(std::vector<Weight> weights, std::string what);
+  ConsumedWeights(std::vector<Weight> weights, std::string what);
   [[nodiscard]] bool has(const std::string& name) const { return named_.has(name); }
   /// Error{Format} where it is missing, or of another shape than `shape`.
   const Weight& take(const std::string& name, const std::vector<std::int64_t>& shape);

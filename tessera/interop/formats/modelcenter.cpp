@@ -145,25 +145,25 @@ Foreign read_rearranged(const fs::path& file,
   out.files = 1;
   const auto size = [&](const char* key) { return integer_at(facts, key, 0); };
   const std::int64_t width = size("hidden_size"), inner = size("ffn_hidden_size");
-  Taker taker(weights, file.string());
+  ConsumedWeights consumed(weights, file.string());
   const auto plain = [&](const std::string& theirs,
                          const std::string& name,
                          const std::vector<std::int64_t>& shape) {
-    out.weights.push_back(stream(taker.take(theirs, shape), name));
+    out.weights.push_back(stream(consumed.take(theirs, shape), name));
   };
   const auto matrix =
       [&](const std::string& theirs, const std::string& name, std::int64_t to, std::int64_t from) {
         out.weights.push_back(
-            stream(transposed(taker.take(theirs + ".weight", {to, from})), name + ".weight"));
+            stream(transposed(consumed.take(theirs + ".weight", {to, from})), name + ".weight"));
         plain(theirs + ".bias", name + ".bias", {to});
       };
   plain("input_embedding.weight", names.table, {size("vocab_size"), width});
   if (at_path(facts, "tie_embeddings") == nullptr) {
     out.weights.back().aliases = {names.head};
-    taker.ignore("output_projection.weight");
+    consumed.ignore("output_projection.weight");
   } else {
     out.weights.push_back(
-        stream(taker.take("output_projection.weight", {size("vocab_size"), width}), names.head));
+        stream(consumed.take("output_projection.weight", {size("vocab_size"), width}), names.head));
   }
   plain("position_embedding.weight", names.positions, {size("max_positions"), width});
   for (std::int64_t i = 0; i < size("num_layers"); ++i) {
@@ -179,8 +179,9 @@ Foreign read_rearranged(const fs::path& file,
     }
     std::vector<Weight> projections, biases;
     for (const char* part : {"project_q", "project_k", "project_v"}) {
-      projections.push_back(transposed(taker.take(attention + part + ".weight", {width, width})));
-      biases.push_back(taker.take(attention + part + ".bias", {width}));
+      projections.push_back(
+          transposed(consumed.take(attention + part + ".weight", {width, width})));
+      biases.push_back(consumed.take(attention + part + ".bias", {width}));
     }
     out.weights.push_back(concatenate(ours(names.attention_input) + ".weight",
                                       {width, 3 * width},
@@ -200,7 +201,7 @@ Foreign read_rearranged(const fs::path& file,
   }
   for (const char* part : {"weight", "bias"})
     plain(std::string("encoder.output_layernorm.") + part, names.final_norm + "." + part, {width});
-  taker.finish();
+  consumed.finish();
   return out;
 }
 

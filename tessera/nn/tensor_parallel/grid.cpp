@@ -132,7 +132,7 @@ at::Tensor reduce(
     const at::Tensor& mine, int root, mesh::Axis axis, StepContext& context, const char* what) {
   const comm::Group& group = along({axis}, context);
   if (group.size() == 1) return mine;
-  const at::Tensor own = foldable(mine);
+  const at::Tensor own = reducible(mine);
   comm::Transport& transport = context.tensor->world->transport();
   // On meta every rank has the shape that the root has.
   if (group.index != root && !mine.is_meta()) {
@@ -208,7 +208,7 @@ at::Tensor scatter(const at::Tensor& mine,
   sizes[static_cast<std::size_t>(dim)] = room;
   at::Tensor parts;
   if (dim == 0 && sum_of(counts) == room * group.size()) {
-    parts = foldable(mine);
+    parts = reducible(mine);
   } else {
     std::vector<at::Tensor> list;
     std::int64_t begin = 0;
@@ -216,7 +216,7 @@ at::Tensor scatter(const at::Tensor& mine,
       list.push_back(padded(mine.narrow(dim, begin, count), dim, room));
       begin += count;
     }
-    parts = foldable(at::stack(list));
+    parts = reducible(at::stack(list));
   }
   const at::Tensor out = at::empty(sizes, parts.options());
   if (out.numel() > 0 && !mine.is_meta()) {
@@ -224,7 +224,7 @@ at::Tensor scatter(const at::Tensor& mine,
                                                              span_of(parts),
                                                              span_of(out),
                                                              comm::Op::Sum,
-                                                             comm::Fold::Store,
+                                                             comm::Write::Store,
                                                              site(context, what)));
   }
   return out.narrow(dim, 0, own).to(mine.scalar_type());
@@ -233,7 +233,7 @@ at::Tensor scatter(const at::Tensor& mine,
 at::Tensor sum(const at::Tensor& mine, mesh::AxisSet axes, StepContext& context, const char* what) {
   const comm::Group& group = along(axes, context);
   if (group.size() == 1 || mine.numel() == 0) return mine;
-  at::Tensor total = foldable(mine);
+  at::Tensor total = reducible(mine);
   if (total.is_alias_of(mine)) total = total.clone();
   if (!mine.is_meta()) {
     finish(context.tensor->world->transport().all_reduce(

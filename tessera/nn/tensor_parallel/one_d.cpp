@@ -20,7 +20,7 @@ using namespace detail;
 /// The sum over the ranks; x may be overwritten.
 at::Tensor all_reduce(const at::Tensor& x, StepContext& context, const char* what) {
   if (x.is_meta()) return x;
-  const at::Tensor sum = foldable(x);
+  const at::Tensor sum = reducible(x);
   finish(context.tensor->world->transport().all_reduce(
       *context.tensor->group, span_of(sum), comm::Op::Sum, site(context, what)));
   return sum.to(x.scalar_type());
@@ -42,14 +42,14 @@ at::Tensor reduce_scatter(const at::Tensor& x_BTC, StepContext& context, const c
   const std::int64_t B = x_BTC.size(0), share = share_of_tokens(x_BTC, context),
                      ranks = context.tensor->group->size();
   const at::Tensor parts =
-      foldable(x_BTC.reshape({B, ranks, share, -1}).transpose(0, 1).contiguous());
+      reducible(x_BTC.reshape({B, ranks, share, -1}).transpose(0, 1).contiguous());
   const at::Tensor out = at::empty({B, share, x_BTC.size(-1)}, parts.options());
   if (x_BTC.is_meta()) return out.to(x_BTC.scalar_type());
   finish(context.tensor->world->transport().reduce_scatter(*context.tensor->group,
                                                            span_of(parts),
                                                            span_of(out),
                                                            comm::Op::Sum,
-                                                           comm::Fold::Store,
+                                                           comm::Write::Store,
                                                            site(context, what)));
   return out.to(x_BTC.scalar_type());
 }

@@ -26,7 +26,7 @@ inline void finish(const comm::WorkPtr& work) {
 }
 
 /// Sums are made in fp32 and rounded once; there is none over fp16, which travels as fp32.
-inline at::Tensor foldable(const at::Tensor& x) {
+inline at::Tensor reducible(const at::Tensor& x) {
   const at::Tensor plain = x.contiguous();
   return plain.scalar_type() == at::kHalf ? plain.to(at::kFloat) : plain;
 }

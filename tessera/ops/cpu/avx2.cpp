@@ -10,4 +10,4 @@
 #pragma GCC target("avx2,fma,f16c")
 #define TESSERA_KERNELS avx2_kernels
 #define TESSERA_LANES 8
-#include "tessera/ops/cpu/bodies.inc"
+#include "tessera/ops/cpu/variant.inc"

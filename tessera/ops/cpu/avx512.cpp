@@ -10,4 +10,4 @@
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
 #define TESSERA_KERNELS avx512_kernels
 #define TESSERA_LANES 16
-#include "tessera/ops/cpu/bodies.inc"
+#include "tessera/ops/cpu/variant.inc"

@@ -13,4 +13,4 @@
 #define TESSERA_KERNELS avx512_bf16_kernels
 #define TESSERA_LANES 16
 #define TESSERA_ROUNDS_TO_BF16
-#include "tessera/ops/cpu/bodies.inc"
+#include "tessera/ops/cpu/variant.inc"

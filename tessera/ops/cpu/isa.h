@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which body of our kernels runs on this machine, and whether its CPU multiplies 16-bit floats
-// by itself.
+// Which variant of our kernels runs on this machine, and whether its CPU multiplies 16-bit floats
+// in hardware.
 #pragma once
 
 #include <string_view>
 
 namespace tessera::ops {
 
-/// Each has what stands before it. Avx512Bf16: AVX-512 with rounding to bf16 and dot products of
-/// it, of which attention of bf16 is made; Amx: matrix tiles, of which it is made there.
+/// A variant includes the instruction sets of those before it. Avx512Bf16 adds conversion to bf16
+/// and dot products of bf16, Amx matrix tiles; attention in bf16 uses them.
 enum class Isa { Portable, Avx2, Avx512, Avx512Bf16, Amx };
 
-/// The best body that the CPU has, or TESSERA_ISA = portable | avx2 | avx512 | avx512_bf16 | amx
-/// (read once). Error{Config} for another word, Error{Unsupported} for a body that this CPU cannot
-/// run. Another body is another order of no sum: kernels agree to the bit, but for attention of
-/// bf16 by the last two and matrix products, which are the libraries'.
+/// The best variant that the CPU supports, or TESSERA_ISA = portable | avx2 | avx512 | avx512_bf16
+/// | amx (read once). Error{Config} for another word, Error{Unsupported} for a variant that this
+/// CPU cannot run. All variants add in the same order and agree to the bit, except for bf16
+/// attention of the last two and for matrix products, which libraries compute.
 Isa isa();
 std::string_view name(Isa isa);
-/// Whether this CPU can run the body. Of Amx: also whether the kernel, which is asked for it, lets
-/// this process.
+/// Whether this CPU can run the variant. Amx also needs permission for this process, which the
+/// function requests from the operating system.
 bool runs_here(Isa isa);
 
 /// True where matrix products of bf16 operands are done in hardware (AVX512-BF16 or AMX). False

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of our own CPU kernels. One set of bodies (bodies.inc) is compiled once for each
-// instruction set; every set does the same operations in the same order, so that a result depends
-// neither on the CPU nor on an element's place in a vector. Legend: N rows, C channels, V
+// The table of our own CPU kernels. The source (variant.inc) is compiled once for each
+// instruction set; every variant does the same operations in the same order, so that a result
+// depends neither on the CPU nor on an element's place in a vector. Legend: N rows, C channels, V
 // vocabulary, T queries, S keys.
 #pragma once
 

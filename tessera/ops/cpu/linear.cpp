@@ -193,7 +193,7 @@ void CpuBackend::linear_bias_grad(const at::Tensor& dy_NO,
       kernel(dy.data_ptr(), O, sums + block * O, blocks.begin(block), blocks.end(block));
     }
   });
-  fold_blocks(sums, blocks.count(), O, O, accumulate, to);
+  reduce_blocks(sums, blocks.count(), O, O, accumulate, to);
 }
 
 }  // namespace tessera::ops::cpu

@@ -79,11 +79,11 @@ void CpuBackend::norm_backward(const NormGradArgs& args) const {
   });
   if (of_weight) {
     auto* to = args.dweight_C.data_ptr<float>();
-    fold_blocks(sums, blocks.count(), 2 * C, C, args.accumulate_weight, to);
+    reduce_blocks(sums, blocks.count(), 2 * C, C, args.accumulate_weight, to);
   }
   if (of_bias) {
     auto* to = args.dbias_C.data_ptr<float>();
-    fold_blocks(sums + C, blocks.count(), 2 * C, C, args.accumulate_bias, to);
+    reduce_blocks(sums + C, blocks.count(), 2 * C, C, args.accumulate_bias, to);
   }
 }
 

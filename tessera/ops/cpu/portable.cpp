@@ -6,4 +6,4 @@
 
 #define TESSERA_KERNELS portable_kernels
 #define TESSERA_LANES 4
-#include "tessera/ops/cpu/bodies.inc"
+#include "tessera/ops/cpu/variant.inc"

@@ -3,12 +3,12 @@
 
 namespace tessera::ops::cpu {
 
-void fold_blocks(const float* partial,
-                 std::int64_t blocks,
-                 std::int64_t stride,
-                 std::int64_t columns,
-                 bool accumulate,
-                 float* to) {
+void reduce_blocks(const float* partial,
+                   std::int64_t blocks,
+                   std::int64_t stride,
+                   std::int64_t columns,
+                   bool accumulate,
+                   float* to) {
   // So many columns at a time that the compiler keeps their sums in vectors.
   constexpr std::int64_t kStrip = 64;
   double sums[kStrip];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over the rows of a matrix whose bits do not depend on the number of threads: rows are cut
-// into blocks by their number alone, each block adds its rows in order, and the blocks are folded
+// into blocks by their number alone, each block adds its rows in order, and the blocks are reduced
 // in order.
 #pragma once
 
@@ -25,11 +25,11 @@ struct RowBlocks {
 
 /// to[c] = (accumulate ? to[c] : 0) + sum over blocks of partial[block * stride + c], added in fp64
 /// in block order.
-void fold_blocks(const float* partial,
-                 std::int64_t blocks,
-                 std::int64_t stride,
-                 std::int64_t columns,
-                 bool accumulate,
-                 float* to);
+void reduce_blocks(const float* partial,
+                   std::int64_t blocks,
+                   std::int64_t stride,
+                   std::int64_t columns,
+                   bool accumulate,
+                   float* to);
 
 }  // namespace tessera::ops::cpu

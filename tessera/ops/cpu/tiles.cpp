@@ -19,7 +19,7 @@ namespace {
 // The vectors come first.
 // clang-format off
 #include "tessera/ops/cpu/vec.inc"
-#include "tessera/ops/cpu/bodies_scores.inc"
+#include "tessera/ops/cpu/variant_scores.inc"
 // clang-format on
 
 /// Sums of kRows rows and kTiles * 16 columns, in registers, over a part of the inner size.

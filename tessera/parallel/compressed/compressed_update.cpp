@@ -24,7 +24,7 @@ class CompressedUpdate final : public UpdateStrategy {
 
   void configure(ShardStore::Options& options) override;
   void update(ShardStore& store,
-              GradientFold& gradients,
+              GradientReduction& gradients,
               const optim::UpdateScalars& scalars) override;
   [[nodiscard]] bool compresses(std::int64_t step) const override {
     return rule_.exchange(step) != optim::Exchange::Gradients;
@@ -39,12 +39,14 @@ class CompressedUpdate final : public UpdateStrategy {
  private:
   ShardState make_state(const ParamShard& shard, std::size_t index, const std::string& name);
   void update_exactly(ShardStore& store,
-                      GradientFold& gradients,
+                      GradientReduction& gradients,
                       const optim::UpdateScalars& scalars);
-  void update_compressed(ShardStore& store, GradientFold& gradients, optim::UpdateScalars scalars);
+  void update_compressed(ShardStore& store,
+                         GradientReduction& gradients,
+                         optim::UpdateScalars scalars);
   void start(ShardStore& store);
   void make_vectors(ShardStore& store,
-                    GradientFold& gradients,
+                    GradientReduction& gradients,
                     const optim::UpdateScalars& scalars);
   void measure(ShardStore& store, const optim::UpdateScalars& scalars);
   optim::CompressedView shard_view(ShardStore& store, ParamShard& shard);
@@ -118,7 +120,7 @@ void CompressedUpdate::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool
 }
 
 void CompressedUpdate::update(ShardStore& store,
-                              GradientFold& gradients,
+                              GradientReduction& gradients,
                               const optim::UpdateScalars& scalars) {
   if (compresses(scalars.step)) {
     update_compressed(store, gradients, scalars);
@@ -128,7 +130,7 @@ void CompressedUpdate::update(ShardStore& store,
 }
 
 void CompressedUpdate::update_exactly(ShardStore& store,
-                                      GradientFold& gradients,
+                                      GradientReduction& gradients,
                                       const optim::UpdateScalars& scalars) {
   if (!elementwise_) norms_.prepare(store, gradients, scalars);
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
@@ -169,7 +171,7 @@ optim::CompressedView CompressedUpdate::whole_view(ShardStore& store,
 }
 
 void CompressedUpdate::update_compressed(ShardStore& store,
-                                         GradientFold& gradients,
+                                         GradientReduction& gradients,
                                          optim::UpdateScalars scalars) {
   // A rank's sum is its share of the gradient: times the number of ranks, the mean of all is the
   // gradient.
@@ -211,7 +213,7 @@ void CompressedUpdate::start(ShardStore& store) {
 }
 
 void CompressedUpdate::make_vectors(ShardStore& store,
-                                    GradientFold& gradients,
+                                    GradientReduction& gradients,
                                     const optim::UpdateScalars& scalars) {
   if (rule_.keeps_last()) {
     const memory::ScopedTag tag(memory::Tag::Optimizer);

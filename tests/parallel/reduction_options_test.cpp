@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
 // Which buffers gradients of one size need.
-#include "tessera/parallel/fold_options.h"
+#include "tessera/parallel/reduction_options.h"
 
 #include <gtest/gtest.h>
 
@@ -21,13 +21,13 @@ TEST(InFlight, IsASecondBufferForSeveralBlocksOfASizeThatFitsTheBucket) {
 }
 
 TEST(InFlight, IsNothingWhereRanksSumWholeGradientsInFp32) {
-  const FoldOptions once{.stage = 1, .reduction = Reduction::Once, .max_micros = 4};
+  const ReductionOptions once{.stage = 1, .mode = Reduction::Once, .max_micros = 4};
 
   EXPECT_EQ(in_flight(once, 2, kNumel, 5).bytes(once, 2, kNumel), 0);
 }
 
 TEST(InFlight, CountsWhatIsSentReceivedAndStagedInANarrowCommunicationDtype) {
-  const FoldOptions narrow{.comm_dtype = DType::BF16};
+  const ReductionOptions narrow{.comm_dtype = DType::BF16};
 
   const InFlight room = in_flight(narrow, 2, kNumel, 1);
 
@@ -38,7 +38,7 @@ TEST(InFlight, CountsWhatIsSentReceivedAndStagedInANarrowCommunicationDtype) {
 }
 
 TEST(InFlight, KeepsAReducedShardWhereEveryMicroBatchIsReducedByItself) {
-  const FoldOptions once{.stage = 2, .reduction = Reduction::Once, .max_micros = 2};
+  const ReductionOptions once{.stage = 2, .mode = Reduction::Once, .max_micros = 2};
 
   const InFlight room = in_flight(once, 4, kNumel, 1);
 

@@ -11,14 +11,14 @@
 
 namespace tessera::ops {
 
-struct Body {
+struct Variant {
   std::string name;
   const cpu::Kernels* kernels;
 };
 
 /// The portable one first.
-inline std::vector<Body> bodies() {
-  std::vector<Body> out;
+inline std::vector<Variant> variants() {
+  std::vector<Variant> out;
   for (const auto& [isa, kernels] : {std::pair{Isa::Portable, &cpu::portable_kernels},
                                      std::pair{Isa::Avx2, &cpu::avx2_kernels},
                                      std::pair{Isa::Avx512, &cpu::avx512_kernels},

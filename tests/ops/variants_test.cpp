@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels with every body that this CPU has against float64: operations run the best one alone.
-#include "ops/bodies.h"
+// Kernels with every variant that this CPU has against float64: operations run the best one alone.
+#include "ops/variants.h"
 
 #include "ops/support.h"
 
@@ -15,13 +15,13 @@ constexpr double kExponential = 32 * 0x1p-24 + 4 * 0x1p-23;
 constexpr double kSums = 2e-6;
 constexpr std::int64_t kRows = 5, kKeys = 83;
 
-/// A case of one dtype: calls check(kernels, index of the dtype) for every body.
+/// A case of one dtype: calls check(kernels, index of the dtype) for every variant.
 class BodyDtypes : public testing::TestWithParam<at::ScalarType> {
  protected:
   template <class Check>
   void on_every_body(Check check) const {
     const cpu::Float index = cpu::float_of(at::empty({0}, GetParam()));
-    for (const auto& [name, kernels] : bodies()) {
+    for (const auto& [name, kernels] : variants()) {
       SCOPED_TRACE(name);
       check(*kernels, index);
     }
@@ -322,7 +322,7 @@ TEST(EveryBody, ScalesRowsInPlaceAndLeavesThoseOfFactorOneAlone) {
   const at::Tensor x = random({kRows, kKeys}, 1), factors = random({kRows}, 2);
   factors[1] = 1.0F;
   const at::Tensor expected = x * factors.unsqueeze(1);
-  for (const auto& [name, k] : bodies()) {
+  for (const auto& [name, k] : variants()) {
     const at::Tensor y = x.clone();
 
     k->scale_rows(y.data_ptr<float>(), factors.const_data_ptr<float>(), kKeys, kRows);
@@ -337,7 +337,7 @@ TEST(EveryBody, MakesExponentialsOfRowsThatAgreeWithFloat64) {
   const at::Tensor x = random({kRows, kColumns}, 1) * 15;
   const at::Tensor wide = x.to(at::kDouble), max = std::get<0>(wide.max(1));
   const at::Tensor expected = at::exp(wide - max.unsqueeze(1));
-  for (const auto& [name, k] : bodies()) {
+  for (const auto& [name, k] : variants()) {
     SCOPED_TRACE(name);
     const at::Tensor y = x.clone(), largest = at::empty({kRows}, at::kDouble),
                      sums = at::empty({kRows}, at::kDouble);

@@ -14,9 +14,9 @@ namespace tessera::parallel {
 /// a rank adds by itself first is reduced.
 enum class Reduction : std::uint8_t { Each, Once };
 
-struct FoldOptions {
+struct ReductionOptions {
   int stage = 1;  ///< of ZeRO; Reduction::Once depends on it
-  Reduction reduction = Reduction::Each;
+  Reduction mode = Reduction::Each;
   DType accumulate = DType::F32;  ///< F32, or BF16: rounded after every accumulation step
   /// Communication dtype of F32 sums: BF16 or F16 rounds the gradient of every micro-batch (Once in
   /// stages 0 and 1: this rank's sum), which halves the bytes that are sent; the sum stays in fp32.
@@ -29,7 +29,7 @@ struct FoldOptions {
   int max_micros = 1;  ///< most micro-batches a step will have on this rank
 
   /// Each rank sums whole gradients of its own.
-  [[nodiscard]] bool locally() const { return reduction == Reduction::Once && stage < 2; }
+  [[nodiscard]] bool locally() const { return mode == Reduction::Once && stage < 2; }
   /// What is sent is narrower than the sums.
   [[nodiscard]] bool narrow() const { return comm_dtype != DType::F32 && accumulate == DType::F32; }
   /// The gradient of micro-batch `micro` is made where the sum is.
@@ -46,9 +46,11 @@ struct InFlight {
   bool received = false;  ///< each with as much again for what ranks send
   bool staging = false;   ///< and once as fp32, where sinks write
   /// Of gradients of `numel` elements with `options` on `ranks` ranks.
-  [[nodiscard]] std::int64_t bytes(const FoldOptions& options, int ranks, std::int64_t numel) const;
+  [[nodiscard]] std::int64_t bytes(const ReductionOptions& options,
+                                   int ranks,
+                                   std::int64_t numel) const;
 };
-/// `homes`: blocks that make gradients of `numel` elements.
-InFlight in_flight(const FoldOptions& options, int ranks, std::int64_t numel, int homes);
+/// `uses`: blocks that make gradients of `numel` elements.
+InFlight in_flight(const ReductionOptions& options, int ranks, std::int64_t numel, int uses);
 
 }  // namespace tessera::parallel

@@ -2,7 +2,7 @@
 // Gradients of the data-parallel ranks, summed and sharded over them.
 //
 // Micro-batch j = m * n + r (m: accumulation step, n: ranks, r: rank). With Reduction::Each the
-// owner of a shard keeps its accumulator; the gradient of every micro-batch is folded into it in
+// owner of a shard keeps its accumulator; the gradient of every micro-batch is reduced into it in
 // rank order while earlier blocks still run their backward:
 //   ((g_0 + g_1) + g_2) + ...
 // so 1 x 4, 2 x 2 and 4 x 1 ranks x accumulation give the same bits. Reduction::Once sends less:
@@ -21,28 +21,28 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/parallel/action.h"
-#include "tessera/parallel/fold_options.h"
 #include "tessera/parallel/gradient_norm.h"
 #include "tessera/parallel/gradient_rows.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/nonfinite_search.h"
+#include "tessera/parallel/reduction_options.h"
 
 namespace tessera::parallel {
 
-/// Memory, with b bytes of `accumulate`: b / n a parameter and home for the accumulators (Once in
+/// Memory, with b bytes of `accumulate`: b / n a parameter and use for the accumulators (Once in
 /// stages 0 and 1: b), Tag::Gradients; and, Tag::GradientsInFlight, buffers for the gradients of
 /// one or two blocks of each size, or fewer; with a narrow `comm_dtype` each of them 4 bytes and 4
-/// or 8 for what is sent and received. Where a home's gradients are rows its accumulator is made
+/// or 8 for what is sent and received. Where a use's gradients are rows its accumulator is made
 /// when they are more than a quarter of it; `local` sums and buffers of a size are made all the
 /// same.
 ///
 /// A reduction starts after its block's backward, and is waited for when its buffer or its
 /// accumulator is used again: with two buffers, after the backward of the block before.
 /// Threads: the rank's own.
-class GradientFold final : public Policy {
+class GradientReduction final : public Policy {
  public:
-  GradientFold(comm::World& world, ModelInstance& model, FoldOptions options);
-  ~GradientFold() override;
+  GradientReduction(comm::World& world, ModelInstance& model, ReductionOptions options);
+  ~GradientReduction() override;
 
   void begin(std::span<const Action> actions) override;
   /// Backward of a block: opens its gradient sinks before, and starts their reduction after. After
@@ -57,7 +57,7 @@ class GradientFold final : public Policy {
   /// ranks times their number is the step's gradient.
   [[nodiscard]] at::Tensor own(int group) const;
 
-  /// Waits for all reductions and adds the homes of tied parameters in block order; where ranks
+  /// Waits for all reductions and adds the uses of tied parameters in block order; where ranks
   /// share the tokens, adds their gradients. After it shard() is the step's gradient.
   void finish();
   /// This rank's part of the group's gradient, [layout.shard_numel()] fp32; undefined for frozen
@@ -90,27 +90,27 @@ class GradientFold final : public Policy {
   }
 
  private:
-  struct HomeSlot;
-  /// Room for the gradient of one micro-batch of one home, readable by peers.
+  struct UseSlot;
+  /// Room for the gradient of one micro-batch of one use, readable by peers.
   struct Buffer {
     comm::RegionPtr region;
     at::Tensor flat;      ///< in the dtype that is sent
     at::Tensor reduced;   ///< Once in stages 2 and 3: what is added to the accumulator
     at::Tensor received;  ///< narrow: the owner's part of every rank's gradient
-    at::Tensor folds;     ///< narrow: where `received` waits to be folded into
-    bool stores = false;  ///< not added to what `folds` holds
+    at::Tensor target;    ///< narrow: where `received` waits to be reduced into
+    bool stores = false;  ///< not added to what `target` holds
     comm::WorkPtr work;   ///< the last operation on it
-    HomeSlot* user = nullptr;
+    UseSlot* user = nullptr;
   };
   struct Pool {
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::size_t next = 0;
     at::Tensor staging;  ///< fp32, where sinks write if what is sent is not
   };
-  /// Elements of a buffer, and which of the block's homes of that size uses it: a block writes all
+  /// Elements of a buffer, and which of the block's uses of that size uses it: a block writes all
   /// of its own at once, and a tied table may be as large as the rest.
   using PoolKey = std::pair<std::int64_t, int>;
-  struct HomeSlot {
+  struct UseSlot {
     at::Tensor accumulator;  ///< from its first backward of a step to the next step, or `local`'s
     Pool* pool = nullptr;
     Buffer* buffer = nullptr;       ///< of the last micro-batch, or that `local` is sent from
@@ -119,38 +119,38 @@ class GradientFold final : public Policy {
     RowGradient rows;
   };
   struct Slot {
-    std::vector<HomeSlot> homes;
+    std::vector<UseSlot> uses;
   };
   void allocate();
   Buffer& acquire(Pool& pool);
   std::unique_ptr<Buffer> make_buffer(std::int64_t numel, DType dtype) const;
-  void exchange(Buffer& buffer, const at::Tensor& out, comm::Fold fold, comm::CallSite site);
-  void fold_received(Buffer& buffer) const;
-  void settle(HomeSlot& home);
-  void take(const FlatGroup& group, HomeSlot& home);
+  void exchange(Buffer& buffer, const at::Tensor& out, comm::Write write, comm::CallSite site);
+  void reduce_received(Buffer& buffer) const;
+  void settle(UseSlot& use);
+  void take(const FlatGroup& group, UseSlot& use);
   void open(const BlockRun& run);
-  at::Tensor open_dense(const FlatGroup& group, HomeSlot& slot, const BlockRun& run);
+  at::Tensor open_dense(const FlatGroup& group, UseSlot& slot, const BlockRun& run);
   [[nodiscard]] std::vector<GradSink*> sinks_of(const BlockRun& run) const;
   void post(const BlockRun& run);
-  void reduce(int group, const Home& home, HomeSlot& slot, const BlockRun& run);
+  void reduce(int group, const BlockUse& use, UseSlot& slot, const BlockRun& run);
   [[nodiscard]] bool keeps_apart() const { return keeps_own_ && group_.size() > 1; }
-  [[nodiscard]] bool takes_rows(const HomeSlot& slot, const BlockRun& run) const {
+  [[nodiscard]] bool takes_rows(const UseSlot& slot, const BlockRun& run) const {
     return !keeps_apart() && rows_.takes_rows(slot.rows, run.micro);
   }
-  DenseGradient dense_of(const FlatGroup& group, HomeSlot& slot, const BlockRun& run);
-  void make_dense(const FlatGroup& group, HomeSlot& slot);
+  DenseGradient dense_of(const FlatGroup& group, UseSlot& slot, const BlockRun& run);
+  void make_dense(const FlatGroup& group, UseSlot& slot);
   [[nodiscard]] bool locally() const { return options_.locally(); }
   [[nodiscard]] bool narrow() const { return options_.narrow(); }
   [[nodiscard]] bool direct(int micro) const { return options_.direct(group_.size(), micro); }
-  [[nodiscard]] at::Tensor target(HomeSlot& home, int micro);
-  [[nodiscard]] const at::Tensor& sum_of(const HomeSlot& home) const {
-    return keeps_own_ && home.local ? home.local->flat : home.accumulator;
+  [[nodiscard]] at::Tensor target(UseSlot& use, int micro);
+  [[nodiscard]] const at::Tensor& sum_of(const UseSlot& use) const {
+    return keeps_own_ && use.local ? use.local->flat : use.accumulator;
   }
-  void add_homes(const FlatGroup& group, Slot& slot);
+  void add_uses(const FlatGroup& group, Slot& slot);
 
   comm::World& world_;
   ModelInstance& model_;
-  FoldOptions options_;
+  ReductionOptions options_;
   const comm::Group& group_;
   std::vector<Slot> slots_;
   std::map<PoolKey, Pool> pools_;

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/parallel/fold_options.h"
+#include "tessera/parallel/reduction_options.h"
 
 namespace tessera::parallel {
 namespace {
 
-/// Homes of one size that are enough for a second buffer: one block's gradient is reduced while the
+/// Uses of one size that are enough for a second buffer: one block's gradient is reduced while the
 /// next one's is made.
-constexpr int kHomesForTwo = 3;
+constexpr int kUsesForTwo = 3;
 
 }  // namespace
 
-std::int64_t InFlight::bytes(const FoldOptions& options, int ranks, std::int64_t numel) const {
+std::int64_t InFlight::bytes(const ReductionOptions& options, int ranks, std::int64_t numel) const {
   const auto values = static_cast<std::int64_t>(size_of(type)) * numel;
   const auto shard = static_cast<std::int64_t>(size_of(options.accumulate)) * numel / ranks;
   const std::int64_t each = values + (reduced ? shard : 0) + (received ? values : 0);
   return buffers * each + (staging ? 4 * numel : 0);
 }
 
-InFlight in_flight(const FoldOptions& options, int ranks, std::int64_t numel, int homes) {
+InFlight in_flight(const ReductionOptions& options, int ranks, std::int64_t numel, int uses) {
   const bool several = ranks > 1, local = options.locally();
   InFlight out;
   out.staging = options.accumulate != DType::F32 || (options.narrow() && !local);
   const bool passes = local ? options.narrow() && several
                             : several || options.max_micros > 1 || !options.direct(ranks, 0);
   if (!passes) return out;
-  out.buffers = homes >= kHomesForTwo && numel <= options.bucket / 2 ? 2 : 1;
+  out.buffers = uses >= kUsesForTwo && numel <= options.bucket / 2 ? 2 : 1;
   out.type = options.narrow() ? options.comm_dtype : options.accumulate;
-  out.reduced = options.reduction == Reduction::Once && options.max_micros > 1 && !local;
+  out.reduced = options.mode == Reduction::Once && options.max_micros > 1 && !local;
   out.received = options.narrow() && several;
   return out;
 }

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs a program of tests with one kernel variant.   usage: with_kernel_variant.sh VARIANT TESSERA PROGRAM [ARGUMENTS...]
+# Ends with 77 where this CPU does not support the variant, and where it is the one that every other entry of ctest runs with.
+set -uo pipefail
+variant=${1:?usage: with_kernel_variant.sh VARIANT TESSERA PROGRAM} tessera=${2:?which tessera?}
+shift 2
+
+# What `tessera report` says is used, with TESSERA_ISA=$1; empty: what is chosen without a wish.
+used() { TESSERA_ISA=$1 "$tessera" report --json 2>&1 | sed -nE 's/^ *"kernels": "([a-z0-9_]+)".*/\1/p'; }
+
+chosen=$(used "")
+[[ -n $chosen ]] || { echo "tessera report names no kernels" >&2; exit 1; }
+if [[ $chosen == "$variant" ]]; then
+  echo "$variant is what is used anyway"
+  exit 77
+fi
+if [[ $(used "$variant") != "$variant" ]]; then
+  why=$(TESSERA_ISA=$variant "$tessera" report 2>&1 >/dev/null)
+  [[ $why == *"this CPU does not have it"* ]] || { printf 'TESSERA_ISA=%s is not used: %s\n' "$variant" "$why" >&2; exit 1; }
+  echo "this CPU does not have $variant"
+  exit 77
+fi
+TESSERA_ISA=$variant exec "$@"
