@@ -175,6 +175,18 @@ void Checkpoint::verify() const {
   offering_older(folder_, [&] { stored_->verify(); });
 }
 
+std::vector<float> Checkpoint::values(const Tensor& tensor) const {
+  const std::int64_t numel = checked_numel(tensor.shape);
+  std::vector<float> out(static_cast<std::size_t>(numel));
+  const PieceBytes piece{tensor.name,
+                         DType::F32,
+                         tensor.shape,
+                         {mesh::whole(tensor.shape), 0, numel},
+                         std::as_writable_bytes(std::span(out))};
+  load({&piece, 1});
+  return out;
+}
+
 std::vector<std::string> Checkpoint::digest() const {
   require_whole();
   std::vector<std::string> lines;

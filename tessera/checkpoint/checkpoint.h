@@ -113,6 +113,8 @@ class Checkpoint {
   /// covered by a verified checksum. Converts between float dtypes if they differ. Error{Format}
   /// names file and tensor of damage, or the tensor that is missing or has another shape.
   void load(std::span<const PieceBytes> pieces) const;
+  /// Reads a whole tensor as fp32 values. Errors as in load().
+  [[nodiscard]] std::vector<float> values(const Tensor& tensor) const;
   /// Checks that every shard exists and that its header has its checksum and matches the manifest.
   /// Throws Error{Format}.
   void check_files() const;

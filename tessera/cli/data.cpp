@@ -67,7 +67,7 @@ bool parse(DataWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-/// Whether the word names a configuration and not data. Both may be called .json.
+/// True when `word` names a configuration file, false when it names data: both may end in .json.
 bool is_config(const std::string& word) {
   std::error_code ignored;
   if (!names_config(word)) return false;
@@ -79,7 +79,8 @@ bool is_config(const std::string& word) {
   const std::string_view all = mapped.text();
   const std::size_t first = all.find_first_not_of("\xef\xbb\xbf \t\r\n");
   if (first == std::string_view::npos || all[first] == '[') return false;
-  // Of a file of records, the first line may be one, and a list may stand under a name.
+  // A .json file is data when its first line is a whole record, or when it is an object with a list
+  // of records as a member.
   const std::string_view line = all.substr(first, all.find('\n', first) - first);
   const auto has_data = [](const json::Value& value) {
     const json::Value* const data = value.is_object() ? value.find("data") : nullptr;
@@ -89,7 +90,7 @@ bool is_config(const std::string& word) {
     const json::Value value = json::parse_strict(line, word);
     return has_data(value);
   } catch (const Error&) {
-    // More than a line: a configuration, or one object with a list in it.
+    // The object spans several lines: it is a configuration or holds a list of records.
   }
   constexpr std::size_t kLargestConfig = 1 << 20;
   if (all.size() > kLargestConfig) return false;
@@ -183,7 +184,7 @@ std::optional<data::Record> first_record(const std::vector<std::string>& files,
   return out;
 }
 
-/// Whether the file is text, or tokens, and has no records.
+/// True when the file holds plain text or token ids instead of records.
 bool is_text(const std::string& name) {
   std::error_code ignored;
   const std::string extension = text::lower(fs::path(name).extension().string());

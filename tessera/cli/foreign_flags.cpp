@@ -226,8 +226,8 @@ std::string warmup_key(json::Value& source) {
   return is_deepspeed_warmup(type) ? "scheduler.warmup_num_steps" : "scheduler.num_warmup_steps";
 }
 
-// Whether the schedule of DeepSpeed in the file stays, as Hugging Face's Trainer has it: its
-// parameters would be unknown to another one.
+// True when the file has a DeepSpeed schedule: like Hugging Face's Trainer, the program then keeps
+// it and ignores the flag, because its parameters mean nothing to another schedule.
 bool file_keeps_schedule(const json::Value& source,
                          const ForeignFlags::Setting& setting,
                          std::vector<std::string>& notes) {

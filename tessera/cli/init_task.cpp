@@ -14,7 +14,7 @@
 namespace tessera::cli {
 namespace {
 
-// What a task's configuration says beside what all of them do.
+// The values and comments of `init --task` that differ from task to task.
 struct TaskAdvice {
   std::string_view name;
   std::string_view model;    // which models it suits

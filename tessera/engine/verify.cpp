@@ -79,19 +79,7 @@ class Tensors {
   }
   [[nodiscard]] bool has(const std::string& name) const { return by_name_.contains(name); }
   [[nodiscard]] std::vector<float> values(const std::string& name) const {
-    const checkpoint::Checkpoint::Tensor& tensor = *by_name_.at(name);
-    std::int64_t numel = 1;
-    for (const std::int64_t dim : tensor.shape)
-      numel *= dim;
-    std::vector<float> out(static_cast<std::size_t>(numel));
-    const checkpoint::PieceBytes piece{
-        tensor.name,
-        DType::F32,
-        tensor.shape,
-        {mesh::whole(tensor.shape), 0, numel},
-        {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(float)}};
-    opened_.load({&piece, 1});
-    return out;
+    return opened_.values(*by_name_.at(name));
   }
   /// Of all of them together.
   [[nodiscard]] double whole_norm() const {

@@ -31,18 +31,7 @@ using ::testing::HasSubstr;
 std::vector<float> read(const fs::path& folder, const std::string& name) {
   const checkpoint::Checkpoint opened(folder);
   for (const checkpoint::Checkpoint::Tensor& tensor : opened.tensors()) {
-    if (tensor.name != name) continue;
-    std::int64_t numel = 1;
-    for (const std::int64_t size : tensor.shape)
-      numel *= size;
-    std::vector<float> out(static_cast<std::size_t>(numel));
-    const checkpoint::PieceBytes piece{name,
-                                       DType::F32,
-                                       tensor.shape,
-                                       {mesh::whole(tensor.shape), 0, numel},
-                                       std::as_writable_bytes(std::span(out))};
-    opened.load({&piece, 1});
-    return out;
+    if (tensor.name == name) return opened.values(tensor);
   }
   ADD_FAILURE() << name << " is not in " << folder;
   return {};

@@ -41,15 +41,7 @@ std::vector<float> positions_in(const fs::path& root) {
   const auto found = std::find_if(tensors.begin(), tensors.end(), [](const auto& tensor) {
     return tensor.name == "wpe.weight";
   });
-  const std::int64_t numel = found->shape[0] * found->shape[1];
-  std::vector<float> values(static_cast<std::size_t>(numel));
-  const checkpoint::PieceBytes piece{found->name,
-                                     DType::F32,
-                                     found->shape,
-                                     {mesh::whole(found->shape), 0, numel},
-                                     std::as_writable_bytes(std::span(values))};
-  opened.load({&piece, 1});
-  return values;
+  return opened.values(*found);
 }
 
 // AdamW's first update with bias correction is the rate times the gradient's sign, whatever its

@@ -242,18 +242,7 @@ bool all_bf16(const std::filesystem::path& root, bool states) {
   const checkpoint::Checkpoint opened(*checkpoint::newest(root));
   for (const auto& tensor : opened.tensors()) {
     if (tensor.name.starts_with("optimizer.") != states) continue;
-    std::int64_t numel = 1;
-    for (const std::int64_t dim : tensor.shape)
-      numel *= dim;
-    std::vector<float> values(static_cast<std::size_t>(numel));
-    const checkpoint::PieceBytes piece{
-        tensor.name,
-        DType::F32,
-        tensor.shape,
-        {mesh::whole(tensor.shape), 0, numel},
-        {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)}};
-    opened.load({&piece, 1});
-    for (const float value : values) {
+    for (const float value : opened.values(tensor)) {
       if (from_bf16(to_bf16(value)) != value) return false;
     }
   }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "golden/golden.h"
+#include "golden/hf_models.h"
 #include "support/model_runner.h"
 #include <gtest/gtest.h>
 
@@ -101,34 +102,11 @@ std::optional<std::string> reason_to_skip(const fs::path& folder) {
   return std::nullopt;
 }
 
-models::Resolved resolve(const json::Value& config) {
-  const models::ModelOptions options = models::options_from_hf(config);
-  config::Problems problems;
-  models::Resolved resolved = models::resolve(options,
-                                              options->vocab_size.value_or(1),
-                                              std::nullopt,
-                                              problems,
-                                              config::Origins(),
-                                              models::objective_of_hf(config));
-  problems.raise();
-  return resolved;
-}
-
-/// As many blocks on the first stage as on the second, or one more.
-parallel::StageLayout in_stages(comm::World* world, const nn::Model& model) {
-  const int stages = world == nullptr ? 1 : world->mesh().size(mesh::Axis::Pp);
-  parallel::StageLayout out{.stages = stages};
-  const auto blocks = static_cast<int>(model.blocks.size());
-  for (int stage = 0; stages > 1 && stage <= stages; ++stage)
-    out.bounds.push_back((blocks * stage + stages - 1) / stages);
-  return out;
-}
-
 Case open(const fs::path& folder, comm::World* world) {
   const json::Value config = golden::read_json(folder / "config.json");
   const models::Family& family = models::families().get(models::family_of_hf(config));
-  models::Resolved resolved = resolve(config);
-  ModelRunner runner(resolved.model, DType::F32, world, in_stages(world, resolved.model));
+  models::Resolved resolved = golden::resolved_from_hf(config);
+  ModelRunner runner(resolved.model, DType::F32, world, golden::even_stages(world, resolved.model));
   const models::WeightSource source = interop::weights_from_hf(folder, family, resolved);
   runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
     source(info, 0, info.numel(), out.data_ptr<float>());
@@ -145,7 +123,7 @@ bool can_be_shared(const fs::path& folder, const comm::World* world) {
   const int sharers = world == nullptr ? 1 : world->mesh().size(mesh::AxisSet::tp());
   if (sharers == 1) return true;
   const json::Value config = golden::read_json(folder / "config.json");
-  return resolve(config).num_heads >= sharers;
+  return golden::resolved_from_hf(config).num_heads >= sharers;
 }
 
 /// Calls check(case) for each folder that this program supports; none is a failure. `world`: the
@@ -184,8 +162,9 @@ TEST(GoldenModels, AreDescribedAlikeByTheKeysOfTransformers4And5) {
   for (const fs::path& folder : golden::cases("models")) {
     if (reason_to_skip(folder) || !fs::exists(folder / "config_v4.json")) continue;
     SCOPED_TRACE(folder.filename().string());
-    EXPECT_EQ(resolve(golden::read_json(folder / "config_v4.json")).description.dump(),
-              resolve(golden::read_json(folder / "config.json")).description.dump());
+    EXPECT_EQ(
+        golden::resolved_from_hf(golden::read_json(folder / "config_v4.json")).description.dump(),
+        golden::resolved_from_hf(golden::read_json(folder / "config.json")).description.dump());
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "golden/golden.h"
+#include "golden/hf_models.h"
 #include "support/model_runner.h"
 #include <gtest/gtest.h>
 
@@ -66,15 +67,7 @@ Adapted open_adapted(const fs::path& folder) {
   const fs::path base = interop::base_of(peft);
   const json::Value config = golden::read_json(base / "config.json");
   const models::Family& family = models::families().get(models::family_of_hf(config));
-  const models::ModelOptions options = models::options_from_hf(config);
-  config::Problems problems;
-  models::Resolved resolved = models::resolve(options,
-                                              options->vocab_size.value_or(1),
-                                              std::nullopt,
-                                              problems,
-                                              config::Origins(),
-                                              models::objective_of_hf(config));
-  problems.raise();
+  models::Resolved resolved = golden::resolved_from_hf(config);
   models::Adapter adapter = models::find_adapter(peft.options, resolved, family.weight_map);
   models::WeightSource weights = interop::weights_from_hf(base, family, resolved),
                        trained = interop::peft_weights(peft, adapter, family.weight_map);
@@ -90,19 +83,9 @@ Adapted open_adapted(const fs::path& folder) {
           golden::read_json(folder / "case.json")};
 }
 
-/// Blocks on two stages, one more on the first.
-parallel::StageLayout layout_in(comm::World* world, const nn::Model& model) {
-  const int stages = world == nullptr ? 1 : world->mesh().size(mesh::Axis::Pp);
-  parallel::StageLayout out{.stages = stages};
-  const auto blocks = static_cast<int>(model.blocks.size());
-  for (int stage = 0; stages > 1 && stage <= stages; ++stage)
-    out.bounds.push_back((blocks * stage + stages - 1) / stages);
-  return out;
-}
-
 ModelRunner run(const Adapted& one, comm::World* world) {
   const nn::Model model = models::adapted(one.base.model, one.adapter);
-  ModelRunner out(model, DType::F32, world, layout_in(world, model));
+  ModelRunner out(model, DType::F32, world, golden::even_stages(world, model));
   out.fill([&](const ParamInfo& info, const at::Tensor& to) {
     const auto& source = one.adapter.trains(info.name) ? one.adapter_weights : one.base_weights;
     source(info, 0, info.numel(), to.data_ptr<float>());

@@ -13,11 +13,11 @@ namespace tessera::tasks {
 namespace {
 
 using test::error_of;
+using test::Ids;
 using test::open;
 using test::task_of;
 using test::values;
 using ::testing::HasSubstr;
-using Ids = std::vector<std::int64_t>;
 
 const char* const kMoods =
     "{\"text\": \"ab\", \"label\": \"sad\"}\n"
@@ -25,18 +25,11 @@ const char* const kMoods =
     "\n"
     "{\"text\": \"ijkl\", \"label\": \"sad\"}\n";
 
-class Classification : public ::testing::Test {
+class Classification : public test::RecordTest {
  protected:
-  data::DataOptions options(std::string_view records) {
-    data::DataOptions out;
-    out.train = {folder_.write("train.jsonl", records)};
-    return out;
-  }
   Error refusal(std::string_view records, const std::string& params = "{}") {
-    const data::DataOptions data = options(records);
-    return error_of([&] { open(*task_of("classify", params), data, 4); });
+    return refusal_of("classify", records, 4, params);
   }
-  test::Folder folder_;
 };
 
 TEST_F(Classification, CutsAndPadsTextsToOneLength) {

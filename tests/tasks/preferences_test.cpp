@@ -15,19 +15,14 @@ namespace tessera::tasks {
 namespace {
 
 using test::error_of;
+using test::Ids;
 using test::open;
 using test::task_of;
 using test::values;
 using ::testing::HasSubstr;
-using Ids = std::vector<std::int64_t>;
 
-class Preferences : public ::testing::Test {
+class Preferences : public test::RecordTest {
  protected:
-  data::DataOptions options(std::string_view records, const char* name = "train.jsonl") {
-    data::DataOptions out;
-    out.train = {folder_.write(name, records)};
-    return out;
-  }
   data::Datasets opened(const std::string& task,
                         std::string_view records,
                         std::int64_t length,
@@ -35,9 +30,8 @@ class Preferences : public ::testing::Test {
     return open(*task_of(task, params), options(records), length);
   }
   Error refused(std::string_view records, const std::string& params = "{}") {
-    return error_of([&] { opened("prefer", records, 64, params); });
+    return refusal_of("prefer", records, 64, params);
   }
-  test::Folder folder_;
 };
 
 const char* const kPair = R"({"prompt": "1+", "chosen": "2", "rejected": "33"})";

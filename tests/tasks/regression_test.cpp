@@ -10,27 +10,19 @@
 namespace tessera::tasks {
 namespace {
 
-using test::error_of;
 using test::open;
 using test::task_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class RegressionOfTexts : public ::testing::Test {
- protected:
-  data::DataOptions options(const char* name, std::string_view records) {
-    data::DataOptions out;
-    out.train = {folder_.write(name, records)};
-    return out;
-  }
-  test::Folder folder_;
-};
+using RegressionOfTexts = test::RecordTest;
 
 TEST_F(RegressionOfTexts, ReadsANumberForEachPairOfTexts) {
-  const data::DataOptions data = options("train.csv",
-                                         "sentence1,sentence2,score\n"
-                                         "ab,\"c,d\",2.5\n"
-                                         "e,f,3\n");
+  const data::DataOptions data = options(
+      "sentence1,sentence2,score\n"
+      "ab,\"c,d\",2.5\n"
+      "e,f,3\n",
+      "train.csv");
   const auto task = task_of("regression");
 
   const data::Datasets opened = open(*task, data, 8);
@@ -44,8 +36,7 @@ TEST_F(RegressionOfTexts, ReadsANumberForEachPairOfTexts) {
 }
 
 TEST_F(RegressionOfTexts, ReadsAListOfNumbers) {
-  const data::DataOptions data =
-      options("train.jsonl", "{\"text\": \"a\", \"label\": [1, -0.5]}\n");
+  const data::DataOptions data = options("{\"text\": \"a\", \"label\": [1, -0.5]}\n");
 
   data::Sample sample(*open(*task_of("regression", R"({"numbers": 2})"), data, 4).train, 0);
 
@@ -54,8 +45,7 @@ TEST_F(RegressionOfTexts, ReadsAListOfNumbers) {
 
 TEST_F(RegressionOfTexts, NamesTheRecordWhoseLabelIsNoNumber) {
   const auto refusal = [&](const char* records) {
-    const data::DataOptions data = options("train.jsonl", records);
-    return std::string(error_of([&] { open(*task_of("regression"), data, 4); }).what());
+    return std::string(refusal_of("regression", records, 4).what());
   };
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n{\"text\": \"a\", \"label\": \"x\"}\n"),
               HasSubstr("train.jsonl:2: \"label\" is \"x\""));

@@ -12,12 +12,11 @@
 namespace tessera::tasks {
 namespace {
 
-using test::error_of;
+using test::Ids;
 using test::open;
 using test::task_of;
 using test::values;
 using ::testing::HasSubstr;
-using Ids = std::vector<std::int64_t>;
 
 // The byte tokenizer's end of text is 0.
 const char* const kPairs =
@@ -26,18 +25,11 @@ const char* const kPairs =
     "\n"
     "{\"source\": \"ijk\", \"target\": \"yz\"}\n";
 
-class SeqToSeq : public ::testing::Test {
+class SeqToSeq : public test::RecordTest {
  protected:
-  data::DataOptions options(std::string_view records) {
-    data::DataOptions out;
-    out.train = {folder_.write("train.jsonl", records)};
-    return out;
-  }
   Error refusal(std::string_view records, const std::string& params = "{}") {
-    const data::DataOptions data = options(records);
-    return error_of([&] { open(*task_of("seq2seq", params), data, 4); });
+    return refusal_of("seq2seq", records, 4, params);
   }
-  test::Folder folder_;
 };
 
 TEST_F(SeqToSeq, EndsCutsAndPadsBothTexts) {

@@ -11,21 +11,13 @@ namespace tessera::tasks {
 namespace {
 
 using test::error_of;
+using test::Ids;
 using test::open;
 using test::task_of;
 using test::values;
 using ::testing::HasSubstr;
-using Ids = std::vector<std::int64_t>;
 
-class Sft : public ::testing::Test {
- protected:
-  data::DataOptions options(std::string_view records, const char* name = "train.jsonl") {
-    data::DataOptions out;
-    out.train = {folder_.write(name, records)};
-    return out;
-  }
-  test::Folder folder_;
-};
+using Sft = test::RecordTest;
 
 const char* const kSums =
     "{\"prompt\": \"1+\", \"completion\": \"2\"}\n"

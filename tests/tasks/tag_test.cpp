@@ -12,30 +12,22 @@
 namespace tessera::tasks {
 namespace {
 
-using test::error_of;
+using test::Ids;
 using test::open;
 using test::task_of;
 using test::values;
 using ::testing::HasSubstr;
-using Ids = std::vector<std::int64_t>;
 
 const char* const kWords =
     "{\"tokens\": [\"ab\", \"c\"], \"tags\": [\"verb\", \"noun\"]}\n"
     "\n"
     "{\"tokens\": [\"d\", \"\", \"efgh\"], \"tags\": [\"noun\", \"noun\", \"verb\"]}\n";
 
-class Tagging : public ::testing::Test {
+class Tagging : public test::RecordTest {
  protected:
-  data::DataOptions options(std::string_view records) {
-    data::DataOptions out;
-    out.train = {folder_.write("train.jsonl", records)};
-    return out;
-  }
   std::string refusal(std::string_view records, const std::string& params = "{}") {
-    const data::DataOptions data = options(records);
-    return error_of([&] { open(*task_of("tag", params), data, 6); }).text();
+    return refusal_of("tag", records, 6, params).text();
   }
-  test::Folder folder_;
 };
 
 // A byte each; words but the first come behind a space, which is the first token of theirs.

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/tasks/task.h"
@@ -74,5 +76,26 @@ inline std::vector<std::int64_t> values(const data::Dataset& dataset,
   const auto values = sample.values<std::int64_t>(name);
   return {values.begin(), values.end()};
 }
+
+using Ids = std::vector<std::int64_t>;
+
+/// Tests of a task over a file of records, which lies in a folder of the test.
+class RecordTest : public ::testing::Test {
+ protected:
+  data::DataOptions options(std::string_view records, const char* name = "train.jsonl") {
+    data::DataOptions out;
+    out.train = {folder_.write(name, records)};
+    return out;
+  }
+  /// The error of opening the records with the task.
+  Error refusal_of(const std::string& task,
+                   std::string_view records,
+                   std::int64_t length,
+                   const std::string& params = "{}") {
+    const data::DataOptions data = options(records);
+    return error_of([&] { open(*task_of(task, params), data, length); });
+  }
+  Folder folder_;
+};
 
 }  // namespace tessera::tasks::test
