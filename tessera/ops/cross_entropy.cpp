@@ -72,6 +72,7 @@ void exp_rows_(const at::Tensor& logits_NV, const at::Tensor& largest_N, const a
   TESSERA_ASSERT(V > 0 && largest_N.numel() == N && sums_N.numel() == N &&
                  largest_N.is_contiguous() && sums_N.is_contiguous());
   check_destination(logits_NV, N * V, "logits");
+  if (logits_NV.is_meta()) return;
   backend(logits_NV.device()).exp_rows(logits_NV, largest_N, sums_N);
 }
 

@@ -31,7 +31,7 @@ CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
                                bool want_grad);
 
 /// logits_NV, fp32 in rows, become e^(logit - the row's largest); fp64 [N] destinations get those
-/// and the sums of what the rows became.
+/// and the sums of what the rows became. On meta: nothing.
 void exp_rows_(const at::Tensor& logits_NV, const at::Tensor& largest_N, const at::Tensor& sums_N);
 
 /// Rows of fp32 logits that linear_cross_entropy() holds at a time, for x [rows, C] of `dtype`.
