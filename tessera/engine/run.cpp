@@ -23,6 +23,7 @@
 #include "tessera/engine/profile.h"
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume.h"
+#include "tessera/engine/rl/rollouts.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/interop/foreign_training.h"
@@ -127,6 +128,7 @@ int train_rank(planner::Plan plan,
     engine.make_reference(kept);
   }
   if (from) engine.load(interop::open_training(*from, plan));
+  engine.begin_experience(folder.path());
   Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
   attach_defaults(trainer);
   const int code = trainer.fit();
@@ -265,6 +267,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   const std::shared_ptr<const data::Datasets> data =
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
+  rl::check_plan(plan);
   planner::check_memory(plan, launch::available_memory());
   planner::save_as_memory_allows(plan, launch::available_memory());
   early->check();
