@@ -35,6 +35,7 @@ struct StepReport {
   double lr = 0.0;
   double grad_norm = 0.0;         ///< before clipping
   std::int64_t tokens = 0;        ///< so far
+  std::int64_t samples = 0;       ///< so far
   std::int64_t batch_tokens = 0;  ///< of this step
   bool skipped = false;           ///< no update: the gradient was not finite
   std::string skip_reason;        ///< which gradient on which rank, and how the loss scale changes
@@ -68,6 +69,8 @@ class Engine {
   [[nodiscard]] parallel::ModelInstance& model() { return state_.model(); }
   [[nodiscard]] parallel::Executor& executor() { return state_.executor(); }
   [[nodiscard]] std::int64_t step() const { return state_.steps(); }
+  /// Of the training data, trained so far.
+  [[nodiscard]] std::int64_t samples() const { return samples_; }
   [[nodiscard]] std::int64_t max_steps() const { return plan_.max_steps; }
   [[nodiscard]] memory::Usage memory() const { return memory::current_ledger().usage(); }
 

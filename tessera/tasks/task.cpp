@@ -32,7 +32,8 @@ void TaskOptions::describe(config::Fields& fields) {
       "params",
       params,
       {.text =
-           "Its parameters; of sft: loss_on, packing, truncation, chat_template; of prefer: "
+           "Its parameters; of sft: loss_on, packing, truncation, chat_template, neftune_alpha; of "
+           "prefer: "
            "method, reference_free, loss, chat_template; of reward: centering, margin, "
            "chat_template; of rl: algorithm, preset, samples, max_new_tokens, temperature, "
            "iterations, mini_batches, prompts_at_once, rewards, advantage, loss, kl, critic, "
