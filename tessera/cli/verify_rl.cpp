@@ -13,7 +13,7 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
-#include "tessera/engine/rl/rollouts.h"
+#include "tessera/engine/rl/plan.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/overrides.h"
@@ -93,7 +93,7 @@ int verify_rl(const std::vector<std::string>& line) {
                   "--set rl.parity=measure");
   const auto data = engine::open_data(plan, {});
   engine::finish_plan(plan, *data);
-  engine::rl::check_plan(plan);
+  engine::rl::settle_plan(plan);
   planner::check_memory(plan, launch::available_memory());
   return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
     engine::Engine engine(plan, world, data);

@@ -38,6 +38,7 @@ learns() {
   digits
   train whole 1
   expect "digits that are copied" rewarded whole
+  "$tessera" data "$repository/examples/rlhf/grpo.json" --set "data.train=$box/digits.jsonl" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   "$tessera" generate "$box/whole" --prompt "7=" --max-new-tokens 1 --temperature 0 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "the digit" says "7" "$box/out"
   "$tessera" convert "$box/whole" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
@@ -106,6 +107,14 @@ import json
 lines = [json.loads(line) for line in open('$box/chat/3-rl/metrics.jsonl')]
 assert [line['step'] for line in lines] == [1, 2, 3], lines
 assert all('critic_loss' in line['terms'] and 'kl_reference' in line['terms'] for line in lines), lines"
+  head -3 "$box/digits.jsonl" >"$box/few.jsonl"
+  "$tessera" prompt-eval "$box/chat/1-sft" "$box/chat/3-rl" --prompts "$box/few.jsonl" --reward "$box/chat/2-reward" \
+    --max-new-tokens 4 --html "$box/page.html" --json >"$box/out" 2>"$box/err" || { cat "$box/out" "$box/err" && exit 1; }
+  expect "both answers with their scores" python3 -c "
+import json
+lines = [json.loads(line) for line in open('$box/out')]
+assert len(lines) == 3 and all({'prompt', 'a', 'b', 'score_a', 'score_b'} == set(line) for line in lines), lines"
+  expect "a page" says "<th>$box/chat/3-rl</th>" "$box/page.html"
   refuses "\"rl\" is " "$tessera" rlhf "$box/chat.json" --set rl=null
 }
 claim "a model learns by rewards to copy digits" learns

@@ -15,8 +15,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/engine/rl/alarms.h"
+#include "tessera/engine/rl/plan.h"
 #include "tessera/engine/rl/replay.h"
-#include "tessera/engine/rl/rollouts.h"
+#include "tessera/planner/memory.h"
 
 namespace tessera::test {
 namespace {
@@ -185,7 +187,8 @@ TEST(Rl, MeasuresWhetherTrainingFindsWhatWasSampled) {
 TEST(Rl, RefusesWhatIsNotBuilt) {
   const auto refusal = [](TinyRun run, const Layout& layout = {.accumulation = 4}) {
     try {
-      engine::rl::check_plan(run.plan(layout));
+      planner::Plan plan = run.plan(layout);
+      engine::rl::settle_plan(plan);
     } catch (const Error& error) {
       return std::string(error.what());
     }
@@ -200,6 +203,42 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
   EXPECT_THAT(refusal(TinyRun(run).set("data.drop_last", "false")), HasSubstr("drop_last"));
   EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 3)"))),
               HasSubstr("no whole number of groups"));
+}
+
+TEST(Rl, CountsTheMemoryOfAllModels) {
+  const auto beside = [](const std::string& more) {
+    planner::Plan plan = reinforcing(some_prompts(), options(more)).plan({.accumulation = 4});
+    const std::int64_t alone = planner::estimate_memory(plan).total();
+    engine::rl::settle_plan(plan);
+    EXPECT_EQ(planner::estimate_memory(plan).total(), alone + plan.beside);
+    EXPECT_EQ(planner::estimate_memory(plan).unknown, "");
+    EXPECT_THAT(plan.notes.back(), HasSubstr("beside the policy"));
+    return std::pair(plan.beside, plan.model.num_parameters);
+  };
+  const auto [plain, parameters] = beside(R"("samples": 2)");
+  // A reference is its weights; a critic has gradients and moments too.
+  EXPECT_EQ(beside(R"("samples": 2, "kl": {"coefficient": 0.1})").first - plain, 4 * parameters);
+  EXPECT_GT(beside(R"("algorithm": "ppo", "kl": {"coefficient": 0})").first - plain,
+            8 * parameters);
+  EXPECT_THROW(beside(R"("samples": 2, "reference": "/no/such/run", "kl": {"coefficient": 0.1})"),
+               Error);
+}
+
+TEST(RlAlarms, SayInWordsWhatIsWrong) {
+  const std::vector<std::string> texts = {"", "", "a \xC3\xA4 b"};
+  const auto names = [&](const engine::Metrics& metrics) {
+    std::vector<std::string> out;
+    for (const engine::rl::Alarm& alarm : engine::rl::alarms_of(metrics, texts))
+      out.push_back(alarm.name);
+    return out;
+  };
+  EXPECT_THAT(names({{"entropy", 1.0}, {"equal_groups", 0.2}}), testing::ElementsAre("empty"));
+  EXPECT_THAT(
+      names(
+          {{"entropy", 0.001}, {"equal_groups", 0.92}, {"truncated", 1.0}, {"kl_reference", 6.0}}),
+      testing::ElementsAre("equal_groups", "truncated", "empty", "collapsed", "far"));
+  EXPECT_THAT(engine::rl::alarms_of({{"equal_groups", 0.92}}, texts).front().what,
+              HasSubstr("equal in 92 % of groups: nothing is learned"));
 }
 
 // A bandit: one prompt, one token, and a reward of 1 for some of the tokens. Under a penalty of

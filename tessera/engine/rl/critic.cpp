@@ -47,8 +47,9 @@ models::ObjectiveChoice objective_of(const tasks::RlOptions& options) {
               {{"clip_range", json::Value::number(options.critic.clip_range)}})};
 }
 
-/// The plan of the critic: the policy's with another model.
-planner::Plan plan_of(const planner::Plan& policy, const tasks::RlOptions& options) {
+}  // namespace
+
+planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options) {
   TESSERA_REQUIRE(policy.working != DType::F16,
                   Unsupported,
                   "not built yet: a critic in fp16",
@@ -94,13 +95,12 @@ planner::Plan plan_of(const planner::Plan& policy, const tasks::RlOptions& optio
   return out;
 }
 
-}  // namespace
-
 Critic::Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world)
     : world_(world),
       global_batch_(policy.global_batch),
       micro_batch_(policy.micro_batch),
-      state_(std::make_unique<TrainState>(train_state_options(plan_of(policy, options)), world)) {}
+      state_(
+          std::make_unique<TrainState>(train_state_options(critic_plan(policy, options)), world)) {}
 
 at::Tensor Critic::values(const Rows& rows) {
   state_->wait();

@@ -20,11 +20,15 @@
 // Legend: B completions with their prompts, T tokens.
 namespace tessera::engine::rl {
 
+/// The plan of a critic: the policy's with another model. Errors as planner::open_model_source();
+/// Error{Unsupported} in fp16.
+planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options);
+
 /// Its layout, types and optimizer are the policy's, its learning rate is options.critic.lr. All
 /// methods but expect() are collective.
 class Critic {
  public:
-  /// Errors as planner::open_model_source(); Error{Unsupported} in fp16.
+  /// Errors as critic_plan().
   Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world);
   void initialize_weights() { state_->initialize_weights(); }
   /// What is expected behind each token, fp64 [B, T] on every rank.

@@ -547,35 +547,6 @@ class Rollouts final : public Experience {
 
 }  // namespace
 
-void check_plan(const planner::Plan& plan) {
-  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
-  if (task == nullptr) return;
-  const auto refuse = [](const std::string& what, const std::string& fix) {
-    throw Error(Error::Kind::Unsupported, "not built yet: the task rl with " + what, fix);
-  };
-  const planner::TrainConfig& config = plan.config;
-  if (plan.data_ranks != plan.ranks)
-    refuse("ranks that share layers, stages or tokens", "remove the section parallel");
-  if (plan.batch_ramp) refuse("rampup_batch_size", "remove it");
-  if (!config.data.drop_last) refuse("data.drop_last false", "remove it");
-  if (!config.data.sources.is_null())
-    refuse("data.sources", "give one list of files in data.train");
-  if (!config.data.validation.empty() || config.data.validation_fraction > 0 ||
-      !config.data.test.empty() || config.eval.when().any())
-    refuse("validation data",
-           "remove data.validation, data.test and eval.every; rewards are reported "
-           "in every step");
-  const tasks::RlOptions& options = task->options();
-  const std::int64_t size = options.rollout_size(plan.global_batch);
-  TESSERA_REQUIRE(size % options.samples == 0,
-                  Config,
-                  fmt::format("a rollout of {} completions is no whole number of groups of "
-                              "rl.samples {}",
-                              size,
-                              options.samples),
-                  fmt::format("set train_batch_size to a multiple of {}", options.samples));
-}
-
 std::unique_ptr<Experience> make_experience(const planner::Plan& plan,
                                             comm::World& world,
                                             TrainState& policy,

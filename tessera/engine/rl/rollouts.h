@@ -13,10 +13,6 @@
 
 namespace tessera::engine::rl {
 
-/// Where a training of the task rl differs from others. Refuses what is not built: Error{Config},
-/// Error{Unsupported}. Before the ranks start.
-void check_plan(const planner::Plan& plan);
-
 /// The experience of a plan of the task rl; nullptr for other tasks. All of them outlive it; `data`
 /// is the training data, which the task has opened. Collective.
 std::unique_ptr<Experience> make_experience(const planner::Plan& plan,

@@ -20,6 +20,8 @@ class Rl final : public RecordTask {
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override;
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override;
 
+  [[nodiscard]] bool writes_answers() const override { return true; }
+
   [[nodiscard]] const RlOptions& options() const { return options_; }
   [[nodiscard]] const std::vector<RlReward>& rewards() const { return rewards_; }
   /// Whether a model is asked what it makes of the completions, beside the policy.
