@@ -51,6 +51,8 @@ constexpr Variable kVariables[] = {
     {"TESSERA_KERNELS",
      "cpu [default], or aten: libtorch's own operations, slower, to compare results with"},
     {"TESSERA_LOG", "log level: debug, info, warn or error"},
+    {"TESSERA_SECRET_FILE",
+     "file with the secret of a job of several hosts that another launcher starts"},
     {"NO_COLOR", "any value disables colours"},
     {"TESSERA_GOLDEN", ""},
     {"TESSERA_LIBTORCH", ""}};

@@ -71,6 +71,7 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
   for (data::TensorSpec& spec : data.train->tensors()) {
     if (!spec.optional) plan.sample.push_back(std::move(spec));
   }
+  if (auto made = data.train->made_by_model()) plan.sample.push_back(*std::move(made));
   // Samples that are no sequences count as one token each.
   if (!data.train->sequence_length()) plan.sequence_length = 1;
   check_datasets(plan, data);
@@ -110,7 +111,8 @@ TrainStateOptions train_state_options(const planner::Plan& plan) {
   options.reduction = plan.reduction;
   options.recompute = plan.recompute;
   options.kept = plan.kept;
-  options.trained_alone = !plan.base_fingerprint.empty();
+  options.trained_alone =
+      !plan.base_fingerprint.empty() || static_cast<bool>(plan.weight_layout.packed);
   options.zero_stage = plan.zero_stage;
   options.stages = plan.stages;
   options.pipeline = plan.schedule;

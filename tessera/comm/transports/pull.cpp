@@ -110,7 +110,20 @@ PullTransport::PullTransport(std::string name, int rank, Arenas arenas, ControlP
     : name_(std::move(name)),
       context_(std::make_shared<ChannelContext>(rank, std::move(arenas), control)) {}
 
+PullTransport::PullTransport(int rank,
+                             Arenas arenas,
+                             ControlPage& control,
+                             HostLayout layout,
+                             std::unique_ptr<HostLink> link)
+    : name_(fmt::format("shm and {}", link->name())) {
+  const int host = layout.host_of(rank);
+  context_ = std::make_shared<ChannelContext>(
+      rank, std::move(arenas), control, std::pair(layout.begin(host), layout.size(host)));
+  bridge_ = std::make_unique<HostBridge>(*context_, std::move(layout), std::move(link));
+}
+
 PullTransport::~PullTransport() {
+  bridge_.reset();
   // Peers may still read what was posted: the arena keeps its contents.
   context_->arena->close();
   context_->closed = true;
@@ -186,7 +199,9 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   begin.signature.op = op;
   count(group, data, 2);
   claim_slot(begin);
-  if (data.bytes() <= kMailboxBytes) {
+  // A host cannot write into the memory of another one: every rank adds all inputs.
+  const bool crosses = bridge_ && bridge_->crosses(group.ranks);
+  if (data.bytes() <= kMailboxBytes || crosses) {
     offer(begin, data, group.size(), true);
     keep(begin, data);
     return track(std::make_shared<ReduceParts>(std::move(begin), *context_, 0, data, Write::Store));
@@ -353,6 +368,15 @@ void PullTransport::offer(
   slot.offset = context_->arena->offset_of(data);
   slot.readers = static_cast<std::uint32_t>(readers);
   begin.channel.publish(slot, begin.sequence, begin.signature, begin.site);
+  if (bridge_) {
+    bridge_->post(begin.channel,
+                  begin.sequence,
+                  begin.signature,
+                  begin.site,
+                  slot,
+                  static_cast<const std::byte*>(data),
+                  in.bytes());
+  }
 }
 
 /// Keeps the region of an output alive as long as the operation.
