@@ -110,7 +110,7 @@ constexpr std::array<TaskAdvice, 11> kTasks = {{
      "a decoder",
      "prompts.jsonl",
      R"({"prompt": "...", "answer": "..."} a line; prompts may be messages)",
-     "    \"algorithm\": \"grpo\",  // or rloo, ppo, reinforce_plus_plus\n"
+     "    \"algorithm\": \"grpo\",  // or rloo, ppo, reinforce++\n"
      "    \"samples\": 8,  // completions of a prompt\n"
      "    \"max_new_tokens\": 256,\n"
      "    \"rewards\": [{\"type\": \"exact_match\"}],  // of the answer; also number, regex, "
