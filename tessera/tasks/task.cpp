@@ -33,13 +33,14 @@ void TaskOptions::describe(config::Fields& fields) {
       params,
       {.text =
            "Its parameters; of sft: loss_on, packing, truncation, chat_template, neftune_alpha; of "
-           "prefer: "
-           "method, reference_free, loss, chat_template; of reward: centering, margin, "
+           "prefer: method, reference_free, loss, chat_template; of reward: centering, margin, "
            "chat_template; of rl: algorithm, preset, samples, max_new_tokens, temperature, "
            "iterations, mini_batches, prompts_at_once, rewards, advantage, loss, kl, critic, "
            "reference, truncated, parity, parity_limit, on_alarm, chat_template; of classify: "
-           "text_field, text_pair_field, label_field, labels, multi_label, balance; of regression: "
-           "text_field, text_pair_field, label_field, numbers; of tag: tokens_field, tags_field, "
+           "text_field, text_pair_field, label_field, history_field, history, history_turns, "
+           "labels, multi_label, balance; of regression: "
+           "text_field, text_pair_field, label_field, history_field, history, history_turns, "
+           "numbers; of tag: tokens_field, tags_field, "
            "labels; of image_classify: image_field, label_field, labels, preprocessor; of these "
            "and classify: class_balance, beta, class_weights, focal_gamma, label_smoothing; of "
            "masked_lm: probability, mask_share, random_share, mask_token, mask_token_id, "
