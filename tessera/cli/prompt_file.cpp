@@ -32,18 +32,6 @@ std::string prompt_of(const std::string& line, const std::string& place) {
   return prompt->as_string();
 }
 
-std::vector<std::string> read_prompts(const std::string& path) {
-  std::vector<std::string> out;
-  std::size_t number = 0;
-  for (const std::string& line : text::split(files::read(path), '\n')) {
-    ++number;
-    if (!text::trim(line).empty())
-      out.push_back(prompt_of(line, fmt::format("{}:{}", path, number)));
-  }
-  TESSERA_REQUIRE(!out.empty(), Data, path + " holds no prompt", "write one JSON object a line");
-  return out;
-}
-
 /// How many prompts the file has texts of. A last line without its end is cut off.
 std::size_t already_made(const std::string& path, const std::vector<std::string>& prompts) {
   std::error_code ignored;
@@ -172,6 +160,18 @@ void draw(engine::Generator& generator,
 }
 
 }  // namespace
+
+std::vector<std::string> read_prompts(const std::string& path) {
+  std::vector<std::string> out;
+  std::size_t number = 0;
+  for (const std::string& line : text::split(files::read(path), '\n')) {
+    ++number;
+    if (!text::trim(line).empty())
+      out.push_back(prompt_of(line, fmt::format("{}:{}", path, number)));
+  }
+  TESSERA_REQUIRE(!out.empty(), Data, path + " holds no prompt", "write one JSON object a line");
+  return out;
+}
 
 PromptFile open_prompt_file(const std::string& in, const std::string& out) {
   PromptFile file;

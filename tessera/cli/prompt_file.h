@@ -20,6 +20,9 @@ struct PromptFile {
   bool quiet = false;
 };
 
+/// The {"prompt": text} of each line. Error{Data} for other lines, and for a file without one.
+std::vector<std::string> read_prompts(const std::string& path);
+
 /// Reads {"prompt": text} from each line of `in`. Lines that `out` holds already are kept when they
 /// are those of the first prompts; a last one that was cut is removed. Error{Data} for damaged
 /// lines, and where `out` belongs to other prompts. Before ranks start, since these would see what

@@ -34,10 +34,10 @@ class CpuBackend final : public Backend {
                                                const at::Tensor& k_BGSK,
                                                const AttentionArgs& args,
                                                bool backward) const override;
-  [[nodiscard]] double cross_entropy(const at::Tensor& logits_NV,
-                                     const at::Tensor& labels_N,
-                                     double label_smoothing,
-                                     const at::Tensor& dlogits_NV) const override;
+  [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& logits_NV,
+                                         const at::Tensor& labels_N,
+                                         double label_smoothing,
+                                         const at::Tensor& dlogits_NV) const override;
   void exp_rows(const at::Tensor& logits_NV,
                 const at::Tensor& largest_N,
                 const at::Tensor& sums_N) const override;
@@ -59,6 +59,12 @@ class CpuBackend final : public Backend {
                                        const Int8Rows& matrix,
                                        const at::Tensor& bias_O,
                                        at::ScalarType out_dtype) const override;
+  void widen_nf4(const at::Tensor& codes,
+                 const at::Tensor& scales,
+                 const at::Tensor& out) const override;
+  void narrow_nf4(const at::Tensor& values,
+                  const at::Tensor& codes_out,
+                  const at::Tensor& scales_out) const override;
   [[nodiscard]] at::Tensor linear(const at::Tensor& x_NI,
                                   const at::Tensor& weight_OI,
                                   const at::Tensor& bias_O,
