@@ -26,6 +26,7 @@
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/cli/version.h"
 #include "tessera/launch/early_stop.h"
 
 namespace tessera::cli {
@@ -36,8 +37,6 @@ Registry<Command>& commands() {
 }
 
 namespace {
-
-constexpr const char* kVersion = "0.1.0";
 
 /// What the environment may say.
 struct Variable {

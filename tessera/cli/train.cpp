@@ -16,6 +16,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
+#include "tessera/cli/flags_alone.h"
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/host_flags.h"
 #include "tessera/cli/ranks.h"
@@ -34,6 +35,7 @@ namespace {
 struct TrainWords {
   std::string config;
   std::optional<std::int64_t> ranks;
+  std::string model, data;
   std::vector<std::string> set;
   std::string resume = "auto";
   bool dry_run = false;
@@ -47,11 +49,14 @@ bool parse(TrainWords& words, const std::vector<std::string>& line) {
           "\n" + foreign_flags_help(),
       {"tessera train my.json",
        "tessera train my.json -n 2",
+       "tessera train --model gpt2-small --data my.txt     without a file",
        "tessera train my.json --set optimizer.lr=3e-4 --set trainer.max_steps=1000",
        "tessera train my.json --dry-run          check everything without training",
        "tessera train my.json --resume never     start over; the old contents are moved aside"});
   arguments.positional(
       "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
+  arguments.option("--model", &words.model, "Preset, model folder or .gguf file");
+  arguments.option("--data", &words.data, "Training data");
   arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
   arguments.option(
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
@@ -146,14 +151,10 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   for (const std::string& word : line)
     refuse_script(word, line);
   const HostFlags hosts = take_host_flags(rest);
-  const ForeignFlags foreign = take_foreign_flags(rest);
+  ForeignFlags foreign = take_foreign_flags(rest);
   TrainWords words;
   if (!parse(words, rest)) return kExitOk;
   const std::string path = config_of(words.config, foreign);
-  TESSERA_REQUIRE(!path.empty(),
-                  Config,
-                  "tessera train: CONFIG is missing",
-                  "tessera init nano --data my.txt > my.json; tessera train my.json");
   for (const std::string& note : foreign.notes)
     log::warn(note);
 
@@ -166,11 +167,14 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   } else {
     ranks = choice.pool.empty() ? ranks_of(words.ranks) : launch::num_slots(choice.pool);
   }
-  json::Value source = read_config(path);
+  json::Value source =
+      path.empty() ? configuration_from_flags(words.model, words.data, foreign) : read_config(path);
+  add_model_and_data(words.model, words.data, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
   set_defaults_of_hosts(source, ranks, local_ranks_of(part.get(), choice, ranks));
-  planner::Plan plan = planner::make_plan(source, ranks, name_of_config(path));
+  planner::Plan plan = planner::make_plan(
+      source, ranks, path.empty() ? name_from_flags(words.model) : name_of_config(path));
   plan.quiet = words.common.quiet || words.common.json;
 
   if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)

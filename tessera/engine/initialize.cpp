@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/profile.h"
+#include "tessera/engine/rl/plan.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/recipe.h"
 
@@ -111,7 +112,8 @@ TrainStateOptions train_state_options(const planner::Plan& plan) {
   options.reduction = plan.reduction;
   options.recompute = plan.recompute;
   options.kept = plan.kept;
-  options.trained_alone = !plan.base_fingerprint.empty();
+  options.trained_alone =
+      !plan.base_fingerprint.empty() || static_cast<bool>(plan.weight_layout.packed);
   options.zero_stage = plan.zero_stage;
   options.stages = plan.stages;
   options.pipeline = plan.schedule;
@@ -134,10 +136,12 @@ std::unique_ptr<Engine> initialize(const planner::Plan& plan,
   planner::Plan mine = plan;
   if (data == nullptr) data = open_data(mine, {});
   if (mine.max_steps == 0) finish_plan(mine, *data);
+  rl::settle_plan(mine);
   place_measured_blocks(mine, world, *data->train, launch::available_memory());
   auto engine = std::make_unique<Engine>(std::move(mine), world, std::move(data));
   engine->initialize_weights();
   engine->make_reference();
+  engine->begin_experience();
   return engine;
 }
 

@@ -2,12 +2,14 @@
 #include "tessera/engine/run.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,9 +24,11 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
+#include "tessera/engine/metrics.h"
 #include "tessera/engine/profile.h"
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume.h"
+#include "tessera/engine/rl/plan.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/interop/foreign_training.h"
@@ -139,6 +143,7 @@ int train_rank(planner::Plan plan,
     engine.make_reference(kept);
   }
   if (from) engine.load(interop::open_training(*from, plan));
+  engine.begin_experience(folder.path());
   Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
   attach_defaults(trainer);
   const int code = trainer.fit();
@@ -214,6 +219,7 @@ report::TableFacts table_facts(const data::Datasets& data,
   facts.resume_step = resume.position.step;
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
   facts.changes = resume.changes;
+  facts.tokens_per_s = last_speed(folder.path() / "metrics.jsonl");
   facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
   return facts;
 }
@@ -270,6 +276,21 @@ std::optional<MovedAside> make_room(ResumeFrom::Kind from,
   return MovedAside{"the old contents were moved", *where};
 }
 
+/// Variables that choose devices elsewhere, and what they mean here.
+std::vector<std::string> answers_to_environment() {
+  std::vector<std::string> out;
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "DS_ACCELERATOR"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || std::string_view(value) == "cpu") continue;
+    out.push_back(
+        fmt::format("{}={} has no effect: ranks compute on the CPU, and -n sets their "
+                    "number",
+                    name,
+                    value));
+  }
+  return out;
+}
+
 /// Prints the first table and logs warnings.
 void announce(const planner::Plan& plan,
               const TrainCommand& command,
@@ -282,6 +303,10 @@ void announce(const planner::Plan& plan,
   if (command.dry_run) tell_notes(plan);
   for (const std::string& warning : planner::warnings_of(plan, local_ranks))
     log::warn(warning);
+  if (const std::string warning = report::warning_of_passes(plan, facts); !warning.empty())
+    log::warn(warning);
+  for (const std::string& answer : answers_to_environment())
+    log::warn(answer);
 }
 
 }  // namespace
@@ -309,6 +334,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   const std::shared_ptr<const data::Datasets> data =
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
+  rl::settle_plan(plan);
   const std::uint64_t available = memory_of_hosts(plan, local_ranks);
   planner::check_memory(plan, available);
   planner::save_as_memory_allows(plan, available);

@@ -17,6 +17,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/optim/rule.h"
 #include "tessera/parallel/held.h"
+#include "tessera/parallel/kept_state.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/state_beginnings.h"
 
@@ -39,8 +40,8 @@ using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
 
 /// One state of Extent::Elements of a range of a parameter, such as its momentum.
 struct ShardState {
-  std::string name;   ///< as in optim::StateSpec
-  at::Tensor values;  ///< [numel of the range], in the type that is kept
+  std::string name;  ///< as in optim::StateSpec
+  KeptState kept;    ///< of the range
   /// Whether the store's pieces for a save, and for a load, contain it. What they leave out is
   /// among the pieces of the update strategy.
   bool in_saves = true, in_loads = true;
@@ -94,7 +95,7 @@ class ShardStore {
   /// nullptr where another rank updates all of the parameter.
   [[nodiscard]] ParamShard* find(int group, int segment);
   /// A shard as a rule sees it, with `gradient` of its first element. Pointers to what is kept in
-  /// 16 bits are null.
+  /// fewer bits are null.
   [[nodiscard]] optim::ShardView view(ParamShard& shard, const float* gradient);
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const StateBeginnings& beginnings() const { return beginnings_; }
@@ -128,10 +129,10 @@ class ShardStore {
     std::vector<ParamShard> shards;
   };
   void make_shards(std::size_t group);
-  [[nodiscard]] ShardState make_state(const ParamShard& shard, const std::string& name) const;
+  [[nodiscard]] ShardState make_state(const ParamShard& shard, const optim::StateSpec& spec) const;
   /// 16-bit masters of the shard, a view.
   [[nodiscard]] at::Tensor working_of(const ParamShard& shard) const;
-  float* widen(const at::Tensor& kept);
+  float* widen(const KeptState& kept);
   void add_shard_pieces(std::size_t group,
                         ParamShard& shard,
                         float* masters,
@@ -145,12 +146,12 @@ class ShardStore {
   c10::Device device_;  ///< of weights and states
   std::vector<Slot> slots_;
   StateBeginnings beginnings_;
-  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of what
-  /// is kept in 16 bits or on a device, and what they are copies of.
-  std::vector<std::pair<at::Tensor, at::Tensor>> widened_;
+  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of what is
+  /// kept in fewer bits or on a device, and what they are copies of.
+  std::vector<std::pair<at::Tensor, KeptState>> widened_;
 };
 
-/// A shard for one call of a rule: what is kept in 16 bits is copied to fp32.
+/// A shard for one call of a rule: what is kept in fewer bits is copied to fp32.
 class WidenedShard {
  public:
   /// `gradient`: of the first element of the group's shard.

@@ -13,7 +13,8 @@
 
 namespace tessera::parallel {
 
-/// In the order of GatherOrder. Whole weights are only waited for. Threads: the rank's own.
+/// In the order of GatherOrder, packed weights as sharded ones. Whole weights are only waited for.
+/// Threads: the rank's own.
 ///
 /// A gather is posted before the run ahead of its use and waited for behind that run. Where ranks
 /// copy for themselves (shm, threads) that hides the difference between ranks and no copy.

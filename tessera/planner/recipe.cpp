@@ -16,6 +16,7 @@
 #include "tessera/launch/launch.h"
 #include "tessera/optim/average.h"
 #include "tessera/optim/compressed.h"
+#include "tessera/optim/eight_bit.h"
 #include "tessera/planner/layer_decay.h"
 
 namespace tessera::planner {
@@ -166,6 +167,11 @@ void check_average(const Plan& plan,
   }
   if (!ema.enabled()) return;
   if (rule.compressed() != nullptr) {
+    add("trainer.ema",
+        fmt::format("not built yet: an average of the weights of {}", plan.config.optimizer.type),
+        "use AdamW, or remove trainer.ema");
+  }
+  if (dynamic_cast<const optim::EightBitRule*>(&rule) != nullptr) {
     add("trainer.ema",
         fmt::format("not built yet: an average of the weights of {}", plan.config.optimizer.type),
         "use AdamW, or remove trainer.ema");

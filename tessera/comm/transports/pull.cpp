@@ -12,6 +12,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/text.h"
+#include "tessera/base/trace.h"
 #include "tessera/comm/copy.h"
 #include "tessera/comm/doorbell.h"
 #include "tessera/comm/transports/local.h"
@@ -64,7 +65,8 @@ class PullTransport::PulledWork final : public Work {
       : transport_(transport),
         context_(transport.context_),
         operation_(std::move(operation)),
-        exceptions_(std::uncaught_exceptions()) {}
+        exceptions_(std::uncaught_exceptions()),
+        posted_(trace::heard() ? now_s() : 0) {}
   ~PulledWork() override {
     if (operation_->complete()) return;
     operation_->cancel();
@@ -78,14 +80,30 @@ class PullTransport::PulledWork final : public Work {
   PulledWork(const PulledWork&) = delete;
   PulledWork& operator=(const PulledWork&) = delete;
   bool done() override { return transport_.done(*operation_); }
-  void wait() override { transport_.wait(*operation_); }
+  void wait() override {
+    if (posted_ == 0) return transport_.wait(*operation_);
+    const double begin = now_s();
+    transport_.wait(*operation_);
+    tell(trace::Kind::Wait, begin);
+    tell(trace::Kind::Collective, std::exchange(posted_, 0));
+  }
   void wait_reusable() override { transport_.wait_reusable(*operation_); }
 
  private:
+  void tell(trace::Kind kind, double begin) const {
+    trace::tell({.kind = kind,
+                 .name = comm::name(operation_->kind()),
+                 .detail = operation_->site(),
+                 .begin = begin,
+                 .end = now_s(),
+                 .bytes = static_cast<double>(operation_->bytes()),
+                 .ranks = operation_->members()});
+  }
   PullTransport& transport_;
   std::shared_ptr<ChannelContext> context_;
   std::shared_ptr<Operation> operation_;
   int exceptions_;
+  double posted_;  ///< while somebody listens and it was not waited for; else 0
 };
 
 PullTransport::PullTransport(std::string name, int rank, Arenas arenas, ControlPage& control)
