@@ -224,6 +224,8 @@ struct Plan {
   std::vector<std::string>
       notes;  ///< what the user should be told once: keys without a meaning here, crowded cores
   bool quiet = false;
+  /// Bytes of a rank for what stands beside the model in training: other models, caches.
+  std::int64_t beside = 0;
   /// What is known of the memory that the model's blocks need (activations.h).
   std::shared_ptr<ProbeCache> probes = make_probe_cache();
   /// The grid of the ranks.
