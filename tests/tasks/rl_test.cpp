@@ -105,6 +105,9 @@ TEST(RlOptionsOf, AreRefusedWhereTheyContradictEachOther) {
   EXPECT_THAT(refusal(R"("critic": {"lr": 1e-5})"), HasSubstr("has no critic"));
   EXPECT_THAT(refusal(R"("reference": "runs/a")"), HasSubstr("costs nothing"));
   EXPECT_THAT(refusal(R"("parity": "off", "iterations": 2)"), HasSubstr("pass"));
+  EXPECT_THAT(refusal(R"("overlap": 1)"), HasSubstr("not built yet: rl.overlap"));
+  EXPECT_THAT(refusal(R"("models": {})"), HasSubstr("not built yet: rl.models"));
+  EXPECT_THAT(refusal(R"("parity": "exact")"), HasSubstr("not built yet: rl.parity exact"));
 }
 
 TEST(RlRewards, AreReadWithTheirPlaces) {

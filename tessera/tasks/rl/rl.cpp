@@ -126,10 +126,29 @@ void check_rl(const RlOptions& options,
   }
 }
 
+/// The parameters without those that are planned; these are refused by name.
+json::Value without_planned(json::Value params, config::Problems& problems) {
+  const auto refuse = [&](const char* key, const std::string& what, const char* fix) {
+    problems.add(params.find(key)->place, key, "not built yet: rl." + what, fix);
+    std::erase_if(params.members(), [&](const auto& member) { return member.first == key; });
+  };
+  if (params.find("overlap") != nullptr)
+    refuse("overlap", "overlap", "remove it: rollouts and updates alternate");
+  if (params.find("models") != nullptr) {
+    refuse("models",
+           "models, each with a layout of its own",
+           "name the models in rl.reference, rl.critic.from and a reward of the type model");
+  }
+  const json::Value* const parity = params.find("parity");
+  if (parity != nullptr && parity->is_string() && parity->as_string() == "exact")
+    refuse("parity", "parity exact", "set rl.parity to measure, and rl.parity_limit");
+  return params;
+}
+
 std::unique_ptr<Task> make_rl(const json::Value& params,
                               config::Problems& problems,
                               config::Origins& origins) {
-  RlOptions options = read_rl_options(params, problems, origins);
+  RlOptions options = read_rl_options(without_planned(params, problems), problems, origins);
   std::vector<RlReward> rewards;
   if (!options.rewards.is_null()) rewards = read_rewards(options.rewards, problems);
   auto out = std::make_unique<Rl>(std::move(options), std::move(rewards));
