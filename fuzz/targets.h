@@ -304,6 +304,7 @@ inline const std::map<std::string, Target>& targets() {
         ""}},
       {"bert-vocabulary", {"vocab.txt", [](const fs::path& f) { encode(f); }, ""}},
       {"sentencepiece", {"tokenizer.model", [](const fs::path& f) { encode(f); }, ""}},
+      {"tiktoken", {"cl100k_base.tiktoken", [](const fs::path& f) { encode(f); }, ""}},
       {"tokenizer-settings",
        {"tokenizer_config.json",
         [](const fs::path& f) {

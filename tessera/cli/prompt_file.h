@@ -15,8 +15,13 @@ struct PromptFile {
   std::vector<std::string> prompts;
   std::size_t made = 0;  ///< of them, those whose texts `out` holds
   int returned = 1;      ///< texts of a beam search for each prompt
+  int samples = 1;       ///< texts that are drawn for each prompt, the i-th with seed + i
+  int at_once = 1;       ///< texts that are made together; no text depends on it
   bool quiet = false;
 };
+
+/// The {"prompt": text} of each line. Error{Data} for other lines, and for a file without one.
+std::vector<std::string> read_prompts(const std::string& path);
 
 /// Reads {"prompt": text} from each line of `in`. Lines that `out` holds already are kept when they
 /// are those of the first prompts; a last one that was cut is removed. Error{Data} for damaged
@@ -25,7 +30,8 @@ struct PromptFile {
 PromptFile open_prompt_file(const std::string& in, const std::string& out);
 
 /// Appends {"prompt", "text", "tokens", "ended"} to the file for each prompt that has no text yet,
-/// flushed with each line. Only the rank that `is_leader` writes.
+/// flushed with each line; where a prompt has several texts, they are its "samples" or "beams".
+/// Only the rank that `is_leader` writes.
 void texts_of_file(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const PromptFile& file,

@@ -24,6 +24,7 @@
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/cli/verify_rl.h"
 #include "tessera/engine/engine.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
@@ -57,7 +58,8 @@ bool parse(VerifyWords& words, const std::vector<std::string>& line) {
       {"tessera verify my.json -n 4",
        "tessera verify my.json -n 4 --set parallel.pipeline=2 --set zero_optimization.stage=3",
        "tessera verify my.json -n 2 --set parallel.tensor=2 --steps 5 -v    every tensor",
-       "tessera verify my.json -n 8 --json"});
+       "tessera verify my.json -n 8 --json",
+       "tessera verify rl my.json    what is sampled against what is trained; see its --help"});
   arguments.positional(
       "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
   arguments.option(kRanksOption, &words.ranks, "Local ranks of the layout [1]");
@@ -217,6 +219,13 @@ struct Verdict {
   const planner::Promise& promise;
   const engine::Deviations& found;
   std::vector<Finding> findings;
+  /// To the last bit, whatever was promised.
+  [[nodiscard]] bool equal() const {
+    return found.same_losses &&
+           std::all_of(found.tensors.begin(), found.tensors.end(), [](const auto& tensor) {
+             return tensor.gradient.same_bits && tensor.weights.same_bits;
+           });
+  }
   [[nodiscard]] bool kept() const {
     return std::all_of(
         findings.begin(), findings.end(), [](const Finding& finding) { return finding.kept; });
@@ -260,8 +269,9 @@ void print_table(Terminal& terminal, const Verdict& verdict, bool verbose) {
                               finding.kept ? "" : "   BROKEN"));
   }
   terminal.line("");
-  terminal.line(verdict.kept() ? "equal: the layout keeps its promise"
-                               : "different: the layout does not train what one rank trains");
+  terminal.line(!verdict.kept()   ? "different: the layout does not train what one rank trains"
+                : verdict.equal() ? "equal: every bit is the same"
+                                  : "within bounds: the layout keeps its promise, with other bits");
 }
 
 /// Infinity, which JSON has no word for, is null.
@@ -286,7 +296,8 @@ json::Value side_json(const planner::Plan& plan) {
 
 void print_json(const Verdict& verdict) {
   json::Value out;
-  out["equal"] = json::Value::boolean(verdict.kept());
+  out["equal"] = json::Value::boolean(verdict.equal());
+  out["kept"] = json::Value::boolean(verdict.kept());
   out["promise"] = json::Value::string(verdict.promise.bits ? "bits" : "rounding");
   if (!verdict.promise.bits) out["why"] = json::Value::string(verdict.promise.why);
   out["steps"] = json::Value::integer(static_cast<std::int64_t>(verdict.found.losses.size()));
@@ -376,6 +387,7 @@ int run_verify(const VerifyWords& words, const json::Value& source, const std::s
 }
 
 int verify(const std::vector<std::string>& line) {
+  if (!line.empty() && line.front() == "rl") return verify_rl({line.begin() + 1, line.end()});
   std::vector<std::string> rest = line;
   for (const std::string& word : line)
     refuse_script(word, line);

@@ -17,6 +17,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/evaluate.h"
+#include "tessera/engine/experience.h"
 #include "tessera/engine/loss_terms.h"
 #include "tessera/engine/standing.h"
 #include "tessera/engine/train_state.h"
@@ -34,6 +35,7 @@ struct StepReport {
   double lr = 0.0;
   double grad_norm = 0.0;         ///< before clipping
   std::int64_t tokens = 0;        ///< so far
+  std::int64_t samples = 0;       ///< so far
   std::int64_t batch_tokens = 0;  ///< of this step
   bool skipped = false;           ///< no update: the gradient was not finite
   std::string skip_reason;        ///< which gradient on which rank, and how the loss scale changes
@@ -67,6 +69,8 @@ class Engine {
   [[nodiscard]] parallel::ModelInstance& model() { return state_.model(); }
   [[nodiscard]] parallel::Executor& executor() { return state_.executor(); }
   [[nodiscard]] std::int64_t step() const { return state_.steps(); }
+  /// Of the training data, trained so far.
+  [[nodiscard]] std::int64_t samples() const { return samples_; }
   [[nodiscard]] std::int64_t max_steps() const { return plan_.max_steps; }
   [[nodiscard]] memory::Usage memory() const { return memory::current_ledger().usage(); }
 
@@ -77,6 +81,10 @@ class Engine {
   void make_reference(const std::filesystem::path& keep = {});
   /// Reads what a run has kept. Whether it was there; the same on every rank.
   bool read_reference(const std::filesystem::path& kept);
+  /// Of a training that makes what it learns from: call it once the weights are there, before the
+  /// first step. `run_dir`: where that is kept for a run that goes on; empty: nowhere.
+  void begin_experience(const std::filesystem::path& run_dir = {},
+                        Keeping keeping = Keeping::Append);
   /// One update on the next global batch of the data. Errors: those of TrainState::step().
   StepReport train_step();
   /// Computes the mean loss over the first `eval.batches` batches of `eval.micro_batch` validation
@@ -132,6 +140,9 @@ class Engine {
   [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
   double leave_save_behind();
+  /// This rank's part of a checkpoint, until release_pieces().
+  std::vector<checkpoint::PieceBytes> pieces();
+  void release_pieces();
   /// Calls `work` with the weights that eval.weights names.
   template <class Work>
   auto with_eval_weights(Work work);
@@ -143,6 +154,7 @@ class Engine {
   data::SampleOrder order_;
   data::BatchPlan batches_;
   TrainState state_;
+  std::unique_ptr<Experience> experience_;  ///< nullptr: the data has what is learned
   std::int64_t samples_ = 0, tokens_ = 0;
   double clock_ = 0.0;  ///< start of the step's time
   double paused_at_ = 0.0;

@@ -8,10 +8,19 @@
 #include <string>
 #include <vector>
 
+#include "tessera/config/json.h"
 #include "tessera/engine/engine.h"
 #include "tessera/report/plot.h"
 
 namespace tessera::engine {
+
+/// Which data an evaluation was made on: its keys begin with "eval_" or with "test_".
+enum class EvalSplit : std::uint8_t { Validation, Test };
+
+/// A line of metrics.jsonl. `time`: seconds since 1970; `breakdown`: with the times of the parts of
+/// a step.
+json::Value step_values(const StepReport& report, bool breakdown, double time);
+json::Value eval_values(std::int64_t step, const EvalReport& report, EvalSplit split);
 
 /// Appends to a run's metrics.jsonl. Error{Io} when it cannot be written.
 class MetricsFile {
@@ -23,15 +32,16 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
   void write(const StepReport& report, bool breakdown);
-  /// What was evaluated: the keys begin with "eval_" or with "test_".
-  enum class Split : std::uint8_t { Validation, Test };
-  void write(std::int64_t step, const EvalReport& report, Split split = Split::Validation);
+  void write(std::int64_t step, const EvalReport& report, EvalSplit split = EvalSplit::Validation);
 
  private:
   void append(const std::string& line);
   int fd_ = -1;
   std::filesystem::path path_;
 };
+
+/// tokens_per_s of the last training step in metrics.jsonl; 0 if there is none.
+double last_speed(const std::filesystem::path& path);
 
 /// Lines that cannot be read (a torn last one) are left out.
 report::LossHistory read_losses(const std::filesystem::path& path);

@@ -2,11 +2,14 @@
 #include "tessera/engine/run.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,18 +20,23 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/node_parts.h"
+#include "tessera/comm/flight.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
+#include "tessera/engine/metrics.h"
 #include "tessera/engine/profile.h"
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume.h"
+#include "tessera/engine/rl/plan.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/launch/host_part.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
+#include "tessera/mesh/host_layout.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/planner/memory.h"
@@ -77,6 +85,12 @@ void tell_notes(const planner::Plan& plan) {
     log::info("note: " + note);
 }
 
+/// Returns the memory that all ranks of the plan may use, if every host has as much as this one.
+std::uint64_t memory_of_hosts(const planner::Plan& plan, int local_ranks) {
+  return launch::available_memory() / static_cast<std::uint64_t>(local_ranks) *
+         static_cast<std::uint64_t>(plan.ranks);
+}
+
 /// The checkpoint to load: on hosts with local disks the newest one that all hosts have.
 std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
                                                        const ResumePoint& resume,
@@ -112,8 +126,10 @@ int train_rank(planner::Plan plan,
                const TrainCommand& command) {
   const Patience patience(command.console, world);
   log::open_file(folder.log_file(world.rank()).string());
+  comm::set_flight_folder(folder.log_file(world.rank()).parent_path().string());
   log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
-  place_measured_blocks(plan, world, *data->train, launch::available_memory());
+  place_measured_blocks(
+      plan, world, *data->train, memory_of_hosts(plan, plan.ranks / world.host().count));
   Engine engine(plan, world, data);
   for (const std::string& line : planner::build_lines(plan, world.rank()))
     log::info(line);
@@ -127,6 +143,7 @@ int train_rank(planner::Plan plan,
     engine.make_reference(kept);
   }
   if (from) engine.load(interop::open_training(*from, plan));
+  engine.begin_experience(folder.path());
   Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
   attach_defaults(trainer);
   const int code = trainer.fit();
@@ -188,20 +205,49 @@ void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bo
 report::TableFacts table_facts(const data::Datasets& data,
                                const RunFolder& folder,
                                const ResumePoint& resume,
-                               bool dry_run) {
+                               bool dry_run,
+                               std::uint64_t available,
+                               bool several_hosts) {
   report::TableFacts facts;
   facts.train_tokens = data.train_tokens;
   facts.validation_tokens = data.validation_tokens;
   facts.train_samples = data.train->size();
   facts.free_disk_bytes = files::free_bytes(folder.path());
-  facts.available_memory_bytes = launch::available_memory();
-  facts.host = launch::machine().host;
+  facts.available_memory_bytes = available;
+  facts.host = several_hosts ? "several" : launch::machine().host;
   facts.run_dir = folder.path().string();
   facts.resume_step = resume.position.step;
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
   facts.changes = resume.changes;
+  facts.tokens_per_s = last_speed(folder.path() / "metrics.jsonl");
   facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
   return facts;
+}
+
+/// Removes the flight recorders of an earlier end, which `tessera doctor` would read.
+void forget_flights(const std::filesystem::path& logs) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(logs, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("flight_rank_")) std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+/// Says which axes cross between hosts, and warns of those that should not.
+void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, const TrainCommand& command) {
+  const mesh::HostLayoutNotes notes = mesh::host_layout_notes(plan.mesh(), ranks_per_host);
+  if (!notes.text.empty()) say(command, fmt::format("hosts       {}", notes.text));
+  for (const std::string& warning : notes.warnings)
+    log::warn(warning);
+}
+
+/// A hash of the data and the resume point, which hosts without a shared disk may see differently.
+std::uint64_t asked_besides(const data::Datasets& data, const ResumePoint& resume) {
+  const std::string text = fmt::format("{} tokens, {} samples, step {}",
+                                       data.train_tokens,
+                                       data.train->size(),
+                                       resume.position.step);
+  return files::xxh3(std::as_bytes(std::span(text)));
 }
 
 struct MovedAside {
@@ -230,17 +276,37 @@ std::optional<MovedAside> make_room(ResumeFrom::Kind from,
   return MovedAside{"the old contents were moved", *where};
 }
 
+/// Variables that choose devices elsewhere, and what they mean here.
+std::vector<std::string> answers_to_environment() {
+  std::vector<std::string> out;
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "DS_ACCELERATOR"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || std::string_view(value) == "cpu") continue;
+    out.push_back(
+        fmt::format("{}={} has no effect: ranks compute on the CPU, and -n sets their "
+                    "number",
+                    name,
+                    value));
+  }
+  return out;
+}
+
 /// Prints the first table and logs warnings.
 void announce(const planner::Plan& plan,
               const TrainCommand& command,
-              const report::TableFacts& facts) {
+              const report::TableFacts& facts,
+              int local_ranks) {
   if (command.console != nullptr && !command.quiet) {
     for (const std::string& line : report::first_table(plan, facts))
       command.console->line(line);
   }
   if (command.dry_run) tell_notes(plan);
-  for (const std::string& warning : planner::warnings_of(plan))
+  for (const std::string& warning : planner::warnings_of(plan, local_ranks))
     log::warn(warning);
+  if (const std::string warning = report::warning_of_passes(plan, facts); !warning.empty())
+    log::warn(warning);
+  for (const std::string& answer : answers_to_environment())
+    log::warn(answer);
 }
 
 }  // namespace
@@ -252,7 +318,10 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   static_cast<void>(ops::isa());
   static_cast<void>(ops::backend(c10::DeviceType::CPU));
   const std::optional<launch::Launcher> launcher = launch::detect_launcher();
-  const bool is_leader = !launcher || launcher->rank == 0;
+  const launch::HostPart* const part = command.how.part.get();
+  const bool is_leader = launcher ? launcher->rank == 0 : part == nullptr || part->host == 0;
+  const int launched = launcher ? launcher->local_world_size : plan.ranks;
+  const int local_ranks = part != nullptr ? part->local_ranks : launched;
   TrainCommand mine = command;
   if (!is_leader) mine.console = nullptr;
 
@@ -265,13 +334,22 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   const std::shared_ptr<const data::Datasets> data =
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
-  planner::check_memory(plan, launch::available_memory());
-  planner::save_as_memory_allows(plan, launch::available_memory());
+  rl::settle_plan(plan);
+  const std::uint64_t available = memory_of_hosts(plan, local_ranks);
+  planner::check_memory(plan, available);
+  planner::save_as_memory_allows(plan, available);
   early->check();
 
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
   if (resume.checkpoint) finish_plan(plan, *data, resume.position);
-  if (is_leader) announce(plan, mine, table_facts(*data, folder, resume, command.dry_run));
+  if (is_leader) {
+    const bool several = local_ranks < plan.ranks;
+    announce(plan,
+             mine,
+             table_facts(*data, folder, resume, command.dry_run, available, several),
+             local_ranks);
+    tell_of_hosts(plan, local_ranks, mine);
+  }
   if (const auto code = finished_already(plan, resume, folder, mine, is_leader && !command.dry_run))
     return *code;
   if (command.dry_run) early.reset();  // from here on it only reads, which may take long
@@ -282,6 +360,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   if (is_leader) {
     if (const auto old = make_room(command.resume.kind, folder, resume))
       say(mine, fmt::format("{} to {}", old->what, old->where.string()));
+    forget_flights(folder.log_file(0).parent_path());
     folder.prepare(plan.resolved);
     folder.write_status("running", resume.position.step, 0, "");
   }
@@ -295,9 +374,12 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   };
   int code = kExitOk;
   try {
-    code = run_ranks(plan, report, [&](comm::World& world) {
+    const auto train = [&](comm::World& world) {
       return train_rank(plan, world, data, folder, resume, mine);
-    });
+    };
+    HowToStart how = command.how;
+    how.asked = asked_besides(*data, resume);
+    code = run_ranks(plan, report, train, training_words(), how);
   } catch (const Error& error) {  // before there were ranks
     if (is_leader) {
       try_to_note([&] {

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "tessera/engine/console.h"
+#include "tessera/engine/launch.h"
 #include "tessera/engine/resume.h"
 #include "tessera/planner/train_config.h"
 
@@ -16,6 +17,7 @@ struct TrainCommand {
   bool dry_run = false;
   bool quiet = false;          ///< no table and no step lines
   Console* console = nullptr;  ///< null: nothing is said
+  HowToStart how;              ///< without `asked`
 };
 
 /// Errors that can be known before a rank starts are thrown, and so is launch::Stopped if a signal

@@ -60,6 +60,8 @@ class Batch {
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(sample_ids.size()); }
   /// `count` of its samples from `first` on; shares their memory.
   [[nodiscard]] Batch samples(std::int64_t first, std::int64_t count) const;
+  /// The same samples with their tensors on `device`; shares memory that lies there already.
+  [[nodiscard]] Batch on(c10::Device device) const;
   std::vector<std::int64_t> sample_ids;
 
  private:

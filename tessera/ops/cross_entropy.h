@@ -16,21 +16,22 @@ inline constexpr std::int64_t kIgnoreLabel = -100;
 std::int64_t count_labels(const at::Tensor& labels_N, std::int64_t vocab);
 
 struct CrossEntropyOut {
-  double loss_sum = 0.0;   ///< fp64, over rows whose label is not -100, in row order
+  /// fp64 scalar on the device of the logits, over rows whose label is not -100, in row order.
+  at::Tensor loss_sum;
   std::int64_t count = 0;  ///< such rows
   at::Tensor dlogits_NV;   ///< d loss_sum / d logits, if asked for; else undefined
 };
 /// logits_NV fp32 (overwritten: becomes dlogits, fp32, when `want_grad`), labels_N int64. Label
 /// smoothing a (source: Szegedy et al. 2016, as PyTorch's cross_entropy): (1 - a) * nll + a * mean
-/// over V of -log p. Labels outside [0, V) other than -100 are Error{Data}. On meta: loss 0, count
-/// 0.
+/// over V of -log p. Labels outside [0, V) other than -100 are Error{Data}. On meta: a
+/// loss without a value, count 0.
 CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
                                const at::Tensor& labels_N,
                                double label_smoothing,
                                bool want_grad);
 
 /// logits_NV, fp32 in rows, become e^(logit - the row's largest); fp64 [N] destinations get those
-/// and the sums of what the rows became.
+/// and the sums of what the rows became. On meta: nothing.
 void exp_rows_(const at::Tensor& logits_NV, const at::Tensor& largest_N, const at::Tensor& sums_N);
 
 /// Rows of fp32 logits that linear_cross_entropy() holds at a time, for x [rows, C] of `dtype`.

@@ -87,7 +87,8 @@ class Adam final : public Rule {
                view.working,
                view.working_dtype,
                view.numel,
-               step);
+               step,
+               view.device);
   }
 
  private:

@@ -17,6 +17,8 @@ class EightBitRule : public Rule {
  public:
   /// Of state `index` of Rule::state().
   [[nodiscard]] virtual KeptIn kept_in(const ParamFacts& facts, std::size_t index) const = 0;
+  /// The conversions from and to eight bits are kernels of the host.
+  [[nodiscard]] bool host_only() const override { return true; }
 };
 
 /// Of any rule.

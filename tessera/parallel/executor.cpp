@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/trace.h"
 #include "tessera/parallel/block_errors.h"
 #include "tessera/parallel/pipeline/schedule.h"
 
@@ -97,8 +99,18 @@ std::vector<double> StepOutput::losses(int num_micros) const {
   return out;
 }
 
+namespace {
+
+std::string_view pass_name(ActionKind kind) {
+  if (kind == ActionKind::Forward) return "forward";
+  return kind == ActionKind::BackwardWeights ? "backward of weights" : "backward";
+}
+
+}  // namespace
+
 template <class Fn>
 void Executor::run_block(const Action& action, const BlockRun& run, Fn fn) {
+  const trace::Scope scope(trace::Kind::Block, pass_name(action.kind), model_.name(run.block));
   for (Policy* policy : policies_)
     policy->before(action, run);
   fn();
@@ -117,6 +129,7 @@ void Executor::end() {
 }
 
 StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& input) {
+  posted_losses_.clear();  // of a step that ended with an error
   StepOutput output;
   output.block_losses.assign(
       static_cast<std::size_t>(input.num_micros) * static_cast<std::size_t>(model_.num_blocks()),
@@ -138,8 +151,10 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
     }
     if (action.kind == ActionKind::Load) {
       const Timed timed(times_.data);
+      const trace::Scope scope(trace::Kind::Phase, "data");
       load(slot, action.micro, input);
       add_denominators(slot->batch, denominators);
+      if (!model_.device().is_cpu()) slot->batch = slot->batch.on(model_.device());
       if (static_cast<int>(denominators.size()) == input.num_micros) {
         output.denominators = input.global_denominators(denominators);
       }
@@ -151,6 +166,7 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
     if (--left[m] == 0) slot.reset();
   }
   end();
+  settle_losses(input.num_micros, output);
   return output;
 }
 
@@ -315,17 +331,34 @@ void Executor::forward(const Action& action,
   (next != nullptr ? next->flow : pass.flow) = std::move(flow);
 }
 
-void Executor::add_losses(const BlockRun& run, const nn::Outcome& out, StepOutput& output) const {
-  double& loss = output.block_losses[static_cast<std::size_t>(run.micro) *
-                                         static_cast<std::size_t>(model_.num_blocks()) +
-                                     static_cast<std::size_t>(run.block)];
+void Executor::add_losses(const BlockRun& run, const nn::Outcome& out, const StepOutput& output) {
   for (const nn::Term& term : out.terms) {
     const double denominator = divisor_of(term, output.denominators, model_.name(run.block));
-    // Where nothing has values, only shapes are asked for (activation_probe.h).
-    const double sum = term.sum.is_meta() ? 0.0 : term.sum.item<double>();
-    loss += denominator == 0 ? 0.0 : term.weight * sum / denominator;
-    values_of(output.terms, run.block, term, static_cast<std::size_t>(run.num_micros))
-        .at(static_cast<std::size_t>(run.micro)) += denominator == 0 ? 0.0 : sum / denominator;
+    if (term.sum.is_meta()) continue;  // a probe of shapes (activation_probe.h)
+    nn::Term kept = term;
+    kept.sum = term.sum.detach();
+    posted_losses_.push_back({run.block, run.micro, std::move(kept), denominator});
+  }
+}
+
+/// Sums of losses stay on the device during a step; the host reads them all at its end.
+void Executor::settle_losses(int num_micros, StepOutput& output) {
+  const std::vector<PostedLoss> posted = std::exchange(posted_losses_, {});
+  if (posted.empty()) return;
+  std::vector<at::Tensor> sums;
+  for (const PostedLoss& one : posted)
+    sums.push_back(one.term.sum.to(at::kDouble).reshape({1}));
+  const at::Tensor all = at::cat(sums).to(at::kCPU);
+  const double* sum = all.const_data_ptr<double>();
+  const auto blocks = static_cast<std::size_t>(model_.num_blocks());
+  for (const PostedLoss& one : posted) {
+    const auto micro = static_cast<std::size_t>(one.micro);
+    const double value = one.denominator == 0 ? 0.0 : *sum / one.denominator;
+    output.block_losses[micro * blocks + static_cast<std::size_t>(one.block)] +=
+        one.denominator == 0 ? 0.0 : one.term.weight * *sum / one.denominator;
+    values_of(output.terms, one.block, one.term, static_cast<std::size_t>(num_micros)).at(micro) +=
+        value;
+    ++sum;
   }
 }
 
@@ -499,9 +532,11 @@ void Executor::infer_nothing() {
   end();
 }
 
-nn::Outcome Executor::infer(const nn::Batch& batch,
+nn::Outcome Executor::infer(const nn::Batch& given,
                             nn::StepContext& context,
                             std::vector<TermValues>* terms) {
+  const nn::Batch moved = model_.device().is_cpu() ? nn::Batch() : given.on(model_.device());
+  const nn::Batch& batch = model_.device().is_cpu() ? given : moved;
   const at::AutoGradMode grad(false);
   const at::AutoDispatchBelowADInplaceOrView views_without_history;
   context.batch = &batch;

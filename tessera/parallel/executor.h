@@ -140,6 +140,12 @@ class Executor {
     std::vector<Pass> passes;  ///< one a chunk
   };
   using Micros = std::vector<std::optional<Micro>>;
+  /// A term of the loss that a block gave, whose sum the host has not read yet.
+  struct PostedLoss {
+    int block = 0, micro = 0;
+    nn::Term term;
+    double denominator = 0.0;
+  };
   void begin(const std::vector<Action>& actions);
   void end();
   /// fn between what the policies do before and after a block.
@@ -159,7 +165,8 @@ class Executor {
                                          Saved& saved,
                                          const std::vector<at::Tensor>& flow_grads,
                                          const std::vector<double>& denominators);
-  void add_losses(const BlockRun& run, const nn::Outcome& out, StepOutput& output) const;
+  void add_losses(const BlockRun& run, const nn::Outcome& out, const StepOutput& output);
+  void settle_losses(int num_micros, StepOutput& output);
   void infer_chunk(const Action& action,
                    nn::Flow& flow,
                    nn::Outcome& out,
@@ -178,6 +185,7 @@ class Executor {
   ModelInstance& model_;
   std::vector<Policy*> policies_;
   Recompute recompute_;
+  std::vector<PostedLoss> posted_losses_;
   StageLink* link_;
   StepTimes times_;
 };

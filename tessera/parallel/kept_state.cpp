@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/ops/nf4.h"
 #include "tessera/tensor/dtype.h"
 
@@ -20,9 +21,13 @@ std::int64_t kept_bytes(optim::KeptIn kept_in, DType type, std::int64_t numel) {
   return numel + 4 * state_blocks(numel);
 }
 
-KeptState KeptState::zeros(optim::KeptIn kept_in, DType type, std::int64_t numel) {
+KeptState KeptState::zeros(optim::KeptIn kept_in,
+                           DType type,
+                           std::int64_t numel,
+                           c10::Device device) {
   if (kept_in == optim::KeptIn::Type)
-    return {.values = at::zeros({numel}, to_torch(type)), .scales = {}};
+    return {.values = at::zeros({numel}, at::device(device).dtype(to_torch(type))), .scales = {}};
+  TESSERA_ASSERT(device.is_cpu());
   const bool both = kept_in == optim::KeptIn::Codes8;
   return {.values = at::zeros({numel}, at::kByte),
           .scales = at::zeros({state_blocks(numel)}, at::kFloat),

@@ -25,8 +25,11 @@ struct KeptState {
   at::Tensor scales;  ///< fp32 [ceil(numel / kStateBlock)]
   const DynamicMap* map = nullptr;
 
-  /// Zeros.
-  static KeptState zeros(optim::KeptIn kept_in, DType type, std::int64_t numel);
+  /// Returns zeros on `device`; states in eight bits are on the host.
+  static KeptState zeros(optim::KeptIn kept_in,
+                         DType type,
+                         std::int64_t numel,
+                         c10::Device device = c10::DeviceType::CPU);
   /// Whether fp32 is what is kept.
   [[nodiscard]] bool wide() const { return values.scalar_type() == at::kFloat; }
   /// As fp32: `values` itself where it is kept so, else a copy.

@@ -12,6 +12,7 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 namespace {
@@ -33,7 +34,8 @@ ShardStore::ShardStore(comm::World& world,
     : model_(model),
       group_(world.group(mesh::AxisSet::dp())),
       rule_(rule),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      device_(device_of(world)) {
   TESSERA_ASSERT(options_.kept.masters == DType::F32 || options_.kept.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   slots_.resize(model_.groups().size());
@@ -47,7 +49,7 @@ ShardStore::ShardStore(comm::World& world,
     // A frozen parameter has no value but its working one.
     if (group.trainable &&
         has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
-      slot.master_storage = at::zeros({slot.range.numel}, at::kFloat);
+      slot.master_storage = at::zeros({slot.range.numel}, at::device(device_).dtype(at::kFloat));
       slot.master = slot.master_storage.data_ptr<float>();
     } else if (model_.working() == DType::F32 && !packed) {
       slot.master = group.weights.own().data_ptr<float>();
@@ -86,7 +88,7 @@ void ShardStore::make_shards(std::size_t g) {
 ShardState ShardStore::make_state(const ParamShard& shard, const optim::StateSpec& spec) const {
   if (options_.make_state) return options_.make_state(shard, shard.states.size(), spec.name);
   const optim::KeptIn kept_in = optim::kept_in(rule_, shard.facts, shard.states.size());
-  return {spec.name, KeptState::zeros(kept_in, options_.kept.states, shard.numel)};
+  return {spec.name, KeptState::zeros(kept_in, options_.kept.states, shard.numel, device_)};
 }
 
 ParamShard* ShardStore::find(int group, int segment) {
@@ -120,6 +122,7 @@ optim::ShardView ShardStore::view(ParamShard& shard, const float* gradient) {
   view.weight_decay = shard.setting.weight_decay;
   view.facts = &shard.facts;
   view.norms = shard.norms;
+  view.device = from_torch(device_);
   view.direction = shard.direction.defined() ? shard.direction.data_ptr<float>() : nullptr;
   return view;
 }
@@ -131,16 +134,18 @@ void ShardStore::fill(const FillRange& source) {
     for (const ParamShard& shard : slots_[g].shards) {
       const ParamInfo& info = *shard.segment->info;
       const std::int64_t end = shard.first + shard.numel;
-      if (slots_[g].master != nullptr) {
+      if (slots_[g].master != nullptr && device_.is_cpu()) {
         fill_held(source, info, shard.first, end, slots_[g].master + shard.at);
         continue;
       }
       const at::Tensor wide = at::empty({shard.numel}, at::kFloat);
       fill_held(source, info, shard.first, end, wide.data_ptr<float>());
+      const at::Tensor& masters = slots_[g].master_storage;
       if (packed != nullptr) {
         packed->pack(static_cast<std::size_t>(shard.segment_index), wide);
       } else {
-        working_of(shard).copy_(wide);
+        (masters.defined() ? masters.narrow(0, shard.at, shard.numel) : working_of(shard))
+            .copy_(wide);
       }
     }
   }
@@ -199,10 +204,11 @@ void ShardStore::publish_group(std::size_t g) {
   }
 }
 
-/// The fp32 memory that stands for `kept` among the pieces: its own where it is fp32.
+/// The fp32 memory of the host that stands for `kept` among the pieces: its own memory if it is
+/// that already.
 float* ShardStore::widen(const KeptState& kept) {
-  if (kept.wide()) return kept.values.data_ptr<float>();
-  widened_.emplace_back(kept.widened(), kept);
+  if (kept.wide() && kept.values.is_cpu()) return kept.values.data_ptr<float>();
+  widened_.emplace_back(kept.widened().to(at::kCPU), kept);
   return widened_.back().first.data_ptr<float>();
 }
 
@@ -213,7 +219,8 @@ void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_s
     TESSERA_ASSERT(model_.groups()[g].weights.packed() == nullptr);
     Slot& slot = slots_[g];
     float* const masters =
-        slot.master != nullptr ? slot.master : widen({.values = model_.groups()[g].weights.own()});
+        widen({.values = slot.master_storage.defined() ? slot.master_storage
+                                                       : model_.groups()[g].weights.own()});
     for (ParamShard& shard : slot.shards)
       add_shard_pieces(g, shard, masters, for_save, out);
   }

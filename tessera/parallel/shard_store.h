@@ -143,10 +143,11 @@ class ShardStore {
   const comm::Group& group_;
   const optim::Rule& rule_;
   Options options_;
+  c10::Device device_;  ///< of weights and states
   std::vector<Slot> slots_;
   StateBeginnings beginnings_;
-  /// Between add_pieces() and publish() or release_pieces(): fp32 copies of what is kept in fewer
-  /// bits, and what they are copies of.
+  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of what is
+  /// kept in fewer bits or on a device, and what they are copies of.
   std::vector<std::pair<at::Tensor, KeptState>> widened_;
 };
 

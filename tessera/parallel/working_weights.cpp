@@ -15,11 +15,14 @@
 namespace tessera::parallel {
 namespace {
 
-/// A tensor whose storage has no memory yet.
-at::Tensor hollow(std::int64_t numel, DType dtype) {
+/// A tensor on the device of the world whose storage has no memory yet.
+at::Tensor hollow(std::int64_t numel, DType dtype, comm::World& world) {
   static std::byte nothing;
-  at::Tensor tensor = at::from_blob(&nothing, {numel}, at::TensorOptions().dtype(to_torch(dtype)));
-  tensor.storage().set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  const c10::Device device = device_of(world);
+  const auto options = at::device(device).dtype(to_torch(dtype));
+  at::Tensor tensor = at::from_blob(
+      &nothing, {numel}, [](void*) {}, options, device);
+  tensor.storage().set_data_ptr_noswap(at::DataPtr(nullptr, device));
   return tensor;
 }
 
@@ -39,8 +42,14 @@ WorkingWeights::WorkingWeights(comm::World& world,
       residency_(group.size() == 1 && residency != Residency::Packed ? Residency::Replicated
                                                                      : residency) {
   if (residency_ == Residency::Packed) {
+    TESSERA_REQUIRE(
+        device_of(world).is_cpu(),
+        Unsupported,
+        "weights in four or eight bits are memory of the host only, and the model is on "
+        "a device",
+        "remove adapter.quantize_base");
     packed_ = std::make_unique<PackedWeights>(layout, packing);
-    whole_ = hollow(layout.numel(), dtype);
+    whole_ = hollow(layout.numel(), dtype, world);
     return;
   }
   const std::int64_t part = layout.shard_numel();
@@ -51,7 +60,7 @@ WorkingWeights::WorkingWeights(comm::World& world,
     group_ = &world.group({mesh::Axis::DpShard});
     kept_ = tensor_over(region_, kept, dtype);
     own_ = kept_.narrow(0, replicas_->index * part, part);
-    whole_ = hollow(layout.numel(), dtype);
+    whole_ = hollow(layout.numel(), dtype, world);
   } else {
     whole_ = tensor_over(region_, kept, dtype);
     own_ = residency_ == Residency::Replicated
@@ -74,7 +83,7 @@ void WorkingWeights::post() {
         memory.mutable_data_ptr(),
         new at::Tensor(memory),
         [](void* owner) { delete static_cast<at::Tensor*>(owner); },
-        at::kCPU);
+        whole_.device());
     whole_.storage().set_data_ptr_noswap(std::move(data));
   }
   gathered_ = true;
@@ -103,7 +112,7 @@ void WorkingWeights::wait() {
 void WorkingWeights::release() {
   if (!comes_and_goes() || !gathered_) return;
   wait();
-  whole_.storage().set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  whole_.storage().set_data_ptr_noswap(at::DataPtr(nullptr, whole_.device()));
   gathered_ = false;
 }
 

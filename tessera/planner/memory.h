@@ -12,7 +12,7 @@ namespace tessera::planner {
 
 /// Bytes of one rank, of the stage that needs most. Parameters, gradients and optimizer are those
 /// of the flat buffers that a run makes; activations are what the model's blocks ask for on meta
-/// tensors and a few percent more; other is what a process has anyhow.
+/// tensors and a few percent more; other is what a process has anyhow, and Plan::beside.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   /// Of gradients and activations: with one micro-batch a step, sums of gradients take the room of

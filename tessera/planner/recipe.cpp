@@ -283,12 +283,12 @@ std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t s
       "the run of {} steps ends within the warm-up of {}", steps, schedule->warmup_steps());
 }
 
-std::vector<std::string> warnings_of(const Plan& plan) {
+std::vector<std::string> warnings_of(const Plan& plan, int local_ranks) {
   std::vector<std::string> out;
   const int cores = launch::usable_cores();
-  if (plan.ranks > cores) {
+  if (local_ranks > cores) {
     out.push_back(fmt::format("{} ranks share {} {}: fewer ranks would be faster",
-                              plan.ranks,
+                              local_ranks,
                               cores,
                               cores == 1 ? "core" : "cores"));
   }

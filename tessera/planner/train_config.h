@@ -33,6 +33,7 @@
 #include "tessera/parallel/shard_store.h"
 #include "tessera/planner/cadence.h"
 #include "tessera/planner/eval_options.h"
+#include "tessera/planner/monitor_options.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/param_groups.h"
 #include "tessera/tasks/task.h"
@@ -172,6 +173,7 @@ struct TrainConfig {
   CheckpointOptions checkpoint;
   RunOptions run;
   bool wall_clock_breakdown = false, memory_breakdown = false;
+  MonitorOptions monitors;
   void describe(config::Fields& fields);
 };
 
@@ -222,6 +224,8 @@ struct Plan {
   std::vector<std::string>
       notes;  ///< what the user should be told once: keys without a meaning here, crowded cores
   bool quiet = false;
+  /// Bytes of a rank for what stands beside the model in training: other models, caches.
+  std::int64_t beside = 0;
   /// What is known of the memory that the model's blocks need (activations.h).
   std::shared_ptr<ProbeCache> probes = make_probe_cache();
   /// The grid of the ranks.

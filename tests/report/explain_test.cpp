@@ -153,13 +153,13 @@ TEST(Explained, SizesAreResolvedOnceThereIsAModel) {
 
 TEST(Explained, KeysThatTrainWouldRefuseSayWhy) {
   const Explanation e = explain(R"({"train_batch_size": 4, "steps_per_print": 0,
-      "tensorboard": {"enabled": true}, "zero_optimization": {"stage": 7}})");
+      "curriculum_learning": {"enabled": true}, "zero_optimization": {"stage": 7}})");
 
   EXPECT_THAT(key_of(e, "steps_per_print").refused, HasSubstr("at least 1"));
   EXPECT_EQ(key_of(e, "steps_per_print").text, "0");
   EXPECT_THAT(key_of(e, "zero_optimization.stage").refused, HasSubstr("at most 3"));
   ASSERT_THAT(e.refused, SizeIs(1));
-  EXPECT_EQ(e.refused[0].path, "tensorboard.enabled");
+  EXPECT_EQ(e.refused[0].path, "curriculum_learning.enabled");
   EXPECT_EQ(e.refused[0].text, "true");
   EXPECT_THAT(e.refused[0].refused, AllOf(HasSubstr("not built yet"), HasSubstr("instead: ")));
   EXPECT_FALSE(e.trains());
@@ -175,6 +175,25 @@ TEST(Explained, KeysWithoutAMeaningAreListedWithTheReason) {
               AllOf(HasSubstr("ds.json:1:"), HasSubstr("prefetched one block ahead")));
   EXPECT_THAT(e.notes, Not(Contains(HasSubstr("overlap_comm"))));
   EXPECT_TRUE(e.trains());
+}
+
+TEST(Explained, BlocksThatAreSwitchedOffAreNamed) {
+  const Explanation e = explain(R"({"train_batch_size": 4, "compression_training": {},
+      "curriculum_learning": {"enabled": false}, "fp16": {"enabled": false}})");
+
+  ASSERT_THAT(e.accepted, SizeIs(2));
+  EXPECT_EQ(e.accepted[0].path, "compression_training");
+  EXPECT_EQ(e.accepted[1].path, "curriculum_learning");
+  EXPECT_THAT(e.accepted[1].source, HasSubstr("switched off"));
+  EXPECT_TRUE(e.trains());
+}
+
+TEST(Explained, OffloadToADiskIsRefusedOnce) {
+  const Explanation e = explain(R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
+      "offload_optimizer": {"device": "nvme"}}})");
+
+  ASSERT_THAT(e.refused, SizeIs(1));
+  EXPECT_THAT(e.refused[0].refused, HasSubstr("not built yet"));
 }
 
 TEST(Explained, UnknownKeysAreKeptApart) {

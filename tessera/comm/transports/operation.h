@@ -22,6 +22,7 @@ class Operation {
   struct Start {
     Channel& channel;
     std::uint64_t sequence = 0;
+    std::uint64_t number = 0;  ///< among all operations of this rank, from 1
     Signature signature;
     std::string site;
     Slot* slot = nullptr;  ///< slot of this rank; null for a receiver of messages
@@ -50,6 +51,14 @@ class Operation {
   void cancel() { cancelled_ = true; }
   [[nodiscard]] bool cancelled() const { return cancelled_; }
   [[nodiscard]] const std::string& site() const { return start_.site; }
+  [[nodiscard]] std::uint64_t number() const { return start_.number; }
+  [[nodiscard]] Kind kind() const { return start_.signature.kind; }
+  [[nodiscard]] int members() const { return start_.channel.size(); }
+  /// The whole of the data: what a member has in the end of an all-gather, and at first of others.
+  [[nodiscard]] std::size_t bytes() const {
+    const std::size_t mine = start_.signature.count * size_of(start_.signature.dtype);
+    return kind() == Kind::AllGather ? mine * static_cast<std::size_t>(members()) : mine;
+  }
 
  protected:
   Slot* posted(int member) {

@@ -12,6 +12,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/text.h"
+#include "tessera/base/trace.h"
 #include "tessera/comm/copy.h"
 #include "tessera/comm/doorbell.h"
 #include "tessera/comm/transports/local.h"
@@ -64,7 +65,8 @@ class PullTransport::PulledWork final : public Work {
       : transport_(transport),
         context_(transport.context_),
         operation_(std::move(operation)),
-        exceptions_(std::uncaught_exceptions()) {}
+        exceptions_(std::uncaught_exceptions()),
+        posted_(trace::heard() ? now_s() : 0) {}
   ~PulledWork() override {
     if (operation_->complete()) return;
     operation_->cancel();
@@ -78,21 +80,53 @@ class PullTransport::PulledWork final : public Work {
   PulledWork(const PulledWork&) = delete;
   PulledWork& operator=(const PulledWork&) = delete;
   bool done() override { return transport_.done(*operation_); }
-  void wait() override { transport_.wait(*operation_); }
+  void wait() override {
+    if (posted_ == 0) return transport_.wait(*operation_);
+    const double begin = now_s();
+    transport_.wait(*operation_);
+    tell(trace::Kind::Wait, begin);
+    tell(trace::Kind::Collective, std::exchange(posted_, 0));
+  }
   void wait_reusable() override { transport_.wait_reusable(*operation_); }
 
  private:
+  void tell(trace::Kind kind, double begin) const {
+    trace::tell({.kind = kind,
+                 .name = comm::name(operation_->kind()),
+                 .detail = operation_->site(),
+                 .begin = begin,
+                 .end = now_s(),
+                 .bytes = static_cast<double>(operation_->bytes()),
+                 .ranks = operation_->members()});
+  }
   PullTransport& transport_;
   std::shared_ptr<ChannelContext> context_;
   std::shared_ptr<Operation> operation_;
   int exceptions_;
+  double posted_;  ///< while somebody listens and it was not waited for; else 0
 };
 
 PullTransport::PullTransport(std::string name, int rank, Arenas arenas, ControlPage& control)
     : name_(std::move(name)),
       context_(std::make_shared<ChannelContext>(rank, std::move(arenas), control)) {}
 
+PullTransport::PullTransport(int rank,
+                             Arenas arenas,
+                             ControlPage& control,
+                             HostLayout layout,
+                             std::unique_ptr<HostLink> link)
+    : name_(fmt::format("shm and {}", link->name())) {
+  const int host = layout.host_of(rank);
+  context_ = std::make_shared<ChannelContext>(
+      rank, std::move(arenas), control, std::pair(layout.begin(host), layout.size(host)));
+  bridge_ = std::make_unique<HostBridge>(*context_, std::move(layout), std::move(link));
+}
+
 PullTransport::~PullTransport() {
+  // A rank that leaves with an error tells the others once its world has ended.
+  if (std::uncaught_exceptions() > exceptions_ && !wrote_flights_)
+    write_flight(context_->rank, context_->header(context_->rank).flight, context_->control);
+  bridge_.reset();
   // Peers may still read what was posted: the arena keeps its contents.
   context_->arena->close();
   context_->closed = true;
@@ -168,7 +202,9 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   begin.signature.op = op;
   count(group, data, 2);
   claim_slot(begin);
-  if (data.bytes() <= kMailboxBytes) {
+  // A host cannot write into the memory of another one: every rank adds all inputs.
+  const bool crosses = bridge_ && bridge_->crosses(group.ranks);
+  if (data.bytes() <= kMailboxBytes || crosses) {
     offer(begin, data, group.size(), true);
     keep(begin, data);
     return track(std::make_shared<ReduceParts>(std::move(begin), *context_, 0, data, Write::Store));
@@ -295,6 +331,14 @@ Operation::Start PullTransport::start(Channel& channel,
   publish_operation(
       context_->control, context_->rank, fmt::format("{} {}", comm::name(kind), begin.site));
   if (channel.size() > 1) begin.sequence = channel.next_sequence();
+  const RankLine& line = context_->control.line(context_->rank);
+  begin.number = line.last_seq.load(std::memory_order_relaxed);
+  context_->header(context_->rank)
+      .flight.post(begin.number,
+                   begin.sequence,
+                   line.step.load(std::memory_order_relaxed),
+                   channel.rank_list(),
+                   fmt::format("{} {}", comm::name(kind), begin.site));
   return begin;
 }
 
@@ -335,6 +379,15 @@ void PullTransport::offer(
   slot.offset = context_->arena->offset_of(data);
   slot.readers = static_cast<std::uint32_t>(readers);
   begin.channel.publish(slot, begin.sequence, begin.signature, begin.site);
+  if (bridge_) {
+    bridge_->post(begin.channel,
+                  begin.sequence,
+                  begin.signature,
+                  begin.site,
+                  slot,
+                  static_cast<const std::byte*>(data),
+                  in.bytes());
+  }
 }
 
 /// Keeps the region of an output alive as long as the operation.
@@ -387,14 +440,40 @@ WorkPtr PullTransport::track(std::shared_ptr<Operation> operation) {
 }
 
 void PullTransport::wait(Operation& operation) {
-  throw_if_aborted(context_->control);
-  if (operation.complete()) return;
+  require_whole_world();
+  if (operation.complete()) return finish(operation);
   await({operation.site(),
          [&] {
            operation.advance();
            return operation.complete();
          },
          [&](std::vector<int>& ranks) { operation.missing(ranks); }});
+  finish(operation);
+}
+
+/// Notes in the flight recorder that this rank has waited for the operation.
+void PullTransport::finish(const Operation& operation) {
+  context_->header(context_->rank).flight.finish(operation.number());
+}
+
+/// Throws the error of a broken world, after the flight recorders of this host were written.
+void PullTransport::require_whole_world() {
+  if (!context_->aborted()) return;
+  write_flights();
+  throw_if_aborted(context_->control);
+}
+
+/// Writes the record of this rank, and of ranks of this host that cannot write their own.
+void PullTransport::write_flights() noexcept {
+  if (std::exchange(wrote_flights_, true)) return;
+  ControlPage& control = context_->control;
+  const auto [first, ranks] = context_->local();
+  for (int rank = first; rank < first + ranks; ++rank) {
+    const bool lost =
+        control.line(rank).state.load() == static_cast<std::uint32_t>(RankState::Lost) ||
+        control.abort_rank.load() == static_cast<std::uint32_t>(rank);
+    if (rank == context_->rank || lost) write_flight(rank, context_->header(rank).flight, control);
+  }
 }
 
 void PullTransport::wait_reusable(Operation& operation) {
@@ -418,7 +497,7 @@ void PullTransport::await(const Awaited& awaited) {
   Watchdog watchdog(context_->control, stall_limit_s_);
   std::vector<int> missing;
   for (;;) {
-    throw_if_aborted(context_->control);
+    require_whole_world();
     if (awaited.ready()) return;
     if (move_all() || spin(awaited.ready)) continue;
     awaited.missing(missing);
@@ -480,7 +559,7 @@ void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>&
                                 text::join_some(ranks, " and ")),
                     "see the logs of the missing ranks; they usually show the reason");
   abort_world(control, culprit, error);
-  throw_if_aborted(control);  // another rank may have been first
+  require_whole_world();  // another rank may have been first
   throw Error(error);
 }
 

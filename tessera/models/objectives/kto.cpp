@@ -70,8 +70,9 @@ class Kto final : public nn::Objective {
         {.name = "loss",
          .sum = losses::kto(loss_, ratios_B, wanted_B, divergence, options_).sum()});
     const at::Tensor rewards_B = options_.beta * ratios_B.detach();
-    add_metric(out, "rewards/chosen", rewards_B.masked_select(wanted_B), 1);
-    add_metric(out, "rewards/rejected", rewards_B.masked_select(wanted_B.logical_not()), 2);
+    const at::Tensor zero = at::zeros({}, rewards_B.options());
+    add_metric(out, "rewards/chosen", at::where(wanted_B, rewards_B, zero), 1);
+    add_metric(out, "rewards/rejected", at::where(wanted_B, zero, rewards_B), 2);
     add_metric(out, "kl", divergence * static_cast<double>(batch.size()));
     return out;
   }
@@ -79,7 +80,7 @@ class Kto final : public nn::Objective {
   /// Samples, those that are wanted, and the others.
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     const auto samples = static_cast<double>(batch.size());
-    const auto wanted = batch.tensor("wanted").ne(0).sum().item<double>();
+    const double wanted = total(batch.tensor("wanted").ne(0));
     return {samples, wanted, samples - wanted};
   }
   /// The divergence is the micro-batch's.

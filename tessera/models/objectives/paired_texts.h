@@ -37,6 +37,9 @@ PairSums pair_sums(const PairedTexts& texts, const at::Tensor& values_BT, double
 /// completions. Error{Shape} where it is absent in training.
 PairSums reference_of(const nn::Batch& batch);
 
+/// The sum of `values`, for denominators; on meta tensors, which have no values, their number.
+double total(const at::Tensor& values);
+
 /// A term that is reported and has no gradient: the sum of `values`.
 void add_metric(nn::Outcome& out, std::string name, const at::Tensor& values, int denominator = 0);
 /// "rewards/chosen", "rewards/rejected", "accuracy" and "margin" of rewards [B] of both texts.

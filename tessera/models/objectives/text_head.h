@@ -31,7 +31,8 @@ class TextHead {
   [[nodiscard]] nn::TokenLogProbabilities log_probabilities(const at::Tensor& states_BTC,
                                                             const at::Tensor& labels_BT,
                                                             nn::StepContext& context,
-                                                            bool squares = false) const;
+                                                            bool squares = false,
+                                                            double temperature = 1.0) const;
   /// Block::grid_obstacle().
   [[nodiscard]] std::string grid_obstacle() const;
   /// Objective::samples_at_once() for samples of `tokens`.

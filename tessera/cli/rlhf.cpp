@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera rlhf: supervised fine-tuning, a reward model and reinforcement learning, one after the
+// other from one file.
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/config_file.h"
+#include "tessera/cli/ranks.h"
+#include "tessera/cli/terminal.h"
+#include "tessera/engine/run.h"
+#include "tessera/launch/launch.h"
+#include "tessera/planner/overrides.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::cli {
+namespace {
+
+struct RlhfWords {
+  std::string config;
+  std::optional<std::int64_t> ranks;
+  std::vector<std::string> set, steps;
+  std::optional<std::string> actor, reward, deployment;
+  bool dry_run = false;
+  Common common;
+};
+
+bool parse(RlhfWords& words, const std::vector<std::string>& line) {
+  Arguments arguments(
+      "rlhf",
+      "Trains a model to answer (sft), a reward model (reward), and the first with the scores of "
+      "the second (rl). CONFIG is {\"dir\": ..., \"common\": {...}, \"sft\": {...}, \"reward\": "
+      "{...}, \"rl\": {...}}: each step is a configuration of tessera train over what is common. "
+      "The same command goes on where it stopped, in the step that it stopped in.",
+      {"tessera rlhf chat.json",
+       "tessera rlhf chat.json -n 2 --set rl.trainer.max_steps=10",
+       "tessera rlhf chat.json --step 2 3"});
+  arguments.positional("CONFIG", &words.config, "JSON file; comments are allowed");
+  arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
+  arguments.option("--set",
+                   &words.set,
+                   "STEP.KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
+  arguments.option("--step", &words.steps, "Steps to run, such as 1 2 3 [all]");
+  arguments.option("--actor-model,--actor_model",
+                   &words.actor,
+                   "Folder or run that the first step begins with: sft.model.from");
+  arguments.option("--reward-model,--reward_model",
+                   &words.reward,
+                   "Folder or run that the second step begins with: reward.model.from");
+  arguments.option(
+      "--deployment-type,--deployment_type",
+      &words.deployment,
+      "DeepSpeed-Chat's word for the ranks: single_gpu is -n 1; with single_node give -n");
+  arguments.flag("--dry-run,--dry_run",
+                 words.dry_run,
+                 "Check the first step that is not finished and print its table without training");
+  arguments.common(words.common);
+  return arguments.parse(line);
+}
+
+/// `--step 1 2 3` is one option with several words.
+std::vector<std::string> with_single_steps(const std::vector<std::string>& line) {
+  std::vector<std::string> out;
+  bool counting = false;
+  for (const std::string& word : line) {
+    const bool number = word.size() == 1 && word[0] >= '0' && word[0] <= '9';
+    if (counting && number && out.back() != "--step") out.emplace_back("--step");
+    counting = word == "--step" || (counting && number);
+    out.push_back(word);
+  }
+  return out;
+}
+
+/// Whether step `number`, from 1, is asked for. Error{Config} for another word.
+bool is_asked_for(const RlhfWords& words, std::size_t number) {
+  for (const std::string& step : words.steps) {
+    TESSERA_REQUIRE(step == "1" || step == "2" || step == "3",
+                    Config,
+                    fmt::format("--step {}: the steps are 1 (sft), 2 (reward) and 3 (rl)", step),
+                    "--step 1 2 3");
+  }
+  return words.steps.empty() ||
+         std::ranges::find(words.steps, std::to_string(number)) != words.steps.end();
+}
+
+/// What DeepSpeed-Chat's flags stand for.
+void apply_flags(const RlhfWords& words, json::Value& source) {
+  for (const auto& [flag, path, key] :
+       {std::tuple("--actor-model", &words.actor, "sft.model.from"),
+        std::tuple("--reward-model", &words.reward, "reward.model.from")}) {
+    if (!*path) continue;
+    TESSERA_REQUIRE(
+        std::filesystem::exists(**path),
+        Config,
+        fmt::format("{} {}: there is no such folder, and nothing is downloaded", flag, **path),
+        "name a Hugging Face folder, a run or a checkpoint on this disk");
+    planner::set_key(source, key, json::Value::string(**path), flag);
+  }
+  if (!words.deployment) return;
+  TESSERA_REQUIRE(*words.deployment == "single_gpu" || *words.deployment == "single_node",
+                  Unsupported,
+                  fmt::format("not built yet: --deployment-type {}", *words.deployment),
+                  "single_gpu or single_node; the steps can be trained on several hosts one by one "
+                  "with tessera train");
+  TESSERA_REQUIRE(*words.deployment == "single_node" || words.ranks.value_or(1) == 1,
+                  Config,
+                  "--deployment-type single_gpu with several ranks",
+                  "use single_node, or remove -n");
+}
+
+struct RlhfStep {
+  const char* name;
+  const char* task;
+  const char* folder;
+};
+constexpr std::array<RlhfStep, 3> kRlhfSteps = {
+    {{"sft", "sft", "1-sft"}, {"reward", "reward", "2-reward"}, {"rl", "rl", "3-rl"}}};
+
+/// `more` over `base`, object by object.
+json::Value merged_over(json::Value base, const json::Value& more) {
+  if (!base.is_object() || !more.is_object()) return more;
+  for (const auto& [key, value] : more.members()) {
+    json::Value* const found = base.find(key);
+    json::Value whole = found == nullptr ? value : merged_over(*found, value);
+    base[key] = std::move(whole);
+  }
+  return base;
+}
+
+void check_rlhf(const json::Value& source, const std::string& name) {
+  const auto refuse = [&](const json::Place& place, const std::string& what, std::string fix) {
+    throw Error(Error::Kind::Config,
+                fmt::format("{}: {}", place.line > 0 ? place.text() : name, what),
+                std::move(fix));
+  };
+  if (!source.is_object()) refuse(source.place, "the configuration is no object", "write {...}");
+  for (const auto& [key, value] : source.members()) {
+    const bool known =
+        key == "dir" || key == "common" || key == "sft" || key == "reward" || key == "rl";
+    if (!known) {
+      refuse(value.key_place,
+             fmt::format("unknown key \"{}\"", key),
+             "the keys are dir, common, sft, reward and rl; those of a training stand in a step, "
+             "or in common");
+    }
+    if (key == "dir" ? !value.is_string() : !value.is_object())
+      refuse(value.place, fmt::format("\"{}\" is {}", key, value.type_name()), "");
+  }
+  if (source.find("dir") == nullptr)
+    refuse(source.place, "\"dir\" is missing", "name the folder of the three runs: \"runs/chat\"");
+  for (const RlhfStep& step : kRlhfSteps) {
+    if (source.find(step.name) == nullptr)
+      refuse(
+          source.place, fmt::format("the step \"{}\" is missing", step.name), "write it as {...}");
+  }
+}
+
+void set_unless_given(json::Value& source, const char* path, json::Value value) {
+  json::Value* at = &source;
+  std::string rest = path;
+  for (std::size_t dot = rest.find('.'); dot != std::string::npos; dot = rest.find('.')) {
+    at = at->find(rest.substr(0, dot));
+    if (at == nullptr || !at->is_object()) break;
+    rest = rest.substr(dot + 1);
+  }
+  if (at != nullptr && at->is_object() && at->find(rest) != nullptr) return;
+  planner::set_key(source, path, std::move(value), "tessera rlhf");
+}
+
+/// The configuration of a step: what is common, its own keys, and what follows from the steps
+/// before it.
+json::Value config_of_step(const json::Value& source, std::size_t number) {
+  const RlhfStep& step = kRlhfSteps[number];
+  const std::filesystem::path dir = source.find("dir")->as_string();
+  const json::Value* const common = source.find("common");
+  json::Value out =
+      merged_over(common == nullptr ? json::Value::object() : *common, *source.find(step.name));
+  planner::set_key(
+      out, "run.dir", json::Value::string((dir / step.folder).string()), "tessera rlhf");
+  set_unless_given(out, "task", json::Value::string(step.task));
+  if (number == 0) return out;
+  // Where the model of the first step begins is not where the others do.
+  const json::Value* const own = source.find(step.name)->find("model");
+  if (own == nullptr || own->find("from") == nullptr) {
+    json::Value model =
+        json::Value::object({{"from", json::Value::string((dir / kRlhfSteps[0].folder).string())}});
+    out["model"] = own == nullptr ? std::move(model) : merged_over(std::move(model), *own);
+  }
+  if (number != 2) return out;
+  const std::string judge = (dir / kRlhfSteps[1].folder).string();
+  set_unless_given(
+      out,
+      "rl.rewards",
+      json::Value::array({json::Value::object(
+          {{"type", json::Value::string("model")}, {"from", json::Value::string(judge)}})}));
+  const json::Value& rl = *out.find("rl");
+  const json::Value *preset = rl.find("preset"), *algorithm = rl.find("algorithm");
+  if (preset == nullptr && algorithm == nullptr)
+    planner::set_key(out, "rl.preset", json::Value::string("dschat:ppo"), "tessera rlhf");
+  const json::Value* const named =
+      out.find("rl")->find(preset != nullptr || algorithm == nullptr ? "preset" : "algorithm");
+  // DeepSpeed-Chat's critic begins as the reward model.
+  if (named->is_string() && named->as_string().ends_with("ppo"))
+    set_unless_given(out, "rl.critic.from", json::Value::string(judge));
+  return out;
+}
+
+int rlhf(const std::vector<std::string>& line) {
+  RlhfWords words;
+  if (!parse(words, with_single_steps(line))) return kExitOk;
+  TESSERA_REQUIRE(!launch::detect_launcher(),
+                  Unsupported,
+                  "not supported under a launcher, which starts a single job: tessera rlhf",
+                  "start it without the launcher: tessera rlhf CONFIG -n 2");
+  json::Value source = read_config(words.config);
+  for (const std::string& assignment : words.set)
+    planner::apply_override(source, assignment);
+  apply_flags(words, source);
+  check_rlhf(source, words.config);
+  Terminal terminal;
+  for (std::size_t number = 0; number < kRlhfSteps.size(); ++number) {
+    const RlhfStep& step = kRlhfSteps[number];
+    if (!is_asked_for(words, number + 1)) continue;
+    if (!words.common.quiet)
+      terminal.line(fmt::format("step {} of {}: {}", number + 1, kRlhfSteps.size(), step.name));
+    planner::Plan plan = planner::make_plan(config_of_step(source, number),
+                                            ranks_of(words.ranks),
+                                            fmt::format("{} ({})", words.config, step.name));
+    plan.quiet = words.common.quiet;
+    const int code = engine::run_training(std::move(plan),
+                                          {.resume = {},
+                                           .dry_run = words.dry_run,
+                                           .quiet = words.common.quiet,
+                                           .console = &terminal});
+    if (code != kExitOk || words.dry_run) return code;
+  }
+  return kExitOk;
+}
+
+TESSERA_COMMAND("rlhf", "fine-tune, train a reward model and reinforce, from one file", rlhf);
+
+}  // namespace
+}  // namespace tessera::cli
