@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
-# timeout: 300
+# timeout: 600
 # The examples that fine-tune run as their first lines say, on data that they make.   usage: finetune_examples_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: finetune_examples_test.sh PROGRAM}")
@@ -49,7 +49,7 @@ answers() {
   run train "$examples/qlora.json" --set model.from=base -n 2
   expect "a loss that stays low" learns qlora 1.05
   run adapter merge runs/qlora merged
-  run train "$examples/lora.json" --set model.from=base --set "data={\"train\": \"finetune-data/chat.jsonl\", \"sequence_length\": 32, \"validation_fraction\": 0.1, \"text_field\": \"text\"}" \
+  run train "$examples/lora.json" --set model.from=base --set "data={\"train\": \"finetune-data/chat.jsonl\", \"sequence_length\": 128, \"validation_fraction\": 0.1}" \
     --set task=sft --set eval.every=0 --set trainer.max_steps=2
   run eval runs/sft --data finetune-data/chat.jsonl --generate 4 --max-new-tokens 8
   expect "scores of its answers" says rougeL "$box/out"
