@@ -19,6 +19,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/engine/written_texts.h"
 
 namespace tessera::cli {
 namespace {
@@ -28,7 +29,8 @@ constexpr std::int64_t kMicroBatch = 8;  // for data that is no run's own
 struct EvalWords {
   std::string path;
   std::vector<std::string> data;
-  std::optional<std::int64_t> batches;
+  std::optional<std::int64_t> batches, generate;
+  std::int64_t max_new_tokens = 128;
   RankWords ranks;
   Common common;
 };
@@ -40,13 +42,20 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
       {"tessera eval runs/my",
        "tessera eval runs/my --data other.txt",
        "tessera eval runs/my -n 4               for a model that does not fit on one rank",
-       "tessera eval ./gpt2 --data my.jsonl --json"});
+       "tessera eval ./gpt2 --data my.jsonl --json",
+       "tessera eval runs/summaries --generate 100"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--data",
                    &words.data,
                    "Text, folder or .bin/.idx pair, read with the data options of the run [the "
                    "run's validation data]");
   arguments.option("--batches", &words.batches, "Number of batches to evaluate [all of the data]");
+  arguments.option(
+      "--generate",
+      &words.generate,
+      "Let a model of the tasks sft and seq2seq answer that many samples, and tell how "
+      "near its texts come: exact match, ROUGE, BLEU [none]");
+  arguments.option("--max-new-tokens", &words.max_new_tokens, "Tokens of an answer at most [128]");
   words.ranks.declare(arguments);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
@@ -57,6 +66,7 @@ struct HeldOut {
   std::shared_ptr<const data::Dataset> dataset;
   std::int64_t micro_batch = kMicroBatch;
   std::shared_ptr<const tasks::Task> task;
+  std::string task_name;
 };
 
 /// What the run kept of its training data.
@@ -78,9 +88,17 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
     out.micro_batch = plan.config.eval.micro_batch;
     options = plan.config.data;
     task = plan.task;
+    out.task_name = plan.config.task.type;
     length = plan.sequence_length;
+    if (words.generate) options.pack = false;
     tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path();
     if (names.empty()) names = options.validation;
+    if (names.empty() && options.validation_fraction > 0 && words.generate) {
+      throw Error(Error::Kind::Config,
+                  "--generate needs data of its own: the run held out a part of data.train, whose "
+                  "samples may hold several texts",
+                  "specify it with --data");
+    }
     if (names.empty() && options.validation_fraction > 0) {
       out.dataset = tail_of_run(plan);
       return out;
@@ -204,8 +222,38 @@ void print_classes(const tasks::ClassificationReport& report,
   }
 }
 
+/// Scores of the texts that the model writes.
+std::vector<tasks::NamedValue> scores_of(engine::OpenModel& model,
+                                         const HeldOut& data,
+                                         const EvalWords& words,
+                                         bool is_leader) {
+  TESSERA_REQUIRE(data.task_name == "sft" || data.task_name == "seq2seq",
+                  Config,
+                  "--generate: only runs of the tasks sft and seq2seq have samples with an answer",
+                  "leave it out");
+  engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
+  engine::GenerateOptions options;
+  options.max_new_tokens = words.max_new_tokens;
+  options.sampler.temperature = 0.0;
+  Terminal terminal;
+  const std::int64_t count = std::min(*words.generate, data.dataset->size());
+  const auto texts =
+      engine::write_texts(generator,
+                          *data.dataset,
+                          *model.tokenizer,
+                          count,
+                          data.task_name == "seq2seq",
+                          options,
+                          [&](std::int64_t done) {
+                            if (is_leader && !words.common.quiet && !words.common.json)
+                              terminal.live(fmt::format("{} of {} answers", done, count));
+                          });
+  return tasks::text_scores(texts);
+}
+
 void print(const EvalWords& words,
            const engine::EvalReport& report,
+           const std::vector<tasks::NamedValue>& scores,
            std::optional<std::int64_t> bytes,
            bool tokens,
            const models::ObjectiveChoice& objective,
@@ -226,6 +274,8 @@ void print(const EvalWords& words,
       for (const engine::Metric& metric : report.metrics)
         out["terms"][metric.name] = json::Value::number(metric.mean);
     }
+    for (const tasks::NamedValue& score : scores)
+      out[score.name] = json::Value::number(score.value);
     if (has_classes(report.predictions)) {
       json::Value classes =
           classes_json(tasks::classification_report(report.predictions), objective);
@@ -245,6 +295,8 @@ void print(const EvalWords& words,
                   text::with_commas(report.tokens),
                   tokens ? "tokens" : "labels",
                   source));
+  for (const tasks::NamedValue& score : scores)
+    terminal.line(fmt::format("  {:<12}{:>9.4f}", score.name, score.value));
   if (has_classes(report.predictions))
     print_classes(tasks::classification_report(report.predictions), objective, terminal);
 }
@@ -255,6 +307,10 @@ int eval(const std::vector<std::string>& line) {
   TESSERA_REQUIRE(!words.batches || *words.batches > 0,
                   Config,
                   fmt::format("--batches {}: expected 1 or more", words.batches.value_or(0)),
+                  "");
+  TESSERA_REQUIRE((!words.generate || *words.generate > 0) && words.max_new_tokens > 0,
+                  Config,
+                  "--generate and --max-new-tokens: expected 1 or more",
                   "");
   auto found = engine::find_model(words.path);
   const HeldOut data = held_out(words, *found);
@@ -273,11 +329,13 @@ int eval(const std::vector<std::string>& line) {
                                                            data.micro_batch,
                                                            {},
                                                            data.task.get());
+        std::vector<tasks::NamedValue> scores;
+        if (words.generate) scores = scores_of(model, data, words, is_leader);
         if (!is_leader) return;
         const bool tokens = predicts_tokens(*data.dataset, model.shape);
         std::optional<std::int64_t> bytes;
         if (tokens) bytes = label_bytes(*data.dataset, samples, *model.tokenizer);
-        print(words, report, bytes, tokens, model.shape.objective, model.source.string());
+        print(words, report, scores, bytes, tokens, model.shape.objective, model.source.string());
       });
 }
 

@@ -321,6 +321,14 @@ TaskOptions task_for(const data::Record& record, const std::string& chat_templat
     out.type = "tag";
     return out;
   }
+  const json::Value* const label = record.value.find("label");
+  const bool labelled = has("prompt") && has("completion") && label != nullptr && label->is_bool();
+  if ((has("chosen") && has("rejected")) || labelled) {
+    out.type = "prefer";
+    if (labelled) out.params["method"] = json::Value::string("kto");
+    if (!chat_template.empty()) out.params["chat_template"] = json::Value::string(chat_template);
+    return out;
+  }
   // The error of a record that no task reads is the one of instructions.
   std::optional<Error> none;
   std::optional<Form> form;

@@ -148,7 +148,10 @@ void LabelledImages::add(const std::vector<ImageRecord>& records,
     samples_.push_back(
         {.path = record.path,
          .bytes = std::ssize(file->bytes()),
-         .label = id_in({.value = {}, .place = record.place}, record.label, labels_)});
+         // Without labels pictures are there to predict.
+         .label = labels_.size() == 0
+                      ? 0
+                      : id_in({.value = {}, .place = record.place}, record.label, labels_)});
     ++stats_.documents;
     stats_.bytes += std::ssize(file->bytes());
   }

@@ -149,6 +149,30 @@ TEST_F(ImageClassification, ReadsRecordsThatNamePictures) {
   EXPECT_EQ(values(*opened.train, 1, "label"), Ids{0});
 }
 
+TEST_F(ImageClassification, ReadsPicturesWithoutLabelsToPredict) {
+  write_classes();
+  write("list.jsonl", "{\"image\": \"set/dogs/d.png\"}\n");
+  const data::DataOptions options;
+  const json::Value model = json::parse(R"({"num_channels": 3, "image_size": 4})", "model");
+  const auto read = [&](const std::string& name) {
+    return task_of("image_classify")
+        ->open_to_predict({.options = options,
+                           .tokenizer = test::byte(),
+                           .vocab_size = 256,
+                           .sequence_length = 1,
+                           .how = {},
+                           .model = &model,
+                           .predict = true},
+                          {at(name)});
+  };
+
+  EXPECT_EQ(read("set")->size(), 5) << "whatever the names of the folders";
+  EXPECT_EQ(read("set/cats")->size(), 3);
+  const auto listed = read("list.jsonl");
+  EXPECT_EQ(listed->size(), 1);
+  EXPECT_EQ(listed->tensors().size(), 1U) << "pictures alone";
+}
+
 TEST_F(ImageClassification, PreprocessesAsAFileSays) {
   write("train.jsonl", "{\"image\": \"a.png\", \"label\": 0}\n");
   write("a.png", png());

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model writes where samples have an answer to learn, beside that answer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "tessera/data/dataset.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/engine/generate.h"
+#include "tessera/tasks/text_scores.h"
+
+namespace tessera::engine {
+
+/// A sample as a prompt and the tokens that answer it.
+struct PromptAndAnswer {
+  std::vector<std::int32_t> prompt, answer;
+};
+/// Of samples of "input_ids" and "labels". `answers`: an encoder reads the ids that the mask keeps,
+/// and the labels are the answer; else the prompt is what stands before the first token that is
+/// learned, and the answer what is learned from there on without a gap. The end of text is no part
+/// of an answer. The prompt is empty where nothing is learned.
+PromptAndAnswer prompt_of(const data::Dataset& dataset,
+                          std::int64_t index,
+                          bool answers,
+                          std::int32_t end_of_text);
+
+/// The texts of the first `count` samples; those without a prompt are left out. A text ends at end
+/// of text, and at the special token that ends its sample's answer. Every rank makes all of them.
+/// Cost: a generation for each. `told`: after each, the number that is done.
+std::vector<tasks::WrittenText> write_texts(Generator& generator,
+                                            const data::Dataset& dataset,
+                                            const data::Tokenizer& tokenizer,
+                                            std::int64_t count,
+                                            bool answers,
+                                            const GenerateOptions& options,
+                                            const std::function<void(std::int64_t)>& told);
+
+}  // namespace tessera::engine

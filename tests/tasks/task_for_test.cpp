@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The task of a record is told by its fields.
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/tasks/data_survey.h"
+
+namespace tessera::tasks {
+namespace {
+
+TaskOptions task_of_record(const std::string& record, const std::string& chat_template = "") {
+  return task_for({json::parse(record, "test"), "file:1", false}, chat_template);
+}
+
+TEST(TaskFor, IsToldByTheFieldsOfARecord) {
+  for (const auto& [record, task] : {
+           std::pair{R"({"source": "a", "target": "b"})", "seq2seq"},
+           {R"({"tokens": ["a"], "tags": ["X"]})", "tag"},
+           {R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "prefer"},
+           {R"({"chosen": [{"role": "user", "content": "b"}], "rejected": []})", "prefer"},
+           {R"({"prompt": "a", "completion": "b", "label": true})", "prefer"},
+           {R"({"prompt": "a", "completion": "b"})", "sft"},
+           {R"({"messages": []})", "sft"},
+           {R"({"text": "a", "label": 1})", "classify"},
+           {R"({"text": "a", "label": 0.5})", "regression"},
+       })
+    EXPECT_EQ(task_of_record(record).type, task) << record;
+  EXPECT_THROW((void)task_of_record(R"({"nothing": "known"})"), Error);
+}
+
+TEST(TaskFor, ReadsLabelledCompletionsWithKto) {
+  const TaskOptions labelled =
+      task_of_record(R"({"prompt": "a", "completion": "b", "label": false})", "chatml");
+
+  EXPECT_EQ(labelled.params.find("method")->as_string(), "kto");
+  EXPECT_EQ(labelled.params.find("chat_template")->as_string(), "chatml");
+  EXPECT_EQ(task_of_record(R"({"chosen": "a", "rejected": "b"})").params.find("method"), nullptr);
+}
+
+}  // namespace
+}  // namespace tessera::tasks
