@@ -228,7 +228,15 @@ std::string read_job() {
 
 /// The agent of a host: starts, watches and ends the ranks of this host.
 int agent(const std::vector<std::string>& line) {
-  TESSERA_REQUIRE(line.empty(), Config, "tessera agent takes no words", "");
+  Common common;
+  Arguments arguments(
+      "agent",
+      "Starts and watches the ranks of this host. `tessera train --hostfile` runs it on every "
+      "host\n"
+      "and writes the job to its standard input; there is no reason to run it by hand.",
+      {"ssh HOST tessera agent < job"});
+  arguments.common(common, /*has_json=*/false);
+  if (!arguments.parse(line)) return kExitOk;
   launch::AgentJob job = launch::parse_agent_job(read_job());
   return train_part(job.words, std::make_shared<launch::HostPart>(std::move(job.part)));
 }

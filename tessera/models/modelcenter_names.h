@@ -57,6 +57,19 @@ std::vector<std::pair<std::string, json::Value>> post_norm_encoder_keys();
 /// The keys of Hugging Face's config.json that BERT and RoBERTa share.
 json::Value post_norm_encoder_config(const json::Value& facts, const json::Value& config);
 
+/// Whether a file is of an encoder and a decoder with biases by distance. One gated by gelu, which
+/// is by the error function, is none that transformers has.
+bool is_encoder_decoder_file(const ModelCenterFile& file);
+bool gate_is_gelu(const json::Value& config);
+/// The pairs of such a model with so many layers in each stack, ours as transformers' T5 has them.
+NamePairs encoder_decoder_names(std::int64_t layers);
+/// ModelCenterModel::computes of it.
+std::vector<std::pair<std::string, json::Value>> encoder_decoder_keys();
+/// Error{Unsupported} where one stack has more layers than the other.
+void require_equal_stacks(const json::Value& facts,
+                          const json::Value& config,
+                          const char* class_name);
+
 /// Filled by the families of models.
 Registry<ModelCenterModel>& modelcenter_models();
 #define TESSERA_MODELCENTER(family, ...)             \
