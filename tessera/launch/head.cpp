@@ -116,9 +116,6 @@ class Head::Server {
       broadcast(FrameWriter(FrameType::Stop).number(static_cast<std::int32_t>(signal)));
     });
   }
-  void abort(int rank, std::uint32_t kind, const std::string& text) {
-    order([this, rank, kind, text] { break_world(rank, kind, text, nullptr); });
-  }
   void wait_until_left() {
     std::unique_lock lock(mutex_);
     left_.wait(lock, [this] { return gone_ >= options_.world_size || ending_; });
@@ -582,9 +579,6 @@ void Head::start() {
 
 void Head::stop_hosts(int signal) {
   server_->stop_hosts(signal);
-}
-void Head::abort(int rank, std::uint32_t kind, std::string_view text) {
-  server_->abort(rank, kind, std::string(text));
 }
 bool Head::ready() const {
   return server_->ready();

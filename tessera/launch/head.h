@@ -56,8 +56,6 @@ class Head {
   [[nodiscard]] bool ready() const;
   /// Passes a signal on to every host.
   void stop_hosts(int signal);
-  /// Breaks the world on every host that has not left.
-  void abort(int rank, std::uint32_t kind, std::string_view text);
   /// Waits until every host has left or is lost.
   void wait_until_left();
   /// The error that broke the world; empty: it is whole.

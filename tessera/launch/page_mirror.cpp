@@ -108,7 +108,8 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part, std::uint64_t asked
 PageMirror::~PageMirror() {
   ending_ = true;
   if (thread_.joinable()) thread_.join();
-  client_.send(FrameWriter(FrameType::Leave));
+  // Ranks that never began did not end in order: the head then sees a connection that is lost.
+  if (control_ != nullptr) client_.send(FrameWriter(FrameType::Leave));
 }
 
 void PageMirror::start(ControlPage& control, std::function<void(int)> on_stop) {

@@ -40,6 +40,7 @@ constexpr std::size_t kMostLine = std::size_t{1}
                                   << 16;  // of output, before it is passed on unfinished
 /// After the world is broken, agents end their ranks within the grace period of a supervisor.
 constexpr double kAgentGraceS = 8.0;
+constexpr double kOwnProblemsS = 3.0;
 
 /// Quotes a word for the shell of another host.
 std::string quoted(const std::string& word) {
@@ -288,10 +289,9 @@ class Agents {
       first_bad_ = &agent;
       bad_at_ = now_s();
       say_why(agent);
-      // An agent that has not joined cannot be missed by the head before its time is over.
-      head_->abort(0,
-                   static_cast<std::uint32_t>(Error::Kind::Comm),
-                   fmt::format("the agent of host {} ended", agent.host));
+      // Once the hosts have met, the head notices the loss by itself and tells the others. Before,
+      // they get the time to tell their own problems.
+      if (!head_->ready()) bad_at_ -= kAgentGraceS - kOwnProblemsS;
     }
   }
 

@@ -123,6 +123,7 @@ PullTransport::PullTransport(int rank,
 }
 
 PullTransport::~PullTransport() {
+  if (context_->aborted()) write_flights();
   // A rank that leaves with an error tells the others once its world has ended.
   if (std::uncaught_exceptions() > exceptions_ && !wrote_flights_)
     write_flight(context_->rank, context_->header(context_->rank).flight, context_->control);
@@ -321,7 +322,7 @@ Operation::Start PullTransport::start(Channel& channel,
                                       Kind kind,
                                       const Span& data,
                                       const CallSite& site) {
-  throw_if_aborted(context_->control);
+  require_whole_world();
   Operation::Start begin{channel};
   begin.signature.kind = kind;
   begin.signature.dtype = data.dtype;
@@ -485,7 +486,7 @@ void PullTransport::wait_reusable(Operation& operation) {
 }
 
 bool PullTransport::done(Operation& operation) {
-  throw_if_aborted(context_->control);
+  require_whole_world();
   if (operation.complete()) return true;
   const Timed timed(*this);
   move_all();
