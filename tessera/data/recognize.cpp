@@ -26,9 +26,9 @@ struct Format {
   std::string_view magic, what, fix;
 };
 constexpr std::string_view kPandas =
-    "python3 -c 'import pandas; pandas.read_{2}(\"{0}\").to_json(\"{1}.jsonl\", "
-    "orient=\"records\", "
-    "lines=True)'";
+    "tasks on records (\"task\": \"sft\" and others) read it; to learn its texts: python3 -c "
+    "'import "
+    "pandas; pandas.read_{2}(\"{0}\").to_json(\"{1}.jsonl\", orient=\"records\", lines=True)'";
 const std::array<Format, 12>& formats() {
   using std::string_view_literals::operator""sv;
   static const std::array<Format, 12> all = {
