@@ -27,7 +27,7 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
                             const std::optional<at::Tensor>& bias,
                             ops::AttentionArgs args) {
     args.bias_HTS = bias ? *bias : at::Tensor();
-    // A rank of a grid may have no sample.
+    // A rank of a grid may have no samples.
     const ops::AttentionOut out =
         q.size(0) == 0 ? ops::AttentionOut{at::empty_like(q), q} : ops::attention(q, k, v, args);
     save(node, {q, k, v, out.y_BHTK, out.saved, std::move(args.bias_HTS)});
@@ -87,7 +87,7 @@ at::Tensor in_region(Attend attend,
       inputs);
 }
 
-/// All tokens of this rank's share of the heads.
+/// Attention over all tokens for this rank's share of the heads.
 at::Tensor attend_exchanged(const at::Tensor& q,
                             const at::Tensor& k,
                             const at::Tensor& v,
@@ -97,7 +97,7 @@ at::Tensor attend_exchanged(const at::Tensor& q,
   if (k.size(1) == q.size(1)) {
     qkv = tokens_to_heads(at::cat({q, k, v}), context).chunk(3);
   } else {
-    // Where they are too few for the ranks, some have the same ones.
+    // If there are fewer heads of keys and values than ranks, some ranks have the same ones.
     const std::int64_t shared = k.size(1), ranks = context.context_parallel->group->size();
     at::Tensor kv = at::cat({k, v});
     if (shared % ranks != 0) kv = kv.repeat_interleave(std::lcm(shared, ranks) / shared, 1);
@@ -117,7 +117,7 @@ at::Tensor attention(const at::Tensor& q,
                      const Block& block,
                      StepContext& context) {
   if (context.on_grid()) grid::cut_attention(args, context);
-  // A rank of a grid may have no sample, and then none of those that share its tokens has.
+  // A rank of a grid may have no samples; then none of the ranks that share its tokens has any.
   if (context.shares_tokens() && q.size(0) > 0) {
     return context.context_parallel->mode == ContextMode::Ring
                ? in_region(attend_in_ring, {q, k, v}, std::move(args), context)

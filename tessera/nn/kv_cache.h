@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of the tokens that a block has seen. Lives in StepContext::state, never in a
-// block.
+// The KV cache of a block: keys and values of the tokens it has seen. It lives in
+// StepContext::state, never in the block.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace tessera::nn {
 class KvCache {
  public:
   [[nodiscard]] std::int64_t length() const { return length_; }
-  /// Puts T tokens at `position` (everything from there on is forgotten) into memory for at least
-  /// `capacity` tokens; a longer text doubles it. Error{Bug} where tokens between length() and
-  /// `position` are missing.
+  /// Writes T tokens at `position` and forgets everything from there on. The memory holds at least
+  /// `capacity` tokens and is doubled when a sequence outgrows it. Throws Error{Bug} if tokens
+  /// between length() and `position` are missing.
   void write(std::int64_t position,
              const at::Tensor& k_BHTK,
              const at::Tensor& v_BHTK,
