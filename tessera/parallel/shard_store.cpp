@@ -42,7 +42,7 @@ ShardStore::ShardStore(comm::World& world,
     Slot& slot = slots_[g];
     slot.range = owned_range(group.layout, options_.stage, group_.index);
     TESSERA_ASSERT(group.weights.own().numel() == slot.range.numel);
-    // A frozen parameter has no value but its working one.
+    // A frozen parameter has only its working value.
     if (group.trainable &&
         has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
       slot.master_storage = at::zeros({slot.range.numel}, at::kFloat);
@@ -192,7 +192,7 @@ void ShardStore::publish_group(std::size_t g) {
   }
 }
 
-/// The fp32 memory that stands for `kept` among the pieces: its own where it is fp32.
+/// The fp32 memory that represents `kept` in the pieces: the tensor itself if it is fp32.
 float* ShardStore::widen(const at::Tensor& kept) {
   if (kept.scalar_type() == at::kFloat) return kept.data_ptr<float>();
   widened_.emplace_back(kept.to(at::kFloat), kept);
@@ -201,7 +201,7 @@ float* ShardStore::widen(const at::Tensor& kept) {
 
 void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
-    if (for_save && !model_.groups()[g].counted) continue;  // another stage's
+    if (for_save && !model_.groups()[g].counted) continue;  // another stage saves it
     if (options_.trained_alone && !model_.groups()[g].trainable) continue;
     Slot& slot = slots_[g];
     float* const masters =
