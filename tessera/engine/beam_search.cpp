@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beam search in the arithmetic of transformers.
+// Beam search with the arithmetic of transformers.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +15,7 @@
 namespace tessera::engine {
 namespace {
 
-constexpr double kNone = -1e9;  // the score of a beam that does not exist
+constexpr double kNone = -1e9;  // the score of an unused beam
 
 struct Candidate {
   std::vector<std::int32_t> ids;
@@ -27,7 +27,7 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.score > b.score;
 }
 
-/// Finished texts, and whether the search goes on.
+/// The finished sequences, and whether the search continues.
 class Search {
  public:
   Search(const GenerateOptions& options, std::size_t prompt) : options_(options), prompt_(prompt) {
@@ -41,7 +41,7 @@ class Search {
     running_.front().score = 0.0;
   }
 
-  /// `best`: candidates by falling score, more than there are beams.
+  /// `best`: candidates in descending order of score, more than there are beams.
   void step(const std::vector<Candidate>& best) {
     std::vector<Candidate> all = finished_;
     const bool full = options_.early_stopping == EarlyStopping::Full && all_finished();
@@ -130,8 +130,8 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
     for (const Candidate& beam : search.running())
       texts.push_back(beam.ids);
     const std::size_t beams = texts.size();
-    // What an encoder made of the prompt is kept for as many beams as there were at first. Every
-    // text is read anew, from position 0.
+    // The encoder's output for the prompt is kept for the initial number of beams. Every sequence
+    // is processed again, from position 0.
     const bool reads = made == 0 || !answers();
     context.set_mode(reads ? nn::Mode::Prefill : nn::Mode::Decode);
     if (answers()) texts.resize(width, texts.back());

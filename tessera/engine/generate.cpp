@@ -22,7 +22,7 @@
 namespace tessera::engine {
 namespace {
 
-/// Hands bytes on as whole characters.
+/// Passes bytes on as whole characters.
 class Utf8Stream {
  public:
   explicit Utf8Stream(const std::function<void(std::string_view)>& out) : out_(out) {}
@@ -45,7 +45,7 @@ class Utf8Stream {
   std::string pending_;
 };
 
-/// Chooses by the rules: one row of logits, whose history is `seen`.
+/// Chooses the next token by the rules, from one row of logits; `seen` is the row's history.
 std::int32_t choose(const at::Tensor& logits_V,
                     std::int64_t vocab,
                     const GenerateOptions& options,
@@ -83,7 +83,8 @@ std::int32_t choose(const at::Tensor& logits_V,
   return chosen;
 }
 
-/// Appends the bytes of a token. True where a stop string begins in the text, which is cut there.
+/// Appends the bytes of a token. Returns true if a stop string occurs in the text, which is
+/// truncated there.
 bool append_and_stop(std::string& text,
                      std::string_view bytes,
                      const std::vector<std::string>& stops) {
@@ -125,7 +126,7 @@ Generated Generator::run(std::string_view prompt,
                          const std::function<void(std::string_view)>& on_text) {
   std::vector<std::int32_t> ids = encode(prompt);
   Utf8Stream stream(on_text);
-  // What could be the beginning of a stop string waits.
+  // Bytes that may begin a stop string are held back.
   const std::size_t waiting = longest(options.stop_strings) - 1;
   std::string text;
   std::size_t told = 0;
@@ -188,7 +189,7 @@ std::vector<Generated> Generator::run_samples(std::vector<std::int32_t> ids,
   return make(std::move(ids), options, count, {});
 }
 
-/// Behind the last token of each text, fp32 [texts, vocabulary].
+/// The logits after the last token of each sequence, fp32 [sequences, vocabulary].
 at::Tensor Generator::next_logits(const nn::Batch& batch,
                                   nn::StepContext& context,
                                   bool ignore_eos) {
@@ -205,7 +206,7 @@ at::Tensor Generator::next_logits(const nn::Batch& batch,
   return logits;
 }
 
-/// `on_token` receives those of the first text.
+/// `on_token` receives the tokens of the first sequence.
 std::vector<Generated> Generator::make(std::vector<std::int32_t> prompt,
                                        const GenerateOptions& options,
                                        int count,
@@ -219,7 +220,7 @@ std::vector<Generated> Generator::make(std::vector<std::int32_t> prompt,
   const bool ruled = options.rules.any();
   const std::vector<std::int32_t> stops = ends(options);
   std::vector<Generated> out(static_cast<std::size_t>(count));
-  // Texts that have ended grow on unseen, so that all are of one length.
+  // Sequences that have ended continue to grow, unreported, so that all have the same length.
   std::vector<std::vector<std::int32_t>> texts(out.size(), ids);
   std::vector<std::vector<std::int32_t>> histories(ruled ? out.size() : 0, ids);
   double prompt_s = 0, decode_s = 0;
@@ -232,7 +233,7 @@ std::vector<Generated> Generator::make(std::vector<std::int32_t> prompt,
     const double start = now_s();
     const bool fresh = !context || cached == room;
     if (fresh) {
-      // The window is full: the last half of it is read anew, so that the text can go on.
+      // When the window is full, its last half is processed again, so that generation can continue.
       const std::int64_t limit = context ? std::max<std::int64_t>(1, room / 2) : room;
       const auto length = std::min<std::int64_t>(std::ssize(texts.front()), limit);
       for (std::vector<std::int32_t>& text : texts)

@@ -9,11 +9,11 @@
 
 namespace tessera::engine {
 
-/// A line as it stands, without its end, and what it says.
+/// Receives a raw line, without its line end, and its parsed values.
 using MetricReader = std::function<void(const std::string& line, const json::Value& values)>;
 
-/// Every line of metrics.jsonl that is an object with a step, in its order. Others are left out: a
-/// process that was killed may leave half of one.
+/// Calls fn for every line of metrics.jsonl that is an object with a step, in order. Other lines
+/// are skipped: a killed process may leave an incomplete one.
 void for_each_metric(const std::string& content, const MetricReader& fn);
 
 }  // namespace tessera::engine

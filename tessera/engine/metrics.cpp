@@ -18,7 +18,7 @@
 namespace tessera::engine {
 namespace {
 
-/// Content without the steps past last_step and without a torn last line.
+/// The content without steps after last_step and without an incomplete last line.
 std::string kept_lines(const std::string& content, std::int64_t last_step) {
   std::string out;
   for_each_metric(content, [&](const std::string& line, const json::Value& value) {
@@ -27,7 +27,7 @@ std::string kept_lines(const std::string& content, std::int64_t last_step) {
   return out;
 }
 
-/// The terms of a loss that has several.
+/// The loss terms, if there are several.
 json::Value terms_json(const Metrics& metrics) {
   json::Value out = json::Value::object();
   for (const Metric& metric : metrics)

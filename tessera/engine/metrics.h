@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl: one JSON object a line, flushed every step; and the line that people read.
+// metrics.jsonl, one JSON object per line, flushed every step; and the step line for people.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace tessera::engine {
 
-/// Appends to a run's metrics.jsonl. Error{Io} when it cannot be written.
+/// Appends to a run's metrics.jsonl. Throws Error{Io} if it cannot be written.
 class MetricsFile {
  public:
-  /// Opens the file and first cuts the lines of steps past `last_step`: after a resume every step
-  /// stands there once.
+  /// Opens the file and removes the lines of steps after `last_step`, so that after a resume every
+  /// step appears once.
   MetricsFile(const std::filesystem::path& path, std::int64_t last_step);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
   void write(const StepReport& report, bool breakdown);
-  /// What was evaluated: the keys begin with "eval_" or with "test_".
+  /// The evaluated data: the keys begin with "eval_" or "test_".
   enum class Split : std::uint8_t { Validation, Test };
   void write(std::int64_t step, const EvalReport& report, Split split = Split::Validation);
 
@@ -33,13 +33,13 @@ class MetricsFile {
   std::filesystem::path path_;
 };
 
-/// Lines that cannot be read (a torn last one) are left out.
+/// Lines that cannot be parsed (such as an incomplete last one) are skipped.
 report::LossHistory read_losses(const std::filesystem::path& path);
 
 /// "step 120/5000 | loss 3.2104 | lr 3.0e-04 | gnorm 0.82 | 178.0k tok/s | mem 1.2 GiB | data 1%
 /// comm 9% | ETA 2h13m"
 std::string step_line(const StepReport& report, std::int64_t max_steps, double eta_s);
-/// The second line of `wall_clock_breakdown`.
+/// The second line, printed with `wall_clock_breakdown`.
 std::string breakdown_line(const StepReport& report);
 
 }  // namespace tessera::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Held-out loss, sample text and the loss plot; the end of a training without gains.
+// Held-out loss, sample text and loss plot; ends a training without gains.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -16,7 +16,7 @@ namespace tessera::engine {
 
 namespace {
 
-/// confusion.svg, and roc.svg where there are two classes.
+/// Writes confusion.svg, and roc.svg if there are two classes.
 void write_class_plots(const std::filesystem::path& folder,
                        const tasks::Predictions& predictions,
                        const planner::Plan& plan) {
