@@ -101,9 +101,8 @@ class Documents final : public TokenDataset {
   }
   [[nodiscard]] std::int64_t size() const override { return size_; }
   [[nodiscard]] std::int64_t length() const override { return length_; }
-  // End of text follows every document as a label, however often it stands in the file (between
-  // documents, and where the text has its own) or not (after the last), so that a model learns to
-  // stop.
+  // An end-of-text label follows every document, whether the file contains one (between documents,
+  // or as part of the text) or several, or none (after the last), so that a model learns to stop.
   bool get(std::int64_t index,
            std::int64_t* input_ids,
            std::int64_t* labels,
@@ -126,8 +125,8 @@ class Documents final : public TokenDataset {
   }
 
  private:
-  // Without the end of text that joins it to the next document, and without its own: a file does
-  // not say which of them the last one is.
+  // The length without the end of text that joins it to the next document and without its own,
+  // because a file does not show which of the two its last one is.
   [[nodiscard]] std::int64_t text_length(std::int64_t index) const {
     const std::int64_t begin = tokens_->sequence_begin(first_ + index);
     std::int64_t length = tokens_->sequence_length(first_ + index), last = pad_id_;
@@ -148,7 +147,7 @@ std::vector<std::filesystem::path> paths_of(const std::vector<std::string>& name
   return {names.begin(), names.end()};
 }
 
-/// Makes datasets of one configuration out of stretches of token files.
+/// Creates datasets of one configuration from ranges of token files.
 class Maker {
  public:
   Maker(const DataOptions& options, const Tokenizer& tokenizer, std::int64_t length)
@@ -157,7 +156,7 @@ class Maker {
         length_(length),
         stride_(options.stride.value_or(length)) {}
 
-  // Tokens with pack, documents without.
+  // Number of tokens with pack, of documents without.
   [[nodiscard]] std::int64_t units(const TokenFile& file) const {
     return options_.pack ? file.tokens() : file.sequences();
   }
@@ -176,7 +175,7 @@ class Maker {
     if (!options_.separate_documents) return windows;
     return make_packed_documents(std::move(windows), end_of_text_);
   }
-  /// Documents that are kept apart must show where they end.
+  /// Documents that are kept apart must end with an end of text.
   void require_ends(const TokenFile& file, const std::string& key) const {
     if (!options_.separate_documents || file.sequences() < 2) return;
     const std::int64_t length = file.sequence_length(0);
@@ -247,7 +246,7 @@ void require_consistent(const DataOptions& options, std::int64_t sequence_length
   }
 }
 
-// What the sequence of samples is a function of.
+// The fingerprint of everything on which the sequence of samples depends.
 std::string fingerprint_of(const DataOptions& options,
                            const std::string& contents,
                            std::int64_t length) {
@@ -262,7 +261,7 @@ std::string fingerprint_of(const DataOptions& options,
   return files::hex64(files::xxh3(std::as_bytes(std::span(text))));
 }
 
-// Left-out documents are the user's to know about.
+// Warns the user of skipped documents.
 void tell_skipped(const TokenizeStats& stats, const std::string& key) {
   if (stats.skipped_empty > 0) {
     log::warn_once(fmt::format("{}: {} blank lines or empty texts were skipped",
@@ -276,7 +275,7 @@ void tell_skipped(const TokenizeStats& stats, const std::string& key) {
   }
 }
 
-// How the options say that text is read.
+// The tokenize options that the data options imply.
 TokenizeOptions reading_of(const DataOptions& options, TokenizeOptions how) {
   how.text_field = options.text_field;
   how.invalid_utf8 = options.invalid_utf8;
@@ -432,7 +431,7 @@ std::unique_ptr<TokenDataset> make_documents(std::shared_ptr<const TokenFile> to
 
 namespace {
 
-/// Cuts data.validation_fraction of a file off and makes samples of both parts.
+/// Splits off data.validation_fraction of a file and creates samples from both parts.
 struct Parts {
   Parts(const DataOptions& options, const Maker& maker, const OpenedTokens& opened) {
     const std::int64_t all = maker.units(*opened.file);
@@ -453,7 +452,7 @@ std::string tail_text(const DataOptions& options) {
                      options.validation_fraction);
 }
 
-/// Opens data.sources: one after the other, then mixed.
+/// Opens the entries of data.sources one after the other, then mixes them.
 Datasets open_sources(
     const DataOptions& options,
     const Maker& maker,

@@ -61,7 +61,7 @@ TokenizerFile read_sentencepiece_file(const fs::path& path) {
   return out;
 }
 
-/// A name, and how such a file is read.
+/// A file name, and the function that reads such a file.
 struct Kind {
   std::string_view ending;
   TokenizerFile (*read)(const fs::path& path);
@@ -69,7 +69,7 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {".json", read_json}, {".txt", read_vocabulary_lines}, {".model", read_sentencepiece_file}};
 
-/// The names of such files in model folders.
+/// The names of tokenizer files in model folders.
 constexpr const char* kNames[] = {
     "tokenizer.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
 
@@ -85,7 +85,7 @@ std::string from_byte_characters(const std::string& token) {
 
 std::string from_space_marks(const std::string& token) {
   constexpr std::string_view kSpace = "\u2581";
-  constexpr std::size_t kByteToken = 6;  // <0xAB>
+  constexpr std::size_t kByteToken = 6;  // length of <0xAB>
   if (token.size() == kByteToken && token.starts_with("<0x") && token.back() == '>') {
     const auto value = std::strtoul(token.substr(3, 2).c_str(), nullptr, 16);
     return {static_cast<char>(value)};
@@ -113,7 +113,7 @@ TokenizerFile read_tokenizer_file(const fs::path& path) {
 
 std::optional<fs::path> find_tokenizer_file(const fs::path& folder) {
   for (const char* name : kNames) {
-    std::error_code ignored;  // a name that leads to itself is no file
+    std::error_code ignored;  // a symbolic link to itself is not a file
     if (fs::exists(folder / name, ignored)) return folder / name;
   }
   return std::nullopt;

@@ -43,7 +43,7 @@ OrderedJson bert_normalizer(bool lowercase) {
           {"lowercase", lowercase}};
 }
 
-/// What a text becomes before a model sees it, read from the parts that the file will have.
+/// Splits a text into what a model sees, with the parts that the written file will have.
 class Splitter {
  public:
   explicit Splitter(const TrainingOptions& options) {
@@ -83,7 +83,7 @@ std::string place_of(const Stretch& stretch, std::size_t at) {
   return fmt::format("{}:{}", stretch.source.path.string(), line + 1);
 }
 
-/// Counts the pieces of stretches, which threads take one after the other.
+/// Counts the pieces of ranges, which threads take one after the other.
 class Counter {
  public:
   explicit Counter(const TrainingOptions& options) : options_(options), splitter_(options) {}
@@ -240,7 +240,7 @@ OrderedJson bpe_file(const LearntMerges& learnt, const std::vector<std::string>&
   return out;
 }
 
-/// [CLS] A [SEP], and [CLS] A [SEP] B [SEP] with the type 1 behind the first [SEP].
+/// [CLS] A [SEP], and [CLS] A [SEP] B [SEP] with type 1 after the first [SEP].
 OrderedJson bert_frame(const std::vector<std::string>& special) {
   const auto token = [](const char* name, int type) {
     return OrderedJson{{"SpecialToken", {{"id", name}, {"type_id", type}}}};
