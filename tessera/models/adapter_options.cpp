@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kMostRank = 65536;
 
-/// Whether the expression matches all of `text`.
+/// True if the expression matches all of `text`.
 bool matches_all(const std::string& expression, const std::string& text) {
   data::tokenizers::Ranges found;
   data::tokenizers::regex_pattern("\\A(?:" + expression + ")\\z")->find(text, found);
@@ -47,7 +47,7 @@ std::vector<std::string> names_in(const std::string& key, const json::Value& val
   return out;
 }
 
-/// A string is a regular expression, a list has names.
+/// A string is a regular expression; a list contains names.
 void read_names(const std::string& key,
                 const json::Value& value,
                 std::string& expression,
@@ -96,8 +96,8 @@ std::optional<double> number_of(const std::vector<std::pair<std::string, double>
   return std::nullopt;
 }
 
-/// The number behind the last ".`list`." of a name, or behind the last component that has one and a
-/// list's name before it where `list` is empty.
+/// The number after the last ".`list`." of a name; if `list` is empty, after the last component
+/// that is preceded by a list's name and followed by a number.
 std::optional<std::int64_t> layer_of(const std::string& module, const std::string& list) {
   std::optional<std::int64_t> out;
   std::vector<std::string> parts;
@@ -109,7 +109,7 @@ std::optional<std::int64_t> layer_of(const std::string& module, const std::strin
     }
     parts.push_back(std::exchange(part, {}));
   }
-  // A component before the list's name and one behind the number.
+  // There must be a component before the list's name and one after the number.
   for (std::size_t i = 2; i + 1 < parts.size(); ++i) {
     const bool number =
         !parts[i].empty() && parts[i].size() < 10 &&

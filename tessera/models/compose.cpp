@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that a configuration composes of parts (models/composed.h), with TencentPretrain's keys
+// Models that a configuration composes from parts (models/composed.h), with TencentPretrain's keys
 // and names.
 #include <algorithm>
 #include <array>
@@ -305,7 +305,7 @@ json::Value description_of(const ComposeOptions& options, const ComposedShape& s
   return config::write(whole);
 }
 
-/// The objective that the first head is trained with.
+/// The objective that trains the first head.
 std::string objective_of(const ComposeOptions& options, const ComposedShape& shape) {
   const std::string first = options.target.empty() ? "lm" : options.target.front();
   if (first == "mlm") return "masked_lm";
@@ -329,7 +329,7 @@ Resolved resolve_compose(const ComposeOptions& options,
   set_parts(options, shape, checks);
   set_layers_of(options, shape, checks);
   set_decoder(options, shape, checks);
-  // Of what was refused, a decoder of possible sizes is listed.
+  // If the shape was refused, a decoder of possible sizes is listed instead.
   ComposedShape usable = shape;
   if (!problems.empty()) {
     make_possible(usable);
@@ -376,7 +376,7 @@ std::vector<std::string> words_of(const HfConfig& keys, const char* key) {
   return out;
 }
 
-/// The words that are built; others are refused by name.
+/// The implemented values; others are refused by name.
 std::vector<std::string> known_words(const HfConfig& keys,
                                      const char* key,
                                      const std::vector<std::string>& known) {
@@ -525,7 +525,8 @@ json::Value to_hf(const ComposeOptions& options) {
   return out;
 }
 
-/// TencentPretrain's names are ours, but that it stores the projections of one input apart.
+/// TencentPretrain's names are the same, except that it stores the projections of one input
+/// separately.
 Composition compose(const ParamInfo& info) {
   const Shape& shape = info.shape;
   const auto joined = [&](std::string_view ours, const std::vector<std::string>& theirs) {
@@ -555,7 +556,7 @@ Composition compose(const ParamInfo& info) {
   return Composition::of(info.name, shape);
 }
 
-/// TencentPretrain calls the parameters of a norm gamma and beta.
+/// TencentPretrain names the parameters of a norm gamma and beta.
 std::string known_as(std::string name) {
   for (const auto& [old, known] :
        {std::pair<std::string_view, std::string_view>{".gamma", ".weight"}, {".beta", ".bias"}})
@@ -580,7 +581,7 @@ TESSERA_MODEL(
                      {"tgt_embedding.word.embedding.weight", "embedding.word.embedding.weight"}},
             .anchor = "embedding.word.embedding.weight",
             .known_as = known_as,
-            // Files hold all heads of the training that made them.
+            // Files contain all heads of the training that produced them.
             .may_be_unused = [](std::string_view name) { return name.starts_with("target."); }}});
 
 }  // namespace

@@ -234,7 +234,7 @@ json::Value description_of(const std::string& family,
   return config::write(whole);
 }
 
-/// A shape whose blocks can be listed, even if some sizes were refused.
+/// Returns a shape whose blocks can be listed, even if some sizes were refused.
 DecoderShape possible(DecoderShape shape) {
   make_possible(shape);
   if (shape.head_channels() % 2 != 0) shape.head_dim = shape.head_channels() + 1;

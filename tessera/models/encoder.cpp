@@ -356,7 +356,7 @@ Composition compose_encoder(const ParamInfo& info, const StoredNames& names) {
   const std::string theirs = (outside ? "" : names.base) + info.name;
   const std::size_t at = theirs.find(names.fused);
   if (at == std::string::npos) return Composition::of(theirs, info.shape);
-  // [3, heads, channels, ...], of three tensors [heads * channels, ...].
+  // Composes [3, heads, channels, ...] from three tensors [heads * channels, ...].
   Shape stored = {info.shape[1] * info.shape[2]}, here = info.shape;
   stored.insert(stored.end(), info.shape.begin() + 3, info.shape.end());
   here.front() = 1;

@@ -97,26 +97,26 @@ json::Value description_of(const std::string& family,
   return config::write(whole);
 }
 
-/// A shape whose blocks can be listed, even if some sizes were refused.
+/// Returns a shape whose blocks can be listed, even if some sizes were refused.
 EncoderDecoderShape possible(EncoderDecoderShape shape) {
   make_possible(shape);
   shape.head_dim = std::max<std::int64_t>(shape.head_dim, 1);
   return shape;
 }
 
-/// The activation and whether it is a gate: "relu", "gated-gelu".
+/// Reads the activation and whether it is gated: "relu", "gated-gelu".
 void read_feed_forward(const HfConfig& keys, const char* absent, EncoderDecoderOptions& out) {
   std::string word = keys.word("feed_forward_proj", absent);
   out.gated = word.starts_with(kGated);
   if (out.gated) word.erase(0, kGated.size());
-  // The gate that is called gelu is its tanh form.
+  // A gated "gelu" means the tanh approximation.
   if (word == "gelu" && out.gated) word = "gelu_new";
   const bool known = word == "relu" || word == "silu" || word == "gelu" || word == "gelu_new";
   keys.refuse("feed_forward_proj", known, "feed_forward_proj relu, gated-gelu or gated-silu");
   out.activation = word == "gelu_new" ? kGate : word;
 }
 
-/// The id of a token, which may be 0.
+/// Reads a token's id, which may be 0.
 std::int64_t token_of(const HfConfig& keys, const char* key, std::int64_t absent) {
   const double id = keys.number(key, static_cast<double>(absent), 0, 1e8);
   keys.refuse(key, id == std::floor(id), "tokens that are whole numbers");
@@ -277,7 +277,7 @@ void read_encoder_decoder(const json::Value& hf_config,
   out.init_factor = keys.number("initializer_factor", 1.0, 0, 100);
   out.pad_token = token_of(keys, "pad_token_id", 0);
   out.start_token = token_of(keys, "decoder_start_token_id", out.pad_token);
-  // transformers 5 writes that the head is shared whatever the model is.
+  // transformers 5 writes that the head is tied, whatever the model is.
   const bool said = keys.flag("tie_word_embeddings", defaults.tied);
   out.scale_output = keys.flag("scale_decoder_outputs", said);
   out.tie_embeddings = said && *out.scale_output;
@@ -324,7 +324,7 @@ json::Value encoder_decoder_to_hf(const EncoderDecoderOptions& options,
 
 Composition compose_encoder_decoder(const ParamInfo& info) {
   const Shape& shape = info.shape;
-  // One of the tensors that are one parameter here, under its own name.
+  // One of the tensors that form one parameter here, under its own name.
   const auto part = [&](const std::string& ours, const std::string& its) {
     std::string name = info.name;
     name.replace(name.rfind(ours), ours.size(), its);
@@ -351,7 +351,7 @@ WeightMap encoder_decoder_weights() {
           .ties = {{"lm_head.weight", "shared.weight"},
                    {"encoder.embed_tokens.weight", "shared.weight"},
                    {"decoder.embed_tokens.weight", "shared.weight"}},
-          // Old files hold a table that no layer reads.
+          // Old files contain a table that no layer reads.
           .is_buffer =
               [](std::string_view name) {
                 return name.ends_with(".EncDecAttention.relative_attention_bias.weight");

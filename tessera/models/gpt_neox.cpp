@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPT-NeoX family (Pythia): rotary positions on a part of each head's channels, attention and
-// MLP side by side on the residual stream, a head of its own. Sources: Black et al. 2022,
+// MLP in parallel on the residual stream, an untied head. Sources: Black et al. 2022,
 // "GPT-NeoX-20B"; Biderman et al. 2023, "Pythia".
 #include <algorithm>
 #include <cstdint>
@@ -30,7 +30,7 @@ struct NeoxShape : LayerNormShape {
   bool parallel_residual = true, attention_bias = true;
   std::string activation = "gelu";
 
-  /// Channels of a head that are turned; what it is cut off to is Hugging Face's.
+  /// Number of rotated channels per head, truncated as in Hugging Face.
   [[nodiscard]] std::int64_t rotary_channels() const {
     return static_cast<std::int64_t>(static_cast<double>(hidden_size / num_heads) *
                                      rotary_fraction);
@@ -287,7 +287,7 @@ json::Value to_hf(const NeoxOptions& options) {
   return out;
 }
 
-/// Hugging Face's names are ours with "gpt_neox." before them, but for what stands behind the
+/// Hugging Face's names are tessera's with the prefix "gpt_neox.", except for parameters after the
 /// trunk.
 Composition compose(const ParamInfo& info) {
   if (info.name == "lm_head.weight") return Composition::of("embed_out.weight", info.shape);
@@ -298,7 +298,7 @@ Composition compose(const ParamInfo& info) {
   return Composition::of(theirs, info.shape);
 }
 
-/// Causal masks and rotary frequencies that old versions stored among the weights.
+/// Causal masks and rotary frequencies, which old versions stored among the weights.
 bool is_buffer(std::string_view name) {
   return name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
@@ -331,8 +331,8 @@ TESSERA_MODULE_ORDER("gpt_neox",
                                   "gpt_neox.final_layer_norm",
                                   "embed_out"}});
 
-// llama.cpp computes GELU by its approximation, whatever the model was trained with: the published
-// models have GELU itself.
+// llama.cpp always computes GELU by its approximation; the published models were trained with the
+// exact GELU.
 TESSERA_GGUF_NAMES("gptneox",
                    {.architecture = "GPTNeoXForCausalLM",
                     .model_type = "gpt_neox",

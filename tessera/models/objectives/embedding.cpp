@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The embedding of a whole text: the final norm and one hidden state, or the mean of all. There is
-// no head and no loss: a model that has none, such as Hugging Face's ...Model, is read with it.
+// The embedding of a whole text: the final norm, and one hidden state or the mean of all. There is
+// no head and no loss; a model without a head, such as Hugging Face's ...Model, is read with it.
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,7 +53,7 @@ class Embedding final : public nn::Objective {
   [[nodiscard]] bool works_by_token() const override { return true; }
   [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
 
-  /// Gives "embedding" [B, C], fp32.
+  /// Returns the output "embedding" [B, C], fp32.
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "embedding");
     TESSERA_REQUIRE(!context.training() && !batch.has("labels") && !batch.has("label"),

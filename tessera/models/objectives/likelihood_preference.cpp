@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preferences without a reference (losses/likelihood_pairs.h): CPO, SimPO and AlphaPO (cpo), and
-// ORPO (orpo). Both add the cross-entropy of what was chosen.
+// ORPO (orpo). Both add the cross-entropy of the chosen completion.
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,13 +20,13 @@ namespace {
 
 struct LikelihoodSums {
   PairSums log_probabilities;
-  PairSums means;  ///< over the tokens of each completion
+  PairSums means;  ///< means over the tokens of each completion
 };
 
-/// What both objectives have: the head, and the two terms of the loss.
+/// What both objectives share: the head, and the two terms of the loss.
 class LikelihoodObjective : public nn::Objective {
  public:
-  /// `whole_text`: the cross-entropy is of the chosen text, in place of its completion.
+  /// `whole_text`: the cross-entropy covers the chosen sequence instead of only its completion.
   LikelihoodObjective(TrunkOutput trunk, double likelihood_weight, bool whole_text)
       : head_(std::move(trunk)), likelihood_weight_(likelihood_weight), whole_text_(whole_text) {}
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct preference optimisation and its kin (losses/pairs.h): a decoder learns to prefer the
-// chosen completion of each pair to the rejected one, and to stay near the model that it was.
+// Direct preference optimisation and its variants (losses/pairs.h): a decoder learns to prefer the
+// chosen completion of each pair to the rejected one, and to stay close to its initial state.
 #include <memory>
 #include <optional>
 #include <string>
@@ -113,7 +113,7 @@ class Preference final : public nn::Objective {
     return out;
   }
 
-  /// Pairs, and tokens of chosen completions.
+  /// The numbers of pairs, and of tokens of chosen completions.
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     return {static_cast<double>(batch.size()),
             PairedTexts(batch).first_tokens_B.sum().item<double>()};
@@ -126,7 +126,7 @@ class Preference final : public nn::Objective {
   }
 
  private:
-  /// Of each pair; undefined: 1.
+  /// The weight of each pair; undefined: 1.
   [[nodiscard]] at::Tensor weights_of(const nn::TokenLogProbabilities& tokens,
                                       const PairedTexts& texts) const {
     if (!options_.on_policy_weights) return {};

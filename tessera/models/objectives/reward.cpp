@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reward model: the final norm and a head with one output, which scores each text of a pair by
-// the hidden state of its last token (losses/reward.h). Parameters are those of Hugging Face's
+// A reward model: the final norm and a head with one output, which scores each sequence of a pair
+// from the hidden state of its last token (losses/reward.h). Parameters are those of Hugging Face's
 // ...ForSequenceClassification with one label.
 #include "tessera/losses/reward.h"
 
