@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classification of texts and of pairs of texts: every record has a text and its label, or several.
+// Classification of texts and of pairs of texts: every record has a text and one label, or several.
 #include <memory>
 #include <string>
 #include <utility>
@@ -55,7 +55,7 @@ class Classify final : public RecordTask {
   }
 
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
-    if (options_.multi_label) return {};  // as long as there are labels
+    if (options_.multi_label) return {};  // one value per label
     return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
             {.name = "label", .dtype = DType::I64}};
   }

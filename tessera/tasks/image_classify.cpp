@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classification of pictures: a folder for each class, or a picture's path and its label on each
-// line of a .jsonl.
+// Classification of images: one folder per class, or an image's path and label per line of a
+// .jsonl.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -53,7 +53,7 @@ struct ImageClassifyOptions {
   }
 };
 
-/// The side of the pictures that the model reads.
+/// The side length of the images that the model reads.
 std::int64_t side_of(const DataRequest& request) {
   const auto number = [&](const char* key) {
     const json::Value* value = request.model == nullptr ? nullptr : request.model->find(key);
@@ -78,7 +78,7 @@ class ImageClassify final : public RecordTask {
     return out;
   }
 
-  /// The model's description has the size of pictures.
+  /// Unknown before the data is opened, because the image size is in the model's description.
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t) const override { return {}; }
   [[nodiscard]] bool has_metrics() const override { return true; }
   [[nodiscard]] json::Value prediction(const Predictions& rows,

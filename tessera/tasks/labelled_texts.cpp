@@ -16,7 +16,7 @@
 namespace tessera::tasks {
 namespace {
 
-// Names of fields in published data (GLUE, SuperGLUE and the tables that people keep).
+// Field names in published data (GLUE, SuperGLUE and common tables).
 struct PairNames {
   std::string_view first, second;
 };
@@ -94,7 +94,7 @@ TextFields find_fields(const data::Record& record,
     } else if (single != kTexts.end()) {
       fields.text = *single;
     } else {
-      fields.text = text;  // field_of() tells what is there
+      fields.text = text;  // field_of() lists the existing fields
     }
   }
   if (labelled && fields.label.empty()) {
@@ -146,7 +146,7 @@ void LabelledTexts::tokenize(const data::Tokenizer& tokenizer,
       "raise data.sequence_length");
   if (std::ssize(first) + std::ssize(second) > room) {
     ++cut_;
-    // The longer one loses its end until both fit, as transformers' "longest_first" does.
+    // The longer one is truncated until both fit, as transformers' "longest_first" does.
     std::int64_t longer = std::ssize(first), shorter = std::ssize(second);
     const bool swapped = longer < shorter;
     if (swapped) std::swap(longer, shorter);

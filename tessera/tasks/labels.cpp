@@ -108,7 +108,7 @@ Labels counted(const std::vector<std::string>& names, const Labels& found) {
   Labels out = Labels::named(names);
   out.counts.assign(names.size(), 0);
   for (std::size_t i = 0; i < found.counts.size(); ++i) {
-    // Records may also give ids, whose names are digits.
+    // Records may also contain ids, whose names are digits.
     const std::optional<std::int64_t> id = out.id_of(found.names()[i]);
     const std::size_t place = id ? static_cast<std::size_t>(*id) : i;
     if (place < out.counts.size()) out.counts[place] += found.counts[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masked language modelling: windows of a token stream, or documents, of which some tokens are
-// hidden. The model learns to name them from the tokens on both sides.
+// Masked language modelling: windows of a token stream, or documents, in which some tokens are
+// masked. The model learns to predict them from the tokens on both sides.
 #include <cmath>
 #include <optional>
 #include <utility>

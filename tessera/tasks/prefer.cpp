@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preference optimisation: a decoder learns to prefer one completion of a prompt to another, from
-// pairs or from completions that are labelled as wanted or not.
+// pairs or from completions labelled as desirable or undesirable.
 #include <memory>
 #include <string>
 #include <utility>

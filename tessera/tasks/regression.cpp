@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regression over texts and pairs of texts: every record has a text and a number, or several.
+// Regression on texts and pairs of texts: every record has a text and one number, or several.
 #include <memory>
 #include <string>
 #include <utility>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts that answer texts: every record has a source, which the encoder reads, and a target, which
-// the decoder writes.
+// Sequence to sequence: every record has a source, which the encoder reads, and a target, which the
+// decoder generates.
 #include <cstdint>
 #include <memory>
 #include <optional>

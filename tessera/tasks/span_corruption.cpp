@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Span corruption, T5's pre-training: an encoder reads windows of a token stream, or documents,
-// without some spans, and the decoder writes the spans.
+// Span corruption, T5's pre-training: the encoder reads windows of a token stream, or documents,
+// without some spans, and the decoder predicts the spans.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -94,7 +94,7 @@ class SpanCorruption final : public Task {
     return count_spans(tokens, options_.noise_density, options_.mean_span_length);
   }
 
-  /// Tokens of a text whose input fills a sample.
+  /// The number of tokens of a sequence whose input fills a sample.
   [[nodiscard]] std::int64_t text_length(const DataRequest& request) const {
     const std::int64_t tokens =
         text_length_for(request.sequence_length, options_.noise_density, options_.mean_span_length);
@@ -166,7 +166,8 @@ class SpanCorruption final : public Task {
     std::unique_ptr<data::TokenDataset> own(tokens);
     const bool full = own->length() == text_length(request);
     const std::int64_t input =
-        full ? request.sequence_length : counts(own->length()).input;  // shorter held-out data
+        // Held-out data may be shorter.
+        full ? request.sequence_length : counts(own->length()).input;
     return std::make_unique<CorruptedSpans>(std::move(own), input, noise);
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tagging: every record has a list of words and a tag for each, such as parts of speech or names of
+// Tagging: every record has a list of words and a tag for each, such as parts of speech or named
 // entities.
 #include <memory>
 #include <string>

@@ -47,7 +47,8 @@ void TaskOptions::describe(config::Fields& fields) {
 
 namespace {
 
-/// Files that parameters name, so that a run knows them wherever it is gone on with.
+/// Makes file paths in parameters absolute, so that a run finds them when it is resumed from
+/// another folder.
 void make_paths_absolute(json::Value& params) {
   for (const char* key : {"chat_template", "preprocessor"}) {
     json::Value* const path = params.is_object() ? params.find(key) : nullptr;
