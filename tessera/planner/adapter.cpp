@@ -27,8 +27,8 @@ models::WeightSource from_seed(std::uint64_t seed) {
   };
 }
 
-// The options of the folder that the adapter begins with, where the configuration has none of its
-// own.
+// Takes the options of the folder with the adapter's initial values, if the configuration does not
+// set them.
 void take_options(models::AdapterOptions& options,
                   config::Problems& problems,
                   const config::Origins& origins) {

@@ -19,7 +19,7 @@
 namespace tessera::planner {
 namespace {
 
-/// Sizes that every first preset can be cut by.
+/// Sizes for which every first preset can be split.
 constexpr std::int64_t kTokens = 64, kSamples = 8, kTokenizer = 256;
 
 struct TriedLayout {
@@ -58,7 +58,7 @@ std::string reason_in(Plan& plan, const TriedLayout& tried) {
   return text::join(reasons, "; ");
 }
 
-/// The model of a family's first preset with an objective; absent: the family does not have it.
+/// The model of a family's first preset with an objective; absent: the family does not support it.
 std::optional<models::Resolved> model_of(const models::ModelOptions& options,
                                          const std::string& objective) {
   config::Problems problems;
@@ -75,7 +75,7 @@ std::optional<models::Resolved> model_of(const models::ModelOptions& options,
   }
 }
 
-/// A model's families, by the objectives under which they have a limit.
+/// For a limit: the families by the objectives under which they have it.
 using FamiliesByObjectives = std::map<std::string, std::vector<std::string>>;
 using LimitKey = std::pair<std::string, std::string>;  // layout, reason
 

@@ -8,7 +8,7 @@
 namespace tessera::planner {
 namespace {
 
-// Sizes beyond these are typing mistakes, and products of three of them still fit 64 bits.
+// Larger sizes are typing mistakes; products of three of them still fit into 64 bits.
 constexpr double kMostSteps = 1e12;
 constexpr double kMostSequences = 1e9;
 constexpr double kMostMicro = 1e5;
