@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera adapter merge|extract|list: a model with its adapter inside, the adapter alone, and what
+// tessera adapter merge|extract|list: merges an adapter into its model, extracts it, or lists what
 // it adapts.
 #include <cstdint>
 #include <cstdio>
@@ -46,7 +46,7 @@ fs::path new_folder(const std::string& action, const std::string& destination) {
 }
 
 void merge_adapter(const fs::path& source, const fs::path& target, const Common& common) {
-  // Says so where there is none.
+  // Throws if there is none.
   const interop::AdapterExport adapter = interop::open_adapter_export(source);
   const interop::ModelExport model = interop::open_model_export(source, std::nullopt);
   constexpr std::uint64_t kShard = 5'000'000'000;

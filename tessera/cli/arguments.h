@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A command line: what a command takes, read into variables, with --help made from the same list.
+// A command line: declares a command's arguments, parses them into variables and prints --help from
+// the same declarations.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct Common {
   bool json = false;
 };
 
-/// Where a value goes.
+/// The variable that receives a value.
 using Target = std::variant<std::string*,
                             std::int64_t*,
                             double*,
@@ -29,7 +30,7 @@ using Target = std::variant<std::string*,
 
 class Arguments {
  public:
-  /// `command` as typed ("train"), one sentence, and lines to copy.
+  /// `command` as typed ("train"), one sentence, and example lines to copy.
   Arguments(const std::string& command,
             const std::string& sentence,
             const std::vector<std::string>& examples);
@@ -37,7 +38,7 @@ class Arguments {
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
 
-  /// A word without a dash, in the order of the calls.
+  /// Declares a positional argument; they are assigned in the order of the calls.
   void positional(const std::string& name,
                   Target target,
                   const std::string& help,
@@ -45,14 +46,14 @@ class Arguments {
   /// `names`: "--out" or "-n,--num-gpus". A vector collects every use.
   void option(const std::string& names, Target target, const std::string& help);
   void flag(const std::string& names, bool& target, const std::string& help);
-  /// Options that were taken before, for the nearest name of an unknown one.
+  /// Names of former options, which are suggested for an unknown one.
   void also(std::vector<std::string> names);
-  /// --quiet, -v, which also shows the log, and, if the command can write it, --json. `target`
-  /// outlives this.
+  /// Declares --quiet, -v, which also shows the log, and, if the command can write it, --json.
+  /// `target` must outlive this.
   void common(Common& target, bool has_json = false);
 
-  /// Reads the words after the command. False if help was asked for; it has been printed.
-  /// Error{Config} for what does not fit, with the nearest option.
+  /// Parses the words after the command. Returns false if help was requested, which has been
+  /// printed. Throws Error{Config} for words that do not fit, with the nearest option.
   [[nodiscard]] bool parse(const std::vector<std::string>& words);
   [[nodiscard]] std::string help() const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera embed: the embedding of each line of a file.
+// tessera embed: computes the embedding of each line of a file.
 #include "tessera/engine/embed.h"
 
 #include <algorithm>
@@ -70,7 +70,7 @@ bool parse_embed(EmbedWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-/// How texts are read and pooled: what was asked for, or else what the folder says.
+/// How texts are read and pooled: by the options, else by the folder's settings.
 struct EmbedPlan {
   std::string folder;
   std::optional<std::string> pooling;
@@ -132,7 +132,7 @@ void prepare_texts(std::vector<std::string>& texts, const EmbedPlan& plan) {
   }
 }
 
-/// Where embeddings go.
+/// The output for embeddings.
 class EmbeddingOutput {
  public:
   EmbeddingOutput(const std::string& path,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera generate: text as it is made.
+// tessera generate: prints text as it is generated.
 #include "tessera/engine/generate.h"
 
 #include <cstdio>
@@ -33,7 +33,7 @@ struct GenerateWords {
   std::string early_stopping = "heuristic";
   bool echo = false;
   GenerationWords how;
-  PromptFile file;  ///< of --prompts
+  PromptFile file;  ///< for --prompts
   RankWords ranks;
   Common common;
 };
@@ -131,7 +131,7 @@ json::Value text_json(const std::string& text, const engine::Generated& made) {
   return out;
 }
 
-/// What was made of `tokens` in all, after the prompt was read.
+/// Tokens per second for `tokens` in total, after the prompt was processed.
 double tokens_per_s(std::size_t tokens, const engine::Generated& made) {
   return made.decode_s > 0 ? static_cast<double>(tokens) / made.decode_s : 0.0;
 }
@@ -166,7 +166,7 @@ void one_text(engine::Generator& generator,
   if (words.common.verbose) tell_speed(terminal, made.tokens.size(), made);
 }
 
-/// They are told when all have ended.
+/// Prints the texts after all have ended.
 void several_texts(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const GenerateWords& words,
@@ -222,7 +222,7 @@ void beams(engine::Generator& generator,
   if (words.common.json) terminal.line(out.dump());
 }
 
-// Every rank makes the same text, because weights are gathered together; one prints it.
+// Every rank generates the same text, because weights are gathered together; one prints it.
 void generate_on(engine::OpenModel& model, const GenerateWords& words, bool is_leader) {
   engine::GenerateOptions options = words.how.options(*model.tokenizer);
   options.beams = static_cast<int>(words.beams);

@@ -110,7 +110,7 @@ void GenerationWords::check() const {
 }
 
 void GenerationWords::check_for_beams() const {
-  // Temperature 0 draws nothing either.
+  // Temperature 0 does not sample either.
   const bool samples = (temperature != 1.0 && temperature != 0.0) || top_k > 0 || top_p < 1 ||
                        min_p > 0 || typical_p < 1 || epsilon_cutoff > 0 || eta_cutoff > 0;
   TESSERA_REQUIRE(!samples,

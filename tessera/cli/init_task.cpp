@@ -14,16 +14,16 @@
 namespace tessera::cli {
 namespace {
 
-// The values and comments of `init --task` that differ from task to task.
+// The values and comments of `init --task` that depend on the task.
 struct TaskAdvice {
   std::string_view name;
-  std::string_view model;    // which models it suits
-  std::string_view data;     // file, where none is given
-  std::string_view record;   // what it holds
+  std::string_view model;    // the kind of model
+  std::string_view data;     // example file name
+  std::string_view record;   // its content
   std::string_view options;  // lines of the task's own section; empty: none
-  int sequence_length;       // 0: samples are no texts
+  int sequence_length;       // 0: samples are not text
   std::string_view lr, best;
-  std::string_view use;  // a command for what has been trained
+  std::string_view use;  // a command for the trained model
 };
 constexpr std::string_view kPredict = "tessera predict RUN new.jsonl --out said.jsonl";
 constexpr std::string_view kChat = "tessera chat RUN";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera predict: what a classifier says of each record of a file.
+// tessera predict: writes a classifier's prediction for each record of a file.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -62,12 +62,12 @@ bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-/// The task of a model that is no run's, by its head.
+/// The task of a model without a run, by its head.
 std::shared_ptr<const tasks::Task> task_of(const models::ObjectiveChoice& objective) {
   const json::Value* const problem = objective.options.find("problem_type");
   const std::string kind = problem != nullptr ? problem->as_string() : "";
   tasks::TaskOptions options;
-  options.type = "pretrain";  // which says that models of its kind make text
+  options.type = "pretrain";  // throws: models of its kind generate text
   if (objective.name == "sequence_classification") {
     options.type = kind == "regression" ? "regression" : "classify";
     if (kind == "multi_label_classification")
@@ -93,7 +93,7 @@ std::vector<std::string> label_names(const models::ObjectiveChoice& objective) {
   return out;
 }
 
-/// What is predicted.
+/// The records to predict.
 struct ToPredict {
   std::shared_ptr<const tasks::Task> task;
   std::unique_ptr<data::Dataset> dataset;
@@ -129,7 +129,7 @@ ToPredict open_to_predict(const PredictWords& words, const engine::OpenModel& op
   return out;
 }
 
-/// How many samples the file has predictions of. A last line without its end is cut off.
+/// The number of samples with predictions in the file. An incomplete last line is removed.
 std::int64_t already_predicted(const std::string& path, std::int64_t samples) {
   std::error_code ignored;
   if (path.empty() || !fs::exists(path, ignored)) return 0;

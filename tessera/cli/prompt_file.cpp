@@ -43,7 +43,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
   return out;
 }
 
-/// How many prompts the file has texts of. A last line without its end is cut off.
+/// The number of prompts with texts in the file. An incomplete last line is removed.
 std::size_t already_made(const std::string& path, const std::vector<std::string>& prompts) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return 0;

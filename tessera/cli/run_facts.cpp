@@ -30,7 +30,7 @@ struct Totals {
   std::int64_t steps = 0, last_step = 0, tokens = 0, skipped = 0, mem_peak_bytes = 0;
   double epoch = 0.0;
   double seconds = 0.0, data_s = 0.0, comm_s = 0.0;
-  double trained_tokens = 0.0;  // in those seconds
+  double trained_tokens = 0.0;  // within those seconds
   std::optional<Point> first, last, best, last_eval, best_eval;
 };
 
@@ -47,7 +47,7 @@ void keep_smaller(std::optional<Point>& best, const Point& point) {
 void add_step(Totals& totals, const json::Value& line, std::int64_t step) {
   ++totals.steps;
   totals.last_step = step;
-  // A loss that was not finite stands there as null.
+  // A non-finite loss is stored as null.
   if (const auto loss = number(line, "loss")) {
     const Point point{step, *loss};
     if (!totals.first) totals.first = point;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera score: how likely a model finds each line of a file.
+// tessera score: computes the likelihood of each line of a file.
 #include "tessera/engine/score.h"
 
 #include <cmath>

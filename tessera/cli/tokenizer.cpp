@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera tokenizer train: a tokenizer that is learnt from text.
+// tessera tokenizer train: trains a tokenizer on text.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

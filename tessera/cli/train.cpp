@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera train: a configuration and what the command line changes in it, handed to the engine.
+// tessera train: applies the command line to a configuration and runs the training.
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -71,7 +71,7 @@ json::Value memory_json(const planner::Plan& plan) {
   return out;
 }
 
-// One object for a machine: what was planned, and after a run how it ended.
+// Prints one JSON object: the plan, and after a run its result.
 void print_json(const planner::Plan& plan, int code, bool dry_run) {
   json::Value out;
   out["exit_code"] = json::Value::integer(code);
@@ -123,7 +123,7 @@ int train(const std::vector<std::string>& line) {
     print_json(plan, code, words.dry_run);
   else if (!words.dry_run)
     std::clearerr(
-        stdout);  // training does not fail because nobody could read it: its folder has it all
+        stdout);  // training does not fail for lack of a reader, because its folder has everything
   return code;
 }
 
