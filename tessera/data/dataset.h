@@ -152,7 +152,7 @@ struct Datasets {
   std::int64_t train_tokens = 0, validation_tokens = 0;  ///< 0 if they do not consist of tokens
   /// Statistics of the sources' tokenization.
   TokenizeStats train_stats, validation_stats;
-  /// Of the training data: a resume with other data is refused. Empty: not compared.
+  /// Fingerprint of the training data: a resume with other data is refused. Empty: not compared.
   std::string fingerprint;
   std::string validation_fingerprint;  ///< of data.validation; empty if there is none
 };

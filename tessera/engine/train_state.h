@@ -191,7 +191,7 @@ class TrainState {
   std::vector<double> micro_losses_;
   /// The first non-finite gradient of the last step, if gradients are watched.
   std::optional<parallel::GradientReduction::Culprit> culprit_;
-  /// Of a pipeline's loss; known from the first step on.
+  /// Number of denominators of a pipeline's loss; known from the first step on.
   std::optional<std::size_t> num_denominators_;
   int hopeless_ = 0;  ///< consecutive overflows at the smallest loss scale
 };

@@ -66,7 +66,7 @@ struct TensorDeviation {
 struct Deviations {
   std::vector<double> losses;  ///< |other - reference| / |reference| of each step
   bool same_losses = true;     ///< bit by bit
-  /// Of each trained or frozen parameter, sorted by name (bytes).
+  /// One entry per trained or frozen parameter, sorted by name (bytes).
   std::vector<TensorDeviation> tensors;
 };
 /// Throws Error{Format} if the two do not contain the same tensors.

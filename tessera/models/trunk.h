@@ -39,7 +39,7 @@ enum class Pooling : std::uint8_t {
 struct HeadSpec {
   std::string dense;  ///< module of the dense layer; empty: the head consists of the output layer
   bool dense_bias = true;
-  /// Of the dense layer: "tanh", or one of ops::activation_names().
+  /// Activation of the dense layer: "tanh", or one of ops::activation_names().
   std::string activation = "tanh";
   NormSpec norm = {.kind = NormKind::None};  ///< after the activation
   std::string norm_name;

@@ -65,7 +65,7 @@ struct NAdamStep {
   double grad_rate = 0.0;    ///< lr (1 - mu_t) / (1 - product of mu up to t)
   double avg_rate = 0.0;     ///< lr mu_(t+1) / (1 - product of mu up to t + 1)
   double correction2 = 1.0;  ///< 1 - beta2^t
-  double l2 = 0.0;           ///< decay where it goes into the gradient, else 0
+  double l2 = 0.0;           ///< the decay if it is added to the gradient, else 0
   double decay = 0.0;        ///< lr wd where decay is decoupled, else 0
 };
 /// g += l2 p; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;

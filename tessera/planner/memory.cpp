@@ -106,7 +106,7 @@ std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
   return out;
 }
 
-// Blocks of the model that stand on a stage.
+// The blocks of the model on a stage.
 std::vector<int> blocks_of(const Plan& plan, int stage) {
   std::vector<int> out;
   const auto count = static_cast<int>(plan.model.model.blocks.size());
