@@ -116,13 +116,13 @@ int adapter_command(const std::vector<std::string>& line) {
   Common common;
   Arguments arguments(
       "adapter",
-      "merge: writes the model with the adapter in its weights, as a Hugging Face folder. extract: "
-      "writes the adapter as a folder of PEFT's. list: lists the adapted layers.",
+      "merge: writes the model with the adapter merged into its weights, as a Hugging Face folder. "
+      "extract: writes the adapter as a PEFT folder. list: lists the adapted layers.",
       {"tessera adapter merge runs/my merged",
        "tessera adapter extract runs/my my-lora",
        "tessera adapter list my-lora --json"});
   arguments.positional("ACTION", &action, "merge, extract or list");
-  arguments.positional("PATH", &path, "A run, a checkpoint or a folder of PEFT's");
+  arguments.positional("PATH", &path, "A run, a checkpoint or a PEFT folder");
   arguments.positional("DST", &destination, "For merge and extract: a new folder", false);
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;

@@ -50,7 +50,7 @@ constexpr Variable kVariables[] = {
     {"TESSERA_ISA",
      "kernel variant: portable, avx2, avx512, avx512_bf16 or amx [the best that the CPU supports]"},
     {"TESSERA_KERNELS",
-     "cpu [default], or aten: libtorch's own operations, slower, to compare results with"},
+     "cpu [default], or aten: libtorch's operations, slower, for comparing results"},
     {"TESSERA_LOG", "log level: debug, info, warn or error"},
     {"NO_COLOR", "any value disables colours"},
     {"TESSERA_GOLDEN", ""},

@@ -38,8 +38,8 @@ struct ChatWords {
 
 bool parse(ChatWords& words, const std::vector<std::string>& line) {
   Arguments arguments("chat",
-                      "Holds a conversation in the model's chat template. /reset forgets it, /quit "
-                      "ends it.",
+                      "Holds a conversation with the model's chat template. /reset starts a new "
+                      "one, /quit ends the program.",
                       {"tessera chat ./my-model",
                        "tessera chat ./my-model --system \"Be brief.\" --temperature 0.7",
                        "echo \"Hello\" | tessera chat ./my-model --temperature 0",
@@ -48,9 +48,8 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
   arguments.option("--system", &words.system, "System prompt [none]");
   arguments.option("--template",
                    &words.chat_template,
-                   "File with a chat template in Jinja [the one of the model's folder]");
-  arguments.option(
-      "--date", &words.date, "Date that a template tells the model, YYYY-MM-DD [today]");
+                   "File with a chat template in Jinja [the model folder's template]");
+  arguments.option("--date", &words.date, "Current date for the chat template, YYYY-MM-DD [today]");
   words.how.declare(arguments);
   arguments.option("--weights",
                    &words.weights,

@@ -330,7 +330,7 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
       "--shard-size", &words.shard_size, "Maximum size of a safetensors file: 500MB, 2GB");
   arguments.flag("--ema",
                  words.averaged,
-                 "Write the moving average of the weights (trainer.ema) in place of the weights");
+                 "Write the moving average of the weights (trainer.ema) instead of the weights");
   arguments.flag(
       "--overwrite", words.overwrite, "Replace the result of an earlier conversion at DST");
   arguments.common(words.common, /*has_json=*/true);

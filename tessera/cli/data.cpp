@@ -61,7 +61,7 @@ bool parse(DataWords& words, const std::vector<std::string>& line) {
       &words.model,
       "Run, checkpoint, Hugging Face folder or .gguf: its tokenizer, chat template and "
       "length [the configuration's; for a file, the byte tokenizer and chatml]");
-  arguments.option("--samples", &words.samples, "How many samples are shown [3]");
+  arguments.option("--samples", &words.samples, "Number of samples to show [3]");
   arguments.option("--set", &words.set, "KEY=VALUE: overrides a key of the configuration");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
@@ -516,7 +516,7 @@ int show_data(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("data", "show what training will see of some data", show_data);
+TESSERA_COMMAND("data", "show the samples that training will see", show_data);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -42,21 +42,22 @@ struct PredictWords {
 bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "predict",
-      "Writes what a model that classifies, tags or estimates says of each record of a file: a "
-      "JSON line for each, in the file's order. A file that holds some lines already is gone on "
-      "with.",
+      "Writes the prediction of a model that classifies, tags or estimates for each record of a "
+      "file: one JSON line per record, in the file's order. If the output file already contains "
+      "some lines, the command continues after them.",
       {"tessera predict runs/moods texts.csv --out moods.jsonl",
        "tessera predict ./bert-finetuned texts.jsonl --map '{\"text\": \"review\"}'",
        "tessera predict runs/birds folder-of-pictures --out birds.jsonl -n 2"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.positional("FILE", &words.data, "Records: .jsonl, .json, .csv or .tsv; no labels");
   arguments.option("--out", &words.out, "File for the predictions [standard output]");
-  arguments.option("--map", &words.map, "Names of fields, as data.map has them [those of the run]");
+  arguments.option(
+      "--map", &words.map, "Field names, in the format of data.map [those of the run]");
   arguments.option("--length",
                    &words.length,
-                   "Tokens of a text; its end is cut off [those of the run; else at most 512]");
-  arguments.option(
-      "--batch", &words.batch, "Samples computed at a time [those of eval.micro_batch]");
+                   "Maximum number of tokens per text; longer texts are truncated [as in the run; "
+                   "else at most 512]");
+  arguments.option("--batch", &words.batch, "Number of samples per batch [eval.micro_batch]");
   words.ranks.declare(arguments);
   arguments.common(words.common);
   return arguments.parse(line);
@@ -226,7 +227,7 @@ int predict(const std::vector<std::string>& line) {
                     });
 }
 
-TESSERA_COMMAND("predict", "say what a classifier predicts for each record", predict);
+TESSERA_COMMAND("predict", "write a classifier's prediction for each record", predict);
 
 }  // namespace
 }  // namespace tessera::cli

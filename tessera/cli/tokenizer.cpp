@@ -46,14 +46,14 @@ bool parse(TrainerWords& words, const std::vector<std::string>& line) {
   arguments.option("--out", &words.out, "Folder for tokenizer.json and tokenizer_config.json");
   arguments.option("--type", &words.type, "bpe (over bytes) or wordpiece [bpe]");
   arguments.option(
-      "--vocab-size,--vocab_size", &words.how.vocab_size, "Number of tokens at most [32000]");
+      "--vocab-size,--vocab_size", &words.how.vocab_size, "Maximum number of tokens [32000]");
   arguments.option("--min-frequency,--min_frequency",
                    &words.how.min_frequency,
-                   "A pair that is rarer is not merged [2]");
-  arguments.option("--special",
-                   &words.how.special,
-                   "A special token; the first one ends texts; may be given several times "
-                   "[<|endoftext|>, or BERT's]");
+                   "Minimum frequency of a merged pair [2]");
+  arguments.option(
+      "--special",
+      &words.how.special,
+      "A special token; the first one ends texts; repeatable [<|endoftext|>, or BERT's]");
   arguments.flag("--cased", words.cased, "Keep capital letters and accents, with wordpiece");
   arguments.option("--text-field,--text_field",
                    &words.how.text_field,

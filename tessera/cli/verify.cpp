@@ -389,7 +389,7 @@ int verify(const std::vector<std::string>& line) {
   return run_verify(words, source_of(words, foreign, path), path);
 }
 
-TESSERA_COMMAND("verify", "tell whether a layout trains what one rank trains", verify);
+TESSERA_COMMAND("verify", "verify that a layout trains the same as one rank", verify);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -325,26 +325,26 @@ void DataOptions::describe(config::Fields& fields) {
                 .required = true});
   fields.field("sources",
                sources,
-               {.text = "Several sources of training data in place of train, read by their "
+               {.text = "Several sources of training data instead of train, mixed by their "
                         "weights: [{\"path\": \"a.jsonl\", \"weight\": 3}, {\"path\": "
-                        "\"b.jsonl\"}]. Of four samples, three are of the first one.",
+                        "\"b.jsonl\"}] takes three of every four samples from the first source.",
                 .default_text = "none"});
-  fields.field("mix_until",
-               mix_until,
-               {.text = "Length of an epoch of several sources: last reads all samples of all, "
-                        "smaller ones more than once; first ends where a source has no further "
-                        "sample.",
-                .choices = {"last", "first"}});
+  fields.field(
+      "mix_until",
+      mix_until,
+      {.text =
+           "Length of an epoch over several sources: last reads all samples of all sources, those "
+           "of smaller ones more than once; first ends when one source has no further sample.",
+       .choices = {"last", "first"}});
   fields.field(
       "validation",
       validation,
-      {.text = "Separate evaluation data, in the same forms as train.", .default_text = "none"});
-  fields.field(
-      "test",
-      test,
-      {.text = "Data that is evaluated once, completely, after the training, with the best "
-               "weights if checkpoint.best is set; in the same forms as train.",
-       .default_text = "none"});
+      {.text = "Separate evaluation data, in the same formats as train.", .default_text = "none"});
+  fields.field("test",
+               test,
+               {.text = "Data that is evaluated once, completely, after the training, with the "
+                        "best weights if checkpoint.best is set; in the same formats as train.",
+                .default_text = "none"});
   fields.field("validation_fraction",
                validation_fraction,
                {.text = "Fraction of the token stream, at its end, that is held out for "
@@ -385,24 +385,23 @@ void DataOptions::describe(config::Fields& fields) {
                         "with its smaller size."});
   fields.field("invalid_utf8",
                invalid_utf8,
-               {.text = "Handling of bytes that are not UTF-8: refuse stops and names the place, "
+               {.text = "Handling of bytes that are not UTF-8: refuse stops and reports the place, "
                         "replace substitutes U+FFFD.",
                 .choices = {"refuse", "replace"}});
   fields.field("map",
                map,
-               {.text = "Names of fields for tasks that read records: {\"prompt\": \"question\"} "
-                        "reads as prompt what the files call question; \"answers.text\" is a field "
-                        "inside of another one.",
+               {.text = "Field names for tasks that read records: {\"prompt\": \"question\"} reads "
+                        "the field question as prompt; \"answers.text\" is a nested field.",
                 .default_text = "none"});
   fields.field(
       "format",
       format,
-      {.text = "Kind of the records; auto finds it by their fields.",
+      {.text = "Kind of the records; auto detects it by their fields.",
        .choices = {"auto", "text", "messages", "sharegpt", "alpaca", "prompt_completion"}});
   fields.field("on_bad_record",
                on_bad_record,
-               {.text = "Handling of a record that cannot be read: stop names the place, skip "
-                        "leaves it out and counts it.",
+               {.text = "Handling of a record that cannot be read: stop reports its place, skip "
+                        "skips and counts it.",
                 .choices = {"stop", "skip"}});
 }
 

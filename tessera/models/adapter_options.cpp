@@ -136,8 +136,9 @@ void AdapterOptions::describe(config::Fields& f) {
            .min = 0,
            .max = 1e9,
            .above_min = true});
-  f.field(
-      "dropout", dropout, {.text = "Dropout of what an adapter reads.", .min = 0, .max = 0.999});
+  f.field("dropout",
+          dropout,
+          {.text = "Dropout probability on an adapter's input.", .min = 0, .max = 0.999});
   f.field("targets",
           targets,
           {.text = "Layers that get an adapter, by their Hugging Face names: \"all-linear\" (all "
@@ -147,7 +148,7 @@ void AdapterOptions::describe(config::Fields& f) {
            .type = "string or list of strings"});
   f.field("exclude",
           exclude,
-          {.text = "Layers that get none, in the same words.",
+          {.text = "Layers that get no adapter, in the same notation.",
            .default_text = "none",
            .type = "string or list of strings"});
   f.field("rank_pattern",
@@ -157,7 +158,7 @@ void AdapterOptions::describe(config::Fields& f) {
            .type = "object"});
   f.field("alpha_pattern",
           alpha_pattern,
-          {.text = "Alphas of single layers, in the same words.",
+          {.text = "Alphas of single layers, in the same notation.",
            .default_text = "{}",
            .type = "object"});
   f.field("layers",
@@ -167,30 +168,32 @@ void AdapterOptions::describe(config::Fields& f) {
            .type = "integer or list of integers"});
   f.field("layers_pattern",
           layers_pattern,
-          {.text = "Name before the number of a layer, such as \"h\" or \"layers\".",
+          {.text = "Module name before a layer's number, such as \"h\" or \"layers\".",
            .default_text = "any"});
-  f.field("modules_to_save",
-          modules_to_save,
-          {.text = "Modules that are trained whole and saved beside the adapter, such as lm_head.",
-           .default_text = "the head of a classifier"});
-  f.choice("bias",
-           bias,
-           kAdapterBiases,
-           {.text = "Biases that are trained too: none, all, or those of adapted layers "
-                    "(lora_only)."});
+  f.field(
+      "modules_to_save",
+      modules_to_save,
+      {.text = "Modules that are trained as a whole and saved with the adapter, such as lm_head.",
+       .default_text = "the head of a classifier"});
+  f.choice(
+      "bias",
+      bias,
+      kAdapterBiases,
+      {.text = "Biases that are also trained: none, all, or those of adapted layers (lora_only)."});
   f.field("rank_stabilized",
           rank_stabilized,
           {.text = "Scale by alpha / sqrt(r), as rslora does; for dora as well."});
-  f.field("lr_ratio",
-          lr_ratio,
-          {.text = "Learning rate of the matrices B over that of the matrices A (LoRA+).",
-           .min = 0,
-           .max = 1e6,
-           .above_min = true,
-           .default_text = "1"});
+  f.field(
+      "lr_ratio",
+      lr_ratio,
+      {.text = "Ratio of the learning rate of the matrices B to that of the matrices A (LoRA+).",
+       .min = 0,
+       .max = 1e6,
+       .above_min = true,
+       .default_text = "1"});
   f.field("from",
           from,
-          {.text = "A folder of PEFT's (adapter_config.json) whose adapter is trained further.",
+          {.text = "PEFT folder (adapter_config.json) whose adapter is trained further.",
            .default_text = "none"});
 }
 

@@ -179,7 +179,7 @@ void EncoderOptions::describe_encoder(config::Fields& fields, const EncoderTexts
   if (texts.types) {
     fields.field("type_vocab_size",
                  type_vocab_size,
-                 {.text = "Number of token types, which tell the texts of a pair apart.",
+                 {.text = "Number of token types, which distinguish the texts of a pair.",
                   .min = 1,
                   .max = 1e4});
   }
@@ -194,7 +194,7 @@ void EncoderOptions::describe_encoder(config::Fields& fields, const EncoderTexts
                 .default_text = "dropout"});
   fields.field("classifier_dropout",
                classifier_dropout,
-               {.text = "Dropout probability in the heads that classify.",
+               {.text = "Dropout probability in classification heads.",
                 .min = 0,
                 .max = kMaxDropout,
                 .default_text = "dropout"});

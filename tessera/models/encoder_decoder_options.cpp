@@ -152,15 +152,15 @@ void EncoderDecoderOptions::describe_shape(config::Fields& fields) {
                 .min = 1,
                 .max = 1e6,
                 .default_text = "of the preset, or hidden_size / num_heads"});
-  fields.field("position_buckets",
-               position_buckets,
-               {.text = "Number of buckets of distances between tokens, each of which has a "
-                        "learned bias for every head.",
-                .min = static_cast<double>(ops::least_buckets(true)),
-                .max = 1e5});
+  fields.field(
+      "position_buckets",
+      position_buckets,
+      {.text = "Number of buckets of token distances; each has a learned bias for every head.",
+       .min = static_cast<double>(ops::least_buckets(true)),
+       .max = 1e5});
   fields.field("position_max_distance",
                position_max_distance,
-               {.text = "Distance from which all tokens are in one bucket.",
+               {.text = "Distance from which all tokens share one bucket.",
                 .unit = "tokens",
                 .min = 2,
                 .max = 1e8});
@@ -175,8 +175,8 @@ void EncoderDecoderOptions::describe_all(config::Fields& fields,
                   .ffn_default = "of the preset, or 4 x hidden_size"});
   describe_shape(fields);
   describe_dropout(fields,
-                   "Dropout probability after the embedding, on attention weights, inside of the "
-                   "MLP and on the outputs of every branch and stack.");
+                   "Dropout probability after the embedding, on attention weights, inside the MLP "
+                   "and on the outputs of every branch and stack.");
   fields.field("activation",
                activation,
                {.text = "Activation function of the MLP, or of its gate.",
@@ -185,8 +185,7 @@ void EncoderDecoderOptions::describe_all(config::Fields& fields,
   describe_tie(fields);
   fields.field("scale_output",
                scale_output,
-               {.text = "Whether the head reads hidden states divided by the square root of "
-                        "hidden_size.",
+               {.text = "Whether the head's input is divided by the square root of hidden_size.",
                 .default_text = "tie_embeddings"});
   fields.field("rms_norm_eps",
                rms_norm_eps,
@@ -196,17 +195,18 @@ void EncoderDecoderOptions::describe_all(config::Fields& fields,
                 .above_min = true});
   fields.field("init_factor",
                init_factor,
-               {.text = "Factor of the standard deviations of initial weights, which follow from "
-                        "the number of inputs.",
+               {.text = "Factor of the standard deviations of initial weights, which otherwise "
+                        "depend on the number of inputs.",
                 .min = 0,
                 .max = 100});
   fields.field("start_token",
                start_token,
                {.text = "Token with which the decoder's input begins.", .min = 0, .max = 1e8});
-  fields.field(
-      "pad_token",
-      pad_token,
-      {.text = "Token in the decoder's input where a label is ignored.", .min = 0, .max = 1e8});
+  fields.field("pad_token",
+               pad_token,
+               {.text = "Token that replaces an ignored label in the decoder's input.",
+                .min = 0,
+                .max = 1e8});
   describe_label_smoothing(fields);
   describe_from(fields);
 }

@@ -17,7 +17,7 @@ namespace tessera::models {
 void GemmaOptions::describe_gemma(config::Fields& fields) {
   fields.field("query_scalar",
                query_scalar,
-               {.text = "Scores are divided by the square root of this number.",
+               {.text = "Attention scores are divided by the square root of this number.",
                 .min = 0,
                 .max = 1e6,
                 .above_min = true,

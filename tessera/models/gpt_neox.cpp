@@ -160,25 +160,26 @@ struct NeoxOptions final : LayerNormOptions {
     describe_decoder_sizes(fields, presets(), "pythia-nano if no size is given");
     fields.field("rotary_fraction",
                  rotary_fraction,
-                 {.text = "Share of the channels of a head that rotary positions turn.",
+                 {.text = "Share of a head's channels that rotary positions rotate.",
                   .min = 0,
                   .max = 1,
                   .above_min = true});
     fields.field("rope_theta",
                  rope_theta,
                  {.text = "Base of the rotary frequencies.", .min = 1, .max = 1e12});
-    fields.field("rope_scaling",
-                 rope_scaling,
-                 {.text = "Scaling of the rotary frequencies for contexts longer than those of "
-                          "the first training.",
-                  .choices = {"default", "linear"}});
+    fields.field(
+        "rope_scaling",
+        rope_scaling,
+        {.text =
+             "Scaling of the rotary frequencies for contexts longer than in the original training.",
+         .choices = {"default", "linear"}});
     fields.field("rope_factor",
                  rope_factor,
                  {.text = "Factor of rope_scaling.", .min = 0, .max = 1e6, .above_min = true});
     fields.field("parallel_residual",
                  parallel_residual,
-                 {.text = "Whether attention and MLP of a layer read the same input, and not one "
-                          "after the other."});
+                 {.text = "Whether attention and MLP of a layer read the same input (in parallel) "
+                          "instead of one after the other."});
     fields.field("attention_bias",
                  attention_bias,
                  {.text = "Whether the projections of attention have biases."});

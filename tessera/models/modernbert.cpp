@@ -57,14 +57,18 @@ struct ModernBertOptions final : FamilyOptions {
 struct BiasKey {
   const char* key;
   bool ModernBertOptions::*member;
-  const char* place;
+  const char* claim;
 };
 constexpr std::array<BiasKey, 5> kBiases = {{
-    {"attention_bias", &ModernBertOptions::attention_bias, "in the two projections of attention"},
-    {"mlp_bias", &ModernBertOptions::mlp_bias, "in the projections of the MLP"},
-    {"norm_bias", &ModernBertOptions::norm_bias, "in layer norms"},
-    {"classifier_bias", &ModernBertOptions::classifier_bias, "in the dense layer of the heads"},
-    {"decoder_bias", &ModernBertOptions::decoder_bias, "on the logits of masked tokens"},
+    {"attention_bias",
+     &ModernBertOptions::attention_bias,
+     "the two projections of attention have biases"},
+    {"mlp_bias", &ModernBertOptions::mlp_bias, "the projections of the MLP have biases"},
+    {"norm_bias", &ModernBertOptions::norm_bias, "layer norms have biases"},
+    {"classifier_bias",
+     &ModernBertOptions::classifier_bias,
+     "the dense layer of the heads has a bias"},
+    {"decoder_bias", &ModernBertOptions::decoder_bias, "the logits of masked tokens have a bias"},
 }};
 struct DropoutKey {
   const char* key;
@@ -78,8 +82,8 @@ constexpr std::array<DropoutKey, 4> kDropouts = {{
      "on attention weights and on the output of attention"},
     {"mlp_dropout",
      &ModernBertOptions::mlp_dropout,
-     "inside the MLP; 0 where ranks share its features"},
-    {"classifier_dropout", &ModernBertOptions::classifier_dropout, "in the heads that classify"},
+     "inside the MLP; must be 0 if ranks share its features"},
+    {"classifier_dropout", &ModernBertOptions::classifier_dropout, "in classification heads"},
 }};
 
 /// The complete shape of a model.
@@ -243,9 +247,7 @@ void ModernBertOptions::describe(config::Fields& fields) {
        .ffn_default = "of the preset, or 3/2 x hidden_size"});
   describe_attention(fields);
   for (const BiasKey& bias : kBiases) {
-    fields.field(bias.key,
-                 this->*bias.member,
-                 {.text = fmt::format("Whether there are biases {}.", bias.place)});
+    fields.field(bias.key, this->*bias.member, {.text = fmt::format("Whether {}.", bias.claim)});
   }
   for (const DropoutKey& dropout : kDropouts) {
     fields.field(dropout.key,
@@ -262,10 +264,11 @@ void ModernBertOptions::describe(config::Fields& fields) {
                classifier_activation,
                {.text = "Activation function of the dense layer in the heads.",
                 .choices = ops::activation_names()});
-  fields.field("classifier_pooling",
-               classifier_pooling,
-               {.text = "What the head of whole texts reads: the first token, or the mean of all.",
-                .choices = {"cls", "mean"}});
+  fields.field(
+      "classifier_pooling",
+      classifier_pooling,
+      {.text = "Input of the head for whole texts: the first token, or the mean of all tokens.",
+       .choices = {"cls", "mean"}});
   fields.field("layer_norm_eps",
                layer_norm_eps,
                {.text = "Epsilon added to the variance in layer norms.",
@@ -280,7 +283,7 @@ void ModernBertOptions::describe(config::Fields& fields) {
 void ModernBertOptions::describe_attention(config::Fields& fields) {
   fields.field("rope_theta",
                rope_theta,
-               {.text = "Base of the rotary frequencies in layers that see the whole text.",
+               {.text = "Base of the rotary frequencies in layers with global attention.",
                 .min = 1,
                 .max = 1e12});
   fields.field("local_rope_theta",
@@ -288,16 +291,17 @@ void ModernBertOptions::describe_attention(config::Fields& fields) {
                {.text = "Base of the rotary frequencies in local layers.", .min = 1, .max = 1e12});
   fields.field("local_attention",
                local_attention,
-               {.text = "Width of the attention in local layers: a token sees those at most half "
-                        "of it away, before it and behind.",
+               {.text = "Width of the attention in local layers: a token attends to tokens up to "
+                        "half of it before and after.",
                 .unit = "tokens",
                 .min = 2,
                 .max = 1e8});
-  fields.field("layer_types",
-               layer_types,
-               {.text = "Attention of each layer; empty: the first and every third one see the "
-                        "whole text.",
-                .choices = {kLocal, kGlobal}});
+  fields.field(
+      "layer_types",
+      layer_types,
+      {.text =
+           "Kind of attention of each layer; empty: the first and every third layer are global.",
+       .choices = {kLocal, kGlobal}});
 }
 
 HeadSpecs heads_of(const ModernBertOptions& options) {

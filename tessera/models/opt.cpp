@@ -233,14 +233,14 @@ struct OptOptions final : LayerNormOptions {
     describe_decoder_sizes(fields, presets(), "opt-nano if no size is given");
     fields.field("embedding_size",
                  embedding_size,
-                 {.text = "Channels of a token's embedding; where they are not hidden_size, two "
-                          "projections lead to the residual stream and back.",
+                 {.text = "Width of a token's embedding; if it is not hidden_size, two projections "
+                          "convert it to the width of the residual stream and back.",
                   .min = 1,
                   .max = 1e6,
                   .default_text = "hidden_size; 512 for opt-350m"});
     fields.field("pre_norm",
                  pre_norm,
-                 {.text = "Whether a norm stands before each branch, and not behind it.",
+                 {.text = "Whether a norm comes before each branch instead of after it.",
                   .default_text = "true; false for opt-350m"});
     fields.field("final_norm",
                  final_norm,

@@ -78,8 +78,8 @@ struct RobertaOptions : EncoderOptions {
          .positions_default = "512 for the published presets, else data.sequence_length, or 1024"});
     fields.field("pad_token_id",
                  pad_token_id,
-                 {.text = "Id of the padding, whose tokens have no position; the first position is "
-                          "the row behind it of the table of positions.",
+                 {.text = "Id of padding tokens, which have no position; the row after this id in "
+                          "the position table is the first position.",
                   .min = 0,
                   .max = 1e6});
   }

@@ -22,8 +22,8 @@ struct EmbeddingOptions {
   void describe(config::Fields& fields) {
     fields.field("pooling",
                  pooling,
-                 {.text = "What the embedding of a text is: the hidden state of its first token or "
-                          "of its last one, or the mean of all.",
+                 {.text = "Embedding of a text: the hidden state of its first or its last token, "
+                          "or the mean of all.",
                   .choices = {"cls", "last", "mean"},
                   .default_text = "last where tokens see those before them alone, else mean"});
     fields.field("normalize",

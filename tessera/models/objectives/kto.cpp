@@ -25,16 +25,17 @@ struct KtoSettings {
     fields.field("type",
                  type,
                  {.text = "The loss of a completion.", .choices = losses::kto_losses().names()});
-    fields.field(
-        "beta",
-        of.beta,
-        {.text = "How strongly leaving the reference is punished.", .min = 0, .above_min = true});
+    fields.field("beta",
+                 of.beta,
+                 {.text = "Strength of the penalty for deviating from the reference.",
+                  .min = 0,
+                  .above_min = true});
     fields.field("desirable_weight",
                  of.desirable_weight,
-                 {.text = "Weight of completions that are wanted.", .min = 0});
+                 {.text = "Weight of desirable completions.", .min = 0});
     fields.field("undesirable_weight",
                  of.undesirable_weight,
-                 {.text = "Weight of completions that are not wanted.", .min = 0});
+                 {.text = "Weight of undesirable completions.", .min = 0});
   }
 };
 

@@ -30,41 +30,42 @@ struct PreferenceOptions {
   bool reference_free = false, on_policy_weights = false;
 
   void describe(config::Fields& fields) {
-    fields.field("type",
-                 type,
-                 {.text = "Names of the losses of a pair, which are added up.", .choices = {}});
-    fields.field("weights",
-                 weights,
-                 {.text = "What each of the losses is multiplied by.", .default_text = "1 each"});
     fields.field(
-        "beta",
-        of.beta,
-        {.text = "How strongly leaving the reference is punished.", .min = 0, .above_min = true});
+        "type", type, {.text = "Names of the losses of a pair, which are added.", .choices = {}});
     fields.field(
-        "label_smoothing",
-        of.label_smoothing,
-        {.text = "How probable it is that a pair is labelled the wrong way.", .min = 0, .max = 1});
+        "weights", weights, {.text = "Weight of each of the losses.", .default_text = "1 each"});
+    fields.field("beta",
+                 of.beta,
+                 {.text = "Strength of the penalty for deviating from the reference.",
+                  .min = 0,
+                  .above_min = true});
+    fields.field("label_smoothing",
+                 of.label_smoothing,
+                 {.text = "Probability that the two completions of a pair are swapped.",
+                  .min = 0,
+                  .max = 1});
     fields.field(
         "discopop_tau",
         of.discopop_tau,
         {.text = "Temperature of the blend of the loss discopop.", .min = 0, .above_min = true});
     fields.field("divergence",
                  divergence,
-                 {.text = "The divergence from the reference whose derivative the scores are.",
+                 {.text = "Divergence from the reference; its derivative gives the scores.",
                   .choices = losses::divergences().names()});
     fields.field(
         "divergence_alpha", divergence_alpha, {.text = "The order of the alpha divergence."});
     fields.field("tail_alpha",
                  tail_alpha,
-                 {.text = "What tokens behind the length of the shorter completion weigh.",
+                 {.text = "Weight of tokens beyond the length of the shorter completion.",
                   .min = 0,
                   .max = 1});
-    fields.field("on_policy_weights",
-                 on_policy_weights,
-                 {.text = "Weigh each pair by how probable the model finds its texts."});
+    fields.field(
+        "on_policy_weights",
+        on_policy_weights,
+        {.text = "Weight each pair by the probability of its completions under the model."});
     fields.field("reference_free",
                  reference_free,
-                 {.text = "Take a reference that finds all texts equally probable."});
+                 {.text = "Use a reference under which all completions are equally probable."});
   }
 };
 

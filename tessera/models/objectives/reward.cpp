@@ -24,11 +24,11 @@ namespace {
 struct RewardOptions {
   double centering = 0.0;
   void describe(config::Fields& fields) {
-    fields.field("centering",
-                 centering,
-                 {.text = "Weight of the square of the sum of a pair's scores, which holds the "
-                          "mean score at 0.",
-                  .min = 0});
+    fields.field(
+        "centering",
+        centering,
+        {.text = "Weight of the squared sum of a pair's scores, which keeps the mean score at 0.",
+         .min = 0});
   }
 };
 

@@ -38,8 +38,8 @@ struct ClassificationOptions {
     fields.field(
         "problem_type",
         problem_type,
-        {.text = "What a sample's label is: one class, a flag of 0 or 1 for each class, or "
-                 "a number for each.",
+        {.text =
+             "Label of a sample: one class, a flag (0 or 1) per class, or one number per output.",
          .choices = {kSingleLabel, kMultiLabel, kRegression}});
     loss.describe(fields);
   }
