@@ -21,21 +21,21 @@ struct ClassifyOptions {
   ClassSampling balance = ClassSampling::None;
   ClassLossOptions loss;
   void describe(config::Fields& out) {
-    fields.describe(out, "Field of a record that holds its label: a name or an integer from 0.");
+    fields.describe(out, "Field of a record that contains its label: a name or an integer from 0.");
     out.field("labels",
               labels,
               {.text = "Names of the labels in the order of their ids.",
                .default_text = "those of data.train, sorted"});
     out.field("multi_label",
               multi_label,
-              {.text = "Whether a record may have any number of labels, in a list."});
-    out.choice("balance",
-               balance,
-               kClassSamplings,
-               {.text = "How often samples of each class are trained on in an epoch: none, as they "
-                        "are; down, as often as the rarest class, without the other samples; over, "
-                        "as often as the most frequent class, by repetition. class_balance weighs "
-                        "the loss instead."});
+              {.text = "Whether a record may have any number of labels, as a list."});
+    out.choice(
+        "balance",
+        balance,
+        kClassSamplings,
+        {.text = "How often samples of each class are used in an epoch: none, as they occur; down, "
+                 "as often as the rarest class, dropping other samples; over, as often as the most "
+                 "frequent class, by repetition. class_balance weights the loss instead."});
     loss.describe(out);
   }
 };

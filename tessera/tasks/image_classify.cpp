@@ -30,14 +30,14 @@ struct ImageClassifyOptions {
   ClassLossOptions loss;
   std::string preprocessor;
   void describe(config::Fields& fields) {
+    fields.field("image_field",
+                 image_field,
+                 {.text = "Field of a record that contains the path of its image, relative to the "
+                          "file's folder."});
     fields.field(
-        "image_field",
-        image_field,
-        {.text = "Field of a record that holds the path of its picture, from the file's folder "
-                 "on."});
-    fields.field("label_field",
-                 label_field,
-                 {.text = "Field of a record that holds its label: a name or an integer from 0."});
+        "label_field",
+        label_field,
+        {.text = "Field of a record that contains its label: a name or an integer from 0."});
     fields.field("labels",
                  labels,
                  {.text = "Names of the labels in the order of their ids.",
@@ -45,9 +45,9 @@ struct ImageClassifyOptions {
     fields.field(
         "preprocessor",
         preprocessor,
-        {.text = "Hugging Face's preprocessor_config.json, or a folder with one, which says how "
-                 "pictures are resized and normalized; \"default\": to the model's size by "
-                 "bilinear interpolation, and to values from -1 to 1.",
+        {.text = "Hugging Face's preprocessor_config.json, or a folder with one, which defines how "
+                 "images are resized and normalized; \"default\": to the model's size by bilinear "
+                 "interpolation, and to values from -1 to 1.",
          .default_text = "default, unless model.from has such a file, which must then be named"});
     loss.describe(fields);
   }

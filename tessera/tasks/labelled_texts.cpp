@@ -65,13 +65,12 @@ std::vector<Label> labels_in(const data::Record& record, const std::string& fiel
 void TextFields::describe(config::Fields& fields, const char* label_text) {
   fields.field("text_field",
                text,
-               {.text = "Field of a record that holds its text.",
+               {.text = "Field of a record that contains its text.",
                 .default_text = "data.text_field, or the one that published data has"});
-  fields.field(
-      "text_pair_field",
-      pair,
-      {.text = "Field of a record that holds a second text, which is read behind the first.",
-       .default_text = "none, or the one that published data has"});
+  fields.field("text_pair_field",
+               pair,
+               {.text = "Field of a record that contains a second text, which follows the first.",
+                .default_text = "none, or the one that published data has"});
   fields.field("label_field",
                label,
                {.text = label_text, .default_text = "label, or the one that published data has"});

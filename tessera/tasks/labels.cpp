@@ -141,12 +141,13 @@ json::Value options_of_labels(const Labels& labels) {
 }
 
 void ClassLossOptions::describe(config::Fields& fields) {
-  fields.choice("class_balance",
-                balance,
-                kClassBalances,
-                {.text = "How the loss weighs the classes by how often they occur in data.train: "
-                         "none, inverse (1 / n, each class counts alike), class_balanced "
-                         "((1 - beta) / (1 - beta^n))."});
+  fields.choice(
+      "class_balance",
+      balance,
+      kClassBalances,
+      {.text =
+           "How the loss weights classes by their frequency in data.train: none, inverse (1 / n, "
+           "so that all classes count equally), class_balanced ((1 - beta) / (1 - beta^n))."});
   fields.field(
       "beta", beta, {.text = "The beta of class_balance class_balanced.", .min = 0, .max = 1});
   fields.field("class_weights",

@@ -26,27 +26,25 @@ struct SpanCorruptionOptions {
   void describe(config::Fields& fields) {
     fields.field("noise_density",
                  noise_density,
-                 {.text = "Share of the tokens that are left out of the input and predicted.",
+                 {.text = "Share of the tokens that are removed from the input and predicted.",
                   .min = 0,
                   .max = 0.9,
                   .above_min = true});
-    fields.field("mean_span_length",
-                 mean_span_length,
-                 {.text = "Mean length of the spans that are left out.",
-                  .unit = "tokens",
-                  .min = 1,
-                  .max = 1e4});
+    fields.field(
+        "mean_span_length",
+        mean_span_length,
+        {.text = "Mean length of the removed spans.", .unit = "tokens", .min = 1, .max = 1e4});
     fields.field("sentinel_id",
                  sentinel_id,
-                 {.text = "Id that stands for the first span of a sample; those of the following "
-                          "ones descend from it.",
+                 {.text = "Id that replaces the first span of a sample; the ids of the following "
+                          "spans descend from it.",
                   .min = 0,
                   .max = 1e8,
                   .default_text = "those of the tokens <extra_id_0>, <extra_id_1>, ..."});
     fields.field("dynamic",
                  dynamic,
-                 {.text = "Whether other spans of a sample are left out each time that it is read "
-                          "for training; false: always the same ones."});
+                 {.text = "Whether new spans of a sample are removed each time it is read for "
+                          "training; false: always the same ones."});
     fields.field("seed", seed, {.text = "Seed of the choice of spans.", .min = 0, .max = 1e15});
   }
 };
