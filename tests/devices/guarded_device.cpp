@@ -22,7 +22,7 @@ namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
-/// Pages that nobody may touch but within a GuardedMemory::Open.
+/// Pages that are accessible only during a GuardedMemory::Open.
 class GuardedMemory {
  public:
   void* allocate(std::size_t bytes) {
