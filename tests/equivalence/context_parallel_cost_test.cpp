@@ -14,7 +14,7 @@ namespace tessera::test {
 namespace {
 
 constexpr std::int64_t kTokens = 16, kChannels = 128, kBatch = 2;
-// Of a layer: four matrices, and eight vectors that are padded to whole chunks.
+// Elements of a layer: four matrices, and eight vectors that are padded to whole chunks.
 constexpr std::int64_t kOfLayer = 12 * kChannels * kChannels + 8 * 1024;
 
 TinyRun run_with(int layers) {
@@ -25,7 +25,7 @@ TinyRun run_with(int layers) {
   return run;
 }
 
-/// Elements of a step that one layer more makes.
+/// Elements that one more layer adds to a step's traffic.
 std::int64_t of_one_layer(const Layout& layout) {
   return cost_of(run_with(3), layout).traffic.elements -
          cost_of(run_with(2), layout).traffic.elements;

@@ -97,7 +97,7 @@ TEST(GoldenGeneration, RulesChangeLogitsAsPublished) {
   }
 }
 
-/// Ids without text; none of them ends a text.
+/// A tokenizer of ids without text; no id ends a text.
 class Ids final : public data::Tokenizer {
  public:
   explicit Ids(std::int64_t size) : size_(size) {}

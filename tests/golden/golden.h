@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded answers of published software. The cases are found at run time, so that another folder
-// of the same layout can be put in place of the repository's: TESSERA_GOLDEN=/other/folder ctest -R
-// '^golden'.
+// Recorded results of published software. The cases are found at run time, so that another folder
+// of the same layout can be used in place of the repository's: TESSERA_GOLDEN=/other/folder ctest
+// -R '^golden'.
 #pragma once
 
 #include <algorithm>
