@@ -211,7 +211,7 @@ TEST_F(DetectLauncher, RefusesSeveralHosts) {
   }
 }
 
-/// Tests what a process whose launcher is the test process detects from `variables`.
+/// Tests what is detected from `variables` by a process whose launcher is the test process.
 class DetectLauncherBelow : public DetectLauncher {
  protected:
   static bool finds_job(const Variables& variables, const std::string& job) {
