@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// How often ranks meet in a step: collectives and messages of every way to share a model, as forms
-// in layers, ranks and micro-batches.
+// The number of collectives and messages in a step for every way to share a model, as formulas in
+// layers, ranks and micro-batches.
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,8 +80,8 @@ TEST(Calls, OfTensorParallelAreFourAllReducesALayer) {
   }
 }
 
-// Each all-reduce is a gather of tokens and a scatter of sums; gradients of what every rank has are
-// added once a step.
+// Each all-reduce becomes a gather of tokens and a scatter of sums; gradients of replicated
+// parameters are added once a step.
 TEST(Calls, OfSequenceParallelAreAScatterAndAGatherForEachAllReduce) {
   constexpr std::int64_t kRanks = 2;
   for (const Size& size : kSizes) {

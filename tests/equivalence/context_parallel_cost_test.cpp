@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// What ranks that share tokens move and keep: keys and values around the ring or tokens for heads,
-// the sums of the gradients, and as much memory as was planned.
+// Traffic and memory of ranks that share tokens: keys and values around the ring, or tokens
+// exchanged for heads; sums of the gradients; and as much memory as planned.
 #include <string>
 
 #include "equivalence/zero_cost.h"

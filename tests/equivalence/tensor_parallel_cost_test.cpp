@@ -39,7 +39,8 @@ TEST(TensorParallelTraffic, OfALayerIsFourAllReduces) {
             4 * 2 * kB * kT * kC + 2 * kCutTensors);
 }
 
-// Gathers and scatters count once theirs; gradients of what every rank has are added once a step.
+// Gathers and scatters count their data once; gradients of replicated parameters are added once a
+// step.
 TEST(TensorParallelTraffic, OfCutTokensIsTheSameInTwiceAsManyCalls) {
   EXPECT_EQ(
       of_one_layer({.ranks = 2, .micro_batch = kB, .stage = 0, .tensor = 2, .sequence = true}),

@@ -27,7 +27,7 @@ inline fs::path folder() {
 }
 
 /// The files and folders of one kind ("models", "optim", "sched", "tokenizers"), sorted by name.
-/// None at all throws: a run that proves nothing must not pass.
+/// Throws if there are none: a run that proves nothing must not pass.
 inline std::vector<fs::path> cases(const std::string& kind) {
   std::vector<fs::path> found;
   if (fs::is_directory(folder() / kind)) {

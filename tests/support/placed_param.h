@@ -93,7 +93,7 @@ struct Result {
 using Layers =
     std::function<at::Tensor(const at::Tensor& x, const std::vector<PlacedParam>&, StepContext&)>;
 
-/// Runs it with parts of the parameters; x and dy are what this rank has of them.
+/// Runs `layers` with parts of the parameters; x and dy are this rank's parts.
 inline Result run(const Layers& layers,
                   const at::Tensor& x,
                   const at::Tensor& dy,
