@@ -18,7 +18,8 @@ std::size_t size_of(DType dtype) noexcept;
 std::string_view name(DType dtype) noexcept;
 std::optional<DType> dtype_from_name(std::string_view name) noexcept;
 
-enum class DeviceKind : std::uint8_t { Cpu, Cuda, Meta };
+/// Plugin: a device whose libtorch backend is registered at run time (PrivateUse1).
+enum class DeviceKind : std::uint8_t { Cpu, Cuda, Plugin, Meta };
 struct Device {
   DeviceKind kind = DeviceKind::Cpu;
   int index = 0;

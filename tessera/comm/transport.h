@@ -24,6 +24,8 @@ class Region {
   virtual ~Region() = default;
   [[nodiscard]] virtual void* data() const = 0;
   [[nodiscard]] virtual std::size_t bytes() const = 0;
+  /// The device of the memory.
+  [[nodiscard]] virtual Device device() const { return {}; }
 };
 using RegionPtr = std::shared_ptr<Region>;
 
@@ -106,6 +108,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
+  /// The device whose memory allocate() returns and whose spans the collectives take.
+  [[nodiscard]] virtual Device device() const { return {}; }
   /// Returns zeroed memory, aligned to 4096. Throws Error{Memory} with the numbers if there is not
   /// enough.
   virtual RegionPtr allocate(std::size_t bytes, memory::Tag tag) = 0;

@@ -21,13 +21,24 @@ Span span_of(std::vector<T>& values, DType dtype) {
 
 World::World(int rank,
              mesh::Mesh mesh,
-             std::unique_ptr<Transport> transport,
+             std::unique_ptr<Transport> host,
+             std::unique_ptr<Transport> tensors,
              std::shared_ptr<ControlPage> control)
-    : rank_(rank), mesh_(mesh), control_(std::move(control)), transport_(std::move(transport)) {
+    : rank_(rank),
+      mesh_(mesh),
+      control_(std::move(control)),
+      host_transport_(std::move(host)),
+      tensors_(std::move(tensors)) {
   RankLine& line = control_->line(rank_);
   line.pid.store(static_cast<std::uint32_t>(getpid()));
   line.state.store(static_cast<std::uint32_t>(RankState::Running));
 }
+
+World::World(int rank,
+             mesh::Mesh mesh,
+             std::unique_ptr<Transport> transport,
+             std::shared_ptr<ControlPage> control)
+    : World(rank, mesh, std::move(transport), nullptr, std::move(control)) {}
 
 World::World(int rank, mesh::Mesh mesh, std::unique_ptr<Transport> transport, ControlPage* control)
     : World(rank,
@@ -62,11 +73,11 @@ std::vector<double> World::all_reduce(const Group& group,
                                       Op op,
                                       CallSite site) {
   if (op != Op::BitOr) {
-    transport_->all_reduce(group, span_of(values, DType::F64), op, std::move(site))->wait();
+    host_transport_->all_reduce(group, span_of(values, DType::F64), op, std::move(site))->wait();
     return values;
   }
   std::vector<std::int64_t> bits(values.begin(), values.end());
-  transport_->all_reduce(group, span_of(bits, DType::I64), op, std::move(site))->wait();
+  host_transport_->all_reduce(group, span_of(bits, DType::I64), op, std::move(site))->wait();
   return {bits.begin(), bits.end()};
 }
 
@@ -75,7 +86,7 @@ std::vector<double> World::all_gather(const Group& group,
                                       CallSite site) {
   std::vector<double> mine = values;
   std::vector<double> all(values.size() * static_cast<std::size_t>(group.size()));
-  transport_
+  host_transport_
       ->all_gather(group, span_of(mine, DType::F64), span_of(all, DType::F64), std::move(site))
       ->wait();
   return all;

@@ -24,6 +24,13 @@ class World {
         mesh::Mesh mesh,
         std::unique_ptr<Transport> transport,
         std::shared_ptr<ControlPage> control);
+  /// The same for a model on a device: `tensors` moves the memory of the device, `host` the numbers
+  /// that the ranks agree on.
+  World(int rank,
+        mesh::Mesh mesh,
+        std::unique_ptr<Transport> host,
+        std::unique_ptr<Transport> tensors,
+        std::shared_ptr<ControlPage> control);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -32,7 +39,10 @@ class World {
   [[nodiscard]] int size() const { return mesh_.size(); }
   [[nodiscard]] bool is_leader() const { return rank_ == 0; }
   [[nodiscard]] const mesh::Mesh& mesh() const { return mesh_; }
-  [[nodiscard]] Transport& transport() { return *transport_; }
+  /// Moves the memory of the model's tensors: weights, gradients, what layers exchange.
+  [[nodiscard]] Transport& transport() { return tensors_ ? *tensors_ : *host_transport_; }
+  /// Moves memory of the host; the same as transport() unless the model is on a device.
+  [[nodiscard]] Transport& host_transport() { return *host_transport_; }
   [[nodiscard]] ControlPage& control() { return *control_; }
   /// Returns the group of this rank over `axes`; it is created on first use and kept. Groups are
   /// only created here.
@@ -66,8 +76,9 @@ class World {
   int rank_;
   mesh::Mesh mesh_;
   Host host_;
-  std::shared_ptr<ControlPage> control_;  ///< outlives transport_
-  std::unique_ptr<Transport> transport_;
+  std::shared_ptr<ControlPage> control_;  ///< outlives the transports
+  std::unique_ptr<Transport> host_transport_;
+  std::unique_ptr<Transport> tensors_;  ///< nullptr: the model is on the host
   std::map<std::uint8_t, Group> groups_;
 };
 

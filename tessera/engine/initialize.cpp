@@ -71,6 +71,7 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
   for (data::TensorSpec& spec : data.train->tensors()) {
     if (!spec.optional) plan.sample.push_back(std::move(spec));
   }
+  if (auto made = data.train->made_by_model()) plan.sample.push_back(*std::move(made));
   // Samples that are not sequences count as one token each.
   if (!data.train->sequence_length()) plan.sequence_length = 1;
   check_datasets(plan, data);

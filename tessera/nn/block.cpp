@@ -36,6 +36,14 @@ void Batch::set(std::string name, at::Tensor value) {
   tensors_.insert_or_assign(std::move(name), std::move(value));
 }
 
+Batch Batch::on(c10::Device device) const {
+  Batch out;
+  out.sample_ids = sample_ids;
+  for (const auto& [name, tensor] : tensors_)
+    out.set(name, tensor.to(device));
+  return out;
+}
+
 Batch Batch::samples(std::int64_t first, std::int64_t count) const {
   Batch part;
   for (const auto& [name, tensor] : tensors_)

@@ -61,6 +61,8 @@ class Batch {
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(sample_ids.size()); }
   /// The `count` samples from `first` on, as views of this batch's memory.
   [[nodiscard]] Batch samples(std::int64_t first, std::int64_t count) const;
+  /// The same samples with their tensors on `device`; shares memory that lies there already.
+  [[nodiscard]] Batch on(c10::Device device) const;
   std::vector<std::int64_t> sample_ids;
 
  private:

@@ -114,13 +114,12 @@ struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
       const at::Tensor logits =
           ops::linear(use.x_NC, matrix(weight), bias ? *bias : at::Tensor(), at::kFloat);
       use.slope_NV = ops::soft_cap_(logits, use.softcap, want_grad);
+      use.of.emplace(
+          logits, x.is_meta() ? use.rows_N : flat.index_select(0, use.rows_N), use.weight->info());
+      const auto [values_N, squares_N] = use.of->measure(use.squares, *use.context);
       if (!x.is_meta()) {
-        use.of.emplace(logits, flat.index_select(0, use.rows_N), use.weight->info());
-        const auto [values_N, squares_N] = use.of->measure(use.squares, *use.context);
         out.index_copy_(0, use.rows_N, values_N);
         if (use.squares) squares.index_copy_(0, use.rows_N, squares_N);
-      } else {
-        use.of.emplace(logits, use.rows_N, use.weight->info());
       }
     }
     save(node, {x, weight});

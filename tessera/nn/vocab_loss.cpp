@@ -65,7 +65,7 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     use.dlogits = out.dlogits_NV;
     save(node, {x, weight});
     keep(node, std::move(use));
-    const at::Tensor sum = at::full({}, out.loss_sum, x.options().dtype(at::kDouble));
+    const at::Tensor& sum = out.loss_sum;
     if (!kept_logits.defined()) return {sum};
     if (node != nullptr) node->mark_non_differentiable({kept_logits});
     return {sum, kept_logits};

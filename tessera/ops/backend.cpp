@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
 namespace {
@@ -43,20 +44,7 @@ const Backend& backend(c10::Device device) {
 }
 
 const Backend& backend(Device device) {
-  return backend(torch_device(device));
-}
-
-c10::Device torch_device(Device device) {
-  const auto index = static_cast<c10::DeviceIndex>(device.index);
-  switch (device.kind) {
-    case DeviceKind::Cpu:
-      return {c10::DeviceType::CPU};
-    case DeviceKind::Cuda:
-      return {c10::DeviceType::CUDA, index};
-    case DeviceKind::Meta:
-      break;
-  }
-  return {c10::DeviceType::Meta};
+  return backend(to_torch(device));
 }
 
 }  // namespace tessera::ops

@@ -94,11 +94,12 @@ class Backend {
                                                        bool backward) const = 0;
 
   // cross_entropy.h: logits and labels are contiguous, labels in their range.
-  /// Returns the sum of the losses; dlogits_NV may be the same tensor as the logits, or undefined.
-  [[nodiscard]] virtual double cross_entropy(const at::Tensor& logits_NV,
-                                             const at::Tensor& labels_N,
-                                             double label_smoothing,
-                                             const at::Tensor& dlogits_NV) const = 0;
+  /// Returns the sum of the losses, an fp64 scalar on the same device; dlogits_NV may be the same
+  /// tensor as the logits, or undefined.
+  [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& logits_NV,
+                                                 const at::Tensor& labels_N,
+                                                 double label_smoothing,
+                                                 const at::Tensor& dlogits_NV) const = 0;
   virtual void exp_rows(const at::Tensor& logits_NV,
                         const at::Tensor& largest_N,
                         const at::Tensor& sums_N) const = 0;
@@ -247,7 +248,5 @@ Registry<const Backend*>& backends();
 /// device: the one with the device's name ("cuda"), else "aten". Can be called from any thread.
 const Backend& backend(c10::Device device);
 const Backend& backend(Device device);
-
-c10::Device torch_device(Device device);
 
 }  // namespace tessera::ops

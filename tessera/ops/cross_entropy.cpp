@@ -15,10 +15,10 @@ namespace tessera::ops {
 namespace {
 
 /// Returns the loss of these rows and writes their gradient to `dlogits_NV` if it is defined.
-double entropy_of(const at::Tensor& logits_NV,
-                  const at::Tensor& labels_N,
-                  double label_smoothing,
-                  const at::Tensor& dlogits_NV) {
+at::Tensor entropy_of(const at::Tensor& logits_NV,
+                      const at::Tensor& labels_N,
+                      double label_smoothing,
+                      const at::Tensor& dlogits_NV) {
   const bool grad = dlogits_NV.defined();
   const OpScope scope("cross entropy", [&] {
     return OpWork{.bytes = static_cast<double>(logits_NV.nbytes()) +
@@ -54,6 +54,7 @@ CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
                                bool want_grad) {
   CrossEntropyOut out;
   if (want_grad) out.dlogits_NV = logits_NV;
+  out.loss_sum = at::zeros({}, logits_NV.options().dtype(at::kDouble));
   if (logits_NV.is_meta()) return out;
   TESSERA_REQUIRE(logits_NV.dim() == 2 && labels_N.numel() == logits_NV.size(0) &&
                       labels_N.scalar_type() == at::kLong,
@@ -71,6 +72,7 @@ void exp_rows_(const at::Tensor& logits_NV, const at::Tensor& largest_N, const a
   TESSERA_ASSERT(V > 0 && largest_N.numel() == N && sums_N.numel() == N &&
                  largest_N.is_contiguous() && sums_N.is_contiguous());
   check_destination(logits_NV, N * V, "logits");
+  if (logits_NV.is_meta()) return;
   backend(logits_NV.device()).exp_rows(logits_NV, largest_N, sums_N);
 }
 
@@ -127,6 +129,7 @@ CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                          x_NC.scalar_type(), N, weight_VC.size(0), want_grad, x_NC.device());
   const at::Tensor labels = labels_N.contiguous();
   CrossEntropyOut out;
+  out.loss_sum = at::zeros({}, x_NC.options().dtype(at::kDouble));
   out.count = count_labels(labels, weight_VC.size(0));
   if (want_grad) out.dlogits_NV = at::empty({N, weight_VC.size(0)}, x_NC.options());
   for (std::int64_t row = 0; row < N; row += step) {
@@ -134,7 +137,7 @@ CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
     const at::Tensor logits = linear(x_NC.narrow(0, row, rows), weight_VC, bias_V, at::kFloat),
                      slope = soft_cap_(logits, softcap, want_grad),
                      dlogits = want_grad ? out.dlogits_NV.narrow(0, row, rows) : at::Tensor();
-    out.loss_sum += entropy_of(logits, labels.narrow(0, row, rows), label_smoothing, dlogits);
+    out.loss_sum.add_(entropy_of(logits, labels.narrow(0, row, rows), label_smoothing, dlogits));
     if (slope.defined()) dlogits.mul_(slope);
   }
   return out;

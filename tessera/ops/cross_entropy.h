@@ -16,21 +16,22 @@ inline constexpr std::int64_t kIgnoreLabel = -100;
 std::int64_t count_labels(const at::Tensor& labels_N, std::int64_t vocab);
 
 struct CrossEntropyOut {
-  double loss_sum = 0.0;   ///< fp64, over rows whose label is not -100, in row order
+  /// fp64 scalar on the device of the logits, over rows whose label is not -100, in row order.
+  at::Tensor loss_sum;
   std::int64_t count = 0;  ///< number of such rows
   at::Tensor dlogits_NV;   ///< d loss_sum / d logits if requested; else undefined
 };
 /// logits_NV: fp32 (overwritten; becomes dlogits, fp32, if `want_grad`); labels_N: int64. With
 /// label smoothing a: (1 - a) * nll + a * mean over V of -log p (source: Szegedy et al. 2016, as in
 /// PyTorch's cross_entropy). Throws Error{Data} for labels outside [0, V) other than -100. On meta:
-/// loss 0, count 0.
+/// a loss without a value, count 0.
 CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
                                const at::Tensor& labels_N,
                                double label_smoothing,
                                bool want_grad);
 
 /// Replaces logits_NV (fp32 rows) by e^(logit - the row's largest); the fp64 [N] destinations
-/// receive the largest logits and the sums of the new rows.
+/// receive the largest logits and the sums of the new rows. Does nothing on meta.
 void exp_rows_(const at::Tensor& logits_NV, const at::Tensor& largest_N, const at::Tensor& sums_N);
 
 /// Number of rows of fp32 logits that linear_cross_entropy() holds at a time, for x [rows, C] of

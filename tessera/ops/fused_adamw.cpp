@@ -4,6 +4,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
 
@@ -38,11 +39,11 @@ void chunk_square_sums(
   TESSERA_ASSERT(chunk > 0);
   const OpScope scope("square sums",
                       [&] { return OpWork{.bytes = 4.0 * static_cast<double>(numel)}; });
-  backend(device).chunk_square_sums(grad, numel, chunk, sums, torch_device(device));
+  backend(device).chunk_square_sums(grad, numel, chunk, sums, to_torch(device));
 }
 
 std::int64_t first_nonfinite(const float* values, std::int64_t numel, Device device) {
-  return backend(device).first_nonfinite(values, numel, torch_device(device));
+  return backend(device).first_nonfinite(values, numel, to_torch(device));
 }
 
 }  // namespace tessera::ops

@@ -4,6 +4,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
 namespace {
@@ -100,7 +101,7 @@ void apply_direction(const RuleRange& range,
 
 void column_square_sums(
     const float* x_RC, std::int64_t rows, std::int64_t columns, double* sums_C, Device device) {
-  backend(device).column_square_sums(x_RC, rows, columns, sums_C, torch_device(device));
+  backend(device).column_square_sums(x_RC, rows, columns, sums_C, to_torch(device));
 }
 
 void scale_rows_columns(float* x_RC,
@@ -110,7 +111,7 @@ void scale_rows_columns(float* x_RC,
                         const float* of_columns_C,
                         Device device) {
   backend(device).scale_rows_columns(
-      x_RC, rows, columns, of_rows_R, of_columns_C, torch_device(device));
+      x_RC, rows, columns, of_rows_R, of_columns_C, to_torch(device));
 }
 
 }  // namespace tessera::ops

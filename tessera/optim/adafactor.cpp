@@ -109,6 +109,7 @@ class Adafactor final : public Rule {
   [[nodiscard]] int num_norms(const ParamFacts& facts) const override {
     return facts.matrix ? 1 : 2;
   }
+  [[nodiscard]] bool host_only() const override { return true; }
   [[nodiscard]] bool has_betas() const override { return false; }
   [[nodiscard]] double base_lr() const override { return options_.lr.value_or(1.0); }
   [[nodiscard]] bool makes_lr() const override { return options_.relative_step; }

@@ -85,7 +85,8 @@ class Adam final : public Rule {
                view.working,
                view.working_dtype,
                view.numel,
-               step);
+               step,
+               view.device);
   }
 
  private:

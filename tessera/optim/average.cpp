@@ -53,6 +53,7 @@ class AveragedRule final : public Rule {
       }
     });
   }
+  [[nodiscard]] bool host_only() const override { return true; }
   [[nodiscard]] bool has_betas() const override { return rule_->has_betas(); }
   [[nodiscard]] double base_lr() const override { return rule_->base_lr(); }
   [[nodiscard]] bool makes_lr() const override { return rule_->makes_lr(); }

@@ -54,8 +54,9 @@ class Lars final : public Rule {
   [[nodiscard]] double base_weight_decay() const override { return options_.weight_decay; }
 
   void prepare(const ShardView& view, const UpdateScalars&, double* sums) const override {
-    ops::chunk_square_sums(view.master, view.numel, ops::kRuleChunk, sums);
-    ops::chunk_square_sums(view.grad, view.numel, ops::kRuleChunk, sums + chunks_of(view));
+    ops::chunk_square_sums(view.master, view.numel, ops::kRuleChunk, sums, view.device);
+    ops::chunk_square_sums(
+        view.grad, view.numel, ops::kRuleChunk, sums + chunks_of(view), view.device);
   }
 
   void update(const ShardView& view, const UpdateScalars& scalars) const override {

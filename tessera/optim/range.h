@@ -22,7 +22,8 @@ inline ops::RuleRange range_of(const ShardView& view, const UpdateScalars& scala
           .working = view.working,
           .working_dtype = view.working_dtype,
           .numel = view.numel,
-          .grad_scale = scalars.grad_scale};
+          .grad_scale = scalars.grad_scale,
+          .device = view.device};
 }
 /// Returns the number of chunks of the range, as prepare() counts them.
 inline std::int64_t chunks_of(const ShardView& view) {

@@ -66,6 +66,7 @@ struct ShardView {
   std::span<const double> norms = {};
   /// WholeTensor: this range of the result of transform(); prepare() writes to it.
   float* direction = nullptr;
+  Device device = {};  ///< of all pointers but `norms`
 };
 
 /// A whole parameter at its owner.
@@ -111,6 +112,9 @@ class Rule {
                        double* /*sums*/) const {}
   virtual void transform(const MatrixView& /*view*/, const UpdateScalars& /*scalars*/) const {}
   virtual void update(const ShardView& view, const UpdateScalars& scalars) const = 0;
+  /// Returns whether the rule reads or writes weights itself instead of through ops/: it then only
+  /// updates memory of the host.
+  [[nodiscard]] virtual bool host_only() const { return compressed() != nullptr; }
   /// Returns whether the rule has betas: DeepSpeed's OneCycle only changes the momentum of such
   /// rules.
   [[nodiscard]] virtual bool has_betas() const { return true; }

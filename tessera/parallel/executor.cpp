@@ -117,6 +117,7 @@ void Executor::end() {
 }
 
 StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& input) {
+  posted_losses_.clear();  // of a step that ended with an error
   StepOutput output;
   output.block_losses.assign(
       static_cast<std::size_t>(input.num_micros) * static_cast<std::size_t>(model_.num_blocks()),
@@ -140,6 +141,7 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
       const Timed timed(times_.data);
       load(slot, action.micro, input);
       add_denominators(slot->batch, denominators);
+      if (!model_.device().is_cpu()) slot->batch = slot->batch.on(model_.device());
       if (static_cast<int>(denominators.size()) == input.num_micros) {
         output.denominators = input.global_denominators(denominators);
       }
@@ -151,6 +153,7 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
     if (--left[m] == 0) slot.reset();
   }
   end();
+  settle_losses(input.num_micros, output);
   return output;
 }
 
@@ -315,17 +318,34 @@ void Executor::forward(const Action& action,
   (next != nullptr ? next->flow : pass.flow) = std::move(flow);
 }
 
-void Executor::add_losses(const BlockRun& run, const nn::Outcome& out, StepOutput& output) const {
-  double& loss = output.block_losses[static_cast<std::size_t>(run.micro) *
-                                         static_cast<std::size_t>(model_.num_blocks()) +
-                                     static_cast<std::size_t>(run.block)];
+void Executor::add_losses(const BlockRun& run, const nn::Outcome& out, const StepOutput& output) {
   for (const nn::Term& term : out.terms) {
     const double denominator = divisor_of(term, output.denominators, model_.name(run.block));
-    // Meta tensors have no values; only shapes are needed then (activation_probe.h).
-    const double sum = term.sum.is_meta() ? 0.0 : term.sum.item<double>();
-    loss += denominator == 0 ? 0.0 : term.weight * sum / denominator;
-    values_of(output.terms, run.block, term, static_cast<std::size_t>(run.num_micros))
-        .at(static_cast<std::size_t>(run.micro)) += denominator == 0 ? 0.0 : sum / denominator;
+    if (term.sum.is_meta()) continue;  // only shapes are needed then (activation_probe.h)
+    nn::Term kept = term;
+    kept.sum = term.sum.detach();
+    posted_losses_.push_back({run.block, run.micro, std::move(kept), denominator});
+  }
+}
+
+/// Sums of losses stay on the device during a step; the host reads them all at its end.
+void Executor::settle_losses(int num_micros, StepOutput& output) {
+  const std::vector<PostedLoss> posted = std::exchange(posted_losses_, {});
+  if (posted.empty()) return;
+  std::vector<at::Tensor> sums;
+  for (const PostedLoss& one : posted)
+    sums.push_back(one.term.sum.to(at::kDouble).reshape({1}));
+  const at::Tensor all = at::cat(sums).to(at::kCPU);
+  const double* sum = all.const_data_ptr<double>();
+  const auto blocks = static_cast<std::size_t>(model_.num_blocks());
+  for (const PostedLoss& one : posted) {
+    const auto micro = static_cast<std::size_t>(one.micro);
+    const double value = one.denominator == 0 ? 0.0 : *sum / one.denominator;
+    output.block_losses[micro * blocks + static_cast<std::size_t>(one.block)] +=
+        one.denominator == 0 ? 0.0 : one.term.weight * *sum / one.denominator;
+    values_of(output.terms, one.block, one.term, static_cast<std::size_t>(num_micros)).at(micro) +=
+        value;
+    ++sum;
   }
 }
 
@@ -499,9 +519,11 @@ void Executor::infer_nothing() {
   end();
 }
 
-nn::Outcome Executor::infer(const nn::Batch& batch,
+nn::Outcome Executor::infer(const nn::Batch& given,
                             nn::StepContext& context,
                             std::vector<TermValues>* terms) {
+  const nn::Batch moved = model_.device().is_cpu() ? nn::Batch() : given.on(model_.device());
+  const nn::Batch& batch = model_.device().is_cpu() ? given : moved;
   const at::AutoGradMode grad(false);
   const at::AutoDispatchBelowADInplaceOrView views_without_history;
   context.batch = &batch;

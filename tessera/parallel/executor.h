@@ -143,6 +143,12 @@ class Executor {
     std::vector<Pass> passes;  ///< one entry per chunk
   };
   using Micros = std::vector<std::optional<Micro>>;
+  /// A term of the loss that a block gave, whose sum the host has not read yet.
+  struct PostedLoss {
+    int block = 0, micro = 0;
+    nn::Term term;
+    double denominator = 0.0;
+  };
   void begin(const std::vector<Action>& actions);
   void end();
   /// Runs fn between the policies' before() and after() of a block.
@@ -162,7 +168,8 @@ class Executor {
                                          Saved& saved,
                                          const std::vector<at::Tensor>& flow_grads,
                                          const std::vector<double>& denominators);
-  void add_losses(const BlockRun& run, const nn::Outcome& out, StepOutput& output) const;
+  void add_losses(const BlockRun& run, const nn::Outcome& out, const StepOutput& output);
+  void settle_losses(int num_micros, StepOutput& output);
   void infer_chunk(const Action& action,
                    nn::Flow& flow,
                    nn::Outcome& out,
@@ -181,6 +188,7 @@ class Executor {
   ModelInstance& model_;
   std::vector<Policy*> policies_;
   Recompute recompute_;
+  std::vector<PostedLoss> posted_losses_;
   StageLink* link_;
   StepTimes times_;
 };

@@ -10,6 +10,7 @@
 
 #include "tessera/memory/ledger.h"
 #include "tessera/ops/fused_adamw.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::parallel {
 namespace {
@@ -27,7 +28,7 @@ GradientNorm::GradientNorm(comm::World& world, ModelInstance& model)
   for (const FlatGroup& group : model_.groups()) {
     if (group.trainable) chunks_per_rank_ += group.layout.shard_numel() / kChunk;
   }
-  sums_region_ = world_.transport().allocate(
+  sums_region_ = world_.host_transport().allocate(
       static_cast<std::size_t>(chunks_per_rank_ * group_.size()) * sizeof(double),
       memory::Tag::Communication);
 }
@@ -43,15 +44,16 @@ std::vector<double> GradientNorm::chunk_sums(const OfGroup& shard) {
     if (!model_.groups()[g].trainable) continue;
     first_chunk[g] = at;
     const at::Tensor part = shard(static_cast<int>(g));
-    ops::chunk_square_sums(part.const_data_ptr<float>(), part.numel(), kChunk, mine + at);
+    ops::chunk_square_sums(
+        part.const_data_ptr<float>(), part.numel(), kChunk, mine + at, from_torch(part.device()));
     at += part.numel() / kChunk;
   }
   const auto count = static_cast<std::size_t>(chunks_per_rank_);
   const auto work =
-      world_.transport().all_gather(group_,
-                                    {mine, count, DType::F64, {}},
-                                    {all, count * static_cast<std::size_t>(n), DType::F64, {}},
-                                    TESSERA_HERE("gather the sums of the gradient norm"));
+      world_.host_transport().all_gather(group_,
+                                         {mine, count, DType::F64, {}},
+                                         {all, count * static_cast<std::size_t>(n), DType::F64, {}},
+                                         TESSERA_HERE("gather the sums of the gradient norm"));
   work->wait();
   std::vector<double> ordered;
   ordered.reserve(count * static_cast<std::size_t>(n));
@@ -84,7 +86,8 @@ std::vector<double> GradientNorm::rank_sums(const OfGroup& own) {
     ops::chunk_square_sums(mine.const_data_ptr<float>() + segment.begin,
                            segment.numel,
                            kChunk,
-                           ordered.data() + first);
+                           ordered.data() + first,
+                           from_torch(mine.device()));
   }
   ordered = over_stages(std::move(ordered));
   const double sum = std::accumulate(ordered.begin(), ordered.end(), 0.0);

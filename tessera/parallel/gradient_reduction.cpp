@@ -61,7 +61,8 @@ GradientReduction::~GradientReduction() = default;
 void GradientReduction::allocate() {
   std::map<PoolKey, int> uses_of_pool;
   std::map<std::pair<std::int64_t, int>, int> of_block;  // number of uses of each size so far
-  const at::ScalarType type = to_torch(options_.accumulate);
+  const c10::Device device = device_of(world_);
+  const auto accumulated = at::TensorOptions().dtype(to_torch(options_.accumulate)).device(device);
   for (const FlatGroup& group : model_.groups()) {
     Slot slot;
     const std::int64_t numel = group.layout.numel(), shard = group.layout.shard_numel();
@@ -85,11 +86,10 @@ void GradientReduction::allocate() {
   for (auto& [key, pool] : pools_) {
     const std::int64_t numel = key.first;
     const InFlight room = in_flight(options_, group_.size(), numel, uses_of_pool[key]);
-    if (room.staging) pool.staging = at::empty({numel}, at::kFloat);
+    if (room.staging) pool.staging = at::empty({numel}, accumulated.dtype(at::kFloat));
     for (int i = 0; i < room.buffers; ++i) {
       auto buffer = make_buffer(numel, room.type);
-      if (room.reduced)
-        buffer->reduced = at::empty({numel / group_.size()}, at::TensorOptions().dtype(type));
+      if (room.reduced) buffer->reduced = at::empty({numel / group_.size()}, accumulated);
       if (room.received) buffer->received = at::empty_like(buffer->flat);
       pool.buffers.push_back(std::move(buffer));
     }
@@ -173,8 +173,9 @@ at::Tensor GradientReduction::target(UseSlot& use, int micro) {
 /// Allocates the accumulator of a use that has none.
 void GradientReduction::take(const FlatGroup& group, UseSlot& use) {
   const memory::ScopedTag tag(memory::Tag::Gradients);
-  use.accumulator = at::empty({group.layout.shard_numel()},
-                              at::TensorOptions().dtype(to_torch(options_.accumulate)));
+  use.accumulator =
+      at::empty({group.layout.shard_numel()},
+                at::TensorOptions().dtype(to_torch(options_.accumulate)).device(device_of(world_)));
   // If gradients are written directly into the sum, nothing writes its gaps.
   if (direct(0)) zero_gaps(use.accumulator, group.layout);
 }

@@ -38,7 +38,8 @@ std::int64_t RowGradients::offset(const TablePlace& table) const {
 }
 
 bool RowGradients::supports(const FlatGroup& group, std::size_t use) const {
-  if (options_.accumulate != DType::F32 || options_.narrow() || !is_table(group)) return false;
+  if (!on_host_ || options_.accumulate != DType::F32 || options_.narrow() || !is_table(group))
+    return false;
   const bool added = use == 0 && group.uses.size() > 1 && !group.across_stages();
   return added || (options_.sparse_rows && group_.size() > 1);
 }

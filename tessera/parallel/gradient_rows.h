@@ -15,6 +15,7 @@
 #include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/row_exchange.h"
 #include "tessera/tensor/row_sum.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 
@@ -48,7 +49,10 @@ class RowGradients {
  public:
   /// World and group must outlive this.
   RowGradients(comm::World& world, const comm::Group& group, const ReductionOptions& options)
-      : group_(group), options_(options), exchange_(world, group) {}
+      : group_(group),
+        options_(options),
+        on_host_(device_of(world).is_cpu()),
+        exchange_(world, group) {}
 
   /// True if the gradient of a use (an index among the group's uses) may be kept as rows. If a
   /// table has several uses, only the first may be an embedding whose rows are added to what
@@ -87,6 +91,7 @@ class RowGradients {
 
   const comm::Group& group_;
   const ReductionOptions& options_;
+  bool on_host_;  ///< rows are found by the host; on a device gradients are dense
   RowExchange exchange_;
 };
 

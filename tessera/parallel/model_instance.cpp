@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/ops/int8_rows.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 
@@ -18,6 +19,7 @@ ModelInstance::ModelInstance(const nn::Model& model,
                              comm::World& world,
                              StageLayout layout)
     : options_(std::move(options)),
+      device_(device_of(world)),
       layout_(std::move(layout)),
       stage_(world.mesh().coordinate(world.rank(), mesh::Axis::Pp)) {
   TESSERA_ASSERT(layout_.stages == world.mesh().size(mesh::Axis::Pp));
@@ -25,6 +27,12 @@ ModelInstance::ModelInstance(const nn::Model& model,
   if (tensor.size() > 1)
     tensor_ = nn::TensorParallel{&world, &tensor, options_.tensor, options_.sequence};
   const comm::Group& context = world.group({mesh::Axis::Cp});
+  TESSERA_REQUIRE(
+      device_.is_cpu() || (tensor.size() == 1 && context.size() == 1),
+      Unsupported,
+      "tensor and context parallelism move memory of the host only, and the model is on "
+      "a device",
+      "spread the model over data-parallel ranks: zero_optimization.stage 3");
   if (context.size() > 1) context_ = nn::ContextParallel{&world, &context, options_.context};
   build(model);
   group(world);

@@ -71,7 +71,8 @@ class ModelInstance {
 
   [[nodiscard]] int num_blocks() const { return static_cast<int>(blocks_.size()); }
   [[nodiscard]] const StageLayout& layout() const { return layout_; }
-  [[nodiscard]] int stage() const { return stage_; }  ///< stage of this rank
+  [[nodiscard]] c10::Device device() const { return device_; }  ///< of weights and activations
+  [[nodiscard]] int stage() const { return stage_; }            ///< stage of this rank
   /// Blocks [first, second) of a chunk of this stage.
   [[nodiscard]] std::pair<int, int> blocks_of(int chunk) const {
     return layout_.blocks(stage_, chunk, num_blocks());
@@ -128,6 +129,7 @@ class ModelInstance {
   void forget_other_stages();
 
   WeightOptions options_;
+  c10::Device device_;
   StageLayout layout_;
   int stage_ = 0;
   std::optional<nn::TensorParallel> tensor_;

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/ops/fused_adamw.h"
+#include "tessera/tensor/dtype.h"
 #include "tessera/tensor/row_sum.h"
 
 namespace tessera::parallel {
@@ -21,7 +22,9 @@ void NonfiniteSearch::inspect(const BlockRun& run) {
     const at::Tensor grad = sink.rows() != nullptr ? sink.rows()->values() : sink.out();
     const bool later =
         found_ && std::pair(found_->micro, -found_->block) <= std::pair(run.micro, -run.block);
-    if (later || ops::first_nonfinite(grad.const_data_ptr<float>(), grad.numel()) < 0) continue;
+    if (later || ops::first_nonfinite(
+                     grad.const_data_ptr<float>(), grad.numel(), from_torch(grad.device())) < 0)
+      continue;
     const auto place = std::find_if(
         model_.places().begin(), model_.places().end(), [&](const ParamPlace& candidate) {
           return candidate.info->name == params[i]->info().name;

@@ -12,6 +12,7 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 namespace {
@@ -33,7 +34,8 @@ ShardStore::ShardStore(comm::World& world,
     : model_(model),
       group_(world.group(mesh::AxisSet::dp())),
       rule_(rule),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      device_(device_of(world)) {
   TESSERA_ASSERT(options_.kept.masters == DType::F32 || options_.kept.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   slots_.resize(model_.groups().size());
@@ -45,7 +47,7 @@ ShardStore::ShardStore(comm::World& world,
     // A frozen parameter has only its working value.
     if (group.trainable &&
         has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
-      slot.master_storage = at::zeros({slot.range.numel}, at::kFloat);
+      slot.master_storage = at::zeros({slot.range.numel}, at::device(device_).dtype(at::kFloat));
       slot.master = slot.master_storage.data_ptr<float>();
     } else if (model_.working() == DType::F32) {
       slot.master = group.weights.own().data_ptr<float>();
@@ -83,7 +85,8 @@ void ShardStore::make_shards(std::size_t g) {
 
 ShardState ShardStore::make_state(const ParamShard& shard, const std::string& name) const {
   if (options_.make_state) return options_.make_state(shard, shard.states.size(), name);
-  return {name, at::zeros({shard.numel}, to_torch(options_.kept.states))};
+  return {name,
+          at::zeros({shard.numel}, at::device(device_).dtype(to_torch(options_.kept.states)))};
 }
 
 ParamShard* ShardStore::find(int group, int segment) {
@@ -118,6 +121,7 @@ optim::ShardView ShardStore::view(ParamShard& shard, const float* gradient) {
   view.weight_decay = shard.setting.weight_decay;
   view.facts = &shard.facts;
   view.norms = shard.norms;
+  view.device = from_torch(device_);
   view.direction = shard.direction.defined() ? shard.direction.data_ptr<float>() : nullptr;
   return view;
 }
@@ -128,13 +132,15 @@ void ShardStore::fill(const FillRange& source) {
     for (const ParamShard& shard : slots_[g].shards) {
       const ParamInfo& info = *shard.segment->info;
       const std::int64_t end = shard.first + shard.numel;
-      if (slots_[g].master != nullptr) {
+      if (slots_[g].master != nullptr && device_.is_cpu()) {
         fill_held(source, info, shard.first, end, slots_[g].master + shard.at);
         continue;
       }
       const at::Tensor wide = at::empty({shard.numel}, at::kFloat);
       fill_held(source, info, shard.first, end, wide.data_ptr<float>());
-      working_of(shard).copy_(wide);
+      const at::Tensor& masters = slots_[g].master_storage;
+      (masters.defined() ? masters.narrow(0, shard.at, shard.numel) : working_of(shard))
+          .copy_(wide);
     }
   }
   begin_as_weights([](const std::string&) { return true; });
@@ -192,10 +198,11 @@ void ShardStore::publish_group(std::size_t g) {
   }
 }
 
-/// The fp32 memory that represents `kept` in the pieces: the tensor itself if it is fp32.
+/// The fp32 memory of the host that represents `kept` in the pieces: the tensor's own memory if it
+/// is fp32 and on the host.
 float* ShardStore::widen(const at::Tensor& kept) {
-  if (kept.scalar_type() == at::kFloat) return kept.data_ptr<float>();
-  widened_.emplace_back(kept.to(at::kFloat), kept);
+  if (kept.is_cpu() && kept.scalar_type() == at::kFloat) return kept.data_ptr<float>();
+  widened_.emplace_back(kept.to(at::kCPU, at::kFloat), kept);
   return widened_.back().first.data_ptr<float>();
 }
 
@@ -204,8 +211,8 @@ void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_s
     if (for_save && !model_.groups()[g].counted) continue;  // another stage saves it
     if (options_.trained_alone && !model_.groups()[g].trainable) continue;
     Slot& slot = slots_[g];
-    float* const masters =
-        slot.master != nullptr ? slot.master : widen(model_.groups()[g].weights.own());
+    float* const masters = widen(slot.master_storage.defined() ? slot.master_storage
+                                                               : model_.groups()[g].weights.own());
     for (ParamShard& shard : slot.shards)
       add_shard_pieces(g, shard, masters, for_save, out);
   }

@@ -144,10 +144,11 @@ class ShardStore {
   const comm::Group& group_;
   const optim::Rule& rule_;
   Options options_;
+  c10::Device device_;  ///< of weights and states
   std::vector<Slot> slots_;
   StateBeginnings beginnings_;
-  /// Between add_pieces() and publish() or release_pieces(): fp32 copies of 16-bit values, and the
-  /// tensors they copy.
+  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of values that
+  /// are stored in 16 bits or on a device, and the tensors they copy.
   std::vector<std::pair<at::Tensor, at::Tensor>> widened_;
 };
 

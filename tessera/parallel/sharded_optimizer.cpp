@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 
@@ -18,6 +19,10 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    KeptTypes kept,
                                    bool trained_alone)
     : model_(model) {
+  TESSERA_REQUIRE(device_of(world).is_cpu() || !rule.host_only(),
+                  Unsupported,
+                  "this optimizer updates memory of the host only, and the model is on a device",
+                  "use an optimizer of Adam's family, SGD, Lion, LAMB or LARS, without ema");
   ShardStore::Options options;
   options.stage = world.group(mesh::AxisSet::dp()).size() == 1 ? 0 : stage;
   options.settings = std::move(settings);

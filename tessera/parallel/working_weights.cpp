@@ -15,11 +15,13 @@
 namespace tessera::parallel {
 namespace {
 
-/// Creates a tensor whose storage has no memory yet.
-at::Tensor hollow(std::int64_t numel, DType dtype) {
+/// Creates a tensor of `numel` elements with the type and device of `like` whose storage has no
+/// memory yet.
+at::Tensor hollow(std::int64_t numel, const at::Tensor& like) {
   static std::byte nothing;
-  at::Tensor tensor = at::from_blob(&nothing, {numel}, at::TensorOptions().dtype(to_torch(dtype)));
-  tensor.storage().set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  at::Tensor tensor = at::from_blob(
+      &nothing, {numel}, [](void*) {}, like.options(), like.device());
+  tensor.storage().set_data_ptr_noswap(at::DataPtr(nullptr, like.device()));
   return tensor;
 }
 
@@ -44,7 +46,7 @@ WorkingWeights::WorkingWeights(comm::World& world,
     group_ = &world.group({mesh::Axis::DpShard});
     kept_ = tensor_over(region_, kept, dtype);
     own_ = kept_.narrow(0, replicas_->index * part, part);
-    whole_ = hollow(layout.numel(), dtype);
+    whole_ = hollow(layout.numel(), kept_);
   } else {
     whole_ = tensor_over(region_, kept, dtype);
     own_ = residency_ == Residency::Replicated
@@ -67,7 +69,7 @@ void WorkingWeights::post() {
         memory.mutable_data_ptr(),
         new at::Tensor(memory),
         [](void* owner) { delete static_cast<at::Tensor*>(owner); },
-        at::kCPU);
+        whole_.device());
     whole_.storage().set_data_ptr_noswap(std::move(data));
   }
   for (const comm::WorkPtr& work : works_)
@@ -95,7 +97,7 @@ void WorkingWeights::wait() {
 void WorkingWeights::release() {
   if (!sharded() || !gathered_) return;
   wait();
-  whole_.storage().set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+  whole_.storage().set_data_ptr_noswap(at::DataPtr(nullptr, whole_.device()));
   gathered_ = false;
 }
 

@@ -47,4 +47,38 @@ DType from_torch(at::ScalarType type) {
               "convert them to a type that safetensors supports");
 }
 
+c10::Device to_torch(Device device) {
+  const auto index = static_cast<c10::DeviceIndex>(device.index);
+  switch (device.kind) {
+    case DeviceKind::Cpu:
+      return {c10::DeviceType::CPU};
+    case DeviceKind::Cuda:
+      return {c10::DeviceType::CUDA, index};
+    case DeviceKind::Plugin:
+      return {c10::DeviceType::PrivateUse1, index};
+    case DeviceKind::Meta:
+      break;
+  }
+  return {c10::DeviceType::Meta};
+}
+
+Device from_torch(c10::Device device) {
+  const int index = device.has_index() ? device.index() : 0;
+  switch (device.type()) {
+    case c10::DeviceType::CPU:
+      return {};
+    case c10::DeviceType::CUDA:
+      return {DeviceKind::Cuda, index};
+    case c10::DeviceType::PrivateUse1:
+      return {DeviceKind::Plugin, index};
+    case c10::DeviceType::Meta:
+      return {DeviceKind::Meta, index};
+    default:
+      break;
+  }
+  throw Error(Error::Kind::Unsupported,
+              "tensors on " + device.str() + " are not supported",
+              "use tensors of the CPU, of CUDA, or of a registered device");
+}
+
 }  // namespace tessera

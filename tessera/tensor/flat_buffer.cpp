@@ -35,8 +35,13 @@ at::Tensor tensor_over(const comm::RegionPtr& region, std::int64_t numel, DType 
   // A region without memory belongs to a job that does not run (comm/transports/shapes.h).
   if (region->data() == nullptr && region->bytes() > 0)
     return at::empty({numel}, at::TensorOptions().dtype(to_torch(dtype)).device(at::kMeta));
+  const c10::Device device = to_torch(region->device());
   return at::from_blob(
-      region->data(), {numel}, [region](void*) {}, at::TensorOptions().dtype(to_torch(dtype)));
+      region->data(),
+      {numel},
+      [region](void*) {},
+      at::TensorOptions().dtype(to_torch(dtype)).device(device),
+      device);
 }
 
 at::Tensor view_of(const at::Tensor& flat, const Segment& segment) {

@@ -11,4 +11,7 @@ namespace tessera {
 /// the span; no copy.
 comm::Span span_of(const at::Tensor& tensor);
 
+/// Returns the device on which the model's tensors lie.
+c10::Device device_of(comm::World& world);
+
 }  // namespace tessera

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "devices/guarded_device.h"
 
-#include <cstdio>
+#include <cstddef>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -31,45 +32,55 @@ class GuardedMemory {
     void* at = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     TORCH_CHECK(at != MAP_FAILED, "no memory for the guarded device");
     const std::lock_guard lock(mutex_);
-    sizes_[at] = whole;
+    blocks_[static_cast<std::byte*>(at)] = {whole};
     return at;
   }
   void release(void* at) {
     if (at == nullptr) return;
     const std::lock_guard lock(mutex_);
-    munmap(at, sizes_.at(at));
-    sizes_.erase(at);
+    const auto block = blocks_.find(static_cast<std::byte*>(at));
+    munmap(at, block->second.bytes);
+    blocks_.erase(block);
   }
 
-  /// The block that holds a tensor's storage may be touched while it lives.
+  /// The block that holds a tensor may be touched while it lives.
   class Open {
    public:
-    Open(GuardedMemory& memory, const at::Tensor& x) : memory_(memory), at_(base_of(x)) {
-      memory_.protect(at_, PROT_READ | PROT_WRITE);
+    Open(GuardedMemory& memory, const at::Tensor& x) : memory_(memory), at_(data_of(x)) {
+      memory_.open(at_, 1);
     }
-    ~Open() { memory_.protect(at_, PROT_NONE); }
+    ~Open() { memory_.open(at_, -1); }
     Open(const Open&) = delete;
     Open& operator=(const Open&) = delete;
 
    private:
-    static void* base_of(const at::Tensor& x) {
-      return x.device().type() == kType ? x.storage().mutable_data() : nullptr;
+    static std::byte* data_of(const at::Tensor& x) {
+      return x.device().type() == kType ? static_cast<std::byte*>(x.data_ptr()) : nullptr;
     }
     GuardedMemory& memory_;
-    void* at_;
+    std::byte* at_;
   };
 
  private:
   static constexpr std::size_t kPage = 4096;
+  struct Block {
+    std::size_t bytes = 0;
+    int opened = 0;  ///< number of Opens that live
+  };
 
-  void protect(void* at, int how) {
+  /// The tensor may begin anywhere in its block.
+  void open(std::byte* at, int change) {
     if (at == nullptr) return;
     const std::lock_guard lock(mutex_);
-    if (mprotect(at, sizes_.at(at), how) != 0) std::abort();
+    const auto block = std::prev(blocks_.upper_bound(at));
+    if (at >= block->first + block->second.bytes) std::abort();
+    block->second.opened += change;
+    const int access = block->second.opened > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+    if (mprotect(block->first, block->second.bytes, access) != 0) std::abort();
   }
 
   std::mutex mutex_;
-  std::map<void*, std::size_t> sizes_;
+  std::map<std::byte*, Block> blocks_;
 };
 
 GuardedMemory& memory() {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "equivalence/activations.h"
 #include "equivalence/within_rounding.h"
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
@@ -80,6 +81,14 @@ TEST(Preferences, GoOnWithTheReferenceThatTheyBeganWith) {
 
     EXPECT_EQ(after.losses, (std::vector<double>{whole.losses[2], whole.losses[3]}));
     EXPECT_EQ(after.digest, whole.digest);
+  }
+}
+
+TEST(Preferences, NeedTheMemoryThatWasPlanned) {
+  for (const auto& [task, params] : kTasks) {
+    TinyRun run = preferring(task, params);
+    run.set("model.max_positions", "128").set("data.sequence_length", "128");
+    expect_planned(run, {.micro_batch = 4, .stage = 0}, std::string(task) + params);
   }
 }
 

@@ -48,6 +48,7 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
     const memory::ScopedLedger scoped(ledger);
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
+    engine.make_reference();
     if (world.is_leader()) cost.first = ledger.usage();
     engine.train_step();
     engine.finish();

@@ -291,8 +291,9 @@ TEST(AtenBackend, AgreesOnCrossEntropy) {
           [&](const Backend& on) -> Results {
             const at::Tensor x = logits.clone(),
                              d = dtype == at::kFloat ? x : at::empty({N, V}, dtype);
-            const double alone = on.cross_entropy(logits.clone(), labels, smoothing, {});
-            const double loss = on.cross_entropy(x, labels, smoothing, d);
+            const double alone =
+                on.cross_entropy(logits.clone(), labels, smoothing, {}).item<double>();
+            const double loss = on.cross_entropy(x, labels, smoothing, d).item<double>();
             return {at::tensor({alone, loss}, at::kDouble), d};
           },
           tolerance(dtype));

@@ -54,8 +54,8 @@ TEST_P(EntropyShapes, LossAndGradientAgreeWithFloat64) {
   const CrossEntropyOut out = cross_entropy_(logits.clone(), int64s(labels), smoothing, true);
 
   // exp is good to 2 units in the last place; sums of exp in fp32 blocks of 1,024.
-  EXPECT_NEAR(out.loss_sum, expected.loss, 1e-6 * std::abs(expected.loss) + 1e-6);
-  EXPECT_EQ(plain.loss_sum, out.loss_sum);
+  EXPECT_NEAR(out.loss_sum.item<double>(), expected.loss, 1e-6 * std::abs(expected.loss) + 1e-6);
+  EXPECT_EQ(plain.loss_sum.item<double>(), out.loss_sum.item<double>());
   EXPECT_FALSE(plain.dlogits_NV.defined());
   EXPECT_EQ(out.count, N - N / 3);
   expect_close(out.dlogits_NV, expected.dlogits, 1e-6);
@@ -99,7 +99,7 @@ TEST(CrossEntropy, HasTheSameBitsForAnyNumberOfThreads) {
       with_threads([&] { return cross_entropy_(logits.clone(), int64s(labels), 0.0, true); });
 
   for (const CrossEntropyOut& other : results) {
-    EXPECT_EQ(results[0].loss_sum, other.loss_sum);
+    EXPECT_EQ(results[0].loss_sum.item<double>(), other.loss_sum.item<double>());
     EXPECT_TRUE(same_bits(results[0].dlogits_NV, other.dlogits_NV));
   }
 }
@@ -110,8 +110,8 @@ TEST(CrossEntropy, WideLogitsNeitherOverflowNorUnderflow) {
   const CrossEntropyOut right = cross_entropy_(logits.clone(), int64s({0}), 0.0, true);
   const CrossEntropyOut wrong = cross_entropy_(logits.clone(), int64s({2}), 0.0, true);
 
-  EXPECT_EQ(right.loss_sum, 0.0);
-  EXPECT_EQ(wrong.loss_sum, 2000.0);
+  EXPECT_EQ(right.loss_sum.item<double>(), 0.0);
+  EXPECT_EQ(wrong.loss_sum.item<double>(), 2000.0);
   EXPECT_TRUE(
       same_bits(wrong.dlogits_NV, at::tensor({1.0F, 0.0F, -1.0F}, at::kFloat).view({1, 3})));
 }
@@ -121,10 +121,12 @@ TEST(CrossEntropy, LogitsThatAreNotFiniteGiveALossThatIsNot) {
     const at::Tensor logits = random({2, 50}, 1);
     logits[1][7].fill_(bad);
 
-    EXPECT_FALSE(std::isfinite(cross_entropy_(logits, int64s({3, 4}), 0.0, true).loss_sum));
+    EXPECT_FALSE(
+        std::isfinite(cross_entropy_(logits, int64s({3, 4}), 0.0, true).loss_sum.item<double>()));
   }
   const at::Tensor hopeless = at::full({1, 8}, -std::numeric_limits<float>::infinity());
-  EXPECT_FALSE(std::isfinite(cross_entropy_(hopeless, int64s({3}), 0.0, true).loss_sum));
+  EXPECT_FALSE(
+      std::isfinite(cross_entropy_(hopeless, int64s({3}), 0.0, true).loss_sum.item<double>()));
 }
 
 TEST(CrossEntropy, IgnoredRowsCountNothingAndGetNoGradient) {
@@ -134,7 +136,7 @@ TEST(CrossEntropy, IgnoredRowsCountNothingAndGetNoGradient) {
       cross_entropy_(logits, int64s({kIgnoreLabel, kIgnoreLabel}), 0.1, true);
 
   EXPECT_EQ(out.count, 0);
-  EXPECT_EQ(out.loss_sum, 0.0);
+  EXPECT_EQ(out.loss_sum.item<double>(), 0.0);
   EXPECT_TRUE(same_bits(out.dlogits_NV, at::zeros({2, 9})));
 }
 
@@ -156,7 +158,7 @@ TEST(CrossEntropy, OnMetaThereIsNoLoss) {
       logits, at::empty({4}, at::TensorOptions().device(at::kMeta).dtype(at::kLong)), 0.0, true);
 
   EXPECT_EQ(out.count, 0);
-  EXPECT_EQ(out.loss_sum, 0.0);
+  EXPECT_TRUE(out.loss_sum.is_meta());
   EXPECT_TRUE(out.dlogits_NV.is_meta());
 }
 
@@ -173,12 +175,15 @@ TEST(LinearCrossEntropy, InPartsIsWhatItIsWhole) {
   const CrossEntropyOut whole = cross_entropy_(linear(x, w, {}, at::kFloat), labels, 0.1, true);
 
   EXPECT_EQ(parts.count, whole.count);
-  EXPECT_NEAR(parts.loss_sum, whole.loss_sum, 1e-6 * whole.loss_sum);
+  EXPECT_NEAR(parts.loss_sum.item<double>(),
+              whole.loss_sum.item<double>(),
+              1e-6 * whole.loss_sum.item<double>());
   EXPECT_EQ(parts.dlogits_NV.scalar_type(), at::kBFloat16);
   // Products of parts may be split differently: a value close to a rounding boundary may be rounded
   // to the other side.
   expect_close(parts.dlogits_NV, doubles(whole.dlogits_NV), 2 * epsilon(at::kBFloat16));
-  EXPECT_EQ(linear_cross_entropy(x, w, labels, 0.1, false).loss_sum, parts.loss_sum);
+  EXPECT_EQ(linear_cross_entropy(x, w, labels, 0.1, false).loss_sum.item<double>(),
+            parts.loss_sum.item<double>());
 }
 
 TEST(LinearCrossEntropy, NamesTheRowOfALabelBeyondTheVocabulary) {

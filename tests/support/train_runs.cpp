@@ -70,6 +70,11 @@ TinyRun& TinyRun::set(const std::string& path, const std::string& value) {
   return *this;
 }
 
+TinyRun& TinyRun::use_world(std::function<std::unique_ptr<comm::World>(comm::World&)> make) {
+  make_world_ = std::move(make);
+  return *this;
+}
+
 TinyRun& TinyRun::use_model(std::function<nn::Model(const models::Resolved&)> make) {
   make_model_ = std::move(make);
   return *this;
@@ -152,8 +157,10 @@ Trace TinyRun::train(const Layout& layout,
   const files::TempDir own;
   const std::filesystem::path root = save.empty() ? own.path() : save;
   Trace trace;
-  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+  comm::run_threads(plan.mesh(), [&](comm::World& given) {
     at::set_num_threads(1);
+    const std::unique_ptr<comm::World> own_world = make_world_ ? make_world_(given) : nullptr;
+    comm::World& world = own_world ? *own_world : given;
     memory::Ledger ledger;
     const memory::ScopedLedger scoped(ledger);
     engine::Engine engine(plan, world, data);
@@ -212,18 +219,7 @@ std::vector<std::pair<std::string, std::vector<float>>> first_moments(
   std::vector<std::pair<std::string, std::vector<float>>> out;
   for (const auto& tensor : opened.tensors()) {
     if (!tensor.name.starts_with("optimizer.exp_avg.")) continue;
-    std::int64_t numel = 1;
-    for (const std::int64_t dim : tensor.shape)
-      numel *= dim;
-    std::vector<float> values(static_cast<std::size_t>(numel));
-    checkpoint::PieceBytes piece{
-        tensor.name,
-        DType::F32,
-        tensor.shape,
-        {mesh::whole(tensor.shape), 0, numel},
-        {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)}};
-    opened.load({&piece, 1});
-    out.emplace_back(tensor.name.substr(std::strlen("optimizer.exp_avg.")), std::move(values));
+    out.emplace_back(tensor.name.substr(std::strlen("optimizer.exp_avg.")), opened.values(tensor));
   }
   return out;
 }

@@ -71,6 +71,8 @@ class TinyRun {
   /// Trains the model that `make` returns instead of the planned GPT; it must have the same sizes
   /// and number of blocks.
   TinyRun& use_model(std::function<nn::Model(const models::Resolved&)> make);
+  /// Every rank trains in the world that `make` gives for its own.
+  TinyRun& use_world(std::function<std::unique_ptr<comm::World>(comm::World&)> make);
   /// Trains `steps` steps in `layout`, from the beginning or from `resume`; evaluates after the
   /// last one and saves into `save`.
   [[nodiscard]] Trace train(const Layout& layout,
@@ -91,6 +93,7 @@ class TinyRun {
   std::shared_ptr<const files::TempDir> folder_ = std::make_shared<const files::TempDir>();
   json::Value config_;
   std::function<nn::Model(const models::Resolved&)> make_model_;
+  std::function<std::unique_ptr<comm::World>(comm::World&)> make_world_;
 };
 
 }  // namespace tessera::test

@@ -71,8 +71,9 @@ class Kto final : public nn::Objective {
         {.name = "loss",
          .sum = losses::kto(loss_, ratios_B, wanted_B, divergence, options_).sum()});
     const at::Tensor rewards_B = options_.beta * ratios_B.detach();
-    add_metric(out, "rewards/chosen", rewards_B.masked_select(wanted_B), 1);
-    add_metric(out, "rewards/rejected", rewards_B.masked_select(wanted_B.logical_not()), 2);
+    const at::Tensor zero = at::zeros({}, rewards_B.options());
+    add_metric(out, "rewards/chosen", at::where(wanted_B, rewards_B, zero), 1);
+    add_metric(out, "rewards/rejected", at::where(wanted_B, zero, rewards_B), 2);
     add_metric(out, "kl", divergence * static_cast<double>(batch.size()));
     return out;
   }
@@ -80,7 +81,7 @@ class Kto final : public nn::Objective {
   /// The numbers of samples, of desirable samples, and of undesirable ones.
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     const auto samples = static_cast<double>(batch.size());
-    const auto wanted = batch.tensor("wanted").ne(0).sum().item<double>();
+    const double wanted = total(batch.tensor("wanted").ne(0));
     return {samples, wanted, samples - wanted};
   }
   /// All samples, because the divergence is computed over the micro-batch.

@@ -64,7 +64,7 @@ class LikelihoodObjective : public nn::Objective {
 
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     const PairedTexts texts(batch);
-    return {static_cast<double>(batch.size()), learned(texts).sum().item<double>()};
+    return {static_cast<double>(batch.size()), total(learned(texts))};
   }
   [[nodiscard]] std::int64_t samples_at_once(const nn::Batch& batch) const override {
     return head_.samples_at_once(batch.tensor("labels").size(1));

@@ -48,6 +48,10 @@ PairSums reference_of(const nn::Batch& batch) {
   return {reference_B2.select(1, 0), reference_B2.select(1, 1)};
 }
 
+double total(const at::Tensor& values) {
+  return values.is_meta() ? static_cast<double>(values.numel()) : values.sum().item<double>();
+}
+
 void add_metric(nn::Outcome& out, std::string name, const at::Tensor& values, int denominator) {
   out.terms.push_back({.name = std::move(name),
                        .sum = values.detach().sum(at::kDouble),

@@ -38,6 +38,10 @@ PairSums pair_sums(const PairedTexts& texts, const at::Tensor& values_BT, double
 /// Throws Error{Shape} if it is absent in training.
 PairSums reference_of(const nn::Batch& batch);
 
+/// Returns the sum of `values`, for denominators; for meta tensors, which have no values, their
+/// number.
+double total(const at::Tensor& values);
+
 /// Adds a term that is reported but has no gradient: the sum of `values`.
 void add_metric(nn::Outcome& out, std::string name, const at::Tensor& values, int denominator = 0);
 /// Adds "rewards/chosen", "rewards/rejected", "accuracy" and "margin" from the rewards [B] of both

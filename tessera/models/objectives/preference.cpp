@@ -116,8 +116,7 @@ class Preference final : public nn::Objective {
 
   /// The numbers of pairs, and of tokens of chosen completions.
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
-    return {static_cast<double>(batch.size()),
-            PairedTexts(batch).first_tokens_B.sum().item<double>()};
+    return {static_cast<double>(batch.size()), total(PairedTexts(batch).first_tokens_B)};
   }
   [[nodiscard]] std::int64_t samples_at_once(const nn::Batch& batch) const override {
     for (const losses::PairLoss* loss : losses_) {

@@ -128,20 +128,21 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
       ops::logits_rows_at_once(x_NC.scalar_type(), N, info.room_numel() / x_NC.size(1), want_grad);
   const at::Tensor labels = labels_N.contiguous();
   ops::CrossEntropyOut out;
+  double loss_sum = 0.0;
   out.count = ops::count_labels(labels, V);
   if (want_grad && narrow) out.dlogits_NV = at::empty({N, weight.size(0)}, x_NC.options());
   for (std::int64_t row = 0; row < N; row += step) {
     const std::int64_t rows = std::min(step, N - row);
     const at::Tensor logits = ops::linear(x_NC.narrow(0, row, rows), weight, bias_V, at::kFloat),
                      slope = ops::soft_cap_(logits, softcap, want_grad);
-    out.loss_sum += cross_entropy_(logits,
-                                   labels.const_data_ptr<std::int64_t>() + row,
-                                   info.held().begin.front(),
-                                   V,
-                                   label_smoothing,
-                                   want_grad,
-                                   *context.tensor->group,
-                                   context);
+    loss_sum += cross_entropy_(logits,
+                               labels.const_data_ptr<std::int64_t>() + row,
+                               info.held().begin.front(),
+                               V,
+                               label_smoothing,
+                               want_grad,
+                               *context.tensor->group,
+                               context);
     if (!want_grad) continue;
     if (slope.defined()) logits.mul_(slope);
     if (narrow) {
@@ -150,6 +151,7 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
       out.dlogits_NV = logits;  // for all rows
     }
   }
+  out.loss_sum = at::scalar_tensor(loss_sum, x_NC.options().dtype(at::kDouble));
   return out;
 }
 

@@ -7,10 +7,10 @@
 
 namespace tessera::ops::aten {
 
-double AtenBackend::cross_entropy(const at::Tensor& logits_NV,
-                                  const at::Tensor& labels_N,
-                                  double label_smoothing,
-                                  const at::Tensor& dlogits_NV) const {
+at::Tensor AtenBackend::cross_entropy(const at::Tensor& logits_NV,
+                                      const at::Tensor& labels_N,
+                                      double label_smoothing,
+                                      const at::Tensor& dlogits_NV) const {
   const auto V = static_cast<double>(logits_NV.size(1));
   const at::Tensor ignored = (labels_N == kIgnoreLabel).view({-1, 1});
   const at::Tensor labels = labels_N.view({-1, 1}).masked_fill(ignored, 0);
@@ -24,7 +24,7 @@ double AtenBackend::cross_entropy(const at::Tensor& logits_NV,
     const at::Tensor mean = logits_NV.sum(1, /*keepdim=*/true, at::kDouble) / V;
     losses = losses + label_smoothing * (log_sum - mean);
   }
-  const double loss = losses.masked_fill(ignored, 0.0).sum().item<double>();
+  const at::Tensor loss = losses.masked_fill(ignored, 0.0).sum();
   if (!dlogits_NV.defined()) return loss;
   const at::Tensor shares = at::full_like(at_label, label_smoothing - 1.0, at::kFloat);
   at::Tensor d = exponentials.mul_(sums.reciprocal().to(at::kFloat)).sub_(label_smoothing / V);

@@ -30,7 +30,7 @@ at::Tensor memory_of(T* data,
 /// The values of an fp32 range.
 class Range {
  public:
-  explicit Range(const RuleRange& range) : range_(range), device_(torch_device(range.device)) {}
+  explicit Range(const RuleRange& range) : range_(range), device_(to_torch(range.device)) {}
 
   [[nodiscard]] at::Tensor of(const float* values) const {
     return memory_of(values, {range_.numel}, at::kFloat, device_);

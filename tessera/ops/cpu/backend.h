@@ -34,10 +34,10 @@ class CpuBackend final : public Backend {
                                                const at::Tensor& k_BGSK,
                                                const AttentionArgs& args,
                                                bool backward) const override;
-  [[nodiscard]] double cross_entropy(const at::Tensor& logits_NV,
-                                     const at::Tensor& labels_N,
-                                     double label_smoothing,
-                                     const at::Tensor& dlogits_NV) const override;
+  [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& logits_NV,
+                                         const at::Tensor& labels_N,
+                                         double label_smoothing,
+                                         const at::Tensor& dlogits_NV) const override;
   void exp_rows(const at::Tensor& logits_NV,
                 const at::Tensor& largest_N,
                 const at::Tensor& sums_N) const override;

@@ -16,10 +16,10 @@ std::int64_t logits_grain(std::int64_t vocab) {
 
 }  // namespace
 
-double CpuBackend::cross_entropy(const at::Tensor& logits_NV,
-                                 const at::Tensor& labels_N,
-                                 double label_smoothing,
-                                 const at::Tensor& dlogits_NV) const {
+at::Tensor CpuBackend::cross_entropy(const at::Tensor& logits_NV,
+                                     const at::Tensor& labels_N,
+                                     double label_smoothing,
+                                     const at::Tensor& dlogits_NV) const {
   const std::int64_t N = logits_NV.size(0), V = logits_NV.size(1);
   std::vector<double> losses(static_cast<std::size_t>(N));
   const bool grad = dlogits_NV.defined();
@@ -36,7 +36,7 @@ double CpuBackend::cross_entropy(const at::Tensor& logits_NV,
   double sum = 0.0;
   for (const double loss : losses)
     sum += loss;
-  return sum;
+  return at::scalar_tensor(sum, at::kDouble);
 }
 
 void CpuBackend::exp_rows(const at::Tensor& logits_NV,

@@ -85,7 +85,7 @@ void StageLink::post(Incoming& incoming, int rank, int channel) {
   for (const auto* tensors : {&incoming.flow_.diff, &incoming.flow_.fixed}) {
     for (const at::Tensor& like : *tensors) {
       Incoming::Message message;
-      message.whole = at::empty(like.sizes(), like.options().device(at::kCPU));
+      message.whole = at::empty(like.sizes(), like.options().device(device_of(world_)));
       const int shares = shares_of(message.whole);
       if (shares > 1)
         message.share = at::empty({message.whole.numel() / shares}, message.whole.options());
@@ -148,7 +148,7 @@ void StageLink::send_gradient(int part,
     const bool there = i < gradients.size() && gradients[i].defined();
     const at::Tensor gradient =
         there ? gradients[i].to(like[i].scalar_type())
-              : at::zeros(like[i].sizes(), like[i].options().device(at::kCPU));
+              : at::zeros(like[i].sizes(), like[i].options().device(device_of(world_)));
     send(rank_of_part(part - 1), kGradient + part, gradient, what);
   }
 }
@@ -164,8 +164,9 @@ StageLink::Incoming StageLink::post_gradient(int part, const std::vector<at::Ten
 at::Tensor StageLink::from_objective(const at::Tensor& mine, std::int64_t numel) {
   const comm::Group& column = world_.group(kColumn);
   const int root = layout_.stage_of_part(layout_.parts() - 1);
-  at::Tensor out = column.index == root ? mine.to(at::kFloat).contiguous().clone()
-                                        : at::empty({numel}, at::kFloat);
+  at::Tensor out = column.index == root
+                       ? mine.to(at::kFloat).contiguous().clone()
+                       : at::empty({numel}, at::device(device_of(world_)).dtype(at::kFloat));
   TESSERA_ASSERT(out.numel() == numel);
   const auto work = world_.transport().broadcast(
       column, span_of(out), root, TESSERA_HERE("what the objective gave"));

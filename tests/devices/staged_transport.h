@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// A world whose tensors lie on a device, over any world of the host.
+#pragma once
+
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/comm/world.h"
+
+namespace tessera::test {
+
+/// The rank of `host`, which must outlive the result, in a world whose memory lies on `device`.
+/// Collectives on memory of the device copy it to the host, run there, and copy the result back;
+/// they are complete when posted. Messages between two ranks are not supported.
+std::unique_ptr<comm::World> world_on(at::Device device, comm::World& host);
+
+}  // namespace tessera::test
