@@ -61,7 +61,7 @@ class Batch {
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(sample_ids.size()); }
   /// The `count` samples from `first` on, as views of this batch's memory.
   [[nodiscard]] Batch samples(std::int64_t first, std::int64_t count) const;
-  /// The same samples with their tensors on `device`; shares memory that lies there already.
+  /// Returns the same samples with their tensors on `device`; shares memory that is already there.
   [[nodiscard]] Batch on(c10::Device device) const;
   std::vector<std::int64_t> sample_ids;
 

@@ -117,7 +117,7 @@ void Executor::end() {
 }
 
 StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& input) {
-  posted_losses_.clear();  // of a step that ended with an error
+  posted_losses_.clear();  // left by a step that ended with an error
   StepOutput output;
   output.block_losses.assign(
       static_cast<std::size_t>(input.num_micros) * static_cast<std::size_t>(model_.num_blocks()),

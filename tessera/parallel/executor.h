@@ -143,7 +143,7 @@ class Executor {
     std::vector<Pass> passes;  ///< one entry per chunk
   };
   using Micros = std::vector<std::optional<Micro>>;
-  /// A term of the loss that a block gave, whose sum the host has not read yet.
+  /// A block's term of the loss whose sum the host has not read yet.
   struct PostedLoss {
     int block = 0, micro = 0;
     nn::Term term;

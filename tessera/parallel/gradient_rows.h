@@ -91,7 +91,7 @@ class RowGradients {
 
   const comm::Group& group_;
   const ReductionOptions& options_;
-  bool on_host_;  ///< rows are found by the host; on a device gradients are dense
+  bool on_host_;  ///< the host finds the rows; gradients on a device are dense
   RowExchange exchange_;
 };
 

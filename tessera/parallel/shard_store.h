@@ -144,7 +144,7 @@ class ShardStore {
   const comm::Group& group_;
   const optim::Rule& rule_;
   Options options_;
-  c10::Device device_;  ///< of weights and states
+  c10::Device device_;  ///< device of weights and states
   std::vector<Slot> slots_;
   StateBeginnings beginnings_;
   /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of values that

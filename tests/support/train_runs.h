@@ -71,7 +71,7 @@ class TinyRun {
   /// Trains the model that `make` returns instead of the planned GPT; it must have the same sizes
   /// and number of blocks.
   TinyRun& use_model(std::function<nn::Model(const models::Resolved&)> make);
-  /// Every rank trains in the world that `make` gives for its own.
+  /// Every rank trains in the world that `make` returns for the rank's own world.
   TinyRun& use_world(std::function<std::unique_ptr<comm::World>(comm::World&)> make);
   /// Trains `steps` steps in `layout`, from the beginning or from `resume`; evaluates after the
   /// last one and saves into `save`.
