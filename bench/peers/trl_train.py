@@ -59,7 +59,9 @@ config = tf.LlamaConfig(hidden_size=768, intermediate_size=2048, num_hidden_laye
                         vocab_size=VOCAB, max_position_embeddings=2048, attn_implementation="sdpa", bos_token_id=None, eos_token_id=END,
                         pad_token_id=END)
 tokenizer = tf.PreTrainedTokenizerFast(tokenizer_file=os.path.join(a.data, "tokenizer.json"), eos_token="<end>", pad_token="<end>")
-model = tf.LlamaForCausalLM(config)
+model = os.path.join(a.data, "model")  # TRL makes the reference of GRPO from the same folder
+tf.LlamaForCausalLM(config).save_pretrained(model)
+tokenizer.save_pretrained(model)
 
 
 class Clock(tf.TrainerCallback):
@@ -75,7 +77,7 @@ class Clock(tf.TrainerCallback):
 
 common = dict(output_dir=os.path.join(a.data, "out"), per_device_train_batch_size=a.batch, max_steps=a.steps, bf16=True, use_cpu=True,
               report_to=[], save_strategy="no", logging_steps=1000, learning_rate=1e-6, optim="adamw_torch_fused", gradient_checkpointing=False,
-              disable_tqdm=True, seed=0, remove_unused_columns=False)
+              disable_tqdm=True, seed=0, remove_unused_columns=False, model_init_kwargs={"dtype": "float32"})
 clock = Clock()
 if a.what == "dpo":
     data = datasets.load_dataset("json", data_files=os.path.join(a.data, "pairs.jsonl"), split="train")
