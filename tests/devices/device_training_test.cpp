@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"Stage3", {.ranks = 2, .accumulation = 2, .stage = 3}},
                       Case{"Bf16", {.ranks = 2, .stage = 1}, "bf16", R"({"enabled": true})"},
                       Case{"Fp16", {.ranks = 2, .stage = 2}, "fp16", R"({"enabled": true})"},
-                                    Case{"Lamb", {.ranks = 2, .stage = 1}, "optimizer.type", "\"Lamb\""}),
+                      Case{"Lamb", {.ranks = 2, .stage = 1}, "optimizer.type", "\"Lamb\""}),
     [](const auto& info) { return std::string(info.param.name); });
 
 void expect_refused(const TinyRun& run, const Layout& layout, const char* what) {
