@@ -160,8 +160,8 @@ std::string task_configuration(const std::string& task,
   add(fmt::format("  \"task\": {},\n", json_text(advice.name)));
   if (!advice.options.empty())
     add(fmt::format("  {}: {{\n{}  }},\n", json_text(advice.name), advice.options));
-  add("  // \"adapter\": {\"type\": \"lora\", \"r\": 8, \"alpha\": 16},  // beside frozen weights; "
-      "then ten times the lr\n");
+  add("  // \"adapter\": {\"type\": \"lora\", \"r\": 8, \"alpha\": 16},  // train small matrices; "
+      "then use ten times the lr\n");
   add("  \"data\": {\n");
   add(fmt::format("    \"train\": {},  // {}\n",
                   json_text(data.empty() ? advice.data : std::string_view(data)),
